@@ -1,0 +1,77 @@
+# The two commands: `make demo` and `make test`. `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+ROOT := $(CURDIR)
+# cargo reads a relative CARGO_TARGET_DIR from the directory it runs in, which is this one.
+TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+NEXTEST_PROFILE := $(if $(CI),ci,default)
+export PATH := $(ROOT)/.tools/bin:$(PATH)
+
+.PHONY: help demo test up down bench bench-json chaos tools build build-release fmt lint deny unit doc-test doc
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: tools build ## build, start everything, send a signed webhook and a chat message, show their whole way
+	$(TARGET)/debug/nexus demo
+
+test: tools lint deny build unit doc-test doc ## everything that CI runs
+
+up: tools build ## start everything and keep it running, data in .nexus/
+	$(TARGET)/debug/nexus up
+
+down: build ## stop what `make up` started
+	$(TARGET)/debug/nexus down
+
+bench: tools build-release ## measure: table (release build, two cores suffice)
+	$(TARGET)/release/nexus bench
+
+bench-json: tools build-release ## measure: JSON on standard output
+	@$(TARGET)/release/nexus bench --json
+
+chaos: tools build ## the long form of the chaos suite: at least 200 kills
+	NEXUS_CHAOS=long cargo nextest run -p tests --test chaos --profile chaos
+
+tools: ## nats-server and Bun into .tools/, unless fitting ones are on the PATH
+	@deploy/fetch-tools
+
+# One profile and one feature set for the demo and the tests, so that nothing is built twice.
+build: ## the six binaries, dev profile
+	cargo build --workspace --bins
+
+build-release: ## the six binaries, release profile
+	cargo build --workspace --bins --release
+
+fmt: ## format
+	cargo fmt --all
+
+lint: ## formatting and lints
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+# Advisories need a database that is fetched from outside: checked where one is at hand.
+deny: ## licences, bans and sources of the dependencies
+	@deploy/fetch-tools cargo-deny
+	cargo deny --workspace check licenses bans sources
+	@if [ -d "$${CARGO_HOME:-$$HOME/.cargo}/advisory-dbs" ]; then cargo deny --workspace --offline check advisories; \
+	else echo "deny: no advisory database on this machine: advisories not checked"; fi
+
+# The service binaries come first: stories and chaos start them from the target directory.
+unit: build ## unit, integration and end-to-end tests
+	@deploy/fetch-tools --optional cargo-nextest
+	@if cargo nextest --version >/dev/null 2>&1; then \
+		cargo nextest run --workspace --profile $(NEXTEST_PROFILE); \
+	else \
+		echo "unit: no cargo-nextest: running cargo test, one binary after another"; \
+		cargo test --workspace --lib --bins --tests -- --test-threads=2; \
+	fi
+
+doc-test: ## examples in the documentation
+	cargo test --workspace --doc
+
+doc: ## the documentation, warnings denied
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
