@@ -1,0 +1,3 @@
+//! The shell around every service: configuration, telemetry, health, connection, ordered shutdown.
+
+pub mod lifecycle;

@@ -1,0 +1,73 @@
+//! How a process is asked to stop: one token, handed to everything that waits.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// The request to stop, as every part of a process sees it.
+///
+/// Cloning shares the request; a [`Shutdown::child`] can be triggered alone and is triggered with its parent.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown {
+    token: CancellationToken,
+}
+
+impl Shutdown {
+    /// Waits until the process is asked to stop; returns at once when it was already.
+    pub async fn requested(&self) {
+        self.token.cancelled().await;
+    }
+
+    /// Whether the process was asked to stop.
+    #[must_use]
+    pub fn is_requested(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
+    /// A request for one part: follows this one, and can be made without it.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        Self { token: self.token.child_token() }
+    }
+
+    /// Asks everything that holds this request, or a child of it, to stop.
+    pub fn trigger(&self) {
+        self.token.cancel();
+    }
+}
+
+/// The two signals that ask a process to stop: SIGTERM from a supervisor, SIGINT from a terminal.
+#[derive(Debug)]
+pub(crate) struct StopSignals {
+    term: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// Takes both signals over from the operating system's default, which is to end the process.
+    pub(crate) fn listen() -> std::io::Result<Self> {
+        Ok(Self { term: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one; says which it was.
+    pub(crate) async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_child_follows_its_parent_but_not_the_other_way() {
+        let whole = Shutdown::default();
+        let (one, other) = (whole.child(), whole.child());
+        one.trigger();
+        assert!(one.is_requested() && !other.is_requested() && !whole.is_requested());
+        whole.clone().trigger();
+        other.requested().await;
+    }
+}

@@ -1,0 +1,237 @@
+//! Bounded retry schedules.
+//!
+//! [`Schedule::delay`] is the pure form, for state machines that decide when to try again and for waits that the
+//! server keeps for us (a negative ack with delay). [`retry`] is the acting form: it runs an operation until it
+//! succeeds, is refused, is exhausted or the process is asked to stop. Both give the same delays.
+
+use std::future::Future;
+use std::time::Duration;
+
+use backoff::ExponentialBackoff;
+use backoff::backoff::Backoff;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::pause;
+use crate::process::lifecycle::Shutdown;
+
+/// What an operation answers when it fails: refused for good, or to be tried again (perhaps not before a given time).
+///
+/// `Failure::permanent(e)`, `Failure::transient(e)` and `Failure::retry_after(e, duration)` build it.
+pub use backoff::Error as Failure;
+
+/// How long to wait between the attempts of one operation, and how often to try.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Schedule {
+    /// Wait after the first failed attempt, in milliseconds.
+    pub initial_ms: u64,
+    /// The longest wait before jitter, in milliseconds.
+    pub max_ms: u64,
+    /// What each wait is multiplied with to give the next; at least 1.
+    pub factor: f64,
+    /// Attempts in all, the first included; 0 means until the process stops.
+    pub max_attempts: u32,
+    /// How far a wait may deviate, as a fraction of itself: 0 exact, 0.5 between half and one and a half times.
+    pub jitter: f64,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self { initial_ms: 100, max_ms: 30_000, factor: 2.0, max_attempts: 8, jitter: 0.5 }
+    }
+}
+
+impl Schedule {
+    /// This schedule with no bound on the number of attempts: only shutdown ends it.
+    #[must_use]
+    pub const fn unbounded(self) -> Self {
+        Self { max_attempts: 0, ..self }
+    }
+
+    /// The wait after failed attempt number `attempt` (the first is 1); none when no attempt is left.
+    ///
+    /// `jitter` is a random number in 0..1 of the caller's; 0.5 gives the wait without deviation. Pure.
+    #[must_use]
+    pub fn delay(&self, attempt: u32, jitter: f64) -> Option<Duration> {
+        if self.max_attempts != 0 && attempt >= self.max_attempts {
+            return None;
+        }
+        let steps = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
+        let grown = self.initial_millis() * self.factor.max(1.0).powi(steps);
+        let base = grown.min(self.max_millis());
+        let deviation = self.deviation() * (2.0 * jitter.clamp(0.0, 1.0) - 1.0);
+        Some(Duration::from_secs_f64(base * (1.0 + deviation) / 1_000.0))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a wait of 2^53 ms is far beyond any schedule")]
+    fn initial_millis(&self) -> f64 {
+        self.initial_ms as f64
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a wait of 2^53 ms is far beyond any schedule")]
+    fn max_millis(&self) -> f64 {
+        self.max_ms as f64
+    }
+
+    fn deviation(&self) -> f64 {
+        self.jitter.clamp(0.0, 1.0)
+    }
+
+    fn waits(&self) -> ExponentialBackoff {
+        let initial = Duration::from_millis(self.initial_ms.min(self.max_ms));
+        ExponentialBackoff {
+            current_interval: initial,
+            initial_interval: initial,
+            randomization_factor: self.deviation(),
+            multiplier: self.factor.max(1.0),
+            max_interval: Duration::from_millis(self.max_ms),
+            max_elapsed_time: None,
+            ..ExponentialBackoff::default()
+        }
+    }
+}
+
+/// Why [`retry`] gave up.
+#[derive(Debug, thiserror::Error)]
+pub enum RetryError<E: std::error::Error + 'static> {
+    /// The operation said that trying again is useless.
+    #[error("refused at attempt {attempt}")]
+    Refused {
+        /// Which attempt it was; the first is 1.
+        attempt: u32,
+        /// What the operation said.
+        #[source]
+        source: E,
+    },
+    /// The schedule allows no further attempt.
+    #[error("gave up after {attempts} attempts")]
+    Exhausted {
+        /// Attempts made.
+        attempts: u32,
+        /// What the last one said.
+        #[source]
+        source: E,
+    },
+    /// The process was asked to stop before the operation succeeded.
+    #[error("stopped before the operation succeeded")]
+    Stopped,
+}
+
+/// Runs `operation` until it succeeds, with the waits of `schedule` between attempts.
+///
+/// `operation` is given the number of the attempt, the first being 1. A wait ends at once when `shutdown` is
+/// requested; a running attempt is dropped then, so it must be safe to cancel.
+pub async fn retry<T, E, F, A>(schedule: &Schedule, shutdown: &Shutdown, mut operation: F) -> Result<T, RetryError<E>>
+where
+    E: std::error::Error + 'static,
+    F: FnMut(u32) -> A,
+    A: Future<Output = Result<T, Failure<E>>>,
+{
+    let mut waits = schedule.waits();
+    let mut attempt = 1_u32;
+    loop {
+        let outcome = tokio::select! {
+            biased;
+            () = shutdown.requested() => return Err(RetryError::Stopped),
+            outcome = operation(attempt) => outcome,
+        };
+        let (source, asked) = match outcome {
+            Ok(value) => return Ok(value),
+            Err(Failure::Permanent(source)) => return Err(RetryError::Refused { attempt, source }),
+            Err(Failure::Transient { err, retry_after }) => (err, retry_after),
+        };
+        if schedule.max_attempts != 0 && attempt >= schedule.max_attempts {
+            return Err(RetryError::Exhausted { attempts: attempt, source });
+        }
+        let scheduled = waits.next_backoff().unwrap_or(Duration::from_millis(schedule.max_ms));
+        let wait = asked.map_or(scheduled, |asked| asked.max(scheduled));
+        tokio::select! {
+            () = shutdown.requested() => return Err(RetryError::Stopped),
+            () = pause(wait) => attempt = attempt.saturating_add(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXACT: Schedule = Schedule { initial_ms: 100, max_ms: 1_000, factor: 2.0, max_attempts: 6, jitter: 0.0 };
+
+    fn check(schedule: &Schedule, jitter: f64, expected_ms: &[u64]) {
+        let mut attempts = 1_u32..;
+        let delays: Vec<u64> = std::iter::from_fn(|| schedule.delay(attempts.next()?, jitter))
+            .map(|delay| u64::try_from(delay.as_millis()).expect("a short delay"))
+            .take(20)
+            .collect();
+        assert_eq!(delays, expected_ms);
+    }
+
+    #[test]
+    fn delays_grow_to_the_bound_and_end() {
+        check(&EXACT, 0.5, &[100, 200, 400, 800, 1_000]);
+    }
+
+    #[test]
+    fn jitter_moves_a_delay_both_ways() {
+        let schedule = Schedule { jitter: 0.5, max_attempts: 3, ..EXACT };
+        check(&schedule, 0.0, &[50, 100]);
+        check(&schedule, 0.5, &[100, 200]);
+        check(&schedule, 1.0, &[150, 300]);
+    }
+
+    #[test]
+    fn without_a_bound_it_never_ends_and_never_overflows() {
+        let forever = EXACT.unbounded();
+        assert_eq!(forever.delay(u32::MAX, 0.5), Some(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn the_acting_form_waits_as_long_as_the_pure_one() {
+        let mut waits = EXACT.waits();
+        for attempt in 1..6 {
+            let acting = waits.next_backoff().map(|wait| wait.as_millis());
+            assert_eq!(acting, EXACT.delay(attempt, 0.5).map(|wait| wait.as_millis()), "attempt {attempt}");
+        }
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("not yet")]
+    struct NotYet;
+
+    async fn attempts_until(schedule: Schedule, outcome: impl Fn(u32) -> Result<u32, Failure<NotYet>>) -> String {
+        let answer = retry(&schedule, &Shutdown::default(), |attempt| std::future::ready(outcome(attempt))).await;
+        answer.map_or_else(|error| error.to_string(), |attempt| format!("succeeded at {attempt}"))
+    }
+
+    const QUICK: Schedule = Schedule { initial_ms: 1, max_ms: 4, ..EXACT };
+
+    #[tokio::test]
+    async fn an_operation_is_tried_until_it_succeeds_is_refused_or_exhausted() {
+        let third = |n| if n == 3 { Ok(n) } else { Err(Failure::transient(NotYet)) };
+        assert_eq!(attempts_until(QUICK, third).await, "succeeded at 3");
+        assert_eq!(attempts_until(QUICK, |_| Err(Failure::transient(NotYet))).await, "gave up after 6 attempts");
+        assert_eq!(attempts_until(QUICK, |_| Err(Failure::permanent(NotYet))).await, "refused at attempt 1");
+    }
+
+    #[tokio::test]
+    async fn the_far_side_may_ask_for_a_longer_wait() {
+        let begun = tokio::time::Instant::now();
+        let asked = Duration::from_millis(30);
+        let outcome = |n| if n == 2 { Ok(n) } else { Err(Failure::retry_after(NotYet, asked)) };
+        assert_eq!(attempts_until(QUICK, outcome).await, "succeeded at 2");
+        assert!(begun.elapsed() >= asked);
+    }
+
+    #[tokio::test]
+    async fn shutdown_ends_a_wait_at_once() {
+        let shutdown = Shutdown::default();
+        let slow = Schedule { initial_ms: 3_600_000, max_ms: 3_600_000, ..EXACT };
+        let stop = shutdown.clone();
+        let answer = retry(&slow, &shutdown, move |_| {
+            stop.trigger();
+            std::future::ready(Err::<(), _>(Failure::transient(NotYet)))
+        });
+        assert!(matches!(answer.await, Err(RetryError::Stopped)));
+    }
+}

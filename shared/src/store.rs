@@ -1,0 +1,323 @@
+//! Typed CBOR trees on the local disk, private to one process.
+//!
+//! A write is visible at once and durable after the next [`Store::flush`] that began after it. Callers that ask for a
+//! flush while one is running share the following one: however many wait, there is one `fsync` at a time, and each
+//! caller waits for at most two (group commit).
+//!
+//! A store whose disk failed (or ran full) refuses everything until it is opened again, which recovers to the last
+//! state that reached the disk whole.
+
+use std::collections::HashMap;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::RangeBounds;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Memory that pages of a store may take, in bytes.
+const CACHE_BYTES: u64 = 32 * 1024 * 1024;
+
+/// How often the disk is synced when nobody asks, in milliseconds: bounds what a power cut undoes of removals.
+const BACKGROUND_FLUSH_MS: u64 = 500;
+
+/// Why a store could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The disk, or the quota on it, is full. The store must be opened again once there is room.
+    #[error("disk full at {path}")]
+    DiskFull {
+        /// Directory of the store.
+        path: PathBuf,
+    },
+    /// Another process holds the directory; a store belongs to one process.
+    #[error("{path} is in use by another process")]
+    Busy {
+        /// Directory of the store.
+        path: PathBuf,
+    },
+    /// Reading or writing the files failed.
+    #[error("cannot read or write {path}")]
+    Access {
+        /// Directory of the store.
+        path: PathBuf,
+        /// What the operating system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The files do not hold what was written.
+    #[error("corrupt store at {path}: {detail}")]
+    Corrupt {
+        /// Directory of the store.
+        path: PathBuf,
+        /// What was found.
+        detail: String,
+    },
+    /// A value could not be expressed in CBOR.
+    #[error("cannot encode a value of tree {tree}: {detail}")]
+    Encode {
+        /// Name of the tree.
+        tree: String,
+        /// What the encoder said.
+        detail: String,
+    },
+    /// A stored value is not of the tree's type (written by another version).
+    #[error("cannot decode the value at key {key} of tree {tree}: {detail}")]
+    Decode {
+        /// Name of the tree.
+        tree: String,
+        /// The key, with bytes outside printable ASCII escaped.
+        key: String,
+        /// What the decoder said.
+        detail: String,
+    },
+}
+
+/// One directory of trees. Clones share it.
+#[derive(Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    db: sled::Db,
+    path: PathBuf,
+    sizes: Mutex<HashMap<String, Arc<Size>>>,
+    flushes_begun: AtomicU64,
+    /// Number of the latest flush that succeeded; the lock is held by the one that runs.
+    flushed: tokio::sync::Mutex<u64>,
+}
+
+/// What a tree holds, kept beside it because counting would walk every page.
+#[derive(Debug, Default)]
+struct Size {
+    entries: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Size {
+    fn add(&self, bytes: u64) {
+        self.entries.fetch_add(1, Ordering::SeqCst);
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    fn subtract(&self, bytes: u64) {
+        self.entries.fetch_sub(1, Ordering::SeqCst);
+        self.bytes.fetch_sub(bytes, Ordering::SeqCst);
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("path", &self.shared.path).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens the store in directory `path`, creating it when absent.
+    ///
+    /// Blocks while the log is recovered; call it before serving.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let path = path.as_ref().to_path_buf();
+        let config = sled::Config::new().path(&path).cache_capacity(CACHE_BYTES);
+        let opened = config.flush_every_ms(Some(BACKGROUND_FLUSH_MS)).open();
+        let db = opened.map_err(|error| describe(&path, error))?;
+        let shared = Shared {
+            db,
+            path,
+            sizes: Mutex::default(),
+            flushes_begun: AtomicU64::new(0),
+            flushed: tokio::sync::Mutex::new(0),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The tree called `name`, created when absent. Its first opening reads it whole to know its size.
+    pub fn tree<T: Serialize + DeserializeOwned>(&self, name: &str) -> Result<Tree<T>, StoreError> {
+        let tree = self.shared.db.open_tree(name).map_err(|error| describe(&self.shared.path, error))?;
+        let mut sizes = self.shared.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        let size = if let Some(known) = sizes.get(name) {
+            Arc::clone(known)
+        } else {
+            let size = Arc::new(Size::default());
+            for entry in &tree {
+                let (key, value) = entry.map_err(|error| describe(&self.shared.path, error))?;
+                size.add(weight(&key, &value));
+            }
+            sizes.insert(name.to_owned(), Arc::clone(&size));
+            size
+        };
+        Ok(Tree { store: self.clone(), tree, name: name.into(), size, values: PhantomData })
+    }
+
+    /// Returns once everything written before the call is on the disk.
+    pub async fn flush(&self) -> Result<(), StoreError> {
+        let asked = self.shared.flushes_begun.load(Ordering::SeqCst);
+        let mut flushed = self.shared.flushed.lock().await;
+        if *flushed > asked {
+            return Ok(());
+        }
+        let number = self.shared.flushes_begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let db = self.shared.db.clone();
+        let outcome = tokio::task::spawn_blocking(move || db.flush()).await;
+        let synced = outcome.map_err(|error| self.access(io::Error::other(error)))?;
+        synced.map_err(|error| describe(&self.shared.path, error))?;
+        *flushed = number;
+        Ok(())
+    }
+
+    /// Bytes that the store takes on the disk, log and free segments included.
+    pub fn bytes_on_disk(&self) -> Result<u64, StoreError> {
+        self.shared.db.size_on_disk().map_err(|error| describe(&self.shared.path, error))
+    }
+
+    /// The directory of the store.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    fn access(&self, source: io::Error) -> StoreError {
+        StoreError::Access { path: self.shared.path.clone(), source }
+    }
+}
+
+/// A map from byte keys, in byte order, to values of `T` in CBOR. Clones share it.
+pub struct Tree<T> {
+    store: Store,
+    tree: sled::Tree,
+    name: Arc<str>,
+    size: Arc<Size>,
+    values: PhantomData<fn(T) -> T>,
+}
+
+impl<T> Clone for Tree<T> {
+    fn clone(&self) -> Self {
+        Self {
+            store: self.store.clone(),
+            tree: self.tree.clone(),
+            name: Arc::clone(&self.name),
+            size: Arc::clone(&self.size),
+            values: PhantomData,
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Tree<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tree").field("name", &self.name).field("size", &self.size).finish_non_exhaustive()
+    }
+}
+
+impl<T: Serialize + DeserializeOwned> Tree<T> {
+    /// Puts `value` at `key`, replacing what was there. Durable after [`Store::flush`].
+    pub fn insert(&self, key: &[u8], value: &T) -> Result<(), StoreError> {
+        let mut bytes = Vec::new();
+        ciborium::into_writer(value, &mut bytes)
+            .map_err(|error| StoreError::Encode { tree: self.name.to_string(), detail: error.to_string() })?;
+        let weight_added = weight(key, &bytes);
+        let replaced = self.tree.insert(key, bytes).map_err(|error| self.describe(error))?;
+        self.size.add(weight_added);
+        if let Some(old) = replaced {
+            self.size.subtract(weight(key, &old));
+        }
+        Ok(())
+    }
+
+    /// The value at `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<T>, StoreError> {
+        let found = self.tree.get(key).map_err(|error| self.describe(error))?;
+        found.map(|bytes| self.decode(key, &bytes)).transpose()
+    }
+
+    /// Takes `key` away; says whether it was there. Durable after [`Store::flush`], or half a second later.
+    pub fn remove(&self, key: &[u8]) -> Result<bool, StoreError> {
+        let removed = self.tree.remove(key).map_err(|error| self.describe(error))?;
+        if let Some(old) = &removed {
+            self.size.subtract(weight(key, old));
+        }
+        Ok(removed.is_some())
+    }
+
+    /// The entry with the lowest key.
+    pub fn first(&self) -> Result<Option<(Vec<u8>, T)>, StoreError> {
+        self.range::<&[u8], _>(..).next().transpose()
+    }
+
+    /// The entries whose keys lie in `keys`, lowest first.
+    ///
+    /// Sees each entry as it is when reached; entries written meanwhile may or may not appear.
+    pub fn range<K, R>(&self, keys: R) -> impl DoubleEndedIterator<Item = Result<(Vec<u8>, T), StoreError>> + use<T, K, R>
+    where
+        K: AsRef<[u8]>,
+        R: RangeBounds<K>,
+    {
+        let tree = self.clone();
+        self.tree.range(keys).map(move |entry| {
+            let (key, bytes) = entry.map_err(|error| tree.describe(error))?;
+            let value = tree.decode(&key, &bytes)?;
+            Ok((key.to_vec(), value))
+        })
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.size.entries.load(Ordering::SeqCst)
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of all keys and encoded values; what the disk takes is [`Store::bytes_on_disk`].
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.size.bytes.load(Ordering::SeqCst)
+    }
+
+    /// Returns once everything written to the store before the call is on the disk.
+    pub async fn flush(&self) -> Result<(), StoreError> {
+        self.store.flush().await
+    }
+
+    fn decode(&self, key: &[u8], bytes: &[u8]) -> Result<T, StoreError> {
+        ciborium::from_reader(bytes).map_err(|error| StoreError::Decode {
+            tree: self.name.to_string(),
+            key: key.escape_ascii().to_string(),
+            detail: error.to_string(),
+        })
+    }
+
+    fn describe(&self, error: sled::Error) -> StoreError {
+        describe(&self.store.shared.path, error)
+    }
+}
+
+fn weight(key: &[u8], value: &[u8]) -> u64 {
+    u64::try_from(key.len() + value.len()).unwrap_or(u64::MAX)
+}
+
+fn describe(path: &Path, error: sled::Error) -> StoreError {
+    let path = path.to_path_buf();
+    match error {
+        sled::Error::Io(source) => match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::DiskFull { path },
+            // The lock file's refusal comes as `Other` with this text.
+            io::ErrorKind::Other if source.to_string().contains("could not acquire lock") => StoreError::Busy { path },
+            _ => StoreError::Access { path, source },
+        },
+        sled::Error::Corruption { at, .. } => StoreError::Corrupt { path, detail: format!("bad bytes at {at:?}") },
+        sled::Error::CollectionNotFound(_) | sled::Error::Unsupported(_) | sled::Error::ReportableBug(_) => {
+            StoreError::Corrupt { path, detail: error.to_string() }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! Several servers that replicate to each other.
+
+use std::net::TcpListener;
+
+use super::{NatsServer, Options};
+
+/// A cluster of servers on loopback; streams in it may have as many replicas as it has servers.
+#[derive(Debug)]
+pub struct Cluster {
+    servers: Vec<NatsServer>,
+}
+
+impl Cluster {
+    /// Starts `size` servers with the defaults and waits until all are ready.
+    pub async fn start(size: usize) -> Self {
+        Self::with(size, &Options::default()).await
+    }
+
+    /// Starts `size` servers with `options` and waits until all are ready.
+    pub async fn with(size: usize, options: &Options) -> Self {
+        // Routes name each other's ports, so all ports are chosen before the first server starts.
+        let ports = free_ports(size * 3);
+        let routes: Vec<String> = ports.chunks(3).map(|own| format!("\"nats://127.0.0.1:{}\"", own[2])).collect();
+        let mut servers = Vec::new();
+        for (index, own) in ports.chunks(3).enumerate() {
+            let cluster = format!(
+                "{}\ncluster {{ name: nexus-test, listen: \"127.0.0.1:{}\", routes: [{}] }}",
+                options.extra,
+                own[2],
+                routes.join(", "),
+            );
+            let name = format!("n{}", index + 1);
+            let mut server = NatsServer::prepare(&name, Options { extra: cluster, ..options.clone() });
+            (server.client_port, server.monitor_port) = (own[0], own[1]);
+            server.launch();
+            servers.push(server);
+        }
+        for server in &mut servers {
+            server.ready().await;
+        }
+        Self { servers }
+    }
+
+    /// The URLs of all servers, in order.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        self.servers.iter().map(NatsServer::url).collect()
+    }
+
+    /// The servers, to kill and restart one at a time.
+    #[must_use]
+    pub fn servers(&mut self) -> &mut [NatsServer] {
+        &mut self.servers
+    }
+}
+
+/// Ports that were free a moment ago; all are held until the last is found, so that they differ.
+fn free_ports(count: usize) -> Vec<u16> {
+    let listen = |_| TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let held: Vec<TcpListener> = (0..count).map(listen).collect();
+    held.iter().map(|listener| listener.local_addr().expect("a bound port").port()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cluster_survives_the_loss_of_one_server() {
+        let mut cluster = Cluster::start(3).await;
+        assert_eq!(cluster.urls().len(), 3);
+        let lost = &mut cluster.servers()[0];
+        lost.kill9();
+        lost.restart().await;
+    }
+}
