@@ -1,0 +1,134 @@
+//! The Kubernetes base renders, and every workload in it is as careful as it says. Skipped, with a message, without kubectl.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde::Deserialize as _;
+use serde_json::Value;
+
+const SERVICES: [&str; 5] = ["adapter-svc", "hook-svc", "broker-svc", "delivery-svc", "scheduler-svc"];
+
+/// Every object of the base, or `None` where kubectl is not installed.
+fn render() -> Option<Vec<Value>> {
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../k8s/base");
+    let output = match Command::new("kubectl").arg("kustomize").arg(&base).output() {
+        Ok(output) => output,
+        Err(error) => {
+            eprintln!("skipped: kubectl cannot be run: {error}");
+            return None;
+        }
+    };
+    assert!(
+        output.status.success(),
+        "kubectl kustomize: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout).expect("kubectl writes UTF-8");
+    let documents = serde_yaml_ng::Deserializer::from_str(&text);
+    Some(
+        documents
+            .map(|document| Value::deserialize(document).expect("an object"))
+            .collect(),
+    )
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    objects.iter().filter(|object| object["kind"] == kind).collect()
+}
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().expect("a name")
+}
+
+#[test]
+fn the_base_names_the_five_services() {
+    let Some(objects) = render() else { return };
+    let mut deployments: Vec<&str> = of_kind(&objects, "Deployment").into_iter().map(name).collect();
+    deployments.sort_unstable();
+    let mut expected = SERVICES;
+    expected.sort_unstable();
+    assert_eq!(deployments, expected);
+}
+
+#[test]
+fn every_pod_is_restricted_and_bounded() {
+    let Some(objects) = render() else { return };
+    for workload in of_kind(&objects, "Deployment")
+        .into_iter()
+        .chain(of_kind(&objects, "StatefulSet"))
+    {
+        let pod = &workload["spec"]["template"]["spec"];
+        let workload = name(workload);
+        assert_eq!(pod["automountServiceAccountToken"], false, "{workload}: token");
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{workload}: root");
+        assert_eq!(
+            pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault",
+            "{workload}: seccomp"
+        );
+        assert!(
+            !pod["topologySpreadConstraints"].is_null(),
+            "{workload}: topology spread"
+        );
+        for container in pod["containers"].as_array().expect("containers") {
+            let security = &container["securityContext"];
+            assert_eq!(security["allowPrivilegeEscalation"], false, "{workload}: escalation");
+            assert_eq!(security["readOnlyRootFilesystem"], true, "{workload}: root file system");
+            assert_eq!(security["capabilities"]["drop"][0], "ALL", "{workload}: capabilities");
+            for part in ["livenessProbe", "readinessProbe"] {
+                assert!(!container[part].is_null(), "{workload}: {part}");
+            }
+            assert!(
+                !container["resources"]["limits"]["memory"].is_null(),
+                "{workload}: memory limit"
+            );
+            assert!(
+                !container["resources"]["requests"]["cpu"].is_null(),
+                "{workload}: cpu request"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_service_keeps_replicas_and_drains() {
+    let Some(objects) = render() else { return };
+    let settings = of_kind(&objects, "ConfigMap")
+        .into_iter()
+        .find_map(|map| map["data"]["nexus.toml"].as_str());
+    let settings: toml::Table = settings
+        .expect("nexus.toml in a ConfigMap")
+        .parse()
+        .expect("nexus.toml is TOML");
+    let drain_ms = settings["telemetry"]["drain_timeout_ms"]
+        .as_integer()
+        .expect("drain_timeout_ms");
+    let budgets = of_kind(&objects, "PodDisruptionBudget");
+    for deployment in of_kind(&objects, "Deployment") {
+        let service = name(deployment);
+        let pod = &deployment["spec"]["template"]["spec"];
+        let grace_s = pod["terminationGracePeriodSeconds"].as_i64().expect("a grace period");
+        assert!(
+            grace_s * 1_000 > drain_ms,
+            "{service}: grace {grace_s} s, drain {drain_ms} ms"
+        );
+        assert!(
+            budgets.iter().any(|budget| name(budget) == service),
+            "{service}: no disruption budget"
+        );
+    }
+}
+
+#[test]
+fn traffic_is_denied_unless_named() {
+    let Some(objects) = render() else { return };
+    let policies = of_kind(&objects, "NetworkPolicy");
+    let deny_all = |policy: &&&Value| {
+        policy["spec"]["podSelector"] == serde_json::json!({})
+            && policy["spec"]["ingress"].is_null()
+            && policy["spec"]["egress"].is_null()
+    };
+    assert!(
+        policies.iter().any(|policy| deny_all(&policy)),
+        "no policy denies everything first"
+    );
+}
