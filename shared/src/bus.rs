@@ -1,0 +1,32 @@
+//! The bus: the one room that names `async_nats`.
+//!
+//! What it promises: a publish is retried with identical bytes until the server has it or refuses it for good;
+//! what decides is read from the stream's leader; nothing that is in flight is unbounded. Which streams there are
+//! is said by [`crate::wire::topology`]. Sharp edges of the client and the server are in `measured.md`.
+
+pub mod claim;
+mod connect;
+mod consume;
+pub mod dead_letter;
+mod ensure;
+mod error;
+mod kv;
+pub mod ledger;
+mod message;
+pub mod partition;
+mod publish;
+mod read;
+mod request;
+mod service;
+
+pub use connect::{Bus, Durability, NatsConfig};
+pub use consume::{Ordered, Pull, PullOptions};
+pub use ensure::{Drift, EnsureReport};
+pub use error::{
+    CasError, ConnectBusError, ConsumeError, EnsureTopologyError, PublishError, ReadStreamError, RequestError,
+};
+pub use kv::{Entry, Kv, KvEvent, KvWatch};
+pub use message::{CoreMessage, CoreSubscription, Incoming, Stored};
+pub use publish::{Outgoing, Published};
+pub use read::StreamState;
+pub use service::{ServiceHandle, ServiceSpec};

@@ -1,0 +1,136 @@
+//! The connection, and what is configured of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+use super::error::ConnectBusError;
+
+/// Publishes in flight at once, over the whole process.
+pub(super) const MAX_IN_FLIGHT: usize = 4_096;
+/// Messages that a slow core subscriber may lag behind before some are dropped.
+const SUBSCRIPTION_CAPACITY: usize = 65_536;
+/// How often a silent server is pinged; two missed pings end the connection.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+/// How long a JetStream API call may take.
+pub(super) const API_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What an ack promises (`wire.md` "Guarantees").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// Survives the death of any process.
+    #[default]
+    Process,
+    /// Survives power loss as well: the server syncs before it acks.
+    Power,
+    /// Survives the loss of a machine: three replicas.
+    Replicated,
+}
+
+/// Section `[nats]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NatsConfig {
+    /// Addresses, `nats://host:port`.
+    pub servers: Vec<String>,
+    /// What an accepted event survives; checked at start.
+    pub durability: Durability,
+    /// Copies of each stream: 1 or 3.
+    pub replicas: usize,
+    /// Create what is missing at start.
+    pub ensure: bool,
+    /// A `.creds` file; empty = none.
+    pub credentials: String,
+}
+
+impl Default for NatsConfig {
+    fn default() -> Self {
+        Self {
+            servers: vec!["nats://127.0.0.1:4222".to_owned()],
+            durability: Durability::Process,
+            replicas: 1,
+            ensure: true,
+            credentials: String::new(),
+        }
+    }
+}
+
+/// A connection to the bus; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Bus {
+    pub(super) client: async_nats::Client,
+    pub(super) jetstream: async_nats::jetstream::Context,
+    pub(super) in_flight: Arc<Semaphore>,
+    pub(super) replicas: usize,
+}
+
+impl Bus {
+    /// Connects as `name` and returns once a server has answered; reconnects by itself for ever afterwards.
+    ///
+    /// # Errors
+    /// [`ConnectBusError`] where an address or a credential cannot be read, or nobody answers.
+    pub async fn connect(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
+        let mut options = async_nats::ConnectOptions::new();
+        if !config.credentials.is_empty() {
+            options = options.credentials_file(&config.credentials).await.map_err(|source| {
+                ConnectBusError::Credentials { path: config.credentials.clone(), source }
+            })?;
+        }
+        let options = options
+            .name(name)
+            .ping_interval(PING_INTERVAL)
+            .connection_timeout(Duration::from_secs(2))
+            .subscription_capacity(SUBSCRIPTION_CAPACITY)
+            .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).clamp(1, 10)))
+            .event_callback(|event| async move {
+                match event {
+                    async_nats::Event::Connected => tracing::info!("connected to nats"),
+                    async_nats::Event::Disconnected => tracing::warn!("disconnected from nats"),
+                    other => tracing::debug!(event = %other, "nats client"),
+                }
+            });
+        let addresses = config
+            .servers
+            .iter()
+            .map(|server| server.parse::<async_nats::ServerAddr>().map_err(|_| ConnectBusError::Address(server.clone())))
+            .collect::<Result<Vec<_>, _>>()?;
+        let client = options.connect(addresses).await.map_err(|error| ConnectBusError::Unreachable {
+            servers: config.servers.join(", "),
+            detail: error.to_string(),
+        })?;
+        let jetstream = async_nats::jetstream::context::ContextBuilder::new()
+            .timeout(API_TIMEOUT)
+            .build(client.clone());
+        let in_flight = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
+        Ok(Self { client, jetstream, in_flight, replicas: config.replicas })
+    }
+
+    /// Whether a server is there at this moment.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.client.connection_state() == async_nats::connection::State::Connected
+    }
+
+    /// The largest payload that the server takes, in bytes.
+    #[must_use]
+    pub fn max_payload(&self) -> usize {
+        self.client.server_info().max_payload
+    }
+
+    /// Version of the server, as it says.
+    #[must_use]
+    pub fn server_version(&self) -> String {
+        self.client.server_info().version
+    }
+
+    /// Waits until everything written so far has left this process.
+    ///
+    /// # Errors
+    /// The client's word where the connection is gone.
+    pub async fn flush(&self) -> Result<(), String> {
+        self.client.flush().await.map_err(|error| error.to_string())
+    }
+}

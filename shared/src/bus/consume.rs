@@ -1,0 +1,202 @@
+//! Consuming: durable pull consumers that heal themselves, and ordered readers of a whole stream.
+//!
+//! A pull stream that misses its heartbeat repeats that error without ending (`measured.md`), so it is made anew;
+//! what a dropped one had buffered comes again after the ack wait.
+
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{self, PullConsumer, pull};
+use futures_util::StreamExt as _;
+
+use crate::clock::pause;
+
+use super::connect::Bus;
+use super::error::ConsumeError;
+use super::message::Incoming;
+
+/// How long the server holds a pull request; short, so that a restarted server is noticed.
+const PULL_EXPIRES: Duration = Duration::from_secs(5);
+/// How often an idle pull shows that it lives.
+const PULL_HEARTBEAT: Duration = Duration::from_millis(1_500);
+/// Wait before a broken pull is made anew.
+const REPAIR_PAUSE: Duration = Duration::from_millis(100);
+
+/// How a consumer is pulled.
+#[derive(Debug, Clone, Copy)]
+pub struct PullOptions {
+    /// Messages asked for at once.
+    pub batch: usize,
+}
+
+impl Default for PullOptions {
+    fn default() -> Self {
+        Self { batch: 200 }
+    }
+}
+
+/// A durable consumer, pulled. Whoever drops it leaves what was buffered to the ack wait.
+pub struct Pull {
+    bus: Bus,
+    stream: String,
+    consumer: String,
+    options: PullOptions,
+    messages: Option<pull::Stream>,
+}
+
+impl std::fmt::Debug for Pull {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pull").field("stream", &self.stream).field("consumer", &self.consumer).finish_non_exhaustive()
+    }
+}
+
+impl Bus {
+    /// Pulls the durable `consumer` of `stream`.
+    ///
+    /// # Errors
+    /// [`ConsumeError`] where there is no such consumer.
+    pub async fn pull(&self, stream: &str, consumer: &str, options: PullOptions) -> Result<Pull, ConsumeError> {
+        let mut pull = Pull {
+            bus: self.clone(),
+            stream: stream.to_owned(),
+            consumer: consumer.to_owned(),
+            options,
+            messages: None,
+        };
+        pull.messages = Some(pull.open().await?);
+        Ok(pull)
+    }
+
+    /// Reads `stream` from sequence `from` on, in order, without acks; `filters` are subjects (none = all).
+    ///
+    /// # Errors
+    /// [`ConsumeError`] where there is no such stream.
+    pub async fn ordered(&self, stream: &str, filters: &[String], from: u64) -> Result<Ordered, ConsumeError> {
+        let mut ordered = Ordered {
+            bus: self.clone(),
+            stream: stream.to_owned(),
+            filters: filters.to_vec(),
+            last: from.max(1) - 1,
+            messages: None,
+        };
+        ordered.messages = Some(ordered.open().await?);
+        Ok(ordered)
+    }
+}
+
+impl Pull {
+    async fn open(&self) -> Result<pull::Stream, ConsumeError> {
+        let failed = |detail: String| ConsumeError {
+            stream: self.stream.clone(),
+            consumer: self.consumer.clone(),
+            detail,
+        };
+        let consumer: PullConsumer = self
+            .bus
+            .jetstream
+            .get_consumer_from_stream(&self.consumer, &self.stream)
+            .await
+            .map_err(|error| failed(error.to_string()))?;
+        consumer
+            .stream()
+            .max_messages_per_batch(self.options.batch)
+            .expires(PULL_EXPIRES)
+            .heartbeat(PULL_HEARTBEAT)
+            .messages()
+            .await
+            .map_err(|error| failed(error.to_string()))
+    }
+
+    /// The next message. Heals itself for ever; the caller bounds the wait by dropping the future, which loses
+    /// nothing.
+    pub async fn next(&mut self) -> Incoming {
+        loop {
+            if self.messages.is_none() {
+                match self.open().await {
+                    Ok(messages) => self.messages = Some(messages),
+                    Err(error) => {
+                        tracing::debug!(%error, "consumer is not there yet");
+                        pause(REPAIR_PAUSE).await;
+                        continue;
+                    }
+                }
+            }
+            let Some(messages) = self.messages.as_mut() else { continue };
+            match messages.next().await {
+                Some(Ok(message)) => {
+                    if let Some(incoming) = Incoming::new(message) {
+                        return incoming;
+                    }
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(consumer = %self.consumer, %error, "pull is made anew");
+                    self.messages = None;
+                    pause(REPAIR_PAUSE).await;
+                }
+                None => self.messages = None,
+            }
+        }
+    }
+}
+
+/// A stream read in order, whatever happens to servers in between; no message twice, none left out.
+pub struct Ordered {
+    bus: Bus,
+    stream: String,
+    filters: Vec<String>,
+    last: u64,
+    messages: Option<pull::Ordered>,
+}
+
+impl std::fmt::Debug for Ordered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ordered").field("stream", &self.stream).field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
+impl Ordered {
+    async fn open(&self) -> Result<pull::Ordered, ConsumeError> {
+        let failed =
+            |detail: String| ConsumeError { stream: self.stream.clone(), consumer: "(ordered)".to_owned(), detail };
+        let config = pull::OrderedConfig {
+            deliver_policy: consumer::DeliverPolicy::ByStartSequence { start_sequence: self.last + 1 },
+            filter_subjects: self.filters.clone(),
+            ..Default::default()
+        };
+        let stream =
+            self.bus.jetstream.get_stream_no_info(&self.stream).await.map_err(|error| failed(error.to_string()))?;
+        let consumer = stream.create_consumer(config).await.map_err(|error| failed(error.to_string()))?;
+        consumer.messages().await.map_err(|error| failed(error.to_string()))
+    }
+
+    /// The next message, in order.
+    pub async fn next(&mut self) -> Incoming {
+        loop {
+            if self.messages.is_none() {
+                match self.open().await {
+                    Ok(messages) => self.messages = Some(messages),
+                    Err(error) => {
+                        tracing::debug!(%error, "ordered reader is not there yet");
+                        pause(REPAIR_PAUSE).await;
+                        continue;
+                    }
+                }
+            }
+            let Some(messages) = self.messages.as_mut() else { continue };
+            match messages.next().await {
+                Some(Ok(message)) => match Incoming::new(message) {
+                    Some(incoming) if incoming.sequence > self.last => {
+                        self.last = incoming.sequence;
+                        return incoming;
+                    }
+                    Some(_) | None => {}
+                },
+                Some(Err(error)) => {
+                    tracing::debug!(stream = %self.stream, %error, "ordered reader is made anew");
+                    self.messages = None;
+                    pause(REPAIR_PAUSE).await;
+                }
+                None => self.messages = None,
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Making the topology, and telling how what is there differs from it.
+
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
+use async_nats::jetstream::stream::{Compression, Config, DiscardPolicy, RetentionPolicy, StorageType, SubjectTransform};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use crate::wire::topology::{ConsumerSpec, Retention, StreamSpec, Topology};
+
+use super::connect::Bus;
+use super::error::EnsureTopologyError;
+
+/// Consumers that are made at once; the server makes 265–1,600 a second (`measured.md`).
+const CREATIONS_AT_ONCE: usize = 16;
+
+/// One difference between what is wanted and what is there.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Drift {
+    /// `stream EVENTS`, `consumer hook-7 of EVENTS`.
+    pub what: String,
+    /// The option; `missing` where the whole is not there.
+    pub option: String,
+    /// What the topology says.
+    pub wanted: String,
+    /// What the server has.
+    pub found: String,
+}
+
+impl std::fmt::Display for Drift {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.option == "missing" {
+            return write!(f, "{} is missing", self.what);
+        }
+        write!(f, "{}: {} is {}, should be {}", self.what, self.option, self.found, self.wanted)
+    }
+}
+
+/// What [`Bus::ensure`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EnsureReport {
+    /// What was made.
+    pub created: Vec<String>,
+    /// What was changed.
+    pub updated: Vec<String>,
+}
+
+fn stream_config(spec: &StreamSpec) -> Config {
+    Config {
+        name: spec.name.clone(),
+        subjects: spec.subjects.clone(),
+        retention: match spec.retention {
+            Retention::Limits => RetentionPolicy::Limits,
+            Retention::WorkQueue => RetentionPolicy::WorkQueue,
+        },
+        storage: StorageType::File,
+        max_age: spec.max_age,
+        duplicate_window: spec.duplicate_window,
+        max_messages_per_subject: spec.max_per_subject,
+        discard: if spec.discard_new { DiscardPolicy::New } else { DiscardPolicy::Old },
+        discard_new_per_subject: spec.discard_new_per_subject,
+        compression: spec.compressed.then_some(Compression::S2),
+        allow_direct: spec.allow_direct,
+        allow_rollup: spec.allow_rollup,
+        deny_delete: spec.deny_delete,
+        deny_purge: spec.deny_purge,
+        allow_message_ttl: spec.allow_ttl,
+        subject_delete_marker_ttl: (!spec.marker_ttl.is_zero()).then_some(spec.marker_ttl),
+        allow_message_schedules: spec.allow_schedules,
+        subject_transform: spec
+            .transform
+            .as_ref()
+            .map(|(source, destination)| SubjectTransform { source: source.clone(), destination: destination.clone() }),
+        num_replicas: spec.replicas,
+        max_messages: -1,
+        max_bytes: -1,
+        max_message_size: -1,
+        max_consumers: -1,
+        ..Config::default()
+    }
+}
+
+fn consumer_config(spec: &ConsumerSpec) -> pull::Config {
+    pull::Config {
+        durable_name: Some(spec.name.clone()),
+        filter_subject: spec.filter.clone(),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: spec.ack_wait,
+        max_deliver: spec.max_deliver,
+        max_ack_pending: spec.max_ack_pending,
+        ..pull::Config::default()
+    }
+}
+
+/// The options that we spell out, as text: what is not among them is the server's business.
+fn stream_options(config: &Config) -> Vec<(&'static str, String)> {
+    let transform = config.subject_transform.as_ref().map(|t| format!("{} -> {}", t.source, t.destination));
+    vec![
+        ("subjects", config.subjects.join(" ")),
+        ("retention", format!("{:?}", config.retention)),
+        ("storage", format!("{:?}", config.storage)),
+        ("max_age", format!("{:?}", config.max_age)),
+        ("duplicate_window", format!("{:?}", config.duplicate_window)),
+        ("max_messages_per_subject", config.max_messages_per_subject.to_string()),
+        ("discard", format!("{:?}", config.discard)),
+        ("discard_new_per_subject", config.discard_new_per_subject.to_string()),
+        ("compression", format!("{:?}", config.compression.as_ref().filter(|c| **c == Compression::S2))),
+        ("allow_direct", config.allow_direct.to_string()),
+        ("allow_rollup", config.allow_rollup.to_string()),
+        ("deny_delete", config.deny_delete.to_string()),
+        ("deny_purge", config.deny_purge.to_string()),
+        ("allow_message_ttl", config.allow_message_ttl.to_string()),
+        ("subject_delete_marker_ttl", format!("{:?}", config.subject_delete_marker_ttl.filter(|t| !t.is_zero()))),
+        ("allow_message_schedules", config.allow_message_schedules.to_string()),
+        ("subject_transform", transform.unwrap_or_default()),
+        ("replicas", config.num_replicas.to_string()),
+    ]
+}
+
+fn differences(
+    what: &str,
+    wanted: Vec<(&'static str, String)>,
+    found: Vec<(&'static str, String)>,
+) -> Vec<Drift> {
+    let pairs = wanted.into_iter().zip(found).filter(|((_, wanted), (_, found))| wanted != found);
+    pairs
+        .map(|((option, wanted), (_, found))| Drift {
+            what: what.to_owned(),
+            option: option.to_owned(),
+            wanted,
+            found,
+        })
+        .collect()
+}
+
+fn missing(what: String) -> Drift {
+    Drift { what, option: "missing".to_owned(), wanted: "there".to_owned(), found: "absent".to_owned() }
+}
+
+impl Bus {
+    /// How the server differs from `topology`; empty = not at all.
+    ///
+    /// # Errors
+    /// [`EnsureTopologyError::Lookup`] where it cannot be asked.
+    pub async fn drift(&self, topology: &Topology) -> Result<Vec<Drift>, EnsureTopologyError> {
+        let streams = stream::iter(topology.streams.iter())
+            .map(|spec| self.stream_drift(spec))
+            .buffered(CREATIONS_AT_ONCE)
+            .try_concat()
+            .await?;
+        let consumers = stream::iter(topology.consumers.iter())
+            .map(|spec| self.consumer_drift(spec))
+            .buffered(CREATIONS_AT_ONCE)
+            .try_concat()
+            .await?;
+        Ok([streams, consumers].concat())
+    }
+
+    async fn stream_drift(&self, spec: &StreamSpec) -> Result<Vec<Drift>, EnsureTopologyError> {
+        let what = format!("stream {}", spec.name);
+        match self.jetstream.get_stream(&spec.name).await {
+            Ok(found) => {
+                let found = stream_options(&found.cached_info().config);
+                Ok(differences(&what, stream_options(&stream_config(spec)), found))
+            }
+            Err(error) if is_not_found(&error.to_string()) => Ok(vec![missing(what)]),
+            Err(error) => {
+                Err(EnsureTopologyError::Lookup { what: "stream", name: spec.name.clone(), detail: error.to_string() })
+            }
+        }
+    }
+
+    async fn consumer_drift(&self, spec: &ConsumerSpec) -> Result<Vec<Drift>, EnsureTopologyError> {
+        let what = format!("consumer {} of {}", spec.name, spec.stream);
+        let found = self.jetstream.get_consumer_from_stream::<pull::Config, _, _>(&spec.name, spec.stream).await;
+        let mut found: PullConsumer = match found {
+            Ok(found) => found,
+            Err(error) if is_not_found(&error.to_string()) => return Ok(vec![missing(what)]),
+            Err(error) => {
+                let detail = error.to_string();
+                return Err(EnsureTopologyError::Lookup { what: "consumer", name: spec.name.clone(), detail });
+            }
+        };
+        let info = found.info().await.map_err(|error| EnsureTopologyError::Lookup {
+            what: "consumer",
+            name: spec.name.clone(),
+            detail: error.to_string(),
+        })?;
+        let config = &info.config;
+        let wanted = vec![
+            ("filter", spec.filter.clone()),
+            ("ack_wait", format!("{:?}", spec.ack_wait)),
+            ("max_deliver", spec.max_deliver.to_string()),
+            ("max_ack_pending", spec.max_ack_pending.to_string()),
+        ];
+        let there = vec![
+            ("filter", config.filter_subject.clone()),
+            ("ack_wait", format!("{:?}", config.ack_wait)),
+            ("max_deliver", config.max_deliver.to_string()),
+            ("max_ack_pending", config.max_ack_pending.to_string()),
+        ];
+        Ok(differences(&what, wanted, there))
+    }
+
+    /// Makes what is missing. Two replicas that do it at once do no harm.
+    ///
+    /// With `update` what differs is changed as well, as far as the server allows; without it a difference in what
+    /// is there is an error: silently running on another topology would break our promises.
+    ///
+    /// # Errors
+    /// [`EnsureTopologyError`].
+    pub async fn ensure(&self, topology: &Topology, update: bool) -> Result<EnsureReport, EnsureTopologyError> {
+        let drift = self.drift(topology).await?;
+        let mut report = EnsureReport::default();
+        let differing: Vec<&Drift> = drift.iter().filter(|d| d.option != "missing").collect();
+        if let (false, Some(first)) = (update, differing.first()) {
+            return Err(EnsureTopologyError::Incompatible { count: differing.len(), first: first.to_string() });
+        }
+        for spec in &topology.streams {
+            let what = format!("stream {}", spec.name);
+            if let Some(found) = drift.iter().find(|d| d.what == what) {
+                self.make_stream(spec).await?;
+                if found.option == "missing" { report.created.push(what) } else { report.updated.push(what) }
+            }
+        }
+        let wanted = topology.consumers.iter().filter_map(|spec| {
+            let what = format!("consumer {} of {}", spec.name, spec.stream);
+            drift.iter().find(|d| d.what == what).map(|found| (spec, what, found.option == "missing"))
+        });
+        let made: Vec<(String, bool)> = stream::iter(wanted)
+            .map(|(spec, what, new)| async move { self.make_consumer(spec).await.map(|()| (what, new)) })
+            .buffer_unordered(CREATIONS_AT_ONCE)
+            .try_collect()
+            .await?;
+        for (what, new) in made {
+            if new { report.created.push(what) } else { report.updated.push(what) }
+        }
+        Ok(report)
+    }
+
+    async fn make_stream(&self, spec: &StreamSpec) -> Result<(), EnsureTopologyError> {
+        let made = self.jetstream.create_or_update_stream(stream_config(spec)).await;
+        made.map(|_| ()).map_err(|error| EnsureTopologyError::Create {
+            what: "stream",
+            name: spec.name.clone(),
+            detail: error.to_string(),
+        })
+    }
+
+    async fn make_consumer(&self, spec: &ConsumerSpec) -> Result<(), EnsureTopologyError> {
+        let made = self.jetstream.create_consumer_on_stream(consumer_config(spec), spec.stream).await;
+        made.map(|_| ()).map_err(|error| EnsureTopologyError::Create {
+            what: "consumer",
+            name: spec.name.clone(),
+            detail: error.to_string(),
+        })
+    }
+}
+
+fn is_not_found(text: &str) -> bool {
+    ["10059", "10014", "not found"].iter().any(|sign| text.contains(sign))
+}

@@ -1,0 +1,141 @@
+//! Appending to a session's ledger, and reading it back: the fence (`sessions.md`, rule 3).
+//!
+//! Every append carries the expected last sequence of its subject and an append id in its payload, and no message
+//! id: three replicas would answer `duplicate` to a loser. After a time-out the identical bytes go out again with
+//! the identical expectation; where that is refused, the last entry on the leader tells: our own append id means
+//! that the first try had made it, anything else that the fence is lost.
+
+use crate::model::ledger::LedgerRecord;
+use crate::model::session::SessionRef;
+use crate::wire::envelope::DecodeError;
+use crate::wire::headers::Carrier;
+use crate::wire::subject;
+use crate::wire::topology::streams::LEDGER;
+
+use super::connect::{API_TIMEOUT, Bus};
+use super::error::{PublishError, ReadStreamError};
+use super::message::Stored;
+use super::publish::Outgoing;
+
+/// Tries of one append while nobody answers.
+const APPEND_TRIES: u32 = 20;
+/// Messages read at once.
+const PAGE: usize = 256;
+
+/// An append did not happen, or nobody knows.
+#[derive(Debug, thiserror::Error)]
+pub enum AppendLedgerError {
+    /// Somebody else has written: this broker owns the session no longer.
+    #[error("append to the ledger of {session}: the fence is lost")]
+    FenceLost {
+        /// The session.
+        session: SessionRef,
+    },
+    /// Nobody answers; whether it was written is unknown.
+    #[error("append to the ledger of {session}: no answer")]
+    Unavailable {
+        /// The session.
+        session: SessionRef,
+        /// The last word of the bus.
+        #[source]
+        source: PublishError,
+    },
+    /// The server refuses it for good.
+    #[error("append to the ledger of {session}: refused")]
+    Refused {
+        /// The session.
+        session: SessionRef,
+        /// Why.
+        #[source]
+        source: PublishError,
+    },
+    /// Whose the last entry is cannot be told.
+    #[error("append to the ledger of {session}: the last entry cannot be read")]
+    Unreadable {
+        /// The session.
+        session: SessionRef,
+        /// Why.
+        #[source]
+        source: ReadStreamError,
+    },
+}
+
+/// Appends `record` after the entry at `expected` (0 = the first); answers its sequence.
+///
+/// # Errors
+/// [`AppendLedgerError`]; after anything but `FenceLost` and `Refused` the caller must read before it goes on.
+pub async fn append(
+    bus: &Bus,
+    session: &SessionRef,
+    record: &LedgerRecord,
+    expected: u64,
+    carrier: &Carrier,
+) -> Result<u64, AppendLedgerError> {
+    let out = Outgoing::new(subject::ledger(session), record).expect_last(expected).carrier(carrier);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match bus.publish_once(&out, API_TIMEOUT).await {
+            Ok(published) => return Ok(published.sequence),
+            Err(PublishError::WrongLastSequence { .. }) => return whose(bus, session, record).await,
+            Err(error) if error.may_pass() && tries < APPEND_TRIES => {
+                crate::clock::pause(API_TIMEOUT / 50).await;
+            }
+            Err(source) if source.may_pass() => {
+                return Err(AppendLedgerError::Unavailable { session: session.clone(), source });
+            }
+            Err(source) => return Err(AppendLedgerError::Refused { session: session.clone(), source }),
+        }
+    }
+}
+
+/// After a refusal: the sequence where the last entry is our own append, else the fence is lost.
+async fn whose(bus: &Bus, session: &SessionRef, record: &LedgerRecord) -> Result<u64, AppendLedgerError> {
+    let last = bus
+        .last_on_subject(LEDGER, &subject::ledger(session))
+        .await
+        .map_err(|source| AppendLedgerError::Unreadable { session: session.clone(), source })?;
+    match last.map(|stored| (stored.sequence, stored.decode::<LedgerRecord>())) {
+        Some((sequence, Ok(theirs))) if theirs.append == record.append => Ok(sequence),
+        Some((_, Ok(_) | Err(_))) | None => Err(AppendLedgerError::FenceLost { session: session.clone() }),
+    }
+}
+
+/// One stored record: where it stands, and what it says if it can be read.
+pub type ReadRecord = (u64, Result<LedgerRecord, DecodeError>);
+
+fn read(stored: &Stored) -> ReadRecord {
+    (stored.sequence, stored.decode())
+}
+
+/// Every record after sequence `after`, oldest first: the bulk by direct get, the end by the leader.
+///
+/// # Errors
+/// [`ReadStreamError`] where the stream cannot be asked.
+pub async fn read_after(bus: &Bus, session: &SessionRef, after: u64) -> Result<Vec<ReadRecord>, ReadStreamError> {
+    let subject = subject::ledger(session);
+    let Some(last) = bus.last_on_subject(LEDGER, &subject).await? else { return Ok(Vec::new()) };
+    let mut records = Vec::new();
+    let mut from = after + 1;
+    while from <= last.sequence {
+        if from == last.sequence {
+            records.push(read(&last));
+            return Ok(records);
+        }
+        let page = bus.history(LEDGER, &subject, from, PAGE).await?;
+        let page = if page.is_empty() { Vec::from_iter(bus.next_on_subject(LEDGER, &subject, from).await?) } else { page };
+        let Some(end) = page.last() else { return Ok(records) };
+        from = end.sequence + 1;
+        records.extend(page.iter().map(read));
+    }
+    Ok(records)
+}
+
+/// The record at `sequence`, from the leader; none where it is of another session or gone.
+///
+/// # Errors
+/// [`ReadStreamError`] where the leader cannot be asked.
+pub async fn read_at(bus: &Bus, session: &SessionRef, sequence: u64) -> Result<Option<ReadRecord>, ReadStreamError> {
+    let stored = bus.at_sequence(LEDGER, sequence).await?;
+    Ok(stored.filter(|stored| stored.subject == subject::ledger(session)).map(|stored| read(&stored)))
+}

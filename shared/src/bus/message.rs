@@ -1,0 +1,204 @@
+//! Messages as they come from the server, in our own types.
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+
+use crate::model::time::UnixMillis;
+use crate::wire::envelope::{DecodeError, Wire, decode};
+use crate::wire::headers::{Carrier, Headers};
+
+use super::connect::Bus;
+
+/// Our headers of the client's.
+pub(super) fn headers_of(map: Option<&async_nats::HeaderMap>) -> Headers {
+    let Some(map) = map else { return Headers::new() };
+    map.iter()
+        .filter_map(|(name, values)| values.last().map(|value| (name.to_string(), value.as_str().to_owned())))
+        .collect()
+}
+
+/// The client's headers of ours.
+pub(super) fn header_map(headers: &Headers) -> async_nats::HeaderMap {
+    let mut map = async_nats::HeaderMap::new();
+    for (name, value) in headers.iter() {
+        map.insert(name, value);
+    }
+    map
+}
+
+/// A stored message, read from its stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Where it was published.
+    pub subject: String,
+    /// Its headers.
+    pub headers: Headers,
+    /// Its payload.
+    pub payload: Bytes,
+    /// Its sequence.
+    pub sequence: u64,
+    /// When the server stored it.
+    pub published_at: UnixMillis,
+}
+
+impl Stored {
+    /// Reads the payload.
+    ///
+    /// # Errors
+    /// [`DecodeError`], naming type and place.
+    pub fn decode<T: Wire>(&self) -> Result<T, DecodeError> {
+        decode(&self.headers, &self.payload)
+    }
+
+    /// The trace that it belongs to.
+    #[must_use]
+    pub fn carrier(&self) -> Carrier {
+        Carrier::read(&self.headers)
+    }
+}
+
+/// A message that a consumer was given.
+pub struct Incoming {
+    /// Where it is stored.
+    pub subject: String,
+    /// Its headers.
+    pub headers: Headers,
+    /// Its payload.
+    pub payload: Bytes,
+    /// Its sequence in the stream.
+    pub sequence: u64,
+    /// Its sequence at the consumer.
+    pub consumer_sequence: u64,
+    /// How often it was delivered, this time included.
+    pub delivered: u64,
+    /// When the server stored it.
+    pub published_at: UnixMillis,
+    /// How many wait behind it.
+    pub pending: u64,
+    /// Name of its stream.
+    pub stream: String,
+    pub(super) acker: async_nats::jetstream::message::Acker,
+}
+
+impl std::fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Incoming").field("subject", &self.subject).field("sequence", &self.sequence).finish_non_exhaustive()
+    }
+}
+
+impl Incoming {
+    pub(super) fn new(message: async_nats::jetstream::Message) -> Option<Self> {
+        let (sequence, consumer_sequence, delivered, published_at, pending, stream) = {
+            let info = message.info().ok()?;
+            let millis = i64::try_from(info.published.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX);
+            (
+                info.stream_sequence,
+                info.consumer_sequence,
+                u64::try_from(info.delivered).unwrap_or(1),
+                UnixMillis(millis),
+                info.pending,
+                info.stream.to_owned(),
+            )
+        };
+        let (message, acker) = message.split();
+        Some(Self {
+            subject: message.subject.to_string(),
+            headers: headers_of(message.headers.as_ref()),
+            payload: message.payload,
+            sequence,
+            consumer_sequence,
+            delivered,
+            published_at,
+            pending,
+            stream,
+            acker,
+        })
+    }
+
+    /// Reads the payload.
+    ///
+    /// # Errors
+    /// [`DecodeError`], naming type and place.
+    pub fn decode<T: Wire>(&self) -> Result<T, DecodeError> {
+        decode(&self.headers, &self.payload)
+    }
+
+    /// The trace that it belongs to.
+    #[must_use]
+    pub fn carrier(&self) -> Carrier {
+        Carrier::read(&self.headers)
+    }
+
+    /// Says that all its effects are durable. A lost ack costs a redelivery, which finds the effects there.
+    pub async fn ack(&self) {
+        self.answer(async_nats::jetstream::AckKind::Ack).await;
+    }
+
+    /// Asks for it again, after `delay` or at once.
+    pub async fn nak(&self, delay: Option<std::time::Duration>) {
+        self.answer(async_nats::jetstream::AckKind::Nak(delay)).await;
+    }
+
+    /// Says that nobody shall be given it again.
+    pub async fn term(&self) {
+        self.answer(async_nats::jetstream::AckKind::Term).await;
+    }
+
+    /// Says that it is still being worked on.
+    pub async fn progress(&self) {
+        self.answer(async_nats::jetstream::AckKind::Progress).await;
+    }
+
+    async fn answer(&self, kind: async_nats::jetstream::AckKind) {
+        if let Err(error) = self.acker.ack_with(kind).await {
+            tracing::debug!(subject = %self.subject, sequence = self.sequence, %error, "ack was not sent");
+        }
+    }
+}
+
+/// A message that is not stored.
+#[derive(Debug, Clone)]
+pub struct CoreMessage {
+    /// Where it was published.
+    pub subject: String,
+    /// Its headers.
+    pub headers: Headers,
+    /// Its payload.
+    pub payload: Bytes,
+    /// Where an answer is awaited.
+    pub reply: Option<String>,
+}
+
+/// Messages that are not stored, as they come; lossy for a slow reader.
+#[derive(Debug)]
+pub struct CoreSubscription(async_nats::Subscriber);
+
+impl CoreSubscription {
+    /// The next one; none once the bus is closed.
+    pub async fn next(&mut self) -> Option<CoreMessage> {
+        self.0.next().await.map(|message| CoreMessage {
+            subject: message.subject.to_string(),
+            headers: headers_of(message.headers.as_ref()),
+            reply: message.reply.map(|reply| reply.to_string()),
+            payload: message.payload,
+        })
+    }
+}
+
+impl Bus {
+    /// Publishes without storing and without an answer.
+    pub async fn core_publish(&self, subject: &str, headers: &Headers, payload: Bytes) {
+        let sent = self.client.publish_with_headers(subject.to_owned(), header_map(headers), payload).await;
+        if let Err(error) = sent {
+            tracing::warn!(subject, %error, "message was not published");
+        }
+    }
+
+    /// Listens to `subject` (wildcards allowed) from now on.
+    ///
+    /// # Errors
+    /// The client's word where the subject is not valid or the bus is closed.
+    pub async fn core_subscribe(&self, subject: &str) -> Result<CoreSubscription, String> {
+        self.client.subscribe(subject.to_owned()).await.map(CoreSubscription).map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,135 @@
+//! Leased partitions: each partition of a stream is handled by one replica, in order.
+//!
+//! Replicas announce themselves in KV `members`; [`crate::wire::partition::owners`] names each partition's owner,
+//! who holds a lease on it in KV `leases` (time to live 3 s, refreshed each 0.7 s by compare-and-set) and stops by
+//! its own monotonic deadline, counted from *before* the refresh, when it cannot refresh. On taking a partition the
+//! consumer is reset to its ack floor: what a dead owner had not acked comes again at once and in order, and counting
+//! begins at consumer sequence 1. A gap in that count means that a message went to somebody else's forgotten
+//! pull (a stopped process whose connection still stands): then, and on every broken pull, the partition is begun
+//! anew by another reset. Order is a property that this keeps; single effect never depends on it.
+
+mod lease;
+mod owned;
+mod view;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::watch;
+
+use crate::clock::SharedClock;
+use crate::process::lifecycle::Shutdown;
+use crate::wire::partition::owners;
+use crate::wire::session_mark::Member;
+use crate::wire::subject::token;
+use crate::wire::topology::{PARTITIONS, buckets};
+
+use super::connect::Bus;
+use super::kv::Kv;
+
+pub use owned::Owned;
+
+use lease::{Held, take};
+use view::View;
+
+/// How long a member or a lease stands without a refresh; whole seconds (the server's unit).
+pub(super) const TTL: Duration = Duration::from_secs(3);
+/// How often both are refreshed.
+const TICK: Duration = Duration::from_millis(700);
+
+/// Who shares what.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// Names consumers `{name}-{partition}` and keys `{name}.{partition}`.
+    pub name: &'static str,
+    /// The stream.
+    pub stream: &'static str,
+    /// This replica.
+    pub instance: String,
+    /// Whether this replica may take part at this moment.
+    pub may_join: watch::Receiver<bool>,
+    /// Messages asked for at once, per partition.
+    pub batch: usize,
+    /// Measures deadlines.
+    pub clock: SharedClock,
+}
+
+impl Group {
+    fn member_key(&self) -> String {
+        format!("{}.{}", self.name, token(&self.instance))
+    }
+
+    fn lease_key(&self, partition: u16) -> String {
+        format!("{}.{partition}", self.name)
+    }
+}
+
+/// Takes part in `group` until `shutdown`, running `handler` once for each partition while it is owned (and again
+/// whenever it has to be begun anew). Returns when every handler is done and every lease is given back.
+pub async fn run<H, F>(bus: Bus, group: Group, shutdown: Shutdown, handler: H)
+where
+    H: Fn(Owned) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let members: Kv<Member> = bus.kv(buckets::MEMBERS);
+    let view = View::watch(&bus, group.name);
+    let group = Arc::new(group);
+    let mut held: HashMap<u16, Held> = HashMap::new();
+    let mut joined = false;
+    view.settled().await;
+    loop {
+        let leaving = shutdown.is_requested();
+        let may_join = !leaving && *group.may_join.borrow();
+        joined = announce(&members, &group, may_join, joined).await;
+        held.retain(|_, lease| !lease.is_over());
+        let wanted = if may_join { wanted(&view, &group) } else { Vec::new() };
+        for (partition, lease) in &mut held {
+            if wanted.get(usize::from(*partition)) != Some(&true) {
+                lease.give_back();
+            }
+        }
+        join_all(held.values_mut().map(Held::refresh)).await;
+        let free = view.free(&wanted, |partition| held.contains_key(&partition));
+        let taken = join_all(free.into_iter().map(|(partition, revision)| {
+            take(bus.clone(), Arc::clone(&group), partition, revision, handler.clone())
+        }));
+        held.extend(taken.await.into_iter().flatten().map(|lease| (lease.partition(), lease)));
+        metrics::gauge!("nexus_partitions_held", "group" => group.name).set(held.len() as f64);
+        if leaving && held.is_empty() {
+            return;
+        }
+        tokio::select! {
+            () = crate::clock::pause(TICK) => {}
+            () = view.changed() => {}
+            () = Held::any_over(&held) => {}
+            () = shutdown.requested(), if !leaving => {}
+        }
+    }
+}
+
+/// Which partitions this replica should hold, by index, as far as it knows the members.
+fn wanted(view: &View, group: &Group) -> Vec<bool> {
+    let mut members = view.members();
+    let me = token(&group.instance);
+    if !members.contains(&me) {
+        members.push(me.clone());
+    }
+    owners(PARTITIONS, &members).into_iter().map(|owner| owner == me).collect()
+}
+
+/// Says that this replica is there, or no longer; answers whether it is announced.
+async fn announce(members: &Kv<Member>, group: &Group, may_join: bool, joined: bool) -> bool {
+    let key = group.member_key();
+    if may_join {
+        let member = Member { instance: group.instance.clone() };
+        let said = tokio::time::timeout(TICK, members.put_ttl(&key, &member, TTL)).await;
+        return joined || matches!(said, Ok(Ok(_)));
+    }
+    if joined {
+        let said = tokio::time::timeout(TICK, members.delete(&key, None)).await;
+        return !matches!(said, Ok(Ok(())));
+    }
+    false
+}

@@ -1,0 +1,208 @@
+//! One partition's lease: taking it, holding it, giving it back.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::select_all;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::SharedClock;
+use crate::wire::session_mark::LeaseRecord;
+use crate::wire::topology::buckets;
+
+use super::super::connect::Bus;
+use super::super::error::{CasError, PublishError};
+use super::super::kv::Kv;
+use super::super::publish::Outgoing;
+use super::owned::{Owned, reset};
+use super::{Group, TICK, TTL};
+
+/// How much earlier than the server the holder thinks its lease over: clock drift and the way there.
+const MARGIN: Duration = Duration::from_millis(300);
+
+/// Until when this replica may act; moved forward by each refresh.
+#[derive(Debug, Clone)]
+pub(super) struct Deadline {
+    at: Arc<Mutex<Instant>>,
+    clock: SharedClock,
+    /// Ends the handler's pulling.
+    pub(super) stop: CancellationToken,
+}
+
+impl std::fmt::Debug for dyn crate::clock::Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
+impl Deadline {
+    fn new(clock: SharedClock, asked_at: Instant) -> Self {
+        Self { at: Arc::new(Mutex::new(asked_at + TTL - MARGIN)), clock, stop: CancellationToken::new() }
+    }
+
+    /// Whether this replica may still act.
+    pub(super) fn is_live(&self) -> bool {
+        self.clock.monotonic() < *self.at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refreshed(&self, asked_at: Instant) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = asked_at + TTL - MARGIN;
+    }
+}
+
+/// A partition that this replica holds.
+#[derive(Debug)]
+pub(super) struct Held {
+    partition: u16,
+    kv: Kv<LeaseRecord>,
+    key: String,
+    record: LeaseRecord,
+    revision: u64,
+    deadline: Deadline,
+    handler: JoinHandle<()>,
+    over: bool,
+}
+
+impl Held {
+    /// The partition.
+    pub(super) const fn partition(&self) -> u16 {
+        self.partition
+    }
+
+    /// Whether it is given back or lost.
+    pub(super) const fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Asks the handler to come to an end; the lease is kept up until it has.
+    pub(super) fn give_back(&self) {
+        self.deadline.stop.cancel();
+    }
+
+    /// Waits until any handler among `held` has ended.
+    pub(super) async fn any_over(held: &HashMap<u16, Self>) {
+        let ending: Vec<_> = held
+            .values()
+            .filter(|lease| lease.deadline.stop.is_cancelled())
+            .map(|lease| Box::pin(poll_finished(&lease.handler)))
+            .collect();
+        if ending.is_empty() {
+            return std::future::pending().await;
+        }
+        select_all(ending).await;
+    }
+
+    /// Moves the lease forward, or gives it back where the handler has ended.
+    pub(super) async fn refresh(&mut self) {
+        if self.handler.is_finished() {
+            self.release().await;
+            return;
+        }
+        let asked_at = self.deadline.clock.monotonic();
+        let out = Outgoing::new(format!("$KV.{}.{}", buckets::LEASES, self.key), &self.record)
+            .expect_last(self.revision)
+            .ttl(TTL);
+        match self.kv.bus().publish_once(&out, TICK).await {
+            Ok(published) => {
+                self.revision = published.sequence;
+                self.deadline.refreshed(asked_at);
+            }
+            Err(PublishError::WrongLastSequence { .. }) => self.adopt(asked_at).await,
+            Err(error) => tracing::debug!(key = %self.key, %error, "lease was not refreshed"),
+        }
+        if !self.deadline.is_live() {
+            tracing::warn!(key = %self.key, "lease is lost");
+            metrics::counter!("nexus_leases_lost_total").increment(1);
+            self.deadline.stop.cancel();
+            self.handler.abort();
+            self.over = true;
+        }
+    }
+
+    /// After a refusal: an earlier refresh whose answer was lost may be the reason.
+    async fn adopt(&mut self, asked_at: Instant) {
+        match self.kv.get(&self.key).await {
+            Ok(Some(entry)) if entry.value.holder == self.record.holder && entry.value.epoch == self.record.epoch => {
+                self.revision = entry.revision;
+                self.deadline.refreshed(asked_at);
+            }
+            Ok(_) => {
+                *self.deadline.at.lock().unwrap_or_else(PoisonError::into_inner) = asked_at;
+            }
+            Err(error) => tracing::debug!(key = %self.key, %error, "lease cannot be read"),
+        }
+    }
+
+    async fn release(&mut self) {
+        self.over = true;
+        if !self.deadline.is_live() {
+            return;
+        }
+        let given = tokio::time::timeout(TICK, self.kv.delete(&self.key, Some(self.revision))).await;
+        if !matches!(given, Ok(Ok(()))) {
+            tracing::debug!(key = %self.key, "lease was not given back and will lapse");
+        }
+    }
+}
+
+async fn poll_finished(handler: &JoinHandle<()>) {
+    while !handler.is_finished() {
+        crate::clock::pause(Duration::from_millis(10)).await;
+    }
+}
+
+/// Takes the lease on `partition` at `revision`, and starts the handler; none where somebody was faster.
+pub(super) async fn take<H, F>(bus: Bus, group: Arc<Group>, partition: u16, revision: u64, handler: H) -> Option<Held>
+where
+    H: Fn(Owned) -> F + Send + Sync + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let kv: Kv<LeaseRecord> = bus.kv(buckets::LEASES);
+    let key = group.lease_key(partition);
+    let asked_at = group.clock.monotonic();
+    let record = LeaseRecord {
+        holder: group.instance.clone(),
+        epoch: revision + 1,
+        in_progress: 0,
+        unclean: 0,
+        released: false,
+    };
+    let taken = match kv.update_ttl(&key, &record, revision, TTL).await {
+        Ok(taken) => taken,
+        Err(CasError::Conflict { .. }) => return None,
+        Err(error) => {
+            tracing::debug!(key, %error, "lease was not taken");
+            return None;
+        }
+    };
+    let deadline = Deadline::new(Arc::clone(&group.clock), asked_at);
+    tracing::debug!(key, epoch = taken, "partition is taken");
+    let handler = tokio::spawn(generations(bus, group, partition, taken, deadline.clone(), handler));
+    Some(Held { partition, kv, key, record, revision: taken, deadline, handler, over: false })
+}
+
+/// Runs the handler again and again while the lease lives: each time the partition has to be begun anew.
+async fn generations<H, F>(bus: Bus, group: Arc<Group>, partition: u16, epoch: u64, deadline: Deadline, handler: H)
+where
+    H: Fn(Owned) -> F,
+    F: Future<Output = ()>,
+{
+    let mut fresh = true;
+    while !deadline.stop.is_cancelled() && deadline.is_live() {
+        match reset(&bus, &group, partition, epoch, fresh, deadline.clone()).await {
+            Ok(owned) => {
+                fresh = false;
+                handler(owned).await;
+            }
+            Err(error) => {
+                tracing::debug!(group = group.name, partition, error, "partition cannot be begun yet");
+                tokio::select! {
+                    () = deadline.stop.cancelled() => return,
+                    () = crate::clock::pause(TICK / 3) => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Publishing to a stream: identical bytes again and again until the server has them or refuses them for good.
+//!
+//! The client's in-flight acks never fail on a disconnect, they time out with the outcome unknown
+//! (`measured.md`). So every publish that may be repeated carries a message id or an expected sequence, and is
+//! repeated unchanged. How many are in flight is bounded over the whole process; order per key is the caller's:
+//! it awaits one before it begins the next of the same key.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::clock::pause;
+use crate::wire::envelope::{Format, Wire, encode, payload};
+use crate::wire::headers::{Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, TTL};
+
+use super::connect::{API_TIMEOUT, Bus};
+use super::error::PublishError;
+use super::message::header_map;
+
+/// Wait before the second try; doubled up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// Longest wait between two tries.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// How long a server may lack the stream (it is restarting or electing) before the caller is told.
+const NO_STREAM_TRIES: u32 = 120;
+/// The server's code for a wrong expected last sequence.
+const WRONG_LAST_SEQUENCE: [u64; 2] = [10_071, 10_164];
+/// The server's code for "not stored": a full subject says so in words, anything else may pass.
+const STORE_FAILED: u64 = 10_077;
+/// Codes that say "not now": no leader, shutting down, resources being moved, insufficient resources.
+const PASSING: [u64; 6] = [10_008, 10_009, 10_023, 10_076, 10_118, 10_167];
+
+/// A message about to be published.
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    /// Where to.
+    pub subject: String,
+    /// With what headers.
+    pub headers: Headers,
+    /// The payload.
+    pub payload: Bytes,
+}
+
+impl Outgoing {
+    /// `value` in CBOR, to `subject`.
+    #[must_use]
+    pub fn new<T: Wire>(subject: String, value: &T) -> Self {
+        let (payload, headers) = encode(value, Format::Cbor);
+        Self { subject, headers, payload }
+    }
+
+    /// Bytes that somebody encoded, to `subject`.
+    #[must_use]
+    pub const fn raw(subject: String, headers: Headers, payload: Bytes) -> Self {
+        Self { subject, headers, payload }
+    }
+
+    /// `value` in JSON, to `subject`.
+    #[must_use]
+    pub fn json<T: Wire>(subject: String, value: &T) -> Self {
+        let mut out = Self::new(subject, value);
+        out.payload = payload(value, Format::Json);
+        out.headers.insert(crate::wire::headers::CONTENT_TYPE, Format::Json.content_type());
+        out
+    }
+
+    /// With the deduplication id `id`.
+    #[must_use]
+    pub fn msg_id(self, id: impl Into<String>) -> Self {
+        self.header(MSG_ID, id)
+    }
+
+    /// Only if the subject's last sequence is `sequence` (0 = nothing there).
+    #[must_use]
+    pub fn expect_last(self, sequence: u64) -> Self {
+        self.header(EXPECTED_LAST_SUBJECT_SEQUENCE, sequence.to_string())
+    }
+
+    /// To be dropped after `ttl`, in whole seconds, at least one.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.header(TTL, format!("{}s", ttl.as_secs().max(1)))
+    }
+
+    /// With the trace of `carrier`.
+    #[must_use]
+    pub fn carrier(mut self, carrier: &Carrier) -> Self {
+        carrier.write(&mut self.headers);
+        self
+    }
+
+    /// With one more header.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.headers.insert(name, value);
+        self
+    }
+}
+
+/// The server has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    /// Its sequence; of the first one where it is a duplicate.
+    pub sequence: u64,
+    /// The server had it already, by its message id.
+    pub duplicate: bool,
+}
+
+#[derive(Deserialize)]
+struct PubAck {
+    #[serde(default)]
+    seq: u64,
+    #[serde(default)]
+    duplicate: bool,
+    error: Option<ApiError>,
+}
+
+/// What the JetStream API says when it refuses.
+#[derive(Debug, Deserialize)]
+pub(super) struct ApiError {
+    #[serde(default)]
+    pub(super) code: u64,
+    #[serde(default)]
+    pub(super) err_code: u64,
+    #[serde(default)]
+    pub(super) description: String,
+}
+
+impl Bus {
+    /// Publishes, and repeats the identical message until the server acks or refuses it.
+    ///
+    /// # Errors
+    /// [`PublishError`] where the server refuses it for good or the bus is closed; never `Unknown`.
+    pub async fn publish(&self, out: Outgoing) -> Result<Published, PublishError> {
+        let mut wait = FIRST_PAUSE;
+        let mut without_stream = 0_u32;
+        loop {
+            let error = match self.publish_once(&out, API_TIMEOUT).await {
+                Ok(published) => return Ok(published),
+                Err(error) => error,
+            };
+            if matches!(error, PublishError::NoStream { .. }) && self.is_connected() {
+                without_stream += 1;
+            }
+            if !error.may_pass() || without_stream > NO_STREAM_TRIES {
+                return Err(error);
+            }
+            tracing::debug!(subject = %out.subject, %error, "publish is repeated");
+            metrics::counter!("nexus_bus_publish_retries_total").increment(1);
+            pause(wait).await;
+            wait = (wait * 2).min(MAX_PAUSE);
+        }
+    }
+
+    /// Publishes once, and waits for the ack at most `timeout`.
+    ///
+    /// # Errors
+    /// [`PublishError`]; after `Unknown` the server may have it or not.
+    pub async fn publish_once(&self, out: &Outgoing, timeout: Duration) -> Result<Published, PublishError> {
+        let subject = || out.subject.clone();
+        let _slot = self.in_flight.acquire().await.map_err(|_| PublishError::Closed { subject: subject() })?;
+        let size = out.payload.len();
+        if size > self.max_payload() {
+            return Err(PublishError::TooLarge { subject: subject(), size });
+        }
+        let request = async_nats::Request::new()
+            .headers(header_map(&out.headers))
+            .payload(out.payload.clone())
+            .timeout(Some(timeout));
+        let asked = self.client.send_request(out.subject.clone(), request);
+        let answer = tokio::time::timeout(timeout + API_TIMEOUT, asked)
+            .await
+            .map_err(|_| PublishError::Unknown { subject: subject() })?;
+        let message = answer.map_err(|error| match error.kind() {
+            async_nats::RequestErrorKind::NoResponders => PublishError::NoStream { subject: subject() },
+            async_nats::RequestErrorKind::InvalidSubject => {
+                PublishError::Rejected { subject: subject(), code: 0, text: "the subject is not valid".to_owned() }
+            }
+            async_nats::RequestErrorKind::MaxPayloadExceeded => PublishError::TooLarge { subject: subject(), size },
+            async_nats::RequestErrorKind::TimedOut | async_nats::RequestErrorKind::Other => {
+                PublishError::Unknown { subject: subject() }
+            }
+        })?;
+        let ack: PubAck =
+            serde_json::from_slice(&message.payload).map_err(|_| PublishError::Unknown { subject: subject() })?;
+        match ack.error {
+            None => Ok(Published { sequence: ack.seq, duplicate: ack.duplicate }),
+            Some(error) => Err(refusal(subject(), size, error)),
+        }
+    }
+}
+
+fn refusal(subject: String, size: usize, error: ApiError) -> PublishError {
+    match error.err_code {
+        code if WRONG_LAST_SEQUENCE.contains(&code) => PublishError::WrongLastSequence { subject },
+        STORE_FAILED if error.description.contains("per subject") => PublishError::SubjectFull { subject },
+        STORE_FAILED => PublishError::Unknown { subject },
+        10_054 => PublishError::TooLarge { subject, size },
+        code if PASSING.contains(&code) || error.code == 503 => PublishError::Unknown { subject },
+        code => PublishError::Rejected { subject, code, text: error.description },
+    }
+}

@@ -1,0 +1,282 @@
+//! Reading stored messages: from the leader where something is decided, directly where history is enough.
+//!
+//! Direct get and KV get may answer stale on replicas (`measured.md`: up to 12 % right after a publish);
+//! `STREAM.MSG.GET` is answered by the leader alone.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::model::time::UnixMillis;
+use crate::wire::headers::Headers;
+
+use super::connect::{API_TIMEOUT, Bus};
+use super::error::ReadStreamError;
+use super::message::{Stored, headers_of};
+use super::publish::ApiError;
+
+/// The server's code for "no such message".
+const NO_MESSAGE: u64 = 10_037;
+/// How long a leader may be missing before the reader is told.
+const READ_TRIES: u32 = 6;
+/// Largest direct batch, in messages.
+pub const MAX_BATCH: usize = 1_000;
+
+/// Where a stream stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub struct StreamState {
+    /// Sequence of the first message.
+    #[serde(rename = "first_seq")]
+    pub first: u64,
+    /// Sequence of the last message.
+    #[serde(rename = "last_seq")]
+    pub last: u64,
+    /// How many there are.
+    pub messages: u64,
+    /// How many bytes they take.
+    pub bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct ApiAnswer<T> {
+    error: Option<ApiError>,
+    #[serde(flatten)]
+    value: Option<T>,
+}
+
+#[derive(Deserialize)]
+struct GetAnswer {
+    message: RawStored,
+}
+
+#[derive(Deserialize)]
+struct RawStored {
+    subject: String,
+    seq: u64,
+    #[serde(default)]
+    data: String,
+    #[serde(default)]
+    hdrs: String,
+    time: String,
+}
+
+#[derive(Deserialize)]
+struct StateAnswer {
+    state: StreamState,
+}
+
+impl Bus {
+    /// The newest message on `subject`, from the leader.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where the leader cannot be asked.
+    pub async fn last_on_subject(&self, stream: &str, subject: &str) -> Result<Option<Stored>, ReadStreamError> {
+        self.get(stream, json!({ "last_by_subj": subject })).await
+    }
+
+    /// The first message on `subject` (wildcards allowed) at or after sequence `from`, from the leader.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where the leader cannot be asked.
+    pub async fn next_on_subject(
+        &self,
+        stream: &str,
+        subject: &str,
+        from: u64,
+    ) -> Result<Option<Stored>, ReadStreamError> {
+        self.get(stream, json!({ "seq": from.max(1), "next_by_subj": subject })).await
+    }
+
+    /// The message at `sequence`, from the leader.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where the leader cannot be asked.
+    pub async fn at_sequence(&self, stream: &str, sequence: u64) -> Result<Option<Stored>, ReadStreamError> {
+        self.get(stream, json!({ "seq": sequence })).await
+    }
+
+    async fn get(&self, stream: &str, query: serde_json::Value) -> Result<Option<Stored>, ReadStreamError> {
+        let unreadable = |detail: &str| ReadStreamError::Unavailable { stream: stream.to_owned(), detail: detail.to_owned() };
+        match self.api::<GetAnswer>(stream, &format!("STREAM.MSG.GET.{stream}"), &query).await {
+            Ok(answer) => stored(answer.message).map(Some).ok_or_else(|| unreadable("the answer cannot be read")),
+            Err(ReadStreamError::Refused { code: NO_MESSAGE, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Up to `limit` messages on `subject` at or after sequence `from`, oldest first. May be stale on replicas:
+    /// for what decides, ask [`Bus::next_on_subject`] as well.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where the stream cannot be asked.
+    pub async fn history(
+        &self,
+        stream: &str,
+        subject: &str,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<Stored>, ReadStreamError> {
+        let query = json!({ "seq": from.max(1), "next_by_subj": subject, "batch": limit.clamp(1, MAX_BATCH) });
+        self.direct_batch(stream, &query).await
+    }
+
+    /// Up to `limit` messages on `subject` that were stored at or after `since`, oldest first. May be stale.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where the stream cannot be asked.
+    pub async fn history_since(
+        &self,
+        stream: &str,
+        subject: &str,
+        since: UnixMillis,
+        limit: usize,
+    ) -> Result<Vec<Stored>, ReadStreamError> {
+        let nanos = i128::from(since.0.max(0)) * 1_000_000;
+        let start = time::OffsetDateTime::from_unix_timestamp_nanos(nanos)
+            .ok()
+            .and_then(|at| at.format(&time::format_description::well_known::Rfc3339).ok())
+            .unwrap_or_else(|| "1970-01-01T00:00:00Z".to_owned());
+        let query = json!({ "start_time": start, "next_by_subj": subject, "batch": limit.clamp(1, MAX_BATCH) });
+        self.direct_batch(stream, &query).await
+    }
+
+    async fn direct_batch(&self, stream: &str, query: &serde_json::Value) -> Result<Vec<Stored>, ReadStreamError> {
+        let unavailable = |detail: String| ReadStreamError::Unavailable { stream: stream.to_owned(), detail };
+        let inbox = self.client.new_inbox();
+        let mut answers =
+            self.client.subscribe(inbox.clone()).await.map_err(|error| unavailable(error.to_string()))?;
+        let subject = format!("$JS.API.DIRECT.GET.{stream}");
+        self.client
+            .publish_with_reply(subject, inbox, query.to_string().into())
+            .await
+            .map_err(|error| unavailable(error.to_string()))?;
+        let mut found = Vec::new();
+        loop {
+            let next = tokio::time::timeout(API_TIMEOUT, answers.next());
+            let Ok(Some(message)) = next.await else { return Err(unavailable("no answer in time".to_owned())) };
+            let headers = headers_of(message.headers.as_ref());
+            let Some(sequence) = headers.get("Nats-Sequence").and_then(|s| s.parse().ok()) else {
+                // 204 ends a batch, 404 says that there is nothing; 503 is the client's word for "nobody serves it".
+                return match message.status.map(|status| status.as_u16()) {
+                    Some(204 | 404) => Ok(found),
+                    other => Err(unavailable(format!("status {other:?}"))),
+                };
+            };
+            let stored = Stored {
+                subject: headers.get("Nats-Subject").unwrap_or_default().to_owned(),
+                published_at: parse_time(headers.get("Nats-Time-Stamp").unwrap_or_default()),
+                payload: message.payload,
+                sequence,
+                headers,
+            };
+            found.push(stored);
+        }
+    }
+
+    /// Deletes the message at `sequence`; false where there was none.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where the leader cannot be asked.
+    pub async fn delete_message(&self, stream: &str, sequence: u64) -> Result<bool, ReadStreamError> {
+        #[derive(Deserialize)]
+        struct Deleted {
+            success: bool,
+        }
+        let query = json!({ "seq": sequence, "no_erase": true });
+        match self.api::<Deleted>(stream, &format!("STREAM.MSG.DELETE.{stream}"), &query).await {
+            Ok(answer) => Ok(answer.success),
+            Err(ReadStreamError::Refused { code: NO_MESSAGE | 10_043 | 10_057, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where `stream` stands.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where it cannot be asked.
+    pub async fn stream_state(&self, stream: &str) -> Result<StreamState, ReadStreamError> {
+        let answer = self.api::<StateAnswer>(stream, &format!("STREAM.INFO.{stream}"), &json!({})).await?;
+        Ok(answer.state)
+    }
+
+    /// How many messages wait at a durable consumer, undelivered and unacked together.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where it cannot be asked.
+    pub async fn consumer_lag(&self, stream: &str, consumer: &str) -> Result<u64, ReadStreamError> {
+        #[derive(Deserialize)]
+        struct Info {
+            num_pending: u64,
+            num_ack_pending: u64,
+        }
+        let info: Info = self.api(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({})).await?;
+        Ok(info.num_pending + info.num_ack_pending)
+    }
+
+    /// Asks the JetStream API, a few times where no leader is there.
+    pub(super) async fn api<T: serde::de::DeserializeOwned>(
+        &self,
+        stream: &str,
+        call: &str,
+        query: &serde_json::Value,
+    ) -> Result<T, ReadStreamError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.api_once(stream, call, query).await {
+                Err(ReadStreamError::Unavailable { .. }) if tries < READ_TRIES => {
+                    crate::clock::pause(API_TIMEOUT / 25 * tries).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn api_once<T: serde::de::DeserializeOwned>(
+        &self,
+        stream: &str,
+        call: &str,
+        query: &serde_json::Value,
+    ) -> Result<T, ReadStreamError> {
+        let unavailable = |detail: String| ReadStreamError::Unavailable { stream: stream.to_owned(), detail };
+        let request = async_nats::Request::new().payload(query.to_string().into()).timeout(Some(API_TIMEOUT));
+        let answer = self.client.send_request(format!("$JS.API.{call}"), request).await;
+        let message = answer.map_err(|error| unavailable(error.to_string()))?;
+        let answer: ApiAnswer<T> =
+            serde_json::from_slice(&message.payload).map_err(|error| unavailable(error.to_string()))?;
+        match answer {
+            ApiAnswer { error: Some(error), .. } if error.code == 503 => Err(unavailable(error.description)),
+            ApiAnswer { error: Some(error), .. } => Err(ReadStreamError::Refused {
+                stream: stream.to_owned(),
+                code: error.err_code,
+                text: error.description,
+            }),
+            ApiAnswer { value: Some(value), .. } => Ok(value),
+            ApiAnswer { .. } => Err(unavailable("the answer cannot be read".to_owned())),
+        }
+    }
+}
+
+fn stored(raw: RawStored) -> Option<Stored> {
+    let headers = if raw.hdrs.is_empty() { Headers::new() } else { parse_headers(&STANDARD.decode(&raw.hdrs).ok()?) };
+    Some(Stored {
+        subject: raw.subject,
+        headers,
+        payload: Bytes::from(STANDARD.decode(&raw.data).ok()?),
+        sequence: raw.seq,
+        published_at: parse_time(&raw.time),
+    })
+}
+
+fn parse_headers(block: &[u8]) -> Headers {
+    let text = String::from_utf8_lossy(block);
+    text.split("\r\n").skip(1).filter_map(|line| line.split_once(':')).map(|(n, v)| (n.trim(), v.trim())).collect()
+}
+
+fn parse_time(text: &str) -> UnixMillis {
+    let parsed = time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339);
+    UnixMillis(parsed.map_or(0, |at| i64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)))
+}

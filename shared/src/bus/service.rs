@@ -1,0 +1,127 @@
+//! Serving requests as a NATS micro service: discoverable, load-shared among replicas.
+
+use std::sync::Arc;
+
+use async_nats::service::ServiceExt as _;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
+
+use super::connect::Bus;
+
+/// Requests of one endpoint that are served at once.
+const AT_ONCE: usize = 32;
+
+/// What answers an endpoint's requests: JSON bytes in, JSON bytes or (code, text) out.
+pub type Answer = Arc<dyn Fn(Bytes) -> BoxFuture<'static, Result<Bytes, (usize, String)>> + Send + Sync>;
+
+/// A service and its endpoints.
+#[derive(Clone)]
+pub struct ServiceSpec {
+    /// Its name; endpoints are on `nexus.svc.{name}.{endpoint}`.
+    pub name: &'static str,
+    /// What it is for.
+    pub description: &'static str,
+    /// Endpoints by name.
+    pub endpoints: Vec<(&'static str, Answer)>,
+}
+
+impl std::fmt::Debug for ServiceSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServiceSpec").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl ServiceSpec {
+    /// A service without endpoints.
+    #[must_use]
+    pub const fn new(name: &'static str, description: &'static str) -> Self {
+        Self { name, description, endpoints: Vec::new() }
+    }
+
+    /// With an endpoint that reads `Q` from JSON and answers `A` in JSON; an error is answered as code and text.
+    #[must_use]
+    pub fn endpoint<Q, A, F, R>(mut self, name: &'static str, answer: F) -> Self
+    where
+        Q: serde::de::DeserializeOwned + Send,
+        A: serde::Serialize,
+        F: Fn(Q) -> R + Clone + Send + Sync + 'static,
+        R: Future<Output = Result<A, (usize, String)>> + Send + 'static,
+    {
+        let served: Answer = Arc::new(move |payload: Bytes| {
+            let question = serde_json::from_slice::<Q>(if payload.is_empty() { b"{}" } else { &payload });
+            let asked = question.map(&answer);
+            Box::pin(async move {
+                let answer = asked.map_err(|error| (400, error.to_string()))?.await?;
+                serde_json::to_vec(&answer).map(Bytes::from).map_err(|error| (500, error.to_string()))
+            })
+        });
+        self.endpoints.push((name, served));
+        self
+    }
+}
+
+/// A running service; dropping it ends it.
+#[derive(Debug)]
+pub struct ServiceHandle {
+    service: Option<async_nats::service::Service>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl ServiceHandle {
+    /// Takes no more requests.
+    pub async fn stop(mut self) {
+        if let Some(service) = self.service.take()
+            && let Err(error) = service.stop().await
+        {
+            tracing::debug!(%error, "service was not stopped in good order");
+        }
+    }
+}
+
+impl Drop for ServiceHandle {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl Bus {
+    /// Serves `spec` until the handle is dropped.
+    ///
+    /// # Errors
+    /// The client's word where the service cannot be announced.
+    pub async fn serve(&self, spec: ServiceSpec) -> Result<ServiceHandle, String> {
+        let service = self
+            .client
+            .service_builder()
+            .description(spec.description)
+            .start(format!("nexus-{}", spec.name), env!("CARGO_PKG_VERSION"))
+            .await
+            .map_err(|error| error.to_string())?;
+        let group = service.group(format!("nexus.svc.{}", spec.name));
+        let mut tasks = Vec::new();
+        for (name, answer) in spec.endpoints {
+            let mut endpoint = group.endpoint(name).await.map_err(|error| error.to_string())?;
+            tasks.push(tokio::spawn(async move {
+                let slots = Arc::new(Semaphore::new(AT_ONCE));
+                while let Some(request) = endpoint.next().await {
+                    let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+                    let answer = Arc::clone(&answer);
+                    tokio::spawn(async move {
+                        let outcome = answer(request.message.payload.clone()).await;
+                        let outcome =
+                            outcome.map_err(|(code, status)| async_nats::service::error::Error { code, status });
+                        if let Err(error) = request.respond(outcome).await {
+                            tracing::debug!(endpoint = name, %error, "answer was not sent");
+                        }
+                        drop(slot);
+                    });
+                }
+            }));
+        }
+        Ok(ServiceHandle { service: Some(service), tasks })
+    }
+}

@@ -1,0 +1,19 @@
+//! The vocabulary of Nexus: what crosses the wire, and nothing else. *Pure.*
+//!
+//! `RawMessage` →normalize→ **Event** →evaluate→ [`hook::HookResult`] →build→ **Dispatch** →run→ turn
+//! →reply→ **Reply** →plan→ part →sent→ outbound **Event**. The types in bold live here; each arrow is
+//! one pure function in the crate that owns it.
+
+pub mod approval;
+pub mod dispatch;
+pub mod event;
+pub mod hook;
+pub mod identity;
+pub mod intent;
+pub mod invocation;
+pub mod ledger;
+pub mod permission;
+pub mod receipt;
+pub mod reply;
+pub mod session;
+pub mod time;

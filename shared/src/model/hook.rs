@@ -1,0 +1,221 @@
+//! Hooks: what the registry holds of a file, and what a script answers. *Pure.*
+//!
+//! Source: `003_b33e857b632aa7dc.txt` §8.1, §8.5; `001_63a3878cde6a1bc3.txt` §2; `hooks.md`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::dispatch::DeliveryContext;
+use super::permission::PermissionSet;
+use super::session::QueueMode;
+use super::time::UnixMillis;
+
+/// How often a hook fires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HookMode {
+    /// As often as it likes.
+    #[default]
+    Persistent,
+    /// Once; then it is disabled.
+    OneShot,
+}
+
+/// Where a hook came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum HookOrigin {
+    /// A file below a watched directory; only that root disables it.
+    File {
+        /// The directory's name as configured.
+        root: String,
+    },
+    /// `nexus hook push`.
+    Pushed,
+    /// An agent's tool call.
+    Tool,
+}
+
+/// What the JSDoc block of a hook file says (`hooks.md` "A hook is a file").
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookMetadata {
+    /// `@name`; the id where absent.
+    pub name: String,
+    /// `@description`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// `@mode`.
+    #[serde(default)]
+    pub mode: HookMode,
+    /// `@priority`, default 50.
+    pub priority: i32,
+    /// `@timeout` in milliseconds, default 30,000, at most 300,000.
+    pub timeout_ms: u64,
+    /// `@schedule`, as written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub schedules: Vec<String>,
+    /// `@timezone`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
+    /// `@fallback`: fires only where no other hook routed the event.
+    #[serde(default)]
+    pub fallback: bool,
+    /// `@match`, as written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub match_rule: Option<String>,
+    /// Tags that mean nothing to us, kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_tags: Vec<(String, String)>,
+}
+
+/// An entry of KV `hooks`, the registry: key = hook id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookRecord {
+    /// Path below the hooks directory without `.ts`.
+    pub id: String,
+    /// The last good source: what runs.
+    pub source: String,
+    /// SHA-256 of the file as last seen, in hex (of a broken one too).
+    pub content_hash: String,
+    /// Parsed from `source`.
+    pub metadata: HookMetadata,
+    /// Whether it sees events.
+    pub enabled: bool,
+    /// Where it came from.
+    pub origin: HookOrigin,
+    /// Its author; `operator` for files. One trust domain each.
+    pub created_by: String,
+    /// When first seen.
+    pub created_at: UnixMillis,
+    /// When its source last changed.
+    pub updated_at: UnixMillis,
+    /// Why it is disabled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disabled_reason: Option<String>,
+    /// Why the file as last seen does not run (the last good source goes on).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parse_error: Option<String>,
+}
+
+/// Where a fired hook wants its event to go.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Routing {
+    /// Agent persona; absent = `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persona: Option<String>,
+    /// Session within it; absent = derived from the event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// Absent = `followup`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_mode: Option<QueueMode>,
+    /// Thread for the derived key and the delivery (the older spelling's `mode: thread`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+}
+
+/// What a fired hook adds to the context.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HookContextPatch {
+    /// Additional system prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// Data read out of the event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extracted: Option<Map<String, Value>>,
+    /// Absent = true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub include_thread_history: Option<bool>,
+}
+
+/// What a hook answers, in the unified spelling (`001_63a3878cde6a1bc3.txt` §2).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HookResult {
+    /// Whether an agent should act.
+    pub fire: bool,
+    /// Where to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routing: Option<Routing>,
+    /// What the agent may do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permissions: Option<PermissionSet>,
+    /// Where the answer goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery_context: Option<DeliveryContext>,
+    /// What to inject.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<HookContextPatch>,
+    /// Disable the hook after this.
+    #[serde(default)]
+    pub disable_hook: bool,
+}
+
+/// Whether a hook runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HookStatus {
+    /// It sees events.
+    #[default]
+    Active,
+    /// Its breaker is open.
+    Paused,
+    /// Switched off.
+    Disabled,
+    /// Its file does not parse.
+    Errored,
+}
+
+/// An entry of KV `hook_state`: what happened to a hook at run time (`003_b33e857b632aa7dc.txt` §8.1).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct HookState {
+    /// How often it fired.
+    pub trigger_count: u64,
+    /// When last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_triggered: Option<UnixMillis>,
+    /// Its last error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// Whether it runs.
+    pub status: HookStatus,
+    /// One-shot and self-disabled hooks: the event that won, and its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fired_once: Option<FiredOnce>,
+}
+
+/// The one fire of a one-shot hook, kept so that a redelivery publishes the same dispatch again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FiredOnce {
+    /// The event that won.
+    pub event_id: super::event::EventId,
+    /// What the hook answered then.
+    pub result: HookResult,
+}
+
+/// A hook's health over its last 100 invocations (`003_b33e857b632aa7dc.txt` §8.5).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct HookHealth {
+    /// Which hook.
+    pub hook_id: String,
+    /// Invocations in the window.
+    pub invocation_count: u64,
+    /// Without error.
+    pub success_count: u64,
+    /// With error.
+    pub error_count: u64,
+    /// Fired.
+    pub fire_count: u64,
+    /// Mean latency, milliseconds.
+    pub avg_latency_ms: f64,
+    /// 95th percentile, milliseconds.
+    pub p95_latency_ms: f64,
+    /// 99th percentile, milliseconds.
+    pub p99_latency_ms: f64,
+    /// Model cost, US dollars.
+    pub total_llm_cost_usd: f64,
+    /// Errors since the last success.
+    pub consecutive_errors: u32,
+}

@@ -1,0 +1,90 @@
+//! Invocations: one record per event of what every hook did with it. *Pure.*
+//!
+//! Source: `003_b33e857b632aa7dc.txt` §8.4; `wire.md` (`INVOCATIONS`); `hooks.md` "Crash rules".
+
+use serde::{Deserialize, Serialize};
+use ulid::Ulid;
+
+use super::event::EventId;
+use super::hook::HookResult;
+use super::time::UnixMillis;
+
+/// What one hook did with one event.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum HookOutcome {
+    /// It answered `fire: false`.
+    Passed,
+    /// It fired.
+    Fired {
+        /// The dispatch made of it.
+        dispatch: Ulid,
+        /// What it answered.
+        result: Box<HookResult>,
+    },
+    /// It fired, and nothing came of it.
+    Suppressed {
+        /// `one_shot_already_fired`, `routed_by_another`, `too_many_hops`, …
+        reason: String,
+    },
+    /// It was not run.
+    Skipped {
+        /// `breaker_open`, `no_match`, …
+        reason: String,
+    },
+    /// It threw, timed out or answered rubbish.
+    Failed {
+        /// What it said.
+        error: String,
+        /// Where.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stack: Option<String>,
+    },
+}
+
+/// One hook's part in an [`EventInvocations`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HookInvocation {
+    /// Which hook.
+    pub hook_id: String,
+    /// Evaluation time, microseconds.
+    pub latency_us: u64,
+    /// What it did.
+    pub outcome: HookOutcome,
+    /// Model calls made.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub llm_calls: u32,
+    /// Tokens into the model.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub llm_tokens_in: u32,
+    /// Tokens out of the model.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub llm_tokens_out: u32,
+    /// Searches made.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub search_calls: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+/// All hooks' outcomes for one event: the event's done-marker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EventInvocations {
+    /// The event.
+    pub event_id: EventId,
+    /// Its sequence in `EVENTS`.
+    pub event_seq: u64,
+    /// The replica that evaluated it.
+    pub evaluated_by: String,
+    /// When evaluation began.
+    pub started_at: UnixMillis,
+    /// When the last hook was done.
+    pub finished_at: UnixMillis,
+    /// Hooks that passed without anything to tell: how many.
+    pub passed: u32,
+    /// Every hook that did something other than pass.
+    pub hooks: Vec<HookInvocation>,
+}

@@ -1,0 +1,313 @@
+//! The Agent Ledger: the entries of a session's subject; their fold *is* the session. *Pure.*
+//!
+//! Source: `sessions.md` "Durable turns"; `001_63a3878cde6a1bc3.txt` §7.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use ulid::Ulid;
+
+use super::approval::{ApprovalDecision, ApprovalRequest};
+use super::permission::PermissionSet;
+use super::reply::Reply;
+use super::time::UnixMillis;
+
+/// Names one append for ever, so that a repeated one is recognised as our own (`sessions.md` rule 3).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AppendId {
+    /// The broker replica.
+    pub broker: String,
+    /// The ownership.
+    pub epoch: u64,
+    /// Counts up within it.
+    pub counter: u64,
+}
+
+/// One message of `LEDGER`: entries that arose together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LedgerRecord {
+    /// Whose append it is.
+    pub append: AppendId,
+    /// When it was written.
+    pub at: UnixMillis,
+    /// In order.
+    pub entries: Vec<LedgerEntry>,
+}
+
+/// How far a session has come in `DISPATCHES`: everything up to `floor`, and `above` one by one.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Cursor {
+    /// Every sequence of the session's subject up to and with this one is consumed.
+    pub floor: u64,
+    /// Consumed sequences above the floor, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub above: Vec<u64>,
+}
+
+impl Cursor {
+    /// Whether the dispatch at `sequence` is consumed.
+    #[must_use]
+    pub fn contains(&self, sequence: u64) -> bool {
+        sequence <= self.floor || self.above.binary_search(&sequence).is_ok()
+    }
+}
+
+/// Tokens and cost of model calls.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens in.
+    pub tokens_in: u64,
+    /// Tokens out.
+    pub tokens_out: u64,
+    /// US dollars.
+    pub cost_usd: f64,
+}
+
+/// What bounds a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TurnLimits {
+    /// Wall time, milliseconds.
+    pub wall_ms: u64,
+    /// Model calls.
+    pub model_calls: u32,
+    /// Tokens in and out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// US dollars.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+}
+
+impl Default for TurnLimits {
+    fn default() -> Self {
+        Self { wall_ms: 600_000, model_calls: 50, tokens: None, cost_usd: None }
+    }
+}
+
+/// A tool call that a model asks for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// The call's id within the turn.
+    pub call: String,
+    /// The tool.
+    pub name: String,
+    /// Its arguments.
+    pub arguments: Value,
+}
+
+/// How a tool call ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum ToolOutcome {
+    /// It answered.
+    Ok {
+        /// What.
+        result: Value,
+    },
+    /// It failed, and said why.
+    Error {
+        /// Why.
+        error: String,
+    },
+    /// It did not run.
+    Skipped {
+        /// Why.
+        reason: String,
+    },
+    /// It started, and nobody knows how it ended.
+    Unknown {
+        /// `interrupted`, …
+        reason: String,
+    },
+}
+
+/// A dispatch and where it stands in `DISPATCHES`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DispatchRef {
+    /// The dispatch.
+    pub id: Ulid,
+    /// Its sequence.
+    pub sequence: u64,
+    /// The event it came from.
+    pub event_id: super::event::EventId,
+    /// What the user said, for history.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub content: String,
+}
+
+/// Why a turn failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum TurnFailure {
+    /// Nobody serves the persona.
+    NoAgent,
+    /// A limit was reached.
+    Limit {
+        /// Which.
+        limit: String,
+    },
+    /// The agent said that it cannot.
+    Agent {
+        /// What it said.
+        error: String,
+    },
+    /// The dispatch cannot be run.
+    BadDispatch {
+        /// What is wrong with it.
+        error: String,
+    },
+}
+
+/// What happened in a session. The whole of it, in order, is the session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum LedgerEntry {
+    /// The first entry.
+    SessionOpened {
+        /// Encoded tokens may be shortened: the whole names stand here.
+        session: super::session::SessionRef,
+    },
+    /// A broker took the session.
+    Owned {
+        /// Counts up with every taking.
+        epoch: u64,
+        /// Which replica.
+        broker: String,
+    },
+    /// A turn began.
+    TurnStarted {
+        /// The turn.
+        turn: Ulid,
+        /// The turn before it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<Ulid>,
+        /// What it answers.
+        dispatches: Vec<DispatchRef>,
+        /// What it may do.
+        permissions: PermissionSet,
+        /// What bounds it.
+        limits: TurnLimits,
+    },
+    /// The model answered.
+    ModelAnswered {
+        /// First model call of the turn = 1.
+        step: u32,
+        /// What it said.
+        content: String,
+        /// What it wants done.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<ToolCall>,
+        /// What it cost.
+        usage: Usage,
+    },
+    /// A tool is about to run.
+    ToolStarted {
+        /// The call.
+        call: String,
+        /// The tool.
+        name: String,
+        /// SHA-256 of the canonical arguments, in hex.
+        args_hash: String,
+    },
+    /// A tool has run.
+    ToolFinished {
+        /// The call.
+        call: String,
+        /// How it ended.
+        outcome: ToolOutcome,
+    },
+    /// A human is asked.
+    ApprovalRequested {
+        /// What.
+        request: ApprovalRequest,
+    },
+    /// A human has answered.
+    ApprovalDecided {
+        /// What.
+        decision: ApprovalDecision,
+    },
+    /// A hook inside the turn ran.
+    HookRan {
+        /// Which.
+        hook: String,
+        /// At which point.
+        point: String,
+        /// What it said.
+        outcome: Value,
+    },
+    /// A dispatch was put into the running turn.
+    Steered {
+        /// Which.
+        dispatch: DispatchRef,
+    },
+    /// The turn is done: the commit.
+    TurnCompleted {
+        /// The turn.
+        turn: Ulid,
+        /// What it says; none = nothing to deliver.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reply: Option<Box<Reply>>,
+        /// The session's new head.
+        head: Ulid,
+        /// How far it has come.
+        cursor: Cursor,
+    },
+    /// The reply is on its way.
+    ReplyPublished {
+        /// The turn.
+        turn: Ulid,
+    },
+    /// The fold so far, so that nobody need begin at the beginning.
+    Checkpoint {
+        /// The fold, as the broker writes it.
+        fold: Value,
+        /// How far the session has come.
+        cursor: Cursor,
+        /// The ledger sequence that the fold covers.
+        through: u64,
+    },
+    /// The turn cannot be done.
+    TurnFailed {
+        /// The turn.
+        turn: Ulid,
+        /// Why.
+        failure: TurnFailure,
+        /// What the user is told; none = nothing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reply: Option<Box<Reply>>,
+        /// How far the session has come.
+        cursor: Cursor,
+    },
+    /// The turn was cancelled.
+    TurnInterrupted {
+        /// The turn.
+        turn: Ulid,
+        /// Why.
+        reason: String,
+        /// What it had said.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        partial: String,
+        /// How far the session has come.
+        cursor: Cursor,
+    },
+    /// A dispatch will not be run.
+    DispatchDropped {
+        /// Which.
+        dispatch: DispatchRef,
+        /// Why.
+        reason: String,
+        /// How far the session has come.
+        cursor: Cursor,
+    },
+    /// A summary stands for the beginning, in context.
+    Compacted {
+        /// The last turn that it covers.
+        through: Ulid,
+        /// The summary.
+        summary: String,
+    },
+    /// History begins anew.
+    SessionReset {
+        /// Why.
+        reason: String,
+    },
+}

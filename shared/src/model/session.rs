@@ -1,0 +1,82 @@
+//! Sessions: keys and queue modes. *Pure.* Source: `wire.md` "Session key"; `sessions.md` "Queue modes".
+
+use serde::{Deserialize, Serialize};
+
+use super::event::{DEFAULT_ACCOUNT, Event, PeerKind};
+
+/// How a dispatch meets a session that is busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueMode {
+    /// A turn of its own afterwards, in order.
+    #[default]
+    #[serde(alias = "queue")]
+    Followup,
+    /// Buffered; one turn for all with the same target.
+    Collect,
+    /// Injected into the running turn before its next model call.
+    Steer,
+    /// The running turn is cancelled, the newest runs.
+    Interrupt,
+    /// Steer, and a turn of its own afterwards as well.
+    #[serde(rename = "steer-backlog", alias = "steer_backlog", alias = "steerBacklog")]
+    SteerBacklog,
+}
+
+/// Which direct conversations share one session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DmScope {
+    /// All of them: `main`.
+    #[default]
+    Main,
+    /// `dm:{peer}`.
+    PerPeer,
+    /// `{channel}:dm:{peer}`.
+    PerChannelPeer,
+    /// `{channel}:{account}:dm:{peer}`.
+    PerAccountChannelPeer,
+}
+
+/// One agent's line of conversation: a persona and a key within it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SessionRef {
+    /// The agent persona.
+    pub persona: String,
+    /// The session's key within the persona.
+    pub session: String,
+}
+
+impl std::fmt::Display for SessionRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.persona, self.session)
+    }
+}
+
+/// The key of the session that an event belongs to, where its hook names none.
+///
+/// dm → `main` or by `scope`; group → `{channel}:group:{peer}`; channel → `{channel}:channel:{peer}`; a
+/// thread appends `:thread:{thread}`; a non-default account stands after the channel. `peer` is the
+/// conversation's id, or the canonical person where an identity link replaces it.
+#[must_use]
+pub fn session_key(event: &Event, scope: DmScope, peer: &str) -> String {
+    let channel = match event.account() {
+        DEFAULT_ACCOUNT => event.channel.clone(),
+        account => format!("{}:{account}", event.channel),
+    };
+    let base = match event.peer.kind {
+        PeerKind::Dm => match scope {
+            DmScope::Main => "main".to_owned(),
+            DmScope::PerPeer => format!("dm:{peer}"),
+            DmScope::PerChannelPeer => format!("{}:dm:{peer}", event.channel),
+            DmScope::PerAccountChannelPeer => format!("{}:{}:dm:{peer}", event.channel, event.account()),
+        },
+        PeerKind::Group => format!("{channel}:group:{peer}"),
+        PeerKind::Channel => format!("{channel}:channel:{peer}"),
+    };
+    match &event.thread_id {
+        Some(thread) => format!("{base}:thread:{thread}"),
+        None => base,
+    }
+}

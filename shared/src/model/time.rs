@@ -1,0 +1,42 @@
+//! Instants as they travel: Unix milliseconds. *Pure.*
+
+use serde::{Deserialize, Serialize};
+
+/// An instant in Unix milliseconds (UTC).
+///
+/// A value, not a clock: only [`crate::clock`] reads time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct UnixMillis(pub i64);
+
+impl UnixMillis {
+    /// This instant moved forward by `millis` (backward when negative); saturates.
+    #[must_use]
+    pub const fn plus(self, millis: i64) -> Self {
+        Self(self.0.saturating_add(millis))
+    }
+
+    /// Milliseconds from `earlier` to this instant; negative when `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> i64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// Whole seconds since the epoch, rounded down.
+    #[must_use]
+    pub const fn seconds(self) -> i64 {
+        self.0.div_euclid(1_000)
+    }
+
+    /// The instant at whole `seconds` since the epoch; saturates.
+    #[must_use]
+    pub const fn from_seconds(seconds: i64) -> Self {
+        Self(seconds.saturating_mul(1_000))
+    }
+}
+
+impl std::fmt::Display for UnixMillis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}

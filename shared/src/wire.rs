@@ -1,0 +1,14 @@
+//! How the vocabulary travels: envelopes, subjects, headers and the whole topology as data. *Pure.*
+//!
+//! Source: `wire.md`. `shared::bus` carries what is decided here to the server.
+
+pub mod agent;
+pub mod dead_letter;
+pub mod envelope;
+pub mod headers;
+pub mod partition;
+pub mod schema;
+pub mod session_mark;
+pub mod subject;
+pub mod topology;
+pub mod upgrade;

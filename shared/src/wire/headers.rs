@@ -1,0 +1,122 @@
+//! Message headers by name. *Pure.* Source: `wire.md` "Headers".
+
+/// Deduplication id; the server ignores a second message with the same one within the stream's window.
+pub const MSG_ID: &str = "Nats-Msg-Id";
+/// `application/cbor` or `application/json`.
+pub const CONTENT_TYPE: &str = "Content-Type";
+/// Type and version of the payload: `event/1`.
+pub const SCHEMA: &str = "Nexus-Schema";
+/// W3C trace context.
+pub const TRACEPARENT: &str = "traceparent";
+/// W3C trace state.
+pub const TRACESTATE: &str = "tracestate";
+/// Depth in the causal chain.
+pub const HOPS: &str = "Nexus-Hops";
+/// Id of the event that led to this message.
+pub const CAUSATION: &str = "Nexus-Causation";
+/// The turn that asks a remote agent; the same when the question is repeated.
+pub const TURN: &str = "Nexus-Turn";
+/// The subject's last sequence must be this one, or the server refuses.
+pub const EXPECTED_LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
+/// Time to live of a message.
+pub const TTL: &str = "Nats-TTL";
+
+/// Headers of one message: few, in order, one value each (the last one wins).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Headers(Vec<(String, String)>);
+
+impl Headers {
+    /// No headers.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// The value of `name`, compared without regard to ASCII case.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    /// Sets `name` to `value`, replacing what was there. Line breaks become spaces: they would end the header.
+    pub fn insert(&mut self, name: impl Into<String>, value: impl Into<String>) {
+        let name = name.into();
+        let mut value = value.into();
+        if value.contains(['\r', '\n']) {
+            value = value.replace(['\r', '\n'], " ");
+        }
+        match self.0.iter_mut().find(|(key, _)| key.eq_ignore_ascii_case(&name)) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((name, value)),
+        }
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Headers {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
+        let mut headers = Self::new();
+        for (name, value) in pairs {
+            headers.insert(name, value);
+        }
+        headers
+    }
+}
+
+/// The trace that a message belongs to (W3C Trace Context).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Carrier {
+    /// `00-{trace}-{span}-{flags}`.
+    pub traceparent: Option<String>,
+    /// Vendor data.
+    pub tracestate: Option<String>,
+}
+
+impl Carrier {
+    /// What `headers` say.
+    #[must_use]
+    pub fn read(headers: &Headers) -> Self {
+        Self {
+            traceparent: headers.get(TRACEPARENT).map(str::to_owned),
+            tracestate: headers.get(TRACESTATE).map(str::to_owned),
+        }
+    }
+
+    /// Puts the trace on `headers`.
+    pub fn write(&self, headers: &mut Headers) {
+        if let Some(parent) = &self.traceparent {
+            headers.insert(TRACEPARENT, parent);
+            if let Some(state) = &self.tracestate {
+                headers.insert(TRACESTATE, state);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_compared_without_case_and_the_last_value_wins() {
+        let headers: Headers = [("content-type", "a"), ("Content-Type", "b")].into_iter().collect();
+        assert_eq!(headers.get("CONTENT-TYPE"), Some("b"));
+        assert_eq!(headers.iter().count(), 1);
+    }
+
+    #[test]
+    fn a_value_cannot_end_its_header() {
+        let headers: Headers = [("Nexus-Causation", "a\r\nNats-Msg-Id: b")].into_iter().collect();
+        assert_eq!(headers.get("Nexus-Causation"), Some("a  Nats-Msg-Id: b"));
+    }
+}

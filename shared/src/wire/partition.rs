@@ -1,0 +1,79 @@
+//! Which replica owns which partition: rendezvous hashing with bounded loads. *Pure.*
+//!
+//! Plain rendezvous splits 16 partitions among three as 8/4/4 (`measured.md`), so each replica takes at most its
+//! fair share, rounded up; what is left over goes to the next in the partition's order of preference.
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+/// The owner of each of `partitions`, by index; empty without members. The same for every replica that sees the
+/// same members, in whatever order.
+#[must_use]
+pub fn owners(partitions: u16, members: &[String]) -> Vec<String> {
+    let mut members: Vec<&str> = members.iter().map(String::as_str).collect();
+    members.sort_unstable();
+    members.dedup();
+    if members.is_empty() {
+        return Vec::new();
+    }
+    let share = usize::from(partitions).div_ceil(members.len());
+    let mut load: BTreeMap<&str, usize> = BTreeMap::new();
+    (0..partitions)
+        .map(|partition| {
+            let mut ranked: Vec<(u64, &str)> = members.iter().map(|m| (weight(partition, m), *m)).collect();
+            ranked.sort_unstable_by(|a, b| b.cmp(a));
+            let owner = ranked
+                .into_iter()
+                .map(|(_, member)| member)
+                .find(|member| load.get(member).copied().unwrap_or(0) < share)
+                .unwrap_or(members[0]);
+            *load.entry(owner).or_default() += 1;
+            owner.to_owned()
+        })
+        .collect()
+}
+
+fn weight(partition: u16, member: &str) -> u64 {
+    let mut hash = Sha256::new();
+    hash.update(partition.to_be_bytes());
+    hash.update(member.as_bytes());
+    let digest = hash.finalize();
+    u64::from_be_bytes([digest[0], digest[1], digest[2], digest[3], digest[4], digest[5], digest[6], digest[7]])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn shares_are_fair_and_agreed(count in 1_usize..9, seed in any::<u32>()) {
+            let mut members: Vec<String> = (0..count).map(|i| format!("m-{seed}-{i}")).collect();
+            let owners_here = owners(64, &members);
+            members.reverse();
+            prop_assert_eq!(&owners(64, &members), &owners_here);
+            for member in &members {
+                let held = owners_here.iter().filter(|owner| *owner == member).count();
+                prop_assert!(held <= 64_usize.div_ceil(count), "{} holds {}", member, held);
+            }
+        }
+
+        #[test]
+        fn a_joining_replica_moves_few(count in 1_usize..8) {
+            let mut members: Vec<String> = (0..count).map(|i| format!("replica-{i}")).collect();
+            let before = owners(64, &members);
+            members.push("newcomer".to_owned());
+            let after = owners(64, &members);
+            let moved = before.iter().zip(&after).filter(|(b, a)| b != a).count();
+            prop_assert!(moved <= 64_usize.div_ceil(count + 1) * 2, "{} moved", moved);
+        }
+    }
+
+    #[test]
+    fn nobody_there_owns_nothing() {
+        assert!(owners(64, &[]).is_empty());
+    }
+}

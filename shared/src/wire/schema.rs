@@ -1,0 +1,103 @@
+//! Which type travels under which name, and the bounds between its fields. *Pure.* Source: `wire.md` "Schema".
+
+use crate::model::approval::ApprovalRequest;
+use crate::model::dispatch::Dispatch;
+use crate::model::event::{Event, MAX_EVENT_BYTES, MAX_HOPS};
+use crate::model::hook::{HookRecord, HookState};
+use crate::model::invocation::EventInvocations;
+use crate::model::ledger::LedgerRecord;
+use crate::model::receipt::Receipt;
+use crate::model::reply::Reply;
+use crate::model::session::SessionRef;
+
+use super::envelope::Wire;
+
+/// Longest name of a channel, account, peer, thread, persona or session, in bytes.
+pub const MAX_NAME_BYTES: usize = 1_024;
+
+fn name(field: &str, text: &str) -> Result<(), String> {
+    if text.len() > MAX_NAME_BYTES {
+        return Err(format!("{field}: {} bytes, at most {MAX_NAME_BYTES} are allowed", text.len()));
+    }
+    match text.chars().find(|c| c.is_control()) {
+        Some(control) => Err(format!("{field}: control character U+{:04X}", u32::from(control))),
+        None => Ok(()),
+    }
+}
+
+fn required(field: &str, text: &str) -> Result<(), String> {
+    if text.is_empty() { Err(format!("{field}: must not be empty")) } else { name(field, text) }
+}
+
+fn session(field: &str, at: &SessionRef) -> Result<(), String> {
+    required(&format!("{field}.persona"), &at.persona)?;
+    required(&format!("{field}.session"), &at.session)
+}
+
+impl Wire for Event {
+    const SCHEMA: &'static str = "event";
+
+    fn check(&self) -> Result<(), String> {
+        required("channel", &self.channel)?;
+        name("account_id", self.account())?;
+        name("peer.id", &self.peer.id)?;
+        name("thread_id", self.thread_id.as_deref().unwrap_or_default())?;
+        name("from.id", &self.from.id)?;
+        if self.content.len() > MAX_EVENT_BYTES {
+            return Err(format!("content: {} bytes, at most {MAX_EVENT_BYTES} are allowed", self.content.len()));
+        }
+        if self.content.contains('\0') {
+            return Err("content: NUL byte".to_owned());
+        }
+        if self.hops > MAX_HOPS.saturating_add(1) {
+            return Err(format!("hops: {}, at most {MAX_HOPS} are followed", self.hops));
+        }
+        Ok(())
+    }
+}
+
+impl Wire for Dispatch {
+    const SCHEMA: &'static str = "dispatch";
+
+    fn check(&self) -> Result<(), String> {
+        session("target", &self.target)?;
+        required("deliveryContext.channel", &self.delivery_context.channel)
+    }
+}
+
+impl Wire for Reply {
+    const SCHEMA: &'static str = "reply";
+
+    fn check(&self) -> Result<(), String> {
+        session("session", &self.session)?;
+        required("delivery_context.channel", &self.delivery_context.channel)
+    }
+}
+
+impl Wire for Receipt {
+    const SCHEMA: &'static str = "receipt";
+}
+
+impl Wire for LedgerRecord {
+    const SCHEMA: &'static str = "ledger";
+
+    fn check(&self) -> Result<(), String> {
+        if self.entries.is_empty() { Err("entries: must not be empty".to_owned()) } else { Ok(()) }
+    }
+}
+
+impl Wire for EventInvocations {
+    const SCHEMA: &'static str = "invocations";
+}
+
+impl Wire for HookRecord {
+    const SCHEMA: &'static str = "hook";
+}
+
+impl Wire for HookState {
+    const SCHEMA: &'static str = "hook_state";
+}
+
+impl Wire for ApprovalRequest {
+    const SCHEMA: &'static str = "approval";
+}

@@ -1,0 +1,79 @@
+//! Small records of coordination: claims, members, leases, quarantine marks, settled floors. *Pure.* Source: `wire.md`; `sessions.md`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::session::SessionRef;
+use crate::model::time::UnixMillis;
+
+use super::envelope::Wire;
+
+/// A hint that a session has something to run. Who holds it may try; the ledger decides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The session.
+    pub session: SessionRef,
+}
+
+/// A replica that is there (KV `members`, key `{group}.{instance}`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The replica.
+    pub instance: String,
+}
+
+/// Who holds something (KV `leases`, key `{group}.{partition}` or a task's name).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseRecord {
+    /// The replica.
+    pub holder: String,
+    /// Counts up with every taking.
+    pub epoch: u64,
+    /// Stream sequence of the message that the holder was last seen to begin with, where it keeps that.
+    #[serde(default)]
+    pub in_progress: u64,
+    /// How many holders ended uncleanly while at `in_progress`.
+    #[serde(default)]
+    pub unclean: u32,
+    /// Whether the holder gave it back in good order.
+    #[serde(default)]
+    pub released: bool,
+}
+
+/// A session that is parked (KV `session_overrides`, key = the claim's two tokens).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionMark {
+    /// Which session.
+    pub session: SessionRef,
+    /// Set while it is quarantined: why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantined: Option<String>,
+    /// Since when.
+    pub since: UnixMillis,
+}
+
+/// Everything in a stream up to here needs no second look (the sweeper's walk).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SettledFloor {
+    /// Stream sequence.
+    pub sequence: u64,
+}
+
+impl Wire for Claim {
+    const SCHEMA: &'static str = "claim";
+}
+
+impl Wire for Member {
+    const SCHEMA: &'static str = "member";
+}
+
+impl Wire for LeaseRecord {
+    const SCHEMA: &'static str = "lease";
+}
+
+impl Wire for SessionMark {
+    const SCHEMA: &'static str = "session_mark";
+}
+
+impl Wire for SettledFloor {
+    const SCHEMA: &'static str = "settled_floor";
+}

@@ -1,0 +1,285 @@
+//! Subjects: builders and parsers, and the token escape. *Pure.* Source: `wire.md` "Subjects and streams".
+//!
+//! Every external id becomes one token that is valid in subjects and in KV keys: `[A-Za-z0-9_-]` stay, every
+//! other byte becomes `=XX`, the empty string is `=`. An encoding over [`MAX_TOKEN_BYTES`] becomes its first 80
+//! bytes, `~` and the base32 of the id's SHA-256; the envelope holds the whole id. So no subject is longer than
+//! three tokens and a prefix: about 450 bytes, far below the 4,096 at which the server drops the connection.
+
+use sha2::{Digest, Sha256};
+
+use crate::model::dispatch::DeliveryContext;
+use crate::model::event::{DEFAULT_ACCOUNT, Event, EventId};
+use crate::model::session::SessionRef;
+
+/// Longest reversible token, in bytes.
+pub const MAX_TOKEN_BYTES: usize = 128;
+/// How much of a longer one is kept in front of its hash, in bytes.
+const KEPT_BYTES: usize = 80;
+/// Longest subject that a builder makes, in bytes.
+pub const MAX_SUBJECT_BYTES: usize = 1_024;
+
+/// `id` as one token.
+#[must_use]
+pub fn token(id: &str) -> String {
+    if id.is_empty() {
+        return "=".to_owned();
+    }
+    let mut encoded = String::with_capacity(id.len() + 8);
+    for byte in id.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' => encoded.push(char::from(byte)),
+            other => {
+                const HEX: [u8; 16] = *b"0123456789ABCDEF";
+                encoded.push('=');
+                encoded.push(char::from(HEX[usize::from(other >> 4)]));
+                encoded.push(char::from(HEX[usize::from(other & 15)]));
+            }
+        }
+    }
+    if encoded.len() <= MAX_TOKEN_BYTES {
+        return encoded;
+    }
+    encoded.truncate(KEPT_BYTES);
+    encoded.push('~');
+    encoded.push_str(&data_encoding::BASE32_NOPAD.encode(&Sha256::digest(id.as_bytes())));
+    encoded
+}
+
+/// The id that `token` stands for; none where it was shortened or never came from [`token`].
+#[must_use]
+pub fn untoken(text: &str) -> Option<String> {
+    if text == "=" {
+        return Some(String::new());
+    }
+    if text.is_empty() || text.len() > MAX_TOKEN_BYTES {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' => bytes.push(byte),
+            b'=' => bytes.push(hex_digit(rest.next()?)? << 4 | hex_digit(rest.next()?)?),
+            _ => return None,
+        }
+    }
+    let id = String::from_utf8(bytes).ok()?;
+    (token(&id) == text).then_some(id)
+}
+
+const fn hex_digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    }
+}
+
+fn join(prefix: &str, ids: &[&str]) -> String {
+    let mut subject = String::with_capacity(prefix.len() + 48);
+    subject.push_str(prefix);
+    for id in ids {
+        subject.push('.');
+        subject.push_str(&token(id));
+    }
+    debug_assert!(subject.len() <= MAX_SUBJECT_BYTES, "subject of {} bytes", subject.len());
+    subject
+}
+
+/// Where an event is published; the server stores it under its partition (see [`parse_event`]).
+#[must_use]
+pub fn event(event: &Event) -> String {
+    join("nexus.event", &[&event.channel, event.account(), &event.peer.id])
+}
+
+/// Where a session's dispatches are.
+#[must_use]
+pub fn dispatch(session: &SessionRef) -> String {
+    join("nexus.dispatch", &[&session.persona, &session.session])
+}
+
+/// Where a session's claim is.
+#[must_use]
+pub fn claim(session: &SessionRef) -> String {
+    join("nexus.claim", &[&session.persona, &session.session])
+}
+
+/// Where a session's ledger is.
+#[must_use]
+pub fn ledger(session: &SessionRef) -> String {
+    join("nexus.ledger", &[&session.persona, &session.session])
+}
+
+fn target(prefix: &str, to: &DeliveryContext) -> String {
+    let account = to.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
+    join(prefix, &[&to.channel, account, to.peer_id.as_deref().unwrap_or_default()])
+}
+
+/// Where a reply is published; the server stores it under its partition.
+#[must_use]
+pub fn delivery(to: &DeliveryContext) -> String {
+    target("nexus.delivery", to)
+}
+
+/// Where a destination's receipts are.
+#[must_use]
+pub fn receipt(to: &DeliveryContext) -> String {
+    target("nexus.receipt", to)
+}
+
+/// Where the record of an event's invocations is.
+#[must_use]
+pub fn invocation(partition: u16, event: &EventId) -> String {
+    join("nexus.invocation", &[&partition.to_string(), event.as_str()])
+}
+
+/// Core subject of a session's partial answers.
+#[must_use]
+pub fn stream(session: &SessionRef) -> String {
+    join("nexus.stream", &[&session.persona, &session.session])
+}
+
+/// Core subject on which an agent serves `persona`.
+#[must_use]
+pub fn agent(persona: &str) -> String {
+    join("nexus.agent", &[persona])
+}
+
+/// Core subject of the open pages of one web chat visitor.
+#[must_use]
+pub fn webchat(account: &str, peer: &str) -> String {
+    join("nexus.webchat", &[account, peer])
+}
+
+/// Core subject of channel `nats`.
+#[must_use]
+pub fn out(account: &str, peer: &str) -> String {
+    join("nexus.out", &[account, peer])
+}
+
+/// Where a service's dead letters are.
+#[must_use]
+pub fn dlq(service: &str) -> String {
+    join("nexus.dlq", &[service])
+}
+
+/// Where audit records of `topic` are.
+#[must_use]
+pub fn audit(topic: &str) -> String {
+    join("nexus.audit", &[topic])
+}
+
+/// What a stored event's subject says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSubject<'a> {
+    /// The server's partition.
+    pub partition: u16,
+    /// Token of the channel.
+    pub channel: &'a str,
+    /// Token of the account.
+    pub account: &'a str,
+    /// Token of the peer.
+    pub peer: &'a str,
+}
+
+fn parse_partitioned<'a>(prefix: &str, subject: &'a str) -> Option<StoredSubject<'a>> {
+    let mut tokens = subject.strip_prefix(prefix)?.strip_prefix('.')?.split('.');
+    let stored = StoredSubject {
+        partition: tokens.next()?.parse().ok()?,
+        channel: tokens.next()?,
+        account: tokens.next()?,
+        peer: tokens.next()?,
+    };
+    tokens.next().is_none().then_some(stored)
+}
+
+/// What the subject of a stored event (`nexus.ev.<partition>.<channel>.<account>.<peer>`) says.
+#[must_use]
+pub fn parse_event(subject: &str) -> Option<StoredSubject<'_>> {
+    parse_partitioned("nexus.ev", subject)
+}
+
+/// What the subject of a stored delivery (`nexus.dl.<partition>.<channel>.<account>.<peer>`) says.
+#[must_use]
+pub fn parse_delivery(subject: &str) -> Option<StoredSubject<'_>> {
+    parse_partitioned("nexus.dl", subject)
+}
+
+/// The two tokens of a session's subject: of a dispatch, a claim or a ledger entry.
+#[must_use]
+pub fn parse_session(subject: &str) -> Option<(&str, &str)> {
+    let mut tokens = subject.split('.');
+    let (root, kind) = (tokens.next()?, tokens.next()?);
+    let pair = (tokens.next()?, tokens.next()?);
+    (root == "nexus" && matches!(kind, "dispatch" | "claim" | "ledger" | "stream") && tokens.next().is_none())
+        .then_some(pair)
+}
+
+/// The subject of the same session in another stream: `kind` is `dispatch`, `claim` or `ledger`.
+#[must_use]
+pub fn sibling(subject: &str, kind: &str) -> Option<String> {
+    let (persona, session) = parse_session(subject)?;
+    Some(format!("nexus.{kind}.{persona}.{session}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_id_of_500_bytes_with_dots_stars_and_spaces_is_one_short_token() {
+        let id = format!("webhook:{}", ". *>".repeat(123));
+        let short = token(&id);
+        assert!(id.len() == 500 && short.len() == 133 && !short.contains(['.', '*', ' ', '>']), "{short}");
+        assert_eq!(untoken(&short), None);
+    }
+
+    #[test]
+    fn tokens_read_well() {
+        assert_eq!(token(""), "=");
+        assert_eq!(token("a.b"), "a=2Eb");
+        assert_eq!(token("telegram:1/2"), "telegram=3A1=2F2");
+        assert_eq!(untoken("a=2eb"), None, "one spelling only");
+    }
+
+    #[test]
+    fn subjects_are_parsed_back() {
+        let stored = parse_event("nexus.ev.17.webchat.default.v=2E1").expect("a stored event");
+        assert_eq!((stored.partition, stored.peer), (17, "v=2E1"));
+        assert_eq!(parse_session("nexus.dispatch.default.main"), Some(("default", "main")));
+        assert_eq!(sibling("nexus.dispatch.default.main", "claim").as_deref(), Some("nexus.claim.default.main"));
+        assert_eq!(parse_session("nexus.dispatch.default"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn tokens_are_reversible_and_valid(id in "\\PC{0,60}") {
+            let encoded = token(&id);
+            prop_assert!(encoded.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-=~".contains(&b)));
+            prop_assert!(!encoded.is_empty() && encoded.len() <= KEPT_BYTES + 53);
+            if !encoded.contains('~') {
+                prop_assert_eq!(untoken(&encoded), Some(id));
+            }
+        }
+
+        #[test]
+        fn tokens_are_injective(a in "[\\x00-\\x7f]{0,300}", b in "[\\x00-\\x7f]{0,300}") {
+            prop_assert_eq!(token(&a) == token(&b), a == b);
+        }
+
+        #[test]
+        fn nothing_random_is_taken_for_a_token(text in "\\PC{0,200}") {
+            if let Some(id) = untoken(&text) {
+                prop_assert_eq!(token(&id), text);
+            }
+        }
+
+        #[test]
+        fn every_subject_is_short(channel in "\\PC{0,200}", account in "\\PC{0,200}", peer in "\\PC{0,200}") {
+            let to = DeliveryContext { channel, account_id: Some(account), peer_id: Some(peer), ..Default::default() };
+            prop_assert!(delivery(&to).len() <= MAX_SUBJECT_BYTES);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Reading the version before: one step per type, from n−1 to n. *Pure.* Source: `wire.md` "Guarantees" (Schema).
+//!
+//! Every schema is at version 1, so nothing older is readable; a type's first step is added here together with
+//! its second golden file.
+
+use super::envelope::{DecodeError, Format, Wire};
+
+/// Reads a payload written as `version`, one older than `T::VERSION`.
+///
+/// # Errors
+/// [`DecodeError::TooOld`] where no step leads from it.
+pub(super) fn decode_older<T: Wire>(version: u16, _format: Format, _payload: &[u8]) -> Result<T, DecodeError> {
+    Err(DecodeError::TooOld { schema: T::SCHEMA, found: version })
+}
