@@ -1,0 +1,203 @@
+//! Questions to the read model and their answers, as `nexus.svc.events.{find,history,trace}` takes and gives
+//! them (NATS micro; the CLI and the adapter ask). *Pure.*
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::model::event::{DEFAULT_ACCOUNT, Direction, EventId, PeerKind};
+use crate::model::time::UnixMillis;
+
+/// Most events in one answer.
+pub const MAX_EVENTS: u32 = 500;
+
+/// Events in an answer where the question names no limit.
+pub const DEFAULT_EVENTS: u32 = 50;
+
+/// Most steps in one trace; a longer chain is cut and not `complete`.
+pub const MAX_TRACE_STEPS: usize = 1_000;
+
+/// An event as the read model holds it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EventRow {
+    /// Its id.
+    pub id: EventId,
+    /// Stream sequence of its first occurrence.
+    pub sequence: u64,
+    /// When it happened, at the source.
+    pub timestamp: UnixMillis,
+    /// When the server stored it.
+    pub published_at: UnixMillis,
+    /// When it was updated or deleted at its source; none = never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revised_at: Option<UnixMillis>,
+    /// Its channel.
+    pub channel: String,
+    /// Which of our accounts there.
+    pub account: String,
+    /// What sort of conversation.
+    pub peer_kind: PeerKind,
+    /// The conversation.
+    pub peer_id: String,
+    /// The sender's id.
+    pub from_id: String,
+    /// Which way it went; of an updated item, which way it went at first.
+    pub direction: Direction,
+    /// The text.
+    pub content: String,
+    /// `text`, `image`, …
+    pub content_types: Vec<String>,
+    /// Thread within the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<String>,
+    /// Id of the event that this one answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<String>,
+    /// Causal depth.
+    pub hops: u8,
+    /// Everything else that the source said.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+}
+
+/// `find`: events that fit everything given, the newest first.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FindRequest {
+    /// This very one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<EventId>,
+    /// Stands somewhere in the content; letter case of ASCII does not matter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// On this channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+    /// On this account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// In this conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// From this sender.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Happened then or later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<UnixMillis>,
+    /// Happened before then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<UnixMillis>,
+    /// Only sequences below this one: `next` of the answer before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<u64>,
+    /// At most this many ([`DEFAULT_EVENTS`], at most [`MAX_EVENTS`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// What `find` found.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct FindReply {
+    /// The newest first.
+    pub events: Vec<EventRow>,
+    /// Ask again with this as `before`; none = these were the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+/// `history`: the end of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistoryRequest {
+    /// Its channel.
+    pub channel: String,
+    /// Which of our accounts there.
+    #[serde(default = "default_account")]
+    pub account: String,
+    /// The conversation.
+    pub peer: String,
+    /// Only this thread of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+    /// Only sequences below this one: the first sequence of the answer before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<u64>,
+    /// At most this many ([`DEFAULT_EVENTS`], at most [`MAX_EVENTS`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// The end of a conversation.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct HistoryReply {
+    /// In the order of the stream, the oldest first.
+    pub events: Vec<EventRow>,
+    /// Whether older ones exist.
+    pub more: bool,
+}
+
+/// `trace`: everything that an event led to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceRequest {
+    /// The event.
+    pub event_id: EventId,
+}
+
+/// A station of the way of the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// An event was stored.
+    Event,
+    /// A hook did something with it.
+    Hook,
+    /// A fired hook's order was stored.
+    Dispatch,
+    /// An agent answered it.
+    Turn,
+    /// The answer went to a channel.
+    Delivery,
+    /// A delivered part came back as an event.
+    Sent,
+}
+
+/// One step of a causal chain.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TraceStep {
+    /// When it began (an event, a dispatch: when it was stored).
+    pub at_ms: UnixMillis,
+    /// Which station.
+    pub stage: Stage,
+    /// Event, hook, dispatch, turn or delivery id.
+    pub id: String,
+    /// For people: what happened.
+    pub detail: String,
+    /// How long it took, milliseconds; none = it takes no time, or is not over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<f64>,
+    /// Events between the traced event and this step's own; 0 = the traced event's own steps.
+    pub depth: u8,
+}
+
+/// What an event led to, cause before effect.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Trace {
+    /// The traced event; none = the read model does not know it (yet).
+    pub event: Option<EventRow>,
+    /// Cause before effect.
+    pub steps: Vec<TraceStep>,
+    /// Whether the chain has come to its end: every event evaluated, every dispatch run or dropped, every
+    /// reply delivered or given up, every delivered part seen as an event.
+    pub complete: bool,
+}
+
+/// The limit that counts, where `asked` was asked for.
+#[must_use]
+pub fn limit(asked: Option<u32>) -> u32 {
+    asked.unwrap_or(DEFAULT_EVENTS).clamp(1, MAX_EVENTS)
+}
+
+fn default_account() -> String {
+    DEFAULT_ACCOUNT.to_owned()
+}

@@ -1,0 +1,72 @@
+//! Message → rows. One statement per row, prepared once; each table is written from one stream only.
+
+mod event;
+mod hooks;
+mod ledger;
+mod receipt;
+
+use rusqlite::Connection;
+
+use super::applied::{Applied, Positions, Source, to_sql};
+
+/// An event whose first occurrence was just taken in: the hash is [`super::seen::fingerprint`]'s.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct First {
+    pub(super) fingerprint: u64,
+    pub(super) sequence: u64,
+}
+
+/// Writes the rows of `applied`. The caller has checked that its sequence is new, and commits.
+pub(super) fn write(connection: &Connection, applied: &Applied) -> Result<Option<First>, rusqlite::Error> {
+    match applied {
+        Applied::Event {
+            sequence,
+            published_at,
+            event,
+        } => {
+            return event::write(connection, *sequence, *published_at, event);
+        }
+        Applied::Invocations { record, .. } => hooks::write_invocations(connection, record)?,
+        Applied::Dispatch {
+            sequence,
+            published_at,
+            dispatch,
+        } => {
+            hooks::write_dispatch(connection, *sequence, *published_at, dispatch)?;
+        }
+        Applied::Ledger {
+            subject,
+            session,
+            record,
+            ..
+        } => {
+            ledger::write(connection, subject, session.as_ref(), record)?;
+        }
+        Applied::Receipt { receipt, .. } => receipt::write(connection, receipt)?,
+        Applied::Unreadable { .. } => {}
+    }
+    Ok(None)
+}
+
+/// Writes the positions that differ from `before`.
+pub(super) fn write_positions(
+    connection: &Connection,
+    before: Positions,
+    after: Positions,
+) -> Result<(), rusqlite::Error> {
+    let mut statement = connection.prepare_cached(
+        "INSERT INTO nexus_positions(stream, sequence) VALUES(?1, ?2)
+         ON CONFLICT(stream) DO UPDATE SET sequence = excluded.sequence",
+    )?;
+    for source in Source::ALL {
+        if before.of(source) != after.of(source) {
+            statement.execute((source.stream(), to_sql(after.of(source))))?;
+        }
+    }
+    Ok(())
+}
+
+/// `value` as JSON text; what cannot be written as JSON (a map with other keys than strings) is `null`.
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
+}

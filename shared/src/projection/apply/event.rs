@@ -1,0 +1,101 @@
+//! `EVENTS` → `events`.
+
+use rusqlite::{Connection, params};
+
+use super::{First, json};
+use crate::model::event::{Direction, Event, PeerKind};
+use crate::model::time::UnixMillis;
+use crate::projection::applied::to_sql;
+use crate::projection::seen::fingerprint;
+
+/// The first occurrence of an id makes its row; a later one changes it only where the source says that
+/// the item was updated or deleted (`wire.md` "Upsert"). An updated item keeps its direction, time and
+/// place in the conversation.
+pub(super) fn write(
+    connection: &Connection,
+    sequence: u64,
+    published_at: UnixMillis,
+    event: &Event,
+) -> Result<Option<First>, rusqlite::Error> {
+    let content_types = json(&event.content_types);
+    let metadata = json(&event.metadata);
+    let inserted = connection
+        .prepare_cached(
+            "INSERT OR IGNORE INTO events(id, timestamp, channel, content_types, content, direction, thread_id, reply_to,
+               source_adapter, source_id, metadata_json, sequence, account, peer_kind, peer_id, from_id, hops, published_at)
+             VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)",
+        )?
+        .execute(params![
+            event.id.as_str(),
+            event.timestamp.0,
+            event.channel,
+            content_types,
+            event.content,
+            direction(event.direction),
+            event.thread_id,
+            event.reply_to,
+            event.source_adapter,
+            event.source_id,
+            metadata,
+            to_sql(sequence),
+            event.account(),
+            peer_kind(event.peer.kind),
+            event.peer.id,
+            event.from.id,
+            event.hops,
+            published_at.0,
+        ])?;
+    if inserted == 1 {
+        return Ok(Some(First {
+            fingerprint: fingerprint(event.id.as_str()),
+            sequence,
+        }));
+    }
+    match event.direction {
+        Direction::Updated | Direction::Deleted => revise(connection, published_at, event, &content_types, &metadata)?,
+        Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => {}
+    }
+    Ok(None)
+}
+
+fn revise(
+    connection: &Connection,
+    published_at: UnixMillis,
+    event: &Event,
+    content_types: &str,
+    metadata: &str,
+) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "UPDATE events SET content = ?2, content_types = ?3, metadata_json = ?4, revised_at = ?5,
+               direction = CASE WHEN ?6 THEN 'deleted' ELSE direction END WHERE id = ?1",
+        )?
+        .execute(params![
+            event.id.as_str(),
+            event.content,
+            content_types,
+            metadata,
+            published_at.0,
+            event.direction == Direction::Deleted,
+        ])?;
+    Ok(())
+}
+
+const fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Received => "received",
+        Direction::Sent => "sent",
+        Direction::Observed => "observed",
+        Direction::Created => "created",
+        Direction::Updated => "updated",
+        Direction::Deleted => "deleted",
+    }
+}
+
+const fn peer_kind(kind: PeerKind) -> &'static str {
+    match kind {
+        PeerKind::Dm => "dm",
+        PeerKind::Group => "group",
+        PeerKind::Channel => "channel",
+    }
+}

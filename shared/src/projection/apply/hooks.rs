@@ -1,0 +1,149 @@
+//! `INVOCATIONS` → `nexus_evaluations`, `hook_invocations`; `DISPATCHES` → `nexus_dispatches`.
+
+use rusqlite::{Connection, params};
+
+use super::json;
+use crate::model::dispatch::Dispatch;
+use crate::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
+use crate::model::session::QueueMode;
+use crate::model::time::UnixMillis;
+use crate::projection::applied::to_sql;
+
+/// Microseconds in a millisecond.
+const US_PER_MS: f64 = 1_000.0;
+
+/// The first record of an event counts: it is the one that its dispatches were made of.
+pub(super) fn write_invocations(connection: &Connection, record: &EventInvocations) -> Result<(), rusqlite::Error> {
+    let event_id = record.event_id.as_str();
+    let inserted = connection
+        .prepare_cached(
+            "INSERT OR IGNORE INTO nexus_evaluations(event_id, evaluated_by, started_at, finished_at, passed)
+             VALUES(?1,?2,?3,?4,?5)",
+        )?
+        .execute((
+            event_id,
+            &record.evaluated_by,
+            record.started_at.0,
+            record.finished_at.0,
+            record.passed,
+        ))?;
+    if inserted == 0 {
+        return Ok(());
+    }
+    for hook in &record.hooks {
+        write_invocation(connection, record, hook)?;
+    }
+    Ok(())
+}
+
+/// What the columns say of an outcome.
+struct OutcomeColumns<'a> {
+    outcome: &'static str,
+    dispatch: Option<String>,
+    result: Option<String>,
+    reason: Option<&'a str>,
+    error: Option<&'a str>,
+    stack: Option<&'a str>,
+}
+
+fn columns(outcome: &HookOutcome) -> OutcomeColumns<'_> {
+    let plain = |outcome| OutcomeColumns {
+        outcome,
+        dispatch: None,
+        result: None,
+        reason: None,
+        error: None,
+        stack: None,
+    };
+    match outcome {
+        HookOutcome::Passed => plain("passed"),
+        HookOutcome::Fired { dispatch, result } => OutcomeColumns {
+            dispatch: Some(dispatch.to_string()),
+            result: Some(json(result)),
+            ..plain("fired")
+        },
+        HookOutcome::Suppressed { reason } => OutcomeColumns {
+            reason: Some(reason),
+            ..plain("suppressed")
+        },
+        HookOutcome::Skipped { reason } => OutcomeColumns {
+            reason: Some(reason),
+            ..plain("skipped")
+        },
+        HookOutcome::Failed { error, stack } => OutcomeColumns {
+            error: Some(error),
+            stack: stack.as_deref(),
+            ..plain("failed")
+        },
+    }
+}
+
+fn write_invocation(
+    connection: &Connection,
+    record: &EventInvocations,
+    hook: &HookInvocation,
+) -> Result<(), rusqlite::Error> {
+    let columns = columns(&hook.outcome);
+    #[expect(clippy::cast_precision_loss, reason = "latencies are far below 2^53 microseconds")]
+    let latency_ms = hook.latency_us as f64 / US_PER_MS;
+    connection
+        .prepare_cached(
+            "INSERT OR IGNORE INTO hook_invocations(hook_id, event_id, started_at, finished_at, latency_ms, fired, result,
+               llm_calls, llm_tokens_in, llm_tokens_out, search_calls, error, stack_trace, outcome, reason, dispatch_id)
+             VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16)",
+        )?
+        .execute(params![
+            hook.hook_id,
+            record.event_id.as_str(),
+            record.started_at.0,
+            record.finished_at.0,
+            latency_ms,
+            columns.dispatch.is_some() || columns.outcome == "suppressed",
+            columns.result,
+            hook.llm_calls,
+            hook.llm_tokens_in,
+            hook.llm_tokens_out,
+            hook.search_calls,
+            columns.error,
+            columns.stack,
+            columns.outcome,
+            columns.reason,
+            columns.dispatch,
+        ])?;
+    Ok(())
+}
+
+/// A dispatch published twice (its id is derived from event and hook) keeps its first place.
+pub(super) fn write_dispatch(
+    connection: &Connection,
+    sequence: u64,
+    published_at: UnixMillis,
+    dispatch: &Dispatch,
+) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "INSERT OR IGNORE INTO nexus_dispatches(event_id, id, hook_id, sequence, session_id, queue_mode, priority, published_at)
+             VALUES(?1,?2,?3,?4,?5,?6,?7,?8)",
+        )?
+        .execute(params![
+            dispatch.event_id.as_str(),
+            dispatch.id.to_string(),
+            dispatch.hook_id,
+            to_sql(sequence),
+            dispatch.target.to_string(),
+            queue_mode(dispatch.queue_mode),
+            dispatch.priority,
+            published_at.0,
+        ])?;
+    Ok(())
+}
+
+const fn queue_mode(mode: QueueMode) -> &'static str {
+    match mode {
+        QueueMode::Followup => "followup",
+        QueueMode::Collect => "collect",
+        QueueMode::Steer => "steer",
+        QueueMode::Interrupt => "interrupt",
+        QueueMode::SteerBacklog => "steer-backlog",
+    }
+}

@@ -1,0 +1,189 @@
+//! `LEDGER` → `agent_sessions`, `agent_turns`, `agent_messages`, `agent_tool_calls`, `nexus_dispatch_ends`.
+//!
+//! Entries that arose together are one message: they are folded first, so that a turn that begins and
+//! ends in one message is one row written once.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::json;
+use crate::model::ledger::LedgerRecord;
+use crate::model::session::SessionRef;
+use crate::projection::applied::to_sql;
+use crate::projection::turns::{self, MessageRow, SessionRows, ToolChange, TurnChange};
+
+/// `source` of our own agents' sessions; sessions read from elsewhere name their harness.
+const OWN_SOURCE: &str = "nexus";
+
+/// Writes the rows of one ledger message, stored under `subject`.
+pub(super) fn write(
+    connection: &Connection,
+    subject: &str,
+    session: Option<&SessionRef>,
+    record: &LedgerRecord,
+) -> Result<(), rusqlite::Error> {
+    let opened = turns::opened(record);
+    let head = if session.or(opened).is_none() || turns::continues(record) {
+        head(connection, subject)?
+    } else {
+        None
+    };
+    let (known_session, running) = head.map_or((None, None), |head| (Some(head.session_id), head.running));
+    let session_id = match session.or(opened) {
+        Some(session) => session.to_string(),
+        None => known_session.unwrap_or_else(|| subject.to_owned()),
+    };
+    let persona = session
+        .or(opened)
+        .map_or_else(|| persona_of(&session_id), |session| session.persona.as_str());
+    let rows = turns::fold(record, running.as_deref());
+    write_session(connection, &session_id, persona, record, &rows)?;
+    for turn in &rows.turns {
+        write_turn(connection, &session_id, record, turn)?;
+    }
+    for message in &rows.messages {
+        write_message(connection, record, message)?;
+    }
+    for tool in &rows.tools {
+        write_tool(connection, record, tool)?;
+    }
+    for end in &rows.ends {
+        connection
+            .prepare_cached(
+                "INSERT OR REPLACE INTO nexus_dispatch_ends(dispatch_id, turn_id, dropped, at) VALUES(?1,?2,?3,?4)",
+            )?
+            .execute((end.dispatch.to_string(), end.turn.as_deref(), end.dropped, record.at.0))?;
+    }
+    let shortened = session.is_none() && opened.is_some();
+    if shortened || rows.running.as_deref() != running.as_deref() {
+        write_head(connection, subject, &session_id, rows.running.as_deref())?;
+    }
+    Ok(())
+}
+
+struct Head {
+    session_id: String,
+    running: Option<String>,
+}
+
+fn head(connection: &Connection, subject: &str) -> Result<Option<Head>, rusqlite::Error> {
+    connection
+        .prepare_cached("SELECT session_id, running FROM nexus_ledger_heads WHERE subject = ?1")?
+        .query_row([subject], |row| {
+            Ok(Head {
+                session_id: row.get(0)?,
+                running: row.get(1)?,
+            })
+        })
+        .optional()
+}
+
+fn write_head(
+    connection: &Connection,
+    subject: &str,
+    session_id: &str,
+    running: Option<&str>,
+) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO nexus_ledger_heads(subject, session_id, running) VALUES(?1,?2,?3)")?
+        .execute((subject, session_id, running))?;
+    Ok(())
+}
+
+/// Personas have no slash in practice; where neither subject nor ledger tells, the part before it must do.
+fn persona_of(session_id: &str) -> &str {
+    session_id.split_once('/').map_or(session_id, |(persona, _)| persona)
+}
+
+fn write_session(
+    connection: &Connection,
+    session_id: &str,
+    persona: &str,
+    record: &LedgerRecord,
+    rows: &SessionRows<'_>,
+) -> Result<(), rusqlite::Error> {
+    let thread = session_id.rsplit_once(":thread:").map(|(_, thread)| thread);
+    connection
+        .prepare_cached(
+            "INSERT INTO agent_sessions(id, persona, thread_id, source, tokens_in, tokens_out, created_at, updated_at)
+             VALUES(?1,?2,?3,?4,?5,?6,?7,?7)
+             ON CONFLICT(id) DO UPDATE SET tokens_in = tokens_in + excluded.tokens_in,
+               tokens_out = tokens_out + excluded.tokens_out, updated_at = excluded.updated_at",
+        )?
+        .execute(params![
+            session_id,
+            persona,
+            thread,
+            OWN_SOURCE,
+            to_sql(rows.tokens_in),
+            to_sql(rows.tokens_out),
+            record.at.0
+        ])?;
+    Ok(())
+}
+
+fn write_turn(
+    connection: &Connection,
+    session_id: &str,
+    record: &LedgerRecord,
+    turn: &TurnChange<'_>,
+) -> Result<(), rusqlite::Error> {
+    let started = turn.started.as_ref();
+    let ended = turn.ended.as_ref();
+    let first = started.and_then(|started| started.dispatches.first());
+    connection
+        .prepare_cached(
+            "INSERT INTO agent_turns(id, session_id, parent, status, event_id, dispatch_id, started_at, finished_at, replied, outcome)
+             VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)
+             ON CONFLICT(id) DO UPDATE SET status = excluded.status, parent = coalesce(parent, excluded.parent),
+               event_id = coalesce(event_id, excluded.event_id), dispatch_id = coalesce(dispatch_id, excluded.dispatch_id),
+               started_at = coalesce(started_at, excluded.started_at), finished_at = excluded.finished_at,
+               replied = excluded.replied, outcome = excluded.outcome",
+        )?
+        .execute(params![
+            turn.id,
+            session_id,
+            started.and_then(|started| started.parent.as_deref()),
+            ended.map_or("running", |ended| ended.status),
+            first.map(|dispatch| dispatch.event_id.as_str()),
+            first.map(|dispatch| dispatch.id.to_string()),
+            started.map(|_| record.at.0),
+            ended.map(|_| record.at.0),
+            ended.is_some_and(|ended| ended.replied),
+            ended.and_then(|ended| ended.outcome.as_deref()),
+        ])?;
+    Ok(())
+}
+
+fn write_message(
+    connection: &Connection,
+    record: &LedgerRecord,
+    message: &MessageRow<'_>,
+) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "INSERT OR REPLACE INTO agent_messages(id, turn_id, role, content, created_at) VALUES(?1,?2,?3,?4,?5)",
+        )?
+        .execute((&message.id, &message.turn, message.role, message.content, record.at.0))?;
+    Ok(())
+}
+
+fn write_tool(connection: &Connection, record: &LedgerRecord, tool: &ToolChange<'_>) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "INSERT INTO agent_tool_calls(id, turn_id, name, args_json, outcome, started_at, finished_at)
+             VALUES(?1,?2,?3,?4,?5,?6,?7)
+             ON CONFLICT(turn_id, id) DO UPDATE SET name = coalesce(excluded.name, name),
+               args_json = coalesce(excluded.args_json, args_json), outcome = coalesce(excluded.outcome, outcome),
+               started_at = coalesce(excluded.started_at, started_at), finished_at = coalesce(excluded.finished_at, finished_at)",
+        )?
+        .execute(params![
+            tool.call,
+            tool.turn,
+            tool.name,
+            tool.arguments.map(json),
+            tool.outcome.map(json),
+            tool.started.then_some(record.at.0),
+            tool.outcome.map(|_| record.at.0),
+        ])?;
+    Ok(())
+}

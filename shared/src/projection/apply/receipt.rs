@@ -1,0 +1,90 @@
+//! `RECEIPTS` → `deliveries`: where each delivery stands.
+
+use rusqlite::{Connection, params};
+
+use super::json;
+use crate::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
+
+/// What a receipt says of its delivery.
+struct Standing<'a> {
+    status: &'static str,
+    attempts: u32,
+    platform_ids: &'a [String],
+    parts: Option<u32>,
+    reason: Option<&'a str>,
+}
+
+fn standing(step: &ReceiptStep) -> Standing<'_> {
+    let plain = |status, attempts| Standing {
+        status,
+        attempts,
+        platform_ids: &[],
+        parts: None,
+        reason: None,
+    };
+    match step {
+        ReceiptStep::AttemptStarted { attempt, part: _ } => plain("attempting", *attempt),
+        ReceiptStep::AttemptFinished {
+            attempt,
+            part: _,
+            platform_ids,
+            outcome,
+        } => match outcome {
+            AttemptOutcome::Done => Standing {
+                platform_ids,
+                ..plain("attempting", *attempt)
+            },
+            AttemptOutcome::Retry { after_ms: _, reason } => Standing {
+                reason: Some(reason),
+                ..plain("retrying", *attempt)
+            },
+            AttemptOutcome::Refused { reason } => Standing {
+                reason: Some(reason),
+                ..plain("refused", *attempt)
+            },
+        },
+        ReceiptStep::Delivered {
+            attempts,
+            parts,
+            platform_ids,
+            live: _,
+        } => Standing {
+            platform_ids,
+            parts: Some(*parts),
+            ..plain("delivered", *attempts)
+        },
+        ReceiptStep::GaveUp { attempts, reason } => Standing {
+            reason: Some(reason),
+            ..plain("gave_up", *attempts)
+        },
+        ReceiptStep::DeniedByPolicy { rule } => Standing {
+            reason: Some(rule),
+            ..plain("denied_by_policy", 0)
+        },
+    }
+}
+
+/// A later receipt replaces what an earlier one said; known platform ids and the last reason stay.
+pub(super) fn write(connection: &Connection, receipt: &Receipt) -> Result<(), rusqlite::Error> {
+    let standing = standing(&receipt.step);
+    connection
+        .prepare_cached(
+            "INSERT INTO deliveries(id, turn_id, channel, status, platform_ids, updated_at, started_at, attempts, parts, reason)
+             VALUES(?1,?1,?2,?3,?4,?5,?5,?6,?7,?8)
+             ON CONFLICT(id) DO UPDATE SET status = excluded.status, updated_at = excluded.updated_at,
+               platform_ids = CASE WHEN excluded.platform_ids = '[]' THEN platform_ids ELSE excluded.platform_ids END,
+               attempts = max(attempts, excluded.attempts), parts = coalesce(excluded.parts, parts),
+               reason = coalesce(excluded.reason, reason)",
+        )?
+        .execute(params![
+            receipt.delivery.to_string(),
+            receipt.target.channel,
+            standing.status,
+            json(&standing.platform_ids),
+            receipt.at.0,
+            standing.attempts,
+            standing.parts,
+            standing.reason,
+        ])?;
+    Ok(())
+}

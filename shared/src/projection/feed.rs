@@ -1,0 +1,214 @@
+//! Streams → batches → [`Projection`]: one ordered reader per stream, decoded off the runtime's threads.
+//!
+//! Nothing that a message holds stops it: what cannot be decoded is counted and passed over. What it cannot
+//! do without (the server, room on the disk) it waits for. Where the file is made anew, or a stream turns out
+//! to be younger than the file, all streams are read from the beginning.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+
+use super::applied::{Applied, Source};
+use super::error::ApplyBatchError;
+use super::{Command, Projection};
+use crate::bus::{Bus, Incoming, Ordered};
+use crate::clock::pause;
+use crate::model::session::SessionRef;
+use crate::process::lifecycle::Shutdown;
+use crate::wire::envelope::DecodeError;
+use crate::wire::subject;
+
+/// Messages of one stream in one batch at most.
+const BATCH_MESSAGES: usize = 500;
+
+/// Payload in one batch at most, bytes (one message may be larger).
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
+
+/// How long a batch waits to fill while nobody waits for its position.
+const LINGER: Duration = Duration::from_millis(50);
+
+/// Wait before the same is tried again: a stream that is not there, a disk without room.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// How often progress is told while there is much to take in.
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+
+/// From how many messages on it is worth telling.
+const MUCH: u64 = 10_000;
+
+/// Feeds `projection` until `shutdown`; what was taken in by then is stored.
+///
+/// # Errors
+/// [`ApplyBatchError::Closed`] where the writer has stopped: the process cannot go on without it.
+pub async fn run(bus: Bus, projection: Projection, shutdown: Shutdown) -> Result<(), ApplyBatchError> {
+    loop {
+        let streams = Source::ALL.map(|source| follow(&bus, &projection, source));
+        let ended = tokio::select! {
+            () = shutdown.requested() => return Ok(()),
+            () = tell_progress(&projection) => continue,
+            ended = try_join_all(streams) => ended,
+        };
+        match ended {
+            Ok(_) | Err(ApplyBatchError::Rebuilt | ApplyBatchError::Passing(_)) => {}
+            Err(ApplyBatchError::Closed) => return Err(ApplyBatchError::Closed),
+        }
+    }
+}
+
+/// Takes in one stream from its position on, for ever.
+async fn follow(bus: &Bus, projection: &Projection, source: Source) -> Result<(), ApplyBatchError> {
+    let mut ordered = start(bus, projection, source).await?;
+    loop {
+        let messages = gather(&mut ordered, projection).await;
+        let Some(last) = messages.last() else { continue };
+        let (stored_at, end) = (last.published_at, last.sequence.saturating_add(last.pending));
+        projection.0.lag.heard(source, end);
+        let count = messages.len();
+        let decoded =
+            tokio::task::spawn_blocking(move || messages.iter().map(|message| decode(source, message)).collect());
+        let batch: Vec<Applied> = decoded.await.map_err(|_| ApplyBatchError::Closed)?;
+        store(projection, source, Arc::new(batch)).await?;
+        projection.0.lag.took_in(source, stored_at);
+        metrics::counter!("nexus_projection_messages_total", "stream" => source.stream())
+            .increment(u64::try_from(count).unwrap_or(u64::MAX));
+    }
+}
+
+/// Waits for the stream and begins behind the position.
+async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Ordered, ApplyBatchError> {
+    loop {
+        let position = projection.position(source);
+        let state = match bus.stream_state(source.stream()).await {
+            Ok(state) => state,
+            Err(error) => {
+                tracing::debug!(stream = source.stream(), %error, "stream is not there yet");
+                pause(RETRY_PAUSE).await;
+                continue;
+            }
+        };
+        if state.last < position {
+            let detail = format!(
+                "{} ends at {}, the file is at {position}: another server's data",
+                source.stream(),
+                state.last
+            );
+            projection
+                .0
+                .commands
+                .send(Command::Damaged { detail })
+                .await
+                .map_err(|_| ApplyBatchError::Closed)?;
+            // Commands are taken in order: once this is answered, the positions are those of the new file.
+            projection.apply(Vec::new()).await?;
+            return Err(ApplyBatchError::Rebuilt);
+        }
+        projection
+            .0
+            .lag
+            .heard(source, if state.messages == 0 { position } else { state.last });
+        match bus.ordered(source.stream(), &[], position.saturating_add(1)).await {
+            Ok(ordered) => return Ok(ordered),
+            Err(error) => {
+                tracing::debug!(stream = source.stream(), %error, "stream cannot be read yet");
+                pause(RETRY_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The next messages: as many as there are, and as come within [`LINGER`] unless somebody waits for them.
+async fn gather(ordered: &mut Ordered, projection: &Projection) -> Vec<Incoming> {
+    let first = ordered.next().await;
+    let mut bytes = first.payload.len();
+    let mut messages = vec![first];
+    let mut linger = std::pin::pin!(pause(LINGER));
+    while messages.len() < BATCH_MESSAGES && bytes < BATCH_BYTES {
+        let wanted = projection.0.wanted.notified();
+        let all_there = messages.last().is_some_and(|message| message.pending == 0);
+        if all_there && projection.is_awaited() {
+            break;
+        }
+        tokio::select! {
+            message = ordered.next() => {
+                bytes = bytes.saturating_add(message.payload.len());
+                messages.push(message);
+            }
+            () = &mut linger => break,
+            () = wanted => {}
+        }
+    }
+    messages
+}
+
+/// Stores `batch`, however often the surroundings refuse.
+async fn store(projection: &Projection, source: Source, batch: Arc<Vec<Applied>>) -> Result<(), ApplyBatchError> {
+    loop {
+        match projection.apply_shared(Arc::clone(&batch)).await {
+            Err(ApplyBatchError::Passing(error)) => {
+                tracing::warn!(stream = source.stream(), %error, "read model cannot be written, trying again");
+                pause(RETRY_PAUSE).await;
+            }
+            outcome @ (Ok(()) | Err(ApplyBatchError::Rebuilt | ApplyBatchError::Closed)) => return outcome,
+        }
+    }
+}
+
+fn decode(source: Source, message: &Incoming) -> Applied {
+    let sequence = message.sequence;
+    let decoded: Result<Applied, DecodeError> = match source {
+        Source::Events => message.decode().map(|event| Applied::Event {
+            sequence,
+            published_at: message.published_at,
+            event: Box::new(event),
+        }),
+        Source::Invocations => message.decode().map(|record| Applied::Invocations {
+            sequence,
+            record: Box::new(record),
+        }),
+        Source::Dispatches => message.decode().map(|dispatch| Applied::Dispatch {
+            sequence,
+            published_at: message.published_at,
+            dispatch: Box::new(dispatch),
+        }),
+        Source::Ledger => message.decode().map(|record| Applied::Ledger {
+            sequence,
+            subject: message.subject.clone(),
+            session: session_of(&message.subject),
+            record: Box::new(record),
+        }),
+        Source::Receipts => message.decode().map(|receipt| Applied::Receipt {
+            sequence,
+            receipt: Box::new(receipt),
+        }),
+    };
+    decoded.unwrap_or_else(|error| {
+        tracing::warn!(stream = source.stream(), sequence, subject = %message.subject, %error, "message cannot be read, passed over");
+        metrics::counter!("nexus_projection_unreadable_total", "stream" => source.stream()).increment(1);
+        Applied::Unreadable { source, sequence }
+    })
+}
+
+/// The session that a ledger subject names, where its tokens are not shortened.
+fn session_of(subject: &str) -> Option<SessionRef> {
+    let (persona, session) = subject::parse_session(subject)?;
+    Some(SessionRef {
+        persona: subject::untoken(persona)?,
+        session: subject::untoken(session)?,
+    })
+}
+
+/// Tells how much there is still to take in, as long as it is much.
+async fn tell_progress(projection: &Projection) {
+    loop {
+        pause(PROGRESS_EVERY).await;
+        let positions = *projection.0.positions.borrow();
+        let Some(behind) = projection.0.lag.messages(positions) else {
+            continue;
+        };
+        if behind >= MUCH {
+            let events = positions.of(Source::Events);
+            tracing::info!(behind, events, "read model is catching up");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! How far the projection is behind its streams.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::applied::{Positions, Source};
+use crate::model::time::UnixMillis;
+
+/// What was last heard of each stream's end.
+#[derive(Debug, Default)]
+pub(super) struct Lag(Mutex<[Option<Head>; Source::ALL.len()]>);
+
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    /// The last sequence known to be stored.
+    sequence: u64,
+    /// When the last message taken in was stored.
+    taken_in: Option<UnixMillis>,
+}
+
+impl Lag {
+    /// `source` is known to reach up to `sequence`.
+    pub(super) fn heard(&self, source: Source, sequence: u64) {
+        let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let head = heads[source as usize].get_or_insert(Head {
+            sequence,
+            taken_in: None,
+        });
+        head.sequence = sequence;
+    }
+
+    /// A message of `source` that was stored at `at` is taken in.
+    pub(super) fn took_in(&self, source: Source, at: UnixMillis) {
+        let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(head) = &mut heads[source as usize] {
+            head.taken_in = Some(at);
+        }
+    }
+
+    /// How many messages are still to be taken in, of all streams together; none = not known.
+    pub(super) fn messages(&self, positions: Positions) -> Option<u64> {
+        let heads = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Source::ALL.into_iter().try_fold(0_u64, |behind, source| {
+            let head = heads[source as usize]?;
+            Some(behind.saturating_add(head.sequence.saturating_sub(positions.of(source))))
+        })
+    }
+
+    /// The largest lag of all streams; none as long as one of them has not been heard of, or is not begun.
+    pub(super) fn at(&self, positions: Positions, now: UnixMillis) -> Option<Duration> {
+        let heads = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut largest = Duration::ZERO;
+        for source in Source::ALL {
+            let head = heads[source as usize]?;
+            if !positions.covers(source, head.sequence) {
+                let millis = now.since(head.taken_in?);
+                largest = largest.max(Duration::from_millis(u64::try_from(millis).unwrap_or(0)));
+            }
+        }
+        Some(largest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_unknown_until_every_stream_was_heard_of() {
+        let lag = Lag::default();
+        let mut positions = Positions::default();
+        for source in Source::ALL {
+            assert_eq!(lag.at(positions, UnixMillis(0)), None, "{source:?} was not heard of");
+            lag.heard(source, 0);
+        }
+        assert_eq!(
+            lag.at(positions, UnixMillis(0)),
+            Some(Duration::ZERO),
+            "empty streams are reached at once"
+        );
+        lag.heard(Source::Events, 10);
+        assert_eq!(lag.at(positions, UnixMillis(0)), None, "not begun");
+        lag.took_in(Source::Events, UnixMillis(500));
+        positions.advance(Source::Events, 9);
+        assert_eq!(lag.at(positions, UnixMillis(2_000)), Some(Duration::from_millis(1_500)));
+        positions.advance(Source::Events, 10);
+        assert_eq!(lag.at(positions, UnixMillis(9_000)), Some(Duration::ZERO));
+    }
+}

@@ -1,0 +1,138 @@
+//! `find`, `history` and the first sequence of an id.
+
+use rusqlite::types::Value as Sql;
+use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
+use serde::de::DeserializeOwned;
+
+use super::api::{EventRow, FindReply, FindRequest, HistoryReply, HistoryRequest, limit};
+use super::applied::from_sql;
+use crate::model::event::{Direction, EventId, PeerKind};
+use crate::model::time::UnixMillis;
+
+/// The columns that [`event_row`] reads, in its order.
+const COLUMNS: &str = "id, sequence, timestamp, published_at, revised_at, channel, account, peer_kind, peer_id, from_id, \
+                       direction, content, content_types, thread_id, reply_to, hops, metadata_json";
+
+/// Stream sequence of the first occurrence of `id`.
+pub(super) fn first_sequence(connection: &Connection, id: &str) -> Result<Option<u64>, rusqlite::Error> {
+    connection
+        .prepare_cached("SELECT sequence FROM events WHERE id = ?1")?
+        .query_row([id], |row| row.get(0).map(from_sql))
+        .optional()
+}
+
+/// The event with `id`.
+pub(super) fn event(connection: &Connection, id: &str) -> Result<Option<EventRow>, rusqlite::Error> {
+    connection
+        .prepare_cached(&format!("SELECT {COLUMNS} FROM events WHERE id = ?1"))?
+        .query_row([id], event_row)
+        .optional()
+}
+
+/// Events of which everything in `request` is true, the newest first.
+pub(super) fn find(connection: &Connection, request: &FindRequest) -> Result<FindReply, rusqlite::Error> {
+    let number = |value: Option<i64>| value.map(Sql::Integer);
+    let text = |value: &Option<String>| value.clone().map(Sql::Text);
+    let before = request.before.and_then(|before| i64::try_from(before).ok());
+    let conditions = [
+        ("id = ?", request.id.as_ref().map(|id| Sql::Text(id.to_string()))),
+        ("instr(lower(content), lower(?)) > 0", text(&request.text)),
+        ("channel = ?", text(&request.channel)),
+        ("account = ?", text(&request.account)),
+        ("peer_id = ?", text(&request.peer)),
+        ("from_id = ?", text(&request.from)),
+        ("timestamp >= ?", number(request.since.map(|since| since.0))),
+        ("timestamp < ?", number(request.until.map(|until| until.0))),
+        ("sequence < ?", number(before)),
+    ];
+    let limit = limit(request.limit);
+    let events = newest(connection, &conditions, limit)?;
+    let next = (events.len() > limit as usize).then(|| events[limit as usize - 1].sequence);
+    Ok(FindReply {
+        events: events.into_iter().take(limit as usize).collect(),
+        next,
+    })
+}
+
+/// The end of a conversation, the oldest event first; deleted ones are left out.
+pub(super) fn history(connection: &Connection, request: &HistoryRequest) -> Result<HistoryReply, rusqlite::Error> {
+    let before = request.before.and_then(|before| i64::try_from(before).ok());
+    let conditions = [
+        ("channel = ?", Some(Sql::Text(request.channel.clone()))),
+        ("account = ?", Some(Sql::Text(request.account.clone()))),
+        ("peer_id = ?", Some(Sql::Text(request.peer.clone()))),
+        ("direction <> ?", Some(Sql::Text("deleted".to_owned()))),
+        ("thread_id = ?", request.thread.clone().map(Sql::Text)),
+        ("sequence < ?", before.map(Sql::Integer)),
+    ];
+    let limit = limit(request.limit) as usize;
+    let mut events = newest(connection, &conditions, limit as u32)?;
+    let more = events.len() > limit;
+    events.truncate(limit);
+    events.reverse();
+    Ok(HistoryReply { events, more })
+}
+
+/// Events that meet the given conditions, the newest first; one more than `limit`, to tell whether there is more.
+fn newest(
+    connection: &Connection,
+    conditions: &[(&str, Option<Sql>)],
+    limit: u32,
+) -> Result<Vec<EventRow>, rusqlite::Error> {
+    let given: Vec<_> = conditions
+        .iter()
+        .filter_map(|(condition, value)| Some((*condition, value.clone()?)))
+        .collect();
+    let mut sql = format!("SELECT {COLUMNS} FROM events");
+    for (index, (condition, _)) in given.iter().enumerate() {
+        sql.push_str(if index == 0 { " WHERE " } else { " AND " });
+        sql.push_str(condition);
+    }
+    sql.push_str(" ORDER BY sequence DESC LIMIT ");
+    sql.push_str(&(limit + 1).to_string());
+    let mut statement = connection.prepare_cached(&sql)?;
+    let rows = statement.query_map(params_from_iter(given.into_iter().map(|(_, value)| value)), event_row)?;
+    rows.collect()
+}
+
+/// Reads [`COLUMNS`].
+pub(super) fn event_row(row: &Row<'_>) -> Result<EventRow, rusqlite::Error> {
+    let id: String = row.get(0)?;
+    let id = EventId::parse(id)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error)))?;
+    Ok(EventRow {
+        id,
+        sequence: from_sql(row.get(1)?),
+        timestamp: UnixMillis(row.get(2)?),
+        published_at: UnixMillis(row.get(3)?),
+        revised_at: row.get::<_, Option<i64>>(4)?.map(UnixMillis),
+        channel: row.get(5)?,
+        account: row.get(6)?,
+        peer_kind: named::<PeerKind>(row, 7)?,
+        peer_id: row.get(8)?,
+        from_id: row.get(9)?,
+        direction: named::<Direction>(row, 10)?,
+        content: row.get(11)?,
+        content_types: parsed(row, 12)?,
+        thread_id: row.get(13)?,
+        reply_to: row.get(14)?,
+        hops: row.get(15)?,
+        metadata: parsed(row, 16)?,
+    })
+}
+
+/// An enum by the name that serde gives it.
+fn named<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, rusqlite::Error> {
+    let name = row.get_ref(column)?.as_str()?;
+    let name = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(name);
+    T::deserialize(name).map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))
+    })
+}
+
+/// JSON text.
+fn parsed<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, rusqlite::Error> {
+    serde_json::from_str(row.get_ref(column)?.as_str()?).map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))
+    })
+}

@@ -1,0 +1,330 @@
+//! Ledger entries of one message → what changes in the agent tables. *Pure.*
+//!
+//! Most entries speak of the turn under way without naming it, so the fold is given the turn that the
+//! session's earlier messages left running and hands back the one that this message leaves running.
+
+use serde_json::Value;
+use ulid::Ulid;
+
+use crate::model::ledger::{DispatchRef, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, Usage};
+use crate::model::session::SessionRef;
+
+/// What one ledger message changes.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct SessionRows<'a> {
+    pub(super) turns: Vec<TurnChange<'a>>,
+    pub(super) messages: Vec<MessageRow<'a>>,
+    pub(super) tools: Vec<ToolChange<'a>>,
+    pub(super) ends: Vec<DispatchEnd<'a>>,
+    pub(super) tokens_in: u64,
+    pub(super) tokens_out: u64,
+    /// The turn that is under way after this message.
+    pub(super) running: Option<String>,
+}
+
+/// A turn that began, ended, or both.
+#[derive(Debug, PartialEq)]
+pub(super) struct TurnChange<'a> {
+    pub(super) id: String,
+    pub(super) started: Option<Started<'a>>,
+    pub(super) ended: Option<Ended>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Started<'a> {
+    pub(super) parent: Option<String>,
+    pub(super) dispatches: &'a [DispatchRef],
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Ended {
+    pub(super) status: &'static str,
+    pub(super) replied: bool,
+    /// Why it failed or was interrupted.
+    pub(super) outcome: Option<String>,
+}
+
+/// One thing said in a turn.
+#[derive(Debug, PartialEq)]
+pub(super) struct MessageRow<'a> {
+    pub(super) id: String,
+    pub(super) turn: String,
+    pub(super) role: &'static str,
+    pub(super) content: &'a str,
+}
+
+/// What became known of a tool call.
+#[derive(Debug, PartialEq)]
+pub(super) struct ToolChange<'a> {
+    pub(super) turn: String,
+    pub(super) call: &'a str,
+    pub(super) name: Option<&'a str>,
+    pub(super) arguments: Option<&'a Value>,
+    pub(super) started: bool,
+    pub(super) outcome: Option<&'a ToolOutcome>,
+}
+
+/// A dispatch that went into a turn, or will not.
+#[derive(Debug, PartialEq)]
+pub(super) struct DispatchEnd<'a> {
+    pub(super) dispatch: Ulid,
+    pub(super) turn: Option<String>,
+    pub(super) dropped: Option<&'a str>,
+}
+
+/// The session that `record` opens, if it does.
+pub(super) fn opened(record: &LedgerRecord) -> Option<&SessionRef> {
+    record.entries.iter().find_map(|entry| {
+        if let LedgerEntry::SessionOpened { session } = entry {
+            Some(session)
+        } else {
+            None
+        }
+    })
+}
+
+/// Whether `record` speaks of a turn that an earlier message began.
+pub(super) fn continues(record: &LedgerRecord) -> bool {
+    record
+        .entries
+        .iter()
+        .find_map(names_a_turn)
+        .is_some_and(|began_here| !began_here)
+}
+
+/// Whether `entry` begins a turn (`true`), needs one to be under way (`false`), or neither.
+const fn names_a_turn(entry: &LedgerEntry) -> Option<bool> {
+    match entry {
+        LedgerEntry::TurnStarted { .. } => Some(true),
+        LedgerEntry::ModelAnswered { .. }
+        | LedgerEntry::ToolStarted { .. }
+        | LedgerEntry::ToolFinished { .. }
+        | LedgerEntry::Steered { .. }
+        | LedgerEntry::TurnCompleted { .. }
+        | LedgerEntry::TurnFailed { .. }
+        | LedgerEntry::TurnInterrupted { .. } => Some(false),
+        LedgerEntry::SessionOpened { .. }
+        | LedgerEntry::Owned { .. }
+        | LedgerEntry::ApprovalRequested { .. }
+        | LedgerEntry::ApprovalDecided { .. }
+        | LedgerEntry::HookRan { .. }
+        | LedgerEntry::ReplyPublished { .. }
+        | LedgerEntry::Checkpoint { .. }
+        | LedgerEntry::DispatchDropped { .. }
+        | LedgerEntry::Compacted { .. }
+        | LedgerEntry::SessionReset { .. } => None,
+    }
+}
+
+/// Folds `record`, before which the turn `running` was under way.
+pub(super) fn fold<'a>(record: &'a LedgerRecord, running: Option<&str>) -> SessionRows<'a> {
+    let mut rows = SessionRows {
+        running: running.map(str::to_owned),
+        ..SessionRows::default()
+    };
+    for entry in &record.entries {
+        rows.take(entry);
+    }
+    rows
+}
+
+impl<'a> SessionRows<'a> {
+    fn take(&mut self, entry: &'a LedgerEntry) {
+        match entry {
+            LedgerEntry::TurnStarted {
+                turn,
+                parent,
+                dispatches,
+                permissions: _,
+                limits: _,
+            } => {
+                self.start(*turn, *parent, dispatches);
+            }
+            LedgerEntry::ModelAnswered {
+                step,
+                content,
+                tool_calls,
+                usage,
+            } => self.answer(*step, content, tool_calls, *usage),
+            LedgerEntry::ToolStarted {
+                call,
+                name,
+                args_hash: _,
+            } => self.tool(call, Some(name), true, None),
+            LedgerEntry::ToolFinished { call, outcome } => self.tool(call, None, false, Some(outcome)),
+            LedgerEntry::Steered { dispatch } => self.steer(dispatch),
+            LedgerEntry::TurnCompleted {
+                turn,
+                reply,
+                head: _,
+                cursor: _,
+            } => {
+                self.end(
+                    *turn,
+                    Ended {
+                        status: "completed",
+                        replied: reply.is_some(),
+                        outcome: None,
+                    },
+                );
+            }
+            LedgerEntry::TurnFailed {
+                turn,
+                failure,
+                reply,
+                cursor: _,
+            } => {
+                if let Some(reply) = reply {
+                    let turn = turn.to_string();
+                    self.message(format!("{turn}/reply"), turn, "assistant", &reply.content);
+                }
+                self.end(
+                    *turn,
+                    Ended {
+                        status: "failed",
+                        replied: reply.is_some(),
+                        outcome: Some(failure_text(failure)),
+                    },
+                );
+            }
+            LedgerEntry::TurnInterrupted {
+                turn,
+                reason,
+                partial,
+                cursor: _,
+            } => {
+                let id = turn.to_string();
+                self.message(format!("{id}/partial"), id, "assistant", partial);
+                self.end(
+                    *turn,
+                    Ended {
+                        status: "interrupted",
+                        replied: false,
+                        outcome: Some(reason.clone()),
+                    },
+                );
+            }
+            LedgerEntry::DispatchDropped {
+                dispatch,
+                reason,
+                cursor: _,
+            } => {
+                self.ends.push(DispatchEnd {
+                    dispatch: dispatch.id,
+                    turn: None,
+                    dropped: Some(reason),
+                });
+            }
+            LedgerEntry::SessionOpened { .. }
+            | LedgerEntry::Owned { .. }
+            | LedgerEntry::ApprovalRequested { .. }
+            | LedgerEntry::ApprovalDecided { .. }
+            | LedgerEntry::HookRan { .. }
+            | LedgerEntry::ReplyPublished { .. }
+            | LedgerEntry::Checkpoint { .. }
+            | LedgerEntry::Compacted { .. }
+            | LedgerEntry::SessionReset { .. } => {}
+        }
+    }
+
+    fn start(&mut self, turn: Ulid, parent: Option<Ulid>, dispatches: &'a [DispatchRef]) {
+        let id = turn.to_string();
+        for dispatch in dispatches {
+            self.message(
+                format!("{id}/user/{}", dispatch.id),
+                id.clone(),
+                "user",
+                &dispatch.content,
+            );
+            self.ends.push(DispatchEnd {
+                dispatch: dispatch.id,
+                turn: Some(id.clone()),
+                dropped: None,
+            });
+        }
+        let started = Started {
+            parent: parent.map(|parent| parent.to_string()),
+            dispatches,
+        };
+        self.turns.push(TurnChange {
+            id: id.clone(),
+            started: Some(started),
+            ended: None,
+        });
+        self.running = Some(id);
+    }
+
+    fn answer(&mut self, step: u32, content: &'a str, calls: &'a [ToolCall], usage: Usage) {
+        self.tokens_in = self.tokens_in.saturating_add(usage.tokens_in);
+        self.tokens_out = self.tokens_out.saturating_add(usage.tokens_out);
+        let Some(turn) = self.running.clone() else { return };
+        for call in calls {
+            self.tools.push(ToolChange {
+                turn: turn.clone(),
+                call: &call.call,
+                name: Some(&call.name),
+                arguments: Some(&call.arguments),
+                started: false,
+                outcome: None,
+            });
+        }
+        self.message(format!("{turn}/assistant/{step}"), turn, "assistant", content);
+    }
+
+    fn tool(&mut self, call: &'a str, name: Option<&'a str>, started: bool, outcome: Option<&'a ToolOutcome>) {
+        let Some(turn) = self.running.clone() else { return };
+        self.tools.push(ToolChange {
+            turn,
+            call,
+            name,
+            arguments: None,
+            started,
+            outcome,
+        });
+    }
+
+    fn steer(&mut self, dispatch: &'a DispatchRef) {
+        let Some(turn) = self.running.clone() else { return };
+        self.ends.push(DispatchEnd {
+            dispatch: dispatch.id,
+            turn: Some(turn.clone()),
+            dropped: None,
+        });
+        self.message(format!("{turn}/user/{}", dispatch.id), turn, "user", &dispatch.content);
+    }
+
+    fn end(&mut self, turn: Ulid, ended: Ended) {
+        let id = turn.to_string();
+        if self.running.as_deref() == Some(id.as_str()) {
+            self.running = None;
+        }
+        match self.turns.iter_mut().find(|change| change.id == id) {
+            Some(change) => change.ended = Some(ended),
+            None => self.turns.push(TurnChange {
+                id,
+                started: None,
+                ended: Some(ended),
+            }),
+        }
+    }
+
+    fn message(&mut self, id: String, turn: String, role: &'static str, content: &'a str) {
+        if !content.is_empty() {
+            self.messages.push(MessageRow {
+                id,
+                turn,
+                role,
+                content,
+            });
+        }
+    }
+}
+
+fn failure_text(failure: &TurnFailure) -> String {
+    match failure {
+        TurnFailure::NoAgent => "no_agent".to_owned(),
+        TurnFailure::Limit { limit } => format!("limit: {limit}"),
+        TurnFailure::Agent { error } => format!("agent: {error}"),
+        TurnFailure::BadDispatch { error } => format!("bad_dispatch: {error}"),
+    }
+}

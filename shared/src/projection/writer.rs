@@ -1,0 +1,144 @@
+//! The one thread that writes: takes batches in order, several of them in one transaction.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::applied::{Applied, Positions};
+use super::apply::{self, First};
+use super::error::{ApplyBatchError, OpenProjectionError};
+use super::schema;
+use super::seen::Seen;
+
+/// Batches that share one transaction at most.
+const MAX_GROUP: usize = 16;
+
+/// Batches that wait for the writer; a sender beyond that waits itself.
+pub(super) const QUEUE: usize = 16;
+
+/// What the writer is told.
+pub(super) enum Command {
+    /// Take these in.
+    Apply {
+        batch: Arc<Vec<Applied>>,
+        done: oneshot::Sender<Result<(), ApplyBatchError>>,
+    },
+    /// A reader found the file damaged.
+    Damaged { detail: String },
+    /// Close the file and stop.
+    Close { done: oneshot::Sender<()> },
+}
+
+type Waiting = (Arc<Vec<Applied>>, oneshot::Sender<Result<(), ApplyBatchError>>);
+
+pub(super) struct Writer {
+    pub(super) path: PathBuf,
+    pub(super) connection: Connection,
+    pub(super) positions: watch::Sender<Positions>,
+    pub(super) seen: Arc<Seen>,
+    /// Counts how often the file was made anew under its readers.
+    pub(super) generation: Arc<AtomicU64>,
+}
+
+impl Writer {
+    /// Takes commands until it is told to close or nobody is left to tell it anything.
+    pub(super) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let mut closing = None;
+        while let Some(command) = commands.blocking_recv() {
+            let mut batches = Vec::new();
+            let mut damage = None;
+            let mut next = Some(command);
+            while let Some(command) = next {
+                match command {
+                    Command::Apply { batch, done } => batches.push((batch, done)),
+                    Command::Damaged { detail } => damage = Some(detail),
+                    Command::Close { done } => closing = Some(done),
+                }
+                next = if batches.len() < MAX_GROUP {
+                    commands.try_recv().ok()
+                } else {
+                    None
+                };
+            }
+            if self.handle(batches, damage).is_err() || closing.is_some() {
+                break;
+            }
+        }
+        drop(self.connection);
+        if let Some(done) = closing {
+            // Nobody waits any more: closed all the same.
+            let _ = done.send(());
+        }
+    }
+
+    fn handle(&mut self, batches: Vec<Waiting>, damage: Option<String>) -> Result<(), OpenProjectionError> {
+        let result = match damage {
+            Some(detail) => Err(self.rebuild(&detail)?),
+            None => match self.commit(batches.iter().flat_map(|(batch, _)| batch.iter())) {
+                Ok(()) => Ok(()),
+                Err(error) if schema::is_damage(&error) => Err(self.rebuild(&error.to_string())?),
+                Err(error) if schema::is_passing(&error) => Err(ApplyBatchError::Passing(Arc::new(error))),
+                Err(_) => self.commit_singly(&batches),
+            },
+        };
+        for (_, done) in batches {
+            // A feed that was cancelled meanwhile resumes at the position that was committed.
+            let _ = done.send(result.clone());
+        }
+        Ok(())
+    }
+
+    fn commit<'a>(&mut self, batch: impl Iterator<Item = &'a Applied>) -> Result<(), rusqlite::Error> {
+        let before = *self.positions.borrow();
+        let mut after = before;
+        let mut firsts: Vec<First> = Vec::new();
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        for applied in batch {
+            let (source, sequence) = applied.place();
+            if !after.covers(source, sequence) {
+                firsts.extend(apply::write(&transaction, applied)?);
+                after.advance(source, sequence);
+            }
+        }
+        apply::write_positions(&transaction, before, after)?;
+        transaction.commit()?;
+        self.seen.remember(&firsts);
+        self.positions.send_replace(after);
+        Ok(())
+    }
+
+    /// One message that SQLite will not take must not hold up the others: each is tried on its own, and
+    /// what fails is passed over with a warning.
+    fn commit_singly(&mut self, batches: &[Waiting]) -> Result<(), ApplyBatchError> {
+        for applied in batches.iter().flat_map(|(batch, _)| batch.iter()) {
+            let Err(error) = self.commit(std::iter::once(applied)) else {
+                continue;
+            };
+            let (source, sequence) = applied.place();
+            tracing::warn!(stream = source.stream(), sequence, %error, "message cannot be projected, passed over");
+            metrics::counter!("nexus_projection_unreadable_total", "stream" => source.stream()).increment(1);
+            self.commit(std::iter::once(&Applied::Unreadable { source, sequence }))
+                .map_err(|error| ApplyBatchError::Passing(Arc::new(error)))?;
+        }
+        Ok(())
+    }
+
+    /// Throws the file away and begins again at the beginning of every stream.
+    fn rebuild(&mut self, detail: &str) -> Result<ApplyBatchError, OpenProjectionError> {
+        tracing::error!(path = %self.path.display(), detail, "read model is damaged, rebuilding it from the streams");
+        self.connection = Connection::open_in_memory().map_err(|source| OpenProjectionError::Sqlite {
+            path: self.path.clone(),
+            source,
+        })?;
+        self.connection = schema::recreate(&self.path)
+            .inspect_err(|error| tracing::error!(%error, "read model cannot be made anew, writer stops"))?;
+        self.generation.fetch_add(1, Ordering::Release);
+        self.positions.send_replace(Positions::default());
+        Ok(ApplyBatchError::Rebuilt)
+    }
+}
