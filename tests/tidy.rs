@@ -41,7 +41,7 @@ const IMPURE: [&str; 21] = [
     "std::fs",
     "std::env",
     "std::process",
-    "std::thread",
+    "thread::sleep",
     "TcpStream",
     "TcpListener",
     "UdpSocket",
@@ -164,7 +164,7 @@ fn blank_comments_and_literals(text: &str) -> String {
 /// Whether something that is not code begins here, and how long its opening is.
 fn skipped_at(chars: &[char], at: usize) -> Option<(Skipped, usize)> {
     let next = |ahead: usize| chars.get(at + ahead).copied();
-    let after_name = at > 0 && (chars[at - 1].is_alphanumeric() || chars[at - 1] == '_');
+    let after_name = at > 0 && is_name_char(chars[at - 1]);
     match (chars[at], next(1)) {
         ('/', Some('/')) => Some((Skipped::LineComment, 2)),
         ('/', Some('*')) => Some((Skipped::BlockComment { depth: 1 }, 2)),
@@ -211,12 +211,25 @@ fn end_of(chars: &[char], mut at: usize, skipped: &Skipped) -> usize {
     chars.len()
 }
 
+fn is_name_char(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Whether the line contains `word`, and not as a part of a longer name.
+fn contains_word(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let runs_on_before = word.starts_with(is_name_char) && line[..at].ends_with(is_name_char);
+        let runs_on_after = word.ends_with(is_name_char) && line[at + word.len()..].starts_with(is_name_char);
+        !runs_on_before && !runs_on_after
+    })
+}
+
 /// Whether the line uses the crate: its name as a whole word, at the head of a path or in a `use`.
 fn names_crate(line: &str, name: &str) -> bool {
     line.match_indices(name).any(|(at, _)| {
         let before = line[..at].trim_end();
         let after = line[at + name.len()..].trim_start();
-        let starts_word = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let starts_word = !line[..at].ends_with(is_name_char);
         let heads_path = after.starts_with("::") && !before.ends_with("::");
         let imported = before.ends_with("use") && after.starts_with([';', ' ', 'a']);
         starts_word && (heads_path || imported)
@@ -284,7 +297,7 @@ fn pure_files_are_pure() {
     let pure = |source: &&Source| source.says_pure() || PURE_ROOMS.iter().any(|room| source.is_in(room));
     for source in sources.iter().filter(pure) {
         for (number, line) in source.shipped_lines() {
-            let found = IMPURE.iter().filter(|word| line.contains(**word));
+            let found = IMPURE.iter().filter(|word| contains_word(line, word));
             faults.extend(found.map(|word| format!("{}:{number}: contains {word}", source.path)));
         }
     }
@@ -383,6 +396,7 @@ fn blanking_keeps_code_and_lines() {
         code.contains("let c =") && code.contains("let r =") && code.contains("fn f<'a>() {}"),
         "{code}"
     );
+    assert!(contains_word("x.await?", ".await") && !contains_word("turn.awaits", ".await"));
     assert!(names_crate("use sled::Db;", "sled") && names_crate("    let db = sled::open(p)?;", "sled"));
     assert!(!names_crate("let backoff = 3;", "backoff") && !names_crate("crate::retry::backoff::x()", "backoff"));
 }
