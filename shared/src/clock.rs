@@ -27,12 +27,14 @@ pub type SharedClock = Arc<dyn Clock>;
 pub struct SystemClock;
 
 impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     fn now(&self) -> UnixMillis {
         // A system clock before 1970 reads as the epoch; one after the year 292 million saturates.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         UnixMillis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
     }
 
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     fn monotonic(&self) -> Instant {
         Instant::now()
     }
@@ -52,6 +54,7 @@ pub type SharedIds = Arc<dyn IdSource>;
 pub struct SystemIds;
 
 impl IdSource for SystemIds {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     fn ulid(&self) -> Ulid {
         Ulid::generate()
     }
@@ -60,6 +63,7 @@ impl IdSource for SystemIds {
 /// Waits for `duration`: the one wrapper over the runtime's timer for a service's own waits.
 ///
 /// A wait that should end at shutdown is raced against `Shutdown::requested`.
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub async fn pause(duration: Duration) {
     tokio::time::sleep(duration).await;
 }

@@ -1,3 +1,20 @@
 //! The shell around every service: configuration, telemetry, health, connection, ordered shutdown.
+//!
+//! A service implements [`Service`]; its `main` is one call of [`run`]. What it needs comes in a [`Shell`].
 
+mod announce;
+pub mod config;
+pub mod health;
 pub mod lifecycle;
+mod run;
+pub mod secret;
+mod shell;
+pub mod telemetry;
+pub mod trace;
+
+pub use config::Common;
+pub use health::Health;
+pub use lifecycle::Shutdown;
+pub use run::{Exit, Prepared, inspect, prepare, run};
+pub use secret::Secret;
+pub use shell::{Service, Shell};

@@ -1,0 +1,91 @@
+//! Telling other processes of this machine where one listens: a small file per process.
+//!
+//! With it every port can be configured as 0. The file is replaced whole, so a reader never sees half of it; it is
+//! taken away at the end, and one left behind by a killed process names a process id that is gone.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Map, Value, json};
+
+/// The announcement of this process. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Announcement {
+    shared: Arc<Mutex<Entries>>,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    path: Option<PathBuf>,
+    service: String,
+    instance: String,
+    addresses: BTreeMap<String, SocketAddr>,
+}
+
+impl Announcement {
+    /// An announcement in `directory`, or none at all; nothing is written before the first address.
+    pub(crate) fn new(directory: Option<&Path>, service: &str, instance: &str) -> Self {
+        let path = directory.map(|directory| directory.join(format!("{service}-{instance}.json")));
+        let (service, instance) = (service.to_owned(), instance.to_owned());
+        let entries = Entries { path, service, instance, addresses: BTreeMap::new() };
+        Self { shared: Arc::new(Mutex::new(entries)) }
+    }
+
+    /// Adds an address, or replaces the one of that name, and writes the file.
+    pub(crate) fn add(&self, what: &str, address: SocketAddr) {
+        let mut entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.addresses.insert(what.to_owned(), address);
+        if let Some(path) = &entries.path
+            && let Err(error) = write(path, &entries)
+        {
+            tracing::error!(path = %path.display(), %error, "cannot announce addresses");
+        }
+    }
+
+    /// Takes the file away.
+    pub(crate) fn withdraw(&self) {
+        let entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(path) = &entries.path {
+            // It may be gone already, with its directory.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn write(path: &Path, entries: &Entries) -> std::io::Result<()> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    let mut fields = Map::new();
+    fields.insert("pid".to_owned(), json!(std::process::id()));
+    fields.insert("service".to_owned(), json!(entries.service));
+    fields.insert("instance".to_owned(), json!(entries.instance));
+    fields.extend(entries.addresses.iter().map(|(what, address)| (what.clone(), json!(address.to_string()))));
+    let whole = path.with_extension("json.new");
+    std::fs::write(&whole, Value::Object(fields).to_string())?;
+    std::fs::rename(whole, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_holds_every_address_and_goes_away() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let announcement = Announcement::new(Some(directory.path()), "hook-svc", "h1");
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        announcement.add("http", address(1));
+        announcement.add("gateway", address(2));
+        announcement.add("http", address(3));
+        let path = directory.path().join("hook-svc-h1.json");
+        let read: Value = serde_json::from_slice(&std::fs::read(&path).expect("written")).expect("JSON");
+        assert_eq!(read["http"], "127.0.0.1:3");
+        assert_eq!(read["gateway"], "127.0.0.1:2");
+        assert_eq!(read["pid"], std::process::id());
+        announcement.withdraw();
+        assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 0);
+    }
+}

@@ -1,0 +1,154 @@
+//! The sections that every service shares. *Pure.*
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::document::Document;
+use super::fault::Fault;
+use crate::bus::{Durability, NatsConfig};
+
+/// Sections `[nats]`, `[telemetry]` and `[files]`.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Common {
+    /// The bus.
+    pub nats: NatsConfig,
+    /// Logs, traces, metrics, health.
+    pub telemetry: TelemetryConfig,
+    /// Files that several services read.
+    pub files: FilesConfig,
+}
+
+/// Section `[telemetry]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TelemetryConfig {
+    /// Where `/livez`, `/readyz` and `/metrics` are served; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Where traces go, OTLP over gRPC: `http://host:4317`. Empty: nowhere.
+    pub otlp_endpoint: String,
+    /// Form of the log.
+    pub log: LogFormat,
+    /// What is logged: a level, or directives such as `info,hook_svc=debug`. `NEXUS_LOG` wins over it.
+    pub level: String,
+    /// How long a service may finish its work after it was asked to stop, in milliseconds.
+    pub drain_timeout_ms: u64,
+}
+
+impl Default for TelemetryConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            otlp_endpoint: String::new(),
+            log: LogFormat::Pretty,
+            level: "info".to_owned(),
+            drain_timeout_ms: 10_000,
+        }
+    }
+}
+
+/// Form of the log on standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// Lines for people.
+    #[default]
+    Pretty,
+}
+
+/// Section `[files]`: paths of YAML files; empty means the built-in defaults.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FilesConfig {
+    /// Persons and their addresses, owner, groups.
+    pub identities: String,
+    /// Agents by name.
+    pub personas: String,
+    /// Accounts of outbound channels.
+    pub channels: String,
+}
+
+impl Common {
+    /// The shared sections of `document`, and what is wrong with them.
+    #[must_use]
+    pub fn load(document: &Document) -> (Self, Vec<Fault>) {
+        let nats = document.section("nats", check_nats);
+        let telemetry = document.section("telemetry", check_telemetry);
+        let files = document.section("files", |_: &FilesConfig| Vec::new());
+        let faults = [nats.faults, telemetry.faults, files.faults].concat();
+        (Self { nats: nats.value, telemetry: telemetry.value, files: files.value }, faults)
+    }
+}
+
+fn check_nats(nats: &NatsConfig) -> Vec<String> {
+    let mut faults = Vec::new();
+    if nats.servers.is_empty() {
+        faults.push("servers: expected at least one address, nats://host:port".to_owned());
+    }
+    for (index, server) in nats.servers.iter().enumerate() {
+        let address = server.strip_prefix("nats://").or_else(|| server.strip_prefix("tls://"));
+        if address.is_none_or(|address| address.is_empty() || address.contains([',', ' '])) {
+            faults.push(format!("servers[{index}]: `{server}` is no address, expected nats://host:port"));
+        }
+    }
+    if ![1, 3].contains(&nats.replicas) {
+        faults.push(format!("replicas: {} found, expected 1 or 3", nats.replicas));
+    }
+    if nats.durability == Durability::Replicated && nats.replicas != 3 {
+        faults.push("replicas: expected 3 where durability is replicated".to_owned());
+    }
+    faults
+}
+
+fn check_telemetry(telemetry: &TelemetryConfig) -> Vec<String> {
+    let mut faults = Vec::new();
+    let endpoint = telemetry.otlp_endpoint.as_str();
+    if !(endpoint.is_empty() || endpoint.starts_with("http://") || endpoint.starts_with("https://")) {
+        faults.push(format!("otlp_endpoint: `{endpoint}` found, expected http://host:port or nothing"));
+    }
+    if let Err(error) = telemetry.level.parse::<tracing_subscriber::filter::EnvFilter>() {
+        faults.push(format!("level: {error}, expected a level such as info, or directives such as hook_svc=debug"));
+    }
+    if telemetry.drain_timeout_ms == 0 {
+        faults.push("drain_timeout_ms: expected at least 1".to_owned());
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::environment::Environment;
+    use super::*;
+
+    fn check(text: &str, expected: &[&str]) {
+        let document = Document::parse(Path::new("nexus.toml"), text, &Environment::default());
+        let (_, faults) = Common::load(&document);
+        assert_eq!(faults.iter().map(Fault::to_string).collect::<Vec<_>>(), expected, "{text}");
+    }
+
+    #[test]
+    fn the_defaults_are_sound() {
+        check("", &[]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told() {
+        check(
+            "[nats]\nservers = ['nats://a:1', 'b']\nreplicas = 2\n[telemetry]\nlisten = 'here'\notlp_endpoint = 'x:1'\n",
+            &[
+                "nexus.toml: nats.servers[1]: `b` is no address, expected nats://host:port",
+                "nexus.toml: nats.replicas: 2 found, expected 1 or 3",
+                "nexus.toml: telemetry.listen: invalid socket address syntax",
+                "nexus.toml: telemetry.otlp_endpoint: `x:1` found, expected http://host:port or nothing",
+            ],
+        );
+        check(
+            "[nats]\ndurability = 'replicated'\n",
+            &["nexus.toml: nats.replicas: expected 3 where durability is replicated"],
+        );
+    }
+}

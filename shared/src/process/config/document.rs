@@ -1,0 +1,154 @@
+//! A configuration file with the environment laid over it.
+
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+use super::arguments::Arguments;
+use super::environment::Environment;
+use super::fault::Fault;
+
+/// The sections that there are; any other is a fault.
+pub const SECTIONS: [&str; 8] = ["nats", "telemetry", "files", "adapter", "hooks", "broker", "delivery", "scheduler"];
+
+/// Where the configuration is looked for when nothing else is said.
+const DEFAULT_PATH: &str = "nexus.toml";
+
+/// A configuration as written: the file, and what the environment says instead.
+#[derive(Debug, Clone, Default)]
+pub struct Document {
+    pub(super) source: String,
+    pub(super) root: Table,
+    pub(super) overrides: Vec<Override>,
+    faults: Vec<Fault>,
+}
+
+/// A key that a variable sets.
+#[derive(Debug, Clone)]
+pub(super) struct Override {
+    /// Name of the variable.
+    pub(super) variable: String,
+    /// Path of the key; the section comes first.
+    pub(super) path: Vec<String>,
+    /// What the text may mean, likeliest first: a TOML value, the text itself, a list of texts.
+    pub(super) readings: Vec<Value>,
+}
+
+impl Document {
+    /// Reads the file that `arguments`, else `environment`, name, else `./nexus.toml` where there is one.
+    ///
+    /// What cannot be read is in [`Document::faults`]; the rest of the configuration stands at its defaults then.
+    #[must_use]
+    pub fn read(arguments: &Arguments, environment: &Environment) -> Self {
+        let named = arguments.config.clone().or_else(|| environment.config());
+        let (path, required) = named.map_or_else(|| (PathBuf::from(DEFAULT_PATH), false), |path| (path, true));
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Self::parse(&path, &text, environment),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !required => {
+                Self::parse(&path, "", environment)
+            }
+            Err(error) => {
+                let mut document = Self::parse(&path, "", environment);
+                let problem = format!("cannot be read: {error}");
+                document.faults.insert(0, Fault { source: document.source.clone(), key: String::new(), problem });
+                document
+            }
+        }
+    }
+
+    /// The configuration in `text`, said to be from `path`, with `environment` laid over it.
+    #[must_use]
+    pub fn parse(path: &Path, text: &str, environment: &Environment) -> Self {
+        let mut document = Self { source: path.display().to_string(), ..Self::default() };
+        match text.parse::<Table>() {
+            Ok(root) => document.root = root,
+            Err(error) => {
+                let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+                let line = before.matches('\n').count() + 1;
+                document.fault(String::new(), format!("line {line}: {}", error.message()));
+            }
+        }
+        document.check_sections();
+        for (variable, path, value) in environment.overrides() {
+            document.lay_over(variable, path, value);
+        }
+        document
+    }
+
+    /// What is wrong with the file as a whole: unreadable, bad syntax, unknown sections.
+    #[must_use]
+    pub fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    /// Path of the file, as given.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    fn check_sections(&mut self) {
+        let expected = SECTIONS.join(", ");
+        let mut faults = Vec::new();
+        self.root.retain(|name, value| {
+            let problem = if !SECTIONS.contains(&name) {
+                format!("unknown section, expected one of {expected}")
+            } else if !value.is_table() {
+                format!("expected a section, [{name}]")
+            } else {
+                return true;
+            };
+            faults.push((name.to_owned(), problem));
+            false
+        });
+        for (name, problem) in faults {
+            self.fault(name, problem);
+        }
+    }
+
+    fn lay_over(&mut self, variable: &str, path: Vec<String>, text: &str) {
+        let known = path.first().is_some_and(|section| SECTIONS.contains(&section.as_str()));
+        if !known || path.len() < 2 || path.iter().any(String::is_empty) {
+            let problem = format!("expected NEXUS__SECTION__KEY with a section of {}", SECTIONS.join(", "));
+            self.faults.push(Fault { source: variable.to_owned(), key: String::new(), problem });
+            return;
+        }
+        let readings = readings(text);
+        put(&mut self.root, &path, readings[0].clone());
+        self.overrides.push(Override { variable: variable.to_owned(), path, readings });
+    }
+
+    fn fault(&mut self, key: String, problem: String) {
+        self.faults.push(Fault { source: self.source.clone(), key, problem });
+    }
+}
+
+/// What the text of a variable may mean; never empty.
+fn readings(text: &str) -> Vec<Value> {
+    let mut readings = Vec::new();
+    let line = format!("value = {text}");
+    if let Ok(mut table) = line.parse::<Table>()
+        && table.len() == 1
+    {
+        readings.extend(table.remove("value"));
+    }
+    readings.push(Value::String(text.to_owned()));
+    let parts = text.split(',').map(|part| Value::String(part.trim().to_owned()));
+    readings.push(Value::Array(parts.filter(|part| part.as_str() != Some("")).collect()));
+    readings
+}
+
+/// Sets the value at `path`, making the tables on the way; what is no table on the way is replaced.
+pub(super) fn put(table: &mut Table, path: &[String], value: Value) {
+    let Some((last, way)) = path.split_last() else { return };
+    let mut table = table;
+    for step in way {
+        let next = table.entry(step.clone()).or_insert_with(|| Value::Table(Table::new()));
+        if !next.is_table() {
+            *next = Value::Table(Table::new());
+        }
+        let Value::Table(inner) = next else { return };
+        table = inner;
+    }
+    table.insert(last.clone(), value);
+}

@@ -1,0 +1,75 @@
+//! The process's environment: the one place that reads it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Start of the variables that override a key: `NEXUS__SECTION__KEY`.
+const OVERRIDE: &str = "NEXUS__";
+
+/// The environment variables of a process, as they were at its start.
+#[derive(Debug, Clone, Default)]
+pub struct Environment {
+    variables: BTreeMap<String, String>,
+}
+
+impl Environment {
+    /// The variables of this process; bytes that are not UTF-8 are replaced.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let text = |bytes: std::ffi::OsString| bytes.to_string_lossy().into_owned();
+        std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
+    }
+
+    /// Path of the configuration file, from `NEXUS_CONFIG`.
+    #[must_use]
+    pub fn config(&self) -> Option<PathBuf> {
+        self.set("NEXUS_CONFIG").map(PathBuf::from)
+    }
+
+    /// Where running processes announce themselves, from `NEXUS_RUN_DIR`.
+    #[must_use]
+    pub fn run_dir(&self) -> Option<PathBuf> {
+        self.set("NEXUS_RUN_DIR").map(PathBuf::from)
+    }
+
+    /// This replica's id, from `NEXUS_INSTANCE`.
+    #[must_use]
+    pub fn instance(&self) -> Option<&str> {
+        self.set("NEXUS_INSTANCE")
+    }
+
+    /// What to log instead of `telemetry.level`, from `NEXUS_LOG`.
+    #[must_use]
+    pub fn log(&self) -> Option<&str> {
+        self.set("NEXUS_LOG")
+    }
+
+    /// Name of the host, from `HOSTNAME` (Kubernetes sets it to the pod's name).
+    #[must_use]
+    pub fn host(&self) -> Option<&str> {
+        self.set("HOSTNAME")
+    }
+
+    /// The overrides: name of the variable, path of the key in lower case, value.
+    pub(super) fn overrides(&self) -> impl Iterator<Item = (&str, Vec<String>, &str)> {
+        self.variables.iter().filter_map(|(name, value)| {
+            let path = name.strip_prefix(OVERRIDE)?.split("__").map(str::to_ascii_lowercase).collect();
+            Some((name.as_str(), path, value.as_str()))
+        })
+    }
+
+    fn set(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
+        Self { variables: variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect() }
+    }
+}
+
+/// One variable of this process, for secrets; none when unset or not UTF-8.
+pub(in crate::process) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}

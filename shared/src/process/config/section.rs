@@ -1,0 +1,241 @@
+//! One section, deserialised with every fault found at once. *Pure.*
+//!
+//! Deserialising stops at the first fault. So the place of the fault is cut out of the section and it is deserialised
+//! again, until it is clean: what is cut out stands at its default. Places are kept in coordinates of the section as
+//! written, because cutting an element out of a list moves those behind it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_path_to_error::Segment;
+use toml::{Table, Value};
+
+use super::document::{Document, put};
+use super::fault::Fault;
+
+/// The most faults that are told of one section.
+const MAX_FAULTS: usize = 100;
+
+/// A section, and what is wrong with it. With faults, the value holds defaults in the faulty places.
+#[derive(Debug, Clone)]
+pub struct Loaded<T> {
+    /// The section.
+    pub value: T,
+    /// What is wrong; empty when the value can be used.
+    pub faults: Vec<Fault>,
+}
+
+impl<T: Serialize> Loaded<T> {
+    /// Every key with its value, defaults included, secrets as references.
+    #[must_use]
+    pub fn shown(&self) -> Value {
+        Value::try_from(&self.value).unwrap_or_else(|error| Value::String(format!("cannot be shown: {error}")))
+    }
+}
+
+/// A step into a value.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Key(String),
+    Index(usize),
+}
+
+type Place = Vec<Step>;
+
+impl Document {
+    /// Section `name` as a `T`, checked by `check`, which answers `key: what is expected` for each fault of meaning.
+    #[must_use]
+    pub fn section<T>(&self, name: &str, check: impl Fn(&T) -> Vec<String>) -> Loaded<T>
+    where
+        T: DeserializeOwned + Default,
+    {
+        let mut reading = Reading::of(self, name);
+        let value = reading.value::<T>();
+        let mut faults = reading.faults;
+        let mut misread: Vec<String> = faults.iter().map(|fault| fault.key.clone()).collect();
+        misread.retain(|key| !key.is_empty());
+        for said in check(&value) {
+            let (key, problem) = said.split_once(": ").unwrap_or(("", &said));
+            let key = [name, key].join(".").trim_end_matches('.').to_owned();
+            // A default that stands in for a misread key is not the operator's fault a second time.
+            if !misread.iter().any(|misread| related(misread, &key)) {
+                faults.push(Fault { source: self.source_of(&key), key, problem: problem.to_owned() });
+            }
+        }
+        Loaded { value, faults }
+    }
+
+    fn source_of(&self, key: &str) -> String {
+        let by = self.overrides.iter().find(|by| related(&by.path.join("."), key));
+        by.map_or_else(|| self.source.clone(), |by| by.variable.clone())
+    }
+}
+
+/// Whether one of two dotted keys is the other or lies in it.
+fn related(one: &str, other: &str) -> bool {
+    let within = |inner: &str, outer: &str| {
+        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    within(one, other) || within(other, one)
+}
+
+/// A section on its way to being clean.
+struct Reading<'a> {
+    document: &'a Document,
+    name: &'a str,
+    written: Table,
+    cut: BTreeSet<Place>,
+    /// How many readings of an overriding variable were tried, by its place in the document's list.
+    tried: BTreeMap<usize, usize>,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Reading<'a> {
+    fn of(document: &'a Document, name: &'a str) -> Self {
+        let written = document.root.get(name).and_then(Value::as_table).cloned().unwrap_or_default();
+        Self { document, name, written, cut: BTreeSet::new(), tried: BTreeMap::new(), faults: Vec::new() }
+    }
+
+    fn value<T: DeserializeOwned + Default>(&mut self) -> T {
+        // Each round cuts a place, or takes the next reading of a variable: both are finite, and bounded here.
+        for _ in 0..MAX_FAULTS * 3 {
+            let clean = without(&Value::Table(self.written.clone()), &mut Vec::new(), &self.cut);
+            let error = match serde_path_to_error::deserialize::<_, T>(clean.unwrap_or(Value::Table(Table::new()))) {
+                Ok(value) => return value,
+                Err(error) => error,
+            };
+            let place = self.place(error.path().iter());
+            let problem = error.inner().message().trim().to_owned();
+            if self.faults.len() == MAX_FAULTS || !self.note(&place, problem) {
+                break;
+            }
+        }
+        T::default()
+    }
+
+    /// Takes in a fault at `place`; says whether it is worth deserialising again.
+    fn note(&mut self, place: &Place, problem: String) -> bool {
+        if self.next_reading(place) {
+            return true;
+        }
+        let missing = problem.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+        let (at, problem) = match missing {
+            Some(field) => {
+                let at: Place = place.iter().cloned().chain([Step::Key(field.to_owned())]).collect();
+                (at, "required, but missing".to_owned())
+            }
+            None => (place.clone(), plain(&problem)),
+        };
+        // A field that is missing because it was cut out has been told of.
+        if !self.cut.contains(&at) {
+            let key = self.key(&at);
+            self.faults.push(Fault { source: self.document.source_of(&key), key, problem });
+        }
+        // A fault of the section itself leaves nothing to cut; its default stands for it.
+        !place.is_empty() && self.cut.insert(place.clone())
+    }
+
+    /// Takes the next meaning of the variable that set `place`, if a variable did and has one left.
+    fn next_reading(&mut self, place: &Place) -> bool {
+        let keys: Vec<&String> = place.iter().map_while(|step| match step {
+            Step::Key(key) => Some(key),
+            Step::Index(_) => None,
+        }).collect();
+        let by = self.document.overrides.iter().enumerate().find(|(_, by)| {
+            by.path.first().is_some_and(|section| section == self.name)
+                && by.path.iter().skip(1).zip(&keys).all(|(wanted, key)| wanted == *key)
+                && keys.len() + 1 >= by.path.len()
+        });
+        let Some((index, by)) = by else { return false };
+        let tried = self.tried.entry(index).or_insert(0);
+        *tried += 1;
+        let Some(reading) = by.readings.get(*tried) else { return false };
+        put(&mut self.written, &by.path[1..], reading.clone());
+        true
+    }
+
+    /// The place, in the section as written, that `path` means in the section without what was cut.
+    fn place<'s>(&self, path: impl Iterator<Item = &'s Segment>) -> Place {
+        let mut place = Place::new();
+        for segment in path {
+            match segment {
+                Segment::Map { key } => place.push(Step::Key(key.clone())),
+                Segment::Seq { index } => {
+                    let written = self.index_as_written(&mut place, *index);
+                    place.push(Step::Index(written));
+                }
+                // A variant of an enum is not a step into the file; an unknown step ends what can be told.
+                Segment::Enum { .. } => {}
+                Segment::Unknown => break,
+            }
+        }
+        place
+    }
+
+    fn index_as_written(&self, list: &mut Place, index: usize) -> usize {
+        let mut left = index;
+        for written in 0..=index + self.cut.len() {
+            list.push(Step::Index(written));
+            let is_cut = self.cut.contains(list);
+            list.pop();
+            match (is_cut, left) {
+                (true, _) => {}
+                (false, 0) => return written,
+                (false, _) => left -= 1,
+            }
+        }
+        index
+    }
+
+    fn key(&self, place: &Place) -> String {
+        let mut key = self.name.to_owned();
+        for step in place {
+            match step {
+                Step::Key(name) => {
+                    key.push('.');
+                    key.push_str(name);
+                }
+                Step::Index(index) => key.push_str(&format!("[{index}]")),
+            }
+        }
+        key
+    }
+}
+
+/// `value` without the places in `cut`; none when it is such a place itself.
+fn without(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Option<Value> {
+    if cut.contains(place) {
+        return None;
+    }
+    let mut inside = |step: Step, value: &Value| {
+        place.push(step);
+        let kept = without(value, place, cut);
+        place.pop();
+        kept
+    };
+    Some(match value {
+        Value::Table(table) => {
+            let entries = table.iter();
+            Value::Table(entries.filter_map(|(k, v)| Some((k.clone(), inside(Step::Key(k.clone()), v)?))).collect())
+        }
+        Value::Array(list) => {
+            let elements = list.iter().enumerate();
+            Value::Array(elements.filter_map(|(index, v)| inside(Step::Index(index), v)).collect())
+        }
+        Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) => {
+            value.clone()
+        }
+    })
+}
+
+/// A deserialiser's message in an operator's words.
+fn plain(problem: &str) -> String {
+    match problem.split_once("expected struct ") {
+        Some((found, _)) => format!("{found}expected a table"),
+        None => problem.replace("expected string only", "expected a string"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

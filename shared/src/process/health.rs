@@ -1,0 +1,129 @@
+//! `/livez`, `/readyz` and `/metrics`.
+//!
+//! Alive means that the process answers at all. Ready means that every part of it that reported is well; a process that
+//! is asked to stop is not ready, so that nothing new is sent to it while it drains.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use axum::{Router, serve};
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde::Serialize;
+use tokio::net::TcpListener;
+
+use super::lifecycle::Shutdown;
+
+/// What the parts of a process say of themselves. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Health {
+    parts: Arc<Mutex<BTreeMap<String, Part>>>,
+}
+
+/// One part's own word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// Whether it can do its work.
+    pub ok: bool,
+    /// In what state it is, or what is wrong.
+    pub detail: String,
+}
+
+/// What `/readyz` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Readiness {
+    /// Whether every part is well.
+    pub ready: bool,
+    /// The parts by name.
+    pub parts: BTreeMap<String, Part>,
+}
+
+impl Health {
+    /// Says how `part` is; a change of its state is logged.
+    pub fn set(&self, part: &str, ok: bool, detail: impl Into<String>) {
+        let now = Part { ok, detail: detail.into() };
+        let mut parts = self.lock();
+        let before = parts.get(part).map(|part| part.ok);
+        if before != Some(ok) {
+            tracing::info!(part, ok, detail = now.detail, "health changed");
+        }
+        match parts.get_mut(part) {
+            Some(known) => *known = now,
+            None => drop(parts.insert(part.to_owned(), now)),
+        }
+    }
+
+    /// How all parts are.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        let parts = self.lock().clone();
+        Readiness { ready: parts.values().all(|part| part.ok), parts }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Part>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves the three pages on `listen` until `ended`; gives the address once it listens.
+pub(crate) async fn start(
+    listen: SocketAddr,
+    health: Health,
+    metrics: PrometheusHandle,
+    ended: Shutdown,
+) -> std::io::Result<SocketAddr> {
+    let listener = TcpListener::bind(listen).await?;
+    let address = listener.local_addr()?;
+    let pages = pages(health, metrics);
+    tokio::spawn(async move {
+        tokio::select! {
+            served = serve(listener, pages) => if let Err(error) = served {
+                tracing::error!(%error, "health pages ended");
+            },
+            () = ended.requested() => {}
+        }
+    });
+    Ok(address)
+}
+
+fn pages(health: Health, metrics: PrometheusHandle) -> Router {
+    Router::new()
+        .route("/livez", get(async || "alive\n"))
+        .route("/readyz", get(ready).with_state(health))
+        .route("/metrics", get(render).with_state(metrics))
+}
+
+async fn ready(State(health): State<Health>) -> Response {
+    let readiness = health.readiness();
+    let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(readiness)).into_response()
+}
+
+async fn render(State(metrics): State<PrometheusHandle>) -> Response {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.render()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(parts: &[(&str, bool)], ready: bool) {
+        let health = Health::default();
+        for (part, ok) in parts {
+            health.set(part, *ok, "as it is");
+        }
+        assert_eq!(health.readiness().ready, ready, "{parts:?}");
+    }
+
+    #[test]
+    fn ready_means_that_every_part_is_well() {
+        check(&[("nats", true), ("spool", true)], true);
+        check(&[("nats", true), ("spool", false)], false);
+        check(&[("nats", false), ("nats", true)], true);
+    }
+}

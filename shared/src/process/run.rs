@@ -1,0 +1,347 @@
+//! The one way to run a service, from the command line to the exit code.
+//!
+//! Order: configuration (all faults at once), telemetry, health pages, connection, topology, service. From then on the
+//! first SIGTERM or SIGINT asks everything to stop; the service has its drain time-out to finish; the traces are
+//! exported last. `/livez` answers from the health pages on, `/readyz` says what is still missing.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::task::JoinSet;
+
+use super::announce::Announcement;
+use super::config::{Arguments, Common, Document, Environment, Fault, Loaded};
+use super::health::{self, Health};
+use super::lifecycle::{Shutdown, StopSignals};
+use super::shell::{Service, Shell};
+use super::telemetry::Telemetry;
+use crate::bus::{Bus, ConnectBusError, EnsureTopologyError, NatsConfig};
+use crate::clock::{IdSource, SystemClock, SystemIds, pause};
+use crate::retry::{Failure, RetryError, Schedule, retry};
+use crate::wire::topology::topology;
+
+/// How often the state of the connection is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// How long between attempts to reach NATS while starting: soon, and without end.
+const CONNECT: Schedule = Schedule { initial_ms: 50, max_ms: 2_000, factor: 2.0, max_attempts: 0, jitter: 0.3 };
+
+/// How a process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// It was asked to stop and finished its work: 0.
+    Clean,
+    /// Something failed for good: 1.
+    Failed,
+    /// The command line or the configuration is wrong: 2.
+    Misconfigured,
+    /// It was asked to stop and did not finish within the drain time-out, or was asked twice: 3.
+    DrainTimeout,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        match exit {
+            Exit::Clean => Self::SUCCESS,
+            Exit::Failed => Self::from(1),
+            Exit::Misconfigured => Self::from(2),
+            Exit::DrainTimeout => Self::from(3),
+        }
+    }
+}
+
+/// A service's whole configuration, read and checked.
+#[derive(Debug)]
+pub struct Prepared<C> {
+    /// The service's own section.
+    pub config: C,
+    /// The shared sections.
+    pub common: Common,
+    /// This replica's id.
+    pub instance: String,
+    /// Where running processes announce themselves.
+    pub run_dir: Option<PathBuf>,
+    /// What to log instead of the configured level.
+    pub log: Option<String>,
+}
+
+/// Runs service `S` as this process: all of `main`.
+pub fn run<S: Service>() -> ExitCode {
+    let environment = Environment::of_process();
+    let arguments = match Arguments::of_process() {
+        Ok(arguments) => arguments,
+        Err(error) => return refuse::<S>(&[error.to_string()]),
+    };
+    if arguments.help || arguments.version {
+        println!("{} {}\n\n  --config PATH   read this file instead of ./nexus.toml\n  --check         check the configuration and end",
+            S::NAME, env!("CARGO_PKG_VERSION"));
+        return Exit::Clean.into();
+    }
+    let document = Document::read(&arguments, &environment);
+    let prepared = match prepare::<S>(&document, &environment) {
+        Ok(prepared) => prepared,
+        Err(faults) => return refuse::<S>(&faults.iter().map(Fault::to_string).collect::<Vec<_>>()),
+    };
+    if arguments.check {
+        println!("{}: the configuration is sound", document.source());
+        return Exit::Clean.into();
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return refuse::<S>(&[format!("cannot start a runtime: {error}")]),
+    };
+    let exit = runtime.block_on(async {
+        let mut signals = match StopSignals::listen() {
+            Ok(signals) => signals,
+            Err(error) => {
+                eprintln!("{}: cannot listen for signals: {error}", S::NAME);
+                return Exit::Failed;
+            }
+        };
+        let stop = async move || {
+            let signal = signals.next().await;
+            tracing::info!(signal, "asked to stop");
+        };
+        run_until::<S>(prepared, stop).await
+    });
+    // What still blocks a thread after the drain must not keep the process.
+    runtime.shutdown_background();
+    exit.into()
+}
+
+/// Checks the section of `S` alone, for the command line: its values with secrets as references, and its faults.
+#[must_use]
+pub fn inspect<S: Service>(document: &Document) -> (toml::Value, Vec<Fault>) {
+    let loaded: Loaded<S::Config> = document.section(S::SECTION, S::check);
+    (loaded.shown(), loaded.faults)
+}
+
+/// Everything that `S` needs before it starts, or every fault there is.
+pub fn prepare<S: Service>(
+    document: &Document,
+    environment: &Environment,
+) -> Result<Prepared<S::Config>, Vec<Fault>> {
+    let (common, common_faults) = Common::load(document);
+    let own: Loaded<S::Config> = document.section(S::SECTION, S::check);
+    let mut faults = [document.faults().to_vec(), common_faults, own.faults].concat();
+    let instance = environment.instance().map_or_else(|| new_instance(environment.host()), str::to_owned);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if instance.len() > 64 || !instance.bytes().all(plain) {
+        let problem = "expected at most 64 letters, digits, `-` and `_`".to_owned();
+        faults.push(Fault { source: "NEXUS_INSTANCE".to_owned(), key: String::new(), problem });
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let (run_dir, log) = (environment.run_dir(), environment.log().map(str::to_owned));
+    Ok(Prepared { config: own.value, common, instance, run_dir, log })
+}
+
+/// Host, process id and a few random characters: unique without asking anybody.
+fn new_instance(host: Option<&str>) -> String {
+    let short: String = host.unwrap_or("local").chars().filter(char::is_ascii_alphanumeric).take(24).collect();
+    let ulid = SystemIds.ulid().to_string().to_ascii_lowercase();
+    format!("{short}-{}-{}", std::process::id(), &ulid[ulid.len() - 6..])
+}
+
+fn refuse<S: Service>(faults: &[String]) -> ExitCode {
+    for fault in faults {
+        eprintln!("{}: {fault}", S::NAME);
+    }
+    Exit::Misconfigured.into()
+}
+
+/// Runs `S` until `stop` returns for the first time and the work is finished, or for the second time.
+pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut stop: impl AsyncFnMut()) -> Exit {
+    let Prepared { config, common, instance, run_dir, log } = prepared;
+    let telemetry = match Telemetry::start(&common.telemetry, S::NAME, &instance, log.as_deref()) {
+        Ok(telemetry) => telemetry,
+        Err(error) => {
+            eprintln!("{}: {:#}", S::NAME, anyhow::Error::from(error));
+            return Exit::Failed;
+        }
+    };
+    let announcement = Announcement::new(run_dir.as_deref(), S::NAME, &instance);
+    let drain = Duration::from_millis(common.telemetry.drain_timeout_ms);
+    let (shutdown, ended) = (Shutdown::default(), Shutdown::default());
+    let start = Start { config, common, instance, run_dir, announcement, shutdown: shutdown.clone(), ended };
+    let (announcement, ended) = (start.announcement.clone(), start.ended.clone());
+    let mut work = Box::pin(work::<S>(start, telemetry.metrics()));
+    let exit = tokio::select! {
+        done = &mut work => outcome(done),
+        () = stop() => {
+            shutdown.trigger();
+            tokio::select! {
+                done = &mut work => outcome(done),
+                () = pause(drain) => overdue("drain time-out exceeded"),
+                () = stop() => overdue("asked to stop twice"),
+            }
+        }
+    };
+    drop(work);
+    announcement.withdraw();
+    tracing::info!(?exit, "ended");
+    ended.trigger();
+    telemetry.stop().await;
+    exit
+}
+
+fn overdue(why: &'static str) -> Exit {
+    tracing::error!(why, "work in flight was abandoned; it is redelivered");
+    Exit::DrainTimeout
+}
+
+fn outcome(done: anyhow::Result<()>) -> Exit {
+    match done {
+        Ok(()) => Exit::Clean,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "service failed");
+            Exit::Failed
+        }
+    }
+}
+
+/// What the work of a process begins with.
+struct Start<C> {
+    config: C,
+    common: Common,
+    instance: String,
+    run_dir: Option<PathBuf>,
+    announcement: Announcement,
+    shutdown: Shutdown,
+    ended: Shutdown,
+}
+
+async fn work<S: Service>(
+    start: Start<S::Config>,
+    metrics: metrics_exporter_prometheus::PrometheusHandle,
+) -> anyhow::Result<()> {
+    let Start { config, common, instance, run_dir, announcement, shutdown, ended } = start;
+    let health = Health::default();
+    health.set("nats", false, "connecting");
+    health.set("topology", false, "not looked at");
+    let listen = common.telemetry.listen;
+    let address = health::start(listen, health.clone(), metrics, ended.clone())
+        .await
+        .with_context(|| format!("telemetry.listen: cannot listen on {listen}"))?;
+    tracing::info!(service = S::NAME, instance, %address, version = env!("CARGO_PKG_VERSION"), "starting");
+    announcement.add("http", address);
+    let Some(bus) = connect(&common.nats, &format!("{}.{instance}", S::NAME), &health, &shutdown).await? else {
+        return Ok(());
+    };
+    tokio::spawn(watch_connection(bus.clone(), common.nats.clone(), health.clone(), shutdown.clone(), ended));
+    if !agree_on_topology(&bus, &common.nats, &health, &shutdown).await? {
+        return Ok(());
+    }
+    let shell = Shell {
+        config,
+        common,
+        bus,
+        instance,
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SystemIds),
+        shutdown,
+        health,
+        run_dir,
+        announcement,
+    };
+    // On the pool rather than on the thread that waits for signals; a panic in it is an error here.
+    let mut serving = JoinSet::new();
+    serving.spawn(S::serve(shell));
+    match serving.join_next().await {
+        Some(ended) => ended.context("service panicked")?,
+        None => Ok(()),
+    }
+}
+
+/// Connects, however long it takes; none when asked to stop first. A wrong address is an error at once.
+async fn connect(
+    nats: &NatsConfig,
+    name: &str,
+    health: &Health,
+    shutdown: &Shutdown,
+) -> Result<Option<Bus>, ConnectBusError> {
+    let attempt = |_| async {
+        Bus::connect(nats, name).await.map_err(|error| {
+            health.set("nats", false, error.to_string());
+            match error {
+                ConnectBusError::Unreachable { .. } => Failure::transient(error),
+                ConnectBusError::Address(_) | ConnectBusError::Credentials { .. } => Failure::permanent(error),
+            }
+        })
+    };
+    settled(retry(&CONNECT, shutdown, attempt).await)
+}
+
+/// Makes or checks streams, consumers and buckets; false when asked to stop first. Another topology is an error.
+async fn agree_on_topology(
+    bus: &Bus,
+    nats: &NatsConfig,
+    health: &Health,
+    shutdown: &Shutdown,
+) -> Result<bool, EnsureTopologyError> {
+    let wanted = topology(nats.replicas);
+    let attempt = |_| async {
+        agree_once(bus, &wanted, nats.ensure).await.map_err(|error| {
+            health.set("topology", false, error.to_string());
+            match error {
+                EnsureTopologyError::Incompatible { .. } | EnsureTopologyError::Durability(_) => {
+                    Failure::permanent(error)
+                }
+                // The server may still be looking for its leader, or another replica be making the same.
+                EnsureTopologyError::Create { .. } | EnsureTopologyError::Lookup { .. } => {
+                    tracing::warn!(%error, "topology is not there yet");
+                    Failure::transient(error)
+                }
+            }
+        })
+    };
+    let agreed = settled(retry(&CONNECT, shutdown, attempt).await)?.is_some();
+    if agreed {
+        health.set("topology", true, format!("as version {} wants it", env!("CARGO_PKG_VERSION")));
+    }
+    Ok(agreed)
+}
+
+async fn agree_once(bus: &Bus, wanted: &crate::wire::topology::Topology, make: bool) -> Result<(), EnsureTopologyError> {
+    if make {
+        return bus.ensure(wanted, false).await.map(drop);
+    }
+    let drift = bus.drift(wanted).await?;
+    match drift.first() {
+        None => Ok(()),
+        Some(first) => Err(EnsureTopologyError::Incompatible { count: drift.len(), first: first.to_string() }),
+    }
+}
+
+/// The value, nothing when stopped, or the last error itself.
+fn settled<T, E: std::error::Error>(outcome: Result<T, RetryError<E>>) -> Result<Option<T>, E> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(RetryError::Stopped) => Ok(None),
+        Err(RetryError::Refused { source, .. } | RetryError::Exhausted { source, .. }) => Err(source),
+    }
+}
+
+/// Keeps the parts `nats` and `shutdown` of the health up to date.
+async fn watch_connection(bus: Bus, nats: NatsConfig, health: Health, shutdown: Shutdown, ended: Shutdown) {
+    let promise = format!("connected, durability {:?}, replicas {}", nats.durability, nats.replicas).to_lowercase();
+    while !ended.is_requested() {
+        if bus.is_connected() {
+            health.set("nats", true, promise.as_str());
+        } else {
+            health.set("nats", false, "disconnected");
+        }
+        tokio::select! {
+            () = pause(LOOK_EVERY) => {}
+            () = shutdown.requested(), if !shutdown.is_requested() => health.set("shutdown", false, "draining"),
+            () = ended.requested() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

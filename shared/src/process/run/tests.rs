@@ -1,0 +1,184 @@
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use super::*;
+use crate::clock::Clock;
+use crate::testing::nats::NatsServer;
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ProbeConfig {
+    behaviour: String,
+}
+
+/// A service that drains at once, never, fails or panics, as its configuration says.
+struct Probe;
+
+impl Service for Probe {
+    const NAME: &'static str = "probe-svc";
+    const SECTION: &'static str = "scheduler";
+    type Config = ProbeConfig;
+
+    fn check(config: &ProbeConfig) -> Vec<String> {
+        let known = ["", "hang", "fail", "panic"].contains(&config.behaviour.as_str());
+        if known { Vec::new() } else { vec!["behaviour: expected hang, fail or panic".to_owned()] }
+    }
+
+    async fn serve(shell: Shell<ProbeConfig>) -> anyhow::Result<()> {
+        assert_ne!(shell.config.behaviour, "panic", "as configured");
+        anyhow::ensure!(shell.config.behaviour != "fail", "as configured");
+        shell.announce("gateway", ([127, 0, 0, 1], 9).into());
+        shell.shutdown.requested().await;
+        if shell.config.behaviour == "hang" {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+}
+
+struct Running {
+    directory: tempfile::TempDir,
+    stop: Arc<Notify>,
+    exit: tokio::task::JoinHandle<Exit>,
+}
+
+/// Starts a probe as a process of its own would be started, with everything but the signals.
+fn start(url: &str, behaviour: &str) -> Running {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let text = format!(
+        "[nats]\nservers = ['{url}']\n[telemetry]\ndrain_timeout_ms = 300\n[scheduler]\nbehaviour = '{behaviour}'\n"
+    );
+    let variables = [("NEXUS_RUN_DIR", directory.path().to_str().expect("UTF-8")), ("NEXUS_INSTANCE", "p1")];
+    let environment: Environment = variables.into_iter().collect();
+    let document = Document::parse(Path::new("nexus.toml"), &text, &environment);
+    let prepared = prepare::<Probe>(&document, &environment).expect("a sound configuration");
+    let stop = Arc::new(Notify::new());
+    let asked = Arc::clone(&stop);
+    let local = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(run_until::<Probe>(prepared, async || asked.notified().await))
+    };
+    Running { directory, stop, exit: tokio::task::spawn_blocking(local) }
+}
+
+impl Running {
+    fn announced(&self) -> Option<Value> {
+        let path = self.directory.path().join("probe-svc-p1.json");
+        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+    }
+
+    async fn page(&self, path: &str) -> Option<String> {
+        let address = self.announced()?.get("http")?.as_str()?.to_owned();
+        let mut stream = TcpStream::connect(address).await.ok()?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok()?;
+        Some(answer)
+    }
+
+    async fn shows(&self, path: &str, status: &str, text: &str) {
+        let begun = SystemClock.monotonic();
+        loop {
+            let page = self.page(path).await.unwrap_or_default();
+            if page.starts_with(&format!("HTTP/1.0 {status}")) && page.contains(text) {
+                return;
+            }
+            let waited = SystemClock.monotonic().duration_since(begun);
+            assert!(waited < Duration::from_secs(20), "{path} shows {page}, not {status} with {text}");
+            pause(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn ends(self) -> Exit {
+        tokio::time::timeout(Duration::from_secs(20), self.exit).await.expect("it ends").expect("it does not panic")
+    }
+}
+
+#[tokio::test]
+async fn a_service_is_served_and_stopped_in_order() {
+    let server = NatsServer::start().await;
+    let running = start(&server.url(), "");
+    running.shows("/readyz", "200", "\"ready\":true").await;
+    running.shows("/livez", "200", "alive").await;
+    running.shows("/metrics", "200", "nexus_build_info").await;
+    let announced = running.announced().expect("announced");
+    assert_eq!((announced["gateway"].as_str(), announced["instance"].as_str()), (Some("127.0.0.1:9"), Some("p1")));
+    running.stop.notify_one();
+    let directory = running.directory.path().to_path_buf();
+    assert_eq!(running.ends().await, Exit::Clean);
+    assert!(!directory.join("probe-svc-p1.json").exists());
+}
+
+#[tokio::test]
+async fn it_waits_for_nats_alive_but_not_ready_and_can_be_stopped_meanwhile() {
+    let mut server = NatsServer::start().await;
+    server.kill9();
+    let (waiting, stopped) = (start(&server.url(), ""), start(&server.url(), ""));
+    for running in [&waiting, &stopped] {
+        running.shows("/livez", "200", "alive").await;
+        running.shows("/readyz", "503", "no NATS server answers").await;
+    }
+    stopped.stop.notify_one();
+    assert_eq!(stopped.ends().await, Exit::Clean);
+    server.restart().await;
+    waiting.shows("/readyz", "200", "connected, durability process").await;
+    server.kill9();
+    waiting.shows("/readyz", "503", "disconnected").await;
+    waiting.stop.notify_one();
+    assert_eq!(waiting.ends().await, Exit::Clean);
+}
+
+#[tokio::test]
+async fn work_that_does_not_end_is_abandoned() {
+    let server = NatsServer::start().await;
+    let running = start(&server.url(), "hang");
+    running.shows("/readyz", "200", "\"ready\":true").await;
+    running.stop.notify_one();
+    running.shows("/readyz", "503", "draining").await;
+    assert_eq!(running.ends().await, Exit::DrainTimeout);
+}
+
+#[tokio::test]
+async fn a_failure_and_a_panic_end_the_process() {
+    let server = NatsServer::start().await;
+    for behaviour in ["fail", "panic"] {
+        assert_eq!(start(&server.url(), behaviour).ends().await, Exit::Failed, "{behaviour}");
+    }
+}
+
+#[test]
+fn all_faults_of_all_its_sections_are_told() {
+    let text = "[nats]\nreplicas = 2\n[scheduler]\nbehaviour = 'x'\n[hooks]\nnot = 'ours'\n[other]\n";
+    let environment: Environment = [("NEXUS_INSTANCE", "a b")].into_iter().collect();
+    let document = Document::parse(Path::new("nexus.toml"), text, &environment);
+    let faults = prepare::<Probe>(&document, &environment).expect_err("four faults");
+    let keys: Vec<_> = faults.iter().map(|fault| (fault.source.as_str(), fault.key.as_str())).collect();
+    let file = "nexus.toml";
+    assert_eq!(
+        keys,
+        [(file, "other"), (file, "nats.replicas"), (file, "scheduler.behaviour"), ("NEXUS_INSTANCE", "")]
+    );
+}
+
+#[test]
+fn minted_instances_differ_and_fit_a_file_name() {
+    let (one, other) = (new_instance(Some("host.example")), new_instance(None));
+    assert_ne!(one, other);
+    assert!(one.starts_with("hostexample-"), "{one}");
+}
+
+#[tokio::test]
+async fn a_second_request_to_stop_does_not_wait_for_the_drain() {
+    let server = NatsServer::start().await;
+    let running = start(&server.url(), "hang");
+    running.shows("/readyz", "200", "\"ready\":true").await;
+    running.stop.notify_one();
+    running.shows("/readyz", "503", "draining").await;
+    running.stop.notify_one();
+    assert_eq!(running.ends().await, Exit::DrainTimeout);
+}

@@ -1,0 +1,75 @@
+//! What a service is, and what it is given to run.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::announce::Announcement;
+use super::config::Common;
+use super::health::Health;
+use super::lifecycle::Shutdown;
+use crate::bus::Bus;
+use crate::clock::{SharedClock, SharedIds};
+
+/// One of the five services.
+pub trait Service: 'static {
+    /// Its name in logs, traces, files and the bus: `hook-svc`.
+    const NAME: &'static str;
+
+    /// Its section of the configuration: `hooks`.
+    const SECTION: &'static str;
+
+    /// Its configuration; `#[serde(default, deny_unknown_fields)]`.
+    type Config: DeserializeOwned + Serialize + Default + Send + 'static;
+
+    /// Faults of meaning in a configuration that can be read, each `key: what is expected`.
+    #[must_use]
+    fn check(_config: &Self::Config) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Does the work. Returns when [`Shell::shutdown`] was requested and everything in flight is finished.
+    fn serve(shell: Shell<Self::Config>) -> impl Future<Output = anyhow::Result<()>> + Send;
+}
+
+/// Everything that a service gets from its process.
+pub struct Shell<C> {
+    /// The service's own section.
+    pub config: C,
+    /// The shared sections.
+    pub common: Common,
+    /// The bus; its topology is there.
+    pub bus: Bus,
+    /// This replica's id, unique among all processes.
+    pub instance: String,
+    /// The clock.
+    pub clock: SharedClock,
+    /// Where new ids come from.
+    pub ids: SharedIds,
+    /// The request to stop.
+    pub shutdown: Shutdown,
+    /// Where the service says how its parts are.
+    pub health: Health,
+    /// Where running processes of this machine announce themselves, if anywhere.
+    pub run_dir: Option<PathBuf>,
+    pub(super) announcement: Announcement,
+}
+
+impl<C: std::fmt::Debug> std::fmt::Debug for Shell<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shell = f.debug_struct("Shell");
+        shell.field("instance", &self.instance).field("config", &self.config).field("common", &self.common);
+        shell.finish_non_exhaustive()
+    }
+}
+
+impl<C> Shell<C> {
+    /// Tells other processes of this machine, by `{run_dir}/{service}-{instance}.json`, that `what` listens at `address`.
+    pub fn announce(&self, what: &str, address: SocketAddr) {
+        tracing::info!(what, %address, "listening");
+        self.announcement.add(what, address);
+    }
+}
