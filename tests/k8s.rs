@@ -119,6 +119,32 @@ fn every_service_keeps_replicas_and_drains() {
 }
 
 #[test]
+fn every_service_accepts_the_configuration() {
+    let settings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../k8s/base/nexus.toml");
+    let deps = std::env::current_exe().expect("a test has a path");
+    let binaries = deps.parent().and_then(Path::parent).expect("target/<profile>/deps");
+    for service in SERVICES {
+        let binary = binaries.join(service);
+        let output = Command::new(&binary)
+            .arg("--config")
+            .arg(&settings)
+            .arg("--check")
+            .output();
+        let output = output.unwrap_or_else(|error| {
+            panic!(
+                "{}: {error}: `cargo build --workspace --bins` comes first",
+                binary.display()
+            )
+        });
+        assert!(
+            output.status.success(),
+            "{service}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
+#[test]
 fn traffic_is_denied_unless_named() {
     let Some(objects) = render() else { return };
     let policies = of_kind(&objects, "NetworkPolicy");
