@@ -1,0 +1,152 @@
+// The page's half of the conversation. A message stays in `waiting` (and in localStorage) until the server says that
+// it is stored, and is sent again on every reconnect with the same id: the server makes one event of it.
+
+const FIRST_RETRY_MS = 300;
+const MAX_RETRY_MS = 10_000;
+const MAX_WAITING = 200;
+
+const log = document.querySelector("#log");
+const form = document.querySelector("#form");
+const input = document.querySelector("#message");
+const status = document.querySelector("#status");
+const problem = document.querySelector("#problem");
+const empty = document.querySelector("#empty");
+
+const visitor = remembered("nexus.visitor", newId);
+const waiting = new Map(JSON.parse(remembered("nexus.waiting", () => "[]")));
+const shown = new Map();
+let account = "default";
+let socket = null;
+let retry = FIRST_RETRY_MS;
+
+function newId() {
+  // `randomUUID` exists on secure origins only; the page is also served over plain HTTP.
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function remembered(key, make) {
+  try {
+    const known = localStorage.getItem(key);
+    if (known) return known;
+    const made = make();
+    localStorage.setItem(key, made);
+    return made;
+  } catch {
+    return make();
+  }
+}
+
+function remember() {
+  try {
+    localStorage.setItem("nexus.waiting", JSON.stringify([...waiting]));
+  } catch {
+    // Without storage a reload forgets what was not stored; the open page still sends it.
+  }
+}
+
+const eventId = (id) => `webchat:${account}/${visitor}/${id}`;
+
+function show({ id, from, text, at }) {
+  const known = shown.get(id);
+  if (known) return known;
+  const line = document.createElement("li");
+  line.dataset.id = id;
+  line.className = from === "visitor" ? "sent" : "received";
+  line.append(text);
+  const time = document.createElement("time");
+  const when = new Date(at || Date.now());
+  time.dateTime = when.toISOString();
+  time.textContent = when.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  line.append(time);
+  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+  log.append(line);
+  shown.set(id, line);
+  empty.hidden = true;
+  if (atEnd || from === "visitor") log.scrollTop = log.scrollHeight;
+  return line;
+}
+
+function showWaiting(id, { text, at }) {
+  show({ id: eventId(id), from: "visitor", text, at }).classList.add("waiting");
+}
+
+function transmit(id, { text }) {
+  if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ type: "message", id, text }));
+}
+
+function settle(id, failed) {
+  waiting.delete(id);
+  remember();
+  const line = shown.get(eventId(id));
+  line?.classList.remove("waiting");
+  line?.classList.toggle("failed", failed);
+}
+
+function complain(text) {
+  problem.textContent = text;
+  problem.hidden = !text;
+}
+
+const hear = {
+  ready(word) {
+    account = word.account;
+    retry = FIRST_RETRY_MS;
+    setStatus("open", "connected");
+  },
+  history(word) {
+    word.items.forEach(show);
+    for (const [id, message] of waiting) {
+      showWaiting(id, message);
+      transmit(id, message);
+    }
+  },
+  stored(word) {
+    settle(word.id, false);
+    complain("");
+  },
+  part: show,
+  error(word) {
+    const passing = ["spool_full", "spool_failed", "busy", "overloaded", "not_stored"].includes(word.error.code);
+    complain(word.error.message);
+    if (!word.id) return;
+    if (passing) setTimeout(() => waiting.has(word.id) && transmit(word.id, waiting.get(word.id)), 2_000);
+    else settle(word.id, true);
+  },
+};
+
+function setStatus(state, text) {
+  status.dataset.state = state;
+  status.textContent = text;
+}
+
+function connect() {
+  const scheme = location.protocol === "https:" ? "wss" : "ws";
+  socket = new WebSocket(`${scheme}://${location.host}/webchat/ws?peer=${encodeURIComponent(visitor)}`);
+  socket.onmessage = ({ data }) => {
+    const word = JSON.parse(data);
+    hear[word.type]?.(word);
+  };
+  socket.onclose = () => {
+    setStatus("closed", "reconnecting…");
+    setTimeout(connect, retry * (0.5 + Math.random() / 2));
+    retry = Math.min(retry * 2, MAX_RETRY_MS);
+  };
+}
+
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = input.value.trim();
+  if (!text) return;
+  if (waiting.size >= MAX_WAITING) return complain("The server has not answered for a while; try again later.");
+  const id = newId();
+  const message = { text, at: Date.now() };
+  waiting.set(id, message);
+  remember();
+  showWaiting(id, message);
+  transmit(id, message);
+  input.value = "";
+  input.focus();
+});
+
+connect();

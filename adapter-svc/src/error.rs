@@ -1,0 +1,208 @@
+//! What a caller is told when its input is not taken: `{"error": {"code", "message", "where"}}` and a status.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use shared::bus::PublishError;
+use shared::model::event::EventId;
+
+use crate::normalize::RefuseEventError;
+use crate::source::events::ReadEventsError;
+use crate::source::webhook::payload::ReadPayloadError;
+use crate::source::webhook::signature::SignatureError;
+
+/// When a caller that was refused for want of room should come again, in seconds.
+const RETRY_AFTER_S: &str = "1";
+
+/// Why events were not accepted. None of them is lost by us: the caller still has it.
+#[derive(Debug, thiserror::Error)]
+pub enum AcceptEventsError {
+    /// The spool holds as much as it may.
+    #[error("the spool is full: it holds {held} bytes of at most {max}")]
+    SpoolFull {
+        /// Bytes it holds.
+        held: u64,
+        /// `adapter.spool_max_bytes`.
+        max: u64,
+    },
+    /// The spool's disk failed; it is opened again.
+    #[error("the spool cannot be written: {0}")]
+    SpoolFailed(String),
+    /// Everything is in use, or being shut down.
+    #[error("too much is being worked on")]
+    Busy,
+    /// An event is larger than a message may be.
+    #[error("event {id}: {size} bytes encoded, at most {max} are taken")]
+    TooLarge {
+        /// Its id.
+        id: EventId,
+        /// Its size, bytes.
+        size: usize,
+        /// What the server takes.
+        max: usize,
+    },
+    /// An event breaks a bound between its fields.
+    #[error("event {id}: {detail}")]
+    Invalid {
+        /// Its id.
+        id: EventId,
+        /// The field and what is wrong with it.
+        detail: String,
+    },
+    /// JetStream refused it.
+    #[error("event {id} was not stored")]
+    NotStored {
+        /// Its id.
+        id: EventId,
+        /// Why.
+        #[source]
+        source: PublishError,
+    },
+}
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// No such source.
+    #[error("no webhook source `{0}` is configured")]
+    UnknownSource(String),
+    /// No such page.
+    #[error("nothing is served here")]
+    UnknownPath,
+    /// The source does not vouch for the request.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+    /// No bearer token, or an unknown one.
+    #[error("a bearer token that is configured in adapter.http.tokens is expected")]
+    Unauthorized,
+    /// Another site's page tries to speak.
+    #[error("a page of origin `{0}` may not connect here")]
+    ForeignOrigin(String),
+    /// Larger than is read.
+    #[error("the body is larger than {max} bytes")]
+    TooLarge {
+        /// Bytes that are read.
+        max: usize,
+    },
+    /// It broke off.
+    #[error("the body broke off: {0}")]
+    BrokenBody(String),
+    /// It took too long.
+    #[error("the request took longer than {0} ms")]
+    Timeout(u64),
+    /// Too many at once.
+    #[error("too many requests at once")]
+    Overloaded,
+    /// A webhook's body cannot be read.
+    #[error(transparent)]
+    Payload(#[from] ReadPayloadError),
+    /// Events cannot be read.
+    #[error(transparent)]
+    Events(#[from] ReadEventsError),
+    /// Something else in the request is not as it must be.
+    #[error("{detail}")]
+    Malformed {
+        /// What is expected.
+        detail: String,
+        /// Where.
+        place: &'static str,
+    },
+    /// What it becomes is no event.
+    #[error(transparent)]
+    Event(#[from] RefuseEventError),
+    /// It was read, and could not be taken.
+    #[error(transparent)]
+    Accept(#[from] AcceptEventsError),
+}
+
+impl Refusal {
+    /// The status and the code that programs match.
+    #[must_use]
+    pub const fn kind(&self) -> (StatusCode, &'static str) {
+        match self {
+            Self::UnknownSource(_) => (StatusCode::NOT_FOUND, "unknown_source"),
+            Self::UnknownPath => (StatusCode::NOT_FOUND, "unknown_path"),
+            Self::Signature(_) => (StatusCode::UNAUTHORIZED, "bad_signature"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized"),
+            Self::ForeignOrigin(_) => (StatusCode::FORBIDDEN, "foreign_origin"),
+            Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+            Self::BrokenBody(_) => (StatusCode::BAD_REQUEST, "broken_body"),
+            Self::Timeout(_) => (StatusCode::SERVICE_UNAVAILABLE, "timeout"),
+            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
+            Self::Events(ReadEventsError::ContentType(_)) => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type"),
+            Self::Events(ReadEventsError::TooMany(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "too_many"),
+            Self::Payload(_) | Self::Malformed { .. } => (StatusCode::BAD_REQUEST, "malformed"),
+            Self::Events(ReadEventsError::Malformed { .. }) => (StatusCode::BAD_REQUEST, "malformed"),
+            Self::Events(ReadEventsError::Event { .. }) | Self::Event(_) => (StatusCode::BAD_REQUEST, "invalid"),
+            Self::Accept(error) => accept_kind(error),
+        }
+    }
+
+    /// Where in the request it is; empty where it is nowhere in it.
+    #[must_use]
+    pub fn place(&self) -> &str {
+        match self {
+            Self::Events(error) => error.place(),
+            Self::Malformed { place, .. } => place,
+            Self::Signature(SignatureError::Missing { header } | SignatureError::Malformed { header, .. }) => header,
+            Self::Signature(_) | Self::ForeignOrigin(_) => "headers",
+            Self::Unauthorized => "authorization",
+            Self::UnknownSource(_) | Self::UnknownPath => "path",
+            Self::TooLarge { .. } | Self::BrokenBody(_) | Self::Payload(_) | Self::Event(_) => "body",
+            Self::Accept(AcceptEventsError::TooLarge { .. } | AcceptEventsError::Invalid { .. }) => "body",
+            Self::Accept(_) | Self::Timeout(_) | Self::Overloaded => "",
+        }
+    }
+
+    /// The `error` object of the answer.
+    #[must_use]
+    pub fn describe(&self) -> serde_json::Value {
+        json!({ "code": self.kind().1, "message": chain(self), "where": self.place() })
+    }
+}
+
+const fn accept_kind(error: &AcceptEventsError) -> (StatusCode, &'static str) {
+    match error {
+        AcceptEventsError::SpoolFull { .. } => (StatusCode::SERVICE_UNAVAILABLE, "spool_full"),
+        AcceptEventsError::SpoolFailed(_) => (StatusCode::SERVICE_UNAVAILABLE, "spool_failed"),
+        AcceptEventsError::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+        AcceptEventsError::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+        AcceptEventsError::Invalid { .. } => (StatusCode::BAD_REQUEST, "invalid"),
+        AcceptEventsError::NotStored { .. } => (StatusCode::SERVICE_UNAVAILABLE, "not_stored"),
+    }
+}
+
+/// `error` and its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let said = next.to_string();
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = next.source();
+    }
+    text
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, code) = self.kind();
+        let message = chain(&self);
+        tracing::info!(%status, code, message, place = self.place(), "request is refused");
+        metrics::counter!("nexus_adapter_refused_total", "code" => code).increment(1);
+        let mut response = (status, axum::Json(json!({ "error": self.describe() }))).into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

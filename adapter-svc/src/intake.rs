@@ -1,0 +1,75 @@
+//! The intake: what every source does with its events, by `adapter.accept`.
+
+use shared::bus::Bus;
+use shared::model::event::Event;
+use shared::wire::headers::Carrier;
+
+use crate::error::AcceptEventsError;
+use crate::outbox::Outbox;
+use crate::parcel::Parcel;
+use crate::publisher::Publisher;
+
+/// Where events go. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Intake {
+    bus: Bus,
+    way: Way,
+}
+
+/// `adapter.accept`.
+#[derive(Debug, Clone)]
+enum Way {
+    Spool(Outbox),
+    Stream(Publisher),
+}
+
+impl Intake {
+    /// Events are accepted once they are on this host's disk.
+    #[must_use]
+    pub const fn spool(bus: Bus, outbox: Outbox) -> Self {
+        Self {
+            bus,
+            way: Way::Spool(outbox),
+        }
+    }
+
+    /// Events are accepted once the stream has them.
+    #[must_use]
+    pub const fn stream(bus: Bus, publisher: Publisher) -> Self {
+        Self {
+            bus,
+            way: Way::Stream(publisher),
+        }
+    }
+
+    /// Returns once `events` are durable, all of them.
+    ///
+    /// # Errors
+    /// [`AcceptEventsError`]; the caller still has them, and may bring them again.
+    pub async fn accept(
+        &self,
+        source: &'static str,
+        events: &[Event],
+        carrier: &Carrier,
+    ) -> Result<(), AcceptEventsError> {
+        if let [event] = events {
+            tracing::Span::current().record("event_id", event.id.as_str());
+        }
+        let max_payload = self.bus.max_payload();
+        // Before the first connection the client knows no limit.
+        let max_payload = if max_payload == 0 { usize::MAX } else { max_payload };
+        let parcels: Vec<Parcel> = events
+            .iter()
+            .map(|event| Parcel::of(event, carrier, max_payload))
+            .collect::<Result<_, _>>()?;
+        match &self.way {
+            Way::Spool(outbox) => outbox.put(parcels).await?,
+            Way::Stream(publisher) => publisher.publish_all(parcels).await?,
+        }
+        metrics::counter!("nexus_adapter_accepted_total", "source" => source).increment(events.len() as u64);
+        for event in events {
+            tracing::debug!(event_id = %event.id, source, "event is accepted");
+        }
+        Ok(())
+    }
+}

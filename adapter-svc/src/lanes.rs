@@ -1,0 +1,74 @@
+//! Lanes: one item at a time per key, any number of keys side by side. *Pure.*
+//!
+//! A publish that is retried would otherwise land behind its successor (`wire.md` "Guarantees").
+
+use std::collections::{HashMap, VecDeque};
+
+/// Items that wait for the one before them with the same key.
+#[derive(Debug)]
+pub struct Lanes<T> {
+    /// A lane is there while its first item is under way; behind it, those that wait.
+    lanes: HashMap<String, VecDeque<T>>,
+    held: usize,
+}
+
+impl<T> Default for Lanes<T> {
+    fn default() -> Self {
+        Self {
+            lanes: HashMap::new(),
+            held: 0,
+        }
+    }
+}
+
+impl<T> Lanes<T> {
+    /// Takes `item` of lane `key` in; hands it back where it may begin now.
+    pub fn enter(&mut self, key: &str, item: T) -> Option<T> {
+        self.held += 1;
+        if let Some(waiting) = self.lanes.get_mut(key) {
+            waiting.push_back(item);
+            return None;
+        }
+        self.lanes.insert(key.to_owned(), VecDeque::new());
+        Some(item)
+    }
+
+    /// Says that the item under way on `key` is done; hands out the next one.
+    pub fn leave(&mut self, key: &str) -> Option<T> {
+        let waiting = self.lanes.get_mut(key)?;
+        self.held -= 1;
+        let next = waiting.pop_front();
+        if next.is_none() {
+            self.lanes.remove(key);
+        }
+        next
+    }
+
+    /// How many are under way or wait.
+    #[must_use]
+    pub const fn held(&self) -> usize {
+        self.held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_is_in_order_and_others_do_not_wait_for_it() {
+        let mut lanes = Lanes::default();
+        assert_eq!(lanes.enter("a", 1), Some(1));
+        assert_eq!(lanes.enter("a", 2), None);
+        assert_eq!(lanes.enter("b", 3), Some(3));
+        assert_eq!(lanes.enter("a", 4), None);
+        assert_eq!(lanes.held(), 4);
+        assert_eq!(lanes.leave("a"), Some(2));
+        assert_eq!(lanes.leave("b"), None);
+        assert_eq!(lanes.leave("a"), Some(4));
+        assert_eq!(lanes.leave("a"), None);
+        assert_eq!(lanes.held(), 0);
+        assert_eq!(lanes.enter("a", 5), Some(5));
+        assert_eq!(lanes.leave("zz"), None);
+    }
+}

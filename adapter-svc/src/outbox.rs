@@ -1,0 +1,425 @@
+//! The outbox: events on this host's disk until JetStream has them.
+//!
+//! An entry's life is: written, synced, answered, published, forgotten. A crash between any two of these loses
+//! nothing: before the sync nobody was answered; after it the entry is found at the next start and published with
+//! the same message id, which makes a second publish nothing. Its key is the number of this opening and a count
+//! within it, so keys rise for ever, whatever was forgotten before a restart.
+//!
+//! Writers hand their entries to one keeper, which writes all that came while it was syncing and syncs once for all
+//! of them (group commit). A disk that fails makes the keeper answer with the failure and open the store again until
+//! it works; what was in it is then published again from the start.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use shared::clock::pause;
+use shared::store::{Store, StoreError, Tree};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::error::{AcceptEventsError, chain};
+use crate::parcel::Parcel;
+
+/// Requests that wait for the keeper.
+const WAITING_REQUESTS: usize = 1_024;
+/// Most bytes that one sync covers; a longer group would let its first member wait too long.
+const MAX_GROUP_BYTES: u64 = 8 * 1024 * 1024;
+/// Wait before a failed store is opened again.
+const REOPEN_AFTER: Duration = Duration::from_secs(1);
+
+/// Key of an entry: the opening it was written in, and its number there.
+pub type Key = [u8; 16];
+
+/// What is durable: entries up to `through` of the store's `generation`, which rises when it is opened again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Durable {
+    /// How often the store was opened in this process.
+    pub generation: u64,
+    /// The last durable key.
+    pub through: Key,
+}
+
+/// The store while it works.
+struct Shelf {
+    store: Store,
+    entries: Tree<Parcel>,
+    refused: Tree<Parcel>,
+    opening: u64,
+}
+
+impl Shelf {
+    async fn open(path: &Path) -> Result<Self, StoreError> {
+        let store = Store::open(path)?;
+        let counters: Tree<u64> = store.tree("counters")?;
+        let opening = counters.get(b"openings")?.unwrap_or(0) + 1;
+        counters.insert(b"openings", &opening)?;
+        store.flush().await?;
+        Ok(Self {
+            entries: store.tree("entries")?,
+            refused: store.tree("refused")?,
+            store,
+            opening,
+        })
+    }
+}
+
+/// Entries of one request, and who waits for them.
+struct Batch {
+    parcels: Vec<Parcel>,
+    weight: u64,
+    done: oneshot::Sender<Result<(), String>>,
+}
+
+struct Shared {
+    path: PathBuf,
+    max_bytes: u64,
+    /// Bytes handed to the keeper and not written yet.
+    waiting: AtomicU64,
+    /// None while the store is being opened again. Held only to take a handle, never while the disk works.
+    shelf: Mutex<Option<Arc<Shelf>>>,
+}
+
+impl Shared {
+    fn shelf(&self) -> Option<Arc<Shelf>> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn replace(&self, shelf: Option<Shelf>) {
+        *self.shelf.lock().unwrap_or_else(PoisonError::into_inner) = shelf.map(Arc::new);
+    }
+}
+
+/// The outbox. Clones share it.
+#[derive(Clone)]
+pub struct Outbox {
+    shared: Arc<Shared>,
+    batches: mpsc::Sender<Batch>,
+    durable: watch::Receiver<Durable>,
+}
+
+impl std::fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outbox")
+            .field("path", &self.shared.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Outbox {
+    /// Opens the outbox in `path`, which may hold at most `max_bytes`, and starts its keeper. Entries of an earlier
+    /// process count as durable at once.
+    ///
+    /// # Errors
+    /// [`StoreError`]: the directory is in use by another process, or cannot be read.
+    pub async fn open(path: &Path, max_bytes: u64) -> Result<Self, StoreError> {
+        let shelf = Shelf::open(path).await?;
+        let durable = Durable {
+            generation: 1,
+            through: key(shelf.opening, 0),
+        };
+        let (told, watched) = watch::channel(durable);
+        let (batches, waiting) = mpsc::channel(WAITING_REQUESTS);
+        let shared = Arc::new(Shared {
+            path: path.to_path_buf(),
+            max_bytes,
+            waiting: AtomicU64::new(0),
+            shelf: Mutex::new(Some(Arc::new(shelf))),
+        });
+        tokio::spawn(keep(Arc::clone(&shared), waiting, told));
+        Ok(Self {
+            shared,
+            batches,
+            durable: watched,
+        })
+    }
+
+    /// Returns once `parcels` are on the disk, all of them.
+    ///
+    /// # Errors
+    /// [`AcceptEventsError`]: full, failed or busy. Nothing is promised of them then.
+    pub async fn put(&self, parcels: Vec<Parcel>) -> Result<(), AcceptEventsError> {
+        let weight: u64 = parcels.iter().map(Parcel::weight).sum();
+        let waiting = self.shared.waiting.fetch_add(weight, Ordering::SeqCst) + weight;
+        let held = self.bytes();
+        if held.saturating_add(waiting) > self.shared.max_bytes {
+            self.shared.waiting.fetch_sub(weight, Ordering::SeqCst);
+            return Err(AcceptEventsError::SpoolFull {
+                held,
+                max: self.shared.max_bytes,
+            });
+        }
+        let (done, answer) = oneshot::channel();
+        let batch = Batch { parcels, weight, done };
+        if self.batches.try_send(batch).is_err() {
+            self.shared.waiting.fetch_sub(weight, Ordering::SeqCst);
+            return Err(AcceptEventsError::Busy);
+        }
+        match answer.await {
+            Ok(outcome) => outcome.map_err(AcceptEventsError::SpoolFailed),
+            Err(_) => Err(AcceptEventsError::Busy),
+        }
+    }
+
+    /// What is durable, and its changes.
+    #[must_use]
+    pub fn durable(&self) -> watch::Receiver<Durable> {
+        self.durable.clone()
+    }
+
+    /// At most `limit` entries after `after` that are durable, in order. A value that cannot be read any more is
+    /// left where it is and said in the log.
+    ///
+    /// # Errors
+    /// [`StoreError`] where the disk fails.
+    pub fn page(&self, after: Option<Key>, through: Key, limit: usize) -> Result<Vec<(Key, Parcel)>, StoreError> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let from = after.map_or(Unbounded, Excluded);
+        let mut page = Vec::new();
+        let Some(shelf) = self.shared.shelf() else {
+            return Ok(page);
+        };
+        for entry in shelf.entries.range::<Key, _>((from, Included(through))) {
+            match entry {
+                Ok((bytes, parcel)) => page.extend(Key::try_from(bytes.as_slice()).map(|key| (key, parcel))),
+                Err(error @ StoreError::Decode { .. }) => {
+                    tracing::error!(error = chain(&error), "entry of the spool cannot be read");
+                }
+                Err(error) => return Err(error),
+            }
+            if page.len() >= limit {
+                break;
+            }
+        }
+        Ok(page)
+    }
+
+    /// Forgets an entry that JetStream has. Where that fails it is published once more, to no effect.
+    pub fn forget(&self, key: &Key) {
+        if let Some(shelf) = self.shared.shelf()
+            && let Err(error) = shelf.entries.remove(key)
+        {
+            tracing::warn!(error = chain(&error), "entry of the spool was not removed");
+        }
+    }
+
+    /// Puts an entry aside that neither the stream nor the dead letters take; it stays on this host's disk.
+    pub fn set_aside(&self, key: &Key, parcel: &Parcel) {
+        if let Some(shelf) = self.shared.shelf()
+            && let Err(error) = shelf
+                .refused
+                .insert(key, parcel)
+                .and_then(|()| shelf.entries.remove(key))
+        {
+            tracing::warn!(error = chain(&error), event_id = %parcel.id, "entry of the spool was not put aside");
+        }
+    }
+
+    /// How many entries there are; none while the store is being opened again.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.shared.shelf().map_or(0, |shelf| shelf.entries.len())
+    }
+
+    /// Whether everything is published.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of everything held, what was put aside included.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.shared
+            .shelf()
+            .map_or(0, |shelf| shelf.entries.bytes() + shelf.refused.bytes())
+    }
+
+    /// Whether the disk takes what it is given.
+    #[must_use]
+    pub fn works(&self) -> bool {
+        self.shared.shelf().is_some()
+    }
+}
+
+fn key(opening: u64, number: u64) -> Key {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&opening.to_be_bytes());
+    key[8..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Writes and syncs what comes, group by group, until every [`Outbox`] is gone.
+async fn keep(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: watch::Sender<Durable>) {
+    let mut number = 0_u64;
+    while let Some(first) = waiting.recv().await {
+        let group = gather(first, &mut waiting);
+        let weight: u64 = group.iter().map(|batch| batch.weight).sum();
+        let entries: u64 = group.iter().map(|batch| batch.parcels.len() as u64).sum();
+        let (parcels, answers): (Vec<_>, Vec<_>) = group.into_iter().map(|batch| (batch.parcels, batch.done)).unzip();
+        let written = write(&shared, parcels, number).await;
+        number += entries;
+        shared.waiting.fetch_sub(weight, Ordering::SeqCst);
+        let outcome = match written {
+            Ok(through) => {
+                durable.send_modify(|known| known.through = through);
+                Ok(())
+            }
+            Err(error) => Err(chain(&error)),
+        };
+        metrics::histogram!("nexus_adapter_spool_group_entries").record(entries as f64);
+        for answer in answers {
+            // Whoever waited may be gone; its events are durable all the same.
+            let _ = answer.send(outcome.clone());
+        }
+        if let Err(error) = outcome {
+            tracing::error!(error, path = %shared.path.display(), "spool failed and is opened again");
+            number = 0;
+            reopen(&shared, &durable).await;
+        }
+    }
+}
+
+/// `first` and what waits behind it, up to [`MAX_GROUP_BYTES`].
+fn gather(first: Batch, waiting: &mut mpsc::Receiver<Batch>) -> Vec<Batch> {
+    let mut weight = first.weight;
+    let mut group = vec![first];
+    while weight < MAX_GROUP_BYTES
+        && let Ok(next) = waiting.try_recv()
+    {
+        weight += next.weight;
+        group.push(next);
+    }
+    group
+}
+
+/// Writes `parcels` under the numbers after `number` and syncs; the last key.
+async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<Parcel>>, number: u64) -> Result<Key, StoreError> {
+    let writer = Arc::clone(shared);
+    let inserted = tokio::task::spawn_blocking(move || {
+        let closed = || StoreError::Access {
+            path: writer.path.clone(),
+            source: std::io::Error::other("not open"),
+        };
+        let shelf = writer.shelf().ok_or_else(closed)?;
+        let mut at = number;
+        for parcel in parcels.iter().flatten() {
+            at += 1;
+            shelf.entries.insert(&key(shelf.opening, at), parcel)?;
+        }
+        Ok((shelf.store.clone(), key(shelf.opening, at)))
+    });
+    let failed = |error| StoreError::Access {
+        path: shared.path.clone(),
+        source: std::io::Error::other(error),
+    };
+    let (store, through) = inserted.await.map_err(failed)??;
+    store.flush().await?;
+    Ok(through)
+}
+
+/// Opens the store again until that works.
+async fn reopen(shared: &Shared, durable: &watch::Sender<Durable>) {
+    shared.replace(None);
+    loop {
+        pause(REOPEN_AFTER).await;
+        match Shelf::open(&shared.path).await {
+            Ok(shelf) => {
+                let through = key(shelf.opening, 0);
+                shared.replace(Some(shelf));
+                durable.send_modify(|known| {
+                    *known = Durable {
+                        generation: known.generation + 1,
+                        through,
+                    }
+                });
+                return;
+            }
+            Err(error) => tracing::error!(error = chain(&error), "spool cannot be opened again"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::model::event::{Event, EventId};
+    use shared::model::time::UnixMillis;
+    use shared::wire::headers::Carrier;
+
+    use super::*;
+
+    fn parcel(id: &str) -> Parcel {
+        let event = Event::new(EventId::parse(id).unwrap(), "crm", "p", UnixMillis(1));
+        Parcel::of(&event, &Carrier::default(), 1 << 20).unwrap()
+    }
+
+    fn ids(outbox: &Outbox, after: Option<Key>) -> Vec<String> {
+        let through = outbox.durable().borrow().through;
+        let page = outbox.page(after, through, 100).unwrap();
+        page.into_iter().map(|(_, parcel)| parcel.id.to_string()).collect()
+    }
+
+    /// Opens the outbox of `path` once the one before has let go of it.
+    async fn open(path: &Path) -> Outbox {
+        loop {
+            match Outbox::open(path, 1 << 20).await {
+                Err(StoreError::Busy { .. }) => tokio::task::yield_now().await,
+                opened => return opened.unwrap(),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn entries_survive_and_keys_rise_over_restarts() {
+        let folder = tempfile::tempdir().unwrap();
+        let outbox = open(folder.path()).await;
+        outbox.put(vec![parcel("crm:1"), parcel("crm:2")]).await.unwrap();
+        outbox.put(vec![parcel("crm:3")]).await.unwrap();
+        let first = outbox.page(None, outbox.durable().borrow().through, 1).unwrap()[0].0;
+        outbox.forget(&first);
+        drop(outbox);
+        let again = open(folder.path()).await;
+        assert_eq!(ids(&again, None), ["crm:2", "crm:3"]);
+        again.put(vec![parcel("crm:4")]).await.unwrap();
+        assert_eq!(ids(&again, None), ["crm:2", "crm:3", "crm:4"]);
+        assert_eq!(ids(&again, Some(first)), ["crm:2", "crm:3", "crm:4"]);
+    }
+
+    #[tokio::test]
+    async fn a_full_spool_refuses_and_takes_again_after_forgetting() {
+        let folder = tempfile::tempdir().unwrap();
+        let weight = parcel("crm:1").weight();
+        let outbox = Outbox::open(folder.path(), weight * 2).await.unwrap();
+        outbox.put(vec![parcel("crm:1")]).await.unwrap();
+        let error = outbox.put(vec![parcel("crm:2"), parcel("crm:3")]).await.unwrap_err();
+        assert!(matches!(error, AcceptEventsError::SpoolFull { .. }), "{error}");
+        outbox.put(vec![parcel("crm:2")]).await.unwrap();
+        let held = outbox.page(None, outbox.durable().borrow().through, 10).unwrap();
+        for (key, _) in &held {
+            outbox.forget(key);
+        }
+        outbox.put(vec![parcel("crm:4")]).await.unwrap();
+        assert_eq!(ids(&outbox, None), ["crm:4"]);
+    }
+
+    #[tokio::test]
+    async fn a_directory_belongs_to_one_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let _held = open(folder.path()).await;
+        let error = Outbox::open(folder.path(), 1 << 20).await.unwrap_err();
+        assert!(error.to_string().contains("in use by another process"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_is_put_aside_is_not_offered_again_and_still_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let outbox = open(folder.path()).await;
+        outbox.put(vec![parcel("crm:1")]).await.unwrap();
+        let (key, entry) = outbox
+            .page(None, outbox.durable().borrow().through, 1)
+            .unwrap()
+            .remove(0);
+        outbox.set_aside(&key, &entry);
+        assert!(outbox.is_empty() && outbox.bytes() > 0 && outbox.works());
+    }
+}

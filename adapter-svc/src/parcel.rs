@@ -1,0 +1,199 @@
+//! A parcel: one event, encoded once, on its way from the caller to the stream. *Pure.*
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use shared::bus::Outgoing;
+use shared::model::event::{Direction, Event, EventId};
+use shared::model::time::UnixMillis;
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::envelope::{Format, MAX_PAYLOAD_BYTES, Wire, encode, payload};
+use shared::wire::headers::{CONTENT_TYPE, Carrier, Headers, SCHEMA};
+use shared::wire::subject;
+
+use crate::error::AcceptEventsError;
+use crate::source::webhook::signature::sha256_hex;
+
+/// What an entry of the spool takes beside its strings and its payload, in bytes: key, field names, lengths.
+const OVERHEAD_BYTES: usize = 160;
+
+/// An event as it is published: the same bytes however often.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parcel {
+    /// The event's id.
+    pub id: EventId,
+    /// `Nats-Msg-Id`.
+    pub message_id: String,
+    /// Where to; it names the conversation, so it is the ordering key as well.
+    pub subject: String,
+    /// `Nexus-Schema`.
+    pub schema: String,
+    /// The event in CBOR.
+    pub payload: Bytes,
+    /// `traceparent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    /// `tracestate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracestate: Option<String>,
+}
+
+impl Parcel {
+    /// Encodes `event`; `max_payload` is what the server takes, in bytes.
+    ///
+    /// # Errors
+    /// [`AcceptEventsError::Invalid`] or [`AcceptEventsError::TooLarge`], naming the event.
+    pub fn of(event: &Event, carrier: &Carrier, max_payload: usize) -> Result<Self, AcceptEventsError> {
+        event.check().map_err(|detail| AcceptEventsError::Invalid {
+            id: event.id.clone(),
+            detail,
+        })?;
+        let (payload, headers) = encode(event, Format::Cbor);
+        let max = max_payload.min(MAX_PAYLOAD_BYTES);
+        if payload.len() > max {
+            return Err(AcceptEventsError::TooLarge {
+                id: event.id.clone(),
+                size: payload.len(),
+                max,
+            });
+        }
+        Ok(Self {
+            id: event.id.clone(),
+            message_id: message_id(event),
+            subject: subject::event(event),
+            schema: headers.get(SCHEMA).unwrap_or_default().to_owned(),
+            payload,
+            traceparent: carrier.traceparent.clone(),
+            tracestate: carrier.tracestate.clone(),
+        })
+    }
+
+    /// The message to publish.
+    #[must_use]
+    pub fn outgoing(&self) -> Outgoing {
+        let carrier = Carrier {
+            traceparent: self.traceparent.clone(),
+            tracestate: self.tracestate.clone(),
+        };
+        Outgoing::raw(self.subject.clone(), self.headers(), self.payload.clone())
+            .msg_id(self.message_id.clone())
+            .carrier(&carrier)
+    }
+
+    /// What it takes in the spool, in bytes, roughly.
+    #[must_use]
+    pub fn weight(&self) -> u64 {
+        let strings = self.id.as_str().len() + self.message_id.len() + self.subject.len() + self.schema.len();
+        let trace = self.traceparent.as_ref().map_or(0, String::len) + self.tracestate.as_ref().map_or(0, String::len);
+        u64::try_from(strings + trace + self.payload.len() + OVERHEAD_BYTES).unwrap_or(u64::MAX)
+    }
+
+    /// The letter that says that the server refused it for good.
+    #[must_use]
+    pub fn dead_letter(&self, service: &str, detail: String, at: UnixMillis) -> DeadLetter {
+        DeadLetter {
+            service: service.to_owned(),
+            subject: self.subject.clone(),
+            redrive_subject: self.subject.clone(),
+            stream: String::new(),
+            sequence: 0,
+            headers: self
+                .outgoing()
+                .headers
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            payload: DeadLetter::encode_payload(&self.payload),
+            reason: "refused".to_owned(),
+            detail,
+            attempts: 1,
+            at,
+        }
+    }
+
+    fn headers(&self) -> Headers {
+        [
+            (CONTENT_TYPE, Format::Cbor.content_type()),
+            (SCHEMA, self.schema.as_str()),
+        ]
+        .into_iter()
+        .collect()
+    }
+}
+
+/// The event's id; of a changed item, its id and the hash of what it says now (`wire.md` "Upsert").
+fn message_id(event: &Event) -> String {
+    match event.direction {
+        Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => event.id.to_string(),
+        Direction::Updated | Direction::Deleted => {
+            let told = Event {
+                received_at: UnixMillis(0),
+                ..event.clone()
+            };
+            format!("{}@{}", event.id, sha256_hex(&[&payload(&told, Format::Cbor)]))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event() -> Event {
+        Event::new(EventId::parse("crm:9").unwrap(), "crm", "p.1", UnixMillis(1))
+    }
+
+    #[test]
+    fn a_parcel_is_the_same_message_each_time() {
+        let carrier = Carrier {
+            traceparent: Some("00-aa-bb-01".to_owned()),
+            tracestate: None,
+        };
+        let parcel = Parcel::of(&event(), &carrier, 1 << 20).unwrap();
+        let mut bytes = Vec::new();
+        ciborium::into_writer(&parcel, &mut bytes).unwrap();
+        let again: Parcel = ciborium::from_reader(bytes.as_slice()).unwrap();
+        assert_eq!(again, parcel);
+        let out = again.outgoing();
+        assert_eq!(out.subject, "nexus.event.crm.default.p=2E1");
+        assert_eq!(out.headers.get("Nats-Msg-Id"), Some("crm:9"));
+        assert_eq!(out.headers.get("Nexus-Schema"), Some("event/1"));
+        assert_eq!(out.headers.get("traceparent"), Some("00-aa-bb-01"));
+        assert!(u64::try_from(bytes.len()).unwrap() + 16 <= parcel.weight());
+    }
+
+    #[test]
+    fn a_changed_item_has_an_id_per_content_and_not_per_receipt() {
+        let changed = |content: &str, received| {
+            let direction = Direction::Updated;
+            let event = Event {
+                direction,
+                content: content.to_owned(),
+                received_at: UnixMillis(received),
+                ..event()
+            };
+            message_id(&event)
+        };
+        assert_eq!(changed("a", 1), changed("a", 2));
+        assert_ne!(changed("a", 1), changed("b", 1));
+        assert!(changed("a", 1).starts_with("crm:9@"));
+    }
+
+    #[test]
+    fn what_cannot_be_stored_is_refused_with_its_id() {
+        let carrier = Carrier::default();
+        let large = Event {
+            content: "x".repeat(5_000),
+            ..event()
+        };
+        assert!(matches!(
+            Parcel::of(&large, &carrier, 4_096),
+            Err(AcceptEventsError::TooLarge { size: 5_000.., .. })
+        ));
+        let nul = Event {
+            content: "a\0".to_owned(),
+            ..event()
+        };
+        let error = Parcel::of(&nul, &carrier, 4_096).unwrap_err().to_string();
+        assert!(error.contains("crm:9") && error.contains("content"), "{error}");
+    }
+}

@@ -1,0 +1,216 @@
+//! The publisher: parcels to JetStream, one at a time per conversation, many conversations at once.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use shared::bus::{Bus, PublishError};
+use shared::clock::{SharedClock, pause};
+use shared::process::Shutdown;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::{AcceptEventsError, chain};
+use crate::lanes::Lanes;
+use crate::outbox::{Durable, Key, Outbox};
+use crate::parcel::Parcel;
+
+/// This service's name on dead letters.
+const SERVICE: &str = "adapter-svc";
+/// Entries that are read from the spool at once.
+const PAGE_ENTRIES: usize = 128;
+/// Wait before a stream that is not there, or a disk that fails, is tried again.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Who hears how a publish ended.
+enum Waiting {
+    /// The spool, which forgets the entry.
+    Spool(Outbox, Key),
+    /// A caller.
+    Caller(oneshot::Sender<Result<(), PublishError>>),
+}
+
+/// A parcel and who waits for it.
+struct Job {
+    parcel: Parcel,
+    waiting: Waiting,
+}
+
+/// Hands parcels to the task that publishes them. Clones share it.
+#[derive(Clone)]
+pub struct Publisher {
+    jobs: mpsc::Sender<Job>,
+}
+
+impl std::fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Publisher")
+            .field("room", &self.jobs.capacity())
+            .finish()
+    }
+}
+
+impl Publisher {
+    /// Starts publishing on `bus`, with at most `in_flight` parcels in hand. The task ends once every [`Publisher`]
+    /// is gone and everything in hand is published.
+    #[must_use]
+    pub fn start(bus: Bus, clock: SharedClock, in_flight: usize) -> (Self, tokio::task::JoinHandle<()>) {
+        let (jobs, waiting) = mpsc::channel(in_flight);
+        let desk = Arc::new(Desk { bus, clock });
+        (Self { jobs }, tokio::spawn(work(desk, waiting, in_flight)))
+    }
+
+    /// Publishes `parcels` and returns once the stream has all of them.
+    ///
+    /// # Errors
+    /// [`AcceptEventsError`] of the first that failed; those before it are stored, and again is no harm.
+    pub async fn publish_all(&self, parcels: Vec<Parcel>) -> Result<(), AcceptEventsError> {
+        let mut answers = Vec::with_capacity(parcels.len());
+        for parcel in parcels {
+            let (done, answer) = oneshot::channel();
+            let id = parcel.id.clone();
+            let job = Job {
+                parcel,
+                waiting: Waiting::Caller(done),
+            };
+            self.jobs.send(job).await.map_err(|_| AcceptEventsError::Busy)?;
+            answers.push((id, answer));
+        }
+        for (id, answer) in answers {
+            let outcome = answer.await.map_err(|_| AcceptEventsError::Busy)?;
+            outcome.map_err(|source| AcceptEventsError::NotStored { id, source })?;
+        }
+        Ok(())
+    }
+
+    /// Publishes what the outbox holds, in order, now and as it comes; after `shutdown`, until it is empty.
+    pub async fn drain(self, outbox: Outbox, shutdown: Shutdown) {
+        let mut durable = outbox.durable();
+        let mut at = Durable {
+            generation: 0,
+            through: Key::default(),
+        };
+        let mut after = None;
+        loop {
+            let known = *durable.borrow_and_update();
+            if known.generation != at.generation {
+                // Opened (again): what is there may have been forgotten and come back; publishing it again is no harm.
+                after = None;
+            }
+            at = known;
+            let page = outbox.page(after, at.through, PAGE_ENTRIES).unwrap_or_else(|error| {
+                // The keeper finds the same fault at its next write and opens the store again.
+                tracing::error!(error = chain(&error), "spool cannot be read");
+                Vec::new()
+            });
+            if page.is_empty() {
+                if shutdown.is_requested() {
+                    return;
+                }
+                tokio::select! {
+                    changed = durable.changed() => if changed.is_err() { return },
+                    () = shutdown.requested() => {}
+                }
+                continue;
+            }
+            for (key, parcel) in page {
+                after = Some(key);
+                let job = Job {
+                    parcel,
+                    waiting: Waiting::Spool(outbox.clone(), key),
+                };
+                if self.jobs.send(job).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What publishing needs.
+struct Desk {
+    bus: Bus,
+    clock: SharedClock,
+}
+
+async fn work(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: usize) {
+    let mut lanes = Lanes::default();
+    let mut under_way: FuturesUnordered<BoxFuture<'static, String>> = FuturesUnordered::new();
+    let mut open = true;
+    while open || lanes.held() > 0 {
+        tokio::select! {
+            job = jobs.recv(), if open && lanes.held() < in_flight => match job {
+                None => open = false,
+                Some(job) => {
+                    let lane = job.parcel.subject.clone();
+                    if let Some(job) = lanes.enter(&lane, job) {
+                        under_way.push(Box::pin(Arc::clone(&desk).handle(job)));
+                    }
+                }
+            },
+            Some(lane) = under_way.next(), if !under_way.is_empty() => {
+                if let Some(next) = lanes.leave(&lane) {
+                    under_way.push(Box::pin(Arc::clone(&desk).handle(next)));
+                }
+            }
+        }
+        metrics::gauge!("nexus_adapter_publish_in_hand").set(lanes.held() as f64);
+    }
+}
+
+impl Desk {
+    /// Publishes one parcel and says so to who waits for it; the lane that is free then.
+    async fn handle(self: Arc<Self>, job: Job) -> String {
+        let Job { parcel, waiting } = job;
+        match waiting {
+            Waiting::Caller(done) => {
+                let outcome = self
+                    .bus
+                    .publish(parcel.outgoing())
+                    .await
+                    .map(|published| count(published.duplicate));
+                // A caller that went away is told nothing.
+                let _ = done.send(outcome);
+            }
+            Waiting::Spool(outbox, key) => self.deliver(&outbox, &key, &parcel).await,
+        }
+        parcel.subject
+    }
+
+    /// Publishes an entry of the spool until the stream has it, or gives it up where the server refuses it for good.
+    async fn deliver(&self, outbox: &Outbox, key: &Key, parcel: &Parcel) {
+        loop {
+            match self.bus.publish(parcel.outgoing()).await {
+                Ok(published) => {
+                    count(published.duplicate);
+                    outbox.forget(key);
+                    return;
+                }
+                Err(PublishError::Closed { .. }) => return,
+                Err(error) if error.may_pass() => {
+                    tracing::warn!(error = chain(&error), event_id = %parcel.id, "event stays in the spool");
+                    pause(TRY_AGAIN_AFTER).await;
+                }
+                Err(error) => return self.give_up(outbox, key, parcel, &error).await,
+            }
+        }
+    }
+
+    async fn give_up(&self, outbox: &Outbox, key: &Key, parcel: &Parcel, error: &PublishError) {
+        let letter = parcel.dead_letter(SERVICE, error.to_string(), self.clock.now());
+        match self.bus.dead_letter_record(letter).await {
+            Ok(()) => outbox.forget(key),
+            Err(PublishError::Closed { .. }) => {}
+            Err(second) => {
+                tracing::error!(error = chain(&second), event_id = %parcel.id, "event is put aside on this host");
+                outbox.set_aside(key, parcel);
+            }
+        }
+    }
+}
+
+fn count(duplicate: bool) {
+    let outcome = if duplicate { "duplicate" } else { "stored" };
+    metrics::counter!("nexus_adapter_published_total", "outcome" => outcome).increment(1);
+}

@@ -1,0 +1,204 @@
+//! The wiring, in the order in which an event passes: listener, gateway, intake, outbox, publisher, stream.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use shared::bus::Bus;
+use shared::clock::{SharedClock, SharedIds, pause};
+use shared::process::{Health, Service, Shell, Shutdown};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::config::{Accept, AdapterConfig};
+use crate::gateway::Gateway;
+use crate::intake::Intake;
+use crate::listener::{self, Bounds};
+use crate::outbox::Outbox;
+use crate::publisher::Publisher;
+
+/// How often the spool is looked at for `/readyz` and the metrics.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// From this share of `adapter.spool_max_bytes` on the spool's filling is warned of, in percent.
+const WARN_AT_PERCENT: u64 = 80;
+
+/// adapter-svc.
+#[derive(Debug)]
+pub struct AdapterService;
+
+impl Service for AdapterService {
+    const NAME: &'static str = "adapter-svc";
+    const SECTION: &'static str = "adapter";
+    type Config = AdapterConfig;
+
+    fn check(config: &AdapterConfig) -> Vec<String> {
+        config.faults()
+    }
+
+    async fn serve(shell: Shell<AdapterConfig>) -> anyhow::Result<()> {
+        let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
+        let surroundings = Surroundings {
+            bus: shell.bus.clone(),
+            clock: shell.clock.clone(),
+            ids: shell.ids.clone(),
+            health: shell.health.clone(),
+            shutdown: shell.shutdown.clone(),
+            drain,
+        };
+        let running = Running::start(&shell.config, surroundings).await?;
+        shell.announce("gateway", running.address);
+        running.finished().await
+    }
+}
+
+/// What the service needs of the process around it.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// The bus.
+    pub bus: Bus,
+    /// When it is.
+    pub clock: SharedClock,
+    /// Ids for what nothing identifies.
+    pub ids: SharedIds,
+    /// What `/readyz` says.
+    pub health: Health,
+    /// Asked to stop.
+    pub shutdown: Shutdown,
+    /// How long stopping may take.
+    pub drain: Duration,
+}
+
+impl std::fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Surroundings")
+            .field("drain", &self.drain)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The service at work.
+#[derive(Debug)]
+pub struct Running {
+    /// Where HTTP is served.
+    pub address: SocketAddr,
+    drain: Duration,
+    serving: JoinHandle<()>,
+    /// Asks the spool's reader to stop once the spool is empty; no request is open any more then.
+    ending: Shutdown,
+    /// The tasks that publish what is accepted, in the order in which they end.
+    publishing: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Opens what there is to open and begins to serve.
+    ///
+    /// # Errors
+    /// The directory of the spool is in use, the address is taken, or the configuration was not checked.
+    pub async fn start(config: &AdapterConfig, around: Surroundings) -> anyhow::Result<Self> {
+        let (publisher, work) = Publisher::start(around.bus.clone(), around.clock.clone(), config.publish_in_flight);
+        let ending = Shutdown::default();
+        let mut publishing = Vec::new();
+        let intake = match config.accept {
+            Accept::Spool => {
+                let outbox = Outbox::open(&config.data_dir, config.spool_max_bytes)
+                    .await
+                    .with_context(|| {
+                        format!(
+                            "adapter.data_dir: cannot open the spool in {}",
+                            config.data_dir.display()
+                        )
+                    })?;
+                tracing::info!(entries = outbox.len(), bytes = outbox.bytes(), "spool is open");
+                publishing.push(tokio::spawn(publisher.drain(outbox.clone(), ending.clone())));
+                tokio::spawn(watch(
+                    outbox.clone(),
+                    config.spool_max_bytes,
+                    around.health.clone(),
+                    around.shutdown.clone(),
+                ));
+                Intake::spool(around.bus.clone(), outbox)
+            }
+            Accept::Stream => Intake::stream(around.bus.clone(), publisher),
+        };
+        publishing.push(work);
+
+        let shutdown = around.shutdown.clone();
+        let gateway = Gateway::new(config, intake, around.bus, around.clock, around.ids, shutdown.clone())
+            .map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?;
+        if !config.listen.ip().is_loopback() && gateway.access.allows(None) {
+            tracing::warn!(listen = %config.listen, "events are taken from anybody who reaches the port");
+        }
+        let listener = TcpListener::bind(config.listen)
+            .await
+            .with_context(|| format!("adapter.listen: cannot listen on {}", config.listen))?;
+        let address = listener.local_addr()?;
+        let bounds = Bounds {
+            connections: config.max_connections,
+            head: Duration::from_millis(config.header_timeout_ms),
+            drain: around.drain / 2,
+        };
+        let serving = tokio::spawn(listener::serve(listener, gateway.router(), bounds, shutdown));
+        Ok(Self {
+            address,
+            drain: around.drain,
+            serving,
+            ending,
+            publishing,
+        })
+    }
+
+    /// Returns once the service was asked to stop and has: no request is open, and what is in hand is published. What
+    /// is in the spool beyond that is published at the next start.
+    ///
+    /// # Errors
+    /// A part of it died.
+    pub async fn finished(self) -> anyhow::Result<()> {
+        self.serving.await.context("the listener died")?;
+        self.ending.trigger();
+        let aborts: Vec<_> = self.publishing.iter().map(JoinHandle::abort_handle).collect();
+        let ended = async {
+            for task in self.publishing {
+                task.await.context("the publisher died")?;
+            }
+            anyhow::Ok(())
+        };
+        match tokio::time::timeout(self.drain / 2, ended).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                tracing::warn!("the spool keeps what was not published in time");
+                aborts.iter().for_each(tokio::task::AbortHandle::abort);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Tells `/readyz` and the metrics how the spool is.
+async fn watch(outbox: Outbox, max_bytes: u64, health: Health, shutdown: Shutdown) {
+    let mut warned = false;
+    while !shutdown.is_requested() {
+        let (entries, bytes, works) = (outbox.len(), outbox.bytes(), outbox.works());
+        metrics::gauge!("nexus_adapter_spool_entries").set(entries as f64);
+        metrics::gauge!("nexus_adapter_spool_bytes").set(bytes as f64);
+        let filling = bytes.saturating_mul(100) / max_bytes;
+        let detail = format!("{entries} entries, {bytes} of {max_bytes} bytes");
+        health.set(
+            "spool",
+            works && filling < 100,
+            if works { detail } else { "the disk fails".to_owned() },
+        );
+        if filling >= WARN_AT_PERCENT && !warned {
+            tracing::warn!(
+                entries,
+                bytes,
+                max_bytes,
+                "spool fills up; its oldest entries wait for the stream"
+            );
+        }
+        warned = filling >= WARN_AT_PERCENT;
+        tokio::select! {
+            () = pause(LOOK_EVERY) => {}
+            () = shutdown.requested() => return,
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! CloudEvents 1.0 to events: structured, binary and batch. *Pure.*
+//!
+//! Source: <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>, its HTTP binding and JSON format.
+//!
+//! | CloudEvents | event |
+//! | --- | --- |
+//! | `source`, `id` | `id` = `cloudevent:{source}\|{id}`, hashed where longer than an event id may be |
+//! | `time` | `timestamp`; the time of receipt without it |
+//! | extension `nexuschannel` | `channel`; `cloudevents` without it |
+//! | extension `nexusaccount` | `account_id` |
+//! | extension `nexuspeer`, else `subject`, else `source` | `peer.id`, of kind `channel` |
+//! | `source` | `from.id` |
+//! | `type` | `metadata.event_type` |
+//! | `data` | `metadata.payload`; a string is `content` as well; bytes that are no text: `metadata.payload_base64` |
+//! | every attribute | `metadata.cloudevents` |
+
+use axum::http::HeaderMap;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+use shared::model::event::{Event, PeerKind, Sender};
+use shared::model::time::UnixMillis;
+
+use super::webhook::payload::{MAX_DEPTH, content_type, too_deep};
+use crate::normalize::{RefuseEventError, bounded_id};
+
+/// Structured mode's media type.
+pub const STRUCTURED: &str = "application/cloudevents+json";
+/// Batch mode's media type.
+pub const BATCH: &str = "application/cloudevents-batch+json";
+
+/// What begins a binary header's name.
+const PREFIX: &str = "ce-";
+
+/// Why something is not a CloudEvent that we can take.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadCloudEventError {
+    /// Not JSON.
+    #[error("malformed JSON: {0}")]
+    Json(String),
+    /// An attribute is missing.
+    #[error("attribute `{0}` is missing")]
+    Missing(&'static str),
+    /// An attribute is not what it must be.
+    #[error("attribute `{name}`: {expected} is expected")]
+    Attribute {
+        /// Its name.
+        name: String,
+        /// What should stand there.
+        expected: &'static str,
+    },
+    /// What it becomes is no event.
+    #[error(transparent)]
+    Refused(#[from] RefuseEventError),
+}
+
+/// What carries the content of a CloudEvent.
+enum Data {
+    None,
+    Json(Value),
+    Bytes(Vec<u8>),
+}
+
+/// Whether `headers` carry a CloudEvent in binary mode.
+#[must_use]
+pub fn is_binary(headers: &HeaderMap) -> bool {
+    headers.contains_key("ce-specversion")
+}
+
+/// The event of one JSON object in structured form.
+///
+/// # Errors
+/// [`ReadCloudEventError`] names the attribute.
+pub fn structured(value: Value, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
+    let Value::Object(mut attributes) = value else {
+        return Err(ReadCloudEventError::Json("an object is expected".to_owned()));
+    };
+    let data = match (attributes.remove("data"), attributes.remove("data_base64")) {
+        (None, None) => Data::None,
+        (Some(value), None) => Data::Json(value),
+        (None, Some(Value::String(text))) => {
+            Data::Bytes(STANDARD.decode(text).map_err(|_| attribute("data_base64", "base64"))?)
+        }
+        (None, Some(_)) => return Err(attribute("data_base64", "base64")),
+        (Some(_), Some(_)) => return Err(attribute("data_base64", "either it or `data`")),
+    };
+    event(attributes, data, now)
+}
+
+/// The event of a request in binary mode: attributes in `ce-` headers, the data as the body.
+///
+/// # Errors
+/// [`ReadCloudEventError`] names the attribute.
+pub fn binary(headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Event, ReadCloudEventError> {
+    let mut attributes = Map::new();
+    for (name, value) in headers {
+        if let Some(name) = name.as_str().strip_prefix(PREFIX) {
+            let text = value.to_str().ok().and_then(percent_decoded);
+            let text = text.ok_or_else(|| attribute(name, "percent-encoded UTF-8"))?;
+            attributes.insert(name.to_owned(), Value::String(text));
+        }
+    }
+    let kind = content_type(headers);
+    let is_json = kind == "application/json" || kind.ends_with("+json");
+    if !kind.is_empty() {
+        attributes.insert("datacontenttype".to_owned(), Value::String(kind));
+    }
+    let data = if body.is_empty() {
+        Data::None
+    } else if is_json {
+        Data::Json(serde_json::from_slice(body).map_err(|error| ReadCloudEventError::Json(error.to_string()))?)
+    } else {
+        Data::Bytes(body.to_vec())
+    };
+    event(attributes, data, now)
+}
+
+fn event(attributes: Map<String, Value>, data: Data, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
+    if required(&attributes, "specversion")? != "1.0" {
+        return Err(attribute("specversion", "1.0"));
+    }
+    check_names(&attributes)?;
+    let (id, source, kind) = (
+        required(&attributes, "id")?,
+        required(&attributes, "source")?,
+        required(&attributes, "type")?,
+    );
+    // A URI reference holds none of these, so the first `|` of the event's id ends the source.
+    if source.contains(|c: char| c == '|' || c.is_whitespace() || c.is_control()) {
+        return Err(attribute("source", "a URI reference"));
+    }
+    let timestamp = match optional(&attributes, "time")? {
+        None => now,
+        Some(text) => {
+            let at = text
+                .parse::<jiff::Timestamp>()
+                .map_err(|_| attribute("time", "an RFC 3339 timestamp"))?;
+            UnixMillis(at.as_millisecond())
+        }
+    };
+    let peer = match (optional(&attributes, "nexuspeer")?, optional(&attributes, "subject")?) {
+        (Some(peer), _) => peer,
+        (None, Some(subject)) => subject,
+        (None, None) => source,
+    };
+    let channel = optional(&attributes, "nexuschannel")?.unwrap_or("cloudevents");
+    let event_id = bounded_id("cloudevent:", &format!("{source}|{id}")).map_err(RefuseEventError::from)?;
+
+    let mut event = Event::new(event_id, channel, peer, timestamp);
+    event.received_at = now;
+    event.peer.kind = PeerKind::Channel;
+    event.account_id = optional(&attributes, "nexusaccount")?.map(str::to_owned);
+    event.from = Sender {
+        id: source.to_owned(),
+        ..Sender::default()
+    };
+    event.content = kind.to_owned();
+    event.metadata.insert("is_group".to_owned(), json!(false));
+    event.metadata.insert("event_type".to_owned(), json!(kind));
+    carry(&mut event, data)?;
+    event
+        .metadata
+        .insert("cloudevents".to_owned(), Value::Object(attributes));
+    Ok(crate::normalize::outside(event, now)?)
+}
+
+/// Puts the data on the event.
+fn carry(event: &mut Event, data: Data) -> Result<(), ReadCloudEventError> {
+    let payload = match data {
+        Data::None => return Ok(()),
+        Data::Json(value) => value,
+        Data::Bytes(bytes) => match String::from_utf8(bytes) {
+            Ok(text) if !text.contains('\0') => Value::String(text),
+            Ok(text) => return bytes_of(event, text.as_bytes()),
+            Err(error) => return bytes_of(event, error.as_bytes()),
+        },
+    };
+    if too_deep(&payload, MAX_DEPTH) {
+        return Err(attribute("data", "fewer than 100 nested levels"));
+    }
+    if let Value::String(text) = &payload {
+        event.content = text.replace('\0', "\u{fffd}");
+    }
+    event.metadata.insert("payload".to_owned(), payload);
+    Ok(())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "an arm of a function that may fail")]
+fn bytes_of(event: &mut Event, bytes: &[u8]) -> Result<(), ReadCloudEventError> {
+    event
+        .metadata
+        .insert("payload_base64".to_owned(), Value::String(STANDARD.encode(bytes)));
+    Ok(())
+}
+
+/// Names are lower-case letters and digits, values are no lists and no objects.
+fn check_names(attributes: &Map<String, Value>) -> Result<(), ReadCloudEventError> {
+    for (name, value) in attributes {
+        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()) {
+            return Err(attribute(name, "a name of lower-case letters and digits"));
+        }
+        if matches!(value, Value::Array(_) | Value::Object(_)) {
+            return Err(attribute(name, "a string, a number or a boolean"));
+        }
+    }
+    Ok(())
+}
+
+fn required<'a>(attributes: &'a Map<String, Value>, name: &'static str) -> Result<&'a str, ReadCloudEventError> {
+    optional(attributes, name)?.ok_or(ReadCloudEventError::Missing(name))
+}
+
+fn optional<'a>(
+    attributes: &'a Map<String, Value>,
+    name: &'static str,
+) -> Result<Option<&'a str>, ReadCloudEventError> {
+    match attributes.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
+        Some(_) => Err(attribute(name, "a string that is not empty")),
+    }
+}
+
+fn attribute(name: &str, expected: &'static str) -> ReadCloudEventError {
+    ReadCloudEventError::Attribute {
+        name: name.chars().take(64).collect(),
+        expected,
+    }
+}
+
+/// `text` with each `%XX` replaced by its byte; none where that is not UTF-8.
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let digits = if *first == b'%' {
+            tail.get(..2).and_then(|digits| hex::decode(digits).ok())
+        } else {
+            None
+        };
+        match digits {
+            Some(byte) => {
+                bytes.extend(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::webhook::signature::tests::headers;
+    use super::*;
+
+    const NOW: UnixMillis = UnixMillis(9_000);
+
+    // The example of the JSON event format, §3.2, shortened.
+    fn example() -> Value {
+        json!({
+            "specversion": "1.0", "type": "com.example.someevent", "source": "/mycontext", "subject": "larger-context",
+            "id": "C234-1234-1234", "time": "2018-04-05T17:31:00Z", "comexampleextension1": "value",
+            "comexampleothervalue": 5, "datacontenttype": "application/json",
+            "data": {"appinfoA": "abc", "appinfoB": 123, "appinfoC": true}
+        })
+    }
+
+    #[test]
+    fn the_published_example_keeps_every_attribute() {
+        let event = structured(example(), NOW).unwrap();
+        assert_eq!(event.id.as_str(), "cloudevent:/mycontext|C234-1234-1234");
+        assert_eq!(event.timestamp, UnixMillis(1_522_949_460_000));
+        assert_eq!(
+            (event.channel.as_str(), event.peer.id.as_str()),
+            ("cloudevents", "larger-context")
+        );
+        assert_eq!(event.metadata["cloudevents"]["comexampleothervalue"], 5);
+        assert_eq!(event.metadata["payload"]["appinfoB"], 123);
+        assert_eq!(event.metadata["event_type"], "com.example.someevent");
+    }
+
+    #[test]
+    fn binary_mode_says_the_same() {
+        let pairs = [
+            ("ce-specversion", "1.0"),
+            ("ce-type", "t"),
+            ("ce-source", "urn:x"),
+            ("ce-id", "1%20%E2%82%AC"),
+            ("ce-nexuspeer", "room"),
+            ("content-type", "application/json; charset=utf-8"),
+        ];
+        let event = binary(&headers(&pairs), b"{\"a\":1}", NOW).unwrap();
+        assert_eq!(event.id.as_str(), "cloudevent:urn:x|1 \u{20ac}");
+        assert_eq!((event.peer.id.as_str(), event.timestamp), ("room", NOW));
+        assert_eq!(event.metadata["payload"], json!({"a": 1}));
+        assert_eq!(event.metadata["cloudevents"]["datacontenttype"], "application/json");
+    }
+
+    #[test]
+    fn data_is_text_json_or_bytes() {
+        let pairs = [
+            ("ce-specversion", "1.0"),
+            ("ce-type", "t"),
+            ("ce-source", "s"),
+            ("ce-id", "1"),
+        ];
+        assert_eq!(binary(&headers(&pairs), b"hi", NOW).unwrap().content, "hi");
+        assert_eq!(
+            binary(&headers(&pairs), b"\xff\x00", NOW).unwrap().metadata["payload_base64"],
+            "/wA="
+        );
+        let mut value = example();
+        value.as_object_mut().unwrap().remove("data");
+        value["data_base64"] = json!("aGk=");
+        assert_eq!(structured(value, NOW).unwrap().content, "hi");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let with = |name: &str, wrong: Value| {
+            let mut value = example();
+            value[name] = wrong;
+            structured(value, NOW).unwrap_err().to_string()
+        };
+        assert_eq!(with("id", Value::Null), "attribute `id` is missing");
+        for (name, wrong) in [
+            ("specversion", json!("0.3")),
+            ("source", json!("a b")),
+            ("time", json!("yesterday")),
+            ("type", json!("")),
+            ("Upper", json!("x")),
+            ("list", json!([])),
+            ("data_base64", json!("aGk=")),
+        ] {
+            assert!(with(name, wrong).contains(&format!("`{name}`")), "{name}");
+        }
+        assert!(with("nexuschannel", json!("timer")).contains("timer"));
+        assert!(structured(json!([]), NOW).is_err());
+    }
+
+    #[test]
+    fn a_source_and_an_id_never_meet_those_of_another() {
+        let id = |source: &str, id: &str| {
+            let value = json!({"specversion": "1.0", "type": "t", "source": source, "id": id});
+            structured(value, NOW).unwrap().id
+        };
+        assert_ne!(id("a", "b|c"), id("a%7Cb", "c"));
+        assert!(id("s", &"x".repeat(600)).as_str().starts_with("cloudevent:sha256-"));
+    }
+}

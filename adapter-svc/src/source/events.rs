@@ -1,0 +1,212 @@
+//! The body of `POST /v1/events` to events: our JSON or CBOR, one or many, or CloudEvents. *Pure.*
+
+use axum::http::HeaderMap;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use shared::model::event::Event;
+use shared::model::time::UnixMillis;
+
+use super::cloudevents::{self, ReadCloudEventError};
+use super::webhook::payload::content_type;
+use crate::normalize::{RefuseEventError, outside};
+
+/// How many events one request may carry.
+pub const MAX_BATCH: usize = 1_000;
+
+/// Deepest nesting of CBOR that is read, in levels.
+const MAX_CBOR_DEPTH: usize = 120;
+
+/// Why a body is not a list of events. Each says where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadEventsError {
+    /// A content type that says nothing we read.
+    #[error("content type `{0}`: application/json, application/cbor or a CloudEvents type is expected")]
+    ContentType(String),
+    /// The bytes are not what the content type says.
+    #[error("malformed {format}: {detail}")]
+    Malformed {
+        /// `JSON` or `CBOR`.
+        format: &'static str,
+        /// What the parser says.
+        detail: String,
+        /// Path to the place.
+        place: String,
+    },
+    /// One of the events cannot be taken.
+    #[error("{detail}")]
+    Event {
+        /// What is wrong with it.
+        detail: String,
+        /// `[index]` in a batch.
+        place: String,
+    },
+    /// Too many at once.
+    #[error("{0} events, at most {MAX_BATCH} are taken at once")]
+    TooMany(usize),
+}
+
+impl ReadEventsError {
+    /// Where in the request it is.
+    #[must_use]
+    pub fn place(&self) -> &str {
+        match self {
+            Self::ContentType(_) => "header content-type",
+            Self::Malformed { place, .. } | Self::Event { place, .. } => place,
+            Self::TooMany(_) => "body",
+        }
+    }
+}
+
+/// The events of a request, in its order.
+///
+/// # Errors
+/// [`ReadEventsError`]; where one event cannot be taken, none is.
+pub fn read(headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
+    let kind = content_type(headers);
+    match kind.as_str() {
+        cloudevents::STRUCTURED => Ok(vec![structured(json(body)?, "body", now)?]),
+        cloudevents::BATCH => {
+            let items = bounded(json::<Vec<Value>>(body)?)?;
+            items
+                .into_iter()
+                .enumerate()
+                .map(|(index, item)| structured(item, &format!("body[{index}]"), now))
+                .collect()
+        }
+        _ if cloudevents::is_binary(headers) => {
+            let event = cloudevents::binary(headers, body, now);
+            Ok(vec![event.map_err(|error| cloud("body", &error))?])
+        }
+        "application/json" => {
+            let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+            own(if many { json(body)? } else { vec![json(body)?] }, now)
+        }
+        "application/cbor" => {
+            // Major type 4 (RFC 8949 §3.1): an array.
+            let many = body.first().is_some_and(|byte| byte >> 5 == 4);
+            own(if many { cbor(body)? } else { vec![cbor(body)?] }, now)
+        }
+        _ => Err(ReadEventsError::ContentType(kind.chars().take(64).collect())),
+    }
+}
+
+fn own(events: Vec<Event>, now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
+    let check = |(index, event): (usize, Event)| {
+        outside(event, now).map_err(|error: RefuseEventError| ReadEventsError::Event {
+            detail: error.to_string(),
+            place: format!("body[{index}]"),
+        })
+    };
+    bounded(events)?.into_iter().enumerate().map(check).collect()
+}
+
+fn bounded<T>(items: Vec<T>) -> Result<Vec<T>, ReadEventsError> {
+    if items.len() > MAX_BATCH {
+        Err(ReadEventsError::TooMany(items.len()))
+    } else {
+        Ok(items)
+    }
+}
+
+fn structured(value: Value, place: &str, now: UnixMillis) -> Result<Event, ReadEventsError> {
+    cloudevents::structured(value, now).map_err(|error| cloud(place, &error))
+}
+
+fn cloud(place: &str, error: &ReadCloudEventError) -> ReadEventsError {
+    ReadEventsError::Event {
+        detail: error.to_string(),
+        place: place.to_owned(),
+    }
+}
+
+fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ReadEventsError> {
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let malformed = |detail: String, path: &str| ReadEventsError::Malformed {
+        format: "JSON",
+        detail,
+        place: if path == "." {
+            "body".to_owned()
+        } else {
+            format!("body {path}")
+        },
+    };
+    let value = serde_path_to_error::deserialize(&mut reader)
+        .map_err(|error| malformed(error.inner().to_string(), &error.path().to_string()))?;
+    reader.end().map_err(|error| malformed(error.to_string(), "."))?;
+    Ok(value)
+}
+
+fn cbor<T: DeserializeOwned>(body: &[u8]) -> Result<T, ReadEventsError> {
+    let mut rest = body;
+    let at = |rest: &[u8]| format!("body byte {}", body.len() - rest.len());
+    let malformed = |detail: String, place: String| ReadEventsError::Malformed {
+        format: "CBOR",
+        detail,
+        place,
+    };
+    let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, MAX_CBOR_DEPTH);
+    let value = value.map_err(|error| malformed(error.to_string(), at(rest)))?;
+    if rest.is_empty() {
+        Ok(value)
+    } else {
+        Err(malformed("bytes follow the value".to_owned(), at(rest)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::webhook::signature::tests::headers;
+    use super::*;
+
+    fn check(kind: &str, body: &[u8]) -> Result<Vec<String>, ReadEventsError> {
+        let events = read(&headers(&[("content-type", kind)]), body, UnixMillis(7))?;
+        Ok(events.into_iter().map(|event| event.id.to_string()).collect())
+    }
+
+    fn one(id: &str) -> String {
+        format!(r#"{{"id":"{id}","timestamp":5,"channel":"crm"}}"#)
+    }
+
+    #[test]
+    fn one_and_many_are_read_in_order() {
+        assert_eq!(check("application/json", one("crm:1").as_bytes()).unwrap(), ["crm:1"]);
+        let many = format!(" [{},{}]", one("crm:1"), one("crm:2"));
+        assert_eq!(check("application/json", many.as_bytes()).unwrap(), ["crm:1", "crm:2"]);
+        let event: Event = serde_json::from_str(&one("crm:3")).unwrap();
+        let mut bytes = Vec::new();
+        ciborium::into_writer(&vec![&event, &event], &mut bytes).unwrap();
+        assert_eq!(check("application/cbor", &bytes).unwrap(), ["crm:3", "crm:3"]);
+        let cloud = br#"[{"specversion":"1.0","type":"t","source":"s","id":"1"}]"#;
+        assert_eq!(check(cloudevents::BATCH, cloud).unwrap(), ["cloudevent:s|1"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        let place = |kind: &str, body: &[u8]| check(kind, body).unwrap_err().place().to_owned();
+        let json = "application/json";
+        assert_eq!(
+            place(json, format!("[{},{}]", one("crm:1"), one("noadapter")).as_bytes()),
+            "body [1].id"
+        );
+        assert_eq!(
+            place(json, format!("[{},{}]", one("crm:1"), one("out:1/2")).as_bytes()),
+            "body[1]"
+        );
+        assert_eq!(place(json, b"{\"id\":\"a:\0\"}"), "body id");
+        assert_eq!(place(json, b"\xff"), "body");
+        assert_eq!(place(json, format!("{} x", one("a:1")).as_bytes()), "body");
+        assert_eq!(place("text/plain", b""), "header content-type");
+        assert!(place("application/cbor", b"\x1c").starts_with("body byte"));
+        assert!(place("application/cbor", &[0x81; 10_000]).starts_with("body byte"));
+        assert_eq!(place(cloudevents::BATCH, b"[{}]"), "body[0]");
+    }
+
+    #[test]
+    fn a_batch_is_bounded() {
+        let many = format!("[{}]", vec![one("crm:1"); MAX_BATCH + 1].join(","));
+        assert_eq!(
+            check("application/json", many.as_bytes()),
+            Err(ReadEventsError::TooMany(MAX_BATCH + 1))
+        );
+    }
+}

@@ -1,0 +1,218 @@
+//! What page and server say to each other over the WebSocket: JSON texts with a `type`. *Pure.*
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shared::model::event::{Direction, EventId};
+use shared::model::time::UnixMillis;
+use shared::projection::api::EventRow;
+
+/// Longest id of a visitor or of a visitor's message, in bytes.
+pub const MAX_ID_BYTES: usize = 128;
+/// Longest text of a visitor's message, in bytes.
+pub const MAX_TEXT_BYTES: usize = 32 * 1024;
+
+/// What a page says.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum FromPage {
+    /// The visitor wrote something.
+    Message {
+        /// The page's id for it, the same when it sends it again.
+        id: String,
+        /// The text.
+        text: String,
+    },
+}
+
+/// What the server says.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToPage<'a> {
+    /// The first word: who speaks.
+    Ready {
+        /// The account.
+        account: &'a str,
+        /// The visitor.
+        peer: &'a str,
+    },
+    /// The end of the conversation so far, the oldest first.
+    History {
+        /// Its items.
+        items: Vec<Item>,
+    },
+    /// A message of the visitor is durable.
+    Stored {
+        /// The page's id for it.
+        id: &'a str,
+        /// The event's id.
+        event_id: &'a EventId,
+    },
+    /// A part of an answer.
+    Part(Item),
+    /// Something the page said was not taken.
+    Error {
+        /// The page's id for it, where it could be read.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<&'a str>,
+        /// `code`, `message`, `where`.
+        error: Value,
+    },
+}
+
+/// One line of the conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Item {
+    /// Id of its event.
+    pub id: String,
+    /// `visitor` or `system`.
+    pub from: &'static str,
+    /// The text.
+    pub text: String,
+    /// When.
+    pub at: UnixMillis,
+}
+
+/// A part as delivery-svc publishes it on `nexus.webchat.<account>.<peer>`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Part {
+    /// Id of the outbound event.
+    pub event_id: String,
+    /// The text.
+    pub content: String,
+    /// When it was sent.
+    #[serde(default)]
+    pub at: UnixMillis,
+}
+
+impl From<Part> for Item {
+    fn from(part: Part) -> Self {
+        Self {
+            id: part.event_id,
+            from: "system",
+            text: part.content,
+            at: part.at,
+        }
+    }
+}
+
+impl From<EventRow> for Item {
+    fn from(row: EventRow) -> Self {
+        let from = match row.direction {
+            Direction::Sent => "system",
+            Direction::Received
+            | Direction::Observed
+            | Direction::Created
+            | Direction::Updated
+            | Direction::Deleted => "visitor",
+        };
+        Self {
+            id: row.id.to_string(),
+            from,
+            text: row.content,
+            at: row.timestamp,
+        }
+    }
+}
+
+/// What is wrong with an id of a page: the visitor's or a message's.
+///
+/// # Errors
+/// What is expected.
+pub fn check_id(id: &str) -> Result<(), String> {
+    if id.is_empty() || id.len() > MAX_ID_BYTES {
+        return Err(format!(
+            "an id of 1 to {MAX_ID_BYTES} bytes is expected, it has {}",
+            id.len()
+        ));
+    }
+    match id.chars().find(|c| *c == '/' || c.is_control()) {
+        Some(wrong) => Err(format!(
+            "an id without `/` and control characters is expected, it has U+{:04X}",
+            u32::from(wrong)
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Reads what a page said.
+///
+/// # Errors
+/// What is wrong, and where.
+pub fn read(text: &str) -> Result<FromPage, (String, &'static str)> {
+    let said: FromPage = serde_json::from_str(text).map_err(|error| (error.to_string(), "message"))?;
+    let FromPage::Message { id, text } = &said;
+    check_id(id).map_err(|detail| (detail, "id"))?;
+    if text.trim().is_empty() || text.len() > MAX_TEXT_BYTES || text.contains('\0') {
+        return Err((
+            format!("a text of 1 to {MAX_TEXT_BYTES} bytes without NUL is expected"),
+            "text",
+        ));
+    }
+    Ok(said)
+}
+
+/// Whether a page of `origin` may connect to `host`: only pages that this very host served, and programs, which
+/// send no origin. Otherwise any page in the visitor's browser could speak for them.
+#[must_use]
+pub fn same_origin(origin: Option<&str>, host: Option<&str>) -> bool {
+    match origin {
+        None => true,
+        Some(origin) => origin.split_once("://").map(|(_, rest)| rest) == host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_read() {
+        let said = read(r#"{"type":"message","id":"m 1","text":"hello"}"#).unwrap();
+        assert_eq!(
+            said,
+            FromPage::Message {
+                id: "m 1".to_owned(),
+                text: "hello".to_owned()
+            }
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        let long = format!(r#"{{"type":"message","id":"{}","text":"x"}}"#, "a".repeat(129));
+        for (text, place) in [
+            ("{", "message"),
+            (r#"{"type":"other"}"#, "message"),
+            (r#"{"type":"message","id":"a/b","text":"x"}"#, "id"),
+            (r#"{"type":"message","id":"","text":"x"}"#, "id"),
+            (r#"{"type":"message","id":"a\u0000","text":"x"}"#, "id"),
+            (&long, "id"),
+            (r#"{"type":"message","id":"a","text":" "}"#, "text"),
+            (r#"{"type":"message","id":"a","text":"x\u0000"}"#, "text"),
+        ] {
+            assert_eq!(read(text).unwrap_err().1, place, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_our_own_page_may_connect() {
+        let host = Some("127.0.0.1:8080");
+        assert!(same_origin(None, host));
+        assert!(same_origin(Some("http://127.0.0.1:8080"), host));
+        assert!(!same_origin(Some("http://evil.example"), host));
+        assert!(!same_origin(Some("null"), host));
+    }
+
+    #[test]
+    fn a_part_becomes_a_line() {
+        let part: Part = serde_json::from_str(
+            r#"{"delivery":"d","part":0,"event_id":"out:d/0","content":"hi","reply_to":"x","at":5}"#,
+        )
+        .unwrap();
+        let text = serde_json::to_string(&ToPage::Part(part.into())).unwrap();
+        assert_eq!(
+            text,
+            r#"{"type":"part","id":"out:d/0","from":"system","text":"hi","at":5}"#
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! Source `webhook`: `POST /hooks/{source}`, and the GET of Meta's subscription.
+
+pub mod endpoint;
+pub mod generic;
+pub mod github;
+pub mod mapping;
+pub mod meta;
+pub mod payload;
+pub mod signature;
+pub mod slack;
+pub mod standard;
+pub mod stripe;
+pub mod telegram;
+
+use std::collections::HashMap;
+
+use axum::extract::{Path, Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use tracing::Instrument;
+
+use crate::error::Refusal;
+use crate::gateway::{Gateway, read_body};
+use crate::normalize::{self, Delivery};
+use crate::trace::accept_span;
+use endpoint::Scheme;
+
+/// Largest body, in bytes.
+pub const MAX_BODY_BYTES: usize = 1024 * 1024;
+
+/// `POST /hooks/{source}`: 200 once the event is durable.
+///
+/// # Errors
+/// [`Refusal`], as JSON with a status.
+pub async fn post(
+    State(gateway): State<Gateway>,
+    Path(source): Path<String>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let (parts, body) = request.into_parts();
+    let endpoint = gateway
+        .webhooks
+        .get(&source)
+        .ok_or_else(|| Refusal::UnknownSource(short(&source)))?;
+    let body = read_body(&parts.headers, body, MAX_BODY_BYTES).await?;
+    let now = gateway.clock.now();
+    let verified = endpoint.verify(&parts.headers, &body, now)?;
+    let payload = payload::read(&parts.headers, &body)?;
+    if endpoint.scheme == Scheme::Slack
+        && let Some(challenge) = slack::challenge(&payload)
+    {
+        return Ok(axum::Json(json!({ "challenge": challenge })).into_response());
+    }
+    let delivery = Delivery {
+        headers: &parts.headers,
+        body: &body,
+        payload: &payload,
+        verified: &verified,
+        now,
+        fresh: gateway.ids.ulid(),
+    };
+    let event = normalize::webhook(endpoint, &delivery)?;
+    let (span, carrier) = accept_span(&parts.headers);
+    gateway
+        .intake
+        .accept("webhook", std::slice::from_ref(&event), &carrier)
+        .instrument(span)
+        .await?;
+    tracing::info!(event_id = %event.id, source, "webhook is accepted");
+    Ok(axum::Json(json!({ "id": event.id })).into_response())
+}
+
+/// `GET /hooks/{source}`: the challenge of Meta's subscription.
+///
+/// # Errors
+/// [`Refusal`]: no such source, or not the token.
+pub async fn get(
+    State(gateway): State<Gateway>,
+    Path(source): Path<String>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Response, Refusal> {
+    let token = gateway
+        .webhooks
+        .get(&source)
+        .and_then(|endpoint| endpoint.verify_token.as_ref());
+    let token = token.ok_or_else(|| Refusal::UnknownSource(short(&source)))?;
+    match meta::challenge(token, &query) {
+        Some(challenge) => Ok(challenge.into_response()),
+        None => Err(Refusal::Signature(signature::SignatureError::Mismatch)),
+    }
+}
+
+/// A name from outside, short enough for an answer and a log line.
+fn short(name: &str) -> String {
+    name.chars().take(64).collect()
+}

@@ -1,0 +1,232 @@
+//! Generic HMAC: header, algorithm, encoding, prefix and what is signed come from configuration. *Pure.*
+
+use axum::http::HeaderMap;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use shared::model::time::UnixMillis;
+
+use super::signature::{Algorithm, Checks, SignatureError, Verified, header, malformed, seconds};
+
+/// How the bytes of a signature are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encoding {
+    /// Hexadecimal digits, of either case.
+    #[default]
+    Hex,
+    /// RFC 4648 base64 with padding.
+    Base64,
+}
+
+/// How a sender that follows no known scheme signs: `[adapter.webhook.<source>.hmac]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HmacConfig {
+    /// Header that carries the signature.
+    pub header: String,
+    /// The hash.
+    pub algorithm: Algorithm,
+    /// How it is written.
+    pub encoding: Encoding,
+    /// What stands before it, `sha256=` for example.
+    pub prefix: String,
+    /// Header with the time of signing in seconds since the epoch; absent = no time is signed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timestamp_header: Option<String>,
+    /// Header with the delivery's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id_header: Option<String>,
+    /// What is signed, with `{timestamp}`, `{id}` and `{body}`; default `{timestamp}.{body}` where there is a
+    /// timestamp header, else `{body}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signed: Option<String>,
+}
+
+impl Default for HmacConfig {
+    fn default() -> Self {
+        Self {
+            header: "x-signature".to_owned(),
+            algorithm: Algorithm::default(),
+            encoding: Encoding::default(),
+            prefix: String::new(),
+            timestamp_header: None,
+            id_header: None,
+            signed: None,
+        }
+    }
+}
+
+impl HmacConfig {
+    /// What is wrong with it, as `key: what is expected`.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let template = self.template();
+        let mut faults = Vec::new();
+        if template.matches("{body}").count() != 1 {
+            faults.push("signed: a text that holds `{body}` once".to_owned());
+        }
+        if template.contains("{timestamp}") != self.timestamp_header.is_some() {
+            faults.push("signed: `{timestamp}` exactly where `timestamp_header` is set".to_owned());
+        }
+        if template.contains("{id}") && self.id_header.is_none() {
+            faults.push("id_header: the header that `{id}` in `signed` stands for".to_owned());
+        }
+        for (key, name) in [
+            ("header", Some(&self.header)),
+            ("timestamp_header", self.timestamp_header.as_ref()),
+            ("id_header", self.id_header.as_ref()),
+        ] {
+            if name.is_some_and(|name| name.parse::<axum::http::HeaderName>().is_err()) {
+                faults.push(format!("{key}: the name of an HTTP header"));
+            }
+        }
+        faults
+    }
+
+    fn template(&self) -> &str {
+        match (&self.signed, &self.timestamp_header) {
+            (Some(template), _) => template,
+            (None, Some(_)) => "{timestamp}.{body}",
+            (None, None) => "{body}",
+        }
+    }
+
+    fn decode(&self, text: &str) -> Option<Vec<u8>> {
+        match self.encoding {
+            Encoding::Hex => hex::decode(text).ok(),
+            Encoding::Base64 => STANDARD.decode(text).ok(),
+        }
+    }
+}
+
+/// Checks a request against `config`.
+///
+/// # Errors
+/// [`SignatureError`] says what is missing, unreadable, too old or wrong.
+pub fn verify(
+    config: &HmacConfig,
+    checks: &Checks,
+    headers: &HeaderMap,
+    body: &[u8],
+    now: UnixMillis,
+) -> Result<Verified, SignatureError> {
+    let text = header(headers, &config.header)?;
+    let given = text
+        .strip_prefix(config.prefix.as_str())
+        .and_then(|rest| config.decode(rest))
+        .ok_or_else(|| malformed(&config.header, "the configured prefix and encoding"))?;
+    let (written, timestamp) = match &config.timestamp_header {
+        Some(name) => {
+            let written = header(headers, name)?;
+            let timestamp = seconds(name, written)?;
+            checks.fresh(timestamp, now)?;
+            (written, Some(timestamp))
+        }
+        None => ("", None),
+    };
+    let id = config
+        .id_header
+        .as_ref()
+        .map(|name| header(headers, name))
+        .transpose()?;
+    let fill = |part: &str| {
+        part.replace("{timestamp}", written)
+            .replace("{id}", id.unwrap_or_default())
+    };
+    let (before, after) = config
+        .template()
+        .split_once("{body}")
+        .unwrap_or((config.template(), ""));
+    checks.signed(
+        config.algorithm,
+        &[fill(before).as_bytes(), body, fill(after).as_bytes()],
+        &[given],
+    )?;
+    Ok(Verified {
+        delivery_id: id.map(str::to_owned),
+        timestamp,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::signature::code;
+    use super::super::signature::tests::{checks, headers};
+    use super::*;
+
+    // RFC 4231, case 2.
+    const DATA: &[u8] = b"what do ya want for nothing?";
+    const HEX: &str = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+
+    fn check(config: &HmacConfig, pairs: &[(&str, &str)], at: i64) -> Result<Verified, SignatureError> {
+        verify(
+            config,
+            &checks("Jefe"),
+            &headers(pairs),
+            DATA,
+            UnixMillis::from_seconds(at),
+        )
+    }
+
+    #[test]
+    fn the_published_vector_is_accepted_in_both_encodings() {
+        let hex_config = HmacConfig {
+            prefix: "sha256=".to_owned(),
+            ..HmacConfig::default()
+        };
+        assert!(check(&hex_config, &[("x-signature", &format!("sha256={HEX}"))], 0).is_ok());
+        assert!(matches!(
+            check(&hex_config, &[("x-signature", HEX)], 0),
+            Err(SignatureError::Malformed { .. })
+        ));
+        let base = HmacConfig {
+            encoding: Encoding::Base64,
+            header: "X-Sig".to_owned(),
+            ..HmacConfig::default()
+        };
+        let text = STANDARD.encode(hex::decode(HEX).unwrap());
+        assert!(check(&base, &[("x-sig", &text)], 0).is_ok());
+        assert_eq!(check(&base, &[("x-sig", "AAAA")], 0), Err(SignatureError::Mismatch));
+    }
+
+    #[test]
+    fn a_template_signs_time_and_id() {
+        let config = HmacConfig {
+            algorithm: Algorithm::Sha512,
+            timestamp_header: Some("x-time".to_owned()),
+            id_header: Some("x-id".to_owned()),
+            signed: Some("v1:{id}:{timestamp}:{body}!".to_owned()),
+            ..HmacConfig::default()
+        };
+        assert_eq!(config.faults(), Vec::<String>::new());
+        let signature = hex::encode(code(
+            Algorithm::Sha512,
+            &checks("Jefe").keys[0],
+            &[b"v1:7:100:", DATA, b"!"],
+        ));
+        let pairs = [("x-signature", signature.as_str()), ("x-time", "100"), ("x-id", "7")];
+        let verified = check(&config, &pairs, 130).unwrap();
+        assert_eq!(
+            verified,
+            Verified {
+                delivery_id: Some("7".to_owned()),
+                timestamp: Some(100)
+            }
+        );
+        assert!(matches!(
+            check(&config, &pairs, 500),
+            Err(SignatureError::Expired { .. })
+        ));
+    }
+
+    #[test]
+    fn a_configuration_that_cannot_work_is_named() {
+        let config = HmacConfig {
+            header: "no good".to_owned(),
+            signed: Some("{timestamp}{id}".to_owned()),
+            ..HmacConfig::default()
+        };
+        assert_eq!(config.faults().len(), 4);
+    }
+}

@@ -1,0 +1,79 @@
+//! GitHub: `X-Hub-Signature-256: sha256={hex}` over the body. *Pure.*
+//!
+//! Source: <https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries>. `X-GitHub-Delivery` is
+//! the same when a delivery is repeated; no timestamp is signed.
+
+use axum::http::HeaderMap;
+use shared::model::time::UnixMillis;
+
+use super::signature::{Algorithm, Checks, SignatureError, Verified, header, malformed};
+
+const SIGNATURE: &str = "x-hub-signature-256";
+const DELIVERY: &str = "x-github-delivery";
+
+/// Checks a request against the scheme.
+///
+/// # Errors
+/// [`SignatureError`] says what is missing, unreadable or wrong.
+pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], _now: UnixMillis) -> Result<Verified, SignatureError> {
+    hub_signature(checks, headers, body)?;
+    let delivery_id = headers
+        .get(DELIVERY)
+        .and_then(|value| value.to_str().ok())
+        .map(str::to_owned);
+    Ok(Verified {
+        delivery_id,
+        timestamp: None,
+    })
+}
+
+/// That `X-Hub-Signature-256` signs `body`; Meta uses the same header.
+pub(super) fn hub_signature(checks: &Checks, headers: &HeaderMap, body: &[u8]) -> Result<(), SignatureError> {
+    const EXPECTED: &str = "`sha256=` and 64 hex digits";
+    let text = header(headers, SIGNATURE)?;
+    let digits = text
+        .strip_prefix("sha256=")
+        .ok_or_else(|| malformed(SIGNATURE, EXPECTED))?;
+    let given = hex::decode(digits).map_err(|_| malformed(SIGNATURE, EXPECTED))?;
+    checks.signed(Algorithm::Sha256, &[body], &[given])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::signature::tests::{checks, headers};
+    use super::*;
+
+    // The vector of GitHub's documentation.
+    const SECRET: &str = "It's a Secret to Everybody";
+    const BODY: &[u8] = b"Hello, World!";
+    const SIGNED: &str = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+
+    fn check(secret: &str, signature: &str, body: &[u8]) -> Result<Verified, SignatureError> {
+        let map = headers(&[("X-Hub-Signature-256", signature), ("X-GitHub-Delivery", "72d3162e")]);
+        verify(&checks(secret), &map, body, UnixMillis(0))
+    }
+
+    #[test]
+    fn the_published_vector_is_accepted() {
+        assert_eq!(
+            check(SECRET, SIGNED, BODY).unwrap().delivery_id.as_deref(),
+            Some("72d3162e")
+        );
+        assert_eq!(check("another", SIGNED, BODY), Err(SignatureError::Mismatch));
+        assert_eq!(check(SECRET, SIGNED, b"Hello, World"), Err(SignatureError::Mismatch));
+    }
+
+    #[test]
+    fn an_unreadable_signature_is_named() {
+        for bad in ["", "sha1=aa", "sha256=xyz", &SIGNED[7..]] {
+            assert!(
+                matches!(check(SECRET, bad, BODY), Err(SignatureError::Malformed { .. })),
+                "{bad}"
+            );
+        }
+        assert_eq!(
+            check(SECRET, &SIGNED[..SIGNED.len() - 2], BODY),
+            Err(SignatureError::Mismatch)
+        );
+    }
+}

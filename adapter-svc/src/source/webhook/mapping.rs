@@ -1,0 +1,170 @@
+//! Where in a webhook the fields of its event stand, by configuration. *Pure.*
+
+use std::collections::BTreeMap;
+
+use axum::http::HeaderMap;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use shared::model::time::UnixMillis;
+
+/// A place in a request: `/json/pointer` into the body (RFC 6901) or `header:name`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Pick {
+    /// A JSON pointer into the body.
+    Body(String),
+    /// A header's value.
+    Header(String),
+}
+
+impl TryFrom<String> for Pick {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if let Some(name) = text.strip_prefix("header:") {
+            let name = name.trim().to_ascii_lowercase();
+            if name.parse::<axum::http::HeaderName>().is_ok() {
+                return Ok(Self::Header(name));
+            }
+        } else if text.starts_with('/') {
+            return Ok(Self::Body(text));
+        }
+        Err(format!("`{text}`: `/json/pointer` or `header:name` is expected"))
+    }
+}
+
+impl From<Pick> for String {
+    fn from(pick: Pick) -> Self {
+        match pick {
+            Pick::Body(pointer) => pointer,
+            Pick::Header(name) => format!("header:{name}"),
+        }
+    }
+}
+
+impl Pick {
+    /// What stands there; strings and numbers only where `as_text`.
+    #[must_use]
+    pub fn value(&self, headers: &HeaderMap, payload: &Value) -> Option<Value> {
+        match self {
+            Self::Body(pointer) => payload.pointer(pointer).filter(|value| !value.is_null()).cloned(),
+            Self::Header(name) => headers
+                .get(name.as_str())
+                .and_then(|value| value.to_str().ok())
+                .map(|text| Value::String(text.to_owned())),
+        }
+    }
+
+    /// What stands there as text: a string that is not empty, a number or a boolean.
+    #[must_use]
+    pub fn text(&self, headers: &HeaderMap, payload: &Value) -> Option<String> {
+        match self.value(headers, payload)? {
+            Value::String(text) if !text.is_empty() => Some(text),
+            Value::Number(number) => Some(number.to_string()),
+            Value::Bool(truth) => Some(truth.to_string()),
+            Value::String(_) | Value::Null | Value::Array(_) | Value::Object(_) => None,
+        }
+    }
+}
+
+/// `[adapter.webhook.<source>.mapping]`: each key names the place of one field; absent = the scheme's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Mapping {
+    /// The delivery's id, where the scheme vouches for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<Pick>,
+    /// The event's type: `metadata.event_type`.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub event_type: Option<Pick>,
+    /// The text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<Pick>,
+    /// The conversation; default: the source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Pick>,
+    /// The sender's id; default: the source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<Pick>,
+    /// The sender's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_name: Option<Pick>,
+    /// The thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<Pick>,
+    /// When it happened: seconds or milliseconds since the epoch, or RFC 3339; default: the signed timestamp, else now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<Pick>,
+    /// Further fields of `metadata`, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, Pick>,
+}
+
+/// From this number on a timestamp counts milliseconds: as seconds it would lie beyond the year 5138.
+const FIRST_MILLIS: f64 = 1e11;
+/// Latest instant that is believed, in Unix milliseconds (the year 9999).
+const LAST_MILLIS: i64 = 253_402_300_799_999;
+
+/// The instant that `value` says, in any of the three spellings.
+#[must_use]
+pub fn instant(value: &Value) -> Option<UnixMillis> {
+    let millis = match value {
+        Value::Number(number) => from_number(number.as_f64()?)?,
+        Value::String(text) => match text.parse::<f64>() {
+            Ok(number) => from_number(number)?,
+            Err(_) => text.parse::<jiff::Timestamp>().ok()?.as_millisecond(),
+        },
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
+    };
+    (0..=LAST_MILLIS).contains(&millis).then_some(UnixMillis(millis))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a float that does not fit saturates, and the range is checked"
+)]
+fn from_number(number: f64) -> Option<i64> {
+    let millis = if number < FIRST_MILLIS {
+        number * 1_000.0
+    } else {
+        number
+    };
+    millis.is_finite().then_some(millis as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::signature::tests::headers;
+    use super::*;
+
+    #[test]
+    fn a_pick_reads_body_or_header() {
+        let map = headers(&[("X-Kind", "ping")]);
+        let body = json!({"a": {"b": [7]}, "empty": "", "none": null});
+        let check = |pick: &str| Pick::try_from(pick.to_owned()).unwrap().text(&map, &body);
+        assert_eq!(check("/a/b/0").as_deref(), Some("7"));
+        assert_eq!(check("header:X-Kind").as_deref(), Some("ping"));
+        for absent in ["/a", "/empty", "/none", "/zz", "header:x-none"] {
+            assert_eq!(check(absent), None, "{absent}");
+        }
+        assert!(Pick::try_from("a.b".to_owned()).is_err());
+        assert!(Pick::try_from("header:no good".to_owned()).is_err());
+    }
+
+    #[test]
+    fn instants_are_read_in_three_spellings() {
+        for value in [
+            json!(1_700_000_000),
+            json!(1_700_000_000_000_i64),
+            json!("1700000000"),
+            json!("2023-11-14T22:13:20Z"),
+        ] {
+            assert_eq!(instant(&value), Some(UnixMillis(1_700_000_000_000)), "{value}");
+        }
+        for bad in [json!("soon"), json!(-1), json!(1e300), json!(null), json!("NaN")] {
+            assert_eq!(instant(&bad), None, "{bad}");
+        }
+    }
+}

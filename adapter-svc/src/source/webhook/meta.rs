@@ -1,0 +1,70 @@
+//! Meta (WhatsApp, Messenger, Instagram): `X-Hub-Signature-256`, and the subscription's `hub.challenge`. *Pure.*
+//!
+//! Source: <https://developers.facebook.com/docs/graph-api/webhooks/getting-started>. Neither a delivery id nor a
+//! timestamp is signed, so a repetition of a delivery is known only where the source says `dedupe = "body"`.
+
+use std::collections::HashMap;
+
+use axum::http::HeaderMap;
+use shared::model::time::UnixMillis;
+
+use super::github::hub_signature;
+use super::signature::{Checks, Key, SignatureError, Verified};
+
+/// Checks a request against the scheme.
+///
+/// # Errors
+/// [`SignatureError`] says what is missing, unreadable or wrong.
+pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], _now: UnixMillis) -> Result<Verified, SignatureError> {
+    hub_signature(checks, headers, body)?;
+    Ok(Verified::default())
+}
+
+/// The answer to a subscription's GET: its `hub.challenge`, where mode and verify token are right.
+#[must_use]
+pub fn challenge(token: &Key, query: &HashMap<String, String>) -> Option<String> {
+    let subscribes = query.get("hub.mode").is_some_and(|mode| mode == "subscribe");
+    let known = query
+        .get("hub.verify_token")
+        .is_some_and(|given| token.is(given.as_bytes()));
+    if subscribes && known {
+        query.get("hub.challenge").cloned()
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::signature::tests::{checks, headers};
+    use super::super::signature::{Algorithm, code};
+    use super::*;
+
+    #[test]
+    fn a_signed_request_is_accepted() {
+        let checks = checks("app-secret");
+        let signature = hex::encode(code(Algorithm::Sha256, &checks.keys[0], &[b"{}"]));
+        let map = headers(&[("X-Hub-Signature-256", &format!("sha256={signature}"))]);
+        assert_eq!(verify(&checks, &map, b"{}", UnixMillis(0)), Ok(Verified::default()));
+        assert_eq!(
+            verify(&checks, &map, b"[]", UnixMillis(0)),
+            Err(SignatureError::Mismatch)
+        );
+    }
+
+    #[test]
+    fn the_challenge_needs_the_token() {
+        let ask = |mode: &str, token: &str| {
+            let pairs = [
+                ("hub.mode", mode),
+                ("hub.verify_token", token),
+                ("hub.challenge", "1158201444"),
+            ];
+            let query = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            challenge(&Key::new("meatyhamhock"), &query)
+        };
+        assert_eq!(ask("subscribe", "meatyhamhock").as_deref(), Some("1158201444"));
+        assert_eq!(ask("subscribe", "else"), None);
+        assert_eq!(ask("unsubscribe", "meatyhamhock"), None);
+    }
+}

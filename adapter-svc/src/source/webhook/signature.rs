@@ -1,0 +1,271 @@
+//! What every signature scheme needs: keys, the constant-time comparison, the age of a timestamp. *Pure.*
+//!
+//! A scheme is one function `verify(checks, headers, body, now) -> Result<Verified, SignatureError>` in a file of
+//! its own. No error and no `Debug` here ever shows a key or an expected signature.
+
+use axum::http::HeaderMap;
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256, Sha512};
+use shared::model::time::UnixMillis;
+use subtle::{Choice, ConstantTimeEq};
+
+/// How many signatures of one request are looked at; the schemes list several while keys rotate.
+pub(crate) const MAX_SIGNATURES: usize = 16;
+
+/// A key that signs. Its `Debug` is empty on purpose.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(Vec<u8>);
+
+impl Key {
+    /// The key of these bytes.
+    #[must_use]
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// Whether `given` is this key, in constant time for a given length.
+    #[must_use]
+    pub fn is(&self, given: &[u8]) -> bool {
+        self.0.ct_eq(given).into()
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(…)")
+    }
+}
+
+/// What a source's requests are checked against.
+#[derive(Debug, Clone)]
+pub struct Checks {
+    /// Any one of them suffices, so that keys can be rotated.
+    pub keys: Vec<Key>,
+    /// How far a signed timestamp may lie from now, either way, in seconds; 0 = any distance.
+    pub tolerance_s: u32,
+}
+
+/// What a valid signature vouches for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// The platform's id of this delivery: the same when it delivers again.
+    pub delivery_id: Option<String>,
+    /// The signed timestamp, in seconds since the epoch.
+    pub timestamp: Option<i64>,
+}
+
+/// Why a request is not believed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SignatureError {
+    /// The request does not carry what the scheme needs.
+    #[error("header `{header}` is missing")]
+    Missing {
+        /// Its name.
+        header: String,
+    },
+    /// It is there and cannot be read.
+    #[error("header `{header}` is malformed: {expected} is expected")]
+    Malformed {
+        /// Its name.
+        header: String,
+        /// What should stand there.
+        expected: &'static str,
+    },
+    /// No key of the source made any of the request's signatures.
+    #[error("no signature matches")]
+    Mismatch,
+    /// The signed timestamp is too far from now.
+    #[error("signed {age_s} s ago, at most {tolerance_s} s either way are tolerated")]
+    Expired {
+        /// Seconds since; negative where it lies ahead.
+        age_s: i64,
+        /// The source's tolerance.
+        tolerance_s: u32,
+    },
+}
+
+/// A hash that a keyed signature is made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Algorithm {
+    /// HMAC-SHA-1, for senders that know nothing newer.
+    Sha1,
+    /// HMAC-SHA-256.
+    #[default]
+    Sha256,
+    /// HMAC-SHA-512.
+    Sha512,
+}
+
+/// The value of `header`, which must be there and be visible ASCII.
+pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, SignatureError> {
+    let value = headers.get(name).ok_or_else(|| SignatureError::Missing {
+        header: name.to_owned(),
+    })?;
+    value.to_str().map_err(|_| malformed(name, "visible ASCII"))
+}
+
+/// The error for a header that cannot be read.
+pub(crate) fn malformed(name: &str, expected: &'static str) -> SignatureError {
+    SignatureError::Malformed {
+        header: name.to_owned(),
+        expected,
+    }
+}
+
+/// The seconds that `text` of `header` says.
+pub(crate) fn seconds(header: &str, text: &str) -> Result<i64, SignatureError> {
+    match text.parse::<i64>() {
+        Ok(seconds) if seconds >= 0 => Ok(seconds),
+        Ok(_) | Err(_) => Err(malformed(header, "seconds since the epoch")),
+    }
+}
+
+/// The code of `parts`, one after the other, under `key`.
+pub(crate) fn code(algorithm: Algorithm, key: &Key, parts: &[&[u8]]) -> Vec<u8> {
+    match algorithm {
+        Algorithm::Sha1 => mac::<Hmac<sha1::Sha1>>(key, parts),
+        Algorithm::Sha256 => mac::<Hmac<Sha256>>(key, parts),
+        Algorithm::Sha512 => mac::<Hmac<Sha512>>(key, parts),
+    }
+}
+
+fn mac<M: Mac + KeyInit>(key: &Key, parts: &[&[u8]]) -> Vec<u8> {
+    let mut mac = <M as KeyInit>::new_from_slice(&key.0).expect("an HMAC takes a key of any length");
+    for part in parts {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().to_vec()
+}
+
+impl Checks {
+    /// That one of `given` is the code of `parts` under one of the keys. Every pair is compared, each in constant time.
+    pub(crate) fn signed(
+        &self,
+        algorithm: Algorithm,
+        parts: &[&[u8]],
+        given: &[Vec<u8>],
+    ) -> Result<(), SignatureError> {
+        let mut found = Choice::from(0);
+        for key in &self.keys {
+            let expected = code(algorithm, key, parts);
+            for one in given.iter().take(MAX_SIGNATURES) {
+                found |= expected.as_slice().ct_eq(one.as_slice());
+            }
+        }
+        if bool::from(found) {
+            Ok(())
+        } else {
+            Err(SignatureError::Mismatch)
+        }
+    }
+
+    /// That `timestamp` (seconds) lies within the tolerance around `now`.
+    pub(crate) fn fresh(&self, timestamp: i64, now: UnixMillis) -> Result<(), SignatureError> {
+        let age_s = now.seconds().saturating_sub(timestamp);
+        if self.tolerance_s == 0 || age_s.unsigned_abs() <= u64::from(self.tolerance_s) {
+            return Ok(());
+        }
+        Err(SignatureError::Expired {
+            age_s,
+            tolerance_s: self.tolerance_s,
+        })
+    }
+}
+
+/// SHA-256 of `parts`, one after the other.
+#[must_use]
+pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// SHA-256 of `parts`, one after the other, in hex.
+#[must_use]
+pub fn sha256_hex(parts: &[&[u8]]) -> String {
+    hex::encode(sha256(parts))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Headers of these pairs.
+    pub(crate) fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            let name: axum::http::HeaderName = name.parse().unwrap();
+            map.append(name, value.parse().unwrap());
+        }
+        map
+    }
+
+    /// Checks of one key and five minutes.
+    pub(crate) fn checks(key: impl Into<Vec<u8>>) -> Checks {
+        Checks {
+            keys: vec![Key::new(key)],
+            tolerance_s: 300,
+        }
+    }
+
+    /// RFC 4231, cases 1 to 4 and 6 (a key longer than the block).
+    #[test]
+    fn codes_are_those_of_rfc_4231() {
+        let cases: [(Vec<u8>, &[u8], &str); 4] = [
+            (
+                vec![0x0b; 20],
+                b"Hi There",
+                "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7",
+            ),
+            (
+                b"Jefe".to_vec(),
+                b"what do ya want for nothing?",
+                "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
+            ),
+            (
+                vec![0xaa; 20],
+                &[0xdd; 50],
+                "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe",
+            ),
+            (
+                vec![0xaa; 131],
+                b"Test Using Larger Than Block-Size Key - Hash Key First",
+                "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
+            ),
+        ];
+        for (key, data, expected) in cases {
+            assert_eq!(hex::encode(code(Algorithm::Sha256, &Key::new(key), &[data])), expected);
+        }
+        let long = code(Algorithm::Sha512, &Key::new(vec![0x0b; 20]), &[b"Hi There"]);
+        assert!(hex::encode(long).starts_with("87aa7cdea5ef619d4ff0b4241a1d6cb02379f4e2ce4ec2787ad0b30545e17cde"));
+        let old = code(Algorithm::Sha1, &Key::new(vec![0x0b; 20]), &[b"Hi There"]);
+        assert_eq!(hex::encode(old), "b617318655057264e28bc0b6fb378c8ef146be00");
+    }
+
+    #[test]
+    fn the_tolerance_holds_both_ways_and_zero_is_any() {
+        let mut checks = checks("k");
+        let now = UnixMillis::from_seconds(1_000);
+        for (at, fresh) in [
+            (1_000, true),
+            (700, true),
+            (699, false),
+            (1_300, true),
+            (1_301, false),
+            (i64::MAX, false),
+        ] {
+            assert_eq!(checks.fresh(at, now).is_ok(), fresh, "{at}");
+        }
+        checks.tolerance_s = 0;
+        assert!(checks.fresh(0, now).is_ok());
+    }
+
+    #[test]
+    fn a_key_is_never_shown() {
+        assert!(!format!("{:?}", checks("hush")).contains("hush"));
+    }
+}

@@ -1,0 +1,46 @@
+//! Telegram: the secret token that `setWebhook` was given comes back in a header. *Pure.*
+//!
+//! Source: <https://core.telegram.org/bots/api#setwebhook>. Nothing is signed; the delivery's id is the `update_id`
+//! in the body.
+
+use axum::http::HeaderMap;
+use shared::model::time::UnixMillis;
+
+use super::signature::{Checks, SignatureError, Verified, header};
+
+const TOKEN: &str = "x-telegram-bot-api-secret-token";
+
+/// Checks a request against the scheme.
+///
+/// # Errors
+/// [`SignatureError::Missing`] without the header, [`SignatureError::Mismatch`] where no secret is the token.
+pub fn verify(
+    checks: &Checks,
+    headers: &HeaderMap,
+    _body: &[u8],
+    _now: UnixMillis,
+) -> Result<Verified, SignatureError> {
+    let token = header(headers, TOKEN)?.as_bytes();
+    let known = checks.keys.iter().fold(false, |found, key| key.is(token) | found);
+    if known {
+        Ok(Verified::default())
+    } else {
+        Err(SignatureError::Mismatch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::signature::tests::{checks, headers};
+    use super::*;
+
+    #[test]
+    fn the_token_must_be_the_secret() {
+        let check = |pairs: &[(&str, &str)]| verify(&checks("s3-cret_"), &headers(pairs), b"{}", UnixMillis(0));
+        let name = "X-Telegram-Bot-Api-Secret-Token";
+        assert_eq!(check(&[(name, "s3-cret_")]), Ok(Verified::default()));
+        assert_eq!(check(&[(name, "s3-cret")]), Err(SignatureError::Mismatch));
+        assert_eq!(check(&[(name, "")]), Err(SignatureError::Mismatch));
+        assert!(matches!(check(&[]), Err(SignatureError::Missing { .. })));
+    }
+}

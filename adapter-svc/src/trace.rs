@@ -1,0 +1,74 @@
+//! Where a trace begins: at the request, or at the `traceparent` that it brings.
+
+use axum::http::HeaderMap;
+use shared::process::trace::{carrier_of, consumer_span, root_span};
+use shared::wire::headers::{Carrier, TRACEPARENT, TRACESTATE};
+use tracing::Span;
+
+/// Longest `tracestate` that is carried on, in bytes (W3C Trace Context §3.3.1.5).
+const MAX_STATE_BYTES: usize = 512;
+
+/// The span of an accepted request, and what its messages carry.
+#[must_use]
+pub fn accept_span(headers: &HeaderMap) -> (Span, Carrier) {
+    const NAME: &str = "event.accept";
+    let incoming = incoming(headers);
+    let span = if incoming.traceparent.is_some() {
+        consumer_span(NAME, &incoming)
+    } else {
+        root_span(NAME)
+    };
+    let carrier = carrier_of(&span, &incoming);
+    (span, carrier)
+}
+
+/// The trace context of a request; nothing where it is not well formed.
+fn incoming(headers: &HeaderMap) -> Carrier {
+    let text = |name: &str| {
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .map(str::to_owned)
+    };
+    let traceparent = text(TRACEPARENT).filter(|parent| is_traceparent(parent));
+    let tracestate = text(TRACESTATE).filter(|state| traceparent.is_some() && state.len() <= MAX_STATE_BYTES);
+    Carrier {
+        traceparent,
+        tracestate,
+    }
+}
+
+/// Whether `text` is `00-{32 hex}-{16 hex}-{2 hex}` with ids that are not zero.
+fn is_traceparent(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let lower_hex = |part: &str| part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+    lengths == [2, 32, 16, 2]
+        && parts[0] == "00"
+        && parts.iter().all(|part| lower_hex(part))
+        && [parts[1], parts[2]].iter().all(|id| id.bytes().any(|b| b != b'0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_well_formed_parent_is_taken() {
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert!(is_traceparent(good));
+        for bad in [
+            "",
+            "00",
+            &good[..54],
+            &good.replace('f', "F"),
+            &good.replace("00-4", "ff-4"),
+            &format!("{good}-x"),
+        ] {
+            assert!(!is_traceparent(bad), "{bad}");
+        }
+        assert!(!is_traceparent(
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01"
+        ));
+    }
+}
