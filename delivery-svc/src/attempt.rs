@@ -1,0 +1,192 @@
+//! What a call's outcome means: done, retry after, or give up. *Pure.*
+//!
+//! `Retry-After` is honoured exactly: the wait is what the platform asked for, never less and never jittered. Without
+//! it the caller's schedule decides. Permanent errors give up at once. Source: `channels.md` "Attempts".
+
+use std::time::Duration;
+
+use shared::model::time::UnixMillis;
+
+/// Longest wait that a platform may ask for; beyond it the delivery is given up.
+pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
+
+/// How a call to a platform ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Call {
+    /// The platform has it.
+    Accepted {
+        /// Its ids of what was sent.
+        platform_ids: Vec<String>,
+        /// On channels with an open page: somebody was looking.
+        live: Option<bool>,
+    },
+    /// It answered with an HTTP status, success or not.
+    Status {
+        /// The status.
+        code: u16,
+        /// The answer's `Retry-After`, as sent.
+        retry_after: Option<String>,
+        /// The beginning of what it said.
+        body: String,
+    },
+    /// No answer: refused connection, reset, time-out.
+    Unreachable {
+        /// What happened.
+        reason: String,
+    },
+    /// It can never be sent: no such account, unusable address.
+    Impossible {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What to do after a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The part is with the platform.
+    Done {
+        /// The platform's ids.
+        platform_ids: Vec<String>,
+        /// Somebody was looking.
+        live: Option<bool>,
+    },
+    /// Try again.
+    Retry {
+        /// After this wait, not sooner.
+        after: Duration,
+        /// Why.
+        reason: String,
+    },
+    /// To the dead letters.
+    GiveUp {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What `call` means. `scheduled` is the wait that the schedule has for this attempt, none when it was the last one;
+/// `now` is what a `Retry-After` date is compared with.
+#[must_use]
+pub fn judge(call: Call, scheduled: Option<Duration>, now: UnixMillis) -> Verdict {
+    match call {
+        Call::Accepted { platform_ids, live } => Verdict::Done { platform_ids, live },
+        Call::Status { code: 200..=299, .. } => Verdict::Done { platform_ids: Vec::new(), live: None },
+        Call::Status { code, retry_after, body } => {
+            let reason = if body.is_empty() { format!("status {code}") } else { format!("status {code}: {body}") };
+            if is_passing(code) {
+                let asked = retry_after.as_deref().and_then(|value| parse_retry_after(value, now));
+                again(reason, scheduled, asked)
+            } else {
+                Verdict::GiveUp { reason }
+            }
+        }
+        Call::Unreachable { reason } => again(reason, scheduled, None),
+        Call::Impossible { reason } => Verdict::GiveUp { reason },
+    }
+}
+
+/// Statuses that may be different the next time.
+const fn is_passing(code: u16) -> bool {
+    matches!(code, 408 | 425 | 429 | 500..=599)
+}
+
+fn again(reason: String, scheduled: Option<Duration>, asked: Option<Duration>) -> Verdict {
+    match (scheduled, asked) {
+        (None, _) => Verdict::GiveUp { reason: format!("{reason} (last attempt)") },
+        (Some(_), Some(asked)) if asked > MAX_RETRY_AFTER => Verdict::GiveUp {
+            reason: format!("{reason} (asks to wait {} s, at most {} s)", asked.as_secs(), MAX_RETRY_AFTER.as_secs()),
+        },
+        (Some(_), Some(after)) | (Some(after), None) => Verdict::Retry { after, reason },
+    }
+}
+
+/// The wait that a `Retry-After` header asks for: seconds, or an HTTP date (in the past = no wait); none = neither.
+/// Source: RFC 9110 §10.2.3.
+#[must_use]
+pub fn parse_retry_after(value: &str, now: UnixMillis) -> Option<Duration> {
+    let value = value.trim();
+    if let Ok(seconds) = value.parse::<u64>() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(value).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    let now = Duration::from_millis(u64::try_from(now.0).unwrap_or(0));
+    Some(date.saturating_sub(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SCHEDULED: Duration = Duration::from_secs(5);
+    const NOW: UnixMillis = UnixMillis(784_111_770_000);
+
+    fn status(code: u16, retry_after: Option<&str>) -> Call {
+        Call::Status { code, retry_after: retry_after.map(str::to_owned), body: String::new() }
+    }
+
+    #[track_caller]
+    fn check(call: Call, expected: &str) {
+        let told = match judge(call, Some(SCHEDULED), NOW) {
+            Verdict::Done { .. } => "done".to_owned(),
+            Verdict::Retry { after, reason } => format!("retry {}: {reason}", after.as_millis()),
+            Verdict::GiveUp { reason } => format!("give up: {reason}"),
+        };
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn statuses() {
+        check(status(204, None), "done");
+        check(status(429, None), "retry 5000: status 429");
+        check(status(429, Some("7")), "retry 7000: status 429");
+        check(status(503, Some("1")), "retry 1000: status 503");
+        check(status(500, None), "retry 5000: status 500");
+        check(status(400, Some("1")), "give up: status 400");
+        check(status(403, None), "give up: status 403");
+        check(status(301, None), "give up: status 301");
+    }
+
+    #[test]
+    fn a_date_says_how_long() {
+        check(status(503, Some("Sun, 06 Nov 1994 08:49:37 GMT")), "retry 7000: status 503");
+        check(status(503, Some("Sat, 05 Nov 1994 08:49:37 GMT")), "retry 0: status 503");
+        check(status(503, Some("soon")), "retry 5000: status 503");
+    }
+
+    #[test]
+    fn a_wait_beyond_the_bound_gives_up() {
+        check(status(429, Some("86401")), "give up: status 429 (asks to wait 86401 s, at most 86400 s)");
+    }
+
+    #[test]
+    fn no_answer_retries_and_the_impossible_does_not() {
+        check(Call::Unreachable { reason: "reset".to_owned() }, "retry 5000: reset");
+        check(Call::Impossible { reason: "no such account".to_owned() }, "give up: no such account");
+    }
+
+    #[test]
+    fn the_last_attempt_gives_up_whatever_is_asked() {
+        let verdict = judge(status(429, Some("1")), None, NOW);
+        assert_eq!(verdict, Verdict::GiveUp { reason: "status 429 (last attempt)".to_owned() });
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_asked_is_what_is_waited(seconds in 0_u64..=86_400, scheduled in 0_u64..10_000_000) {
+            let call = status(429, Some(&seconds.to_string()));
+            let verdict = judge(call, Some(Duration::from_millis(scheduled)), NOW);
+            prop_assert_eq!(
+                verdict,
+                Verdict::Retry { after: Duration::from_secs(seconds), reason: "status 429".to_owned() }
+            );
+        }
+
+        #[test]
+        fn any_header_is_read_without_panic(value in "\\PC*", now in any::<i64>()) {
+            let _ = parse_retry_after(&value, UnixMillis(now));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Standard Webhooks signatures. *Pure.* Source: <https://github.com/standard-webhooks/standard-webhooks>, "Signature scheme".
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+/// What a secret may begin with; the rest is base64.
+const SECRET_PREFIX: &str = "whsec_";
+
+/// Why a secret cannot sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ParseSigningKeyError {
+    /// Not base64.
+    #[error("expected `whsec_` and base64, or base64")]
+    NotBase64,
+    /// Nothing stands in it.
+    #[error("is empty")]
+    Empty,
+}
+
+/// A key that signs; its bytes are never shown.
+#[derive(Clone)]
+pub struct SigningKey(Hmac<Sha256>);
+
+impl std::fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SigningKey")
+    }
+}
+
+impl SigningKey {
+    /// The key in `secret`: base64, with or without `whsec_` before it.
+    ///
+    /// # Errors
+    /// [`ParseSigningKeyError`] says what is expected.
+    pub fn parse(secret: &str) -> Result<Self, ParseSigningKeyError> {
+        let secret = secret.trim();
+        let encoded = secret.strip_prefix(SECRET_PREFIX).unwrap_or(secret);
+        let bytes = STANDARD.decode(encoded).map_err(|_| ParseSigningKeyError::NotBase64)?;
+        if bytes.is_empty() {
+            return Err(ParseSigningKeyError::Empty);
+        }
+        Hmac::new_from_slice(&bytes).map(Self).map_err(|_| ParseSigningKeyError::Empty)
+    }
+
+    /// The value of `webhook-signature` for a message `id`, sent at `timestamp` (Unix seconds), with `body`.
+    #[must_use]
+    pub fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
+        let mut mac = self.0.clone();
+        for piece in [id.as_bytes(), b".", timestamp.to_string().as_bytes(), b".", body] {
+            mac.update(piece);
+        }
+        format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The published vector of the reference libraries (`libraries/*/test`).
+    const SECRET: &str = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const ID: &str = "msg_p5jXN8AQM9LWM0D4loKWxJek";
+    const BODY: &[u8] = br#"{"test": 2432232314}"#;
+    const SIGNATURE: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
+
+    #[test]
+    fn published_vector() {
+        for secret in [SECRET.to_owned(), format!("whsec_{SECRET}"), format!(" whsec_{SECRET}\n")] {
+            let key = SigningKey::parse(&secret).expect("a key");
+            assert_eq!(key.sign(ID, 1_614_265_330, BODY), SIGNATURE);
+        }
+    }
+
+    #[test]
+    fn unusable_secrets() {
+        assert_eq!(SigningKey::parse("whsec_").unwrap_err(), ParseSigningKeyError::Empty);
+        assert_eq!(SigningKey::parse("not base64!").unwrap_err(), ParseSigningKeyError::NotBase64);
+    }
+
+    #[test]
+    fn the_key_is_not_shown() {
+        let key = SigningKey::parse(SECRET).expect("a key");
+        assert_eq!(format!("{key:?}"), "SigningKey");
+    }
+}

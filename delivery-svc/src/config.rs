@@ -1,0 +1,93 @@
+//! Section `[delivery]`.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use shared::retry::Schedule;
+
+use crate::policy::SendPolicy;
+
+/// Longest configurable time-out of a call, milliseconds: the consumer's ack wait is twice as long.
+const MAX_CALL_TIMEOUT_MS: u64 = 30_000;
+
+/// Section `[delivery]`; times in milliseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeliveryConfig {
+    /// Deliveries under way at once in one partition, each to another destination.
+    pub max_in_flight: usize,
+    /// Attempts at parked replies under way at once in the process.
+    pub max_parked_in_flight: usize,
+    /// How long a platform may take to accept a connection.
+    pub connect_timeout_ms: u64,
+    /// How long a call to a platform may take.
+    pub call_timeout_ms: u64,
+    /// How long an open web chat page may take to answer before the part counts as not seen live.
+    pub webchat_answer_ms: u64,
+    /// When a failed call is tried again, where the platform does not say. By default 8 attempts over about 1 h with
+    /// full jitter.
+    pub retry: Schedule,
+    /// Which replies may leave.
+    pub send_policy: SendPolicy,
+}
+
+impl Default for DeliveryConfig {
+    fn default() -> Self {
+        Self {
+            max_in_flight: 256,
+            max_parked_in_flight: 64,
+            connect_timeout_ms: 5_000,
+            call_timeout_ms: 8_000,
+            webchat_answer_ms: 200,
+            retry: Schedule { initial_ms: 5_000, max_ms: 1_500_000, factor: 3.0, max_attempts: 8, jitter: 1.0 },
+            send_policy: SendPolicy::default(),
+        }
+    }
+}
+
+impl DeliveryConfig {
+    /// What no type can say, as `key: expectation`.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut check = |holds: bool, fault: &str| {
+            if !holds {
+                faults.push(fault.to_owned());
+            }
+        };
+        check((1..=10_000).contains(&self.max_in_flight), "max_in_flight: expected 1 to 10000");
+        check((1..=10_000).contains(&self.max_parked_in_flight), "max_parked_in_flight: expected 1 to 10000");
+        check((1..=MAX_CALL_TIMEOUT_MS).contains(&self.call_timeout_ms), "call_timeout_ms: expected 1 to 30000");
+        check((1..=self.call_timeout_ms).contains(&self.connect_timeout_ms), "connect_timeout_ms: expected 1 to call_timeout_ms");
+        check((1..=MAX_CALL_TIMEOUT_MS).contains(&self.webchat_answer_ms), "webchat_answer_ms: expected 1 to 30000");
+        check(self.retry.max_attempts > 0, "retry.max_attempts: expected at least 1");
+        check(self.retry.factor >= 1.0, "retry.factor: expected at least 1");
+        faults
+    }
+
+    /// How long a call may take.
+    #[must_use]
+    pub const fn call_timeout(&self) -> Duration {
+        Duration::from_millis(self.call_timeout_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_without_fault_and_last_about_an_hour() {
+        let config = DeliveryConfig::default();
+        assert_eq!(config.faults(), Vec::<String>::new());
+        let waits = (1..).map_while(|attempt| config.retry.delay(attempt, 0.5));
+        let minutes = waits.sum::<Duration>().as_secs() / 60;
+        assert!((45..=75).contains(&minutes), "{minutes} min");
+    }
+
+    #[test]
+    fn all_faults_at_once() {
+        let config = DeliveryConfig { max_in_flight: 0, call_timeout_ms: 60_000, ..DeliveryConfig::default() };
+        assert_eq!(config.faults(), ["max_in_flight: expected 1 to 10000", "call_timeout_ms: expected 1 to 30000"]);
+    }
+}

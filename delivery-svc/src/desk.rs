@@ -1,0 +1,306 @@
+//! The desk of one partition: messages come in, works run side by side, lanes say what is next.
+//!
+//! All works of a partition run in one task, so that one busy account costs no more than one core and no locks. What
+//! is pulled is bounded twice: by works under way and by messages held unacknowledged.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use shared::bus::dead_letter::Verdict;
+use shared::bus::partition::Owned;
+use shared::bus::{ConsumeError, Incoming};
+use shared::clock::pause;
+use shared::process::lifecycle::Shutdown;
+use shared::wire::envelope::DecodeError;
+use shared::wire::topology::{MAX_PAST_FLOOR, streams};
+use tokio::sync::Semaphore;
+
+use crate::deliverer::{Deliverer, Outfit, Progress};
+use crate::destination::{Destination, parked_of};
+use crate::drain::drain;
+use crate::job::{Job, SERVICE};
+use crate::lanes::{Lanes, Work};
+
+/// Messages held unacknowledged per partition: what the server gives out at most.
+const MAX_HELD: usize = MAX_PAST_FLOOR.unsigned_abs() as usize;
+
+/// How often the server is told that waiting messages are still wanted; well below the consumer's ack wait.
+const PROGRESS_EVERY: Duration = Duration::from_secs(15);
+
+/// Wait after an error of the bus before the same work is begun again.
+pub(crate) const REPAIR_PAUSE: Duration = Duration::from_secs(1);
+
+/// How much a desk may do at once.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Deliveries under way in one partition.
+    pub in_flight: usize,
+    /// How long works under way may take to end when the partition is given up.
+    pub drain: Duration,
+}
+
+/// A message and the delivery that stands in it.
+struct Message {
+    incoming: Incoming,
+    job: Job,
+    /// Nobody can have begun it before.
+    fresh: bool,
+}
+
+/// How a work ended.
+enum Ended {
+    Delivered(Destination, u64),
+    Failed(Destination, Arc<Message>),
+    Stored(Destination, u64),
+    Drained(Destination),
+    /// The partition is given up; the message stays as it is.
+    Interrupted,
+}
+
+/// Works one partition off until it is taken away or the process stops.
+pub async fn work(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore>, bounds: Bounds) {
+    let partition = owned.partition;
+    let deliverer = Deliverer::new(&outfit);
+    let stop = Shutdown::default();
+    let mut desk = Desk {
+        deliverer: &deliverer,
+        parked_slots: &parked_slots,
+        stop: &stop,
+        replay_through: owned.replay_through,
+        lanes: Lanes::default(),
+        held: HashSet::new(),
+        works: FuturesUnordered::new(),
+        drains: FuturesUnordered::new(),
+    };
+    if let Err(error) = desk.find_parked(partition).await {
+        tracing::error!(partition, %error, "parked replies cannot be listed, partition is not worked");
+        return;
+    }
+    desk.run(owned, bounds.in_flight).await;
+    stop.trigger();
+    desk.finish(bounds.drain).await;
+}
+
+struct Desk<'a> {
+    deliverer: &'a Deliverer<'a>,
+    parked_slots: &'a Semaphore,
+    stop: &'a Shutdown,
+    replay_through: u64,
+    lanes: Lanes<Destination, Arc<Message>>,
+    /// Sequences of the messages that are not settled.
+    held: HashSet<u64>,
+    works: FuturesUnordered<BoxFuture<'a, Ended>>,
+    drains: FuturesUnordered<BoxFuture<'a, Ended>>,
+}
+
+impl<'a> Desk<'a> {
+    /// Begins a drain for every destination that a former owner left parked.
+    async fn find_parked(&mut self, partition: u16) -> Result<(), ConsumeError> {
+        let filter = parked_of(partition);
+        let first = loop {
+            match self.deliverer.bus().next_on_subject(streams::PARKED, &filter, 1).await {
+                Ok(first) => break first,
+                Err(error) => tracing::warn!(partition, %error, "parked replies cannot be listed yet"),
+            }
+            pause(REPAIR_PAUSE).await;
+        };
+        let Some(first) = first else { return Ok(()) };
+        let mut parked = self.deliverer.bus().ordered(streams::PARKED, &[filter], first.sequence).await?;
+        let mut found = HashSet::new();
+        loop {
+            let message = parked.next().await;
+            found.extend(Destination::of_parked(&message.subject));
+            if message.pending == 0 {
+                break;
+            }
+        }
+        for destination in found {
+            let work = self.lanes.found_parked(&destination);
+            self.begin(&destination, work);
+        }
+        Ok(())
+    }
+
+    async fn run(&mut self, mut owned: Owned, in_flight: usize) {
+        let mut progress = tokio::time::interval(PROGRESS_EVERY);
+        loop {
+            let has_room = self.works.len() < in_flight && self.held.len() < MAX_HELD;
+            tokio::select! {
+                Some(ended) = self.works.next(), if !self.works.is_empty() => self.ended(ended),
+                Some(ended) = self.drains.next(), if !self.drains.is_empty() => self.ended(ended),
+                incoming = owned.next(), if has_room => match incoming {
+                    Some(incoming) => self.arrived(incoming).await,
+                    None => return,
+                },
+                _ = progress.tick() => self.show_progress().await,
+            }
+        }
+    }
+
+    /// Lets the works under way end, within `deadline`; begins no others.
+    async fn finish(&mut self, deadline: Duration) {
+        let works = async { while self.works.next().await.is_some() {} };
+        let drains = async { while self.drains.next().await.is_some() {} };
+        let all = async { tokio::join!(works, drains) };
+        if tokio::time::timeout(deadline, all).await.is_err() {
+            tracing::warn!(
+                works = self.works.len(),
+                drains = self.drains.len(),
+                "deliveries were cut short, the next owner takes them up"
+            );
+        }
+    }
+
+    async fn arrived(&mut self, incoming: Incoming) {
+        if self.held.contains(&incoming.sequence) {
+            // The server lost patience and sent a copy; the first one is still at work and will be acknowledged.
+            return incoming.progress().await;
+        }
+        let Some(destination) = Destination::of_delivery(&incoming.subject) else {
+            return self.refuse(&incoming, &Verdict::new("malformed", "the subject is none of a delivery")).await;
+        };
+        match Job::read(destination, incoming.sequence, &incoming.headers, &incoming.payload) {
+            Ok(job) => {
+                self.held.insert(incoming.sequence);
+                let fresh = incoming.sequence > self.replay_through && incoming.delivered <= 1;
+                let destination = job.destination.clone();
+                let message = Arc::new(Message { incoming, job, fresh });
+                let work = self.lanes.arrived(&destination, message);
+                self.begin(&destination, work);
+            }
+            Err(error) => self.refuse(&incoming, &unreadable(&error)).await,
+        }
+    }
+
+    /// To the dead letters with it. What cannot be stored there either stays unacknowledged and comes again.
+    async fn refuse(&self, incoming: &Incoming, verdict: &Verdict) {
+        match self.deliverer.bus().dead_letter(SERVICE, incoming, verdict, self.deliverer.now()).await {
+            Ok(()) => incoming.ack().await,
+            Err(error) => {
+                tracing::error!(sequence = incoming.sequence, %error, "dead letter was not stored");
+                incoming.nak(Some(PROGRESS_EVERY)).await;
+            }
+        }
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        match ended {
+            Ended::Delivered(destination, sequence) => {
+                self.held.remove(&sequence);
+                let work = self.lanes.delivered(&destination);
+                self.begin(&destination, work);
+            }
+            Ended::Failed(destination, message) => {
+                let work = self.lanes.failed(&destination, message);
+                self.begin(&destination, [work]);
+            }
+            Ended::Stored(destination, sequence) => {
+                self.held.remove(&sequence);
+                let works = self.lanes.stored(&destination);
+                self.begin(&destination, works.into_iter().flatten());
+            }
+            Ended::Drained(destination) => {
+                let work = self.lanes.drained(&destination);
+                self.begin(&destination, work);
+            }
+            Ended::Interrupted => {}
+        }
+    }
+
+    fn begin(&mut self, destination: &Destination, works: impl IntoIterator<Item = Work<Arc<Message>>>) {
+        for work in works {
+            let (deliverer, stop) = (self.deliverer, self.stop);
+            match work {
+                Work::Deliver(message) => self.works.push(Box::pin(deliver(deliverer, message, stop))),
+                Work::Park(message) => self.works.push(Box::pin(park(deliverer, message, stop))),
+                Work::Drain => {
+                    let (destination, slots) = (destination.clone(), self.parked_slots);
+                    self.drains.push(Box::pin(async move {
+                        let empty = drain(deliverer, &destination, slots, stop).await;
+                        if empty { Ended::Drained(destination) } else { Ended::Interrupted }
+                    }));
+                }
+            }
+        }
+    }
+
+    async fn show_progress(&self) {
+        metrics::gauge!("nexus_delivery_parked_destinations").set(count(self.lanes.parked()));
+        for message in self.lanes.queued() {
+            message.incoming.progress().await;
+        }
+    }
+}
+
+fn count(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+fn unreadable(error: &DecodeError) -> Verdict {
+    Verdict::new(error.reason(), error.to_string())
+}
+
+/// Delivers `message`, or finds that it must be parked; tries again what fails because of the bus.
+async fn deliver(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
+    let job = &message.job;
+    let mut fresh = message.fresh;
+    while !stop.is_requested() {
+        let standing = match deliverer.standing(job, fresh).await {
+            Ok(standing) => deliverer.advance(job, standing).await,
+            Err(error) => Err(error.into()),
+        };
+        match standing {
+            Ok(Progress::Settled) => {
+                message.incoming.ack().await;
+                let waited = deliverer.now().since(message.incoming.published_at).max(0);
+                let waited = Duration::from_millis(waited.unsigned_abs());
+                metrics::histogram!("nexus_delivery_seconds").record(waited.as_secs_f64());
+                return Ended::Delivered(job.destination.clone(), job.sequence);
+            }
+            Ok(Progress::Later(_)) => return Ended::Failed(job.destination.clone(), Arc::clone(&message)),
+            Err(error) => {
+                tracing::warn!(
+                    delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
+                    error = %error, "delivery is begun again"
+                );
+                fresh = false;
+                wait(REPAIR_PAUSE, stop).await;
+            }
+        }
+    }
+    Ended::Interrupted
+}
+
+/// Stores `message` on its destination's parked subject and acknowledges it.
+async fn park(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
+    let job = &message.job;
+    while !stop.is_requested() {
+        match deliverer.bus().publish(job.parked()).await {
+            Ok(_) => {
+                message.incoming.ack().await;
+                metrics::counter!("nexus_delivery_parked_total").increment(1);
+                return Ended::Stored(job.destination.clone(), job.sequence);
+            }
+            Err(error) => {
+                tracing::error!(
+                    delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
+                    error = %error, "reply was not parked"
+                );
+                wait(REPAIR_PAUSE, stop).await;
+            }
+        }
+    }
+    Ended::Interrupted
+}
+
+/// Waits, or less when the partition is given up.
+pub(crate) async fn wait(duration: Duration, stop: &Shutdown) {
+    tokio::select! {
+        () = pause(duration) => {}
+        () = stop.requested() => {}
+    }
+}

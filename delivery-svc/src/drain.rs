@@ -1,0 +1,105 @@
+//! Working off one destination's parked replies, from the head, each when it is due.
+
+use std::time::Duration;
+
+use shared::bus::{ReadStreamError, Stored};
+use shared::model::time::UnixMillis;
+use shared::process::lifecycle::Shutdown;
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::topology::streams;
+use tokio::sync::Semaphore;
+
+use crate::deliverer::{DeliverError, Deliverer, Progress};
+use crate::desk::{REPAIR_PAUSE, wait};
+use crate::destination::Destination;
+use crate::job::{Job, SERVICE, delivery_sequence};
+
+/// Longest wait before the clock is looked at again: it may have jumped.
+const MAX_NAP: Duration = Duration::from_secs(30);
+
+/// Works off what is parked for `destination` until nothing is left (true) or `stop` is requested (false). At most as
+/// many attempts as `slots` has permits run at once in the process.
+pub async fn drain(
+    deliverer: &Deliverer<'_>,
+    destination: &Destination,
+    slots: &Semaphore,
+    stop: &Shutdown,
+) -> bool {
+    let subject = destination.parked_subject();
+    while !stop.is_requested() {
+        let ended = match deliverer.bus().next_on_subject(streams::PARKED, &subject, 1).await {
+            Ok(None) => return true,
+            Ok(Some(head)) => settle(deliverer, destination, &head, slots, stop).await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = ended {
+            tracing::warn!(destination = destination.as_str(), error = %error, "parked reply is taken up again");
+            wait(REPAIR_PAUSE, stop).await;
+        }
+    }
+    false
+}
+
+/// Brings the head on until it is settled and gone, or `stop` is requested.
+async fn settle(
+    deliverer: &Deliverer<'_>,
+    destination: &Destination,
+    head: &Stored,
+    slots: &Semaphore,
+    stop: &Shutdown,
+) -> Result<(), DeliverError> {
+    let job = match read(destination, head) {
+        Ok(job) => job,
+        Err(letter) => {
+            deliverer.bus().dead_letter_record(DeadLetter { at: deliverer.now(), ..letter }).await?;
+            return Ok(forget(deliverer, head).await?);
+        }
+    };
+    while !stop.is_requested() {
+        let Ok(slot) = slots.acquire().await else { return Ok(()) };
+        let standing = deliverer.standing(&job, false).await?;
+        let progress = deliverer.advance(&job, standing).await?;
+        drop(slot);
+        match progress {
+            Progress::Settled => return Ok(forget(deliverer, head).await?),
+            Progress::Later(at) => wait_until(at, deliverer, stop).await,
+        }
+    }
+    Ok(())
+}
+
+async fn wait_until(at: UnixMillis, deliverer: &Deliverer<'_>, stop: &Shutdown) {
+    while !stop.is_requested() {
+        let left = u64::try_from(at.since(deliverer.now())).unwrap_or(0);
+        if left == 0 {
+            return;
+        }
+        wait(Duration::from_millis(left).min(MAX_NAP), stop).await;
+    }
+}
+
+async fn forget(deliverer: &Deliverer<'_>, head: &Stored) -> Result<(), ReadStreamError> {
+    deliverer.bus().delete_message(streams::PARKED, head.sequence).await.map(|_| ())
+}
+
+/// The delivery that is parked there, or the letter that its bytes become.
+fn read(destination: &Destination, head: &Stored) -> Result<Job, DeadLetter> {
+    let letter = |reason: &str, detail: String| DeadLetter {
+        service: SERVICE.to_owned(),
+        subject: head.subject.clone(),
+        redrive_subject: destination.published_subject(),
+        stream: streams::PARKED.to_owned(),
+        sequence: head.sequence,
+        headers: head.headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        payload: DeadLetter::encode_payload(&head.payload),
+        reason: reason.to_owned(),
+        detail,
+        attempts: 0,
+        at: head.published_at,
+    };
+    let Some(sequence) = delivery_sequence(&head.headers) else {
+        return Err(letter("malformed", "the parked reply does not say which delivery it is".to_owned()));
+    };
+    Job::read(destination.clone(), sequence, &head.headers, &head.payload)
+        .map_err(|error| letter(error.reason(), error.to_string()))
+}

@@ -1,0 +1,141 @@
+//! A delivery to be made: a reply, its destination, and its place in the destination's order. *Pure.*
+
+use bytes::Bytes;
+use shared::bus::Outgoing;
+use shared::model::receipt::{Receipt, ReceiptStep};
+use shared::model::reply::Reply;
+use shared::model::time::UnixMillis;
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::envelope::{DecodeError, decode};
+use shared::wire::headers::{Carrier, Headers, MSG_ID};
+use shared::wire::topology::streams;
+
+use crate::destination::Destination;
+
+/// The service's name in dead letters.
+pub const SERVICE: &str = "delivery-svc";
+
+/// On receipts and parked replies: sequence in `DELIVERIES` of the delivery that they belong to.
+pub const DELIVERY_SEQUENCE: &str = "Nexus-Delivery-Sequence";
+
+/// A delivery to be made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Where it goes.
+    pub destination: Destination,
+    /// Its sequence in `DELIVERIES`: its place in the destination's order.
+    pub sequence: u64,
+    /// What is delivered.
+    pub reply: Reply,
+    headers: Headers,
+    payload: Bytes,
+}
+
+impl Job {
+    /// The delivery that stands in a message of `DELIVERIES`, or in a parked copy of one.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where the payload is no reply.
+    pub fn read(
+        destination: Destination,
+        sequence: u64,
+        headers: &Headers,
+        payload: &Bytes,
+    ) -> Result<Self, DecodeError> {
+        let reply = decode(headers, payload)?;
+        Ok(Self { destination, sequence, reply, headers: headers.clone(), payload: payload.clone() })
+    }
+
+    /// The trace that it belongs to.
+    #[must_use]
+    pub fn carrier(&self) -> Carrier {
+        Carrier::read(&self.headers)
+    }
+
+    /// Its copy on the destination's parked subject: the same bytes, under an id of its own.
+    #[must_use]
+    pub fn parked(&self) -> Outgoing {
+        let mut headers = self.headers.clone();
+        headers.insert(MSG_ID, format!("parked:{}", self.sequence));
+        headers.insert(DELIVERY_SEQUENCE, self.sequence.to_string());
+        Outgoing::raw(self.destination.parked_subject(), headers, self.payload.clone())
+    }
+
+    /// A receipt of it.
+    #[must_use]
+    pub fn receipt(&self, at: UnixMillis, step: ReceiptStep) -> Receipt {
+        Receipt {
+            delivery: self.reply.id,
+            session: self.reply.session.clone(),
+            target: self.reply.delivery_context.clone(),
+            causation: self.reply.causation.clone(),
+            at,
+            step,
+        }
+    }
+
+    /// Its dead letter: the whole payload, to be redriven as the delivery that it was.
+    #[must_use]
+    pub fn dead_letter(&self, detail: String, attempts: u32, at: UnixMillis) -> DeadLetter {
+        DeadLetter {
+            service: SERVICE.to_owned(),
+            subject: self.destination.delivery_subject(),
+            redrive_subject: self.destination.published_subject(),
+            stream: streams::DELIVERIES.to_owned(),
+            sequence: self.sequence,
+            headers: self.headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            payload: DeadLetter::encode_payload(&self.payload),
+            reason: "gave_up".to_owned(),
+            detail,
+            attempts: u64::from(attempts),
+            at,
+        }
+    }
+}
+
+/// The delivery that a receipt or a parked reply belongs to, told by its headers.
+#[must_use]
+pub fn delivery_sequence(headers: &Headers) -> Option<u64> {
+    headers.get(DELIVERY_SEQUENCE)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::wire::envelope::{Format, encode};
+
+    use super::*;
+    use crate::examples::reply;
+
+    fn job() -> Job {
+        let (payload, headers) = encode(&reply("hello"), Format::Json);
+        let destination = Destination::of_delivery("nexus.dl.3.nats.demo.ann").expect("a destination");
+        Job::read(destination, 41, &headers, &payload).expect("a reply")
+    }
+
+    #[test]
+    fn a_parked_copy_reads_back_as_the_same_delivery() {
+        let job = job();
+        let parked = job.parked();
+        assert_eq!(parked.subject, "nexus.parked.3.nats.demo.ann");
+        assert_eq!(delivery_sequence(&parked.headers), Some(41));
+        let destination = Destination::of_parked(&parked.subject).expect("a destination");
+        let again = Job::read(destination, 41, &parked.headers, &parked.payload).expect("a reply");
+        assert_eq!((again.reply, again.destination, again.payload), (job.reply, job.destination, job.payload));
+    }
+
+    #[test]
+    fn a_dead_letter_carries_the_whole_payload_and_where_it_came_in() {
+        let job = job();
+        let letter = job.dead_letter("status 400".to_owned(), 1, UnixMillis(9));
+        assert_eq!(letter.redrive_subject, "nexus.delivery.nats.demo.ann");
+        assert_eq!(letter.payload_bytes().expect("base64"), job.payload);
+        assert_eq!((letter.stream.as_str(), letter.sequence), ("DELIVERIES", 41));
+    }
+
+    #[test]
+    fn rubbish_is_an_error() {
+        let destination = Destination::of_delivery("nexus.dl.3.nats.demo.ann").expect("a destination");
+        let error = Job::read(destination, 1, &Headers::new(), &Bytes::from_static(b"\xff\x00")).expect_err("rubbish");
+        assert_eq!(error.reason(), "malformed");
+    }
+}

@@ -1,0 +1,28 @@
+//! Channels: replies leave through them, and come back as events.
+//!
+//! `DELIVERIES` → [`desk`] (one per owned partition) → [`lanes`] (order per destination) → [`deliverer`] (one attempt)
+//! → [`channel`] (one platform). What decides is pure: [`plan`], [`chunk`], [`attempt`], [`resume`], [`outbound`],
+//! [`policy`], [`lanes`].
+#![warn(missing_docs)]
+
+pub mod accounts;
+pub mod attempt;
+pub mod channel;
+pub mod chunk;
+pub mod config;
+pub mod deliverer;
+pub mod desk;
+pub mod destination;
+pub mod drain;
+#[cfg(test)]
+mod examples;
+pub mod job;
+pub mod lanes;
+pub mod outbound;
+pub mod plan;
+pub mod policy;
+pub mod receipts;
+pub mod resume;
+pub mod service;
+
+pub use service::DeliveryService;

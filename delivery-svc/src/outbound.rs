@@ -1,0 +1,105 @@
+//! Sent part → outbound Event. *Pure.* Source: `003_b33e857b632aa7dc.txt` §3; `channels.md` "Channels".
+//!
+//! The event is a function of the reply, the part and the receipt's time: made again after a crash it is the same.
+
+use serde_json::{Map, Value};
+use shared::model::event::{Direction, Event, EventId, MAX_HOPS, Participant, ParticipantRole, ParseEventIdError, Sender};
+use shared::model::reply::Reply;
+use shared::model::time::UnixMillis;
+
+use crate::plan::Part;
+
+/// The adapter's name in front of the id of everything that was sent.
+pub const SENT_ADAPTER: &str = "out";
+
+/// The id of the event that part `index` of `reply` becomes: `out:{delivery}/{part}`.
+///
+/// # Errors
+/// Never for an id made of a ULID and a number; the type of the id demands the check.
+pub fn sent_event_id(reply: &Reply, index: u32) -> Result<EventId, ParseEventIdError> {
+    EventId::parse(format!("{SENT_ADAPTER}:{}/{index}", reply.id))
+}
+
+/// The event that `part` of `reply`, sent at `at`, becomes.
+///
+/// `hops` is one more than the causing event's, at most [`MAX_HOPS`]: an event that deep makes no dispatch any more.
+///
+/// # Errors
+/// As [`sent_event_id`].
+pub fn sent_event(reply: &Reply, part: &Part, at: UnixMillis) -> Result<Event, ParseEventIdError> {
+    let target = &reply.delivery_context;
+    let peer = target.peer_id.as_deref().unwrap_or_default();
+    let mut event = Event::new(sent_event_id(reply, part.index)?, &target.channel, peer, at);
+    event.account_id.clone_from(&target.account_id);
+    event.direction = Direction::Sent;
+    event.from = Sender { id: reply.session.persona.clone(), ..Sender::default() };
+    event.participants = vec![Participant { id: peer.to_owned(), role: ParticipantRole::Recipient, display_name: None }];
+    event.thread_id.clone_from(&target.thread_id);
+    event.reply_to = Some(target.reply_to_id.clone().unwrap_or_else(|| reply.causation.event.to_string()));
+    event.content.clone_from(&part.content);
+    if part.index == 0 {
+        event.attachments.clone_from(&reply.attachments);
+    }
+    event.metadata = metadata(reply);
+    event.hops = reply.causation.hops.saturating_add(1).min(MAX_HOPS);
+    Ok(event)
+}
+
+fn metadata(reply: &Reply) -> Map<String, Value> {
+    [
+        ("delivery", reply.id.to_string()),
+        ("turn", reply.turn.to_string()),
+        ("session", reply.session.session.clone()),
+        ("persona", reply.session.persona.clone()),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), Value::String(value)))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::examples::reply;
+
+    fn sent(reply: &Reply) -> Event {
+        let part = Part { index: 1, content: "second".to_owned() };
+        sent_event(reply, &part, UnixMillis(5)).expect("an event")
+    }
+
+    #[test]
+    fn says_who_sent_what_to_whom_and_why() {
+        let reply = reply("whole");
+        let event = sent(&reply);
+        assert_eq!(event.id.as_str(), format!("out:{}/1", reply.id));
+        assert_eq!(event.direction, Direction::Sent);
+        assert_eq!(event.conversation(), ("nats", "demo", "ann"));
+        assert_eq!(event.from.id, "echo");
+        assert_eq!(event.content, "second");
+        assert_eq!(event.reply_to.as_deref(), Some("webchat:42"));
+        assert_eq!(event.metadata["session"], "main");
+        assert_eq!(event.hops, 1);
+    }
+
+    #[test]
+    fn answers_the_causing_event_where_no_other_is_named() {
+        let mut reply = reply("whole");
+        reply.delivery_context.reply_to_id = None;
+        assert_eq!(sent(&reply).reply_to.as_deref(), Some("webchat:42"));
+    }
+
+    #[test]
+    fn hops_stop_at_the_bound() {
+        let mut reply = reply("whole");
+        for (before, after) in [(6, 7), (7, 8), (8, 8), (u8::MAX, 8)] {
+            reply.causation.hops = before;
+            assert_eq!(sent(&reply).hops, after);
+        }
+    }
+
+    #[test]
+    fn made_again_it_is_the_same() {
+        let reply = reply("whole");
+        assert_eq!(sent(&reply), sent(&reply));
+    }
+}

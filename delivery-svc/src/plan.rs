@@ -1,0 +1,44 @@
+//! Reply → parts. *Pure.* Source: `channels.md` "Channels".
+
+use shared::model::reply::Reply;
+
+use crate::chunk::{Limit, split};
+
+/// One message on the platform.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// First part = 0.
+    pub index: u32,
+    /// Its text.
+    pub content: String,
+}
+
+/// The parts of `reply`, in order, at least one: one, or as many as `limit` asks for.
+#[must_use]
+pub fn plan(reply: &Reply, limit: Option<Limit>) -> Vec<Part> {
+    let pieces = match limit {
+        Some(limit) => split(&reply.content, limit),
+        None => vec![reply.content.as_str()],
+    };
+    (0..).zip(pieces).map(|(index, content)| Part { index, content: content.to_owned() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::Unit;
+    use crate::examples::reply;
+
+    #[test]
+    fn one_part_without_a_limit() {
+        let reply = reply("first\n\nsecond");
+        assert_eq!(plan(&reply, None), [Part { index: 0, content: "first\n\nsecond".to_owned() }]);
+    }
+
+    #[test]
+    fn numbered_parts_within_the_limit() {
+        let parts = plan(&reply("first\n\nsecond"), Some(Limit { max: 7, unit: Unit::Characters }));
+        let told: Vec<_> = parts.iter().map(|part| (part.index, part.content.as_str())).collect();
+        assert_eq!(told, [(0, "first\n\n"), (1, "second")]);
+    }
+}

@@ -1,0 +1,123 @@
+//! The send policy: which replies may leave. *Pure.* Source: `channels.md` "Channels" (send policy).
+
+use serde::{Deserialize, Serialize};
+use shared::model::event::DEFAULT_ACCOUNT;
+use shared::model::reply::Reply;
+
+/// What a rule says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// It leaves.
+    #[default]
+    Allow,
+    /// It does not; a receipt says so.
+    Deny,
+}
+
+/// One rule; every field that is given must match, and a rule without any matches everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rule {
+    /// The channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+    /// Our account there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// The conversation's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// What the session's key begins with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_prefix: Option<String>,
+    /// What happens then.
+    pub action: Action,
+}
+
+/// All rules; the first that matches decides, else the default.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SendPolicy {
+    /// Where no rule matches.
+    pub default: Action,
+    /// In order.
+    pub rules: Vec<Rule>,
+}
+
+impl SendPolicy {
+    /// None = `reply` may leave; otherwise the name of the rule that keeps it: `rule {index from 1}` or `default`.
+    #[must_use]
+    pub fn denies(&self, reply: &Reply) -> Option<String> {
+        let decided = self.rules.iter().enumerate().find(|(_, rule)| rule.matches(reply));
+        let (action, name) = match decided {
+            Some((index, rule)) => (rule.action, format!("rule {}", index + 1)),
+            None => (self.default, "default".to_owned()),
+        };
+        match action {
+            Action::Allow => None,
+            Action::Deny => Some(name),
+        }
+    }
+}
+
+impl Rule {
+    fn matches(&self, reply: &Reply) -> bool {
+        let target = &reply.delivery_context;
+        let is = |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
+        is(&self.channel, &target.channel)
+            && is(&self.account, target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT))
+            && is(&self.peer, target.peer_id.as_deref().unwrap_or_default())
+            && self.session_prefix.as_deref().is_none_or(|prefix| reply.session.session.starts_with(prefix))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::examples::reply;
+
+    fn rule(action: Action) -> Rule {
+        Rule { action, ..Rule::default() }
+    }
+
+    #[track_caller]
+    fn check(rules: &[Rule], default: Action, expected: Option<&str>) {
+        let policy = SendPolicy { default, rules: rules.to_vec() };
+        assert_eq!(policy.denies(&reply("x")).as_deref(), expected);
+    }
+
+    #[test]
+    fn default_where_nothing_matches() {
+        let other = Rule { channel: Some("webchat".to_owned()), ..rule(Action::Deny) };
+        check(&[], Action::Allow, None);
+        check(std::slice::from_ref(&other), Action::Allow, None);
+        check(&[other], Action::Deny, Some("default"));
+    }
+
+    #[test]
+    fn first_match_decides() {
+        check(&[rule(Action::Allow), rule(Action::Deny)], Action::Deny, None);
+        check(&[rule(Action::Deny), rule(Action::Allow)], Action::Allow, Some("rule 1"));
+    }
+
+    #[test]
+    fn every_given_field_must_match() {
+        let all = Rule {
+            channel: Some("nats".to_owned()),
+            account: Some("demo".to_owned()),
+            peer: Some("ann".to_owned()),
+            session_prefix: Some("ma".to_owned()),
+            action: Action::Deny,
+        };
+        check(std::slice::from_ref(&all), Action::Allow, Some("rule 1"));
+        for broken in [
+            Rule { channel: Some("x".to_owned()), ..all.clone() },
+            Rule { account: Some("x".to_owned()), ..all.clone() },
+            Rule { peer: Some("x".to_owned()), ..all.clone() },
+            Rule { session_prefix: Some("x".to_owned()), ..all.clone() },
+        ] {
+            check(&[broken], Action::Allow, None);
+        }
+    }
+}

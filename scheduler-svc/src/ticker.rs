@@ -1,0 +1,134 @@
+//! Publishing the ticks that are due, for as long as the process runs.
+
+use std::time::Duration;
+
+use shared::bus::{Bus, Outgoing, PublishError, ReadStreamError};
+use shared::clock::{SharedClock, pause};
+use shared::model::event::{DEFAULT_ACCOUNT, Event, ParseEventIdError};
+use shared::process::lifecycle::Shutdown;
+use shared::process::trace::{carrier_of, root_span};
+use shared::wire::headers::{Carrier, HOPS};
+use shared::wire::subject;
+use shared::wire::topology::streams;
+use tracing::Instrument as _;
+
+use crate::tick::{Minute, TICK_PEER, TIMER_CHANNEL, due, minute_of, tick};
+
+/// How long one publish may take before it is looked at anew what is due.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Wait after a failed read or publish.
+const REPAIR_PAUSE: Duration = Duration::from_millis(500);
+
+/// A tick could not be published, or the last one not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishTickError {
+    /// The last tick cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadStreamError),
+    /// The server refuses the tick, or does not answer.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// An id that cannot be: never for one made of a number.
+    #[error(transparent)]
+    Id(#[from] ParseEventIdError),
+}
+
+/// Publishes ticks.
+pub struct Ticker {
+    bus: Bus,
+    clock: SharedClock,
+    look_every: Duration,
+    last: Option<Minute>,
+}
+
+impl std::fmt::Debug for Ticker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticker").field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
+impl Ticker {
+    /// On `bus`, by `clock`, which is looked at each `look_every` and at each full minute.
+    #[must_use]
+    pub const fn new(bus: Bus, clock: SharedClock, look_every: Duration) -> Self {
+        Self { bus, clock, look_every, last: None }
+    }
+
+    /// Publishes what is due until `shutdown`: at start what an outage left out, then each minute's tick right after
+    /// the minute begins.
+    pub async fn run(mut self, shutdown: &Shutdown) {
+        self.learn(shutdown).await;
+        while !shutdown.is_requested() {
+            let wait = match self.publish_due().await {
+                Ok(()) => self.until_next(),
+                Err(error) => {
+                    tracing::warn!(%error, last_minute = self.last.map(|last| last.0), "tick was not published");
+                    REPAIR_PAUSE
+                }
+            };
+            tokio::select! {
+                () = pause(wait) => {}
+                () = shutdown.requested() => {}
+            }
+        }
+    }
+
+    /// Reads which tick was published last, by whomever.
+    async fn learn(&mut self, shutdown: &Shutdown) {
+        while !shutdown.is_requested() {
+            match last_published(&self.bus).await {
+                Ok(last) => {
+                    self.last = last;
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "last tick cannot be read yet");
+                    pause(REPAIR_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn publish_due(&mut self) -> Result<(), PublishTickError> {
+        for minute in due(self.last, self.clock.now()) {
+            let span = root_span("scheduler.tick");
+            let carrier = carrier_of(&span, &Carrier::default());
+            self.publish(minute, &carrier).instrument(span).await?;
+            self.last = Some(minute);
+        }
+        Ok(())
+    }
+
+    async fn publish(&self, minute: Minute, carrier: &Carrier) -> Result<(), PublishTickError> {
+        let now = self.clock.now();
+        let event = tick(minute, now)?;
+        let out = Outgoing::new(subject::event(&event), &event)
+            .msg_id(event.id.as_str())
+            .header(HOPS, event.hops.to_string())
+            .carrier(carrier);
+        let published = self.bus.publish_once(&out, PUBLISH_TIMEOUT).await?;
+        let late_ms = now.since(event.timestamp);
+        tracing::debug!(event_id = %event.id, late_ms, duplicate = published.duplicate, "tick is published");
+        let outcome = if published.duplicate { "another_was_first" } else { "stored" };
+        metrics::counter!("nexus_scheduler_ticks_total", "outcome" => outcome).increment(1);
+        Ok(())
+    }
+
+    fn until_next(&self) -> Duration {
+        let left = Minute::until_next(self.clock.now());
+        Duration::from_millis(left.unsigned_abs()).min(self.look_every)
+    }
+}
+
+/// The newest tick in `EVENTS`, from the leader.
+async fn last_published(bus: &Bus) -> Result<Option<Minute>, ReadStreamError> {
+    let place = format!(
+        "nexus.ev.*.{}.{}.{}",
+        subject::token(TIMER_CHANNEL),
+        subject::token(DEFAULT_ACCOUNT),
+        subject::token(TICK_PEER)
+    );
+    let stored = bus.last_on_subject(streams::EVENTS, &place).await?;
+    Ok(stored.and_then(|stored| minute_of(&stored.decode::<Event>().ok()?)))
+}
