@@ -1,0 +1,283 @@
+//! The hooks directory: watched, read, and synced into the registry.
+//!
+//! Only what changed *in the directory* since this replica last looked is written, each entry by compare-and-set
+//! with the content hash as the ground: replicas with the same directory write once, and a replica whose mount
+//! lags behind does not put back what another has just replaced.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use data_encoding::HEXLOWER;
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use sha2::{Digest, Sha256};
+use shared::bus::{Bus, CasError, Kv};
+use shared::clock::{SharedClock, pause};
+use shared::model::hook::HookRecord;
+use shared::wire::subject::token;
+use shared::wire::topology::buckets::HOOKS;
+use tokio::sync::{Notify, watch};
+
+use crate::error::{ScanDirectoryError, chain};
+use crate::header;
+use crate::sync::{self, HookFile};
+
+/// Most hook files in one directory.
+const MAX_FILES: usize = 20_000;
+
+/// Deepest sub-directory that is read, in levels.
+const MAX_LEVELS: usize = 16;
+
+/// Largest hook file that is run, in bytes.
+const MAX_FILE_BYTES: usize = 256 * 1024;
+
+/// How long the directory must be quiet before it is read.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// Longest wait for quiet, in periods of [`QUIET`].
+const MAX_QUIET_PERIODS: u32 = 5;
+
+/// How often the directory is read without being told: not every file system tells.
+const RESCAN: Duration = Duration::from_secs(5);
+
+/// How often a compare-and-set is tried again after a conflict.
+const MAX_TRIES: u32 = 10;
+
+/// The files by hook id.
+type Files = BTreeMap<String, HookFile>;
+
+/// The hooks directory of this replica.
+#[derive(Debug, Clone)]
+pub struct Directory {
+    path: PathBuf,
+    root: String,
+    hooks: Kv<HookRecord>,
+    clock: SharedClock,
+}
+
+impl Directory {
+    /// The directory at `path`, known to the registry as `root`.
+    #[must_use]
+    pub fn new(path: PathBuf, root: String, bus: &Bus, clock: SharedClock) -> Self {
+        Self { path, root, hooks: bus.kv(HOOKS), clock }
+    }
+
+    /// Syncs the directory into the registry, and again whenever it changes, for ever. `synced` says from which
+    /// revision of `hooks` on the registry holds what the directory held.
+    pub async fn follow(&self, synced: watch::Sender<Option<u64>>) {
+        let dirty = Arc::new(Notify::new());
+        let _watcher = self.watch(&dirty);
+        let (mut before, mut revision) = self.remembered().await;
+        loop {
+            match self.sync(&before, &mut revision).await {
+                Ok(now) => {
+                    before = now;
+                    synced.send_if_modified(|known| known.is_none() && known.replace(revision).is_none());
+                }
+                Err(error) => tracing::warn!(
+                    path = %self.path.display(), error = %chain(&error), "hooks directory is not synced, the registry stays as it is"
+                ),
+            }
+            tokio::select! {
+                () = dirty.notified() => quiet(&dirty).await,
+                () = pause(RESCAN) => {}
+            }
+        }
+    }
+
+    fn watch(&self, dirty: &Arc<Notify>) -> Option<RecommendedWatcher> {
+        let dirty = Arc::clone(dirty);
+        let watcher = notify::recommended_watcher(move |_event: notify::Result<notify::Event>| dirty.notify_one());
+        let watching = watcher.and_then(|mut watcher| {
+            watcher.watch(&self.path, RecursiveMode::Recursive)?;
+            Ok(watcher)
+        });
+        watching
+            .inspect_err(|error| tracing::warn!(path = %self.path.display(), %error, "hooks directory is not watched but read now and then"))
+            .ok()
+    }
+
+    /// What the registry holds of this directory, so that files deleted while nobody watched are noticed; and the
+    /// newest revision of its entries.
+    async fn remembered(&self) -> (BTreeMap<String, String>, u64) {
+        loop {
+            match self.hooks.entries().await {
+                Ok(entries) => {
+                    let revision = entries.iter().map(|(_, entry)| entry.revision).max().unwrap_or(0);
+                    return (sync::remembered(entries.iter().map(|(_, entry)| &entry.value), &self.root), revision);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "hook registry cannot be read yet");
+                    pause(RESCAN).await;
+                }
+            }
+        }
+    }
+
+    /// Reads the directory and writes what differs from `before`; answers what it held. `revision` becomes the newest
+    /// of the entries that hold it.
+    async fn sync(
+        &self,
+        before: &BTreeMap<String, String>,
+        revision: &mut u64,
+    ) -> Result<BTreeMap<String, String>, ScanDirectoryError> {
+        let path = self.path.clone();
+        let files = tokio::task::spawn_blocking(move || scan(&path))
+            .await
+            .map_err(|error| ScanDirectoryError::Read { path: self.path.clone(), source: error.into() })??;
+        let mut now: BTreeMap<String, String> =
+            files.iter().map(|(id, file)| (id.clone(), file.hash.clone())).collect();
+        for id in sync::changed(before, &now) {
+            match self.write(&id, files.get(&id)).await {
+                Ok(holds) => *revision = holds.max(*revision),
+                Err(error) => {
+                    tracing::warn!(hook_id = id, error = %chain(&error), "hook is not synced yet");
+                    // As before, so that the next look tries again.
+                    match before.get(&id) {
+                        Some(hash) => now.insert(id, hash.clone()),
+                        None => now.remove(&id),
+                    };
+                }
+            }
+        }
+        Ok(now)
+    }
+
+    /// Makes the entry of `id` what `file` says; answers the revision that holds it.
+    async fn write(&self, id: &str, file: Option<&HookFile>) -> Result<u64, CasError> {
+        let key = token(id);
+        let mut tries = 0;
+        loop {
+            let entry = self.hooks.get(&key).await?;
+            let current = entry.as_ref().map(|entry| &entry.value);
+            if current.is_some_and(|record| !sync::is_of(record, &self.root)) {
+                tracing::warn!(hook_id = id, "the registry holds a hook of this id from elsewhere, the file is not used");
+            }
+            let Some(record) = sync::synced(id, file, current, &self.root, self.clock.now()) else {
+                return Ok(entry.map_or(0, |entry| entry.revision));
+            };
+            let written = match &entry {
+                None => self.hooks.create(&key, &record).await,
+                Some(entry) => self.hooks.update(&key, &record, entry.revision).await,
+            };
+            match written {
+                Ok(revision) => {
+                    report(&record);
+                    return Ok(revision);
+                }
+                Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn report(record: &HookRecord) {
+    match &record.parse_error {
+        Some(error) => tracing::error!(hook_id = record.id, error, "hook does not parse, its last good version goes on"),
+        None => tracing::info!(hook_id = record.id, enabled = record.enabled, "hook is synced"),
+    }
+}
+
+/// Waits until nothing happened for a while, but not for ever.
+async fn quiet(dirty: &Notify) {
+    for _ in 0..MAX_QUIET_PERIODS {
+        tokio::select! {
+            () = dirty.notified() => {}
+            () = pause(QUIET) => return,
+        }
+    }
+}
+
+/// All hook files below `root`.
+fn scan(root: &Path) -> Result<Files, ScanDirectoryError> {
+    let mut files = Files::new();
+    let mut waiting = vec![(root.to_path_buf(), 0)];
+    while let Some((directory, level)) = waiting.pop() {
+        let failed = |source| ScanDirectoryError::Read { path: directory.clone(), source };
+        for entry in std::fs::read_dir(&directory).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            // Mounted configuration keeps its versions in hidden directories; the files outside link to them.
+            if name.starts_with('.') || name == "node_modules" {
+                continue;
+            }
+            if path.is_dir() {
+                if level < MAX_LEVELS {
+                    waiting.push((path, level + 1));
+                }
+            } else if name.ends_with(".ts") && !name.ends_with(".d.ts") {
+                if files.len() >= MAX_FILES {
+                    return Err(ScanDirectoryError::TooMany { path: root.to_path_buf(), limit: MAX_FILES });
+                }
+                files.extend(read(root, &path)?);
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// One file; none where it vanished meanwhile or its path is no hook id.
+fn read(root: &Path, path: &Path) -> Result<Option<(String, HookFile)>, ScanDirectoryError> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(ScanDirectoryError::Read { path: path.to_path_buf(), source }),
+    };
+    let below = path.strip_prefix(root).ok().and_then(Path::to_str);
+    let Some(id) = below.and_then(|text| text.strip_suffix(".ts")) else { return Ok(None) };
+    let id = id.replace(std::path::MAIN_SEPARATOR, "/");
+    let hash = HEXLOWER.encode(&Sha256::digest(&bytes));
+    let length = bytes.len();
+    let (source, parsed) = match String::from_utf8(bytes) {
+        Ok(_) if length > MAX_FILE_BYTES => {
+            (String::new(), Err(format!("the file has {length} bytes, at most {MAX_FILE_BYTES} are run")))
+        }
+        Ok(source) => {
+            let parsed = header::parse(&id, &source).map_err(|error| error.to_string());
+            (source, parsed)
+        }
+        Err(error) => (String::new(), Err(format!("the file is not UTF-8: {error}"))),
+    };
+    Ok(Some((id, HookFile { source, hash, parsed })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOOK: &str = "export default async () => ({ fire: false });\n";
+
+    fn ids(root: &Path) -> Vec<String> {
+        scan(root).expect("readable").into_keys().collect()
+    }
+
+    #[test]
+    fn hooks_are_the_ts_files_of_all_levels_that_are_not_hidden() {
+        let root = tempfile::tempdir().expect("a directory");
+        let sub = root.path().join("work/deep");
+        std::fs::create_dir_all(&sub).expect("made");
+        std::fs::create_dir_all(root.path().join("..data")).expect("made");
+        for name in ["a.ts", "nexus.d.ts", "notes.md", ".hidden.ts", "work/deep/b.ts", "..data/c.ts"] {
+            std::fs::write(root.path().join(name), HOOK).expect("written");
+        }
+        assert_eq!(ids(root.path()), ["a", "work/deep/b"]);
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_or_too_large_is_an_error_of_that_hook() {
+        let root = tempfile::tempdir().expect("a directory");
+        std::fs::write(root.path().join("bytes.ts"), [0xff, 0xfe]).expect("written");
+        std::fs::write(root.path().join("large.ts"), vec![b' '; MAX_FILE_BYTES + 1]).expect("written");
+        std::fs::write(root.path().join("good.ts"), HOOK).expect("written");
+        let files = scan(root.path()).expect("readable");
+        assert!(files["bytes"].parsed.is_err() && files["large"].parsed.is_err());
+        assert!(files["good"].parsed.is_ok(), "{:?}", files["good"].parsed);
+    }
+
+    #[test]
+    fn an_absent_directory_is_an_error_and_not_an_empty_one() {
+        assert!(scan(Path::new("/no/such/directory")).is_err());
+    }
+}

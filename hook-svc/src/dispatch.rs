@@ -1,0 +1,280 @@
+//! From a fired hook to a Dispatch: every default of `001_63a3878cde6a1bc3.txt` §4. *Pure.*
+//!
+//! A hook says as much as it likes; what it leaves open is read off the event and its sender. The same event,
+//! hook, result and evaluation time give the same dispatch, byte for byte, so that a redelivery repeats it.
+
+use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
+use shared::model::event::Event;
+use shared::model::hook::{HookResult, Routing};
+use shared::model::identity::{Identities, PermissionPresets};
+use shared::model::permission::{Level, PermissionSet, ToolRules};
+use shared::model::session::{DmScope, SessionRef, session_key};
+use shared::model::time::UnixMillis;
+
+/// The persona of hooks that name none.
+pub const DEFAULT_PERSONA: &str = "default";
+
+/// The content type of events that name none.
+const DEFAULT_CONTENT_TYPE: &str = "text";
+
+/// What is configured about building dispatches, read once at start.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    /// Who is who (`identities.yaml`).
+    pub identities: Identities,
+    /// Tools by level (`permission_levels` in `personas.yaml`).
+    pub presets: PermissionPresets,
+    /// Which direct conversations share one session.
+    pub dm_scope: DmScope,
+}
+
+/// One fire: which hook, upon which event, and what it answered.
+#[derive(Debug, Clone, Copy)]
+pub struct Fire<'a> {
+    /// The event.
+    pub event: &'a Event,
+    /// Its sequence in `EVENTS`.
+    pub event_seq: u64,
+    /// The hook's id.
+    pub hook_id: &'a str,
+    /// The hook's `@priority`.
+    pub priority: i32,
+    /// What it answered.
+    pub result: &'a HookResult,
+    /// Evaluation time.
+    pub evaluated_at: UnixMillis,
+}
+
+/// The dispatch that `fire` asks for.
+#[must_use]
+pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
+    let Fire { event, result, .. } = fire;
+    let none = Routing::default();
+    let routing = result.routing.as_ref().unwrap_or(&none);
+    let context = result.context.clone().unwrap_or_default();
+    Dispatch {
+        id: dispatch_id(&event.id, event.timestamp, fire.hook_id),
+        event_id: event.id.clone(),
+        event_seq: fire.event_seq,
+        hook_id: fire.hook_id.to_owned(),
+        priority: fire.priority,
+        timestamp: fire.evaluated_at,
+        target: SessionRef {
+            persona: routing.persona.clone().unwrap_or_else(|| DEFAULT_PERSONA.to_owned()),
+            session: routing.session.clone().unwrap_or_else(|| derive_session(event, routing, rules)),
+        },
+        queue_mode: routing.queue_mode.unwrap_or_default(),
+        message: Message {
+            from: event.from.id.clone(),
+            content: event.content.clone(),
+            content_type: event.content_types.first().map_or(DEFAULT_CONTENT_TYPE, String::as_str).to_owned(),
+            metadata: event.metadata.clone(),
+            attachments: event.attachments.clone(),
+        },
+        permissions: permissions(event, result, rules),
+        context: DispatchContext {
+            system_prompt: context.system_prompt,
+            extracted: context.extracted,
+            include_thread_history: context.include_thread_history.unwrap_or(true),
+        },
+        delivery_context: delivery_context(event, result, routing),
+        causation: Causation { event: event.id.clone(), hops: event.hops },
+    }
+}
+
+/// The session of `event` where the hook names none: by conversation, and by the hook's thread if it names one.
+fn derive_session(event: &Event, routing: &Routing, rules: &Rules) -> String {
+    let peer = rules.identities.canonical_peer(event);
+    match &routing.thread {
+        None => session_key(event, rules.dm_scope, peer),
+        Some(thread) => {
+            let threaded = Event { thread_id: Some(thread.clone()), ..event.clone() };
+            session_key(&threaded, rules.dm_scope, peer)
+        }
+    }
+}
+
+/// The hook's own target, or an answer to the event where it happened.
+fn delivery_context(event: &Event, result: &HookResult, routing: &Routing) -> DeliveryContext {
+    let mut target = result.delivery_context.clone().unwrap_or_else(|| DeliveryContext {
+        channel: event.channel.clone(),
+        account_id: event.account_id.clone(),
+        peer_id: Some(event.peer.id.clone()),
+        thread_id: event.thread_id.clone(),
+        reply_to_id: Some(event.id.as_str().to_owned()),
+    });
+    if let Some(thread) = &routing.thread {
+        target.thread_id = Some(thread.clone());
+    }
+    target
+}
+
+/// The hook's permissions, or the sender's; tools that neither names come from the level's preset.
+fn permissions(event: &Event, result: &HookResult, rules: &Rules) -> PermissionSet {
+    let mut set = result.permissions.clone().unwrap_or_else(|| rules.identities.default_permissions(event));
+    let Some(preset) = rules.presets.0.get(level_name(set.level)) else { return set };
+    match &mut set.tools {
+        None => set.tools = Some(preset.clone()),
+        Some(tools) => complete(tools, preset),
+    }
+    set
+}
+
+/// Rules without an allow list take the preset's; what the preset denies stays denied in them.
+fn complete(tools: &mut ToolRules, preset: &ToolRules) {
+    if tools.allow.is_some() {
+        return;
+    }
+    tools.allow.clone_from(&preset.allow);
+    for denied in &preset.deny {
+        if !tools.deny.contains(denied) {
+            tools.deny.push(denied.clone());
+        }
+    }
+}
+
+/// The preset's key in `permission_levels`.
+const fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Full => "full",
+        Level::Restricted => "restricted",
+        Level::Group => "group",
+        Level::Minimal => "minimal",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+    use shared::model::event::{EventId, PeerKind};
+    use shared::model::identity::Person;
+    use shared::model::session::QueueMode;
+
+    use super::*;
+
+    fn rules() -> Rules {
+        let person = |id: &str, address: &str| Person {
+            id: id.to_owned(),
+            addresses: BTreeMap::from([("telegram".to_owned(), vec![address.to_owned()])]),
+            ..Person::default()
+        };
+        Rules {
+            identities: Identities {
+                owner: Some("casey".to_owned()),
+                persons: vec![person("casey", "1"), person("mom", "2")],
+                groups: BTreeMap::new(),
+            },
+            ..Rules::default()
+        }
+    }
+
+    fn event(sender: &str, kind: PeerKind) -> Event {
+        let id = EventId::parse("telegram:bot/7/99").expect("valid");
+        let mut event = Event::new(id, "telegram", "7", UnixMillis(1_700_000_000_000));
+        event.from.id = sender.to_owned();
+        event.peer.kind = kind;
+        event.content = "hello".to_owned();
+        event
+    }
+
+    fn check(event: &Event, result: serde_json::Value, rules: &Rules) -> Dispatch {
+        let result: HookResult = serde_json::from_value(result).expect("a result");
+        let fire = Fire {
+            event,
+            event_seq: 12,
+            hook_id: "dm/reply",
+            priority: 85,
+            result: &result,
+            evaluated_at: UnixMillis(1_700_000_000_500),
+        };
+        assert_eq!(build_dispatch(fire, rules), build_dispatch(fire, rules), "deterministic");
+        build_dispatch(fire, rules)
+    }
+
+    #[test]
+    fn a_bare_fire_gets_every_default() {
+        let dispatch = check(&event("1", PeerKind::Dm), json!({"fire": true}), &rules());
+        assert_eq!(dispatch.target.to_string(), "default/main");
+        assert_eq!(dispatch.queue_mode, QueueMode::Followup);
+        assert_eq!((dispatch.event_seq, dispatch.priority), (12, 85));
+        assert_eq!(dispatch.timestamp, UnixMillis(1_700_000_000_500));
+        assert_eq!((dispatch.message.from.as_str(), dispatch.message.content_type.as_str()), ("1", "text"));
+        assert!(dispatch.context.include_thread_history);
+        let target = dispatch.delivery_context;
+        assert_eq!((target.channel.as_str(), target.peer_id.as_deref()), ("telegram", Some("7")));
+        assert_eq!((target.account_id, target.reply_to_id.as_deref()), (None, Some("telegram:bot/7/99")));
+        assert_eq!(dispatch.causation.event.as_str(), "telegram:bot/7/99");
+    }
+
+    #[test]
+    fn the_id_is_of_the_event_and_the_hook_alone() {
+        let one = check(&event("1", PeerKind::Dm), json!({"fire": true}), &rules());
+        let other = check(&event("2", PeerKind::Dm), json!({"fire": true, "routing": {"persona": "x"}}), &rules());
+        assert_eq!(one.id, other.id);
+        assert_eq!(one.id.timestamp_ms(), 1_700_000_000_000);
+    }
+
+    #[test]
+    fn permissions_follow_the_sender() {
+        let level = |sender, kind| check(&event(sender, kind), json!({"fire": true}), &rules()).permissions.level;
+        assert_eq!(level("1", PeerKind::Dm), Level::Full);
+        assert_eq!(level("2", PeerKind::Dm), Level::Restricted);
+        assert_eq!(level("1", PeerKind::Group), Level::Group);
+        assert_eq!(level("3", PeerKind::Dm), Level::Minimal);
+        assert_eq!(level("3", PeerKind::Group), Level::Minimal);
+    }
+
+    #[test]
+    fn absent_tools_come_from_the_preset() {
+        let unknown = check(&event("3", PeerKind::Dm), json!({"fire": true}), &rules()).permissions;
+        let tools = unknown.tools.expect("the preset of minimal");
+        assert_eq!((tools.allow, tools.deny), (Some(vec!["web_search".to_owned()]), vec![]));
+        let known = check(&event("2", PeerKind::Dm), json!({"fire": true}), &rules()).permissions;
+        assert_eq!(known.tools, None, "no preset of restricted is configured");
+        let hook = json!({"fire": true, "permissions": {"level": "full", "tools": {"deny": ["shell"]}}});
+        let tools = check(&event("3", PeerKind::Dm), hook, &rules()).permissions.tools.expect("tools");
+        assert_eq!((tools.allow, tools.deny), (Some(vec!["*".to_owned()]), vec!["shell".to_owned()]));
+        let own = json!({"fire": true, "permissions": {"level": "full", "tools": {"allow": ["mail_*"]}}});
+        let tools = check(&event("3", PeerKind::Dm), own, &rules()).permissions.tools.expect("tools");
+        assert_eq!(tools.allow, Some(vec!["mail_*".to_owned()]));
+    }
+
+    #[test]
+    fn the_hook_has_the_last_word() {
+        let result = json!({
+            "fire": true,
+            "routing": {"persona": "atlas", "session": "family:mom", "queueMode": "interrupt"},
+            "deliveryContext": {"channel": "webhook", "accountId": "demo"},
+            "context": {"systemPrompt": "be kind", "extracted": {"n": 1}, "includeThreadHistory": false},
+        });
+        let dispatch = check(&event("2", PeerKind::Dm), result, &rules());
+        assert_eq!(dispatch.target.to_string(), "atlas/family:mom");
+        assert_eq!(dispatch.queue_mode, QueueMode::Interrupt);
+        assert!(!dispatch.context.include_thread_history);
+        assert_eq!(dispatch.context.system_prompt.as_deref(), Some("be kind"));
+        let expected = DeliveryContext {
+            channel: "webhook".to_owned(),
+            account_id: Some("demo".to_owned()),
+            ..DeliveryContext::default()
+        };
+        assert_eq!(dispatch.delivery_context, expected);
+    }
+
+    #[test]
+    fn a_named_thread_is_in_the_session_and_in_the_answer() {
+        let result = json!({"fire": true, "routing": {"thread": "t9"}});
+        let dispatch = check(&event("2", PeerKind::Group), result, &rules());
+        assert_eq!(dispatch.target.session, "telegram:group:7:thread:t9");
+        assert_eq!(dispatch.delivery_context.thread_id.as_deref(), Some("t9"));
+    }
+
+    #[test]
+    fn a_linked_person_names_the_direct_session() {
+        let mut event = event("2", PeerKind::Dm);
+        event.peer.id = "2".to_owned();
+        let rules = Rules { dm_scope: DmScope::PerPeer, ..rules() };
+        assert_eq!(check(&event, json!({"fire": true}), &rules).target.session, "dm:mom");
+    }
+}

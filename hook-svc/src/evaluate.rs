@@ -1,0 +1,303 @@
+//! One event's way: done already? known already? — evaluate — publish each fire as soon as it is known — decide
+//! the fallbacks — store the record — ack.
+//!
+//! The record is the event's done-marker and is stored before the ack. Whoever is given the event again reads the
+//! marker first; what a crash left half done is done again with the same ids, which changes nothing.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use shared::bus::{Outgoing, PublishError};
+use shared::clock::SharedClock;
+use shared::model::event::EventId;
+use shared::model::hook::HookResult;
+use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
+use shared::model::time::UnixMillis;
+use shared::projection::Projection;
+use shared::wire::headers::Carrier;
+use shared::wire::subject;
+use shared::wire::topology::streams::INVOCATIONS;
+
+use crate::error::HandleEventError;
+use crate::fire::{Performer, Wish};
+use crate::invocation::{Evaluated, ROUTED_BY_ANOTHER, failure, invocation, record, slim};
+use crate::roster::Roster;
+use crate::runner::{Done, Evaluation, Job, Outcome, Pool, Step, Verdict};
+use crate::task::Task;
+
+/// Evaluates events; shared by all partitions of this replica.
+#[derive(Debug)]
+pub(crate) struct Evaluator {
+    pub(crate) performer: Performer,
+    pub(crate) pool: Pool,
+    pub(crate) projection: Projection,
+    pub(crate) clock: SharedClock,
+    pub(crate) instance: String,
+}
+
+/// What the hooks did with an event.
+#[derive(Debug, Default)]
+struct Outcomes {
+    passed: u32,
+    hooks: Vec<HookInvocation>,
+}
+
+impl Evaluator {
+    /// Brings `task`'s event to its end; it may be acked afterwards.
+    pub(crate) async fn handle(&self, task: &Task, carrier: &Carrier) -> Result<(), HandleEventError> {
+        let meters = &self.performer.meters;
+        if task.replayed && !task.marker_read && self.is_done(task).await? {
+            meters.already_done.increment(1);
+            return Ok(());
+        }
+        if task.is_shown() && self.is_late_duplicate(task) {
+            meters.late_duplicates.increment(1);
+            return Ok(());
+        }
+        let started_at = self.clock.now();
+        let outcomes = if task.is_shown() { self.evaluate(task, started_at, carrier).await? } else { Outcomes::default() };
+        let evaluated = Evaluated {
+            event_id: task.event.id.clone(),
+            event_seq: task.sequence,
+            evaluated_by: self.instance.clone(),
+            started_at,
+            finished_at: self.clock.now(),
+            passed: outcomes.passed,
+            hooks: outcomes.hooks,
+        };
+        self.store(task, record(evaluated), carrier).await?;
+        meters.evaluated.increment(1);
+        Ok(())
+    }
+
+    /// Whether the event's record is stored, as the leader says.
+    pub(crate) async fn is_done(&self, task: &Task) -> Result<bool, HandleEventError> {
+        let subject = subject::invocation(task.partition, &marker_id(task));
+        let Some(stored) = self.performer.bus.last_on_subject(INVOCATIONS, &subject).await? else { return Ok(false) };
+        match stored.decode::<EventInvocations>() {
+            Ok(record) => Ok(record.event_seq == task.sequence),
+            Err(error) => {
+                tracing::warn!(event_id = %task.event.id, %error, "record of the event cannot be read, it is evaluated again");
+                Ok(false)
+            }
+        }
+    }
+
+    /// Whether the id first occurred elsewhere: beyond the server's duplicate window the read model knows.
+    fn is_late_duplicate(&self, task: &Task) -> bool {
+        match self.projection.is_first(&task.event.id, task.sequence) {
+            Ok(first) => {
+                if !first {
+                    tracing::debug!(event_id = %task.event.id, sequence = task.sequence, "event occurred before");
+                }
+                !first
+            }
+            Err(error) => {
+                tracing::warn!(event_id = %task.event.id, %error, "read model cannot tell whether the event is new");
+                false
+            }
+        }
+    }
+
+    /// Shows the event to every hook and performs what they wish.
+    async fn evaluate(
+        &self,
+        task: &Task,
+        now: UnixMillis,
+        carrier: &Carrier,
+    ) -> Result<Outcomes, HandleEventError> {
+        let stored = if task.replayed { self.stored_wishes(&task.event.id) } else { Vec::new() };
+        let job = Job {
+            event_id: task.event.id.clone(),
+            event_json: Bytes::from(serde_json::to_vec(&task.event).unwrap_or_default()),
+            now,
+            skip: stored.iter().map(|wish| wish.hook_id.clone()).collect(),
+        };
+        let mut evaluation = self.pool.evaluate(job).await;
+        let roster = self.performer.registry.roster_of(evaluation.set());
+        let mut course = Course::new(&roster, task);
+        let mut performing = FuturesUnordered::new();
+        let perform = |wish| self.performer.perform(task, wish, now, carrier);
+        for wish in stored {
+            course.underway.push(wish.hook_id.clone());
+            performing.push(perform(wish));
+        }
+        loop {
+            tokio::select! {
+                biased;
+                step = evaluation.next(), if !course.all_answered => {
+                    let step = step.ok_or(HandleEventError::Stopped)?;
+                    if let Some(wish) = course.take(step, &evaluation, &self.performer) {
+                        performing.push(perform(wish));
+                    }
+                }
+                Some(performed) = performing.next(), if !performing.is_empty() => course.performed(performed?),
+                else => break,
+            }
+            if course.all_answered && performing.is_empty() {
+                for wish in course.fallbacks() {
+                    performing.push(perform(wish));
+                }
+            }
+        }
+        Ok(course.outcomes)
+    }
+
+    /// Fires of one-shot hooks that an earlier delivery of this event won.
+    fn stored_wishes(&self, event: &EventId) -> Vec<Wish> {
+        let roster = self.performer.registry.current();
+        let wish = |fire: &crate::once::StoredFire| Wish {
+            traits: roster.traits(&fire.hook_id),
+            hook_id: fire.hook_id.clone(),
+            latency_us: 0,
+            result: Box::new(fire.result.clone()),
+            decided: true,
+        };
+        roster.stored_fires(event).iter().map(wish).collect()
+    }
+
+    /// Stores the done-marker; without what makes it large where it is too large.
+    async fn store(
+        &self,
+        task: &Task,
+        record: EventInvocations,
+        carrier: &Carrier,
+    ) -> Result<(), HandleEventError> {
+        let id = marker_id(task);
+        let outgoing = |record: &EventInvocations| {
+            Outgoing::new(subject::invocation(task.partition, &id), record).msg_id(format!("inv:{id}")).carrier(carrier)
+        };
+        match self.performer.bus.publish(outgoing(&record)).await {
+            Ok(_) => Ok(()),
+            Err(PublishError::TooLarge { size, .. }) => {
+                tracing::warn!(event_id = %task.event.id, size, "record of the event is stored without its details");
+                self.performer.bus.publish(outgoing(&slim(record))).await?;
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The id under which the record is stored: the event's, and for a change of an item known before, one of its own,
+/// so that it does not stand for the first occurrence.
+fn marker_id(task: &Task) -> EventId {
+    if task.is_shown() {
+        return task.event.id.clone();
+    }
+    let own = EventId::parse(format!("change:{}/{}", task.sequence, task.event.source_adapter));
+    own.unwrap_or_else(|_| task.event.id.clone())
+}
+
+/// How far the evaluation of one event has come.
+struct Course<'a> {
+    roster: &'a Arc<Roster>,
+    task: &'a Task,
+    outcomes: Outcomes,
+    /// Every hook has answered.
+    all_answered: bool,
+    /// Some hook's dispatch is stored.
+    routed: bool,
+    /// `@fallback` hooks that want to fire.
+    waiting: Vec<Wish>,
+    /// Hooks whose wishes were taken up.
+    underway: Vec<String>,
+}
+
+impl<'a> Course<'a> {
+    const fn new(roster: &'a Arc<Roster>, task: &'a Task) -> Self {
+        Self {
+            roster,
+            task,
+            outcomes: Outcomes { passed: 0, hooks: Vec::new() },
+            all_answered: false,
+            routed: false,
+            waiting: Vec::new(),
+            underway: Vec::new(),
+        }
+    }
+
+    /// Takes one step in; answers a wish to be performed now.
+    fn take(&mut self, step: Step, evaluation: &Evaluation, performer: &Performer) -> Option<Wish> {
+        match step {
+            Step::Verdict(verdict) => self.verdict(*verdict, performer),
+            Step::Waiting(indices) => {
+                let hooks = evaluation.set().hooks();
+                let slow = indices.iter().filter_map(|&index| hooks.get(index as usize)).map(|hook| hook.id.clone());
+                self.narrow(slow.collect());
+                None
+            }
+            Step::Done(Done { passed, .. }) => {
+                self.all_answered = true;
+                self.outcomes.passed += passed;
+                self.narrow(Vec::new());
+                None
+            }
+        }
+    }
+
+    /// The event is open for `slow` hooks and for those whose wishes are not performed.
+    fn narrow(&self, slow: Vec<String>) {
+        let waiting = self.waiting.iter().map(|wish| wish.hook_id.clone());
+        self.task.place.narrow(slow.into_iter().chain(waiting).chain(self.underway.iter().cloned()));
+    }
+
+    fn verdict(&mut self, verdict: Verdict, performer: &Performer) -> Option<Wish> {
+        let Verdict { hook, latency_us, outcome } = verdict;
+        let result = match outcome {
+            Outcome::Fired(result) => result,
+            Outcome::DisableSelf => Box::new(HookResult { disable_hook: true, ..HookResult::default() }),
+            Outcome::Failed { error, stack } => {
+                self.failed(&hook.id, latency_us, &error, stack.as_deref(), performer);
+                return None;
+            }
+        };
+        let traits = self.roster.traits(&hook.id);
+        let fires = result.fire;
+        let wish = Wish { hook_id: hook.id.clone(), latency_us, traits, result, decided: false };
+        if traits.fallback && fires {
+            self.waiting.push(wish);
+            return None;
+        }
+        self.underway.push(hook.id.clone());
+        Some(wish)
+    }
+
+    fn failed(&mut self, hook_id: &str, latency_us: u64, error: &str, stack: Option<&str>, performer: &Performer) {
+        tracing::warn!(event_id = %self.task.event.id, hook_id, error, "hook failed");
+        performer.meters.failures.increment(1);
+        performer.registry.failed(hook_id, error);
+        self.task.place.done(hook_id);
+        self.outcomes.hooks.push(invocation(hook_id, latency_us, failure(error, stack)));
+    }
+
+    fn performed(&mut self, invocation: HookInvocation) {
+        match invocation.outcome {
+            HookOutcome::Passed => self.outcomes.passed += 1,
+            HookOutcome::Fired { .. } => {
+                self.routed = true;
+                self.outcomes.hooks.push(invocation);
+            }
+            HookOutcome::Suppressed { .. } | HookOutcome::Skipped { .. } | HookOutcome::Failed { .. } => {
+                self.outcomes.hooks.push(invocation);
+            }
+        }
+    }
+
+    /// All others have answered and are performed: the fallbacks fire where nobody routed the event.
+    fn fallbacks(&mut self) -> Vec<Wish> {
+        let waiting = std::mem::take(&mut self.waiting);
+        if !self.routed {
+            self.underway.extend(waiting.iter().map(|wish| wish.hook_id.clone()));
+            return waiting;
+        }
+        for wish in waiting {
+            let outcome = HookOutcome::Suppressed { reason: ROUTED_BY_ANOTHER.to_owned() };
+            self.task.place.done(&wish.hook_id);
+            self.outcomes.hooks.push(invocation(&wish.hook_id, wish.latency_us, outcome));
+        }
+        Vec::new()
+    }
+}

@@ -1,0 +1,108 @@
+//! Waiting for one's turn: [`Order`] shared by the events of one partition.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use shared::model::event::Event;
+use tokio::sync::Notify;
+
+use crate::order::{Conversation, Order, Ticket};
+
+/// The order of one partition.
+#[derive(Debug, Clone, Default)]
+pub struct Gate {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    order: Mutex<Order>,
+    changed: Notify,
+}
+
+impl Inner {
+    fn order(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Gate {
+    /// The place of the partition's next event. To be called in the order of the stream.
+    #[must_use]
+    pub fn enter(&self, event: &Event) -> Place {
+        let ticket = self.inner.order().enter(Conversation::of(event));
+        Place { inner: Arc::clone(&self.inner), ticket }
+    }
+}
+
+/// An event's place in its conversation; dropping it lets the later ones go.
+#[derive(Debug)]
+pub struct Place {
+    inner: Arc<Inner>,
+    ticket: Ticket,
+}
+
+impl Place {
+    /// Waits until no earlier event of the conversation is open for `hook`.
+    pub async fn clear(&self, hook: &str) {
+        loop {
+            let changed = self.inner.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.inner.order().is_clear(self.ticket, hook) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// The event is done with `hook`.
+    pub fn done(&self, hook: &str) {
+        self.inner.order().done(self.ticket, hook);
+        self.inner.changed.notify_waiters();
+    }
+
+    /// From now on the event is open for these hooks alone.
+    pub fn narrow(&self, hooks: impl IntoIterator<Item = String>) {
+        self.inner.order().narrow(self.ticket, hooks);
+        self.inner.changed.notify_waiters();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.inner.order().leave(self.ticket);
+        self.inner.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use shared::model::event::EventId;
+    use shared::model::time::UnixMillis;
+
+    use super::*;
+
+    fn event(number: u32) -> Event {
+        Event::new(EventId::parse(format!("webchat:{number}")).expect("valid"), "webchat", "v", UnixMillis(0))
+    }
+
+    #[tokio::test]
+    async fn a_waiting_dispatch_wakes_when_the_earlier_event_is_done_with_the_hook() {
+        let gate = Gate::default();
+        let (first, second) = (gate.enter(&event(1)), gate.enter(&event(2)));
+        first.clear("h").await;
+        let mut waiting = Box::pin(second.clear("h"));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        first.done("h");
+        waiting.await;
+    }
+
+    #[tokio::test]
+    async fn a_dropped_place_lets_the_later_go() {
+        let gate = Gate::default();
+        let (first, second) = (gate.enter(&event(1)), gate.enter(&event(2)));
+        drop(first);
+        second.clear("h").await;
+    }
+}

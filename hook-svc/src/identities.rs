@@ -1,0 +1,121 @@
+//! `identities.yaml` and the permission presets of `personas.yaml`: read once, at start.
+//!
+//! Source: `operations.md` "Configuration"; `hooks.md` "Dispatch building".
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use shared::model::identity::{Identities, PermissionPresets};
+use shared::model::permission::ToolRules;
+
+use crate::error::LoadIdentitiesError;
+
+/// The levels that a preset may stand for.
+const LEVELS: [&str; 4] = ["full", "restricted", "group", "minimal"];
+
+/// What hook-svc reads of `personas.yaml`; the personas themselves are broker-svc's.
+#[derive(Debug, Default, Deserialize)]
+struct PersonasFile {
+    #[serde(default)]
+    permission_levels: BTreeMap<String, ToolRules>,
+}
+
+/// Reads both files; an empty path stands for the defaults.
+///
+/// # Errors
+/// All faults of both files at once, each naming file, key and expectation.
+pub fn load(identities: &str, personas: &str) -> Result<(Identities, PermissionPresets), LoadIdentitiesError> {
+    let mut faults = Vec::new();
+    let known = part(identities, parse_identities, &mut faults);
+    let presets = part(personas, parse_presets, &mut faults);
+    if faults.is_empty() { Ok((known, presets)) } else { Err(LoadIdentitiesError { faults }) }
+}
+
+fn part<T: Default>(path: &str, parse: fn(&str) -> Result<T, Vec<String>>, faults: &mut Vec<String>) -> T {
+    if path.is_empty() {
+        return T::default();
+    }
+    let parsed = match std::fs::read_to_string(path) {
+        Ok(text) => parse(&text),
+        Err(error) => Err(vec![format!("cannot be read: {error}")]),
+    };
+    parsed.unwrap_or_else(|found| {
+        faults.extend(found.into_iter().map(|fault| format!("{path}: {fault}")));
+        T::default()
+    })
+}
+
+fn parse_identities(text: &str) -> Result<Identities, Vec<String>> {
+    let read: Option<Identities> = serde_yaml_ng::from_str(text).map_err(|error| vec![error.to_string()])?;
+    let read = read.unwrap_or_default();
+    let mut faults = Vec::new();
+    let mut ids = BTreeSet::new();
+    for person in &read.persons {
+        if person.id.is_empty() {
+            faults.push("persons.id: a non-empty id is expected".to_owned());
+        } else if !ids.insert(person.id.as_str()) {
+            faults.push(format!("persons: the id `{}` is expected once", person.id));
+        }
+    }
+    if let Some(owner) = read.owner.as_deref().filter(|owner| !ids.contains(owner)) {
+        faults.push(format!("owner: `{owner}` is expected among persons"));
+    }
+    for (group, members) in &read.groups {
+        for member in members.iter().filter(|member| !ids.contains(member.as_str())) {
+            faults.push(format!("groups.{group}: `{member}` is expected among persons"));
+        }
+    }
+    if faults.is_empty() { Ok(read) } else { Err(faults) }
+}
+
+/// The configured levels; those not named keep their default.
+fn parse_presets(text: &str) -> Result<PermissionPresets, Vec<String>> {
+    let read: Option<PersonasFile> = serde_yaml_ng::from_str(text).map_err(|error| vec![error.to_string()])?;
+    let levels = read.unwrap_or_default().permission_levels;
+    let unknown = levels.keys().filter(|level| !LEVELS.contains(&level.as_str()));
+    let faults: Vec<String> =
+        unknown.map(|level| format!("permission_levels.{level}: one of {} is expected", LEVELS.join(", "))).collect();
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let mut presets = PermissionPresets::default();
+    presets.0.extend(levels);
+    Ok(presets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_configured_is_the_default() {
+        assert_eq!(load("", "").expect("defaults"), (Identities::default(), PermissionPresets::default()));
+        assert_eq!(parse_identities("").expect("empty"), Identities::default());
+    }
+
+    #[test]
+    fn a_whole_file_is_read() {
+        let text = "owner: casey\npersons:\n  - id: casey\n    addresses: {telegram: ['1']}\n  - id: mom\ngroups: {family: [mom]}\n";
+        let read = parse_identities(text).expect("valid");
+        assert_eq!(read.person("telegram", "1").map(|person| person.id.as_str()), Some("casey"));
+    }
+
+    #[test]
+    fn every_fault_is_told_at_once() {
+        let faults = parse_identities("owner: a\npersons: [{id: b}, {id: b}]\ngroups: {g: [c]}\n").expect_err("faulty");
+        assert_eq!(faults.len(), 3, "{faults:?}");
+        let faults = parse_identities("colour: red\n").expect_err("unknown key");
+        assert!(faults[0].contains("colour"), "{faults:?}");
+        let error = load("/no/such/file.yaml", "/nor/this.yaml").expect_err("absent");
+        assert_eq!(error.faults.len(), 2);
+    }
+
+    #[test]
+    fn configured_presets_stand_beside_the_defaults() {
+        let text = "personas: {atlas: {}}\npermission_levels:\n  group: {allow: ['search_*'], deny: [shell]}\n";
+        let presets = parse_presets(text).expect("valid").0;
+        assert_eq!(presets["group"].deny, ["shell"]);
+        assert_eq!(presets["minimal"].allow, Some(vec!["web_search".to_owned()]));
+        assert!(parse_presets("permission_levels: {godlike: {}}\n").is_err());
+    }
+}

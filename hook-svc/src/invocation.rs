@@ -1,0 +1,154 @@
+//! The record of what every hook did with one event. *Pure.*
+//!
+//! It is the event's done-marker, so it must always be storable: texts of scripts are cut, and where the whole
+//! is still too large for one message, [`slim`] leaves what decides (outcomes and dispatch ids).
+
+use shared::model::event::EventId;
+use shared::model::hook::HookResult;
+use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
+use shared::model::time::UnixMillis;
+
+/// Why nothing came of a fire: the event is too deep in its causal chain.
+pub const TOO_MANY_HOPS: &str = "too_many_hops";
+
+/// Why nothing came of a fire: another event won the one-shot hook.
+pub const ONE_SHOT_ALREADY_FIRED: &str = "one_shot_already_fired";
+
+/// Why nothing came of a fire: the hook was switched off meanwhile.
+pub const HOOK_DISABLED: &str = "hook_disabled";
+
+/// Why nothing came of a `@fallback` hook's fire.
+pub const ROUTED_BY_ANOTHER: &str = "routed_by_another";
+
+/// Longest error of a script that is kept, in bytes.
+const MAX_ERROR_BYTES: usize = 2_048;
+
+/// Longest stack of a script that is kept, in bytes.
+const MAX_STACK_BYTES: usize = 8_192;
+
+/// Longest error that [`slim`] leaves, in bytes.
+const SLIM_ERROR_BYTES: usize = 64;
+
+/// What is known of one event's evaluation.
+#[derive(Debug, Clone)]
+pub struct Evaluated {
+    /// The event.
+    pub event_id: EventId,
+    /// Its sequence in `EVENTS`.
+    pub event_seq: u64,
+    /// This replica.
+    pub evaluated_by: String,
+    /// When evaluation began.
+    pub started_at: UnixMillis,
+    /// When the last hook was done.
+    pub finished_at: UnixMillis,
+    /// How many hooks passed.
+    pub passed: u32,
+    /// What the others did.
+    pub hooks: Vec<HookInvocation>,
+}
+
+/// One hook's part.
+#[must_use]
+pub fn invocation(hook_id: &str, latency_us: u64, outcome: HookOutcome) -> HookInvocation {
+    HookInvocation {
+        hook_id: hook_id.to_owned(),
+        latency_us,
+        outcome,
+        llm_calls: 0,
+        llm_tokens_in: 0,
+        llm_tokens_out: 0,
+        search_calls: 0,
+    }
+}
+
+/// A hook's failure, its texts cut.
+#[must_use]
+pub fn failure(error: &str, stack: Option<&str>) -> HookOutcome {
+    HookOutcome::Failed {
+        error: cut(error, MAX_ERROR_BYTES).to_owned(),
+        stack: stack.map(|text| cut(text, MAX_STACK_BYTES).to_owned()),
+    }
+}
+
+/// The record, hooks by id.
+#[must_use]
+pub fn record(evaluated: Evaluated) -> EventInvocations {
+    let Evaluated { event_id, event_seq, evaluated_by, started_at, finished_at, passed, mut hooks } = evaluated;
+    hooks.sort_by(|a, b| a.hook_id.cmp(&b.hook_id));
+    EventInvocations { event_id, event_seq, evaluated_by, started_at, finished_at, passed, hooks }
+}
+
+/// `record` without what makes it large: results (their dispatches hold them), stacks, long errors.
+#[must_use]
+pub fn slim(mut record: EventInvocations) -> EventInvocations {
+    for hook in &mut record.hooks {
+        match &mut hook.outcome {
+            HookOutcome::Fired { result, .. } => {
+                **result = HookResult { fire: true, disable_hook: result.disable_hook, ..HookResult::default() };
+            }
+            HookOutcome::Failed { error, stack } => {
+                *error = cut(error, SLIM_ERROR_BYTES).to_owned();
+                *stack = None;
+            }
+            HookOutcome::Passed | HookOutcome::Suppressed { .. } | HookOutcome::Skipped { .. } => {}
+        }
+    }
+    record
+}
+
+/// The longest prefix of `text` of at most `bytes` bytes that ends between characters.
+fn cut(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use ulid::Ulid;
+
+    use super::*;
+
+    fn evaluated(hooks: Vec<HookInvocation>) -> Evaluated {
+        Evaluated {
+            event_id: EventId::parse("webhook:demo/1").expect("valid"),
+            event_seq: 7,
+            evaluated_by: "hook-1".to_owned(),
+            started_at: UnixMillis(1),
+            finished_at: UnixMillis(2),
+            passed: 3,
+            hooks,
+        }
+    }
+
+    #[test]
+    fn hooks_stand_by_id() {
+        let passed = |id| invocation(id, 1, HookOutcome::Passed);
+        let record = record(evaluated(vec![passed("b"), passed("a")]));
+        let ids: Vec<_> = record.hooks.iter().map(|hook| hook.hook_id.as_str()).collect();
+        assert_eq!(ids, ["a", "b"]);
+    }
+
+    #[test]
+    fn texts_of_scripts_are_cut_between_characters() {
+        let outcome = failure(&"ä".repeat(MAX_ERROR_BYTES), Some(&"s".repeat(MAX_STACK_BYTES * 2)));
+        let HookOutcome::Failed { error, stack } = outcome else { panic!("{outcome:?}") };
+        assert_eq!(error.len(), MAX_ERROR_BYTES);
+        assert_eq!(stack.map(|text| text.len()), Some(MAX_STACK_BYTES));
+    }
+
+    #[test]
+    fn a_slim_record_keeps_outcomes_and_dispatch_ids() {
+        let result = json!({"fire": true, "context": {"systemPrompt": "long"}, "disableHook": true});
+        let fired = HookOutcome::Fired {
+            dispatch: Ulid::from_parts(1, 2),
+            result: serde_json::from_value(result).expect("a result"),
+        };
+        let hooks = vec![invocation("a", 1, fired), invocation("b", 1, failure(&"x".repeat(500), Some("at")))];
+        let slim = slim(record(evaluated(hooks)));
+        let HookOutcome::Fired { dispatch, result } = &slim.hooks[0].outcome else { panic!("{slim:?}") };
+        assert_eq!((*dispatch, result.context.is_none(), result.disable_hook), (Ulid::from_parts(1, 2), true, true));
+        let HookOutcome::Failed { error, stack } = &slim.hooks[1].outcome else { panic!("{slim:?}") };
+        assert_eq!((error.len(), stack), (SLIM_ERROR_BYTES, &None));
+    }
+}

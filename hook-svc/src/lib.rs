@@ -1,0 +1,32 @@
+//! hook-svc: evaluates every event against every hook, and makes a dispatch of every fire.
+//!
+//! The way of an event: [`service`] → `owner` (its partition's messages, in order) → `evaluate` (done already? known
+//! already? all hooks in parallel) → `fire` (order, last fire, [`dispatch`], claim) → [`invocation`] (the record, which
+//! is the done-marker) → ack. Hooks come from the [`directory`] into the [`registry`], whose watch makes the
+//! [`roster`] that the [`runner`]'s workers hold.
+
+pub mod admission;
+pub mod config;
+pub mod directory;
+pub mod dispatch;
+pub mod error;
+mod evaluate;
+pub mod events_api;
+mod fire;
+pub mod gate;
+pub mod header;
+pub mod identities;
+pub mod invocation;
+mod meters;
+pub mod once;
+pub mod order;
+mod owner;
+pub mod registry;
+pub mod result;
+pub mod roster;
+pub mod runner;
+pub mod service;
+pub mod sync;
+mod task;
+
+pub use service::HookService;

@@ -1,0 +1,120 @@
+//! The one fire of a one-shot hook, and of a hook that disables itself: who wins. *Pure.*
+//!
+//! The decision is a value of KV `hook_state`; it counts once its compare-and-set succeeded, which is before the
+//! dispatch is published. The value holds the winning event and its result, so that the winner, delivered again,
+//! publishes the very same dispatch, and everybody else learns that they came too late.
+
+use shared::model::event::EventId;
+use shared::model::hook::{FiredOnce, HookResult, HookState, HookStatus};
+use shared::model::time::UnixMillis;
+
+use crate::invocation::{HOOK_DISABLED, ONE_SHOT_ALREADY_FIRED};
+
+/// A fire that is stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredFire {
+    /// Which hook.
+    pub hook_id: String,
+    /// What it answered.
+    pub result: HookResult,
+}
+
+/// What becomes of a hook's wish to fire for the last time.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// This event wins as soon as this state is stored.
+    Win(Box<HookState>),
+    /// This event won before; this is what counts.
+    Won(Box<HookResult>),
+    /// Nothing comes of it, for this reason.
+    Lost(&'static str),
+}
+
+/// Decides the fire of `event` upon the hook's `state`; `result` is what the hook answered now.
+#[must_use]
+pub fn last_fire(state: Option<&HookState>, event: &EventId, result: &HookResult, now: UnixMillis) -> Verdict {
+    let state = state.cloned().unwrap_or_default();
+    match &state.fired_once {
+        Some(fired) if fired.event_id == *event => Verdict::Won(Box::new(fired.result.clone())),
+        Some(_) => Verdict::Lost(ONE_SHOT_ALREADY_FIRED),
+        None if state.status == HookStatus::Disabled => Verdict::Lost(HOOK_DISABLED),
+        None => Verdict::Win(Box::new(HookState {
+            trigger_count: state.trigger_count.saturating_add(1),
+            last_triggered: Some(now),
+            status: HookStatus::Disabled,
+            fired_once: Some(FiredOnce { event_id: event.clone(), result: result.clone() }),
+            last_error: state.last_error,
+        })),
+    }
+}
+
+/// The state of a hook that wants to be disabled without having fired; none where it is already.
+#[must_use]
+pub fn retired(state: Option<&HookState>) -> Option<HookState> {
+    let state = state.cloned().unwrap_or_default();
+    (state.status != HookStatus::Disabled).then_some(HookState { status: HookStatus::Disabled, ..state })
+}
+
+/// What happened to a hook since it was last written down.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Fires.
+    pub fires: u64,
+    /// The last of them.
+    pub last_triggered: Option<UnixMillis>,
+    /// The last error.
+    pub last_error: Option<String>,
+}
+
+/// `state` with `tally` added.
+#[must_use]
+pub fn tallied(state: Option<&HookState>, tally: &Tally) -> HookState {
+    let state = state.cloned().unwrap_or_default();
+    HookState {
+        trigger_count: state.trigger_count.saturating_add(tally.fires),
+        last_triggered: state.last_triggered.max(tally.last_triggered),
+        last_error: tally.last_error.clone().or(state.last_error),
+        status: state.status,
+        fired_once: state.fired_once,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(number: u32) -> EventId {
+        EventId::parse(format!("webchat:{number}")).expect("valid")
+    }
+
+    fn fire() -> HookResult {
+        HookResult { fire: true, ..HookResult::default() }
+    }
+
+    #[test]
+    fn the_first_wins_repeats_itself_and_the_second_loses() {
+        let Verdict::Win(state) = last_fire(None, &event(1), &fire(), UnixMillis(5)) else { panic!("it wins") };
+        assert_eq!((state.status, state.trigger_count), (HookStatus::Disabled, 1));
+        let other = HookResult { disable_hook: true, ..fire() };
+        assert_eq!(last_fire(Some(&state), &event(1), &other, UnixMillis(6)), Verdict::Won(Box::new(fire())));
+        let lost = last_fire(Some(&state), &event(2), &fire(), UnixMillis(6));
+        assert_eq!(lost, Verdict::Lost(ONE_SHOT_ALREADY_FIRED));
+    }
+
+    #[test]
+    fn a_hook_that_retired_does_not_fire() {
+        let state = retired(None).expect("it was active");
+        assert_eq!(retired(Some(&state)), None);
+        assert_eq!(last_fire(Some(&state), &event(1), &fire(), UnixMillis(5)), Verdict::Lost(HOOK_DISABLED));
+    }
+
+    #[test]
+    fn a_tally_adds_up_and_changes_nothing_else() {
+        let Verdict::Win(state) = last_fire(None, &event(1), &fire(), UnixMillis(5)) else { panic!("it wins") };
+        let tally = Tally { fires: 2, last_triggered: Some(UnixMillis(3)), last_error: Some("boom".to_owned()) };
+        let after = tallied(Some(&state), &tally);
+        assert_eq!((after.trigger_count, after.last_triggered), (3, Some(UnixMillis(5))));
+        assert_eq!((after.last_error.as_deref(), after.status), (Some("boom"), HookStatus::Disabled));
+        assert_eq!(after.fired_once, state.fired_once);
+    }
+}

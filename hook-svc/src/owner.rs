@@ -1,0 +1,273 @@
+//! One partition's owner: takes its messages in order, keeps several under way, acks each when its record is stored.
+//!
+//! What stops a partition from being blocked: a message that cannot be read goes to the dead letters at once; one
+//! that keeps failing, after some tries in place (so that its conversation's order holds and all others go on);
+//! one that keeps killing its owner, after some unclean take-overs. To find the killer among the messages under
+//! way, the first undone one of every ownership is noted; where it was noted before, the messages that may have
+//! been under way then are handled one by one, each noted before it is tried.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use shared::bus::dead_letter::Verdict;
+use shared::bus::partition::Owned;
+use shared::bus::{Incoming, PublishError};
+use shared::clock::pause;
+use shared::model::event::Event;
+use shared::process::trace;
+use shared::wire::topology::MAX_PAST_FLOOR;
+use tokio::sync::Semaphore;
+use tracing::Instrument as _;
+
+use crate::error::HandleEventError;
+use crate::evaluate::Evaluator;
+use crate::gate::Gate;
+use crate::task::Task;
+
+/// Name of this service in dead letters.
+const SERVICE: &str = "hook";
+
+/// Unclean take-overs after which a message is given up.
+const MAX_UNCLEAN: u32 = 3;
+
+/// Deliveries after which a message is given up.
+const MAX_DELIVERIES: u64 = 5;
+
+/// Tries in place after which a message is given up; those that failed because the bus is away do not count.
+const MAX_TRIES: u32 = 5;
+
+/// Wait before the second try in place; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often a long evaluation says that it goes on; well within the consumer's ack wait.
+const PROGRESS: Duration = Duration::from_secs(20);
+
+/// How long messages under way may take to end once the partition is given back.
+const DRAIN: Duration = Duration::from_secs(8);
+
+/// How long the owner tries to note that it ended in good order.
+const NOTE: Duration = Duration::from_secs(1);
+
+/// Handles whole partitions; shared by all of them.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    pub(crate) evaluator: Evaluator,
+    /// Bounds the events that this replica evaluates at once.
+    pub(crate) in_flight: Arc<Semaphore>,
+    /// Most messages of one partition under way.
+    pub(crate) per_partition: usize,
+}
+
+/// A message to be brought to its end.
+enum Work {
+    Event(Box<Task>),
+    /// To be given up.
+    Dead(Incoming, Verdict),
+}
+
+/// One ownership of one partition.
+struct Shift {
+    partition: u16,
+    replay_through: u64,
+    gate: Gate,
+    /// Consumer sequences of messages under way.
+    under_way: BTreeSet<u64>,
+    /// The first undone message was noted.
+    noted: bool,
+    /// It was noted before: handle one by one what may have been under way then.
+    careful: bool,
+}
+
+impl Owner {
+    /// Handles `owned` until it ends.
+    pub(crate) async fn own(self: Arc<Self>, mut owned: Owned) {
+        let mut shift = Shift::of(&owned);
+        let mut running = FuturesUnordered::new();
+        let mut last = 0;
+        loop {
+            let free = running.len() < self.per_partition && shift.may_run_past(last);
+            let incoming = tokio::select! {
+                biased;
+                Some(sequence) = running.next(), if !running.is_empty() => {
+                    shift.under_way.remove(&sequence);
+                    continue;
+                }
+                incoming = owned.next(), if free => incoming,
+            };
+            let Some(incoming) = incoming else { break };
+            last = incoming.consumer_sequence;
+            let work = match self.admit(&mut shift, &owned, incoming).await {
+                Ok(Some(work)) => work,
+                Ok(None) => continue,
+                Err(error) => {
+                    tracing::warn!(partition = shift.partition, %error, "partition is begun anew");
+                    break;
+                }
+            };
+            shift.under_way.insert(last);
+            running.push(self.perform(work, last));
+            if shift.careful {
+                while running.next().await.is_some() {}
+                shift.under_way.clear();
+            }
+        }
+        let drained = tokio::time::timeout(DRAIN, async { while running.next().await.is_some() {} });
+        if drained.await.is_err() {
+            tracing::warn!(partition = shift.partition, events = running.len(), "events under way are left to the next owner");
+        }
+        if shift.noted {
+            let cleared = tokio::time::timeout(NOTE, owned.attempt(0));
+            if !matches!(cleared.await, Ok(Ok(_))) {
+                tracing::debug!(partition = shift.partition, "good end of the ownership was not noted");
+            }
+        }
+    }
+
+    /// Reads a message and decides how it is to be handled; none where it was done before.
+    async fn admit(&self, shift: &mut Shift, owned: &Owned, incoming: Incoming) -> Result<Option<Work>, HandleEventError> {
+        let event = match incoming.decode::<Event>() {
+            Ok(event) => event,
+            Err(error) => return Ok(Some(Work::Dead(incoming, Verdict::new(error.reason(), error.to_string())))),
+        };
+        if incoming.delivered > MAX_DELIVERIES {
+            let detail = format!("event {}: delivered {} times", event.id, incoming.delivered);
+            return Ok(Some(Work::Dead(incoming, Verdict::new("too_many_deliveries", detail))));
+        }
+        let replayed = shift.may_be_done(&incoming);
+        let place = shift.gate.enter(&event);
+        let partition = shift.partition;
+        let mut task = Task { event, sequence: incoming.sequence, partition, replayed, marker_read: false, place, incoming };
+        if !replayed {
+            shift.careful = false;
+            return Ok(Some(Work::Event(Box::new(task))));
+        }
+        if shift.noted && !shift.careful {
+            return Ok(Some(Work::Event(Box::new(task))));
+        }
+        if self.evaluator.is_done(&task).await? {
+            self.evaluator.performer.meters.already_done.increment(1);
+            task.incoming.ack().await;
+            return Ok(None);
+        }
+        task.marker_read = true;
+        let attempts = owned.attempt(task.sequence).await.map_err(HandleEventError::Attempt)?;
+        shift.noted = true;
+        shift.careful = attempts > 1;
+        if attempts > MAX_UNCLEAN {
+            let detail = format!("event {}: its owner ended {MAX_UNCLEAN} times while it was under way", task.event.id);
+            return Ok(Some(Work::Dead(task.incoming, Verdict::new("kills_its_owner", detail))));
+        }
+        Ok(Some(Work::Event(Box::new(task))))
+    }
+
+    /// Brings one message to its end; answers `key`.
+    async fn perform(&self, work: Work, key: u64) -> u64 {
+        match work {
+            Work::Dead(incoming, verdict) => self.give_up(&incoming, &verdict).await,
+            Work::Event(task) => self.event(*task).await,
+        }
+        key
+    }
+
+    async fn event(&self, task: Task) {
+        // Closed only after every partition has ended.
+        let Ok(_slot) = self.in_flight.acquire().await else { return };
+        let meters = &self.evaluator.performer.meters;
+        let waited = self.evaluator.clock.now().since(task.incoming.published_at);
+        meters.lag.record(waited.max(0) as f64 / 1_000.0);
+        meters.in_flight.increment(1.0);
+        let began = self.evaluator.clock.monotonic();
+        let from = task.incoming.carrier();
+        let span = trace::consumer_span("hook.evaluate", &from);
+        span.record("event_id", task.event.id.as_str());
+        let carrier = trace::carrier_of(&span, &from);
+        let trying = async {
+            let ended = self.try_until_done(&task, &carrier);
+            tokio::pin!(ended);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut ended => return,
+                    () = pause(PROGRESS) => task.incoming.progress().await,
+                }
+            }
+        };
+        trying.instrument(span).await;
+        meters.in_flight.decrement(1.0);
+        meters.seconds.record(self.evaluator.clock.monotonic().duration_since(began).as_secs_f64());
+    }
+
+    async fn try_until_done(&self, task: &Task, carrier: &shared::wire::headers::Carrier) {
+        let mut tries = 0;
+        let mut wait = FIRST_PAUSE;
+        loop {
+            let error = match self.evaluator.handle(task, carrier).await {
+                Ok(()) => return task.incoming.ack().await,
+                Err(error) => error,
+            };
+            self.evaluator.performer.meters.again.increment(1);
+            if error.is_stop() {
+                return;
+            }
+            if !error.is_absence() {
+                tries += 1;
+            }
+            let detail = error.chain();
+            if tries >= MAX_TRIES {
+                let detail = format!("event {}: {detail}", task.event.id);
+                return self.give_up(&task.incoming, &Verdict::new("keeps_failing", detail)).await;
+            }
+            tracing::warn!(event_id = %task.event.id, tries, error = detail, "event is tried again");
+            pause(wait).await;
+            wait = (wait * 2).min(PROGRESS);
+        }
+    }
+
+    /// The whole message goes to the dead letters, then it is done with.
+    async fn give_up(&self, incoming: &Incoming, verdict: &Verdict) {
+        self.evaluator.performer.meters.dead.increment(1);
+        let letter = self.evaluator.performer.bus.dead_letter(SERVICE, incoming, verdict, self.evaluator.clock.now());
+        match letter.await {
+            Ok(()) => {}
+            // The event itself stays in its stream for ever; holding up all others would help nobody.
+            Err(error @ PublishError::TooLarge { .. }) => {
+                tracing::error!(sequence = incoming.sequence, %error, "dead letter is too large and not stored");
+            }
+            Err(error) => {
+                tracing::error!(sequence = incoming.sequence, %error, "dead letter is not stored, the message comes again");
+                return;
+            }
+        }
+        incoming.term().await;
+    }
+}
+
+impl Shift {
+    fn of(owned: &Owned) -> Self {
+        Self {
+            partition: owned.partition,
+            replay_through: owned.replay_through,
+            gate: Gate::default(),
+            under_way: BTreeSet::new(),
+            noted: false,
+            careful: false,
+        }
+    }
+
+    /// Whether the message after consumer sequence `last` may be taken: a take-over repeats everything past the
+    /// first undone message, so that is bounded.
+    fn may_run_past(&self, last: u64) -> bool {
+        self.under_way.first().is_none_or(|first| last.saturating_sub(*first) < MAX_PAST_FLOOR.unsigned_abs())
+    }
+
+    /// Whether a former owner, or an earlier delivery, may have handled the message: it ran at most
+    /// [`MAX_PAST_FLOOR`] messages past the ack floor, at which counting began.
+    fn may_be_done(&self, incoming: &Incoming) -> bool {
+        let taken_over = incoming.sequence <= self.replay_through
+            && incoming.consumer_sequence <= MAX_PAST_FLOOR.unsigned_abs() + 1;
+        taken_over || incoming.delivered > 1
+    }
+}

@@ -1,0 +1,309 @@
+//! The hook registry as this replica sees it: KV `hooks` and `hook_state`, watched, made into the current roster.
+//!
+//! A change is in force within a second: the watch tells it, changes that arrive together are taken together, the
+//! workers load the new set, and events handed over afterwards are evaluated against it. Those in flight keep the
+//! set they began with, so nothing is lost or seen twice.
+//!
+//! KV decides only by compare-and-set; what a watch told may be old and is never the ground of a decision.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use shared::bus::{Bus, CasError, Kv, KvEvent};
+use shared::clock::pause;
+use shared::model::event::EventId;
+use shared::model::hook::{HookRecord, HookResult, HookState};
+use shared::model::time::UnixMillis;
+use shared::wire::subject::token;
+use shared::wire::topology::buckets::{HOOK_STATE, HOOKS};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::once::{self, Tally, Verdict};
+use crate::roster::Roster;
+use crate::runner::{Counters, HookSet, Pool};
+
+/// How long after a change further ones are awaited, so that a whole directory is loaded at once.
+const COALESCE: Duration = Duration::from_millis(25);
+
+/// Changes that wait to be taken in; the watch waits beyond that.
+const CHANGES: usize = 4_096;
+
+/// Rosters kept for events that began with them.
+const KEPT_ROSTERS: usize = 16;
+
+/// How often a compare-and-set is tried again after a conflict.
+const MAX_TRIES: u32 = 20;
+
+/// How long until a set that the workers did not take is offered again.
+const RELOAD_PAUSE: Duration = Duration::from_secs(1);
+
+/// What became of a hook's wish to fire for the last time.
+#[derive(Debug, Clone, PartialEq)]
+pub enum LastFire {
+    /// The event won; this result counts.
+    Won(Box<HookResult>),
+    /// Nothing comes of it, for this reason.
+    Lost(&'static str),
+}
+
+/// The registry as this replica sees it; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    hooks: Kv<HookRecord>,
+    states: Kv<HookState>,
+    pool: Pool,
+    /// Newest last; never empty.
+    rosters: Mutex<VecDeque<Arc<Roster>>>,
+    tallies: Mutex<HashMap<String, Tally>>,
+}
+
+/// One change of either bucket.
+enum Change {
+    Hook(KvEvent<HookRecord>),
+    State(KvEvent<HookState>),
+}
+
+/// What the watches have told. Keys are KV keys.
+#[derive(Debug, Default)]
+struct View {
+    records: BTreeMap<String, HookRecord>,
+    states: BTreeMap<String, HookState>,
+    /// The newest revision of `hooks` that was told.
+    revision: u64,
+    hooks_current: bool,
+    states_current: bool,
+}
+
+impl Registry {
+    /// The registry on `bus`, empty until [`Registry::follow`] has heard of it; `pool` evaluates its hooks.
+    #[must_use]
+    pub fn new(bus: &Bus, pool: Pool) -> Self {
+        let inner = Inner {
+            hooks: bus.kv(HOOKS),
+            states: bus.kv(HOOK_STATE),
+            pool,
+            rosters: Mutex::new(VecDeque::from([Arc::new(Roster::default())])),
+            tallies: Mutex::default(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Follows both buckets for ever; `loaded` says up to which revision of `hooks` the workers have taken them.
+    pub async fn follow(&self, loaded: watch::Sender<Option<u64>>) {
+        let (sender, mut changes) = mpsc::channel(CHANGES);
+        let mut watches = JoinSet::new();
+        watches.spawn(forward(self.inner.hooks.clone(), Change::Hook, sender.clone()));
+        watches.spawn(forward(self.inner.states.clone(), Change::State, sender));
+        let mut view = View::default();
+        while let Some(change) = changes.recv().await {
+            view.take(change, &self.inner.pool);
+            pause(COALESCE).await;
+            while let Ok(change) = changes.try_recv() {
+                view.take(change, &self.inner.pool);
+            }
+            if view.hooks_current && view.states_current {
+                self.load(&view).await;
+                loaded.send_replace(Some(view.revision));
+            }
+        }
+    }
+
+    /// Puts the roster of `view` in force.
+    async fn load(&self, view: &View) {
+        let former = self.current();
+        let mut roster = Roster::of(&view.records, &view.states);
+        let changed = roster.set.hooks() != former.set.hooks();
+        if !changed {
+            roster.set = Arc::clone(&former.set);
+        }
+        let roster = Arc::new(roster);
+        {
+            let mut rosters = self.inner.rosters.lock().unwrap_or_else(PoisonError::into_inner);
+            rosters.push_back(Arc::clone(&roster));
+            if rosters.len() > KEPT_ROSTERS {
+                rosters.pop_front();
+            }
+        }
+        metrics::gauge!("nexus_hook_hooks_total").set(roster.set.hooks().len() as f64);
+        while changed {
+            match self.inner.pool.load(Arc::clone(&roster.set)).await {
+                Ok(()) => {
+                    tracing::info!(hooks = roster.set.hooks().len(), "hooks are loaded");
+                    break;
+                }
+                Err(error) => {
+                    tracing::error!(%error, "hooks are not loaded, the former ones stay in force");
+                    pause(RELOAD_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// The newest roster.
+    #[must_use]
+    pub fn current(&self) -> Arc<Roster> {
+        let rosters = self.inner.rosters.lock().unwrap_or_else(PoisonError::into_inner);
+        rosters.back().map(Arc::clone).unwrap_or_default()
+    }
+
+    /// The roster whose set is `set`; the newest where it is no longer kept.
+    #[must_use]
+    pub fn roster_of(&self, set: &Arc<HookSet>) -> Arc<Roster> {
+        let rosters = self.inner.rosters.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = rosters.iter().rev().find(|roster| Arc::ptr_eq(&roster.set, set));
+        known.or(rosters.back()).map(Arc::clone).unwrap_or_default()
+    }
+
+    /// Decides the last fire of `hook_id`: stored, and the hook disabled, before this returns.
+    ///
+    /// # Errors
+    /// [`CasError`] where the bucket cannot be asked, or others keep winning the race.
+    pub async fn last_fire(
+        &self,
+        hook_id: &str,
+        event: &EventId,
+        result: &HookResult,
+        now: UnixMillis,
+    ) -> Result<LastFire, CasError> {
+        let mut decided = LastFire::Lost(crate::invocation::HOOK_DISABLED);
+        self.change(hook_id, |state| match once::last_fire(state, event, result, now) {
+            Verdict::Win(next) => {
+                decided = LastFire::Won(Box::new(result.clone()));
+                Some(*next)
+            }
+            Verdict::Won(stored) => {
+                decided = LastFire::Won(stored);
+                None
+            }
+            Verdict::Lost(reason) => {
+                decided = LastFire::Lost(reason);
+                None
+            }
+        })
+        .await?;
+        Ok(decided)
+    }
+
+    /// Disables `hook_id`, which asked for it without firing.
+    ///
+    /// # Errors
+    /// As [`Registry::last_fire`].
+    pub async fn retire(&self, hook_id: &str) -> Result<(), CasError> {
+        self.change(hook_id, once::retired).await
+    }
+
+    /// Notes that `hook_id` fired at `now`.
+    pub fn fired(&self, hook_id: &str, now: UnixMillis) {
+        self.tally(hook_id, |tally| {
+            tally.fires += 1;
+            tally.last_triggered = tally.last_triggered.max(Some(now));
+        });
+    }
+
+    /// Notes that `hook_id` failed with `error`.
+    pub fn failed(&self, hook_id: &str, error: &str) {
+        self.tally(hook_id, |tally| tally.last_error = Some(error.to_owned()));
+    }
+
+    /// Writes down what was noted since the last time. What cannot be written is kept for the next.
+    pub async fn flush(&self) {
+        let tallies = std::mem::take(&mut *self.inner.tallies.lock().unwrap_or_else(PoisonError::into_inner));
+        for (hook_id, tally) in tallies {
+            if let Err(error) = self.change(&hook_id, |state| Some(once::tallied(state, &tally))).await {
+                tracing::warn!(hook_id, %error, "counters of the hook are not written yet");
+                self.tally(&hook_id, |kept| {
+                    kept.fires += tally.fires;
+                    kept.last_triggered = kept.last_triggered.max(tally.last_triggered);
+                    kept.last_error = kept.last_error.take().or(tally.last_error);
+                });
+            }
+        }
+    }
+
+    fn tally(&self, hook_id: &str, note: impl FnOnce(&mut Tally)) {
+        let mut tallies = self.inner.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        match tallies.get_mut(hook_id) {
+            Some(tally) => note(tally),
+            None => note(tallies.entry(hook_id.to_owned()).or_default()),
+        }
+    }
+
+    /// Compare-and-set of a hook's state, until it succeeds or `next` wants nothing changed.
+    async fn change(
+        &self,
+        hook_id: &str,
+        mut next: impl FnMut(Option<&HookState>) -> Option<HookState>,
+    ) -> Result<(), CasError> {
+        let key = token(hook_id);
+        let mut tries = 0;
+        loop {
+            let entry = self.inner.states.get(&key).await?;
+            let Some(state) = next(entry.as_ref().map(|entry| &entry.value)) else { return Ok(()) };
+            let written = match &entry {
+                None => self.inner.states.create(&key, &state).await,
+                Some(entry) => self.inner.states.update(&key, &state, entry.revision).await,
+            };
+            match written {
+                Ok(_) => return Ok(()),
+                Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+async fn forward<T: shared::wire::envelope::Wire + 'static>(
+    bucket: Kv<T>,
+    change: fn(KvEvent<T>) -> Change,
+    changes: mpsc::Sender<Change>,
+) {
+    let mut watch = bucket.watch_all();
+    while changes.send(change(watch.next().await)).await.is_ok() {}
+}
+
+impl View {
+    fn take(&mut self, change: Change, pool: &Pool) {
+        match change {
+            Change::Hook(KvEvent::Put { key, value, revision }) => {
+                self.revision = self.revision.max(revision);
+                self.records.insert(key, value);
+            }
+            Change::Hook(KvEvent::Gone { key, revision }) => {
+                self.revision = self.revision.max(revision);
+                self.records.remove(&key);
+            }
+            Change::Hook(KvEvent::Current) => self.hooks_current = true,
+            Change::State(KvEvent::Put { key, value, .. }) => {
+                self.count(&key, &value, pool);
+                self.states.insert(key, value);
+            }
+            Change::State(KvEvent::Gone { key, .. }) => {
+                self.states.remove(&key);
+            }
+            Change::State(KvEvent::Current) => {
+                self.states_current = true;
+                for (key, state) in &self.states {
+                    self.count(key, state, pool);
+                }
+            }
+            Change::Hook(KvEvent::Bad { key, error }) | Change::State(KvEvent::Bad { key, error }) => {
+                tracing::error!(key, error, "registry entry cannot be read, the former one stays");
+            }
+        }
+    }
+
+    /// Scripts read these as `ctx.hook.trigger_count` and `.last_triggered`.
+    fn count(&self, key: &str, state: &HookState, pool: &Pool) {
+        if let Some(record) = self.records.get(key) {
+            let counters = Counters { trigger_count: state.trigger_count, last_triggered: state.last_triggered };
+            pool.count(&record.id, counters);
+        }
+    }
+}

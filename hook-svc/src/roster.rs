@@ -1,0 +1,142 @@
+//! Which hooks see events: the registry's records and their run-time states, made into one set. *Pure.*
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use data_encoding::HEXLOWER;
+use sha2::{Digest, Sha256};
+use shared::model::event::EventId;
+use shared::model::hook::{HookMode, HookRecord, HookState, HookStatus};
+
+use crate::once::StoredFire;
+use crate::runner::{HookSet, HookSource};
+
+/// What the runner need not know of a hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traits {
+    /// `@priority`.
+    pub priority: i32,
+    /// `@fallback`.
+    pub fallback: bool,
+    /// `@mode one-shot`.
+    pub one_shot: bool,
+}
+
+impl Default for Traits {
+    /// Of a hook that the registry does not know any more.
+    fn default() -> Self {
+        Self { priority: 50, fallback: false, one_shot: false }
+    }
+}
+
+/// The registry at one instant. Keys are hook ids as KV keys.
+#[derive(Debug, Default)]
+pub struct Roster {
+    /// The hooks that see events.
+    pub set: Arc<HookSet>,
+    traits: HashMap<String, Traits>,
+    stored: HashMap<EventId, Vec<StoredFire>>,
+}
+
+impl Roster {
+    /// The roster of `records` and `states`: enabled records with a good source, neither paused nor disabled.
+    ///
+    /// A hook with `@schedule` and no `@match` runs on its own timer's events only, so it is not in the set.
+    #[must_use]
+    pub fn of(records: &BTreeMap<String, HookRecord>, states: &BTreeMap<String, HookState>) -> Self {
+        let sees_events = |(key, record): &(&String, &HookRecord)| {
+            let status = states.get(*key).map_or(HookStatus::Active, |state| state.status);
+            let scheduled_only = !record.metadata.schedules.is_empty() && record.metadata.match_rule.is_none();
+            record.enabled && status == HookStatus::Active && !record.source.is_empty() && !scheduled_only
+        };
+        let set = HookSet::new(records.iter().filter(sees_events).map(|(_, record)| source_of(record)));
+        let traits = records.values().map(|record| (record.id.clone(), traits_of(record))).collect();
+        let mut stored: HashMap<EventId, Vec<StoredFire>> = HashMap::new();
+        for (key, record) in records {
+            let fired = states.get(key).and_then(|state| state.fired_once.as_ref());
+            if let Some(fired) = fired.filter(|fired| fired.result.fire) {
+                let fire = StoredFire { hook_id: record.id.clone(), result: fired.result.clone() };
+                stored.entry(fired.event_id.clone()).or_default().push(fire);
+            }
+        }
+        Self { set: Arc::new(set), traits, stored }
+    }
+
+    /// What is known of the hook `id`.
+    #[must_use]
+    pub fn traits(&self, id: &str) -> Traits {
+        self.traits.get(id).copied().unwrap_or_default()
+    }
+
+    /// The fires of one-shot hooks that `event` won and that must be published again where it comes again. Such
+    /// hooks are disabled and not in the set.
+    #[must_use]
+    pub fn stored_fires(&self, event: &EventId) -> &[StoredFire] {
+        self.stored.get(event).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// The record's hash is of the file as last seen, which may be a broken one that does not run.
+fn source_of(record: &HookRecord) -> HookSource {
+    HookSource {
+        id: record.id.clone(),
+        name: record.metadata.name.clone(),
+        source: record.source.clone(),
+        content_hash: HEXLOWER.encode(&Sha256::digest(record.source.as_bytes())),
+        timeout_ms: record.metadata.timeout_ms,
+        created_at: record.created_at,
+    }
+}
+
+const fn traits_of(record: &HookRecord) -> Traits {
+    Traits {
+        priority: record.metadata.priority,
+        fallback: record.metadata.fallback,
+        one_shot: matches!(record.metadata.mode, HookMode::OneShot),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::model::hook::{FiredOnce, HookResult};
+
+    use super::*;
+    use crate::sync::tests::record;
+
+    fn ids(roster: &Roster) -> Vec<&str> {
+        roster.set.hooks().iter().map(|hook| hook.id.as_str()).collect()
+    }
+
+    fn check(records: Vec<HookRecord>, states: Vec<(&str, HookState)>) -> Roster {
+        let records = records.into_iter().map(|record| (record.id.clone(), record)).collect();
+        Roster::of(&records, &states.into_iter().map(|(id, state)| (id.to_owned(), state)).collect())
+    }
+
+    #[test]
+    fn disabled_paused_sourceless_and_timed_hooks_see_nothing() {
+        let mut timed = record("timed");
+        timed.metadata.schedules.push("every 30m".to_owned());
+        let paused = HookState { status: HookStatus::Paused, ..HookState::default() };
+        let records = vec![
+            record("good"),
+            HookRecord { enabled: false, ..record("off") },
+            HookRecord { source: String::new(), ..record("broken") },
+            record("paused"),
+            timed,
+        ];
+        let roster = check(records, vec![("paused", paused)]);
+        assert_eq!(ids(&roster), ["good"]);
+    }
+
+    #[test]
+    fn the_fire_of_a_one_shot_hook_is_found_by_its_event() {
+        let event_id = EventId::parse("webchat:1").expect("valid");
+        let result = HookResult { fire: true, ..HookResult::default() };
+        let fired_once = Some(FiredOnce { event_id: event_id.clone(), result });
+        let state = HookState { status: HookStatus::Disabled, fired_once, ..HookState::default() };
+        let roster = check(vec![record("once")], vec![("once", state)]);
+        assert_eq!(ids(&roster), [""; 0]);
+        assert_eq!(roster.stored_fires(&event_id)[0].hook_id, "once");
+        assert!(roster.stored_fires(&EventId::parse("webchat:2").expect("valid")).is_empty());
+    }
+}

@@ -1,0 +1,214 @@
+//! The wiring: files and registry → workers; streams → read model; partitions → owner.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use shared::bus::Bus;
+use shared::bus::partition::{self, Group};
+use shared::clock::{SharedClock, pause};
+use shared::process::lifecycle::Shutdown;
+use shared::process::{Health, Service, Shell};
+use shared::projection::{Projection, feed};
+use shared::wire::topology::streams::EVENTS;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::admission::{Condition, takes_part};
+use crate::config::HooksConfig;
+use crate::directory::Directory;
+use crate::dispatch::Rules;
+use crate::evaluate::Evaluator;
+use crate::fire::Performer;
+use crate::meters::Meters;
+use crate::owner::Owner;
+use crate::registry::Registry;
+use crate::runner::{Pool, PoolConfig};
+use crate::{events_api, identities};
+
+/// How often it is decided whether this replica takes part.
+const ADMISSION: Duration = Duration::from_millis(200);
+
+/// How often hooks' counters are written down.
+const FLUSH: Duration = Duration::from_secs(5);
+
+/// How long the last counters may take to be written.
+const LAST_FLUSH: Duration = Duration::from_secs(1);
+
+/// Evaluation of events against hooks.
+#[derive(Debug)]
+pub struct HookService;
+
+impl Service for HookService {
+    const NAME: &'static str = "hook-svc";
+    const SECTION: &'static str = "hooks";
+    type Config = HooksConfig;
+
+    fn check(config: &HooksConfig) -> Vec<String> {
+        config.faults()
+    }
+
+    async fn serve(shell: Shell<HooksConfig>) -> anyhow::Result<()> {
+        let config = &shell.config;
+        let name = member_name(config, &shell.instance);
+        let (identities, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
+        let rules = Rules { identities, presets, dm_scope: config.dm_scope };
+        let projection = Projection::open(&projection_path(config, &name)).context("read model")?;
+        let pool = Pool::start(pool_config(config, &projection), Arc::clone(&shell.clock)).await.context("workers")?;
+        let registry = Registry::new(&shell.bus, pool.clone());
+        let api = shell.bus.serve(events_api::spec(&projection)).await.map_err(anyhow::Error::msg)?;
+
+        let mut background = JoinSet::new();
+        let (joined, may_join) = watch::channel(false);
+        let admission = hooks(&shell, &registry, &mut background).admission(&shell, &projection, &pool, joined);
+        background.spawn(admission);
+        background.spawn(flush(registry.clone()));
+        let feeding = Shutdown::default();
+        let mut feed = tokio::spawn(feed::run(shell.bus.clone(), projection.clone(), feeding.clone()));
+
+        let owner = owner(&shell, &registry, rules, &pool, &projection);
+        let group = Group {
+            name: "hook",
+            stream: EVENTS,
+            instance: name,
+            may_join,
+            batch: config.in_flight_per_partition,
+            clock: Arc::clone(&shell.clock),
+        };
+        let handler = move |owned| Arc::clone(&owner).own(owned);
+        let ended = tokio::select! {
+            () = partition::run(shell.bus.clone(), group, shell.shutdown.clone(), handler) => Ok(()),
+            fed = &mut feed => fed.context("read model's feed")?.context("read model's feed"),
+        };
+        background.shutdown().await;
+        pool.stop().await;
+        if tokio::time::timeout(LAST_FLUSH, registry.flush()).await.is_err() {
+            tracing::warn!("the last counters of hooks are not written");
+        }
+        api.stop().await;
+        feeding.trigger();
+        projection.close().await;
+        ended
+    }
+}
+
+/// What says that this replica's hooks are loaded.
+struct Hooks {
+    /// From which revision on the registry holds the directory; none where it is not synced yet.
+    synced: watch::Receiver<Option<u64>>,
+    /// Up to which revision the workers hold the registry; none where they do not yet.
+    loaded: watch::Receiver<Option<u64>>,
+}
+
+/// Starts what keeps hooks up to date.
+fn hooks(shell: &Shell<HooksConfig>, registry: &Registry, background: &mut JoinSet<()>) -> Hooks {
+    let (loaded_sender, loaded) = watch::channel(None);
+    let following = registry.clone();
+    background.spawn(async move { following.follow(loaded_sender).await });
+    if shell.config.dir.is_empty() {
+        let (_, synced) = watch::channel(Some(0));
+        return Hooks { synced, loaded };
+    }
+    let (synced_sender, synced) = watch::channel(None);
+    let (path, root) = (PathBuf::from(&shell.config.dir), shell.config.root.clone());
+    let directory = Directory::new(path, root, &shell.bus, Arc::clone(&shell.clock));
+    background.spawn(async move { directory.follow(synced_sender).await });
+    Hooks { synced, loaded }
+}
+
+impl Hooks {
+    fn are_loaded(&self) -> bool {
+        matches!((*self.synced.borrow(), *self.loaded.borrow()), (Some(from), Some(to)) if to >= from)
+    }
+
+    /// Decides again and again whether this replica takes part, and says so to `joined` and the health page.
+    fn admission(
+        self,
+        shell: &Shell<HooksConfig>,
+        projection: &Projection,
+        pool: &Pool,
+        joined: watch::Sender<bool>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (projection, pool) = (projection.clone(), pool.clone());
+        let (clock, health) = (Arc::clone(&shell.clock), shell.health.clone());
+        async move {
+            loop {
+                let condition = Condition {
+                    lag: projection.lag(clock.now()),
+                    hooks_loaded: self.are_loaded(),
+                    workers: pool.ready(),
+                };
+                let takes_part = takes_part(*joined.borrow(), condition);
+                joined.send_if_modified(|before| std::mem::replace(before, takes_part) != takes_part);
+                tell(&health, condition, takes_part);
+                pause(ADMISSION).await;
+            }
+        }
+    }
+}
+
+fn tell(health: &Health, condition: Condition, takes_part: bool) {
+    let lag = condition.lag.map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()));
+    metrics::gauge!("nexus_hook_projection_lag_seconds").set(condition.lag.unwrap_or_default().as_secs_f64());
+    health.set("projection", takes_part || condition.lag.is_some(), format!("behind by: {lag}"));
+    let detail = if condition.hooks_loaded { "loaded" } else { "not loaded yet" };
+    health.set("hooks", condition.hooks_loaded, detail);
+    health.set("workers", condition.workers > 0, format!("{} up", condition.workers));
+    health.set("partitions", takes_part, if takes_part { "takes part" } else { "does not take part yet" });
+}
+
+async fn flush(registry: Registry) {
+    loop {
+        pause(FLUSH).await;
+        registry.flush().await;
+    }
+}
+
+fn owner(
+    shell: &Shell<HooksConfig>,
+    registry: &Registry,
+    rules: Rules,
+    pool: &Pool,
+    projection: &Projection,
+) -> Arc<Owner> {
+    let (bus, clock): (Bus, SharedClock) = (shell.bus.clone(), Arc::clone(&shell.clock));
+    let performer = Performer { bus, registry: registry.clone(), rules, meters: Meters::new() };
+    let evaluator = Evaluator {
+        performer,
+        pool: pool.clone(),
+        projection: projection.clone(),
+        clock,
+        instance: shell.instance.clone(),
+    };
+    Arc::new(Owner {
+        evaluator,
+        in_flight: Arc::new(Semaphore::new(shell.config.in_flight)),
+        per_partition: shell.config.in_flight_per_partition,
+    })
+}
+
+fn pool_config(config: &HooksConfig, projection: &Projection) -> PoolConfig {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    PoolConfig {
+        bun: (!config.bun.is_empty()).then(|| PathBuf::from(&config.bun)),
+        workers: if config.workers == 0 { cores } else { config.workers },
+        hard_budget_ms: config.hard_budget_ms,
+        db_path: projection.path().to_string_lossy().into(),
+        dir: None,
+    }
+}
+
+fn member_name(config: &HooksConfig, instance: &str) -> String {
+    if config.members_name.is_empty() { instance.to_owned() } else { config.members_name.clone() }
+}
+
+/// The read model's file: a folder of its own for each replica, since the file belongs to one process.
+fn projection_path(config: &HooksConfig, name: &str) -> PathBuf {
+    let folder = if config.data_dir.is_empty() {
+        std::env::temp_dir().join("nexus-hook-svc")
+    } else {
+        PathBuf::from(&config.data_dir)
+    };
+    folder.join(shared::wire::subject::token(name)).join("read-model.sqlite")
+}

@@ -1,0 +1,35 @@
+//! One event under way.
+
+use shared::bus::Incoming;
+use shared::model::event::{Direction, Event};
+
+use crate::gate::Place;
+
+/// An event as its partition's owner hands it over.
+#[derive(Debug)]
+pub(crate) struct Task {
+    /// The event.
+    pub(crate) event: Event,
+    /// Its sequence in `EVENTS`.
+    pub(crate) sequence: u64,
+    /// Its partition.
+    pub(crate) partition: u16,
+    /// Somebody may have handled it before.
+    pub(crate) replayed: bool,
+    /// Its done-marker was looked for already, and is not there.
+    pub(crate) marker_read: bool,
+    /// Its place in its conversation.
+    pub(crate) place: Place,
+    /// The message it came in.
+    pub(crate) incoming: Incoming,
+}
+
+impl Task {
+    /// Whether hooks see the event: what merely changed at its source is shown to those alone that ask for it.
+    pub(crate) const fn is_shown(&self) -> bool {
+        match self.event.direction {
+            Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => true,
+            Direction::Updated | Direction::Deleted => false,
+        }
+    }
+}

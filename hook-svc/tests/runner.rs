@@ -1,0 +1,195 @@
+//! The runner's port against real Bun: what scripts see, what they may answer, and what a bad one costs the others.
+
+mod pool;
+
+use pool::{Answer, TestPool, dm};
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verdicts_of_all_hooks_of_an_event() {
+    let pool = TestPool::start(&[
+        ("fires", "export default async (ctx) => ({ fire: true, routing: { persona: 'atlas' }, context: { prompt: `${ctx.hook.id}: ${ctx.event.content}` } });"),
+        ("passes", "export default async () => ({ fire: false });"),
+        ("plain", "export default () => ({ fire: true, routing: { agent_id: 'old', queue_mode: 'queue' } });"),
+        ("throws", "export default async () => { throw new TypeError('no such thing'); };"),
+        ("slow", "export default async () => { await new Promise((r) => setTimeout(r, 20)); return { fire: true }; };"),
+        ("leaves", "export default async () => ({ fire: false, disable_hook: true });"),
+    ])
+    .await;
+    let answer = pool.evaluate(dm("web:1", "hello")).await;
+    assert_eq!(answer.fired("fires").context.and_then(|c| c.system_prompt).as_deref(), Some("fires: hello"));
+    assert_eq!(answer.fired("plain").routing.and_then(|r| r.persona).as_deref(), Some("old"));
+    assert!(answer.error("throws").starts_with("TypeError: no such thing"), "{answer:?}");
+    assert!(answer.stack("throws").contains("throws.ts"), "{answer:?}");
+    assert!(answer.disables("leaves"));
+    assert_eq!(answer.order.last().map(String::as_str), Some("slow"), "who waits answers last: {answer:?}");
+    assert_eq!((answer.done.passed, answer.waiting.len(), answer.done.latencies_us.len()), (1, 1, 6));
+    assert!(answer.done.latencies_us[4] >= 15_000, "{answer:?}");
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rubbish_is_an_error_of_its_hook_alone() {
+    let pool = TestPool::start(&[
+        ("nothing", "export default async () => {};"),
+        ("number", "export default () => 7;"),
+        ("mode", "export default () => ({ fire: true, routing: { queueMode: 'later' } });"),
+        ("both", "export default () => ({ fire: true, disableHook: true, disable_hook: false });"),
+        ("control", "export default () => ({ fire: true, routing: { session: 'a\\u0000b' } });"),
+        ("long", "export default () => ({ fire: true, context: { prompt: 'x'.repeat(300000) } });"),
+        ("cycle", "export default () => { const a: any = { fire: true }; a.a = a; return a; };"),
+        ("bigint", "export default () => ({ fire: true, context: { extracted: { n: 1n } } });"),
+        ("getter", "export default () => ({ get fire() { throw 1; } });"),
+        ("proxy", "export default () => new Proxy({}, { get() { throw new Error('mine'); } });"),
+        ("patches", "export default ({ event }) => { 'use strict'; event.metadata.is_group = 5; return { fire: true }; };"),
+        ("exits", "export default () => { process.exit(3); };"),
+        ("no-module", "import x from 'left-pad'; export default () => ({ fire: true, x });"),
+        ("no-function", "export default 5;"),
+        ("llm", "export default async ({ llm }) => ({ fire: true, context: { prompt: await llm('hi').catch((e) => e.code) } });"),
+        ("search", "export default async ({ search }) => { await search('x'); return { fire: true }; };"),
+        ("prints", "export default () => { console.log('{}'.repeat(100)); process.stdout.write('x'); return { fire: true }; };"),
+    ])
+    .await;
+    let answer = pool.evaluate(dm("web:1", "hello")).await;
+    for (hook, error) in [
+        ("nothing", "answered undefined, expected an object"),
+        ("number", "answered 7, expected an object"),
+        ("mode", "`routing.queueMode`: unknown variant `later`"),
+        ("both", "`disableHook` and `disable_hook` are the same field and differ"),
+        ("control", "`routing.session` holds a control character"),
+        ("long", "answered 300041 characters, at most 262144 are allowed"),
+        ("cycle", "TypeError: JSON.stringify cannot serialize cyclic structures"),
+        ("bigint", "TypeError: JSON.stringify cannot serialize BigInt"),
+        ("getter", "threw 1"),
+        ("proxy", "Error: mine"),
+        ("patches", "TypeError: Attempted to assign to readonly property"),
+        ("exits", "Error: process.exit is not allowed in a hook"),
+        ("no-module", "does not load: "),
+        ("no-function", "does not load: it has no default export that is a function"),
+        ("search", "NotAvailableError: search() is not available"),
+    ] {
+        assert!(answer.error(hook).starts_with(error), "{hook}: {}", answer.error(hook));
+    }
+    assert_eq!(answer.fired("llm").context.and_then(|c| c.system_prompt).as_deref(), Some("not_available"));
+    answer.fired("prints");
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_scripts_see() {
+    let pool = TestPool::start(&[(
+        "sees",
+        "export default async (ctx) => {
+            const { event, now, hook, dbPath } = ctx;
+            return { fire: true, context: { extracted: {
+                names: [event.sender_id, event.source_adapter, event.thread_id, event.metadata.is_group, event.content_types,
+                    event.metadata_json, event.peerKind, event.contentType, event.accountId, event.attachments.length],
+                now: [now instanceof Date, now.getTime()], dbPath, hook, keys: Object.keys(ctx).sort(),
+                frozen: [event, event.from, event.peer, event.metadata, event.content_types].every(Object.isFrozen),
+                env: Object.keys(process.env),
+            } } };
+        };",
+    )])
+    .await;
+    let mut event = dm("telegram:1", "hello");
+    event["from"] = json!({"id": "+1555"});
+    event["metadata"] = json!({"chat": {"title": "x"}});
+    let answer = pool.evaluate(event).await;
+    let seen = answer.fired("sees").context.and_then(|c| c.extracted).expect("extracted");
+    assert_eq!(
+        seen["names"],
+        json!(["+1555", "telegram", null, false, ["text"], "{\"chat\":{\"title\":\"x\"},\"is_group\":false}", "dm", "text", null, 0])
+    );
+    assert_eq!(seen["now"], json!([true, pool::NOW]));
+    assert_eq!(seen["dbPath"], json!(pool::DB_PATH));
+    assert_eq!(seen["hook"], json!({"id": "sees", "name": "sees", "created_at": 7, "trigger_count": 0}));
+    assert_eq!(seen["keys"], json!(["dbPath", "event", "hook", "llm", "now", "search"]));
+    assert_eq!((&seen["frozen"], &seen["env"]), (&json!(true), &json!([])));
+    pool.pool.count("sees", hook_svc::runner::Counters { trigger_count: 3, last_triggered: Some(shared::model::time::UnixMillis(9)) });
+    let again = pool.evaluate(dm("telegram:2", "hello")).await;
+    let seen = again.fired("sees").context.and_then(|c| c.extracted).expect("extracted");
+    assert_eq!((&seen["hook"]["trigger_count"], &seen["hook"]["last_triggered"]), (&json!(3), &json!(9)));
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn better_sqlite3_is_there() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let source = "import Database from 'better-sqlite3';
+        export default async () => {
+            const path = 'PATH';
+            const own = new Database(path);
+            own.exec('create table t(a integer, b text); create table u(x)');
+            const insert = own.prepare('insert into t values (@a, @b)');
+            own.transaction((rows) => { for (const row of rows) insert.run(row); })([{ a: 1, b: 'x' }, { a: 2, b: 'y' }]);
+            own.close();
+            const db = new Database(path, { readonly: true, fileMustExist: true });
+            let refused = '', missing = '';
+            try { db.prepare('delete from t').run(); } catch (e) { refused = 'refused'; }
+            try { new Database(path + '.none', { fileMustExist: true }); } catch (e) { missing = 'missing'; }
+            const extracted = {
+                get: db.prepare('select * from t where a = ?').get(2), none: db.prepare('select * from t where a = 9').get() === undefined,
+                all: db.prepare('select b from t order by a').pluck().all(), raw: db.prepare('select * from t').raw().get(),
+                iterate: [...db.prepare('select a from t where a > ?').iterate(0)], count: db.pragma('table_info(t)').length,
+                simple: db.pragma('user_version', { simple: true }), refused, missing, columns: db.prepare('select a, b from t').columns(),
+            };
+            db.close();
+            return { fire: true, context: { extracted } };
+        };"
+    .replace("PATH", &dir.path().join("a.db").to_string_lossy());
+    let pool = TestPool::start(&[("sql", &source)]).await;
+    let answer = pool.evaluate(dm("web:1", "x")).await;
+    let seen = answer.fired("sql").context.and_then(|c| c.extracted).expect("extracted");
+    assert_eq!(
+        serde_json::Value::Object(seen),
+        json!({"get": {"a": 2, "b": "y"}, "none": true, "all": ["x", "y"], "raw": [1, "x"], "iterate": [{"a": 1}, {"a": 2}],
+            "count": 2, "simple": 0, "refused": "refused", "missing": "missing", "columns": [{"name": "a"}, {"name": "b"}]})
+    );
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_hook_has_its_own_time_out() {
+    let pool = TestPool::start_with(
+        vec![
+            pool::timed("never", 50, "export default () => new Promise(() => {});"),
+            pool::timed("late", 40, "export default async () => { await new Promise((r) => setTimeout(r, 400)); return { fire: true }; };"),
+            pool::timed("in-time", 5_000, "export default async () => { await new Promise((r) => setTimeout(r, 100)); return { fire: true }; };"),
+            pool::timed("busy", 5, "export default () => { const end = performance.now() + 30; while (performance.now() < end); return { fire: true }; };"),
+        ],
+        2,
+    )
+    .await;
+    let answer = pool.evaluate(dm("web:1", "hello")).await;
+    assert_eq!(answer.error("never"), "timed out after 50 ms");
+    assert_eq!(answer.error("late"), "timed out after 40 ms");
+    assert_eq!(answer.error("busy"), "timed out after 5 ms");
+    answer.fired("in-time");
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_may_skip_hooks_and_a_set_may_be_empty() {
+    let pool = TestPool::start(&[]).await;
+    let answer = pool.evaluate(dm("web:1", "x")).await;
+    assert_eq!(answer, Answer::default());
+    pool.load(&[("a", "export default () => ({ fire: true });"), ("b", "export default () => ({ fire: true });")]).await;
+    let answer = pool.evaluate_skipping(dm("web:2", "x"), &["a"]).await;
+    assert_eq!(answer.order, ["b"]);
+    assert_eq!((answer.done.latencies_us.len(), answer.done.latencies_us[0]), (2, 0));
+    let answer = pool.evaluate_skipping(dm("web:3", "x"), &["a", "b"]).await;
+    assert_eq!(answer.order, [""; 0]);
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_or_old_bun_is_named() {
+    let fake = tempfile::tempdir().expect("a directory");
+    let path = fake.path().join("bun");
+    let error = TestPool::try_start(Some(path.clone())).await.expect_err("absent");
+    assert!(error.contains("does not run"), "{error}");
+    std::fs::write(&path, "#!/bin/sh\necho 1.2.3\n").expect("writes");
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("sets");
+    let error = TestPool::try_start(Some(path)).await.expect_err("old");
+    assert!(error.contains("says version `1.2.3`, at least 1.4 is needed"), "{error}");
+}

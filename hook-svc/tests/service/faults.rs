@@ -1,0 +1,44 @@
+//! Poison, repetition, newer versions.
+
+use bytes::Bytes;
+use shared::bus::Outgoing;
+use shared::wire::headers::{Headers, SCHEMA};
+use shared::wire::subject;
+
+use crate::world::{World, event, eventually};
+
+const FIRE: &str = "export default () => ({ fire: true });\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_a_dead_letter_and_blocks_nobody() {
+    let world = World::with_one_replica(&[("fire.ts", FIRE)]).await;
+    let good = event("v1", 1, "hello");
+    let subject = subject::event(&good);
+    let garbage = Outgoing::raw(subject.clone(), Headers::new(), Bytes::from_static(b"\xff\x00garbage"));
+    world.bus.publish(garbage).await.expect("published");
+    let newer = Outgoing::new(subject, &event("v1", 2, "from the future")).header(SCHEMA, "event/9");
+    world.bus.publish(newer).await.expect("published");
+    world.publish(&good).await;
+    world.record(&good).await;
+    eventually("two dead letters", async || world.dead_letters().await.len() == 2).await;
+    let letters = world.dead_letters().await;
+    let mut reasons: Vec<_> = letters.iter().map(|letter| letter.reason.as_str()).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, ["malformed", "newer_schema"]);
+    let malformed = letters.iter().find(|letter| letter.reason == "malformed").expect("found");
+    assert_eq!(malformed.payload_bytes().as_deref(), Some(&b"\xff\x00garbage"[..]));
+    assert_eq!(malformed.redrive_subject, "nexus.event.webchat.default.v1");
+    world.wait_until_acked().await;
+    assert_eq!(world.dispatches().await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_event_changes_nothing() {
+    let world = World::with_one_replica(&[("fire.ts", FIRE)]).await;
+    let event = event("v1", 1, "hello");
+    for _ in 0..3 {
+        world.publish_anonymously(&event).await;
+    }
+    world.wait_until_acked().await;
+    assert_eq!((world.dispatches().await.len(), world.invocations().await.len()), (1, 1));
+}

@@ -1,0 +1,7 @@
+//! hook-svc as a real process, with a real nats-server and a real Bun.
+
+mod evaluation;
+mod faults;
+mod hooks;
+mod replicas;
+mod world;

@@ -1,0 +1,239 @@
+//! A server, some replicas of the service, and what tests ask of them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use shared::bus::{Bus, NatsConfig, Outgoing};
+use shared::clock::{Clock as _, SystemClock, pause};
+use shared::model::dispatch::Dispatch;
+use shared::model::event::{Event, EventId};
+use shared::model::hook::{HookRecord, HookState};
+use shared::model::invocation::{EventInvocations, HookInvocation};
+use shared::model::time::UnixMillis;
+use shared::testing::nats::NatsServer;
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::envelope::Wire;
+use shared::wire::subject;
+use shared::wire::topology::streams::{DISPATCHES, DLQ, EVENTS, INVOCATIONS};
+use shared::wire::topology::{buckets, topology};
+
+/// Longest wait for anything, generous for a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The server, the hooks directory, and the replicas.
+pub(crate) struct World {
+    pub(crate) nats: NatsServer,
+    pub(crate) bus: Bus,
+    folder: tempfile::TempDir,
+    replicas: Vec<Replica>,
+}
+
+/// One process; killed when dropped.
+pub(crate) struct Replica {
+    name: String,
+    child: Child,
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Replica {
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks it to end and waits until it has; answers whether it ended well.
+    pub(crate) async fn stop(&mut self) -> bool {
+        let pid = self.child.id().to_string();
+        Command::new("kill").args(["-TERM", &pid]).status().expect("a signal is sent");
+        let mut status = None;
+        eventually("the replica ends", async || {
+            status = self.child.try_wait().expect("it can be waited for");
+            status.is_some()
+        })
+        .await;
+        status.is_some_and(|status| status.success())
+    }
+}
+
+impl World {
+    /// A server and `hooks` (path, text) in the directory; no replica yet.
+    pub(crate) async fn new(hooks: &[(&str, &str)]) -> Self {
+        let nats = NatsServer::start().await;
+        let config = NatsConfig { servers: vec![nats.url()], ..NatsConfig::default() };
+        let bus = Bus::connect(&config, "test").await.expect("connected");
+        bus.ensure(&topology(1)).await.expect("the topology stands");
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir_all(folder.path().join("hooks")).expect("made");
+        let world = Self { nats, bus, folder, replicas: Vec::new() };
+        for (path, text) in hooks {
+            world.write_hook(path, text);
+        }
+        world
+    }
+
+    /// A server, hooks and one replica that takes part.
+    pub(crate) async fn with_one_replica(hooks: &[(&str, &str)]) -> Self {
+        let mut world = Self::new(hooks).await;
+        world.start("a");
+        world.wait_for_members(1).await;
+        world
+    }
+
+    pub(crate) fn hooks_dir(&self) -> PathBuf {
+        self.folder.path().join("hooks")
+    }
+
+    pub(crate) fn write_hook(&self, path: &str, text: &str) {
+        let path = self.hooks_dir().join(path);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+        std::fs::write(path, text).expect("written");
+    }
+
+    pub(crate) fn start(&mut self, name: &str) {
+        let config = self.folder.path().join(format!("{name}.toml"));
+        let text = format!(
+            "[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nworkers = 1\n",
+            self.nats.url(),
+            self.hooks_dir().display(),
+            self.folder.path().join("data").display(),
+        );
+        std::fs::write(&config, text).expect("written");
+        let child = Command::new(env!("CARGO_BIN_EXE_hook-svc"))
+            .arg("--config")
+            .arg(&config)
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
+            .env("NEXUS_INSTANCE", name)
+            .spawn()
+            .expect("the service starts");
+        self.replicas.push(Replica { name: name.to_owned(), child });
+    }
+
+    pub(crate) fn replica(&mut self, name: &str) -> &mut Replica {
+        self.replicas.iter_mut().rev().find(|replica| replica.name == name).expect("a replica of that name")
+    }
+
+    /// Waits until `count` replicas take part and every partition is held.
+    pub(crate) async fn wait_for_members(&self, count: usize) {
+        let members = self.bus.kv::<shared::wire::session_mark::Member>(buckets::MEMBERS);
+        let leases = self.bus.kv::<shared::wire::session_mark::LeaseRecord>(buckets::LEASES);
+        eventually("the replicas share all partitions", async || {
+            let members = members.entries().await.unwrap_or_default();
+            let leases = leases.entries().await.unwrap_or_default();
+            let holders: std::collections::BTreeSet<_> = leases
+                .iter()
+                .filter(|(key, _)| key.starts_with("hook."))
+                .map(|(_, lease)| lease.value.holder.clone())
+                .collect();
+            let held = leases.iter().filter(|(key, _)| key.starts_with("hook.")).count();
+            members.len() == count && holders.len() == count && held == 64
+        })
+        .await;
+    }
+
+    pub(crate) async fn publish(&self, event: &Event) -> u64 {
+        let out = Outgoing::new(subject::event(event), event).msg_id(event.id.as_str());
+        self.bus.publish(out).await.expect("published").sequence
+    }
+
+    /// Publishes without a message id, so that the server cannot tell a repetition.
+    pub(crate) async fn publish_anonymously(&self, event: &Event) -> u64 {
+        self.bus.publish(Outgoing::new(subject::event(event), event)).await.expect("published").sequence
+    }
+
+    /// Everything on `stream`, decoded.
+    pub(crate) async fn all<T: Wire>(&self, stream: &str) -> Vec<T> {
+        let state = self.bus.stream_state(stream).await.expect("its state");
+        let mut found = Vec::new();
+        for sequence in state.first.max(1)..=state.last {
+            if let Some(stored) = self.bus.at_sequence(stream, sequence).await.expect("readable") {
+                found.push(stored.decode().expect("it decodes"));
+            }
+        }
+        found
+    }
+
+    pub(crate) async fn dispatches(&self) -> Vec<Dispatch> {
+        self.all(DISPATCHES).await
+    }
+
+    pub(crate) async fn dead_letters(&self) -> Vec<DeadLetter> {
+        self.all(DLQ).await
+    }
+
+    pub(crate) async fn invocations(&self) -> Vec<EventInvocations> {
+        self.all(INVOCATIONS).await
+    }
+
+    /// Waits for the record of `event`.
+    pub(crate) async fn record(&self, event: &Event) -> EventInvocations {
+        let mut found = None;
+        eventually(&format!("the record of {}", event.id), async || {
+            found = self.invocations().await.into_iter().find(|record| record.event_id == event.id);
+            found.is_some()
+        })
+        .await;
+        found.expect("found")
+    }
+
+    /// Waits until `count` records are stored.
+    pub(crate) async fn wait_for_records(&self, count: u64) {
+        eventually(&format!("{count} records"), async || {
+            self.bus.stream_state(INVOCATIONS).await.is_ok_and(|state| state.messages >= count)
+        })
+        .await;
+    }
+
+    /// Waits until every event of every partition is acked.
+    pub(crate) async fn wait_until_acked(&self) {
+        eventually("every event is acked", async || {
+            for partition in 0..64 {
+                let lag = self.bus.consumer_lag(EVENTS, &format!("hook-{partition}")).await;
+                if lag != Ok(0) {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+    }
+
+    pub(crate) async fn hook(&self, id: &str) -> Option<HookRecord> {
+        let kv = self.bus.kv::<HookRecord>(buckets::HOOKS);
+        kv.get(&subject::token(id)).await.expect("readable").map(|entry| entry.value)
+    }
+
+    pub(crate) async fn hook_state(&self, id: &str) -> Option<HookState> {
+        let kv = self.bus.kv::<HookState>(buckets::HOOK_STATE);
+        kv.get(&subject::token(id)).await.expect("readable").map(|entry| entry.value)
+    }
+}
+
+/// A message of `peer` with `content`.
+pub(crate) fn event(peer: &str, number: u32, content: &str) -> Event {
+    let id = EventId::parse(format!("webchat:{peer}/{number}")).expect("valid");
+    let mut event = Event::new(id, "webchat", peer, UnixMillis(1_700_000_000_000 + i64::from(number)));
+    event.from.id = peer.to_owned();
+    event.content = content.to_owned();
+    event
+}
+
+/// What hook `id` did.
+pub(crate) fn of<'a>(record: &'a EventInvocations, id: &str) -> &'a HookInvocation {
+    let found = record.hooks.iter().find(|hook| hook.hook_id == id);
+    found.unwrap_or_else(|| panic!("{id} is not in {record:?}"))
+}
+
+/// Waits until `holds` answers true.
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let begun = SystemClock.monotonic();
+    while !holds().await {
+        assert!(SystemClock.monotonic().duration_since(begun) < DEADLINE, "{what}: not within {DEADLINE:?}");
+        pause(Duration::from_millis(25)).await;
+    }
+}
