@@ -11,6 +11,8 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 NEXTEST_PROFILE := $(if $(CI),ci,default)
 export PATH := $(ROOT)/.tools/bin:$(PATH)
 
+# Two cores and one target directory: cargo is parallel enough.
+.NOTPARALLEL:
 .PHONY: help demo test up down bench bench-json chaos tools build build-release fmt lint deny unit doc-test doc
 
 help: ## this list
@@ -24,8 +26,8 @@ test: tools lint deny build unit doc-test doc ## everything that CI runs
 up: tools build ## start everything and keep it running, data in .nexus/
 	$(TARGET)/debug/nexus up
 
-down: build ## stop what `make up` started
-	$(TARGET)/debug/nexus down
+down: ## stop what `make up` started
+	@if [ -x $(TARGET)/debug/nexus ]; then $(TARGET)/debug/nexus down; else echo "down: nothing was built here yet"; fi
 
 bench: tools build-release ## measure: table (release build, two cores suffice)
 	$(TARGET)/release/nexus bench
@@ -44,7 +46,7 @@ build: ## the six binaries, dev profile
 	cargo build --workspace --bins
 
 build-release: ## the six binaries, release profile
-	cargo build --workspace --bins --release
+	@cargo build --workspace --bins --release
 
 fmt: ## format
 	cargo fmt --all
