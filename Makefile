@@ -21,7 +21,8 @@ help: ## this list
 demo: tools build ## build, start everything, send a signed webhook and a chat message, show their whole way
 	$(TARGET)/debug/nexus demo
 
-test: tools lint deny build unit doc-test doc ## everything that CI runs
+# The long part last, so that the summary of the tests is the last thing printed.
+test: tools lint deny build doc doc-test unit ## everything that CI runs
 
 up: tools build ## start everything and keep it running, data in .nexus/
 	$(TARGET)/debug/nexus up
