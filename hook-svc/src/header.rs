@@ -1,0 +1,292 @@
+//! What a hook file says of itself: the JSDoc block and whether it parses at all. *Pure.*
+//!
+//! Source: `hooks.md` "A hook is a file"; `003_b33e857b632aa7dc.txt` §9.3. The block is the file's first `/** … */`
+//! that has a tag known here, else its first one. Tags that mean nothing here are kept; a known one that is malformed
+//! is an error that names its line, never a silent default.
+
+use oxc_allocator::Allocator;
+use oxc_parser::{Parser, ParserReturn};
+use oxc_span::SourceType;
+use shared::model::hook::{HookMetadata, HookMode};
+
+/// Priority of a hook that names none.
+pub const DEFAULT_PRIORITY: i32 = 50;
+
+/// Time-out of a hook that names none, in milliseconds.
+pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
+
+/// Longest time-out, in milliseconds.
+pub const MAX_TIMEOUT_MS: u64 = 300_000;
+
+/// Longest source, in bytes.
+pub const MAX_SOURCE_BYTES: usize = 128 * 1024;
+
+/// Longest name, in characters.
+const MAX_NAME_CHARS: usize = 200;
+
+/// Stack of the thread that parses: enough for [`MAX_SOURCE_BYTES`] of nothing but opening brackets, for which the
+/// parser recurses once each. Reserved, not used, by any sensible file.
+const PARSER_STACK_BYTES: usize = 1024 * 1024 * 1024;
+
+/// Tags with a meaning here.
+const KNOWN: [&str; 9] = [
+    "name",
+    "description",
+    "mode",
+    "priority",
+    "schedule",
+    "timezone",
+    "timeout",
+    "fallback",
+    "match",
+];
+
+/// Why a file is no hook.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {fault}")]
+pub struct ParseHookError {
+    /// Where, counted from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub fault: HookFault,
+}
+
+/// What is wrong with a hook file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HookFault {
+    /// Longer than allowed.
+    #[error("the file has {0} bytes, at most {MAX_SOURCE_BYTES} are allowed")]
+    TooLong(usize),
+    /// Not TypeScript.
+    #[error("{0}")]
+    Syntax(String),
+    /// Nothing to call.
+    #[error("the file has no default export")]
+    NoDefaultExport,
+    /// A known tag with a value that it cannot have.
+    #[error("@{tag} {value:?}: expected {expected}")]
+    Malformed {
+        /// The tag.
+        tag: String,
+        /// Its value as written.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// A tag that may stand once stands again.
+    #[error("@{0} stands twice")]
+    Twice(String),
+    /// The parser could not be run.
+    #[error("the parser could not be run")]
+    Parser,
+}
+
+/// Reads the metadata of hook `id` out of its `source`.
+///
+/// # Errors
+/// [`ParseHookError`] where it is not TypeScript, exports nothing to call, or a known tag is malformed.
+pub fn parse(id: &str, source: &str) -> Result<HookMetadata, ParseHookError> {
+    if source.len() > MAX_SOURCE_BYTES {
+        return Err(ParseHookError {
+            line: 1,
+            fault: HookFault::TooLong(source.len()),
+        });
+    }
+    let docs = on_deep_stack(|| doc_comments(source))?;
+    let has_known = |doc: &&Vec<Tag>| doc.iter().any(|tag| KNOWN.contains(&tag.name.as_str()));
+    let tags = docs.iter().find(has_known).or(docs.first());
+    metadata(id, tags.map_or(&[], Vec::as_slice))
+}
+
+/// One tag of a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Tag {
+    line: usize,
+    name: String,
+    value: String,
+}
+
+// The parser recurses as deep as brackets nest and has no bound of its own.
+fn on_deep_stack<T: Send>(parse: impl FnOnce() -> Result<T, ParseHookError> + Send) -> Result<T, ParseHookError> {
+    let failed = || ParseHookError {
+        line: 1,
+        fault: HookFault::Parser,
+    };
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new()
+            .name("parse-hook".to_owned())
+            .stack_size(PARSER_STACK_BYTES);
+        let thread = builder.spawn_scoped(scope, parse).map_err(|_| failed())?;
+        thread.join().unwrap_or_else(|_| Err(failed()))
+    })
+}
+
+fn doc_comments(source: &str) -> Result<Vec<Vec<Tag>>, ParseHookError> {
+    let allocator = Allocator::default();
+    let parsed = Parser::new(&allocator, source, SourceType::ts()).parse();
+    check_syntax(source, &parsed)?;
+    let comments = parsed.program.comments.iter();
+    let blocks = comments.filter_map(|comment| {
+        let (start, end) = (comment.span.start as usize, comment.span.end as usize);
+        let body = source.get(start..end)?.strip_prefix("/**")?.strip_suffix("*/")?;
+        Some(tags(body, line_of(source, start)))
+    });
+    Ok(blocks.collect())
+}
+
+fn check_syntax(source: &str, parsed: &ParserReturn<'_>) -> Result<(), ParseHookError> {
+    if let Some(diagnostic) = parsed.diagnostics.errors().next() {
+        let at = diagnostic.labels.first().map_or(0, |label| label.offset() as usize);
+        let fault = HookFault::Syntax(diagnostic.message.to_string());
+        return Err(ParseHookError {
+            line: line_of(source, at),
+            fault,
+        });
+    }
+    let record = &parsed.module_record;
+    let mut exports = record
+        .local_export_entries
+        .iter()
+        .chain(&record.indirect_export_entries);
+    // `export { hook as default }` is a binding of that name.
+    if exports.any(|entry| entry.export_name.is_default()) || record.exported_bindings.contains_key("default") {
+        return Ok(());
+    }
+    Err(ParseHookError {
+        line: line_of(source, source.len()),
+        fault: HookFault::NoDefaultExport,
+    })
+}
+
+fn line_of(source: &str, at: usize) -> usize {
+    1 + source.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count()
+}
+
+fn tags(body: &str, first_line: usize) -> Vec<Tag> {
+    let mut tags: Vec<Tag> = Vec::new();
+    let mut continues = false;
+    for (offset, line) in body.lines().enumerate() {
+        let line = line.trim().trim_start_matches('*').trim();
+        if let Some(tag) = line.strip_prefix('@') {
+            let (name, value) = tag.split_once(char::is_whitespace).unwrap_or((tag, ""));
+            tags.push(Tag {
+                line: first_line + offset,
+                name: name.to_owned(),
+                value: value.trim().to_owned(),
+            });
+            // Text goes on over lines; a value such as a mode does not.
+            continues = name == "description" || name == "match" || !KNOWN.contains(&name);
+        } else if line.is_empty() {
+            continues = false;
+        } else if continues && let Some(tag) = tags.last_mut() {
+            let space = if tag.value.is_empty() { "" } else { " " };
+            tag.value.push_str(space);
+            tag.value.push_str(line);
+        }
+    }
+    tags
+}
+
+fn metadata(id: &str, tags: &[Tag]) -> Result<HookMetadata, ParseHookError> {
+    let mut metadata = HookMetadata {
+        name: id.to_owned(),
+        description: None,
+        mode: HookMode::Persistent,
+        priority: DEFAULT_PRIORITY,
+        timeout_ms: DEFAULT_TIMEOUT_MS,
+        schedules: Vec::new(),
+        timezone: None,
+        fallback: false,
+        match_rule: None,
+        other_tags: Vec::new(),
+    };
+    let mut seen = std::collections::HashSet::new();
+    for tag in tags {
+        let fault = |fault| ParseHookError { line: tag.line, fault };
+        if tag.name != "schedule" && KNOWN.contains(&tag.name.as_str()) && !seen.insert(tag.name.as_str()) {
+            return Err(fault(HookFault::Twice(tag.name.clone())));
+        }
+        apply(&mut metadata, tag).map_err(|expected| {
+            let (tag, value) = (tag.name.clone(), tag.value.clone());
+            fault(HookFault::Malformed { tag, value, expected })
+        })?;
+    }
+    Ok(metadata)
+}
+
+// `Err` says what was expected.
+fn apply(metadata: &mut HookMetadata, tag: &Tag) -> Result<(), &'static str> {
+    let value = tag.value.as_str();
+    match tag.name.as_str() {
+        "name" => metadata.name = name(value)?,
+        "description" => metadata.description = (!value.is_empty()).then(|| value.to_owned()),
+        "mode" => {
+            metadata.mode = match word(value) {
+                "persistent" => HookMode::Persistent,
+                "one-shot" => HookMode::OneShot,
+                _ => return Err("`persistent` or `one-shot`"),
+            }
+        }
+        "priority" => metadata.priority = word(value).parse().map_err(|_| "an integer")?,
+        "timeout" => metadata.timeout_ms = timeout_ms(word(value)).ok_or("1 ms to 5 min, as `500ms`, `10s` or `2m`")?,
+        "schedule" => metadata
+            .schedules
+            .push(schedule(value).ok_or("`every …`, `cron …` or `rrule …`")?),
+        "timezone" => metadata.timezone = Some(time_zone(word(value)).ok_or("a zone such as `America/Chicago`")?),
+        "fallback" => match word(value) {
+            "" => metadata.fallback = true,
+            _ => return Err("nothing after it"),
+        },
+        "match" => metadata.match_rule = Some(match_rule(value).ok_or("`field=value` pairs")?),
+        _ => metadata.other_tags.push((tag.name.clone(), tag.value.clone())),
+    }
+    Ok(())
+}
+
+// The seed's own template writes `@mode persistent   // or 'one-shot'`.
+fn word(value: &str) -> &str {
+    value.split_once("//").map_or(value, |(word, _)| word).trim()
+}
+
+fn name(value: &str) -> Result<String, &'static str> {
+    if value.is_empty() || value.chars().count() > MAX_NAME_CHARS || value.chars().any(char::is_control) {
+        return Err("a name of 1 to 200 characters");
+    }
+    Ok(value.to_owned())
+}
+
+fn timeout_ms(value: &str) -> Option<u64> {
+    let digits = value.len() - value.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = value.split_at(digits);
+    let unit_ms = match unit.trim() {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" | "min" => 60_000,
+        _ => return None,
+    };
+    let millis = number.parse::<u64>().ok()?.checked_mul(unit_ms)?;
+    (1..=MAX_TIMEOUT_MS).contains(&millis).then_some(millis)
+}
+
+fn schedule(value: &str) -> Option<String> {
+    let (kind, rest) = value.split_once(char::is_whitespace)?;
+    (["every", "cron", "rrule"].contains(&kind) && !rest.trim().is_empty()).then(|| value.to_owned())
+}
+
+fn time_zone(value: &str) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '+');
+    (!value.is_empty() && value.chars().all(is_plain)).then(|| value.to_owned())
+}
+
+fn match_rule(value: &str) -> Option<String> {
+    let mut pairs = value.split_whitespace().peekable();
+    pairs.peek()?;
+    let is_pair = |pair: &str| {
+        pair.split_once('=')
+            .is_some_and(|(field, wanted)| !field.is_empty() && !wanted.is_empty())
+    };
+    pairs.all(is_pair).then(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! What a script answered, judged: JSON in either spelling becomes a [`HookResult`]. *Pure.*
+//!
+//! Source: `hooks.md` "Context and result"; `001_63a3878cde6a1bc3.txt` §2 (the unified spelling);
+//! `003_b33e857b632aa7dc.txt` §8.3 (the older one). Nothing unknown or contradictory is passed over: a typed error
+//! names the field. Where a hook does not fire, only `fire` and `disableHook` are looked at.
+
+mod spelling;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use shared::model::dispatch::DeliveryContext;
+use shared::model::hook::{HookContextPatch, HookResult, Routing};
+use shared::model::permission::PermissionSet;
+use shared::model::session::QueueMode;
+
+use self::spelling::Fields;
+
+/// Longest result, in bytes of JSON.
+pub const MAX_RESULT_BYTES: usize = 256 * 1024;
+
+/// Longest persona, session key, thread or peer, in bytes: what a subject may carry with room to spare.
+pub const MAX_KEY_BYTES: usize = 512;
+
+/// Why an answer is no hook result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidResultError {
+    /// Longer than allowed.
+    #[error("result has {0} bytes, at most {MAX_RESULT_BYTES} are allowed")]
+    TooLong(usize),
+    /// Not JSON.
+    #[error("result is not JSON: {0}")]
+    NotJson(String),
+    /// Something else than an object.
+    #[error("{at} is {found}, expected an object")]
+    NotAnObject {
+        /// Where.
+        at: &'static str,
+        /// What it is.
+        found: &'static str,
+    },
+    /// A field that no result has.
+    #[error("unknown field `{0}`")]
+    UnknownField(String),
+    /// A field whose value does not fit.
+    #[error("`{field}`: {problem}")]
+    Malformed {
+        /// Which.
+        field: String,
+        /// Why.
+        problem: String,
+    },
+    /// A field given in both spellings, with different values.
+    #[error("`{one}` and `{other}` are the same field and differ")]
+    Contradiction {
+        /// One spelling.
+        one: String,
+        /// The other.
+        other: String,
+    },
+    /// A key that cannot name a session, persona, peer or thread.
+    #[error("`{field}` {problem}")]
+    BadKey {
+        /// Which.
+        field: &'static str,
+        /// Why.
+        problem: &'static str,
+    },
+}
+
+/// Judges what a script answered.
+///
+/// # Errors
+/// [`InvalidResultError`] names the field that does not fit.
+pub fn validate(json: &str) -> Result<HookResult, InvalidResultError> {
+    if json.len() > MAX_RESULT_BYTES {
+        return Err(InvalidResultError::TooLong(json.len()));
+    }
+    let value: Value = serde_json::from_str(json).map_err(|error| InvalidResultError::NotJson(error.to_string()))?;
+    let mut fields = Fields::of(value, "result", "")?;
+    let fire: Option<bool> = fields.take("fire")?;
+    let disable_hook = fields.take_either("disableHook", "disable_hook")?.unwrap_or(false);
+    let Some(fire) = fire else {
+        return Err(InvalidResultError::Malformed {
+            field: "fire".to_owned(),
+            problem: "is missing".to_owned(),
+        });
+    };
+    if !fire {
+        return Ok(HookResult {
+            disable_hook,
+            ..HookResult::default()
+        });
+    }
+    let routed = routing(fields.take("routing")?)?;
+    let permissions = fields.take::<PermissionSet>("permissions")?;
+    let delivery_context = fields.take_either::<DeliveryContext>("deliveryContext", "delivery_context")?;
+    let context = context(fields.take("context")?)?;
+    fields.finish()?;
+    check_delivery(delivery_context.as_ref())?;
+    Ok(HookResult {
+        fire,
+        routing: routed,
+        permissions,
+        delivery_context,
+        context,
+        disable_hook,
+    })
+}
+
+/// The older spelling's `routing.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RoutingMode {
+    Persona,
+    Session,
+    Thread,
+}
+
+fn routing(value: Option<Value>) -> Result<Option<Routing>, InvalidResultError> {
+    let Some(value) = value else { return Ok(None) };
+    let mut fields = Fields::of(value, "`routing`", "routing.")?;
+    let persona: Option<String> = fields.take_either("persona", "agent_id")?;
+    let queue_mode: Option<QueueMode> = fields.take_either("queueMode", "queue_mode")?;
+    let mode: Option<RoutingMode> = fields.take("mode")?;
+    let target: Option<String> = fields.take("target")?;
+    let mut session: Option<String> = fields.take("session")?;
+    let mut thread: Option<String> = fields.take("thread")?;
+    fields.finish()?;
+    match (mode, target) {
+        (_, None) => {}
+        (Some(RoutingMode::Session), Some(target)) => merge(&mut session, target, "routing.session")?,
+        (Some(RoutingMode::Thread), Some(target)) => merge(&mut thread, target, "routing.thread")?,
+        (Some(RoutingMode::Persona) | None, Some(_)) => {
+            let problem = "names a session or thread, so `mode` must be `session` or `thread`".to_owned();
+            return Err(InvalidResultError::Malformed {
+                field: "routing.target".to_owned(),
+                problem,
+            });
+        }
+    }
+    check_key("routing.persona", persona.as_deref())?;
+    check_key("routing.session", session.as_deref())?;
+    check_key("routing.thread", thread.as_deref())?;
+    Ok(Some(Routing {
+        persona,
+        session,
+        queue_mode,
+        thread,
+    }))
+}
+
+fn merge(field: &mut Option<String>, target: String, name: &str) -> Result<(), InvalidResultError> {
+    match field {
+        Some(given) if *given != target => Err(InvalidResultError::Contradiction {
+            one: name.to_owned(),
+            other: "routing.target".to_owned(),
+        }),
+        Some(_) => Ok(()),
+        None => {
+            *field = Some(target);
+            Ok(())
+        }
+    }
+}
+
+fn context(value: Option<Value>) -> Result<Option<HookContextPatch>, InvalidResultError> {
+    let Some(value) = value else { return Ok(None) };
+    let mut fields = Fields::of(value, "`context`", "context.")?;
+    let system_prompt: Option<String> = fields.take_either("systemPrompt", "prompt")?;
+    let extracted: Option<Map<String, Value>> = fields.take("extracted")?;
+    let include_thread_history: Option<bool> = fields.take_either("includeThreadHistory", "include_thread")?;
+    fields.finish()?;
+    Ok(Some(HookContextPatch {
+        system_prompt,
+        extracted,
+        include_thread_history,
+    }))
+}
+
+fn check_delivery(context: Option<&DeliveryContext>) -> Result<(), InvalidResultError> {
+    let Some(context) = context else { return Ok(()) };
+    check_key("deliveryContext.channel", Some(&context.channel))?;
+    check_key("deliveryContext.accountId", context.account_id.as_deref())?;
+    check_key("deliveryContext.peerId", context.peer_id.as_deref())?;
+    check_key("deliveryContext.threadId", context.thread_id.as_deref())?;
+    check_key("deliveryContext.replyToId", context.reply_to_id.as_deref())
+}
+
+fn check_key(field: &'static str, key: Option<&str>) -> Result<(), InvalidResultError> {
+    let problem = match key {
+        None => return Ok(()),
+        Some("") => "is empty",
+        Some(key) if key.len() > MAX_KEY_BYTES => "has more than 512 bytes",
+        Some(key) if key.chars().any(char::is_control) => "holds a control character",
+        Some(_) => return Ok(()),
+    };
+    Err(InvalidResultError::BadKey { field, problem })
+}
+
+fn parse_field<T: DeserializeOwned>(field: &str, value: Value) -> Result<T, InvalidResultError> {
+    serde_json::from_value(value).map_err(|error| InvalidResultError::Malformed {
+        field: field.to_owned(),
+        problem: error.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

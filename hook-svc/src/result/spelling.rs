@@ -1,0 +1,60 @@
+//! An object taken apart field by field, each in whichever spelling it has. *Pure.*
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::{InvalidResultError, parse_field};
+
+/// The fields of one object that have not been taken yet.
+#[derive(Debug)]
+pub(super) struct Fields {
+    left: Map<String, Value>,
+    prefix: &'static str,
+}
+
+impl Fields {
+    /// The fields of `value`, which is `at` in messages; theirs are named with `prefix`.
+    pub(super) fn of(value: Value, at: &'static str, prefix: &'static str) -> Result<Self, InvalidResultError> {
+        let found = match value {
+            Value::Object(left) => return Ok(Self { left, prefix }),
+            Value::Null => "null",
+            Value::Bool(_) => "a boolean",
+            Value::Number(_) => "a number",
+            Value::String(_) => "a string",
+            Value::Array(_) => "a list",
+        };
+        Err(InvalidResultError::NotAnObject { at, found })
+    }
+
+    /// The field `name`; null is as good as absent.
+    pub(super) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, InvalidResultError> {
+        match self.left.remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => parse_field(&format!("{}{name}", self.prefix), value).map(Some),
+        }
+    }
+
+    /// The field spelled `name` or `older`; both may stand where they mean the same.
+    pub(super) fn take_either<T: DeserializeOwned + PartialEq>(
+        &mut self,
+        name: &str,
+        older: &str,
+    ) -> Result<Option<T>, InvalidResultError> {
+        let (one, other) = (self.take::<T>(name)?, self.take::<T>(older)?);
+        match (one, other) {
+            (Some(one), Some(other)) if one != other => Err(InvalidResultError::Contradiction {
+                one: format!("{}{name}", self.prefix),
+                other: format!("{}{older}", self.prefix),
+            }),
+            (one, other) => Ok(one.or(other)),
+        }
+    }
+
+    /// Every field must have been taken.
+    pub(super) fn finish(self) -> Result<(), InvalidResultError> {
+        match self.left.keys().next() {
+            Some(name) => Err(InvalidResultError::UnknownField(format!("{}{name}", self.prefix))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Bun: finding a fitting binary and launching worker processes.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::process::{Child, Command};
+
+use super::note::NoteFile;
+
+/// The oldest Bun that the shim runs on: `better-sqlite3` statements iterate, `Bun.peek.status`, `drainMicrotasks`.
+pub const MIN_VERSION: (u32, u32) = (1, 4);
+
+/// Where the tooling puts it, seen from the checkout's root.
+const TOOL: &str = ".tools/bin/bun";
+
+/// The worker's source, by file name.
+const SHIM: [(&str, &str); 7] = [
+    ("worker.ts", include_str!("shim/worker.ts")),
+    ("evaluate.ts", include_str!("shim/evaluate.ts")),
+    ("event.ts", include_str!("shim/event.ts")),
+    ("frames.ts", include_str!("shim/frames.ts")),
+    ("hooks.ts", include_str!("shim/hooks.ts")),
+    ("note.ts", include_str!("shim/note.ts")),
+    ("sqlite.ts", include_str!("shim/sqlite.ts")),
+];
+
+/// Why no Bun can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FindBunError {
+    /// It is nowhere.
+    #[error(
+        "bun is neither in .tools/bin above the executable or the working directory, nor on the PATH; `make tools` fetches it, `hooks.bun` names another"
+    )]
+    Absent,
+    /// It cannot be run.
+    #[error("{path} does not run")]
+    Run {
+        /// Which binary.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is too old, or no Bun at all.
+    #[error("{path} says version `{version}`, at least {}.{} is needed", MIN_VERSION.0, MIN_VERSION.1)]
+    Version {
+        /// Which binary.
+        path: PathBuf,
+        /// What `--version` printed.
+        version: String,
+    },
+}
+
+/// The Bun to be used: `configured`, else the checkout's own tool, else the one on the PATH; checked to be new enough.
+///
+/// # Errors
+/// [`FindBunError`] says what is missing.
+pub async fn find(configured: Option<&Path>) -> Result<PathBuf, FindBunError> {
+    let path = match configured {
+        Some(path) => path.to_owned(),
+        None => discover().ok_or(FindBunError::Absent)?,
+    };
+    let output = Command::new(&path)
+        .arg("--version")
+        .env_clear()
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .map_err(|source| FindBunError::Run {
+            path: path.clone(),
+            source,
+        })?;
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if is_new_enough(&version) {
+        Ok(path)
+    } else {
+        Err(FindBunError::Version { path, version })
+    }
+}
+
+fn discover() -> Option<PathBuf> {
+    let starts = [std::env::current_exe().ok(), std::env::current_dir().ok()];
+    let above = starts
+        .iter()
+        .flatten()
+        .flat_map(|start| start.ancestors().map(|dir| dir.join(TOOL)));
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "searching the PATH as a shell does is no configuration of ours"
+    )]
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path)
+        .map(|dir| dir.join("bun"))
+        .collect::<Vec<_>>();
+    above.chain(on_path).find(|candidate| candidate.is_file())
+}
+
+fn is_new_enough(version: &str) -> bool {
+    let mut numbers = version.split('.').map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= MIN_VERSION,
+        (_, _) => false,
+    }
+}
+
+/// Writes the worker's source below `dir`.
+pub(super) fn unpack_shim(dir: &Path) -> std::io::Result<()> {
+    let shim = dir.join("shim");
+    std::fs::create_dir_all(&shim)?;
+    SHIM.iter()
+        .try_for_each(|(name, source)| std::fs::write(shim.join(name), source))
+}
+
+/// Launches a worker: an empty environment, no look-up of packages on the network, killed when dropped.
+pub(super) fn launch(bun: &Path, dir: &Path, note: &NoteFile, db_path: &str) -> std::io::Result<Child> {
+    let mut note_arg = std::ffi::OsString::from("note=");
+    note_arg.push(note.path());
+    Command::new(bun)
+        .args(["--no-install", "run"])
+        .arg(dir.join("shim/worker.ts"))
+        .arg(note_arg)
+        .arg(format!("db={db_path}"))
+        .current_dir(dir)
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_new_enough;
+
+    #[test]
+    fn versions() {
+        for (version, fits) in [
+            ("1.4.0", true),
+            ("1.4.5-canary.1", true),
+            ("1.10.0", true),
+            ("2.0.0", true),
+            ("1.3.9", false),
+            ("", false),
+            ("v20.1", false),
+        ] {
+            assert_eq!(is_new_enough(version), fits, "{version}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Frames to and from a worker: u32 little endian length, then JSON. *Pure.*
+//!
+//! Events are spliced into a batch as the bytes they came as, and answers borrow from the frame: a hook that passes
+//! costs the host one number. JSON beats CBOR and `MessagePack` inside Bun (`measured.md`).
+
+use std::borrow::Cow;
+use std::io::Write as _;
+
+use serde::{Deserialize, Serialize};
+use shared::model::time::UnixMillis;
+
+use super::Counters;
+
+/// Most events in one batch (`hooks.md` "Runner").
+pub(super) const MAX_BATCH_EVENTS: usize = 16;
+
+/// A batch that has grown to so many bytes takes no further event.
+pub(super) const MAX_BATCH_BYTES: usize = 512 * 1024;
+
+/// Longest frame that a worker may send, in bytes: a batch whose every answer is as long as allowed.
+pub(super) const MAX_FRAME_BYTES: usize = 64 * 1024 * 1024;
+
+/// Bytes of a frame's length.
+const HEADER_BYTES: usize = 4;
+
+/// A hook in a [`Load`]: path (`None` = it may not be loaded), id, name, created at, time-out in milliseconds,
+/// trigger count, last triggered.
+pub(super) type WantedHook<'a> = (Option<&'a str>, &'a str, &'a str, i64, u64, u64, Option<i64>);
+
+/// Hands a set of hooks to a worker.
+#[derive(Debug, Serialize)]
+pub(super) struct Load<'a> {
+    /// Always `load`.
+    pub(super) t: &'static str,
+    /// The set's generation.
+    pub(super) g: u32,
+    /// The hooks, by index.
+    pub(super) hooks: Vec<WantedHook<'a>>,
+    /// Paths that leave the module cache.
+    pub(super) drop: Vec<&'a str>,
+}
+
+/// What a worker says.
+#[derive(Debug, Deserialize)]
+pub(super) struct Frame<'a> {
+    /// `ready`, `loaded`, `pong`, `stray`; absent in answers.
+    #[serde(default, borrow)]
+    pub(super) t: Option<&'a str>,
+    /// Hooks that did not load: index and reason.
+    #[serde(default, borrow)]
+    pub(super) bad: Vec<(u32, Cow<'a, str>)>,
+    /// What a stray promise or timer threw.
+    #[serde(default)]
+    pub(super) message: Option<String>,
+    /// Where.
+    #[serde(default)]
+    pub(super) stack: Option<String>,
+    /// Answers.
+    #[serde(default, borrow)]
+    pub(super) r: Vec<Answer<'a>>,
+}
+
+/// What is newly known of one event: the first answer tells of every hook that answered at once, later ones of those
+/// that settled since.
+#[derive(Debug, Deserialize)]
+pub(super) struct Answer<'a> {
+    /// Which event.
+    pub(super) slot: u32,
+    /// Hooks that passed.
+    pub(super) passed: u32,
+    /// Microseconds of each hook called, in calling order; in the first answer only.
+    pub(super) latencies_us: Vec<u32>,
+    /// Index, microseconds and result of each hook that said more than `fire: false`.
+    #[serde(borrow)]
+    pub(super) results: Vec<(u32, u32, Cow<'a, str>)>,
+    /// Index, microseconds, message and stack of each hook that failed.
+    pub(super) failures: Vec<(u32, u32, String, Option<String>)>,
+    /// Indexes that have not settled.
+    pub(super) waiting: Vec<u32>,
+    /// Index and microseconds of each hook that passed late, flat.
+    pub(super) late: Vec<u32>,
+}
+
+/// Why bytes from a worker are not a frame.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadFrameError {
+    /// Longer than any answer can be.
+    #[error("a frame of {0} bytes, at most {MAX_FRAME_BYTES} are allowed")]
+    TooLong(usize),
+    /// Not what a worker says.
+    #[error("a frame that is not an answer")]
+    Malformed(#[source] serde_json::Error),
+}
+
+/// Cuts the first frame off `bytes`: its body and how many bytes it took; `None` while it is incomplete.
+pub(super) fn split(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ReadFrameError> {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return Ok(None);
+    };
+    let length = u32::from_le_bytes(*header) as usize;
+    if length > MAX_FRAME_BYTES {
+        return Err(ReadFrameError::TooLong(length));
+    }
+    Ok(rest.get(..length).map(|body| (body, HEADER_BYTES + length)))
+}
+
+/// Reads the body of a frame.
+pub(super) fn read(body: &[u8]) -> Result<Frame<'_>, ReadFrameError> {
+    serde_json::from_slice(body).map_err(ReadFrameError::Malformed)
+}
+
+/// Writes `message` as a frame over whatever `buffer` held.
+pub(super) fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) {
+    begin(buffer);
+    // Writing JSON of plain strings and numbers to memory has no way to fail.
+    let written = serde_json::to_writer(&mut *buffer, message);
+    debug_assert!(written.is_ok());
+    end(buffer);
+}
+
+/// A batch of events being written into a buffer that is used again for the next.
+#[derive(Debug)]
+pub(super) struct Batch<'a> {
+    buffer: &'a mut Vec<u8>,
+    events: usize,
+}
+
+impl<'a> Batch<'a> {
+    /// Begins a batch over whatever `buffer` held; `changed` are counters that the worker does not know yet.
+    pub(super) fn begin(buffer: &'a mut Vec<u8>, changed: &[(u32, Counters)]) -> Self {
+        begin(buffer);
+        buffer.extend_from_slice(br#"{"t":"ev""#);
+        if !changed.is_empty() {
+            buffer.extend_from_slice(br#","c":["#);
+            for (at, (index, counters)) in changed.iter().enumerate() {
+                let comma = if at == 0 { "" } else { "," };
+                put(buffer, format_args!("{comma}[{index},{},", counters.trigger_count));
+                match counters.last_triggered {
+                    Some(last) => put(buffer, format_args!("{last}]")),
+                    None => buffer.extend_from_slice(b"null]"),
+                }
+            }
+            buffer.push(b']');
+        }
+        buffer.extend_from_slice(br#","e":["#);
+        Self { buffer, events: 0 }
+    }
+
+    /// Adds an event for the hooks `only` (`None` = all).
+    pub(super) fn push(&mut self, slot: u32, now: UnixMillis, only: Option<&[u32]>, event_json: &[u8]) {
+        let comma = if self.events == 0 { "" } else { "," };
+        put(self.buffer, format_args!("{comma}{{\"s\":{slot},\"n\":{now}"));
+        if let Some(only) = only {
+            self.buffer.extend_from_slice(br#","o":["#);
+            for (at, index) in only.iter().enumerate() {
+                put(self.buffer, format_args!("{}{index}", if at == 0 { "" } else { "," }));
+            }
+            self.buffer.push(b']');
+        }
+        self.buffer.extend_from_slice(br#","v":"#);
+        self.buffer.extend_from_slice(event_json);
+        self.buffer.push(b'}');
+        self.events += 1;
+    }
+
+    /// Whether another event fits.
+    pub(super) fn has_room(&self) -> bool {
+        self.events < MAX_BATCH_EVENTS && self.buffer.len() < MAX_BATCH_BYTES
+    }
+
+    /// Ends the batch; the buffer now holds its frame. How many events it has.
+    pub(super) fn finish(self) -> usize {
+        self.buffer.extend_from_slice(b"]}");
+        end(self.buffer);
+        self.events
+    }
+}
+
+fn begin(buffer: &mut Vec<u8>) {
+    buffer.clear();
+    buffer.extend_from_slice(&[0; HEADER_BYTES]);
+}
+
+fn end(buffer: &mut [u8]) {
+    let length = u32::try_from(buffer.len() - HEADER_BYTES).unwrap_or(u32::MAX);
+    buffer[..HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
+}
+
+fn put(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    let written = buffer.write_fmt(text);
+    debug_assert!(written.is_ok(), "writing to memory has no way to fail");
+}

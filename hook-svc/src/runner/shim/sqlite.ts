@@ -1,0 +1,106 @@
+// `better-sqlite3` as far as hook scripts use it, over `bun:sqlite` (hooks.md "A hook is a file"). Differences that
+// matter to a script are evened out: no row is `undefined`, named parameters need no prefix, `pluck` and `raw`.
+
+import { Database as BunDatabase } from "bun:sqlite";
+
+type Options = { readonly?: boolean; fileMustExist?: boolean; timeout?: number };
+
+class Statement {
+  #inner: any;
+  #shape: "row" | "pluck" | "raw" = "row";
+  #bound: unknown[] | null = null;
+  readonly source: string;
+  readonly database: Database;
+
+  constructor(database: Database, inner: any, source: string) {
+    this.database = database;
+    this.#inner = inner;
+    this.source = source;
+  }
+
+  get reader(): boolean { return this.#inner.columnNames.length > 0; }
+  pluck(on = true): this { this.#shape = on ? "pluck" : "row"; return this; }
+  raw(on = true): this { this.#shape = on ? "raw" : "row"; return this; }
+  bind(...params: unknown[]): this { this.#bound = params; return this; }
+  columns(): { name: string }[] { return this.#inner.columnNames.map((name: string) => ({ name })); }
+
+  get(...params: unknown[]): unknown {
+    const row = this.#inner.get(...this.#params(params));
+    return row === null || row === undefined ? undefined : this.#shaped(row);
+  }
+
+  all(...params: unknown[]): unknown[] {
+    const rows = this.#inner.all(...this.#params(params));
+    return this.#shape === "row" ? rows : rows.map((row: object) => this.#shaped(row));
+  }
+
+  *iterate(...params: unknown[]): IterableIterator<unknown> {
+    for (const row of this.#inner.iterate(...this.#params(params))) yield this.#shaped(row);
+  }
+
+  run(...params: unknown[]): { changes: number; lastInsertRowid: number | bigint } {
+    const { changes, lastInsertRowid } = this.#inner.run(...this.#params(params));
+    return { changes, lastInsertRowid };
+  }
+
+  // better-sqlite3 takes positional values loose or in arrays, and named ones as an object.
+  #params(params: unknown[]): unknown[] {
+    const given = params.length > 0 ? params : (this.#bound ?? []);
+    return given.flatMap((value) => (Array.isArray(value) ? value : [value]));
+  }
+
+  #shaped(row: any): unknown {
+    if (this.#shape === "row") return row;
+    const values = Object.values(row);
+    return this.#shape === "pluck" ? values[0] : values;
+  }
+}
+
+class Database {
+  #inner: BunDatabase;
+  readonly name: string;
+  readonly readonly: boolean;
+  open = true;
+
+  constructor(name = ":memory:", options: Options = {}) {
+    const readonly = options.readonly === true;
+    this.name = name;
+    this.readonly = readonly;
+    this.#inner = new BunDatabase(name, {
+      readonly,
+      readwrite: !readonly,
+      create: !readonly && options.fileMustExist !== true,
+      strict: true,
+    });
+    this.#inner.exec(`PRAGMA busy_timeout = ${Number(options.timeout ?? 5000)}`);
+  }
+
+  get memory(): boolean { return this.name === ":memory:" || this.name === ""; }
+  get inTransaction(): boolean { return this.#inner.inTransaction; }
+
+  prepare(sql: string): Statement { return new Statement(this, this.#inner.prepare(sql), sql); }
+  exec(sql: string): this { this.#inner.exec(sql); return this; }
+  transaction<F extends (...args: any[]) => unknown>(body: F): F { return this.#inner.transaction(body) as unknown as F; }
+
+  pragma(text: string, options: { simple?: boolean } = {}): unknown {
+    const rows = this.prepare(`PRAGMA ${text}`).all() as object[];
+    if (options.simple !== true) return rows;
+    return rows.length > 0 ? Object.values(rows[0])[0] : undefined;
+  }
+
+  close(): this {
+    if (this.open) this.#inner.close();
+    this.open = false;
+    return this;
+  }
+}
+
+// The package is a constructor called with or without `new`, whichever way it is imported.
+const callable = new Proxy(Database, { apply: (target, _self, args) => new target(...args) });
+
+Bun.plugin({
+  name: "better-sqlite3 on bun:sqlite",
+  setup(build) {
+    build.module("better-sqlite3", () => ({ exports: { default: callable, Database: callable }, loader: "object" }));
+  },
+});

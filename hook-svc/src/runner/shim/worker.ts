@@ -1,0 +1,74 @@
+// The process that runs hook scripts. It holds no credential and no connection: events come in on stdin, answers go
+// out on stdout (frames.ts), and a note in a mapped file tells the host who is running (note.ts).
+
+import "./sqlite.ts";
+import { evaluate, onLate, type Answer } from "./evaluate.ts";
+import { divertOutput, receive, send } from "./frames.ts";
+import { count, failureOf, loadHooks, type HookSet } from "./hooks.ts";
+
+// After so many milliseconds of a batch what is known is sent, so that a slow hook does not hold its neighbours.
+const FLUSH_MS = 2;
+
+const now = performance.now.bind(performance);
+const exit = process.reallyExit.bind(process);
+const dbPath = process.argv.find((a) => a.startsWith("db="))!.slice("db=".length);
+
+let set: HookSet = { generation: 0, hooks: [] };
+let loading: unknown[] | null = null;
+
+// {t: "load", g, hooks, drop} | {t: "ping", n} | {t: "ev", c, e: [{s, n, o?, v}]}
+function handle(message: any): void {
+  if (message.t === "ping") return send({ t: "pong", n: message.n });
+  if (loading !== null) {
+    loading.push(message);
+    return;
+  }
+  if (message.t === "ev") batch(message);
+  else if (message.t === "load") void load(message);
+}
+
+function batch(message: any): void {
+  if (message.c !== undefined) count(set, message.c);
+  let answers: Answer[] = [];
+  let since = now();
+  for (const { s, n, o, v } of message.e) {
+    answers.push(evaluate(set, s, n, v, o ?? null, dbPath));
+    if (now() - since > FLUSH_MS) {
+      send({ r: answers });
+      answers = [];
+      since = now();
+    }
+  }
+  if (answers.length > 0) send({ r: answers });
+}
+
+// What arrives while modules load waits, so that no event meets half a set.
+async function load(message: any): Promise<void> {
+  const waiting: unknown[] = (loading = []);
+  set = await loadHooks(message.g, message.hooks, message.drop);
+  loading = null;
+  send({ t: "loaded", g: message.g, bad: set.hooks.flatMap((h, i) => (h.failure === null ? [] : [[i, h.failure.message]])) });
+  for (const next of waiting) handle(next);
+}
+
+// A script's stray promise or timer must not end everybody's process; its stack names the file.
+function stray(thrown: unknown): void {
+  const { message, stack } = failureOf(thrown);
+  send({ t: "stray", message, stack });
+}
+
+function forbid(name: string): void {
+  Object.defineProperty(process, name, {
+    value: () => { throw new Error(`process.${name} is not allowed in a hook`); },
+    writable: false,
+    configurable: false,
+  });
+}
+
+divertOutput();
+process.on("unhandledRejection", stray);
+process.on("uncaughtException", stray);
+for (const name of ["exit", "reallyExit", "abort", "kill", "_kill", "dlopen", "chdir"]) if (name in process) forbid(name);
+onLate((answers) => send({ r: answers }));
+receive(handle, () => exit(0));
+send({ t: "ready" });

@@ -1,0 +1,137 @@
+//! Whether a worker still moves. *Pure but for [`cpu_time`].*
+//!
+//! A worker that has something to do must either call hooks (its note counts) or say something (frames); where it
+//! merely waits for `await`s of its scripts it answers a ping. If nothing of this happens for the hard budget *of
+//! its own processor time*, a script loops. Processor time, because a machine that is busy elsewhere stops innocent
+//! workers for longer than any budget; wall time ends it all the same in the end, for scripts that block in a call.
+
+use std::time::{Duration, Instant};
+
+/// Looks per hard budget.
+pub(super) const LOOKS_PER_BUDGET: u32 = 5;
+
+/// A worker that does not move is dead after so many budgets of wall time, however little it computed.
+const WALL_BUDGETS: u32 = 8;
+
+/// Wall time that a process may take to come up.
+const START: Duration = Duration::from_secs(20);
+
+/// What a look found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// It moves, or has nothing to do.
+    Moving,
+    /// Nothing moved since the last look: ask for a sign of life.
+    Ask,
+    /// Nothing has moved for so long.
+    Stuck(Duration),
+}
+
+/// What was seen of one worker.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    budget: Duration,
+    pid: u32,
+    seen: Option<Still>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Still {
+    sign: (u32, u64),
+    since: Instant,
+    cpu: Option<Duration>,
+}
+
+impl Pulse {
+    /// Nothing seen yet of process `pid`.
+    pub(super) const fn new(budget: Duration, pid: u32) -> Self {
+        Self {
+            budget,
+            pid,
+            seen: None,
+        }
+    }
+
+    /// Judges `sign` (steps, frames), seen `now`.
+    pub(super) fn look(&mut self, is_busy: bool, is_up: bool, sign: (u32, u64), now: Instant) -> Look {
+        if !is_busy {
+            self.seen = None;
+            return Look::Moving;
+        }
+        let cpu = cpu_time(self.pid);
+        let Some(still) = self.seen.filter(|still| still.sign == sign) else {
+            self.seen = Some(Still { sign, since: now, cpu });
+            return Look::Ask;
+        };
+        let wall = now.saturating_duration_since(still.since);
+        let limit = if is_up { self.budget * WALL_BUDGETS } else { START };
+        let computed = match (cpu, still.cpu) {
+            (Some(cpu), Some(before)) => cpu.saturating_sub(before),
+            (_, _) => wall,
+        };
+        let is_over_budget = is_up && wall >= self.budget && computed >= self.budget;
+        if is_over_budget || wall >= limit {
+            Look::Stuck(wall)
+        } else {
+            Look::Moving
+        }
+    }
+}
+
+/// Processor time of the main thread of `pid`, which runs the scripts; `None` where the kernel does not tell.
+fn cpu_time(pid: u32) -> Option<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    text.split_ascii_whitespace()
+        .next()?
+        .parse()
+        .ok()
+        .map(Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shared::clock::{Clock as _, SystemClock};
+
+    const BUDGET: Duration = Duration::from_millis(250);
+
+    // Process 0 does not exist: processor time is unknown, wall time stands for it.
+    fn looks(signs: &[(u64, (u32, u64))], is_up: bool) -> Vec<Look> {
+        let start = SystemClock.monotonic();
+        let mut pulse = Pulse::new(BUDGET, 0);
+        signs
+            .iter()
+            .map(|(at, sign)| pulse.look(true, is_up, *sign, start + Duration::from_millis(*at)))
+            .collect()
+    }
+
+    #[test]
+    fn what_moves_lives() {
+        let seen = looks(&[(0, (1, 1)), (200, (2, 1)), (400, (2, 2)), (600, (2, 2))], true);
+        assert_eq!(seen, [Look::Ask, Look::Ask, Look::Ask, Look::Moving]);
+    }
+
+    #[test]
+    fn what_stands_still_for_the_budget_is_stuck() {
+        let seen = looks(&[(0, (1, 1)), (50, (1, 1)), (250, (1, 1))], true);
+        assert_eq!(seen, [Look::Ask, Look::Moving, Look::Stuck(BUDGET)]);
+    }
+
+    #[test]
+    fn a_process_that_comes_up_has_more_time() {
+        let seen = looks(&[(0, (0, 0)), (5_000, (0, 0)), (20_000, (0, 0))], false);
+        assert_eq!(seen, [Look::Ask, Look::Moving, Look::Stuck(START)]);
+    }
+
+    #[test]
+    fn nothing_to_do_is_no_standstill() {
+        let start = SystemClock.monotonic();
+        let mut pulse = Pulse::new(BUDGET, 0);
+        for seconds in [0, 10, 20] {
+            assert_eq!(
+                pulse.look(false, true, (0, 0), start + Duration::from_secs(seconds)),
+                Look::Moving
+            );
+        }
+    }
+}

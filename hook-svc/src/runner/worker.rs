@@ -1,0 +1,438 @@
+//! One worker: a Bun process, kept alive.
+//!
+//! Three loops share one task while a process lives: `write` takes events from the board in batches, `read` takes
+//! answers, `watch` sees whether anything moves. The first to end ends the process; what was in flight goes back to
+//! the board, whoever was running is blamed, and the next process starts.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use shared::clock::{SharedClock, pause};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::board::{Board, Next};
+use super::flight::{Flight, UnknownHook};
+use super::note::NoteFile;
+use super::protocol::{self, Batch, Frame, MAX_BATCH_EVENTS, ReadFrameError};
+use super::sources::Loaded;
+use super::watch::{self, Pulse};
+use super::{Counters, bun};
+
+/// Events sent and not yet answered, per worker: enough to keep it busy while answers travel, few enough that an
+/// event goes to whoever has room.
+const WINDOW_EVENTS: usize = 4 * MAX_BATCH_EVENTS;
+
+/// Bytes read from a worker at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// First and longest wait before a process is started after one that did not come up.
+const RESTART_FIRST: Duration = Duration::from_millis(50);
+const RESTART_MAX: Duration = Duration::from_secs(5);
+
+/// A process that has sent so many frames was ready and has loaded or answered something.
+const FRAMES_OF_A_WORKER: u64 = 2;
+
+/// Longest piece of what a script prints that is logged at once, in bytes.
+const MAX_PRINTED_BYTES: usize = 2_048;
+
+/// What all workers of a pool share.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) board: Mutex<Board>,
+    /// Rings when something was queued or a set was put in force.
+    pub(super) queued: Notify,
+    pub(super) stop: CancellationToken,
+    pub(super) ready: AtomicUsize,
+    pub(super) bun: PathBuf,
+    pub(super) dir: PathBuf,
+    pub(super) db_path: Arc<str>,
+    pub(super) hard_budget: Duration,
+    /// Counts processes, to name their notes.
+    pub(super) launched: AtomicU64,
+}
+
+impl Common {
+    /// The board. A panic while it is held would leave it whole: every change is one call.
+    pub(super) fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a worker process ended.
+#[derive(Debug, thiserror::Error)]
+enum WorkerDeath {
+    #[error("the process could not be started")]
+    Start(#[source] std::io::Error),
+    #[error("the pipe broke")]
+    Pipe(#[source] std::io::Error),
+    #[error("the process exited")]
+    Exited,
+    #[error("no progress for {0} ms")]
+    Stuck(u128),
+    #[error("it sent {0}")]
+    Frame(#[source] ReadFrameError),
+    #[error("it sent {0}")]
+    Hook(#[from] UnknownHook),
+}
+
+/// Keeps worker `index` alive until the pool stops.
+pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize) {
+    let mut delay = Duration::ZERO;
+    while !common.stop.is_cancelled() {
+        let run = Run::new(&common, &clock, index);
+        let death = tokio::select! {
+            () = common.stop.cancelled() => return,
+            death = run.live() => death,
+        };
+        let has_worked = run.bury(&death);
+        delay = if has_worked {
+            Duration::ZERO
+        } else {
+            (delay * 2).clamp(RESTART_FIRST, RESTART_MAX)
+        };
+        if !delay.is_zero() {
+            tokio::select! {
+                () = common.stop.cancelled() => return,
+                () = pause(delay) => {}
+            }
+        }
+    }
+}
+
+/// The life of one process.
+struct Run<'a> {
+    common: &'a Common,
+    clock: &'a SharedClock,
+    index: usize,
+    state: Mutex<State<'a>>,
+    /// Rings when the window has room again, a set has loaded, or a ping is wanted.
+    moved: Notify,
+}
+
+struct State<'a> {
+    in_flight: HashMap<u32, Flight>,
+    next_slot: u32,
+    unanswered: usize,
+    held: Arc<Loaded>,
+    loading: Option<Arc<Loaded>>,
+    up: Option<UpMark<'a>>,
+    ping: bool,
+    frames: u64,
+    note: Option<NoteFile>,
+}
+
+/// Counts a process as up for as long as it is.
+struct UpMark<'a>(&'a AtomicUsize);
+
+impl<'a> UpMark<'a> {
+    fn new(ready: &'a AtomicUsize) -> Self {
+        ready.fetch_add(1, Ordering::Relaxed);
+        Self(ready)
+    }
+}
+
+impl Drop for UpMark<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(common: &'a Common, clock: &'a SharedClock, index: usize) -> Self {
+        let state = State {
+            in_flight: HashMap::new(),
+            next_slot: 0,
+            unanswered: 0,
+            held: Arc::new(Loaded::empty()),
+            loading: None,
+            up: None,
+            ping: false,
+            frames: 0,
+            note: None,
+        };
+        Self {
+            common,
+            clock,
+            index,
+            state: Mutex::new(state),
+            moved: Notify::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<'a>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn live(&self) -> WorkerDeath {
+        let (mut child, stdin, stdout, stderr) = match self.launch() {
+            Ok(parts) => parts,
+            Err(source) => return WorkerDeath::Start(source),
+        };
+        let pid = child.id().unwrap_or_default();
+        let ended = tokio::select! {
+            end = self.write(stdin) => end,
+            end = self.read(stdout) => end,
+            end = self.watch(pid) => end,
+            () = self.log_output(stderr) => Err(WorkerDeath::Exited),
+        };
+        // The note is read only after nobody writes it any more.
+        let killed = child.kill().await;
+        if let Err(error) = killed {
+            tracing::warn!(worker = self.index, pid, %error, "hook worker could not be killed");
+        }
+        ended.err().unwrap_or(WorkerDeath::Exited)
+    }
+
+    fn launch(&self) -> std::io::Result<(Child, ChildStdin, ChildStdout, ChildStderr)> {
+        let number = self.common.launched.fetch_add(1, Ordering::Relaxed);
+        let note = NoteFile::create(self.common.dir.join(format!("note-{number}")))?;
+        let mut child = bun::launch(&self.common.bun, &self.common.dir, &note, &self.common.db_path)?;
+        self.state().note = Some(note);
+        let piped = || std::io::Error::other("a pipe is missing");
+        let stdin = child.stdin.take().ok_or_else(piped)?;
+        let stdout = child.stdout.take().ok_or_else(piped)?;
+        let stderr = child.stderr.take().ok_or_else(piped)?;
+        Ok((child, stdin, stdout, stderr))
+    }
+
+    async fn write(&self, mut stdin: ChildStdin) -> Result<(), WorkerDeath> {
+        let mut buffer = Vec::with_capacity(READ_BYTES);
+        let mut news = Vec::new();
+        loop {
+            let queued = self.common.queued.notified();
+            let has_room = self.has_room();
+            if self.fill(&mut buffer, &mut news) {
+                stdin.write_all(&buffer).await.map_err(WorkerDeath::Pipe)?;
+                if self.common.board().is_waiting() {
+                    self.common.queued.notify_one();
+                }
+            } else if has_room {
+                tokio::select! {
+                    () = queued => {}
+                    () = self.moved.notified() => {}
+                }
+            } else {
+                // A full worker leaves the bell to the others.
+                self.moved.notified().await;
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        let state = self.state();
+        state.up.is_some() && state.loading.is_none() && state.unanswered < WINDOW_EVENTS
+    }
+
+    /// Fills `buffer` with the next frame; false when there is nothing to send.
+    fn fill(&self, buffer: &mut Vec<u8>, news: &mut Vec<(u32, Counters)>) -> bool {
+        let now = self.clock.monotonic();
+        let mut state = self.state();
+        if state.up.is_some() && std::mem::take(&mut state.ping) {
+            protocol::write_message(buffer, &serde_json::json!({"t": "ping", "n": state.frames}));
+            return true;
+        }
+        if state.up.is_none() || state.loading.is_some() || state.unanswered >= WINDOW_EVENTS {
+            return false;
+        }
+        let mut board = self.common.board();
+        let mut next = board.next(&state.held, now);
+        if let Next::Load(loaded) = next {
+            let message = board.load_message(self.index, &loaded, &state.held);
+            protocol::write_message(buffer, &message);
+            state.loading = Some(Arc::clone(&loaded));
+            return true;
+        }
+        if let Next::Wait = next {
+            return false;
+        }
+        board.tell(self.index, state.held.generation(), news);
+        let mut batch = Batch::begin(buffer, news);
+        while let Next::Run(flight) = next {
+            let slot = state.next_slot;
+            state.next_slot = (slot + 1) & 0x3FFF_FFFF;
+            batch.push(slot, flight.job().now, flight.remaining(), &flight.job().event_json);
+            state.in_flight.insert(slot, *flight);
+            state.unanswered += 1;
+            next = if batch.has_room() && state.unanswered < WINDOW_EVENTS {
+                board.next(&state.held, now)
+            } else {
+                Next::Wait
+            };
+        }
+        batch.finish();
+        true
+    }
+
+    async fn read(&self, mut stdout: ChildStdout) -> Result<(), WorkerDeath> {
+        let mut buffer = Vec::with_capacity(READ_BYTES);
+        loop {
+            buffer.reserve(READ_BYTES);
+            if stdout.read_buf(&mut buffer).await.map_err(WorkerDeath::Pipe)? == 0 {
+                return Ok(());
+            }
+            let mut at = 0;
+            while let Some((body, length)) = protocol::split(&buffer[at..]).map_err(WorkerDeath::Frame)? {
+                self.hear(protocol::read(body).map_err(WorkerDeath::Frame)?)?;
+                at += length;
+            }
+            buffer.drain(..at);
+        }
+    }
+
+    fn hear(&self, frame: Frame<'_>) -> Result<(), WorkerDeath> {
+        let mut state = self.state();
+        state.frames += 1;
+        match frame.t {
+            None => {
+                for answer in frame.r {
+                    state.absorb(answer)?;
+                }
+                self.moved.notify_one();
+            }
+            Some("ready") => {
+                state.up = Some(UpMark::new(&self.common.ready));
+                self.moved.notify_one();
+            }
+            Some("loaded") => {
+                if let Some(loaded) = state.loading.take() {
+                    log_failed_loads(&loaded, &frame.bad);
+                    state.held = loaded;
+                }
+                self.moved.notify_one();
+            }
+            Some("stray") => {
+                let stack = frame.stack.as_deref().unwrap_or_default();
+                let hook = state.held.hook_in_stack(stack).unwrap_or("unknown");
+                let error = frame.message.as_deref().unwrap_or_default();
+                tracing::warn!(hook, error, "hook threw outside of its evaluation");
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Ends when nothing has moved for the hard budget although something is to be done.
+    async fn watch(&self, pid: u32) -> Result<(), WorkerDeath> {
+        let mut pulse = Pulse::new(self.common.hard_budget, pid);
+        loop {
+            pause(self.common.hard_budget / watch::LOOKS_PER_BUDGET).await;
+            let now = self.clock.monotonic();
+            let mut state = self.state();
+            let is_busy = !state.in_flight.is_empty() || state.loading.is_some() || state.up.is_none();
+            let steps = match &state.note {
+                Some(note) => note.read().map_err(WorkerDeath::Pipe)?.steps,
+                None => 0,
+            };
+            match pulse.look(is_busy, state.up.is_some(), (steps, state.frames), now) {
+                watch::Look::Moving => {}
+                watch::Look::Ask => {
+                    state.ping = true;
+                    self.moved.notify_one();
+                }
+                watch::Look::Stuck(since) => return Err(WorkerDeath::Stuck(since.as_millis())),
+            }
+        }
+    }
+
+    async fn log_output(&self, mut stderr: ChildStderr) {
+        let mut buffer = [0; MAX_PRINTED_BYTES];
+        while let Ok(length) = stderr.read(&mut buffer).await {
+            if length == 0 {
+                break;
+            }
+            let text = String::from_utf8_lossy(&buffer[..length]);
+            tracing::info!(worker = self.index, text = text.trim_end(), "hooks printed");
+        }
+        // A script may close the stream; the process lives on.
+        std::future::pending::<()>().await;
+    }
+
+    /// Gives back what was in flight and blames whoever was running. Whether the process had done anything.
+    fn bury(self, death: &WorkerDeath) -> bool {
+        let now = self.clock.monotonic();
+        let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let cause = chain(death);
+        let note = state
+            .note
+            .as_ref()
+            .and_then(|note| note.read().ok())
+            .unwrap_or_default();
+        let sets = state.loading.iter().chain([&state.held]);
+        let loaded = sets.into_iter().find(|loaded| loaded.generation() == note.generation);
+        let culprit = note.running.and_then(|index| loaded?.set().hooks().get(index as usize));
+        let hook = culprit.map_or("", |hook| hook.id.as_str());
+        let in_flight = state.in_flight.len();
+        let event = note
+            .slot
+            .and_then(|slot| state.in_flight.get(&slot))
+            .map(|flight| flight.job().event_id.to_string());
+        tracing::warn!(
+            worker = self.index,
+            cause,
+            hook,
+            event_id = event,
+            in_flight,
+            "hook worker died"
+        );
+        metrics::counter!("nexus_hook_worker_deaths_total").increment(1);
+        state.up = None;
+        let mut slots: Vec<_> = state.in_flight.drain().collect();
+        slots.sort_unstable_by_key(|(slot, _)| *slot);
+        let mut flights: Vec<Flight> = slots.into_iter().map(|(_, flight)| flight).collect();
+        flights.retain_mut(|flight| !flight.lost_worker(culprit.is_some(), &cause));
+        let mut board = self.common.board();
+        if let Some(hook) = culprit
+            && board.died(hook, note.slot.is_none(), &cause, now)
+        {
+            tracing::error!(
+                hook = hook.id,
+                cause,
+                "hook is not called for a while: it keeps killing its worker"
+            );
+        }
+        board.requeue(flights);
+        drop(board);
+        self.common.queued.notify_one();
+        state.frames >= FRAMES_OF_A_WORKER
+    }
+}
+
+impl State<'_> {
+    fn absorb(&mut self, answer: protocol::Answer<'_>) -> Result<(), UnknownHook> {
+        let slot = answer.slot;
+        let Some(flight) = self.in_flight.get_mut(&slot) else {
+            return Ok(());
+        };
+        if !flight.is_answered() {
+            self.unanswered -= 1;
+        }
+        if flight.absorb(answer)? {
+            self.in_flight.remove(&slot);
+        }
+        Ok(())
+    }
+}
+
+fn log_failed_loads(loaded: &Loaded, bad: &[(u32, std::borrow::Cow<'_, str>)]) {
+    for (index, error) in bad {
+        let hook = loaded
+            .set()
+            .hooks()
+            .get(*index as usize)
+            .map_or("", |hook| hook.id.as_str());
+        tracing::warn!(hook, %error, "hook does not load");
+    }
+}
+
+fn chain(error: &WorkerDeath) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,7 @@
+//! The runner's port against real Bun.
+
+mod deaths;
+mod examples;
+mod pool;
+mod reload;
+mod verdicts;

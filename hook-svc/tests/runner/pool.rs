@@ -1,0 +1,180 @@
+//! A pool on real Bun, and answers that can be asked by hook.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hook_svc::runner::{Done, HookSet, HookSource, Job, Outcome, Pool, PoolConfig, Step};
+use serde_json::{Value, json};
+use shared::clock::SystemClock;
+use shared::model::event::Event;
+use shared::model::hook::HookResult;
+use shared::model::time::UnixMillis;
+
+/// The evaluation time of every event here.
+pub(crate) const NOW: i64 = 1_769_000_000_123;
+/// What scripts read as `ctx.dbPath`.
+pub(crate) const DB_PATH: &str = "/nowhere/read-model.db";
+/// No event takes longer, however busy the machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A pool that is stopped at the end of its test.
+pub(crate) struct TestPool {
+    pub(crate) pool: Pool,
+}
+
+/// What was answered to one event.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Answer {
+    outcomes: BTreeMap<String, Outcome>,
+    /// Hooks with a verdict, in order.
+    pub(crate) order: Vec<String>,
+    /// Hooks that were waiting after the first answer.
+    pub(crate) waiting: Vec<u32>,
+    pub(crate) done: Done,
+}
+
+impl Answer {
+    pub(crate) fn fired(&self, hook: &str) -> HookResult {
+        match self.outcomes.get(hook) {
+            Some(Outcome::Fired(result)) => (**result).clone(),
+            other => panic!("{hook}: {other:?}"),
+        }
+    }
+
+    pub(crate) fn error(&self, hook: &str) -> &str {
+        match self.outcomes.get(hook) {
+            Some(Outcome::Failed { error, .. }) => error,
+            other => panic!("{hook}: {other:?}"),
+        }
+    }
+
+    pub(crate) fn stack(&self, hook: &str) -> &str {
+        match self.outcomes.get(hook) {
+            Some(Outcome::Failed { stack: Some(stack), .. }) => stack,
+            other => panic!("{hook}: {other:?}"),
+        }
+    }
+
+    pub(crate) fn disables(&self, hook: &str) -> bool {
+        self.outcomes.get(hook) == Some(&Outcome::DisableSelf)
+    }
+}
+
+impl TestPool {
+    pub(crate) async fn start(hooks: &[(&str, &str)]) -> Self {
+        Self::start_with(sources(hooks), 2).await
+    }
+
+    pub(crate) async fn start_with(hooks: Vec<HookSource>, workers: usize) -> Self {
+        let config = PoolConfig {
+            bun: None,
+            workers,
+            hard_budget_ms: 250,
+            db_path: DB_PATH.into(),
+            dir: None,
+        };
+        let pool = Pool::start(config, Arc::new(SystemClock))
+            .await
+            .expect("bun >= 1.4 in .tools/bin");
+        pool.load(Arc::new(HookSet::new(hooks))).await.expect("loads");
+        Self { pool }
+    }
+
+    pub(crate) async fn try_start(bun: Option<PathBuf>) -> Result<Pool, String> {
+        let config = PoolConfig {
+            bun,
+            workers: 1,
+            hard_budget_ms: 250,
+            db_path: DB_PATH.into(),
+            dir: None,
+        };
+        Pool::start(config, Arc::new(SystemClock)).await.map_err(|error| {
+            format!(
+                "{error}: {}",
+                std::error::Error::source(&error)
+                    .map(ToString::to_string)
+                    .unwrap_or_default()
+            )
+        })
+    }
+
+    pub(crate) async fn load(&self, hooks: &[(&str, &str)]) {
+        self.pool
+            .load(Arc::new(HookSet::new(sources(hooks))))
+            .await
+            .expect("loads");
+    }
+
+    pub(crate) async fn evaluate(&self, event: Value) -> Answer {
+        self.evaluate_skipping(event, &[]).await
+    }
+
+    /// Everything about one event; fails where anything follows `Done` or a hook has two verdicts.
+    pub(crate) async fn evaluate_skipping(&self, event: Value, skip: &[&str]) -> Answer {
+        let mut evaluation = self.pool.evaluate(job(event, skip)).await;
+        let mut answer = Answer::default();
+        let mut is_done = false;
+        while let Some(step) = tokio::time::timeout(DEADLINE, evaluation.next())
+            .await
+            .expect("an answer in time")
+        {
+            assert!(!is_done, "{step:?} after Done");
+            match step {
+                Step::Verdict(verdict) => {
+                    answer.order.push(verdict.hook.id.clone());
+                    let former = answer.outcomes.insert(verdict.hook.id.clone(), verdict.outcome);
+                    assert_eq!(former, None, "two verdicts of {}", verdict.hook.id);
+                }
+                Step::Waiting(hooks) => answer.waiting = hooks,
+                Step::Done(done) => {
+                    answer.done = done;
+                    is_done = true;
+                }
+            }
+        }
+        assert!(is_done, "the pool stopped");
+        answer
+    }
+
+    pub(crate) async fn stop(self) {
+        self.pool.stop().await;
+        assert_eq!(self.pool.ready(), 0);
+    }
+}
+
+/// A job for an event given by its wire JSON.
+pub(crate) fn job(event: Value, skip: &[&str]) -> Job {
+    let event: Event = serde_json::from_value(event).expect("an event");
+    Job {
+        event_json: serde_json::to_vec(&event).expect("serialises").into(),
+        event_id: event.id,
+        now: UnixMillis(NOW),
+        skip: skip.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// A received text in a direct conversation; the channel is the id's adapter.
+pub(crate) fn dm(id: &str, content: &str) -> Value {
+    let (adapter, source) = id.split_once(':').expect("adapter:source");
+    json!({
+        "id": id, "timestamp": 1, "channel": adapter, "source_adapter": adapter, "source_id": source,
+        "from": {"id": "ann"}, "peer": {"kind": "dm", "id": "ann"}, "content": content, "content_types": ["text"],
+    })
+}
+
+pub(crate) fn timed(id: &str, timeout_ms: u64, source: &str) -> HookSource {
+    HookSource {
+        id: id.to_owned(),
+        name: id.to_owned(),
+        source: source.to_owned(),
+        content_hash: format!("{:x}", source.len()) + source,
+        timeout_ms,
+        created_at: UnixMillis(7),
+    }
+}
+
+fn sources(hooks: &[(&str, &str)]) -> Vec<HookSource> {
+    hooks.iter().map(|(id, source)| timed(id, 30_000, source)).collect()
+}

@@ -1,0 +1,88 @@
+//! Switching sets while events are in flight: none is lost, none is evaluated twice, none meets half a set.
+
+use std::collections::BTreeMap;
+
+use crate::pool::{TestPool, dm};
+
+fn version(number: u32, waits: bool) -> String {
+    let wait = if waits {
+        "await new Promise((r) => setTimeout(r, 3));"
+    } else {
+        ""
+    };
+    format!(
+        "export default async () => {{ {wait} return {{ fire: true, context: {{ extracted: {{ version: {number} }} }} }}; }};"
+    )
+}
+
+fn versions(answer: &crate::pool::Answer) -> BTreeMap<&'static str, serde_json::Value> {
+    let of = |hook| answer.fired(hook).context.and_then(|c| c.extracted).expect("extracted")["version"].clone();
+    BTreeMap::from(["now", "waits"].map(|hook| (hook, of(hook))))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_event_meets_one_set_once() {
+    let pool = TestPool::start(&[("now", &version(0, false)), ("waits", &version(0, true))]).await;
+    let events = async {
+        let mut seen = Vec::new();
+        for round in 0..40 {
+            let ids: Vec<String> = (0..25).map(|i| format!("web:{round}/{i}")).collect();
+            let answers = futures_util::future::join_all(ids.iter().map(|id| pool.evaluate(dm(id, "x")))).await;
+            seen.extend(answers);
+        }
+        seen
+    };
+    let reloads = async {
+        for number in 1..=30 {
+            pool.load(&[("now", &version(number, false)), ("waits", &version(number, true))])
+                .await;
+            pool.evaluate(dm(&format!("web:between/{number}"), "x")).await;
+        }
+    };
+    let (seen, ()) = tokio::join!(events, reloads);
+    assert_eq!(seen.len(), 1_000);
+    let mut used = std::collections::BTreeSet::new();
+    for answer in &seen {
+        let versions = versions(answer);
+        assert_eq!(versions["now"], versions["waits"], "one set: {answer:?}");
+        used.insert(versions["now"].to_string());
+    }
+    assert!(used.len() > 1, "reloads happened while events ran: {used:?}");
+    let last = pool.evaluate(dm("web:last", "x")).await;
+    assert_eq!(versions(&last)["now"], 30);
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unchanged_file_is_not_read_again() {
+    let counting = "let calls = 0; export default () => ({ fire: true, context: { extracted: { calls: ++calls } } });";
+    let pool = TestPool::start_with(vec![crate::pool::timed("counts", 1_000, counting)], 1).await;
+    let calls = |answer: crate::pool::Answer| {
+        answer
+            .fired("counts")
+            .context
+            .and_then(|c| c.extracted)
+            .expect("extracted")["calls"]
+            .clone()
+    };
+    assert_eq!(calls(pool.evaluate(dm("web:1", "x")).await), 1);
+    pool.load(&[
+        ("counts", counting),
+        ("other", "export default () => ({ fire: false });"),
+    ])
+    .await;
+    assert_eq!(
+        calls(pool.evaluate(dm("web:2", "x")).await),
+        2,
+        "its module is the same"
+    );
+    pool.load(&[("counts", &format!("{counting}// changed"))]).await;
+    assert_eq!(calls(pool.evaluate(dm("web:3", "x")).await), 1);
+    pool.load(&[("counts", counting)]).await;
+    assert_eq!(
+        calls(pool.evaluate(dm("web:4", "x")).await),
+        1,
+        "changed back is changed too"
+    );
+    pool.stop().await;
+}

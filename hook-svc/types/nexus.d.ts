@@ -1,0 +1,197 @@
+// What a hook script sees and answers. Put this file beside your hooks (or name it in `tsconfig.json`) and an editor
+// completes `ctx` and checks the result. Sources: 003_b33e857b632aa7dc.txt §8.2–8.3, 001_63a3878cde6a1bc3.txt §2.
+
+/** The event being evaluated. Frozen: all hooks of an event share it. */
+interface NexusEvent {
+  /** `{adapter}:{source_id}`, the same for the same source item for ever. */
+  readonly id: string;
+  /** At the source, Unix milliseconds. */
+  readonly timestamp: number;
+  /** At the adapter, Unix milliseconds. */
+  readonly received_at: number;
+  /** `imessage`, `discord`, `telegram`, `email`, `webchat`, `webhook`, `timer`, … (open set). */
+  readonly channel: string;
+  readonly source_adapter: string;
+  readonly source_id: string;
+  /** Which of our accounts on the channel; null = the default one. */
+  readonly account_id: string | null;
+  readonly direction: "received" | "sent" | "observed" | "created" | "updated" | "deleted";
+  readonly from: { readonly id: string; readonly display_name?: string; readonly roles?: readonly string[] };
+  /** `from.id`. */
+  readonly sender_id: string;
+  readonly participants: readonly {
+    readonly id: string;
+    readonly role: "sender" | "recipient" | "cc" | "observer";
+    readonly display_name?: string;
+  }[];
+  /** The conversation. */
+  readonly peer: {
+    readonly kind: "dm" | "group" | "channel";
+    readonly id: string;
+    readonly parent_id?: string;
+    readonly guild_id?: string;
+    readonly team_id?: string;
+  };
+  readonly thread_id: string | null;
+  /** Id of the event that this one answers. */
+  readonly reply_to: string | null;
+  readonly content: string;
+  /** `text`, `image`, … */
+  readonly content_types: readonly string[];
+  readonly attachments: readonly {
+    readonly filename?: string;
+    readonly mime_type?: string;
+    readonly size_bytes?: number;
+    readonly media_type: string;
+    readonly storage_uri?: string;
+    readonly content_hash?: string;
+  }[];
+  /** Everything else that the source said. */
+  readonly metadata: { readonly is_group: boolean; readonly [key: string]: any };
+  /** `metadata` as the ledger's column holds it. */
+  readonly metadata_json: string;
+  readonly tags: readonly string[];
+  /** Dispatches between this event and the first of its causal chain. */
+  readonly hops: number;
+
+  // The seeds' spellings of the same.
+  readonly receivedAt: number;
+  readonly sourceAdapter: string;
+  readonly sourceId: string;
+  readonly accountId: string | null;
+  readonly senderId: string;
+  readonly threadId: string | null;
+  readonly replyTo: string | null;
+  readonly contentTypes: readonly string[];
+  readonly contentType: string;
+  readonly metadataJson: string;
+  readonly peerId: string;
+  readonly peerKind: "dm" | "group" | "channel";
+}
+
+type MnemonicEvent = NexusEvent;
+
+interface SearchOptions {
+  channels?: string[];
+  /** Unix milliseconds. */
+  since?: number;
+  /** Unix milliseconds. */
+  until?: number;
+  limit?: number;
+}
+
+interface LlmOptions {
+  system?: string;
+  /** Answer with JSON. */
+  json?: boolean;
+  max_tokens?: number;
+}
+
+interface HookContext {
+  event: NexusEvent;
+  /** The read model, SQLite; open it read-only. */
+  dbPath: string;
+  /** Ids of events like `query`, best first, scores from 0 to 1. Rejects with `code: "not_available"` where there is none. */
+  search(query: string, options?: SearchOptions): Promise<{ eventId: string; score: number }[]>;
+  /** One call of the configured model. Rejects with `code: "not_available"` where there is none. */
+  llm(prompt: string, options?: LlmOptions): Promise<string>;
+  /** The evaluation time of this event, also where history is replayed. */
+  now: Date;
+  hook: {
+    readonly id: string;
+    readonly name: string;
+    /** Unix milliseconds. */
+    readonly created_at: number;
+    readonly trigger_count: number;
+    /** Unix milliseconds. */
+    readonly last_triggered?: number;
+  };
+}
+
+type QueueMode = "steer" | "followup" | "collect" | "interrupt" | "steer-backlog" | "queue";
+
+interface PermissionSet {
+  level?: "full" | "restricted" | "group" | "minimal";
+  /** Names and globs; deny wins; absent = the preset of `level`. */
+  tools?: { allow?: string[]; deny?: string[] };
+  credentials?: string[];
+}
+
+interface DeliveryContext {
+  channel: string;
+  accountId?: string;
+  peerId?: string;
+  threadId?: string;
+  replyToId?: string;
+}
+
+/** What a hook answers. Of a field with two spellings either may be used. */
+interface HookResult {
+  /** Whether an agent should act. */
+  fire: boolean;
+  routing?: {
+    /** Agent persona; absent = `default`. */
+    persona?: string;
+    /** Session within it; absent = derived from the event. */
+    session?: string;
+    /** Absent = `followup`. */
+    queueMode?: QueueMode;
+    /** Thread for the derived session and the delivery. */
+    thread?: string;
+    /** Older spelling: what `target` names. */
+    mode?: "persona" | "session" | "thread";
+    /** Older spelling: session key or thread id, by `mode`. */
+    target?: string;
+    /** Older spelling of `persona`. */
+    agent_id?: string;
+    /** Older spelling of `queueMode`. */
+    queue_mode?: QueueMode;
+  };
+  /** Absent = by who the sender is. */
+  permissions?: PermissionSet;
+  /** Absent = back to where the event came from. */
+  deliveryContext?: DeliveryContext;
+  context?: {
+    /** Appended to the persona's system prompt. */
+    systemPrompt?: string;
+    /** Data read out of the event. */
+    extracted?: Record<string, any>;
+    /** Absent = true. */
+    includeThreadHistory?: boolean;
+    /** Older spelling of `systemPrompt`. */
+    prompt?: string;
+    /** Older spelling of `includeThreadHistory`. */
+    include_thread?: boolean;
+  };
+  /** Disable this hook from now on. */
+  disableHook?: boolean;
+  /** Older spelling of `disableHook`. */
+  disable_hook?: boolean;
+}
+
+declare module "better-sqlite3" {
+  interface Statement {
+    get(...params: unknown[]): any;
+    all(...params: unknown[]): any[];
+    iterate(...params: unknown[]): IterableIterator<any>;
+    run(...params: unknown[]): { changes: number; lastInsertRowid: number | bigint };
+    pluck(on?: boolean): this;
+    raw(on?: boolean): this;
+    bind(...params: unknown[]): this;
+    columns(): { name: string }[];
+  }
+  class Database {
+    constructor(path?: string, options?: { readonly?: boolean; fileMustExist?: boolean; timeout?: number });
+    readonly name: string;
+    readonly open: boolean;
+    readonly readonly: boolean;
+    readonly memory: boolean;
+    readonly inTransaction: boolean;
+    prepare(sql: string): Statement;
+    exec(sql: string): this;
+    transaction<F extends (...args: any[]) => unknown>(body: F): F;
+    pragma(text: string, options?: { simple?: boolean }): any;
+    close(): this;
+  }
+  export default Database;
+}
