@@ -53,6 +53,8 @@ struct Inner {
     path: PathBuf,
     commands: mpsc::Sender<Command>,
     positions: watch::Receiver<Positions>,
+    /// Counts how often the file was made anew while open.
+    generation: Arc<AtomicU64>,
     readers: Readers,
     seen: Arc<Seen>,
     lag: Lag,
@@ -93,7 +95,8 @@ impl Projection {
             path: path.to_path_buf(),
             commands,
             positions: watched,
-            readers: Readers::new(path.to_path_buf(), generation),
+            readers: Readers::new(path.to_path_buf(), Arc::clone(&generation)),
+            generation,
             seen,
             lag: Lag::default(),
             waiting: AtomicUsize::new(0),
@@ -239,11 +242,13 @@ impl Projection {
         &self,
         question: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
     ) -> Result<T, QueryProjectionError> {
+        let generation = self.0.generation.load(Ordering::Acquire);
         self.0.readers.with(question).map_err(|error| {
             if schema::is_damage(&error) {
                 // Where the queue is full, the writer is about to find the damage itself, or the next reader tells.
                 let _ = self.0.commands.try_send(Command::Damaged {
                     detail: error.to_string(),
+                    generation,
                 });
             }
             QueryProjectionError::Sqlite(error)
@@ -292,3 +297,6 @@ fn admit_known(path: &Path, seen: &Seen) {
         Err(error) => tracing::warn!(%error, "known event ids cannot be listed, every id will be looked up"),
     }
 }
+
+#[cfg(test)]
+mod tests;

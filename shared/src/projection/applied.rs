@@ -7,6 +7,7 @@ use crate::model::ledger::LedgerRecord;
 use crate::model::receipt::Receipt;
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
+use crate::wire::topology::streams;
 
 /// A stream that the read model is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,11 +38,11 @@ impl Source {
     #[must_use]
     pub const fn stream(self) -> &'static str {
         match self {
-            Self::Events => "EVENTS",
-            Self::Invocations => "INVOCATIONS",
-            Self::Dispatches => "DISPATCHES",
-            Self::Ledger => "LEDGER",
-            Self::Receipts => "RECEIPTS",
+            Self::Events => streams::EVENTS,
+            Self::Invocations => streams::INVOCATIONS,
+            Self::Dispatches => streams::DISPATCHES,
+            Self::Ledger => streams::LEDGER,
+            Self::Receipts => streams::RECEIPTS,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! to be younger than the file, all streams are read from the beginning.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -15,7 +16,7 @@ use super::{Command, Projection};
 use crate::bus::{Bus, Incoming, Ordered};
 use crate::clock::pause;
 use crate::model::session::SessionRef;
-use crate::process::lifecycle::Shutdown;
+use crate::process::Shutdown;
 use crate::wire::envelope::DecodeError;
 use crate::wire::subject;
 
@@ -78,6 +79,7 @@ async fn follow(bus: &Bus, projection: &Projection, source: Source) -> Result<()
 /// Waits for the stream and begins behind the position.
 async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Ordered, ApplyBatchError> {
     loop {
+        let generation = projection.0.generation.load(Ordering::Acquire);
         let position = projection.position(source);
         let state = match bus.stream_state(source.stream()).await {
             Ok(state) => state,
@@ -96,7 +98,7 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Ord
             projection
                 .0
                 .commands
-                .send(Command::Damaged { detail })
+                .send(Command::Damaged { detail, generation })
                 .await
                 .map_err(|_| ApplyBatchError::Closed)?;
             // Commands are taken in order: once this is answered, the positions are those of the new file.

@@ -338,7 +338,6 @@ impl DeliveryRow {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "spans are far below 2^53 milliseconds")]
 fn millis_between(started: i64, finished: i64) -> f64 {
     finished.saturating_sub(started) as f64
 }

@@ -26,8 +26,8 @@ pub(super) enum Command {
         batch: Arc<Vec<Applied>>,
         done: oneshot::Sender<Result<(), ApplyBatchError>>,
     },
-    /// A reader found the file damaged.
-    Damaged { detail: String },
+    /// The file of that generation is found damaged, or not to be of these streams; a later one is not meant.
+    Damaged { detail: String, generation: u64 },
     /// Close the file and stop.
     Close { done: oneshot::Sender<()> },
 }
@@ -54,7 +54,11 @@ impl Writer {
             while let Some(command) = next {
                 match command {
                     Command::Apply { batch, done } => batches.push((batch, done)),
-                    Command::Damaged { detail } => damage = Some(detail),
+                    Command::Damaged { detail, generation } => {
+                        if generation == self.generation.load(Ordering::Acquire) {
+                            damage = Some(detail);
+                        }
+                    }
                     Command::Close { done } => closing = Some(done),
                 }
                 next = if batches.len() < MAX_GROUP {
@@ -137,8 +141,8 @@ impl Writer {
         })?;
         self.connection = schema::recreate(&self.path)
             .inspect_err(|error| tracing::error!(%error, "read model cannot be made anew, writer stops"))?;
-        self.generation.fetch_add(1, Ordering::Release);
         self.positions.send_replace(Positions::default());
+        self.generation.fetch_add(1, Ordering::Release);
         Ok(ApplyBatchError::Rebuilt)
     }
 }

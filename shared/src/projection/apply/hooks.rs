@@ -84,7 +84,6 @@ fn write_invocation(
     hook: &HookInvocation,
 ) -> Result<(), rusqlite::Error> {
     let columns = columns(&hook.outcome);
-    #[expect(clippy::cast_precision_loss, reason = "latencies are far below 2^53 microseconds")]
     let latency_ms = hook.latency_us as f64 / US_PER_MS;
     connection
         .prepare_cached(

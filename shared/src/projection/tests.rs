@@ -1,0 +1,73 @@
+//! The read model as its users see it.
+
+mod contract;
+mod equal;
+mod file;
+mod follow;
+mod samples;
+mod speed;
+mod trace;
+
+use rusqlite::Connection;
+
+use super::{Applied, Projection, schema};
+
+/// A projection in a directory of its own, which lasts as long as this.
+struct Case {
+    projection: Projection,
+    directory: tempfile::TempDir,
+}
+
+impl Case {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let projection = Projection::open(&directory.path().join("read.db")).unwrap();
+        Self { projection, directory }
+    }
+
+    async fn with(batch: Vec<Applied>) -> Self {
+        let case = Self::new();
+        case.projection.apply(batch).await.unwrap();
+        case
+    }
+
+    /// A script's view of the file.
+    fn reader(&self) -> Connection {
+        schema::open_reader(self.projection.path()).unwrap()
+    }
+
+    /// The one value that `sql` answers.
+    fn value<T: rusqlite::types::FromSql>(&self, sql: &str) -> T {
+        self.reader().query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    /// Every row of every table that is filled, as text.
+    fn dump(&self) -> Vec<String> {
+        let connection = self.reader();
+        let mut names = connection
+            .prepare(
+                "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'events_fts%' ORDER BY name",
+            )
+            .unwrap();
+        let names: Vec<String> = names
+            .query_map([], |row| row.get(0))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        let mut rows = Vec::new();
+        for name in names {
+            let mut statement = connection
+                .prepare(&format!("SELECT * FROM {name} ORDER BY 1, 2, 3"))
+                .unwrap();
+            let columns = statement.column_count();
+            let mut answer = statement.query([]).unwrap();
+            while let Some(row) = answer.next().unwrap() {
+                let values: Vec<String> = (0..columns)
+                    .map(|column| format!("{:?}", row.get::<_, rusqlite::types::Value>(column).unwrap()))
+                    .collect();
+                rows.push(format!("{name}: {}", values.join(" | ")));
+            }
+        }
+        rows
+    }
+}

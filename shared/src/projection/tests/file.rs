@@ -1,0 +1,90 @@
+//! What becomes of the file.
+
+use std::io::{Seek, SeekFrom, Write};
+
+use super::Case;
+use super::samples::{chain, event, event_id, stored};
+use crate::projection::{ApplyBatchError, Projection, Source};
+
+#[tokio::test]
+async fn a_restart_resumes_and_knows_its_ids() {
+    let case = Case::with((1..=20).flat_map(chain).collect()).await;
+    case.projection.close().await;
+    let path = case.projection.path().to_path_buf();
+    let again = Projection::open(&path).unwrap();
+    assert_eq!(again.position(Source::Events), 40);
+    assert_eq!(again.position(Source::Ledger), 20);
+    assert_eq!(again.first_sequence(&event_id(20)).unwrap(), Some(39));
+    assert!(!again.is_first(&event_id(1), 77).unwrap());
+    assert!(again.is_first(&event_id(21), 41).unwrap());
+    again.apply(chain(21)).await.unwrap();
+    assert_eq!(again.first_sequence(&event_id(21)).unwrap(), Some(41));
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_or_of_another_version_is_made_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("deep/er/read.db");
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(
+        &path,
+        "this is no database at all, but it is long enough to look like one".repeat(100),
+    )
+    .unwrap();
+    let projection = Projection::open(&path).unwrap();
+    projection.apply(chain(1)).await.unwrap();
+    projection.close().await;
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .pragma_update(None, "user_version", 999)
+        .unwrap();
+    let projection = Projection::open(&path).unwrap();
+    assert_eq!(projection.position(Source::Events), 0);
+    projection.apply(chain(1)).await.unwrap();
+    assert_eq!(projection.position(Source::Events), 2);
+}
+
+#[tokio::test]
+async fn damage_found_while_running_starts_from_the_beginning() {
+    let case = Case::with((1..=200).flat_map(chain).collect()).await;
+    case.projection.close().await;
+    let path = case.projection.path().to_path_buf();
+    let size = std::fs::metadata(&path).unwrap().len();
+    let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    // The tables' roots come first, behind the schema: everything after that is overwritten.
+    file.seek(SeekFrom::Start(size / 2)).unwrap();
+    file.write_all(&vec![0xa5; usize::try_from(size / 2).unwrap()]).unwrap();
+    drop(file);
+
+    let projection = Projection::open(&path).unwrap();
+    let mut outcome = Ok(());
+    for n in 201..400 {
+        outcome = projection.apply(chain(n)).await;
+        if outcome.is_err() {
+            break;
+        }
+    }
+    assert!(matches!(outcome, Err(ApplyBatchError::Rebuilt)), "{outcome:?}");
+    assert_eq!(projection.position(Source::Events), 0);
+    projection.apply((1..=3).flat_map(chain).collect()).await.unwrap();
+    assert_eq!(projection.find(Default::default()).await.unwrap().events.len(), 6);
+}
+
+#[tokio::test]
+async fn waiting_for_a_position_ends_when_it_is_reached_or_never_can_be() {
+    let case = Case::new();
+    let waiting = case.projection.clone();
+    let reached = tokio::spawn(async move { waiting.reached(Source::Events, 2).await });
+    case.projection.apply(vec![stored(1, event(1))]).await.unwrap();
+    case.projection.apply(vec![stored(2, event(2))]).await.unwrap();
+    reached.await.unwrap().unwrap();
+    let waiting = case.projection.clone();
+    let never = tokio::spawn(async move { waiting.reached(Source::Events, 3).await });
+    case.projection.close().await;
+    assert!(never.await.unwrap().is_err());
+    assert!(matches!(
+        case.projection.apply(Vec::new()).await,
+        Err(ApplyBatchError::Closed)
+    ));
+    assert!(case.directory.path().exists());
+}

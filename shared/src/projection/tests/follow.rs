@@ -1,0 +1,116 @@
+//! The feed, from a real server.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::Case;
+use super::samples::{self, chain, event};
+use crate::bus::{Bus, NatsConfig, Outgoing};
+use crate::clock::{Clock, SystemClock};
+use crate::process::Shutdown;
+use crate::projection::api::TraceRequest;
+use crate::projection::{Applied, Source, feed};
+use crate::testing::nats::NatsServer;
+use crate::wire::headers::Headers;
+use crate::wire::{subject, topology};
+
+/// Longest that a test waits for what must come.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+async fn bus(server: &NatsServer) -> Bus {
+    let config = NatsConfig {
+        servers: vec![server.url()],
+        ..NatsConfig::default()
+    };
+    let bus = Bus::connect(&config, "projection-test").await.unwrap();
+    bus.ensure(&topology::topology(1), true).await.unwrap();
+    bus
+}
+
+async fn publish(bus: &Bus, applied: &Applied) {
+    let out = match applied {
+        Applied::Event { event, .. } => Outgoing::new(subject::event(event), &**event),
+        Applied::Invocations { record, .. } => Outgoing::new(subject::invocation(0, &record.event_id), &**record),
+        Applied::Dispatch { dispatch, .. } => Outgoing::new(subject::dispatch(&dispatch.target), &**dispatch),
+        Applied::Ledger { record, .. } => Outgoing::new(subject::ledger(&samples::session()), &**record),
+        Applied::Receipt { receipt, .. } => Outgoing::new(subject::receipt(&receipt.target), &**receipt),
+        Applied::Unreadable { .. } => return,
+    };
+    bus.publish(out).await.unwrap();
+}
+
+async fn reached(case: &Case, source: Source, sequence: u64) {
+    tokio::time::timeout(DEADLINE, case.projection.reached(source, sequence))
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn follows_the_streams_past_rubbish_and_over_a_restart() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let case = Case::new();
+    let shutdown = Shutdown::default();
+    let running = tokio::spawn(feed::run(bus.clone(), case.projection.clone(), shutdown.clone()));
+    for applied in chain(1) {
+        publish(&bus, &applied).await;
+    }
+    bus.core_publish(
+        "nexus.event.webhook.default.x",
+        &Headers::new(),
+        Bytes::from_static(b"\xff\x00 rubbish"),
+    )
+    .await;
+    bus.flush().await.unwrap();
+    publish(&bus, &samples::stored(0, event(2))).await;
+    reached(&case, Source::Events, 4).await;
+    for source in [Source::Dispatches, Source::Ledger, Source::Receipts] {
+        reached(&case, source, 1).await;
+    }
+    reached(&case, Source::Invocations, 2).await;
+    let trace = case
+        .projection
+        .trace(TraceRequest {
+            event_id: samples::event_id(1),
+        })
+        .await
+        .unwrap();
+    assert!(trace.complete, "{trace:#?}");
+    assert_eq!(case.value::<i64>("SELECT count(*) FROM events"), 3);
+    assert_eq!(case.value::<String>("SELECT id FROM agent_sessions"), "default/main");
+    assert_eq!(case.projection.lag(SystemClock.now()), Some(Duration::ZERO));
+
+    shutdown.trigger();
+    running.await.unwrap().unwrap();
+    publish(&bus, &samples::stored(0, event(3))).await;
+    let shutdown = Shutdown::default();
+    let running = tokio::spawn(feed::run(bus.clone(), case.projection.clone(), shutdown.clone()));
+    reached(&case, Source::Events, 5).await;
+    assert_eq!(case.value::<i64>("SELECT count(*) FROM events"), 4);
+    shutdown.trigger();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_servers_streams_replace_what_was_there() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let case = Case::with((1..=20).flat_map(chain).collect()).await;
+    let shutdown = Shutdown::default();
+    let running = tokio::spawn(feed::run(bus.clone(), case.projection.clone(), shutdown.clone()));
+    publish(&bus, &samples::stored(0, event(77))).await;
+    let looked = tokio::time::timeout(DEADLINE, async {
+        while case.projection.position(Source::Events) != 1 {
+            tokio::task::yield_now().await;
+        }
+    });
+    looked.await.unwrap();
+    assert_eq!(
+        case.value::<String>("SELECT id FROM events"),
+        samples::event_id(77).to_string()
+    );
+    shutdown.trigger();
+    running.await.unwrap().unwrap();
+}
