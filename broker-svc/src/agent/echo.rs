@@ -1,0 +1,35 @@
+//! The echo: it answers with the message. It needs no network, so that the system runs out of the box.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shared::wire::agent::AgentRequest;
+
+use super::Agent;
+use crate::turn::{Answer, AskAgentError};
+
+/// What stands before the message.
+pub const PREFIX: &str = "echo: ";
+
+/// Answers with the message.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Echo;
+
+#[async_trait]
+impl Agent for Echo {
+    fn is_pure(&self) -> bool {
+        true
+    }
+
+    async fn ask(&self, request: &AgentRequest, _timeout: Duration) -> Result<Answer, AskAgentError> {
+        let message = request
+            .messages
+            .last()
+            .map(|message| message.content.as_str())
+            .unwrap_or_default();
+        Ok(Answer {
+            content: format!("{PREFIX}{message}"),
+            ..Answer::default()
+        })
+    }
+}

@@ -1,0 +1,69 @@
+//! Whoever serves `nexus.agent.<persona>`, in any language with a NATS client.
+//!
+//! `AgentRequest/1` in JSON, with the header `Nexus-Turn`: the same when the question is repeated, so that an agent
+//! that had begun, or had even answered, can give the same answer again instead of working twice.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shared::bus::Bus;
+use shared::bus::RequestError;
+use shared::model::ledger::Usage;
+use shared::wire::agent::{AgentReply, AgentRequest};
+use shared::wire::headers::{Headers, SCHEMA, TURN};
+use shared::wire::subject;
+
+use super::Agent;
+use crate::turn::{Answer, AskAgentError};
+
+/// Asks over NATS.
+#[derive(Debug, Clone)]
+pub struct Nats {
+    bus: Bus,
+}
+
+impl Nats {
+    /// Asks over `bus`.
+    #[must_use]
+    pub const fn new(bus: Bus) -> Self {
+        Self { bus }
+    }
+}
+
+#[async_trait]
+impl Agent for Nats {
+    fn is_pure(&self) -> bool {
+        false
+    }
+
+    async fn ask(&self, request: &AgentRequest, timeout: Duration) -> Result<Answer, AskAgentError> {
+        let headers: Headers = [(TURN, request.turn.to_string()), (SCHEMA, "agent_request/1".to_owned())]
+            .into_iter()
+            .collect();
+        let subject = subject::agent(&request.persona);
+        match self
+            .bus
+            .request::<_, AgentReply>(&subject, headers, request, timeout)
+            .await
+        {
+            Ok(AgentReply::Answer { content, attachments }) => Ok(Answer {
+                content,
+                attachments,
+                usage: Usage::default(),
+            }),
+            Ok(AgentReply::Error { error, retryable }) => Err(AskAgentError::Refused { error, retryable }),
+            Err(RequestError::NoResponder { .. }) => Err(AskAgentError::NoAgent),
+            Err(RequestError::Timeout { .. }) => Err(AskAgentError::Silent(
+                u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            )),
+            Err(error @ RequestError::Answer { .. }) => Err(AskAgentError::Unreachable(error.to_string())),
+            Err(RequestError::Service { subject: _, code, text }) => {
+                // A NATS service says 5xx where it failed and 4xx where the question is wrong.
+                Err(AskAgentError::Refused {
+                    error: format!("{code}: {text}"),
+                    retryable: code >= 500,
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What all sessions of one broker share.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use shared::bus::Bus;
+use shared::clock::SharedClock;
+use shared::model::session::SessionRef;
+use shared::process::lifecycle::Shutdown;
+
+use crate::agent::Agent;
+use crate::agent::echo::Echo;
+use crate::agent::nats::Nats;
+use crate::cache::FoldCache;
+use crate::config::BrokerConfig;
+use crate::personas::{Personas, Runner};
+use crate::settled::Settled;
+
+/// Append counters of one process begin at its start in Unix milliseconds times this, so that no two processes of
+/// one name ever use the same append id.
+const COUNTERS_PER_MS: u64 = 1_000_000;
+
+/// What all sessions of one broker share.
+#[derive(Debug)]
+pub struct Broker {
+    /// The bus.
+    pub bus: Bus,
+    /// The time.
+    pub clock: SharedClock,
+    /// This replica's name.
+    pub instance: String,
+    /// Section `[broker]`.
+    pub config: BrokerConfig,
+    /// Who answers for which name.
+    pub personas: Personas,
+    /// Folds of the sessions run last.
+    pub cache: FoldCache,
+    /// The request to stop.
+    pub shutdown: Shutdown,
+    /// How long a running turn may go on after that.
+    pub drain: Duration,
+    settled: Mutex<Settled>,
+    stopping: OnceLock<Instant>,
+    parked: RwLock<BTreeMap<String, SessionRef>>,
+    running: Mutex<HashMap<SessionRef, usize>>,
+    waiting: AtomicU64,
+    counter: AtomicU64,
+    echo: Arc<dyn Agent>,
+    nats: Arc<dyn Agent>,
+}
+
+impl Broker {
+    /// The broker `instance` on `bus`.
+    #[must_use]
+    pub fn new(
+        bus: Bus,
+        clock: SharedClock,
+        instance: String,
+        config: BrokerConfig,
+        personas: Personas,
+        shutdown: Shutdown,
+        drain: Duration,
+    ) -> Self {
+        let started = u64::try_from(clock.now().0).unwrap_or(0);
+        Self {
+            cache: FoldCache::new(config.fold_cache),
+            settled: Mutex::default(),
+            stopping: OnceLock::new(),
+            parked: RwLock::default(),
+            running: Mutex::default(),
+            waiting: AtomicU64::new(0),
+            counter: AtomicU64::new(started.saturating_mul(COUNTERS_PER_MS)),
+            echo: Arc::new(Echo),
+            nats: Arc::new(Nats::new(bus.clone())),
+            bus,
+            clock,
+            instance,
+            config,
+            personas,
+            shutdown,
+            drain,
+        }
+    }
+
+    /// Who answers behind `runner`.
+    #[must_use]
+    pub fn agent(&self, runner: Runner) -> Arc<dyn Agent> {
+        match runner {
+            Runner::Echo => Arc::clone(&self.echo),
+            Runner::Nats => Arc::clone(&self.nats),
+        }
+    }
+
+    /// A number that no append of this process had before.
+    #[must_use]
+    pub fn next_append(&self) -> u64 {
+        self.counter.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// How many claims wait for a broker, as far as was heard.
+    #[must_use]
+    pub fn claims_waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Notes how many claims wait.
+    pub fn note_waiting(&self, claims: u64) {
+        self.waiting.store(claims, Ordering::Relaxed);
+    }
+
+    /// What this broker has consumed of `DISPATCHES`, for the sweeper to skip.
+    pub fn settled<T>(&self, act: impl FnOnce(&mut Settled) -> T) -> T {
+        act(&mut self.settled.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes that a worker runs `session`, until the guard is dropped.
+    #[must_use]
+    pub fn enter(self: &Arc<Self>, session: &SessionRef) -> RunningGuard {
+        *self.lock_running().entry(session.clone()).or_default() += 1;
+        RunningGuard {
+            broker: Arc::clone(self),
+            session: session.clone(),
+        }
+    }
+
+    /// Whether a worker here runs `session`.
+    #[must_use]
+    pub fn runs(&self, session: &SessionRef) -> bool {
+        self.lock_running().contains_key(session)
+    }
+
+    /// Notes that the request to stop was heard: running turns have until [`Broker::drain`] from now.
+    pub fn begin_stop(&self) {
+        let _ = self.stopping.set(self.clock.monotonic());
+    }
+
+    /// When the request to stop was heard.
+    #[must_use]
+    pub fn stopping_since(&self) -> Option<Instant> {
+        self.stopping.get().copied()
+    }
+
+    /// Whether the session of these subject tokens is quarantined.
+    #[must_use]
+    pub fn is_parked(&self, key: &str) -> bool {
+        self.parked
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains_key(key)
+    }
+
+    /// Notes that the session of these subject tokens is quarantined (some) or is not; answers what was noted before.
+    pub fn park(&self, key: &str, session: Option<SessionRef>) -> Option<SessionRef> {
+        let mut all = self.parked.write().unwrap_or_else(PoisonError::into_inner);
+        let before = match session {
+            Some(session) => all.insert(key.to_owned(), session),
+            None => all.remove(key),
+        };
+        metrics::gauge!("nexus_broker_sessions_quarantined").set(u32::try_from(all.len()).unwrap_or(u32::MAX));
+        before
+    }
+
+    fn lock_running(&self) -> std::sync::MutexGuard<'_, HashMap<SessionRef, usize>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A session counts as run here while this lives.
+#[derive(Debug)]
+pub struct RunningGuard {
+    broker: Arc<Broker>,
+    session: SessionRef,
+}
+
+impl Drop for RunningGuard {
+    fn drop(&mut self) {
+        let mut running = self.broker.lock_running();
+        if let Some(count) = running.get_mut(&self.session) {
+            *count -= 1;
+            if *count == 0 {
+                running.remove(&self.session);
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Folds of the sessions run last, so that the next turn reads no ledger.
+//!
+//! A fold may be stale: another broker may have run the session since. Nobody needs to find that out beforehand,
+//! because every append names the last sequence that it builds on, and a stale one is refused. A cursor only ever
+//! grows, so what a stale cursor covers is covered.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+use shared::model::session::SessionRef;
+use ulid::Ulid;
+
+use crate::fold::Fold;
+
+/// Memory that cached folds may take, bytes (an estimate).
+const MAX_CACHE_BYTES: usize = 64 * 1_024 * 1_024;
+
+/// A session as its last owner here left it.
+#[derive(Debug, Clone, Default)]
+pub struct Remembered {
+    /// Its fold.
+    pub fold: Fold,
+    /// Turns whose replies are published, which the ledger does not say yet.
+    pub published: Vec<Ulid>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    entries: HashMap<SessionRef, (u64, usize, Remembered)>,
+    by_age: BTreeMap<u64, SessionRef>,
+    bytes: usize,
+    tick: u64,
+}
+
+impl Inner {
+    fn remove(&mut self, session: &SessionRef) -> Option<Remembered> {
+        let (tick, weight, remembered) = self.entries.remove(session)?;
+        self.by_age.remove(&tick);
+        self.bytes -= weight;
+        Some(remembered)
+    }
+}
+
+/// The folds, bounded in number and memory; the one unused longest goes first.
+#[derive(Debug)]
+pub struct FoldCache {
+    capacity: usize,
+    inner: Mutex<Inner>,
+}
+
+impl FoldCache {
+    /// A cache of at most `capacity` folds.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            inner: Mutex::default(),
+        }
+    }
+
+    /// Takes a session's fold out: while somebody works with it, it is nowhere else.
+    #[must_use]
+    pub fn take(&self, session: &SessionRef) -> Option<Remembered> {
+        self.lock().remove(session)
+    }
+
+    /// Puts a session's fold in.
+    pub fn put(&self, session: SessionRef, remembered: Remembered) {
+        let weight = remembered.fold.weight();
+        let mut inner = self.lock();
+        drop(inner.remove(&session));
+        inner.tick += 1;
+        inner.bytes += weight;
+        let tick = inner.tick;
+        inner.by_age.insert(tick, session.clone());
+        inner.entries.insert(session, (tick, weight, remembered));
+        while inner.entries.len() > self.capacity || inner.bytes > MAX_CACHE_BYTES {
+            let Some((_, oldest)) = inner.by_age.pop_first() else {
+                break;
+            };
+            drop(inner.remove(&oldest));
+        }
+    }
+
+    /// Whether it is known that the session has consumed its dispatch at `sequence`.
+    #[must_use]
+    pub fn covers(&self, session: &SessionRef, sequence: u64) -> bool {
+        self.lock()
+            .entries
+            .get(session)
+            .is_some_and(|(_, _, known)| known.fold.cursor.contains(sequence))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(name: &str) -> SessionRef {
+        SessionRef {
+            persona: "default".to_owned(),
+            session: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_one_unused_longest_goes_first() {
+        let cache = FoldCache::new(2);
+        for name in ["a", "b", "a", "c"] {
+            cache.put(session(name), Remembered::default());
+        }
+        assert!(cache.take(&session("b")).is_none());
+        assert!(cache.take(&session("a")).is_some() && cache.take(&session("a")).is_none());
+        assert!(cache.take(&session("c")).is_some());
+        assert_eq!(cache.lock().bytes, 0);
+    }
+
+    #[test]
+    fn what_a_cursor_covers_is_known() {
+        let cache = FoldCache::new(2);
+        let mut remembered = Remembered::default();
+        remembered.fold.cursor.floor = 7;
+        cache.put(session("a"), remembered);
+        assert!(cache.covers(&session("a"), 7) && !cache.covers(&session("a"), 8));
+        assert!(!cache.covers(&session("b"), 1));
+    }
+}

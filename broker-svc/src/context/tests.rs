@@ -1,0 +1,104 @@
+use serde_json::{Map, json};
+use shared::model::ledger::Cursor;
+use shared::model::permission::PermissionSet;
+
+use super::*;
+use crate::sample::{pending, session};
+use crate::turn::Answer;
+
+/// What is asked in a session of `turns` turns before, the dispatch changed by `change`.
+fn asked(turns: u64, limits: Limits, change: impl FnOnce(&mut shared::model::dispatch::Dispatch)) -> AgentRequest {
+    let mut fold = Fold::default();
+    for number in 1..=turns {
+        let turn = Turn::of(&session(), &fold, &pending(number, number, "a", 50), &limits);
+        fold.apply_entry(&turn.started());
+        let answer = Answer {
+            content: format!("answer {number}"),
+            ..Answer::default()
+        };
+        turn.completed(answer, Cursor::default())
+            .iter()
+            .for_each(|entry| fold.apply_entry(entry));
+    }
+    let mut one = pending(99, 99, "a", 50);
+    change(std::sync::Arc::make_mut(&mut one.dispatch));
+    let persona = Persona {
+        prompt: "You are Atlas.".to_owned(),
+        limits,
+        ..Persona::default()
+    };
+    let tools = ["web_search", "shell"].map(|name| ToolDescription {
+        name: name.to_owned(),
+        description: String::new(),
+        parameters: json!({}),
+    });
+    let presets = PermissionPresets::default();
+    let setting = Setting {
+        persona: &persona,
+        tools: &tools,
+        presets: &presets,
+    };
+    let turn = Turn::of(&session(), &fold, &one, &limits);
+    assemble(setting, &session(), &fold, &turn, &one, UnixMillis(1_700_000_000_000))
+}
+
+#[test]
+fn the_prompt_has_its_parts_in_order() {
+    let request = asked(0, Limits::default(), |dispatch| {
+        dispatch.context.system_prompt = Some("Be brief.".to_owned());
+        dispatch.context.extracted = Some(Map::from_iter([("code".to_owned(), json!("123456"))]));
+    });
+    let parts = [
+        "You are Atlas.",
+        "Be brief.",
+        "## Extracted Context\n{\n  \"code\": \"123456\"",
+        "## Trust",
+        "## Now\n2023-11-14T22:13:20Z",
+    ];
+    let places: Vec<_> = parts.iter().map(|part| request.system_prompt.find(part)).collect();
+    assert!(
+        places.iter().all(Option::is_some) && places.is_sorted(),
+        "{}",
+        request.system_prompt
+    );
+    assert_eq!(request.messages.last().map(|m| m.content.as_str()), Some("message 99"));
+}
+
+#[test]
+fn history_is_whole_turns_the_newest_that_fit() {
+    let limits = Limits {
+        history_turns: 2,
+        ..Limits::default()
+    };
+    let said: Vec<String> = asked(5, limits, |_| {})
+        .messages
+        .into_iter()
+        .map(|m| m.content)
+        .collect();
+    assert_eq!(said, ["message 4", "answer 4", "message 5", "answer 5", "message 99"]);
+    let tight = Limits {
+        history_bytes: 20,
+        ..Limits::default()
+    };
+    assert_eq!(asked(5, tight, |_| {}).messages.len(), 3);
+    assert_eq!(
+        asked(5, limits, |dispatch| dispatch.context.include_thread_history = false)
+            .messages
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn tools_are_those_that_the_dispatch_permits_and_only_the_owner_is_trusted() {
+    let names = |request: &AgentRequest| request.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&asked(0, Limits::default(), |_| {})), ["web_search"]);
+    let owner = asked(0, Limits::default(), |dispatch| {
+        dispatch.permissions = PermissionSet {
+            level: Level::Full,
+            ..PermissionSet::default()
+        };
+    });
+    assert_eq!(names(&owner), ["web_search", "shell"]);
+    assert!(!owner.system_prompt.contains("## Trust"));
+}

@@ -1,0 +1,48 @@
+//! Why a session's owner stops before it is done. One place says what follows.
+
+use shared::bus::ledger::AppendLedgerError;
+use shared::bus::{PublishError, ReadStreamError};
+use shared::wire::envelope::DecodeError;
+
+/// A session could not be run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum RunSessionError {
+    /// The claim's deadline passed: somebody else may own the session.
+    #[error("the claim's deadline has passed")]
+    Stale,
+    /// Somebody else appended to the ledger since we read it.
+    #[error("the fence is lost")]
+    FenceLost,
+    /// The process is asked to stop and the turn would take longer than it may.
+    #[error("the turn is handed back")]
+    HandBack,
+    /// The ledger holds an entry that this release cannot read.
+    #[error("ledger entry {sequence} cannot be read")]
+    BadLedger {
+        /// Its sequence in `LEDGER`.
+        sequence: u64,
+        /// What is wrong with it.
+        #[source]
+        source: DecodeError,
+    },
+    /// The ledger was not written, or nobody knows.
+    #[error("the ledger was not written")]
+    Append(#[source] AppendLedgerError),
+    /// A stream was not read.
+    #[error("a stream was not read")]
+    Read(#[from] ReadStreamError),
+    /// A message was not published.
+    #[error("a message was not published")]
+    Publish(#[from] PublishError),
+}
+
+impl From<AppendLedgerError> for RunSessionError {
+    fn from(error: AppendLedgerError) -> Self {
+        match error {
+            AppendLedgerError::FenceLost { session: _ } => Self::FenceLost,
+            error @ (AppendLedgerError::Unavailable { .. }
+            | AppendLedgerError::Refused { .. }
+            | AppendLedgerError::Unreadable { .. }) => Self::Append(error),
+        }
+    }
+}

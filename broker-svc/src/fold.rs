@@ -1,0 +1,398 @@
+//! The fold: what the entries of a session's ledger add up to. The fold *is* the session. *Pure.*
+//!
+//! Source: `sessions.md` "Durable turns". `fold(all) == fold(checkpoint + tail)` holds because everything that the
+//! fold forgets (old turns of the history, old dispatch ids) it forgets by its own content alone.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shared::model::ledger::{
+    AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnLimits, Usage,
+};
+use shared::model::permission::PermissionSet;
+use shared::model::reply::Reply;
+use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
+use ulid::Ulid;
+
+/// Entries between two checkpoints.
+pub const CHECKPOINT_EVERY: u32 = 256;
+/// Dispatch ids remembered, so that one published again outside of the server's window is not run again.
+pub const RECENT_DISPATCHES: usize = 1_024;
+/// Turns of history remembered.
+pub const HISTORY_TURNS: usize = 64;
+/// Text of history remembered, bytes over all turns.
+pub const HISTORY_BYTES: usize = 32 * 1_024;
+
+/// One turn of the history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exchange {
+    /// The turn.
+    pub turn: Ulid,
+    /// What the user said.
+    pub user: String,
+    /// What the agent said.
+    pub agent: String,
+}
+
+impl Exchange {
+    const fn bytes(&self) -> usize {
+        self.user.len() + self.agent.len()
+    }
+}
+
+/// What the model last said in a running turn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Answered {
+    /// Which model call; the first is 1.
+    pub step: u32,
+    /// What it said.
+    pub content: String,
+    /// What it wants done.
+    pub tool_calls: Vec<ToolCall>,
+}
+
+/// An approval that a turn waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Awaited {
+    /// The approval's id.
+    pub approval: String,
+    /// When it lapses.
+    pub expires_at: UnixMillis,
+}
+
+/// A turn that was begun and is not over.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Running {
+    /// The turn.
+    pub turn: Ulid,
+    /// What it answers.
+    pub dispatches: Vec<DispatchRef>,
+    /// What it may do.
+    pub permissions: PermissionSet,
+    /// What bounds it.
+    pub limits: TurnLimits,
+    /// The model's last answer; none = it is yet to be asked.
+    pub answered: Option<Answered>,
+    /// Tool calls begun; none = nobody knows how it ended.
+    pub tools: BTreeMap<String, Option<ToolOutcome>>,
+    /// The approval that it waits for.
+    pub awaits: Option<Awaited>,
+}
+
+/// What a session's ledger adds up to.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Fold {
+    /// The session's whole names; none before the first entry.
+    pub session: Option<SessionRef>,
+    /// Ledger sequence of the last record; 0 before the first. What the next append expects.
+    pub last_sequence: u64,
+    /// Whose append that was.
+    pub last_append: Option<AppendId>,
+    /// The newest ownership.
+    pub epoch: u64,
+    /// The session's newest completed turn.
+    pub head: Option<Ulid>,
+    /// How far it has come in `DISPATCHES`.
+    pub cursor: Cursor,
+    /// The turn begun and not over.
+    pub running: Option<Running>,
+    /// Replies committed and not noted as published, oldest first.
+    pub unpublished: Vec<Reply>,
+    /// Ids of the newest dispatches consumed, oldest first, at most [`RECENT_DISPATCHES`].
+    pub recent: VecDeque<Ulid>,
+    /// The newest turns, oldest first, bounded by [`HISTORY_TURNS`] and [`HISTORY_BYTES`].
+    pub history: VecDeque<Exchange>,
+    /// What stands for the turns before the history.
+    pub summary: Option<String>,
+    /// Tokens and cost over the session's life.
+    pub usage: Usage,
+    /// Entries since the last checkpoint.
+    pub since_checkpoint: u32,
+}
+
+impl Fold {
+    /// Takes in the record at ledger sequence `sequence`.
+    pub fn apply(&mut self, sequence: u64, record: &LedgerRecord) {
+        for entry in &record.entries {
+            self.apply_entry(entry);
+        }
+        self.appended(sequence, record.append.clone());
+    }
+
+    /// Notes that the entries taken in last are at `sequence`.
+    pub fn appended(&mut self, sequence: u64, append: AppendId) {
+        self.last_sequence = sequence;
+        self.last_append = Some(append);
+    }
+
+    /// Takes in one entry.
+    pub fn apply_entry(&mut self, entry: &LedgerEntry) {
+        self.since_checkpoint = self.since_checkpoint.saturating_add(1);
+        match entry {
+            LedgerEntry::SessionOpened { session } => self.session = Some(session.clone()),
+            LedgerEntry::Owned { epoch, broker: _ } => self.epoch = *epoch,
+            LedgerEntry::TurnStarted {
+                turn,
+                parent: _,
+                dispatches,
+                permissions,
+                limits,
+            } => {
+                self.running = Some(Running {
+                    turn: *turn,
+                    dispatches: dispatches.clone(),
+                    permissions: permissions.clone(),
+                    limits: *limits,
+                    answered: None,
+                    tools: BTreeMap::new(),
+                    awaits: None,
+                });
+            }
+            LedgerEntry::ModelAnswered {
+                step,
+                content,
+                tool_calls,
+                usage,
+            } => {
+                self.spend(usage);
+                self.in_turn(|turn| {
+                    turn.answered = Some(Answered {
+                        step: *step,
+                        content: content.clone(),
+                        tool_calls: tool_calls.clone(),
+                    });
+                });
+            }
+            LedgerEntry::ToolStarted {
+                call,
+                name: _,
+                args_hash: _,
+            } => {
+                self.in_turn(|turn| drop(turn.tools.insert(call.clone(), None)));
+            }
+            LedgerEntry::ToolFinished { call, outcome } => {
+                self.in_turn(|turn| drop(turn.tools.insert(call.clone(), Some(outcome.clone()))));
+            }
+            LedgerEntry::ApprovalRequested { request } => {
+                let awaited = Awaited {
+                    approval: request.id.clone(),
+                    expires_at: request.expires_at,
+                };
+                self.in_turn(|turn| turn.awaits = Some(awaited));
+            }
+            LedgerEntry::ApprovalDecided { decision } => self.in_turn(|turn| {
+                turn.awaits.take_if(|awaited| awaited.approval == decision.id);
+            }),
+            LedgerEntry::HookRan {
+                hook: _,
+                point: _,
+                outcome: _,
+            } => {}
+            LedgerEntry::Steered { dispatch } => self.in_turn(|turn| turn.dispatches.push(dispatch.clone())),
+            LedgerEntry::TurnCompleted {
+                turn,
+                reply,
+                head,
+                cursor,
+            } => {
+                self.remember_turn(*turn, reply.as_deref());
+                self.head = Some(*head);
+                self.end_turn(reply.as_deref(), cursor);
+            }
+            LedgerEntry::ReplyPublished { turn } => self.unpublished.retain(|reply| reply.turn != *turn),
+            LedgerEntry::Checkpoint {
+                fold: _,
+                cursor: _,
+                through: _,
+            } => self.since_checkpoint = 0,
+            LedgerEntry::TurnFailed {
+                turn: _,
+                failure: _,
+                reply,
+                cursor,
+            } => self.end_turn(reply.as_deref(), cursor),
+            LedgerEntry::TurnInterrupted {
+                turn: _,
+                reason: _,
+                partial: _,
+                cursor,
+            } => self.end_turn(None, cursor),
+            LedgerEntry::DispatchDropped {
+                dispatch,
+                reason: _,
+                cursor,
+            } => {
+                self.consumed(dispatch.id);
+                self.cursor = cursor.clone();
+            }
+            LedgerEntry::Compacted { through, summary } => self.compact(*through, summary),
+            LedgerEntry::SessionReset { reason: _ } => {
+                self.history.clear();
+                self.summary = None;
+                self.head = None;
+            }
+        }
+    }
+
+    fn in_turn(&mut self, change: impl FnOnce(&mut Running)) {
+        if let Some(turn) = &mut self.running {
+            change(turn);
+        }
+    }
+
+    fn spend(&mut self, usage: &Usage) {
+        self.usage.tokens_in = self.usage.tokens_in.saturating_add(usage.tokens_in);
+        self.usage.tokens_out = self.usage.tokens_out.saturating_add(usage.tokens_out);
+        if usage.cost_usd.is_finite() {
+            self.usage.cost_usd += usage.cost_usd;
+        }
+    }
+
+    fn remember_turn(&mut self, turn: Ulid, reply: Option<&Reply>) {
+        let Some(running) = &self.running else { return };
+        let said: Vec<&str> = running.dispatches.iter().map(|d| d.content.as_str()).collect();
+        let answered = running.answered.as_ref().map(|a| a.content.as_str());
+        let agent = reply.map(|r| r.content.as_str()).or(answered).unwrap_or_default();
+        let exchange = Exchange {
+            turn,
+            user: said.join("\n"),
+            agent: shortened(agent, MAX_HISTORY_TEXT),
+        };
+        self.history.push_back(exchange);
+        let mut bytes: usize = self.history.iter().map(Exchange::bytes).sum();
+        while self.history.len() > HISTORY_TURNS || (bytes > HISTORY_BYTES && self.history.len() > 1) {
+            bytes -= self.history.pop_front().map_or(0, |oldest| oldest.bytes());
+        }
+    }
+
+    fn end_turn(&mut self, reply: Option<&Reply>, cursor: &Cursor) {
+        for dispatch in self.running.take().map(|turn| turn.dispatches).unwrap_or_default() {
+            self.consumed(dispatch.id);
+        }
+        self.unpublished.extend(reply.cloned());
+        self.cursor = cursor.clone();
+    }
+
+    fn consumed(&mut self, dispatch: Ulid) {
+        if self.recent.len() == RECENT_DISPATCHES {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(dispatch);
+    }
+
+    fn compact(&mut self, through: Ulid, summary: &str) {
+        if let Some(last) = self.history.iter().position(|exchange| exchange.turn == through) {
+            self.history.drain(..=last);
+        }
+        self.summary = Some(summary.to_owned());
+    }
+
+    /// The entry that lets a later reader begin here; due every [`CHECKPOINT_EVERY`] entries. It must be the first
+    /// of its record: it covers the records before it.
+    #[must_use]
+    pub fn checkpoint(&self) -> Option<LedgerEntry> {
+        if self.since_checkpoint < CHECKPOINT_EVERY {
+            return None;
+        }
+        let fold = serde_json::to_value(self).ok()?;
+        Some(LedgerEntry::Checkpoint {
+            fold,
+            cursor: self.cursor.clone(),
+            through: self.last_sequence,
+        })
+    }
+
+    /// Roughly how much memory it takes, bytes.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        let text: usize = self.history.iter().map(Exchange::bytes).sum();
+        let replies: usize = self.unpublished.iter().map(|reply| reply.content.len() + 512).sum();
+        size_of::<Self>() + text + replies + (self.recent.len() + 8 * self.cursor.above.len()) * size_of::<Ulid>()
+    }
+}
+
+/// Longest text of one side of an exchange kept in history, bytes.
+pub const MAX_HISTORY_TEXT: usize = 8 * 1_024;
+
+/// `text`, or as much of its beginning as fits into `bytes`, whole characters only.
+#[must_use]
+pub fn shortened(text: &str, bytes: usize) -> String {
+    text[..text.floor_char_boundary(bytes)].to_owned()
+}
+
+/// The fold of a session's records, which begin with the session or with a record whose first entry is a checkpoint.
+/// None where they begin with a record that is neither: the hint that led there is wrong, or its fold is not readable.
+#[must_use]
+pub fn fold(records: &[(u64, LedgerRecord)]) -> Option<Fold> {
+    let mut state = match records.first().and_then(|(_, record)| record.entries.first()) {
+        Some(LedgerEntry::Checkpoint { fold, .. }) => restored(fold)?,
+        Some(LedgerEntry::SessionOpened { .. }) | None => Fold::default(),
+        Some(_) => return None,
+    };
+    for (sequence, record) in records {
+        state.apply(*sequence, record);
+    }
+    Some(state)
+}
+
+fn restored(value: &Value) -> Option<Fold> {
+    serde_json::from_value(value.clone()).ok()
+}
+
+/// The cursor after `consumed`. The session's subject was read without gaps from the floor through `read_through`,
+/// and `lowest_open` is the lowest sequence known and not consumed: all that lies below both is consumed.
+#[must_use]
+pub fn advanced(cursor: &Cursor, consumed: u64, read_through: u64, lowest_open: Option<u64>) -> Cursor {
+    let mut above = cursor.above.clone();
+    above.push(consumed);
+    above.sort_unstable();
+    above.dedup();
+    let reached = lowest_open.map_or(read_through, |open| read_through.min(open.saturating_sub(1)));
+    let floor = cursor.floor.max(reached);
+    above.retain(|&sequence| sequence > floor);
+    Cursor { floor, above }
+}
+
+/// Where a session stands: what of its fold decides whether it is runnable.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Standing {
+    /// How far it has come in `DISPATCHES`.
+    pub cursor: Cursor,
+    /// A turn is begun and not over.
+    pub in_turn: bool,
+    /// The approval that the turn waits for.
+    pub awaits: Option<Awaited>,
+    /// A committed reply is not known to be published.
+    pub owes: bool,
+}
+
+impl Standing {
+    /// Where `fold` stands; `published` are turns whose replies are known to be published although the ledger does
+    /// not say so yet.
+    #[must_use]
+    pub fn of(fold: &Fold, published: &[Ulid]) -> Self {
+        Self {
+            cursor: fold.cursor.clone(),
+            in_turn: fold.running.is_some(),
+            awaits: fold.running.as_ref().and_then(|turn| turn.awaits.clone()),
+            owes: fold.unpublished.iter().any(|reply| !published.contains(&reply.turn)),
+        }
+    }
+}
+
+/// Whether there is anything to do in a session: decides taking, releasing and looking alike (`sessions.md` rule 6).
+///
+/// `pending` is the lowest sequence in `DISPATCHES` that was seen beyond the cursor's floor. A session suspended on
+/// an approval is runnable only once the approval lapsed; its decision ends the suspension through the ledger.
+#[must_use]
+pub fn runnable(standing: &Standing, pending: Option<u64>, now: UnixMillis) -> bool {
+    if let Some(awaited) = &standing.awaits {
+        return now >= awaited.expires_at;
+    }
+    standing.in_turn || standing.owes || pending.is_some_and(|sequence| !standing.cursor.contains(sequence))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+use proptest::prelude::*;
+use shared::model::ledger::TurnFailure;
+
+use super::*;
+use crate::personas::Limits;
+use crate::sample::{pending, session};
+use crate::turn::{Answer, Turn};
+
+fn record(epoch: u64, counter: u64, entries: Vec<LedgerEntry>) -> LedgerRecord {
+    let append = AppendId {
+        broker: "b1".to_owned(),
+        epoch,
+        counter,
+    };
+    LedgerRecord {
+        append,
+        at: UnixMillis(1),
+        entries,
+    }
+}
+
+/// A ledger writer as brokers are: checkpoints when they are due, everything else as `steps` say.
+fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
+    let mut state = Fold::default();
+    let mut records = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        let number = index as u64 + 1;
+        let mut entries: Vec<LedgerEntry> = state.checkpoint().into_iter().collect();
+        if state.session.is_none() {
+            entries.push(LedgerEntry::SessionOpened { session: session() });
+        }
+        let one = pending(number, number, "a", 50);
+        let turn = Turn::of(&session(), &state, &one, &Limits::default());
+        let cursor = advanced(&state.cursor, number, number, None);
+        let answer = Answer {
+            content: "x".repeat(usize::from(*step) * 40),
+            ..Answer::default()
+        };
+        match step % 7 {
+            0 => entries.push(LedgerEntry::Owned {
+                epoch: state.epoch + 1,
+                broker: "b1".to_owned(),
+            }),
+            1 => entries.push(turn.started()),
+            2 => entries.push(turn.failed(TurnFailure::NoAgent, cursor)),
+            3 => entries.extend(
+                state
+                    .unpublished
+                    .first()
+                    .map(|r| LedgerEntry::ReplyPublished { turn: r.turn }),
+            ),
+            4 => entries.push(LedgerEntry::Compacted {
+                through: turn.id,
+                summary: "so far".to_owned(),
+            }),
+            _ => {
+                entries.push(turn.started());
+                entries.extend(turn.completed(answer, cursor));
+            }
+        }
+        if entries.is_empty() {
+            entries.push(LedgerEntry::SessionReset {
+                reason: "test".to_owned(),
+            });
+        }
+        let record = record(state.epoch, number, entries);
+        state.apply(number * 3, &record);
+        records.push((number * 3, record));
+    }
+    records
+}
+
+#[test]
+fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
+    let mut state = Fold::default();
+    let one = pending(4, 1, "a", 50);
+    let turn = Turn::of(&session(), &state, &one, &Limits::default());
+    state.apply_entry(&turn.started());
+    assert!(state.running.is_some());
+    let answer = Answer {
+        content: "hi".to_owned(),
+        ..Answer::default()
+    };
+    let cursor = advanced(&state.cursor, 4, 4, None);
+    turn.completed(answer, cursor)
+        .iter()
+        .for_each(|entry| state.apply_entry(entry));
+    assert_eq!(
+        (state.running.is_some(), state.head, state.cursor.floor),
+        (false, Some(turn.id), 4)
+    );
+    assert_eq!(
+        state.history[0],
+        Exchange {
+            turn: turn.id,
+            user: "message 1".to_owned(),
+            agent: "hi".to_owned()
+        }
+    );
+    assert_eq!((state.unpublished.len(), state.recent.len()), (1, 1));
+    state.apply_entry(&LedgerEntry::ReplyPublished { turn: turn.id });
+    assert!(state.unpublished.is_empty());
+}
+
+#[test]
+fn the_cursor_waits_for_what_is_open_and_never_passes_what_was_not_read() {
+    let start = Cursor {
+        floor: 3,
+        above: Vec::new(),
+    };
+    let early = advanced(&start, 9, 9, Some(5));
+    assert_eq!(
+        early,
+        Cursor {
+            floor: 4,
+            above: vec![9]
+        }
+    );
+    assert!(early.contains(4) && !early.contains(5) && early.contains(9));
+    assert_eq!(
+        advanced(&early, 5, 9, None),
+        Cursor {
+            floor: 9,
+            above: vec![]
+        }
+    );
+    // Sequence 900 was begun by a former owner; only what lies through 60 was read.
+    assert_eq!(
+        advanced(&start, 900, 60, None),
+        Cursor {
+            floor: 60,
+            above: vec![900]
+        }
+    );
+}
+
+#[test]
+fn runnable_is_what_is_pending_begun_or_owed_and_not_suspended() {
+    let idle = Standing {
+        cursor: Cursor {
+            floor: 7,
+            above: vec![9],
+        },
+        ..Standing::default()
+    };
+    let at = UnixMillis(100);
+    let check = |standing: &Standing, pending, expected| assert_eq!(runnable(standing, pending, at), expected);
+    check(&idle, None, false);
+    check(&idle, Some(9), false);
+    check(&idle, Some(8), true);
+    check(
+        &Standing {
+            owes: true,
+            ..idle.clone()
+        },
+        None,
+        true,
+    );
+    check(
+        &Standing {
+            in_turn: true,
+            ..idle.clone()
+        },
+        None,
+        true,
+    );
+    let until = |millis| {
+        Some(Awaited {
+            approval: "a1".to_owned(),
+            expires_at: UnixMillis(millis),
+        })
+    };
+    check(
+        &Standing {
+            in_turn: true,
+            awaits: until(101),
+            ..idle.clone()
+        },
+        Some(8),
+        false,
+    );
+    check(
+        &Standing {
+            in_turn: true,
+            awaits: until(100),
+            ..idle
+        },
+        None,
+        true,
+    );
+}
+
+#[test]
+fn a_hint_that_leads_into_the_middle_is_found_out() {
+    let records = ledger(&[5, 6, 12]);
+    assert!(fold(&records[1..]).is_none());
+    assert!(fold(&[]).is_some_and(|empty| empty == Fold::default()));
+}
+
+#[test]
+fn everything_remembered_is_bounded() {
+    let state = fold(&ledger(&[255; 3_000])).expect("a whole ledger");
+    assert!(state.history.len() <= HISTORY_TURNS && state.recent.len() <= RECENT_DISPATCHES);
+    assert!(state.history.iter().map(Exchange::bytes).sum::<usize>() <= HISTORY_BYTES);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Beginning at any checkpoint gives the same session as beginning at the beginning.
+    #[test]
+    fn a_checkpoint_and_the_tail_are_the_whole(steps in prop::collection::vec(any::<u8>(), 1..400)) {
+        let records = ledger(&steps);
+        let whole = fold(&records);
+        prop_assert!(whole.is_some());
+        for (at, (_, record)) in records.iter().enumerate() {
+            if matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { .. })) {
+                prop_assert_eq!(&fold(&records[at..]), &whole);
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! How long a claim is ours: a deadline of our own, by the monotonic clock.
+//!
+//! An ack, a progress message or a delete of a former owner is accepted by the server like any other
+//! (`measured.md`), so they prove nothing. A holder past its deadline sends none of them. The deadline is counted
+//! from before the sign of life was sent: the server cannot have counted from earlier.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use shared::clock::SharedClock;
+
+/// A claim's deadline; shared by the worker and the task that shows signs of life.
+#[derive(Debug)]
+pub struct Hold {
+    clock: HoldClock,
+    base: Instant,
+    ack_wait: Duration,
+    /// Milliseconds after `base`.
+    deadline_ms: AtomicU64,
+    forfeited: AtomicBool,
+}
+
+struct HoldClock(SharedClock);
+
+impl std::fmt::Debug for HoldClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HoldClock")
+    }
+}
+
+impl Hold {
+    /// A claim received at `received`, ours for `ack_wait` from then.
+    #[must_use]
+    pub fn new(clock: SharedClock, received: Instant, ack_wait: Duration) -> Self {
+        let deadline_ms = AtomicU64::new(millis(ack_wait));
+        Self {
+            clock: HoldClock(clock),
+            base: received,
+            ack_wait,
+            deadline_ms,
+            forfeited: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether it is still ours.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        let passed = millis(self.clock.0.monotonic().saturating_duration_since(self.base));
+        !self.forfeited.load(Ordering::SeqCst) && passed < self.deadline_ms.load(Ordering::SeqCst)
+    }
+
+    /// What the clock says before a sign of life is sent.
+    #[must_use]
+    pub fn before(&self) -> Instant {
+        self.clock.0.monotonic()
+    }
+
+    /// A sign of life was sent after `before`: ours for the ack wait from then. A hold that has passed stays passed.
+    pub fn extend(&self, before: Instant) {
+        if self.is_live() {
+            let deadline = millis(before.saturating_duration_since(self.base) + self.ack_wait);
+            self.deadline_ms.fetch_max(deadline, Ordering::SeqCst);
+        }
+    }
+
+    /// It is not ours any more: the fence is lost.
+    pub fn forfeit(&self) {
+        self.forfeited.store(true, Ordering::SeqCst);
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shared::clock::Clock as _;
+    use shared::model::time::UnixMillis;
+    use shared::testing::ManualClock;
+
+    use super::*;
+
+    #[test]
+    fn a_hold_ends_by_its_own_clock_and_does_not_come_back() {
+        let clock = ManualClock::at(UnixMillis(0));
+        let hold = Hold::new(Arc::new(clock.clone()), clock.monotonic(), Duration::from_secs(3));
+        clock.advance(2_000);
+        let before = hold.before();
+        clock.advance(500);
+        hold.extend(before);
+        clock.advance(2_400);
+        assert!(hold.is_live(), "4.9 s, extended at 2.0 s");
+        clock.advance(200);
+        assert!(!hold.is_live());
+        hold.extend(hold.before());
+        assert!(!hold.is_live(), "a sign of life that comes too late is none");
+    }
+
+    #[test]
+    fn a_lost_fence_ends_it_at_once() {
+        let clock = ManualClock::at(UnixMillis(0));
+        let hold = Hold::new(Arc::new(clock.clone()), clock.monotonic(), Duration::from_secs(3));
+        hold.forfeit();
+        assert!(!hold.is_live());
+    }
+}

@@ -1,0 +1,156 @@
+//! Looking at a session's subject of `DISPATCHES`: always from a place, never from a bell.
+//!
+//! The bulk comes by direct get, which may be stale on replicas; where it finds nothing, the leader is asked, so
+//! that a dispatch whose claim woke us is seen.
+
+use std::sync::Arc;
+
+use shared::bus::Bus;
+use shared::bus::ReadStreamError;
+use shared::bus::Stored;
+use shared::model::dispatch::{Dispatch, derived_ulid};
+use shared::model::event::EventId;
+use shared::model::ledger::DispatchRef;
+use shared::model::session::SessionRef;
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::envelope::DecodeError;
+use shared::wire::headers::{CAUSATION, MSG_ID};
+use shared::wire::subject;
+use shared::wire::topology::streams::DISPATCHES;
+
+use crate::session::Pending;
+
+/// Dispatches read at one look.
+pub const LOOK_LIMIT: usize = 64;
+
+/// A dispatch that cannot be run.
+#[derive(Debug)]
+pub struct Bad {
+    /// The message.
+    pub stored: Stored,
+    /// A word.
+    pub reason: &'static str,
+    /// A sentence.
+    pub detail: String,
+}
+
+/// What one look found.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// What can be run.
+    pub good: Vec<Pending>,
+    /// What cannot.
+    pub bad: Vec<Bad>,
+    /// The last sequence that was looked at; none where nothing was there.
+    pub through: Option<u64>,
+}
+
+impl Look {
+    /// How many it found.
+    #[must_use]
+    pub fn found(&self) -> usize {
+        self.good.len() + self.bad.len()
+    }
+
+    fn add(&mut self, session: &SessionRef, stored: Stored) {
+        self.through = Some(stored.sequence);
+        match pending(session, &stored) {
+            Ok(pending) => self.good.push(pending),
+            Err((reason, detail)) => self.bad.push(Bad { stored, reason, detail }),
+        }
+    }
+}
+
+/// Looks at what `session` has at and after sequence `from`, at most [`LOOK_LIMIT`].
+///
+/// # Errors
+/// [`ReadStreamError`] where the stream cannot be asked.
+pub async fn look(bus: &Bus, session: &SessionRef, from: u64) -> Result<Look, ReadStreamError> {
+    let subject = subject::dispatch(session);
+    let mut look = Look::default();
+    for stored in bus.history(DISPATCHES, &subject, from, LOOK_LIMIT).await? {
+        look.add(session, stored);
+    }
+    if look.through.is_none()
+        && let Some(stored) = bus.next_on_subject(DISPATCHES, &subject, from).await?
+    {
+        look.add(session, stored);
+    }
+    Ok(look)
+}
+
+/// The dispatches at `sequences`, from the leader: those of a turn that a former owner began.
+///
+/// # Errors
+/// [`ReadStreamError`] where the stream cannot be asked.
+pub async fn fetch(bus: &Bus, session: &SessionRef, sequences: &[u64]) -> Result<Vec<Pending>, ReadStreamError> {
+    let mut found = Vec::with_capacity(sequences.len());
+    for &sequence in sequences {
+        let stored = bus.at_sequence(DISPATCHES, sequence).await?;
+        found.extend(stored.and_then(|stored| pending(session, &stored).ok()));
+    }
+    Ok(found)
+}
+
+fn pending(session: &SessionRef, stored: &Stored) -> Result<Pending, (&'static str, String)> {
+    let dispatch: Dispatch = stored
+        .decode()
+        .map_err(|error: DecodeError| (error.reason(), error.to_string()))?;
+    if dispatch.target != *session {
+        return Err((
+            "wrong_session",
+            format!(
+                "the dispatch is for {}, the subject is that of {session}",
+                dispatch.target
+            ),
+        ));
+    }
+    Ok(Pending {
+        sequence: stored.sequence,
+        dispatch: Arc::new(dispatch),
+        carrier: stored.carrier(),
+    })
+}
+
+impl Bad {
+    /// How the ledger names it: by what its headers say, or by where it stands.
+    #[must_use]
+    pub fn reference(&self) -> DispatchRef {
+        let headers = &self.stored.headers;
+        let sequence = self.stored.sequence;
+        let named = headers.get(MSG_ID).and_then(|id| id.parse().ok());
+        let id = named.unwrap_or_else(|| derived_ulid(self.stored.published_at, &["bad", &sequence.to_string()]));
+        let caused = headers.get(CAUSATION).and_then(|id| EventId::parse(id).ok());
+        let placed = || EventId::parse(format!("dispatch:{sequence}")).expect("a word, a colon and a number");
+        let event_id = caused.unwrap_or_else(placed);
+        DispatchRef {
+            id,
+            sequence,
+            event_id,
+            content: String::new(),
+        }
+    }
+
+    /// It, whole, for the dead letters.
+    #[must_use]
+    pub fn letter(&self, at: shared::model::time::UnixMillis) -> DeadLetter {
+        DeadLetter {
+            service: "broker".to_owned(),
+            subject: self.stored.subject.clone(),
+            redrive_subject: self.stored.subject.clone(),
+            stream: DISPATCHES.to_owned(),
+            sequence: self.stored.sequence,
+            headers: self
+                .stored
+                .headers
+                .iter()
+                .map(|(n, v)| (n.to_owned(), v.to_owned()))
+                .collect(),
+            payload: DeadLetter::encode_payload(&self.stored.payload),
+            reason: self.reason.to_owned(),
+            detail: self.detail.clone(),
+            attempts: 1,
+            at,
+        }
+    }
+}

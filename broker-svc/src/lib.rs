@@ -1,0 +1,33 @@
+//! Sessions: one durable turn at a time, on any number of brokers.
+//!
+//! [`service`] wires; [`claims`] pulls and keeps claims, [`worker`] runs one claimed session, [`owner`] appends to its
+//! ledger and publishes its replies, [`inbox`] reads its dispatches, [`sweeper`] finds what was lost and
+//! [`quarantine`] parks what goes nowhere. What they decide is in pure files: [`session`] (which dispatch runs),
+//! [`fold`] (what the ledger adds up to), [`turn`] (what is appended), [`context`] and [`tools`] (what the agent is
+//! asked), [`personas`], [`sweep`] and [`settled`].
+
+pub mod agent;
+pub mod broker;
+pub mod cache;
+pub mod claims;
+pub mod config;
+pub mod context;
+pub mod error;
+pub mod fold;
+pub mod hold;
+pub mod inbox;
+pub mod owner;
+pub mod personas;
+pub mod quarantine;
+#[cfg(test)]
+mod sample;
+pub mod service;
+pub mod session;
+pub mod settled;
+pub mod sweep;
+pub mod sweeper;
+pub mod tools;
+pub mod turn;
+pub mod worker;
+
+pub use service::BrokerService;

@@ -1,0 +1,309 @@
+//! The owner: the one that appends to a session's ledger, fenced, and publishes what the ledger says.
+//!
+//! Entries are staged, taken into the fold at once, and appended as one record. A record that is refused spoils the
+//! fold, so the owner is dropped with it and the session is folded anew. Nothing is published before the owner's
+//! own append has succeeded, and nothing at all past the claim's deadline.
+
+use std::sync::Arc;
+
+use shared::bus::{Outgoing, PublishError, ledger};
+use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
+use shared::model::reply::Reply;
+use shared::model::session::SessionRef;
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::headers::{CAUSATION, Carrier, HOPS};
+use shared::wire::session_mark::SettledFloor;
+use shared::wire::subject;
+use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
+use shared::wire::topology::streams::LEDGER;
+use ulid::Ulid;
+
+use crate::broker::Broker;
+use crate::cache::Remembered;
+use crate::error::RunSessionError;
+use crate::fold::{Fold, fold};
+use crate::hold::Hold;
+
+/// Whoever appends to a session's ledger.
+#[derive(Debug)]
+pub struct Owner {
+    broker: Arc<Broker>,
+    /// Which session.
+    pub session: SessionRef,
+    hold: Arc<Hold>,
+    fold: Fold,
+    /// Turns whose replies are published, which the ledger does not say yet.
+    published: Vec<Ulid>,
+    owned: bool,
+    appended: bool,
+    checkpointed: bool,
+    staged: Vec<LedgerEntry>,
+    /// The trace of the turn at hand.
+    pub carrier: Carrier,
+}
+
+/// A session as it was left here, brought up to date by what its ledger says since; or its whole ledger.
+///
+/// # Errors
+/// [`RunSessionError`] where the ledger cannot be read.
+pub async fn load(
+    broker: &Broker,
+    session: &SessionRef,
+    known: Option<Remembered>,
+) -> Result<Remembered, RunSessionError> {
+    let (mut remembered, after) = match known {
+        Some(remembered) => {
+            let after = remembered.fold.last_sequence;
+            (remembered, after)
+        }
+        None => (Remembered::default(), before_checkpoint(broker, session).await),
+    };
+    let mut records = read(broker, session, after).await?;
+    if remembered.fold.last_sequence > 0 {
+        for (sequence, record) in &records {
+            remembered.fold.apply(*sequence, record);
+        }
+        return Ok(remembered);
+    }
+    if fold(&records).is_none() && after > 0 {
+        records = read(broker, session, 0).await?;
+    }
+    remembered.fold = fold(&records).unwrap_or_else(|| applied(&records));
+    Ok(remembered)
+}
+
+/// The fold of records that begin neither with the session nor with a checkpoint: the stream was cut by hand.
+fn applied(records: &[(u64, LedgerRecord)]) -> Fold {
+    let mut state = Fold::default();
+    for (sequence, record) in records {
+        state.apply(*sequence, record);
+    }
+    state
+}
+
+async fn read(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(u64, LedgerRecord)>, RunSessionError> {
+    let records = ledger::read_after(&broker.bus, session, after).await?;
+    let readable = records.into_iter().map(|(sequence, record)| match record {
+        Ok(record) => Ok((sequence, record)),
+        Err(source) => Err(RunSessionError::BadLedger { sequence, source }),
+    });
+    readable.collect()
+}
+
+/// The sequence before the newest checkpoint that the hint names; 0 without a hint, which costs time only.
+async fn before_checkpoint(broker: &Broker, session: &SessionRef) -> u64 {
+    let Some(key) = key_of(session) else { return 0 };
+    let hints = broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
+    match hints.get(&key).await {
+        Ok(Some(hint)) => hint.value.sequence.saturating_sub(1),
+        Ok(None) => 0,
+        Err(error) => {
+            tracing::debug!(%session, %error, "checkpoint hint was not read");
+            0
+        }
+    }
+}
+
+/// The two tokens that name a session in subjects, as a KV key.
+#[must_use]
+pub fn key_of(session: &SessionRef) -> Option<String> {
+    subject::ledger(session)
+        .strip_prefix("nexus.ledger.")
+        .map(str::to_owned)
+}
+
+impl Owner {
+    /// The owner of `session`, as it stands in `remembered`. It owns nothing until its first append succeeds.
+    #[must_use]
+    pub fn new(broker: Arc<Broker>, session: SessionRef, hold: Arc<Hold>, remembered: Remembered) -> Self {
+        let Remembered { fold, published } = remembered;
+        Self {
+            broker,
+            session,
+            hold,
+            fold,
+            published,
+            owned: false,
+            appended: false,
+            checkpointed: false,
+            staged: Vec::new(),
+            carrier: Carrier::default(),
+        }
+    }
+
+    /// The session with everything staged.
+    #[must_use]
+    pub const fn fold(&self) -> &Fold {
+        &self.fold
+    }
+
+    /// Turns whose replies are published, which the ledger does not say yet.
+    #[must_use]
+    pub fn published(&self) -> &[Ulid] {
+        &self.published
+    }
+
+    /// Whether an append of this owner has succeeded: from then on a lost fence means another owner.
+    #[must_use]
+    pub const fn has_appended(&self) -> bool {
+        self.appended
+    }
+
+    /// Stages `entry`; before the first of a record what else belongs into it.
+    pub fn stage(&mut self, entry: LedgerEntry) {
+        if self.staged.is_empty() {
+            self.open_record();
+        }
+        self.push(entry);
+    }
+
+    fn open_record(&mut self) {
+        if let Some(checkpoint) = self.fold.checkpoint() {
+            self.checkpointed = true;
+            self.push(checkpoint);
+        }
+        if self.fold.session.is_none() {
+            self.push(LedgerEntry::SessionOpened {
+                session: self.session.clone(),
+            });
+        }
+        if !self.owned {
+            self.owned = true;
+            self.push(LedgerEntry::Owned {
+                epoch: self.fold.epoch + 1,
+                broker: self.broker.instance.clone(),
+            });
+        }
+        for turn in std::mem::take(&mut self.published) {
+            if self.fold.unpublished.iter().any(|reply| reply.turn == turn) {
+                self.push(LedgerEntry::ReplyPublished { turn });
+            }
+        }
+    }
+
+    fn push(&mut self, entry: LedgerEntry) {
+        self.fold.apply_entry(&entry);
+        self.staged.push(entry);
+    }
+
+    /// Makes sure that the ledger names this owner.
+    ///
+    /// # Errors
+    /// As [`Owner::commit`].
+    pub async fn own(&mut self) -> Result<(), RunSessionError> {
+        if !self.owned {
+            self.open_record();
+        }
+        self.commit().await
+    }
+
+    /// Appends what is staged as one record.
+    ///
+    /// # Errors
+    /// [`RunSessionError`]; the owner is of no use afterwards.
+    pub async fn commit(&mut self) -> Result<(), RunSessionError> {
+        if self.staged.is_empty() {
+            return Ok(());
+        }
+        self.live()?;
+        let append = AppendId {
+            broker: self.broker.instance.clone(),
+            epoch: self.fold.epoch,
+            counter: self.broker.next_append(),
+        };
+        let entries = std::mem::take(&mut self.staged);
+        let record = LedgerRecord {
+            append: append.clone(),
+            at: self.broker.clock.now(),
+            entries,
+        };
+        let expected = self.fold.last_sequence;
+        let sequence = ledger::append(&self.broker.bus, &self.session, &record, expected, &self.carrier).await?;
+        self.fold.appended(sequence, append);
+        self.appended = true;
+        if std::mem::take(&mut self.checkpointed) {
+            self.hint(sequence).await;
+        }
+        Ok(())
+    }
+
+    /// Notes where the newest checkpoint is. A missing hint costs the next reader time, nothing else.
+    async fn hint(&self, sequence: u64) {
+        let Some(key) = key_of(&self.session) else { return };
+        let hints = self.broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
+        if let Err(error) = hints.put(&key, &SettledFloor { sequence }).await {
+            tracing::debug!(session = %self.session, %error, "checkpoint hint was not written");
+        }
+    }
+
+    /// Publishes the replies that the ledger holds and that are not known to be published, oldest first. The id is
+    /// the turn's, so that one published before is not delivered again. Where a former owner left them, the session
+    /// is owned first.
+    ///
+    /// # Errors
+    /// [`RunSessionError`] where the claim's deadline has passed or the server refuses for good.
+    pub async fn publish_replies(&mut self) -> Result<(), RunSessionError> {
+        let due: Vec<Reply> = self
+            .fold
+            .unpublished
+            .iter()
+            .filter(|reply| !self.published.contains(&reply.turn))
+            .cloned()
+            .collect();
+        if !due.is_empty() && !self.appended {
+            self.own().await?;
+        }
+        for reply in due {
+            self.live()?;
+            let out = Outgoing::new(subject::delivery(&reply.delivery_context), &reply)
+                .msg_id(reply.id.to_string())
+                .header(CAUSATION, reply.causation.event.as_str())
+                .header(HOPS, reply.causation.hops.to_string())
+                .carrier(&self.carrier);
+            match self.broker.bus.publish(out).await {
+                Ok(_) => {}
+                Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
+                    self.give_up(&reply, &error).await?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            self.published.push(reply.turn);
+        }
+        Ok(())
+    }
+
+    /// A reply that no server takes blocks nobody: it goes to the dead letters, where the ledger has it whole.
+    async fn give_up(&self, reply: &Reply, error: &PublishError) -> Result<(), PublishError> {
+        let letter = DeadLetter {
+            service: "broker".to_owned(),
+            subject: subject::ledger(&self.session),
+            redrive_subject: subject::delivery(&reply.delivery_context),
+            stream: LEDGER.to_owned(),
+            sequence: self.fold.last_sequence,
+            headers: Vec::new(),
+            payload: String::new(),
+            reason: "reply_refused".to_owned(),
+            detail: format!("turn {}: {error}", reply.turn),
+            attempts: 1,
+            at: self.broker.clock.now(),
+        };
+        self.broker.bus.dead_letter_record(letter).await
+    }
+
+    fn live(&self) -> Result<(), RunSessionError> {
+        if self.hold.is_live() {
+            Ok(())
+        } else {
+            Err(RunSessionError::Stale)
+        }
+    }
+
+    /// What to remember of the session.
+    #[must_use]
+    pub fn into_remembered(self) -> Remembered {
+        Remembered {
+            fold: self.fold,
+            published: self.published,
+        }
+    }
+}

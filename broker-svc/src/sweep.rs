@@ -1,0 +1,179 @@
+//! The sweeper's walk over `DISPATCHES`: what it has read, and which subjects are not known to be settled. *Pure.*
+//!
+//! Everything up to [`Walk::floor`] is settled: consumed by its session. The walk itself may be far ahead of the floor,
+//! so that one slow session does not make everything behind it be read again.
+
+use std::collections::BTreeMap;
+
+use shared::model::ledger::Cursor;
+use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
+
+/// Subjects kept open at once; the walk waits while there are more.
+pub const MAX_OPEN: usize = 50_000;
+/// How long a subject is left alone after it was looked at, milliseconds.
+pub const LOOK_AGAIN_MS: i64 = 3_000;
+
+/// A subject with dispatches that are not known to be consumed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Open {
+    first: u64,
+    last: u64,
+    look_at: UnixMillis,
+}
+
+/// A session to look at: whether it has consumed `last`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due {
+    /// Which.
+    pub session: SessionRef,
+    /// Its newest dispatch that is old enough.
+    pub last: u64,
+}
+
+/// Where the sweeper is.
+#[derive(Debug, Clone, Default)]
+pub struct Walk {
+    through: u64,
+    open: BTreeMap<SessionRef, Open>,
+}
+
+impl Walk {
+    /// A walk that begins behind `floor`.
+    #[must_use]
+    pub fn from_floor(floor: u64) -> Self {
+        Self {
+            through: floor,
+            open: BTreeMap::new(),
+        }
+    }
+
+    /// The first sequence that was not walked over.
+    #[must_use]
+    pub const fn next(&self) -> u64 {
+        self.through + 1
+    }
+
+    /// Whether more may be read: too many open subjects are looked at first.
+    #[must_use]
+    pub fn may_go_on(&self) -> bool {
+        self.open.len() < MAX_OPEN
+    }
+
+    /// Everything through `sequence` needs no second look, apart from what is open.
+    pub fn pass(&mut self, sequence: u64) {
+        self.through = self.through.max(sequence);
+    }
+
+    /// `session` has a dispatch at `sequence` that is not known to be consumed.
+    pub fn add(&mut self, session: SessionRef, sequence: u64) {
+        self.pass(sequence);
+        let open = Open {
+            first: sequence,
+            last: sequence,
+            look_at: UnixMillis(0),
+        };
+        self.open
+            .entry(session)
+            .and_modify(|open| open.last = sequence)
+            .or_insert(open);
+    }
+
+    /// Up to `limit` sessions to look at now.
+    #[must_use]
+    pub fn due(&self, now: UnixMillis, limit: usize) -> Vec<Due> {
+        let due = self.open.iter().filter(|(_, open)| open.look_at <= now);
+        due.take(limit)
+            .map(|(session, open)| Due {
+                session: session.clone(),
+                last: open.last,
+            })
+            .collect()
+    }
+
+    /// `session` stands at `cursor`. Says whether it has consumed everything that the walk knows of.
+    pub fn seen(&mut self, session: &SessionRef, cursor: &Cursor, now: UnixMillis) -> bool {
+        let Some(open) = self.open.get_mut(session) else {
+            return true;
+        };
+        if cursor.contains(open.last) {
+            self.open.remove(session);
+            return true;
+        }
+        open.first = open.first.max(cursor.floor + 1);
+        open.look_at = now.plus(LOOK_AGAIN_MS);
+        false
+    }
+
+    /// `session` is somebody's business at the moment: look later.
+    pub fn later(&mut self, session: &SessionRef, now: UnixMillis) {
+        if let Some(open) = self.open.get_mut(session) {
+            open.look_at = now.plus(LOOK_AGAIN_MS);
+        }
+    }
+
+    /// `session` is not to be looked at (it is quarantined).
+    pub fn leave(&mut self, session: &SessionRef) {
+        self.open.remove(session);
+    }
+
+    /// Everything up to here is settled.
+    #[must_use]
+    pub fn floor(&self) -> u64 {
+        let lowest = self.open.values().map(|open| open.first).min();
+        lowest.map_or(self.through, |first| self.through.min(first - 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(name: &str) -> SessionRef {
+        SessionRef {
+            persona: "default".to_owned(),
+            session: name.to_owned(),
+        }
+    }
+
+    fn at(floor: u64) -> Cursor {
+        Cursor {
+            floor,
+            above: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_floor_waits_for_the_slowest_and_the_walk_does_not() {
+        let mut walk = Walk::from_floor(10);
+        walk.add(session("slow"), 11);
+        walk.add(session("fast"), 12);
+        walk.add(session("slow"), 15);
+        walk.pass(20);
+        assert_eq!((walk.floor(), walk.next()), (10, 21));
+        assert!(walk.seen(&session("fast"), &at(12), UnixMillis(0)));
+        assert!(!walk.seen(&session("slow"), &at(11), UnixMillis(0)));
+        assert_eq!(walk.floor(), 11);
+        assert!(walk.seen(&session("slow"), &at(15), UnixMillis(0)));
+        assert_eq!(walk.floor(), 20);
+    }
+
+    #[test]
+    fn a_session_that_was_looked_at_is_left_alone_for_a_while() {
+        let mut walk = Walk::default();
+        walk.add(session("a"), 1);
+        walk.add(session("b"), 2);
+        assert_eq!(
+            walk.due(UnixMillis(0), 1),
+            [Due {
+                session: session("a"),
+                last: 1
+            }]
+        );
+        walk.seen(&session("a"), &at(0), UnixMillis(0));
+        assert_eq!(walk.due(UnixMillis(1), 9).len(), 1);
+        assert_eq!(walk.due(UnixMillis(LOOK_AGAIN_MS), 9).len(), 2);
+        walk.leave(&session("a"));
+        assert_eq!(walk.floor(), 1);
+    }
+}

@@ -1,0 +1,259 @@
+//! The sweeper: whatever wake-up was lost, a session with something to do gets a claim.
+//!
+//! One broker at a time, by a lease; two at a time would only claim twice, and the second claim is refused. It walks
+//! `DISPATCHES` and looks at each session whose dispatch is old enough and not known to be consumed. What this broker
+//! consumed itself it does not even read. Source: `sessions.md` rule 9.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use shared::bus::claim::{self, Claimed};
+use shared::bus::{CasError, ReadStreamError, Stored};
+use shared::clock::pause;
+use shared::model::dispatch::Dispatch;
+use shared::model::ledger::Cursor;
+use shared::model::session::SessionRef;
+use shared::wire::headers::Carrier;
+use shared::wire::session_mark::{LeaseRecord, SettledFloor};
+use shared::wire::subject;
+use shared::wire::topology::buckets::{LEASES, SESSION_CHECKPOINTS};
+use shared::wire::topology::streams::{CLAIMS, DISPATCHES};
+
+use crate::broker::Broker;
+use crate::error::RunSessionError;
+use crate::fold::{Standing, runnable};
+use crate::owner::{key_of, load};
+use crate::sweep::{Due, Walk};
+
+/// Key of the lease in `leases`.
+const LEASE: &str = "sweeper";
+/// Key of the settled floor in `session_checkpoints`; sessions' keys have two tokens.
+const FLOOR: &str = "sweeper";
+/// How long the lease lasts without a refresh.
+const LEASE_TTL: Duration = Duration::from_secs(3);
+/// Messages read at once.
+const PAGE: usize = 256;
+/// Pages read in one sweep.
+const MAX_PAGES: usize = 64;
+/// Sessions looked at in one sweep.
+const MAX_LOOKS: usize = 512;
+/// How often the floor is written down.
+const FLOOR_EVERY: Duration = Duration::from_secs(5);
+
+struct Held {
+    revision: u64,
+    record: LeaseRecord,
+    walk: Walk,
+    written: (u64, Instant),
+}
+
+/// Sweeps until the process is asked to stop.
+pub async fn serve(broker: Arc<Broker>) {
+    let every = Duration::from_millis(broker.config.sweep_interval_ms);
+    let stop = broker.shutdown.clone();
+    let mut held: Option<Held> = None;
+    loop {
+        tokio::select! {
+            () = stop.requested() => break,
+            () = pause(every) => {}
+        }
+        if let Ok(lag) = broker.bus.consumer_lag(CLAIMS, "broker").await {
+            metrics::gauge!("nexus_broker_claims_pending").set(u32::try_from(lag).unwrap_or(u32::MAX));
+        }
+        held = match hold_lease(&broker, held).await {
+            Ok(held) => held,
+            Err(error) => {
+                tracing::debug!(%error, "sweeper's lease was not refreshed");
+                None
+            }
+        };
+        if let Some(held) = &mut held
+            && let Err(error) = sweep(&broker, held).await
+        {
+            tracing::warn!(%error, "sweep was not finished");
+        }
+    }
+    if let Some(held) = held {
+        let leases = broker.bus.kv::<LeaseRecord>(LEASES);
+        if let Err(error) = leases.delete(LEASE, Some(held.revision)).await {
+            tracing::debug!(%error, "sweeper's lease was not given back");
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum SweepError {
+    #[error(transparent)]
+    Cas(#[from] CasError),
+    #[error(transparent)]
+    Read(#[from] ReadStreamError),
+}
+
+/// Refreshes the lease, or tries to take it. None = somebody else has it.
+async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>, SweepError> {
+    let leases = broker.bus.kv::<LeaseRecord>(LEASES);
+    if let Some(mut held) = held {
+        return match leases.update_ttl(LEASE, &held.record, held.revision, LEASE_TTL).await {
+            Ok(revision) => {
+                held.revision = revision;
+                Ok(Some(held))
+            }
+            Err(CasError::Conflict { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        };
+    }
+    let record = LeaseRecord {
+        holder: broker.instance.clone(),
+        epoch: 0,
+        in_progress: 0,
+        unclean: 0,
+        released: false,
+    };
+    let revision = match leases.create_ttl(LEASE, &record, LEASE_TTL).await {
+        Ok(revision) => revision,
+        Err(CasError::Conflict { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let floor = broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS).get(FLOOR).await?;
+    let state = broker.bus.stream_state(DISPATCHES).await?;
+    // A stream made anew counts from the beginning.
+    let floor = floor
+        .map(|entry| entry.value.sequence)
+        .filter(|&floor| floor <= state.last)
+        .unwrap_or(0);
+    let floor = floor.max(state.first.saturating_sub(1));
+    tracing::info!(floor, "this broker sweeps");
+    let written = (floor, broker.clock.monotonic());
+    Ok(Some(Held {
+        revision,
+        record,
+        walk: Walk::from_floor(floor),
+        written,
+    }))
+}
+
+async fn sweep(broker: &Arc<Broker>, held: &mut Held) -> Result<(), SweepError> {
+    read_on(broker, &mut held.walk).await?;
+    for due in held.walk.due(broker.clock.now(), MAX_LOOKS) {
+        look_at(broker, &mut held.walk, &due).await?;
+    }
+    let floor = held.walk.floor();
+    broker.settled(|settled| settled.forget_through(floor));
+    let now = broker.clock.monotonic();
+    if floor > held.written.0 && now.saturating_duration_since(held.written.1) >= FLOOR_EVERY {
+        broker
+            .bus
+            .kv(SESSION_CHECKPOINTS)
+            .put(FLOOR, &SettledFloor { sequence: floor })
+            .await?;
+        held.written = (floor, now);
+    }
+    Ok(())
+}
+
+/// Walks on over dispatches that are old enough.
+async fn read_on(broker: &Broker, walk: &mut Walk) -> Result<(), SweepError> {
+    let age = i64::try_from(broker.config.sweep_age_ms).unwrap_or(i64::MAX);
+    for _ in 0..MAX_PAGES {
+        if !walk.may_go_on() {
+            return Ok(());
+        }
+        let from = broker.settled(|settled| settled.first_gap(walk.next()));
+        walk.pass(from - 1);
+        let page = broker.bus.history(DISPATCHES, "nexus.dispatch.>", from, PAGE).await?;
+        let full = page.len() == PAGE;
+        let young = broker.clock.now().plus(-age);
+        for stored in page {
+            if stored.published_at > young {
+                return Ok(());
+            }
+            let sequence = stored.sequence;
+            match session_of(&stored) {
+                Some(session) if !is_consumed(broker, &session, sequence) => walk.add(session, sequence),
+                Some(_) => walk.pass(sequence),
+                None => {
+                    tracing::warn!(subject = %stored.subject, sequence, "dispatch names no session");
+                    walk.pass(sequence);
+                }
+            }
+        }
+        if !full {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn is_consumed(broker: &Broker, session: &SessionRef, sequence: u64) -> bool {
+    broker.settled(|settled| settled.contains(sequence)) || broker.cache.covers(session, sequence)
+}
+
+/// Which session a dispatch is for: by its content, or where that cannot be read by its subject.
+fn session_of(stored: &Stored) -> Option<SessionRef> {
+    let named = stored.decode::<Dispatch>().ok().map(|dispatch| dispatch.target);
+    named
+        .filter(|session| subject::dispatch(session) == stored.subject)
+        .or_else(|| {
+            let (persona, session) = subject::parse_session(&stored.subject)?;
+            Some(SessionRef {
+                persona: subject::untoken(persona)?,
+                session: subject::untoken(session)?,
+            })
+        })
+}
+
+async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(), SweepError> {
+    let (session, now) = (&due.session, broker.clock.now());
+    if key_of(session).is_some_and(|key| broker.is_parked(&key)) {
+        walk.leave(session);
+        return Ok(());
+    }
+    if broker.runs(session) {
+        walk.later(session, now);
+        return Ok(());
+    }
+    if broker.cache.covers(session, due.last) {
+        walk.seen(
+            session,
+            &Cursor {
+                floor: due.last,
+                above: Vec::new(),
+            },
+            now,
+        );
+        return Ok(());
+    }
+    let remembered = match load(broker, session, broker.cache.take(session)).await {
+        Ok(remembered) => remembered,
+        Err(RunSessionError::Read(error)) => return Err(error.into()),
+        Err(error) => {
+            // Whoever takes the session finds the same, and quarantine follows.
+            tracing::warn!(%session, %error, "session cannot be folded");
+            return wake(broker, session).await;
+        }
+    };
+    let settled = walk.seen(session, &remembered.fold.cursor, now);
+    // A reply not noted is no reason: it is on its way, or its claim comes again.
+    let standing = Standing {
+        owes: false,
+        ..Standing::of(&remembered.fold, &remembered.published)
+    };
+    if remembered.fold.last_sequence > 0 {
+        broker.cache.put(session.clone(), remembered);
+    }
+    if !settled && runnable(&standing, Some(due.last), now) {
+        wake(broker, session).await?;
+    }
+    Ok(())
+}
+
+async fn wake(broker: &Broker, session: &SessionRef) -> Result<(), SweepError> {
+    let woken = claim::publish(&broker.bus, session, &Carrier::default())
+        .await
+        .map_err(CasError::Publish)?;
+    if woken == Claimed::New {
+        metrics::counter!("nexus_broker_sweeper_wakeups_total").increment(1);
+        tracing::info!(%session, "session had something to do and no claim");
+    }
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! The turn: what is appended when, what an answer or its absence leads to, and what follows a recovery. *Pure.*
+//!
+//! A turn's id follows from its dispatches, so a turn that is run again is the same turn with the same reply. The
+//! commit is `turn_completed{reply}`; nothing is published before it stands in the ledger. Source: `sessions.md`
+//! "Durable turns".
+
+use shared::model::dispatch::{Causation, DeliveryContext, derived_ulid};
+use shared::model::event::Attachment;
+use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry, TurnFailure, TurnLimits, Usage};
+use shared::model::permission::PermissionSet;
+use shared::model::reply::Reply;
+use shared::model::session::SessionRef;
+use ulid::Ulid;
+
+use crate::fold::{Fold, MAX_HISTORY_TEXT, shortened};
+use crate::personas::Limits;
+use crate::session::Pending;
+
+/// Longest answer that is kept and delivered, bytes; the rest is cut and the cut is marked.
+pub const MAX_ANSWER_BYTES: usize = 256 * 1_024;
+/// What ends an answer that was cut.
+const CUT_MARK: &str = "… [cut]";
+
+/// What an agent says.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Answer {
+    /// The text.
+    pub content: String,
+    /// What goes along.
+    pub attachments: Vec<Attachment>,
+    /// What it cost.
+    pub usage: Usage,
+}
+
+/// Why an agent says nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AskAgentError {
+    /// Nobody serves the persona.
+    #[error("nobody serves the persona")]
+    NoAgent,
+    /// No answer came in time; the agent may still be at work.
+    #[error("no answer within {0} ms")]
+    Silent(u64),
+    /// The way to the agent is broken.
+    #[error("the agent could not be asked: {0}")]
+    Unreachable(String),
+    /// The agent says that it cannot.
+    #[error("the agent refused: {error}")]
+    Refused {
+        /// What it said.
+        error: String,
+        /// Whether asking again may help.
+        retryable: bool,
+    },
+}
+
+/// What follows a question.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Next {
+    /// Commit the answer.
+    Complete(Answer),
+    /// Ask the same again, after a wait.
+    AskAgain,
+    /// End the turn.
+    Fail(TurnFailure),
+}
+
+/// One turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Turn {
+    /// Follows from the dispatches.
+    pub id: Ulid,
+    /// The turn before it.
+    pub parent: Option<Ulid>,
+    /// What it answers.
+    pub dispatches: Vec<DispatchRef>,
+    /// What it may do.
+    pub permissions: PermissionSet,
+    /// What bounds it.
+    pub limits: TurnLimits,
+    session: SessionRef,
+    delivery: DeliveryContext,
+    causation: Causation,
+}
+
+impl Turn {
+    /// The turn that answers `pending` in `session`, which folds to `fold`.
+    #[must_use]
+    pub fn of(session: &SessionRef, fold: &Fold, pending: &Pending, limits: &Limits) -> Self {
+        let dispatch = &pending.dispatch;
+        let content = shortened(&dispatch.message.content, MAX_HISTORY_TEXT);
+        Self {
+            id: derived_ulid(dispatch.timestamp, &["turn", &dispatch.id.to_string()]),
+            parent: fold.head,
+            dispatches: vec![DispatchRef {
+                content,
+                ..pending.reference()
+            }],
+            permissions: dispatch.permissions.clone(),
+            limits: limits.of_turn(),
+            session: session.clone(),
+            delivery: dispatch.delivery_context.clone(),
+            causation: dispatch.causation.clone(),
+        }
+    }
+
+    /// Whether the ledger says already that it began; if so, also what the agent answered then, which is neither
+    /// asked nor paid for again.
+    #[must_use]
+    pub fn recovered(&self, fold: &Fold) -> Option<Option<Answer>> {
+        let running = fold.running.as_ref().filter(|running| running.turn == self.id)?;
+        let answer = running
+            .answered
+            .as_ref()
+            .filter(|answered| answered.tool_calls.is_empty());
+        Some(answer.map(|answered| Answer {
+            content: answered.content.clone(),
+            ..Answer::default()
+        }))
+    }
+
+    /// It begins: written before anything outside learns of it.
+    #[must_use]
+    pub fn started(&self) -> LedgerEntry {
+        LedgerEntry::TurnStarted {
+            turn: self.id,
+            parent: self.parent,
+            dispatches: self.dispatches.clone(),
+            permissions: self.permissions.clone(),
+            limits: self.limits,
+        }
+    }
+
+    /// The agent answered and the turn is done: what is written of it, in one record. The answer's attachments are
+    /// part of the reply.
+    #[must_use]
+    pub fn completed(&self, answer: Answer, cursor: Cursor) -> [LedgerEntry; 2] {
+        let Answer {
+            content,
+            attachments,
+            usage,
+        } = answer;
+        let content = bounded(content);
+        let said = !content.is_empty() || !attachments.is_empty();
+        let reply = said.then(|| Box::new(self.reply(content.clone(), attachments)));
+        [
+            LedgerEntry::ModelAnswered {
+                step: 1,
+                content,
+                tool_calls: Vec::new(),
+                usage,
+            },
+            LedgerEntry::TurnCompleted {
+                turn: self.id,
+                reply,
+                head: self.id,
+                cursor,
+            },
+        ]
+    }
+
+    /// It cannot be done, and the user is told.
+    #[must_use]
+    pub fn failed(&self, failure: TurnFailure, cursor: Cursor) -> LedgerEntry {
+        let told = self.reply(message_of(&failure, &self.session.persona), Vec::new());
+        LedgerEntry::TurnFailed {
+            turn: self.id,
+            failure,
+            reply: Some(Box::new(told)),
+            cursor,
+        }
+    }
+
+    fn reply(&self, content: String, attachments: Vec<Attachment>) -> Reply {
+        Reply {
+            id: self.id,
+            turn: self.id,
+            session: self.session.clone(),
+            delivery_context: self.delivery.clone(),
+            content,
+            attachments,
+            interactive: None,
+            causation: self.causation.clone(),
+        }
+    }
+}
+
+fn bounded(content: String) -> String {
+    if content.len() <= MAX_ANSWER_BYTES {
+        return content;
+    }
+    let mut cut = shortened(&content, MAX_ANSWER_BYTES - CUT_MARK.len());
+    cut.push_str(CUT_MARK);
+    cut
+}
+
+fn message_of(failure: &TurnFailure, persona: &str) -> String {
+    match failure {
+        TurnFailure::NoAgent => format!("Nobody is there to answer for `{persona}`. Please try again later."),
+        TurnFailure::Limit { limit } => format!("The answer took more than it may (limit: {limit})."),
+        TurnFailure::Agent { .. } => "The answer could not be made. The operators can see why.".to_owned(),
+        TurnFailure::BadDispatch { .. } => "The message could not be read. The operators can see why.".to_owned(),
+    }
+}
+
+/// What follows the answer to a question, or its absence. `spent_ms` is how long the turn has run, `absent_ms` how
+/// long nobody has been there to ask.
+#[must_use]
+pub fn after(outcome: Result<Answer, AskAgentError>, spent_ms: u64, absent_ms: u64, limits: &Limits) -> Next {
+    let error = match outcome {
+        Ok(answer) => return Next::Complete(answer),
+        Err(error) => error,
+    };
+    let again = if spent_ms >= limits.wall_ms {
+        Next::Fail(TurnFailure::Limit {
+            limit: "wall_ms".to_owned(),
+        })
+    } else {
+        Next::AskAgain
+    };
+    match error {
+        AskAgentError::Refused {
+            error,
+            retryable: false,
+        } => Next::Fail(TurnFailure::Agent { error }),
+        AskAgentError::NoAgent if absent_ms >= limits.no_agent_ms => Next::Fail(TurnFailure::NoAgent),
+        AskAgentError::NoAgent
+        | AskAgentError::Silent(_)
+        | AskAgentError::Unreachable(_)
+        | AskAgentError::Refused {
+            error: _,
+            retryable: true,
+        } => again,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! A server of one's own, brokers on it, and what tests ask of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker_svc::broker::Broker;
+use broker_svc::config::BrokerConfig;
+use broker_svc::personas::Personas;
+use broker_svc::{claims, quarantine, sweeper};
+use shared::bus::{Bus, NatsConfig, Outgoing, Stored, claim, ledger};
+use shared::clock::{Clock, SystemClock, pause};
+use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
+use shared::model::event::EventId;
+use shared::model::ledger::{LedgerEntry, LedgerRecord};
+use shared::model::permission::PermissionSet;
+use shared::model::reply::Reply;
+use shared::model::session::{QueueMode, SessionRef};
+use shared::process::lifecycle::Shutdown;
+use shared::testing::nats::NatsServer;
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::headers::Carrier;
+use shared::wire::subject;
+use shared::wire::topology::{streams, topology};
+
+/// The longest that any condition is waited for.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
+
+pub(crate) struct Bench {
+    pub(crate) server: NatsServer,
+    pub(crate) bus: Bus,
+}
+
+/// A broker in this process; ended when dropped.
+pub(crate) struct Running {
+    pub(crate) broker: Arc<Broker>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Running {
+    /// Asks it to stop and waits until it has.
+    pub(crate) async fn stop(mut self) {
+        self.broker.shutdown.trigger();
+        for task in self.tasks.drain(..) {
+            task.await.expect("a task ends well");
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.broker.shutdown.trigger();
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+pub(crate) fn session(name: &str) -> SessionRef {
+    SessionRef {
+        persona: "default".to_owned(),
+        session: name.to_owned(),
+    }
+}
+
+pub(crate) fn dispatch(to: &SessionRef, event: u64) -> Dispatch {
+    let event_id = EventId::parse(format!("test:{}/{event}", to.session)).expect("an event id");
+    let timestamp = SystemClock.now();
+    Dispatch {
+        id: dispatch_id(&event_id, timestamp, "hook"),
+        event_seq: event,
+        hook_id: "hook".to_owned(),
+        priority: 50,
+        timestamp,
+        target: to.clone(),
+        queue_mode: QueueMode::Followup,
+        message: Message {
+            from: "v1".to_owned(),
+            content: format!("message {event}"),
+            content_type: "text".to_owned(),
+            metadata: serde_json::Map::new(),
+            attachments: Vec::new(),
+        },
+        permissions: PermissionSet::default(),
+        context: DispatchContext {
+            system_prompt: None,
+            extracted: None,
+            include_thread_history: true,
+        },
+        delivery_context: DeliveryContext {
+            channel: "test".to_owned(),
+            peer_id: Some(to.session.clone()),
+            ..DeliveryContext::default()
+        },
+        causation: Causation {
+            event: event_id.clone(),
+            hops: 0,
+        },
+        event_id,
+    }
+}
+
+impl Bench {
+    pub(crate) async fn start() -> Self {
+        let server = NatsServer::start().await;
+        let bus = connect(&server).await;
+        bus.ensure(&topology(1), false).await.expect("the topology is made");
+        Self { server, bus }
+    }
+
+    /// A broker that nobody runs yet, on a connection of its own.
+    pub(crate) async fn broker(&self, name: &str, personas: &str) -> Arc<Broker> {
+        let bus = connect(&self.server).await;
+        let personas = Personas::parse(personas).expect("personas");
+        let drain = Duration::from_secs(4);
+        let (clock, config) = (Arc::new(SystemClock), BrokerConfig::default());
+        Arc::new(Broker::new(
+            bus,
+            clock,
+            name.to_owned(),
+            config,
+            personas,
+            Shutdown::default(),
+            drain,
+        ))
+    }
+
+    pub(crate) async fn run(&self, name: &str, personas: &str) -> Running {
+        let broker = self.broker(name, personas).await;
+        let pulling = Arc::clone(&broker);
+        let tasks = vec![
+            tokio::spawn(async move { claims::serve(&pulling).await.expect("claims are there") }),
+            tokio::spawn(sweeper::serve(Arc::clone(&broker))),
+            tokio::spawn(quarantine::watch(Arc::clone(&broker))),
+        ];
+        Running { broker, tasks }
+    }
+
+    /// Publishes `dispatch` without claiming its session.
+    pub(crate) async fn publish(&self, dispatch: &Dispatch) -> u64 {
+        let out = Outgoing::new(subject::dispatch(&dispatch.target), dispatch).msg_id(dispatch.id.to_string());
+        self.bus.publish(out).await.expect("a dispatch is stored").sequence
+    }
+
+    pub(crate) async fn claim(&self, session: &SessionRef) {
+        claim::publish(&self.bus, session, &Carrier::default())
+            .await
+            .expect("a claim is stored or held");
+    }
+
+    /// Publishes a dispatch as hook-svc does: then the claim.
+    pub(crate) async fn send(&self, to: &SessionRef, event: u64) -> Dispatch {
+        let dispatch = dispatch(to, event);
+        self.publish(&dispatch).await;
+        self.claim(to).await;
+        dispatch
+    }
+
+    pub(crate) async fn ledger(&self, session: &SessionRef) -> Vec<(u64, LedgerRecord)> {
+        let records = ledger::read_after(&self.bus, session, 0).await.expect("a ledger");
+        records
+            .into_iter()
+            .map(|(sequence, record)| (sequence, record.expect("a record")))
+            .collect()
+    }
+
+    pub(crate) async fn entries(&self, session: &SessionRef) -> Vec<LedgerEntry> {
+        self.ledger(session)
+            .await
+            .into_iter()
+            .flat_map(|(_, record)| record.entries)
+            .collect()
+    }
+
+    /// Events of the completed turns of `session`, in order.
+    pub(crate) async fn completed(&self, session: &SessionRef) -> Vec<String> {
+        let mut started = std::collections::BTreeMap::new();
+        let mut events = Vec::new();
+        for entry in self.entries(session).await {
+            if let LedgerEntry::TurnStarted { turn, dispatches, .. } = entry {
+                started.insert(turn, dispatches[0].event_id.to_string());
+            } else if let LedgerEntry::TurnCompleted { turn, .. } = entry {
+                events.push(started[&turn].clone());
+            }
+        }
+        events
+    }
+
+    pub(crate) async fn replies(&self) -> Vec<Reply> {
+        let stored = self
+            .bus
+            .history(streams::DELIVERIES, "nexus.dl.>", 1, 1_000)
+            .await
+            .expect("deliveries");
+        stored
+            .iter()
+            .map(|message: &Stored| message.decode().expect("a reply"))
+            .collect()
+    }
+
+    pub(crate) async fn dead_letters(&self) -> Vec<DeadLetter> {
+        let stored = self
+            .bus
+            .history(streams::DLQ, "nexus.dlq.>", 1, 1_000)
+            .await
+            .expect("dead letters");
+        stored
+            .iter()
+            .map(|message: &Stored| message.decode().expect("a dead letter"))
+            .collect()
+    }
+
+    pub(crate) async fn claims(&self) -> u64 {
+        self.bus.stream_state(streams::CLAIMS).await.expect("claims").messages
+    }
+}
+
+async fn connect(server: &NatsServer) -> Bus {
+    let config = NatsConfig {
+        servers: vec![server.url()],
+        ..NatsConfig::default()
+    };
+    Bus::connect(&config, "test").await.expect("the server is there")
+}
+
+/// Waits until `check` holds.
+pub(crate) async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
+    let waited = tokio::time::timeout(DEADLINE, async {
+        while !check().await {
+            pause(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "{what}: not within {DEADLINE:?}");
+}
+
+pub(crate) fn events_of(to: &SessionRef, count: u64) -> Vec<String> {
+    (1..=count)
+        .map(|event| format!("test:{}/{event}", to.session))
+        .collect()
+}

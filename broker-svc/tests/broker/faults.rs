@@ -1,0 +1,160 @@
+//! Bad input, quarantine, and a crash between append and reply.
+
+use std::time::Duration;
+
+use broker_svc::fold::{Fold, advanced};
+use broker_svc::personas::Limits;
+use broker_svc::quarantine::MAX_DELIVERIES;
+use broker_svc::session::Pending;
+use broker_svc::turn::{Answer, Turn};
+use bytes::Bytes;
+use shared::bus::{Outgoing, claim, ledger};
+use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
+use shared::model::time::UnixMillis;
+use shared::wire::headers::{Carrier, Headers, SCHEMA};
+use shared::wire::session_mark::SessionMark;
+use shared::wire::subject;
+use shared::wire::topology::buckets;
+
+use crate::bench::{Bench, dispatch, eventually, session};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_dispatch_is_dropped_with_a_dead_letter_and_the_session_goes_on() {
+    let bench = Bench::start().await;
+    let running = bench.run("b1", "").await;
+    let main = session("main");
+    let garbage = Bytes::from_static(&[0xff, 0x00, 0x13]);
+    let raw = |headers: Headers| Outgoing::raw(subject::dispatch(&main), headers, garbage.clone());
+    bench.bus.publish(raw(Headers::new())).await.expect("garbage is stored");
+    let newer: Headers = [(SCHEMA, "dispatch/999")].into_iter().collect();
+    bench.bus.publish(raw(newer)).await.expect("a newer one is stored");
+    let stray = Outgoing::new(subject::dispatch(&main), &dispatch(&session("other"), 1));
+    bench.bus.publish(stray).await.expect("a stray one is stored");
+    bench.send(&main, 2).await;
+    eventually("the good one", async || bench.completed(&main).await == ["test:main/2"]).await;
+    let letters = bench.dead_letters().await;
+    let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_str()).collect();
+    assert_eq!(reasons, ["malformed", "newer_schema", "wrong_session"]);
+    assert_eq!(letters[0].payload_bytes().as_deref(), Some(&garbage[..]));
+    let entries = bench.entries(&main).await;
+    let dropped = entries
+        .iter()
+        .filter(|entry| matches!(entry, LedgerEntry::DispatchDropped { .. }))
+        .count();
+    assert_eq!(dropped, 3);
+    eventually("no claim", async || bench.claims().await == 0).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_goes_nowhere_is_quarantined_and_can_be_released() {
+    let bench = Bench::start().await;
+    let main = session("main");
+    let key = subject::claim(&main)
+        .strip_prefix("nexus.claim.")
+        .expect("a claim's subject")
+        .to_owned();
+    bench.send(&main, 1).await;
+    let mut pull = claim::pull(&bench.bus, 1).await.expect("claims");
+    for _ in 0..MAX_DELIVERIES {
+        pull.next().await.nak(None).await;
+    }
+    let last = pull.next().await;
+    assert_eq!(last.delivered, MAX_DELIVERIES + 1);
+    last.nak(Some(Duration::from_millis(200))).await;
+    drop(pull);
+    let running = bench.run("b1", "").await;
+    eventually("a dead letter", async || bench.dead_letters().await.len() == 1).await;
+    eventually("no claim", async || bench.claims().await == 0).await;
+    let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
+    let mark = marks.get(&key).await.expect("a bucket").expect("a mark");
+    assert!(mark.value.quarantined.is_some() && mark.value.session == main);
+    assert_eq!(bench.ledger(&main).await, []);
+    // A claim for a parked session is ended at once; once the mark is gone the session runs.
+    bench.claim(&main).await;
+    eventually("that claim is ended", async || bench.claims().await == 0).await;
+    marks.delete(&key, None).await.expect("released");
+    eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
+    let bench = Bench::start().await;
+    let main = session("main");
+    let one = dispatch(&main, 1);
+    let sequence = bench.publish(&one).await;
+    let pending = Pending {
+        sequence,
+        dispatch: one.into(),
+        carrier: Carrier::default(),
+    };
+    let turn = Turn::of(&main, &Fold::default(), &pending, &Limits::default());
+    let cursor = advanced(&Fold::default().cursor, sequence, sequence, None);
+    let mut entries = vec![
+        LedgerEntry::SessionOpened { session: main.clone() },
+        LedgerEntry::Owned {
+            epoch: 1,
+            broker: "dead".to_owned(),
+        },
+        turn.started(),
+    ];
+    entries.extend(turn.completed(
+        Answer {
+            content: "last words".to_owned(),
+            ..Answer::default()
+        },
+        cursor,
+    ));
+    let append = AppendId {
+        broker: "dead".to_owned(),
+        epoch: 1,
+        counter: 1,
+    };
+    let record = LedgerRecord {
+        append,
+        at: UnixMillis(1),
+        entries,
+    };
+    ledger::append(&bench.bus, &main, &record, 0, &Carrier::default())
+        .await
+        .expect("appended");
+    bench.claim(&main).await;
+    let running = bench.run("b1", "").await;
+    eventually("its reply", async || bench.replies().await.len() == 1).await;
+    running.stop().await;
+    // The next owner finds it not noted, publishes it again, and the server knows its id.
+    bench.send(&main, 2).await;
+    let second = bench.run("b2", "").await;
+    eventually("two replies", async || {
+        bench.replies().await.len() >= 2 && bench.claims().await == 0
+    })
+    .await;
+    let said: Vec<String> = bench.replies().await.into_iter().map(|reply| reply.content).collect();
+    assert_eq!(said, ["last words", "echo: message 2"]);
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_published_again_outside_of_the_servers_window_is_not_run_again() {
+    let bench = Bench::start().await;
+    let running = bench.run("b1", "").await;
+    let main = session("main");
+    let one = bench.send(&main, 1).await;
+    eventually("the turn", async || {
+        bench.completed(&main).await.len() == 1 && bench.claims().await == 0
+    })
+    .await;
+    // Without its message id the server cannot know it.
+    let again = Outgoing::new(subject::dispatch(&main), &one);
+    bench.bus.publish(again).await.expect("stored");
+    bench.send(&main, 2).await;
+    eventually("the second turn", async || bench.completed(&main).await.len() == 2).await;
+    eventually("no claim", async || bench.claims().await == 0).await;
+    let entries = bench.entries(&main).await;
+    let dropped = entries
+        .iter()
+        .any(|e| matches!(e, LedgerEntry::DispatchDropped { reason, .. } if reason == "duplicate"));
+    assert!(dropped && bench.replies().await.len() == 2);
+    running.stop().await;
+}
