@@ -12,37 +12,24 @@ mod board;
 mod bun;
 mod flight;
 mod note;
+mod pool;
 mod protocol;
 mod sources;
 mod watch;
 mod worker;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use shared::clock::SharedClock;
 use shared::model::event::EventId;
 use shared::model::hook::HookResult;
 use shared::model::time::UnixMillis;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::mpsc;
 
-use self::board::Board;
 pub use self::bun::FindBunError;
-use self::flight::Flight;
-use self::sources::Loaded;
-use self::worker::Common;
-
-/// Most events under way in one pool; [`Pool::evaluate`] waits beyond it.
-pub const MAX_UNDER_WAY: usize = 4_096;
-
-/// Smallest hard budget, in milliseconds: below it a garbage collection looks like a loop.
-pub const MIN_HARD_BUDGET_MS: u64 = 50;
+pub use self::pool::{LoadHooksError, MAX_UNDER_WAY, MIN_HARD_BUDGET_MS, Pool, StartPoolError};
 
 /// How a pool runs.
 #[derive(Debug, Clone)]
@@ -206,171 +193,4 @@ impl Evaluation {
     pub fn set(&self) -> &Arc<HookSet> {
         &self.set
     }
-}
-
-/// Bun worker processes that evaluate events. Cheap to clone; [`Pool::stop`], or dropping the last clone, ends them.
-#[derive(Clone)]
-pub struct Pool {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    common: Arc<Common>,
-    places: Arc<Semaphore>,
-    tasks: Mutex<Vec<JoinHandle<()>>>,
-    // One switch of sets at a time.
-    switching: tokio::sync::Mutex<()>,
-}
-
-impl Pool {
-    /// Starts `config.workers` processes, without hooks. They come up in the background: see [`Pool::ready`].
-    ///
-    /// # Errors
-    /// [`StartPoolError`]: no fitting Bun, or nowhere to put files.
-    pub async fn start(config: PoolConfig, clock: SharedClock) -> Result<Self, StartPoolError> {
-        let bun = bun::find(config.bun.as_deref()).await?;
-        let dir = make_dir(config.dir.as_deref(), &clock).map_err(StartPoolError::MakeDirectory)?;
-        let workers = config.workers.max(1);
-        let common = Arc::new(Common {
-            board: Mutex::new(Board::new(workers)),
-            queued: tokio::sync::Notify::new(),
-            stop: CancellationToken::new(),
-            ready: 0.into(),
-            bun,
-            dir,
-            db_path: config.db_path,
-            hard_budget: Duration::from_millis(config.hard_budget_ms.max(MIN_HARD_BUDGET_MS)),
-            launched: 0.into(),
-        });
-        let keep = |index| tokio::spawn(worker::keep(Arc::clone(&common), Arc::clone(&clock), index));
-        let tasks = Mutex::new((0..workers).map(keep).collect());
-        let places = Arc::new(Semaphore::new(MAX_UNDER_WAY));
-        Ok(Self {
-            inner: Arc::new(Inner {
-                common,
-                places,
-                tasks,
-                switching: tokio::sync::Mutex::new(()),
-            }),
-        })
-    }
-
-    /// From now on events are evaluated against `set`; those handed over before finish with the set they began with
-    /// (where their worker dies meanwhile, with the hooks of the same ids in the set then in force). Only changed
-    /// files are read anew.
-    ///
-    /// # Errors
-    /// [`LoadHooksError`]; the former set stays in force.
-    pub async fn load(&self, set: Arc<HookSet>) -> Result<(), LoadHooksError> {
-        let common = &self.inner.common;
-        let _one = self.inner.switching.lock().await;
-        let former = Arc::clone(common.board().current());
-        let dir = common.dir.clone();
-        let unpacked = tokio::task::spawn_blocking(move || Loaded::unpack(set, &former, &dir)).await;
-        let loaded = unpacked.map_err(|_| LoadHooksError::Stopped)??;
-        common.board().switch(Arc::new(loaded));
-        common.queued.notify_waiters();
-        Ok(())
-    }
-
-    /// Hands one event over; waits while [`MAX_UNDER_WAY`] events are under way.
-    pub async fn evaluate(&self, job: Job) -> Evaluation {
-        let common = &self.inner.common;
-        let place = Arc::clone(&self.inner.places).acquire_owned().await;
-        let mut board = common.board();
-        let loaded = Arc::clone(board.current());
-        let set = Arc::clone(loaded.set());
-        // One verdict a hook, who is waiting, and the end.
-        let (sender, steps) = mpsc::channel(set.hooks().len() + 2);
-        if let Ok(place) = place
-            && board.enqueue(Flight::new(job, loaded, sender, place))
-        {
-            drop(board);
-            common.queued.notify_one();
-        }
-        Evaluation { set, steps }
-    }
-
-    /// Tells the workers a hook's counters; events handed over afterwards see them.
-    pub fn count(&self, hook_id: &str, counters: Counters) {
-        self.inner.common.board().count(hook_id, counters);
-    }
-
-    /// Worker processes that are up.
-    #[must_use]
-    pub fn ready(&self) -> usize {
-        self.inner.common.ready.load(Ordering::Relaxed)
-    }
-
-    /// Ends the workers; evaluations under way end without [`Step::Done`].
-    pub async fn stop(&self) {
-        let common = &self.inner.common;
-        common.stop.cancel();
-        common.board().stop();
-        self.inner.places.close();
-        let tasks = std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner));
-        for task in tasks {
-            if let Err(error) = task.await {
-                tracing::error!(%error, "hook worker's keeper panicked");
-            }
-        }
-    }
-}
-
-impl std::fmt::Debug for Pool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool")
-            .field("ready", &self.ready())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.common.stop.cancel();
-        if let Err(error) = std::fs::remove_dir_all(&self.common.dir) {
-            tracing::debug!(dir = %self.common.dir.display(), %error, "directory of hook workers stays behind");
-        }
-    }
-}
-
-/// Why a pool does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartPoolError {
-    /// No Bun that fits.
-    #[error("no bun to run hooks with")]
-    FindBun(#[from] FindBunError),
-    /// No place for the workers' files.
-    #[error("the directory for hook workers cannot be made")]
-    MakeDirectory(#[source] std::io::Error),
-}
-
-/// Why hooks could not be handed to the workers; the former set stays in force.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadHooksError {
-    /// A source cannot be written for the workers.
-    #[error("source of hook {hook} cannot be written to {path}")]
-    WriteSource {
-        /// Which hook.
-        hook: String,
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The pool is going down.
-    #[error("the hook workers are being stopped")]
-    Stopped,
-}
-
-/// A fresh directory with the worker's source, below `parent`. Named by process and time: two pools never share one.
-fn make_dir(parent: Option<&Path>, clock: &SharedClock) -> std::io::Result<PathBuf> {
-    static POOLS: AtomicU64 = AtomicU64::new(0);
-    let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
-    let number = POOLS.fetch_add(1, Ordering::Relaxed);
-    let dir = parent.join(format!("nexus-hooks-{}-{}-{number}", std::process::id(), clock.now()));
-    std::fs::create_dir_all(&dir)?;
-    let dir = dir.canonicalize()?;
-    bun::unpack_shim(&dir)?;
-    Ok(dir)
 }

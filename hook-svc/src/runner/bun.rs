@@ -8,7 +8,7 @@ use tokio::process::{Child, Command};
 use super::note::NoteFile;
 
 /// The oldest Bun that the shim runs on: `better-sqlite3` statements iterate, `Bun.peek.status`, `drainMicrotasks`.
-pub const MIN_VERSION: (u32, u32) = (1, 4);
+pub(super) const MIN_VERSION: (u32, u32) = (1, 4);
 
 /// Where the tooling puts it, seen from the checkout's root.
 const TOOL: &str = ".tools/bin/bun";
@@ -51,10 +51,7 @@ pub enum FindBunError {
 }
 
 /// The Bun to be used: `configured`, else the checkout's own tool, else the one on the PATH; checked to be new enough.
-///
-/// # Errors
-/// [`FindBunError`] says what is missing.
-pub async fn find(configured: Option<&Path>) -> Result<PathBuf, FindBunError> {
+pub(super) async fn find(configured: Option<&Path>) -> Result<PathBuf, FindBunError> {
     let path = match configured {
         Some(path) => path.to_owned(),
         None => discover().ok_or(FindBunError::Absent)?,

@@ -190,3 +190,75 @@ fn put(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let written = buffer.write_fmt(text);
     debug_assert!(written.is_ok(), "writing to memory has no way to fail");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_batch_is_one_frame_of_json() {
+        let mut buffer = vec![9; 100];
+        let news = [
+            (0, Counters::default()),
+            (
+                3,
+                Counters {
+                    trigger_count: 2,
+                    last_triggered: Some(UnixMillis(5)),
+                },
+            ),
+        ];
+        let mut batch = Batch::begin(&mut buffer, &news);
+        batch.push(7, UnixMillis(11), None, br#"{"id":"a:1"}"#);
+        batch.push(8, UnixMillis(12), Some(&[0, 2]), br#"{"id":"a:2"}"#);
+        assert_eq!(batch.finish(), 2);
+        let (body, length) = split(&buffer).expect("a frame").expect("whole");
+        assert_eq!(length, buffer.len());
+        let value: serde_json::Value = serde_json::from_slice(body).expect("json");
+        let expected = serde_json::json!({"t": "ev", "c": [[0, 0, null], [3, 2, 5]], "e": [
+            {"s": 7, "n": 11, "v": {"id": "a:1"}}, {"s": 8, "n": 12, "o": [0, 2], "v": {"id": "a:2"}},
+        ]});
+        assert_eq!(value, expected);
+    }
+
+    #[test]
+    fn an_answer_is_read() {
+        let body = br#"{"r":[[7,2,[1,2,3],[[1,5,"{\"fire\":true}"]],[[2,6,"broke",null]],[0],[4,9]]]}"#;
+        let answer = &read(body).expect("a frame").r[0];
+        assert_eq!(
+            (answer.slot, answer.passed, answer.waiting.as_slice()),
+            (7, 2, [0].as_slice())
+        );
+        assert_eq!(answer.results[0], (1, 5, Cow::from(r#"{"fire":true}"#)));
+        assert_eq!(answer.failures[0], (2, 6, "broke".to_owned(), None));
+    }
+
+    #[test]
+    fn a_frame_longer_than_any_answer_is_refused() {
+        assert!(matches!(
+            split(&u32::MAX.to_le_bytes()),
+            Err(ReadFrameError::TooLong(_))
+        ));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            if let Ok(Some((body, length))) = split(&bytes) {
+                prop_assert!(length <= bytes.len());
+                let _ = read(body);
+            }
+        }
+
+        #[test]
+        fn a_frame_comes_out_as_it_went_in(text in ".{0,40}", cut in 0_usize..60) {
+            let mut buffer = Vec::new();
+            write_message(&mut buffer, &text);
+            let whole = split(&buffer).expect("a frame").expect("whole").0.to_vec();
+            prop_assert_eq!(serde_json::from_slice::<String>(&whole).expect("json"), text);
+            let part = &buffer[..cut.min(buffer.len() - 1)];
+            prop_assert!(split(part).expect("no error").is_none());
+        }
+    }
+}

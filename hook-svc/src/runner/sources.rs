@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{HookSet, LoadHooksError};
+use super::HookSet;
+use super::pool::LoadHooksError;
 
 /// A set of hooks whose files are in place.
 #[derive(Debug)]

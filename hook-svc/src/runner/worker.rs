@@ -4,6 +4,9 @@
 //! answers, `watch` sees whether anything moves. The first to end ends the process; what was in flight goes back to
 //! the board, whoever was running is blamed, and the next process starts.
 
+mod feed;
+mod listen;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,22 +14,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use shared::clock::{SharedClock, pause};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::board::{Board, Next};
+use super::board::Board;
+use super::bun;
 use super::flight::{Flight, UnknownHook};
 use super::note::NoteFile;
-use super::protocol::{self, Batch, Frame, MAX_BATCH_EVENTS, ReadFrameError};
+use super::protocol::ReadFrameError;
 use super::sources::Loaded;
 use super::watch::{self, Pulse};
-use super::{Counters, bun};
-
-/// Events sent and not yet answered, per worker: enough to keep it busy while answers travel, few enough that an
-/// event goes to whoever has room.
-const WINDOW_EVENTS: usize = 4 * MAX_BATCH_EVENTS;
 
 /// Bytes read from a worker at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -201,122 +200,6 @@ impl<'a> Run<'a> {
         Ok((child, stdin, stdout, stderr))
     }
 
-    async fn write(&self, mut stdin: ChildStdin) -> Result<(), WorkerDeath> {
-        let mut buffer = Vec::with_capacity(READ_BYTES);
-        let mut news = Vec::new();
-        loop {
-            let queued = self.common.queued.notified();
-            let has_room = self.has_room();
-            if self.fill(&mut buffer, &mut news) {
-                stdin.write_all(&buffer).await.map_err(WorkerDeath::Pipe)?;
-                if self.common.board().is_waiting() {
-                    self.common.queued.notify_one();
-                }
-            } else if has_room {
-                tokio::select! {
-                    () = queued => {}
-                    () = self.moved.notified() => {}
-                }
-            } else {
-                // A full worker leaves the bell to the others.
-                self.moved.notified().await;
-            }
-        }
-    }
-
-    fn has_room(&self) -> bool {
-        let state = self.state();
-        state.up.is_some() && state.loading.is_none() && state.unanswered < WINDOW_EVENTS
-    }
-
-    /// Fills `buffer` with the next frame; false when there is nothing to send.
-    fn fill(&self, buffer: &mut Vec<u8>, news: &mut Vec<(u32, Counters)>) -> bool {
-        let now = self.clock.monotonic();
-        let mut state = self.state();
-        if state.up.is_some() && std::mem::take(&mut state.ping) {
-            protocol::write_message(buffer, &serde_json::json!({"t": "ping", "n": state.frames}));
-            return true;
-        }
-        if state.up.is_none() || state.loading.is_some() || state.unanswered >= WINDOW_EVENTS {
-            return false;
-        }
-        let mut board = self.common.board();
-        let mut next = board.next(&state.held, now);
-        if let Next::Load(loaded) = next {
-            let message = board.load_message(self.index, &loaded, &state.held);
-            protocol::write_message(buffer, &message);
-            state.loading = Some(Arc::clone(&loaded));
-            return true;
-        }
-        if let Next::Wait = next {
-            return false;
-        }
-        board.tell(self.index, state.held.generation(), news);
-        let mut batch = Batch::begin(buffer, news);
-        while let Next::Run(flight) = next {
-            let slot = state.next_slot;
-            state.next_slot = (slot + 1) & 0x3FFF_FFFF;
-            batch.push(slot, flight.job().now, flight.remaining(), &flight.job().event_json);
-            state.in_flight.insert(slot, *flight);
-            state.unanswered += 1;
-            next = if batch.has_room() && state.unanswered < WINDOW_EVENTS {
-                board.next(&state.held, now)
-            } else {
-                Next::Wait
-            };
-        }
-        batch.finish();
-        true
-    }
-
-    async fn read(&self, mut stdout: ChildStdout) -> Result<(), WorkerDeath> {
-        let mut buffer = Vec::with_capacity(READ_BYTES);
-        loop {
-            buffer.reserve(READ_BYTES);
-            if stdout.read_buf(&mut buffer).await.map_err(WorkerDeath::Pipe)? == 0 {
-                return Ok(());
-            }
-            let mut at = 0;
-            while let Some((body, length)) = protocol::split(&buffer[at..]).map_err(WorkerDeath::Frame)? {
-                self.hear(protocol::read(body).map_err(WorkerDeath::Frame)?)?;
-                at += length;
-            }
-            buffer.drain(..at);
-        }
-    }
-
-    fn hear(&self, frame: Frame<'_>) -> Result<(), WorkerDeath> {
-        let mut state = self.state();
-        state.frames += 1;
-        match frame.t {
-            None => {
-                for answer in frame.r {
-                    state.absorb(answer)?;
-                }
-                self.moved.notify_one();
-            }
-            Some("ready") => {
-                state.up = Some(UpMark::new(&self.common.ready));
-                self.moved.notify_one();
-            }
-            Some("loaded") => {
-                if let Some(loaded) = state.loading.take() {
-                    log_failed_loads(&loaded, &frame.bad);
-                    state.held = loaded;
-                }
-                self.moved.notify_one();
-            }
-            Some("stray") => {
-                let stack = frame.stack.as_deref().unwrap_or_default();
-                let hook = state.held.hook_in_stack(stack).unwrap_or("unknown");
-                let error = frame.message.as_deref().unwrap_or_default();
-                tracing::warn!(hook, error, "hook threw outside of its evaluation");
-            }
-            Some(_) => {}
-        }
-        Ok(())
-    }
-
     /// Ends when nothing has moved for the hard budget although something is to be done.
     async fn watch(&self, pid: u32) -> Result<(), WorkerDeath> {
         let mut pulse = Pulse::new(self.common.hard_budget, pid);
@@ -400,33 +283,6 @@ impl<'a> Run<'a> {
         drop(board);
         self.common.queued.notify_one();
         state.frames >= FRAMES_OF_A_WORKER
-    }
-}
-
-impl State<'_> {
-    fn absorb(&mut self, answer: protocol::Answer<'_>) -> Result<(), UnknownHook> {
-        let slot = answer.slot;
-        let Some(flight) = self.in_flight.get_mut(&slot) else {
-            return Ok(());
-        };
-        if !flight.is_answered() {
-            self.unanswered -= 1;
-        }
-        if flight.absorb(answer)? {
-            self.in_flight.remove(&slot);
-        }
-        Ok(())
-    }
-}
-
-fn log_failed_loads(loaded: &Loaded, bad: &[(u32, std::borrow::Cow<'_, str>)]) {
-    for (index, error) in bad {
-        let hook = loaded
-            .set()
-            .hooks()
-            .get(*index as usize)
-            .map_or("", |hook| hook.id.as_str());
-        tracing::warn!(hook, %error, "hook does not load");
     }
 }
 

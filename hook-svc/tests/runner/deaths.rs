@@ -111,3 +111,48 @@ async fn strays_end_nobody() {
     }
     pool.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_killed_from_outside() {
+    let pid = "export default () => ({ fire: true, context: { extracted: { pid: process.pid } } });";
+    let pool = TestPool::start_with(
+        vec![
+            crate::pool::timed("pid", 30_000, pid),
+            crate::pool::timed("slow", 30_000, SLOW),
+            crate::pool::timed("z", 30_000, FIRES),
+        ],
+        1,
+    )
+    .await;
+    let pid_of = |answer: &crate::pool::Answer| {
+        answer
+            .fired("pid")
+            .context
+            .and_then(|c| c.extracted)
+            .expect("extracted")["pid"]
+            .clone()
+    };
+    let before = pid_of(&pool.evaluate(dm("web:first", "x")).await);
+    let ids: Vec<String> = (0..300).map(|i| format!("web:{i}")).collect();
+    let all = futures_util::future::join_all(ids.iter().map(|id| pool.evaluate(dm(id, "x"))));
+    let kill = async {
+        // The first of them has answered: others are waiting in the worker now.
+        pool.evaluate(dm("web:one", "x")).await;
+        let killed = tokio::process::Command::new("kill")
+            .args(["-9", &before.to_string()])
+            .status()
+            .await;
+        assert!(killed.expect("kill runs").success());
+    };
+    let (answers, ()) = tokio::join!(all, kill);
+    for (id, answer) in ids.iter().zip(&answers) {
+        for hook in ["slow", "z"] {
+            assert_eq!(
+                answer.fired(hook).context.and_then(|c| c.system_prompt).as_ref(),
+                Some(id)
+            );
+        }
+    }
+    assert_ne!(pid_of(&pool.evaluate(dm("web:last", "x")).await), before);
+    pool.stop().await;
+}

@@ -34,7 +34,7 @@ function writeAll(fd: number, bytes: Uint8Array, end: number): void {
   }
 }
 
-/** Calls `handle` with every message on stdin, in order; ends the process where stdin ends. */
+/** Calls `handle` with every message on stdin, in order, and `end` where stdin ends or makes no sense. */
 export function receive(handle: (message: any) => void, end: () => void): void {
   let rest: Buffer | null = null;
   process.stdin.on("data", (chunk: Buffer) => {
@@ -44,7 +44,14 @@ export function receive(handle: (message: any) => void, end: () => void): void {
       const length = bytes.readUInt32LE(at);
       if (bytes.length - at - HEADER_BYTES < length) break;
       at += HEADER_BYTES + length;
-      handle(parse(bytes.toString("utf8", at - length, at)));
+      let message: unknown;
+      try {
+        message = parse(bytes.toString("utf8", at - length, at));
+      } catch {
+        // Answers to what was in this frame would never come: the host must see a death, not silence.
+        return end();
+      }
+      handle(message);
     }
     rest = at < bytes.length ? Buffer.from(bytes.subarray(at)) : null;
   });

@@ -32,7 +32,7 @@ function batch(message: any): void {
   let answers: Answer[] = [];
   let since = now();
   for (const { s, n, o, v } of message.e) {
-    answers.push(evaluate(set, s, n, v, o ?? null, dbPath));
+    answers.push(answerTo(s, n, v, o ?? null));
     if (now() - since > FLUSH_MS) {
       send({ r: answers });
       answers = [];
@@ -40,6 +40,17 @@ function batch(message: any): void {
     }
   }
   if (answers.length > 0) send({ r: answers });
+}
+
+function answerTo(slot: number, at: number, wire: unknown, only: number[] | null): Answer {
+  try {
+    return evaluate(set, slot, at, wire, only, dbPath);
+  } catch (thrown) {
+    const { message, stack } = failureOf(thrown);
+    const indexes = only ?? set.hooks.map((_, index) => index);
+    const failures = indexes.map((i): [number, number, string, string | null] => [i, 0, `event cannot be shown to scripts: ${message}`, stack]);
+    return [slot, 0, [], [], failures, [], []];
+  }
 }
 
 // What arrives while modules load waits, so that no event meets half a set.
