@@ -14,20 +14,12 @@ use tokio::task::JoinSet;
 
 use super::announce::Announcement;
 use super::config::{Arguments, Common, Document, Environment, Fault, Loaded};
+use super::connection::{agree_on_topology, connect, watch};
 use super::health::{self, Health};
 use super::lifecycle::{Shutdown, StopSignals};
 use super::shell::{Service, Shell};
 use super::telemetry::Telemetry;
-use crate::bus::{Bus, ConnectBusError, EnsureTopologyError, NatsConfig};
 use crate::clock::{IdSource, SystemClock, SystemIds, pause};
-use crate::retry::{Failure, RetryError, Schedule, retry};
-use crate::wire::topology::topology;
-
-/// How often the state of the connection is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-
-/// How long between attempts to reach NATS while starting: soon, and without end.
-const CONNECT: Schedule = Schedule { initial_ms: 50, max_ms: 2_000, factor: 2.0, max_attempts: 0, jitter: 0.3 };
 
 /// How a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,11 +68,19 @@ pub fn run<S: Service>() -> ExitCode {
         Err(error) => return refuse::<S>(&[error.to_string()]),
     };
     if arguments.help || arguments.version {
-        println!("{} {}\n\n  --config PATH   read this file instead of ./nexus.toml\n  --check         check the configuration and end",
-            S::NAME, env!("CARGO_PKG_VERSION"));
+        println!(
+            "{} {}\n\n  --config PATH   read this file instead of ./nexus.toml\n  --check         check the configuration and end\n  --show          print this service's section and end",
+            S::NAME,
+            env!("CARGO_PKG_VERSION")
+        );
         return Exit::Clean.into();
     }
     let document = Document::read(&arguments, &environment);
+    if arguments.show {
+        let section = toml::Table::from_iter([(S::SECTION.to_owned(), inspect::<S>(&document).0)]);
+        print!("{}", toml::to_string(&section).unwrap_or_default());
+        return Exit::Clean.into();
+    }
     let prepared = match prepare::<S>(&document, &environment) {
         Ok(prepared) => prepared,
         Err(faults) => return refuse::<S>(&faults.iter().map(Fault::to_string).collect::<Vec<_>>()),
@@ -120,29 +120,43 @@ pub fn inspect<S: Service>(document: &Document) -> (toml::Value, Vec<Fault>) {
 }
 
 /// Everything that `S` needs before it starts, or every fault there is.
-pub fn prepare<S: Service>(
-    document: &Document,
-    environment: &Environment,
-) -> Result<Prepared<S::Config>, Vec<Fault>> {
+pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Result<Prepared<S::Config>, Vec<Fault>> {
     let (common, common_faults) = Common::load(document);
     let own: Loaded<S::Config> = document.section(S::SECTION, S::check);
     let mut faults = [document.faults().to_vec(), common_faults, own.faults].concat();
-    let instance = environment.instance().map_or_else(|| new_instance(environment.host()), str::to_owned);
+    let instance = environment
+        .instance()
+        .map_or_else(|| new_instance(environment.host()), str::to_owned);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if instance.len() > 64 || !instance.bytes().all(plain) {
         let problem = "expected at most 64 letters, digits, `-` and `_`".to_owned();
-        faults.push(Fault { source: "NEXUS_INSTANCE".to_owned(), key: String::new(), problem });
+        faults.push(Fault {
+            source: "NEXUS_INSTANCE".to_owned(),
+            key: String::new(),
+            problem,
+        });
     }
     if !faults.is_empty() {
         return Err(faults);
     }
     let (run_dir, log) = (environment.run_dir(), environment.log().map(str::to_owned));
-    Ok(Prepared { config: own.value, common, instance, run_dir, log })
+    Ok(Prepared {
+        config: own.value,
+        common,
+        instance,
+        run_dir,
+        log,
+    })
 }
 
 /// Host, process id and a few random characters: unique without asking anybody.
 fn new_instance(host: Option<&str>) -> String {
-    let short: String = host.unwrap_or("local").chars().filter(char::is_ascii_alphanumeric).take(24).collect();
+    let short: String = host
+        .unwrap_or("local")
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(24)
+        .collect();
     let ulid = SystemIds.ulid().to_string().to_ascii_lowercase();
     format!("{short}-{}-{}", std::process::id(), &ulid[ulid.len() - 6..])
 }
@@ -156,7 +170,13 @@ fn refuse<S: Service>(faults: &[String]) -> ExitCode {
 
 /// Runs `S` until `stop` returns for the first time and the work is finished, or for the second time.
 pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut stop: impl AsyncFnMut()) -> Exit {
-    let Prepared { config, common, instance, run_dir, log } = prepared;
+    let Prepared {
+        config,
+        common,
+        instance,
+        run_dir,
+        log,
+    } = prepared;
     let telemetry = match Telemetry::start(&common.telemetry, S::NAME, &instance, log.as_deref()) {
         Ok(telemetry) => telemetry,
         Err(error) => {
@@ -167,7 +187,15 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
     let announcement = Announcement::new(run_dir.as_deref(), S::NAME, &instance);
     let drain = Duration::from_millis(common.telemetry.drain_timeout_ms);
     let (shutdown, ended) = (Shutdown::default(), Shutdown::default());
-    let start = Start { config, common, instance, run_dir, announcement, shutdown: shutdown.clone(), ended };
+    let start = Start {
+        config,
+        common,
+        instance,
+        run_dir,
+        announcement,
+        shutdown: shutdown.clone(),
+        ended,
+    };
     let (announcement, ended) = (start.announcement.clone(), start.ended.clone());
     let mut work = Box::pin(work::<S>(start, telemetry.metrics()));
     let exit = tokio::select! {
@@ -219,7 +247,15 @@ async fn work<S: Service>(
     start: Start<S::Config>,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
 ) -> anyhow::Result<()> {
-    let Start { config, common, instance, run_dir, announcement, shutdown, ended } = start;
+    let Start {
+        config,
+        common,
+        instance,
+        run_dir,
+        announcement,
+        shutdown,
+        ended,
+    } = start;
     let health = Health::default();
     health.set("nats", false, "connecting");
     health.set("topology", false, "not looked at");
@@ -232,7 +268,13 @@ async fn work<S: Service>(
     let Some(bus) = connect(&common.nats, &format!("{}.{instance}", S::NAME), &health, &shutdown).await? else {
         return Ok(());
     };
-    tokio::spawn(watch_connection(bus.clone(), common.nats.clone(), health.clone(), shutdown.clone(), ended));
+    tokio::spawn(watch(
+        bus.clone(),
+        common.nats.clone(),
+        health.clone(),
+        shutdown.clone(),
+        ended,
+    ));
     if !agree_on_topology(&bus, &common.nats, &health, &shutdown).await? {
         return Ok(());
     }
@@ -254,92 +296,6 @@ async fn work<S: Service>(
     match serving.join_next().await {
         Some(ended) => ended.context("service panicked")?,
         None => Ok(()),
-    }
-}
-
-/// Connects, however long it takes; none when asked to stop first. A wrong address is an error at once.
-async fn connect(
-    nats: &NatsConfig,
-    name: &str,
-    health: &Health,
-    shutdown: &Shutdown,
-) -> Result<Option<Bus>, ConnectBusError> {
-    let attempt = |_| async {
-        Bus::connect(nats, name).await.map_err(|error| {
-            health.set("nats", false, error.to_string());
-            match error {
-                ConnectBusError::Unreachable { .. } => Failure::transient(error),
-                ConnectBusError::Address(_) | ConnectBusError::Credentials { .. } => Failure::permanent(error),
-            }
-        })
-    };
-    settled(retry(&CONNECT, shutdown, attempt).await)
-}
-
-/// Makes or checks streams, consumers and buckets; false when asked to stop first. Another topology is an error.
-async fn agree_on_topology(
-    bus: &Bus,
-    nats: &NatsConfig,
-    health: &Health,
-    shutdown: &Shutdown,
-) -> Result<bool, EnsureTopologyError> {
-    let wanted = topology(nats.replicas);
-    let attempt = |_| async {
-        agree_once(bus, &wanted, nats.ensure).await.map_err(|error| {
-            health.set("topology", false, error.to_string());
-            match error {
-                EnsureTopologyError::Incompatible { .. } | EnsureTopologyError::Durability(_) => {
-                    Failure::permanent(error)
-                }
-                // The server may still be looking for its leader, or another replica be making the same.
-                EnsureTopologyError::Create { .. } | EnsureTopologyError::Lookup { .. } => {
-                    tracing::warn!(%error, "topology is not there yet");
-                    Failure::transient(error)
-                }
-            }
-        })
-    };
-    let agreed = settled(retry(&CONNECT, shutdown, attempt).await)?.is_some();
-    if agreed {
-        health.set("topology", true, format!("as version {} wants it", env!("CARGO_PKG_VERSION")));
-    }
-    Ok(agreed)
-}
-
-async fn agree_once(bus: &Bus, wanted: &crate::wire::topology::Topology, make: bool) -> Result<(), EnsureTopologyError> {
-    if make {
-        return bus.ensure(wanted, false).await.map(drop);
-    }
-    let drift = bus.drift(wanted).await?;
-    match drift.first() {
-        None => Ok(()),
-        Some(first) => Err(EnsureTopologyError::Incompatible { count: drift.len(), first: first.to_string() }),
-    }
-}
-
-/// The value, nothing when stopped, or the last error itself.
-fn settled<T, E: std::error::Error>(outcome: Result<T, RetryError<E>>) -> Result<Option<T>, E> {
-    match outcome {
-        Ok(value) => Ok(Some(value)),
-        Err(RetryError::Stopped) => Ok(None),
-        Err(RetryError::Refused { source, .. } | RetryError::Exhausted { source, .. }) => Err(source),
-    }
-}
-
-/// Keeps the parts `nats` and `shutdown` of the health up to date.
-async fn watch_connection(bus: Bus, nats: NatsConfig, health: Health, shutdown: Shutdown, ended: Shutdown) {
-    let promise = format!("connected, durability {:?}, replicas {}", nats.durability, nats.replicas).to_lowercase();
-    while !ended.is_requested() {
-        if bus.is_connected() {
-            health.set("nats", true, promise.as_str());
-        } else {
-            health.set("nats", false, "disconnected");
-        }
-        tokio::select! {
-            () = pause(LOOK_EVERY) => {}
-            () = shutdown.requested(), if !shutdown.is_requested() => health.set("shutdown", false, "draining"),
-            () = ended.requested() => {}
-        }
     }
 }
 

@@ -9,6 +9,8 @@ pub struct Arguments {
     pub config: Option<PathBuf>,
     /// `--check`: read the configuration, report, and end.
     pub check: bool,
+    /// `--show`: print the service's section with all defaults, secrets as references, and end.
+    pub show: bool,
     /// `--help`.
     pub help: bool,
     /// `--version`.
@@ -19,7 +21,7 @@ pub struct Arguments {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentsError {
     /// An argument that does not exist.
-    #[error("unknown argument `{0}`: expected --config PATH, --check, --help or --version")]
+    #[error("unknown argument `{0}`: expected --config PATH, --check, --show, --help or --version")]
     Unknown(String),
     /// `--config` without a path.
     #[error("--config: expected a path")]
@@ -29,7 +31,11 @@ pub enum ArgumentsError {
 impl Arguments {
     /// What this process was started with.
     pub fn of_process() -> Result<Self, ArgumentsError> {
-        Self::parse(std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()))
+        Self::parse(
+            std::env::args_os()
+                .skip(1)
+                .map(|argument| argument.to_string_lossy().into_owned()),
+        )
     }
 
     /// Reads `given`, the arguments after the program's name.
@@ -38,6 +44,7 @@ impl Arguments {
         while let Some(argument) = given.next() {
             match argument.as_str() {
                 "--check" => read.check = true,
+                "--show" => read.show = true,
                 "--help" | "-h" => read.help = true,
                 "--version" | "-V" => read.version = true,
                 "--config" | "-c" => read.config = Some(given.next().ok_or(ArgumentsError::NoPath)?.into()),
@@ -57,15 +64,28 @@ mod tests {
     use super::*;
 
     fn check(line: &str, expected: Result<Arguments, ArgumentsError>) {
-        assert_eq!(Arguments::parse(line.split_whitespace().map(str::to_owned)), expected, "{line}");
+        assert_eq!(
+            Arguments::parse(line.split_whitespace().map(str::to_owned)),
+            expected,
+            "{line}"
+        );
     }
 
     #[test]
     fn a_command_line_is_read_or_refused() {
-        let at = |path: &str| Arguments { config: Some(path.into()), ..Arguments::default() };
+        let at = |path: &str| Arguments {
+            config: Some(path.into()),
+            ..Arguments::default()
+        };
         check("", Ok(Arguments::default()));
         check("--config a.toml", Ok(at("a.toml")));
-        check("--config=a.toml --check", Ok(Arguments { check: true, ..at("a.toml") }));
+        check(
+            "--config=a.toml --check",
+            Ok(Arguments {
+                check: true,
+                ..at("a.toml")
+            }),
+        );
         check("--config", Err(ArgumentsError::NoPath));
         check("--verbose", Err(ArgumentsError::Unknown("--verbose".to_owned())));
     }

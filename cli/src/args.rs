@@ -1,0 +1,224 @@
+//! The command line, as data.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// The event bus for AI agents.
+#[derive(Debug, Parser)]
+#[command(name = "nexus", version, propagate_version = true)]
+pub struct Cli {
+    /// What every command takes.
+    #[command(flatten)]
+    pub common: Common,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Common {
+    /// Configuration file [default: ./nexus.toml where there is one, else that of a running `nexus up`].
+    #[arg(long, global = true, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// NATS address, instead of the configured ones.
+    #[arg(long, global = true, value_name = "URL")]
+    pub server: Option<String>,
+    /// Machine-readable output.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a whole Nexus on this machine, until `nexus down` or Ctrl-C.
+    Up(UpOptions),
+    /// Stop what `nexus up` runs.
+    Down(DownOptions),
+    /// Show one webhook and one chat message on their whole way, and end.
+    Demo(DemoOptions),
+    /// Check this machine, the server and every service, and say what is wrong.
+    Doctor,
+    /// Streams, consumers and buckets on the server.
+    #[command(subcommand)]
+    Topology(TopologyAction),
+    /// Publish an event.
+    Send(SendOptions),
+    /// Show what passes, as it passes.
+    Tail(TailOptions),
+    /// Show everything that an event led to, with times, from the ledgers.
+    Trace(TraceOptions),
+    /// Messages that were given up.
+    #[command(subcommand)]
+    Dlq(DlqAction),
+    /// The configuration.
+    #[command(subcommand)]
+    Config(ConfigAction),
+    /// Measure this machine: throughput, latency, cost per event, beside raw JetStream.
+    Bench(BenchOptions),
+    /// Write a commented configuration.
+    Init(InitOptions),
+}
+
+/// `nexus up`.
+#[derive(Debug, Args)]
+pub struct UpOptions {
+    /// Where everything is kept.
+    #[arg(long, default_value = ".nexus", value_name = "DIR")]
+    pub data: PathBuf,
+    /// Replicas of each service.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub replicas: u16,
+    /// Port of the NATS server (setting `nats.servers`).
+    #[arg(long, default_value_t = 4222)]
+    pub nats_port: u16,
+    /// Port of the web chat, webhooks and events (setting `adapter.listen`).
+    #[arg(long, default_value_t = 8080)]
+    pub http_port: u16,
+}
+
+/// `nexus down`.
+#[derive(Debug, Args)]
+pub struct DownOptions {
+    /// Where it is kept.
+    #[arg(long, default_value = ".nexus", value_name = "DIR")]
+    pub data: PathBuf,
+}
+
+/// `nexus demo`.
+#[derive(Debug, Args)]
+pub struct DemoOptions {
+    /// Keep the temporary directory with logs and data.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// `nexus topology`.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum TopologyAction {
+    /// Print how the server differs from what is wanted; exit code 1 where it does.
+    Plan,
+    /// Make and change what differs.
+    Apply,
+}
+
+/// `nexus send`.
+#[derive(Debug, Args)]
+pub struct SendOptions {
+    /// The text; `-` = a whole Event in JSON from standard input.
+    pub content: String,
+    /// Channel of the event.
+    #[arg(long, default_value = "cli")]
+    pub channel: String,
+    /// Conversation of the event.
+    #[arg(long, default_value = "me")]
+    pub peer: String,
+    /// Id of the event [default: `cli:` and a fresh ULID].
+    #[arg(long)]
+    pub id: Option<String>,
+}
+
+/// `nexus tail`.
+#[derive(Debug, Args)]
+pub struct TailOptions {
+    /// Show only what contains this text: in a subject, an id or the content.
+    pub filter: Option<String>,
+    /// Which streams [default: events, dispatches, ledger, deliveries, receipts].
+    #[arg(long, value_delimiter = ',')]
+    pub streams: Vec<String>,
+    /// Begin this many messages back in each stream.
+    #[arg(long, default_value_t = 0)]
+    pub last: u64,
+    /// End after this many messages.
+    #[arg(long)]
+    pub count: Option<u64>,
+}
+
+/// `nexus trace`.
+#[derive(Debug, Args)]
+pub struct TraceOptions {
+    /// Id of the event.
+    pub event_id: String,
+    /// Wait until the chain is complete, at most this many seconds.
+    #[arg(long, default_value_t = 0)]
+    pub wait: u64,
+}
+
+/// `nexus dlq`.
+#[derive(Debug, Subcommand)]
+pub enum DlqAction {
+    /// One line each, the newest last.
+    List {
+        /// Only those of this service.
+        #[arg(long)]
+        service: Option<String>,
+        /// At most this many.
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+    },
+    /// One of them, whole.
+    Show {
+        /// Its number in the list.
+        number: u64,
+    },
+    /// Publish one, or all, again where they first came in.
+    Redrive {
+        /// Its number in the list.
+        #[arg(required_unless_present = "all")]
+        number: Option<u64>,
+        /// All of them.
+        #[arg(long, conflicts_with = "number")]
+        all: bool,
+    },
+}
+
+/// `nexus config`.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum ConfigAction {
+    /// Say everything that is wrong with it; exit code 1 where something is.
+    Check,
+    /// Print it with all defaults, secrets as references.
+    Show,
+}
+
+/// `nexus bench`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchOptions {
+    /// Events of the throughput run.
+    #[arg(long, default_value_t = 60_000)]
+    pub events: u64,
+    /// Sessions that they are spread over.
+    #[arg(long, default_value_t = 1_000)]
+    pub sessions: u64,
+    /// Size of an event, bytes.
+    #[arg(long, default_value_t = 1_024)]
+    pub size: usize,
+    /// Deterministic hooks; one of them fires.
+    #[arg(long, default_value_t = 10)]
+    pub hooks: usize,
+    /// Rate of the latency run, events a second.
+    #[arg(long, default_value_t = 500)]
+    pub rate: u64,
+    /// Length of the latency run, seconds.
+    #[arg(long, default_value_t = 20)]
+    pub seconds: u64,
+    /// Which durabilities are run: process, power, replicated.
+    #[arg(long, value_delimiter = ',', default_value = "process")]
+    pub durability: Vec<String>,
+    /// Keep the temporary directory with logs and data.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// `nexus init`.
+#[derive(Debug, Args)]
+pub struct InitOptions {
+    /// Directory to write into.
+    #[arg(default_value = ".")]
+    pub directory: PathBuf,
+    /// Write over what is there.
+    #[arg(long)]
+    pub force: bool,
+}

@@ -1,0 +1,96 @@
+//! `nexus bench`: what this machine does, beside what raw JetStream does in the same run.
+//!
+//! End to end means all five processes and NATS: events go in over HTTP (`/v1/events`), ten deterministic hooks see
+//! each, one fires, the echo agent answers, channel `nats` delivers, and the answer is seen by a plain subscriber.
+
+mod cpu;
+mod evaluation;
+mod latency;
+mod load;
+mod raw;
+mod report;
+mod setting;
+mod throughput;
+
+use anyhow::{Context as _, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::args::{BenchOptions, Common};
+use crate::launch::Stack;
+use crate::output::json;
+
+use report::{Latency, Report};
+
+/// Runs the command.
+///
+/// # Errors
+/// Where something does not start, or an answer is missing at the end.
+pub async fn execute(common: &Common, options: BenchOptions) -> Result<()> {
+    let mut reports = Vec::new();
+    for durability in &options.durability {
+        reports.push(run(&options, durability).await?);
+    }
+    if common.json {
+        match reports.as_slice() {
+            [only] => json(only)?,
+            all => json(&all)?,
+        }
+    } else {
+        reports.iter().for_each(Report::print);
+    }
+    Ok(())
+}
+
+fn step(text: &str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(
+        ProgressStyle::with_template("{spinner} {elapsed} {msg}").unwrap_or(ProgressStyle::default_spinner()),
+    );
+    bar.set_message(text.to_owned());
+    bar.enable_steady_tick(std::time::Duration::from_millis(200));
+    bar
+}
+
+async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {
+    if !["process", "power", "replicated"].contains(&durability) {
+        bail!("--durability {durability}: one of process, power, replicated");
+    }
+    let directory = tempfile::Builder::new()
+        .prefix("nexus-bench-")
+        .tempdir()
+        .context("make a temporary directory")?;
+    let bar = step(&format!("{durability}: starting"));
+    let stack = Stack::start(setting::whole(directory.path(), options, durability)?).await?;
+
+    bar.set_message(format!(
+        "{durability}: latency at {} events/s for {} s",
+        options.rate, options.seconds
+    ));
+    let measured = latency::run(&stack, options).await?;
+    bar.set_message(format!("{durability}: throughput with {} events", options.events));
+    let flood = throughput::run(&stack, options).await?;
+    bar.set_message(format!("{durability}: raw JetStream"));
+    let raw = raw::run(&stack, options).await?;
+    stack.stop().await;
+
+    bar.set_message(format!("{durability}: hook evaluation alone"));
+    let evaluation = tempfile::Builder::new()
+        .prefix("nexus-bench-")
+        .tempdir()
+        .context("make a temporary directory")?;
+    let hooks = evaluation::run(evaluation.path(), options, durability).await?;
+    bar.finish_and_clear();
+    if options.keep {
+        println!("kept: {} {}", directory.keep().display(), evaluation.keep().display());
+    }
+    Ok(Report::new(options, durability, &measured, &flood, raw, hooks))
+}
+
+/// The `share`th part of ascending `sorted`, e.g. 0.99; 0 where it is empty.
+fn percentile(sorted: &[f64], share: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted
+        .get((last as f64 * share).round() as usize)
+        .copied()
+        .unwrap_or(0.0)
+}

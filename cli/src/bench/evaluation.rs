@@ -1,0 +1,89 @@
+//! hook-svc alone: events that wait in the stream, from its first moment to the last record.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use futures_util::{StreamExt as _, stream};
+use shared::bus::{Bus, Outgoing};
+use shared::clock::{Clock as _, SystemClock, pause};
+use shared::wire::subject;
+use shared::wire::topology::streams::INVOCATIONS;
+
+use crate::args::BenchOptions;
+use crate::launch::{Plan, Stack};
+
+use super::report::Evaluation;
+use super::setting;
+use super::throughput::seconds;
+
+/// Publishes in flight while the stream is filled.
+const WRITERS: usize = 1_024;
+/// Records that count as the beginning: everything is warm and owned by then.
+const WARM: f64 = 0.2;
+/// How long the whole may take.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Events a second, without and with one firing hook.
+pub(super) async fn run(directory: &Path, options: &BenchOptions, durability: &str) -> Result<Evaluation> {
+    let quiet = one(&directory.join("quiet"), options, durability, false).await?;
+    let firing = one(&directory.join("firing"), options, durability, true).await?;
+    Ok(Evaluation {
+        events_per_s: quiet,
+        firing_events_per_s: firing,
+    })
+}
+
+async fn one(directory: &Path, options: &BenchOptions, durability: &str, firing: bool) -> Result<f64> {
+    std::fs::create_dir_all(directory).context("make the directory")?;
+    let plan = setting::hooks_only(directory, options, durability, firing)?;
+    let mut stack = Stack::start(Plan {
+        services: Vec::new(),
+        ..plan
+    })
+    .await?;
+    let bus = stack.bus("nexus-bench").await?;
+    fill(&bus, options).await?;
+    stack.launch("hook-svc", 0)?;
+    stack.ready().await?;
+    let rate = watch(&bus, options.events).await?;
+    stack.stop().await;
+    Ok(rate)
+}
+
+async fn fill(bus: &Bus, options: &BenchOptions) -> Result<()> {
+    let now = SystemClock.now();
+    let mut published = stream::iter(0..options.events)
+        .map(|number| async move {
+            let event = setting::event("evaluation", number, options, now)?;
+            let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
+            bus.publish(out).await.context("fill the stream")
+        })
+        .buffer_unordered(WRITERS);
+    while let Some(outcome) = published.next().await {
+        outcome?;
+    }
+    Ok(())
+}
+
+/// The rate between the first part of the records and the last.
+async fn watch(bus: &Bus, events: u64) -> Result<f64> {
+    let first = (events as f64 * WARM) as u64;
+    let mut began = None;
+    let deadline = SystemClock.monotonic() + DEADLINE;
+    loop {
+        let done = bus.stream_state(INVOCATIONS).await?.last;
+        let now = SystemClock.monotonic();
+        if done >= first && began.is_none() {
+            began = Some((now, done));
+        }
+        if done >= events {
+            let (from, at) = began.unwrap_or((now, 0));
+            return Ok((done - at) as f64 / seconds(from, now));
+        }
+        if now > deadline {
+            bail!("{done} of {events} events were evaluated in {} s", DEADLINE.as_secs());
+        }
+        pause(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,95 @@
+//! Events in over HTTP, answers out over NATS.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use shared::bus::{Bus, CoreSubscription};
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::event::Event;
+
+/// When no answer comes for so long, the run has failed.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Posts events to the gateway.
+#[derive(Debug, Clone)]
+pub(super) struct Sender {
+    client: reqwest::Client,
+    url: String,
+}
+
+impl Sender {
+    pub(super) fn new(gateway: &str) -> Self {
+        Self {
+            client: reqwest::Client::new(),
+            url: format!("{gateway}/v1/events"),
+        }
+    }
+
+    /// Posts a batch; a service that is full is asked again until it takes it.
+    pub(super) async fn post(&self, events: &[Event]) -> Result<()> {
+        let body = serde_json::to_vec(events).context("write the events")?;
+        loop {
+            let posted = self
+                .client
+                .post(&self.url)
+                .header("content-type", "application/json")
+                .body(body.clone());
+            let answer = posted.send().await.context("post events")?;
+            match answer.status().as_u16() {
+                200..300 => return Ok(()),
+                503 => shared::clock::pause(Duration::from_millis(20)).await,
+                status => bail!(
+                    "events were answered {status}: {}",
+                    answer.text().await.unwrap_or_default()
+                ),
+            }
+        }
+    }
+}
+
+/// Hears the answers, by the event that they answer.
+#[derive(Debug)]
+pub(super) struct Answers {
+    subscription: CoreSubscription,
+    /// Event id → when its first answer was heard.
+    pub(super) heard: HashMap<String, Instant>,
+    /// Answers heard a second time.
+    pub(super) repeated: u64,
+}
+
+impl Answers {
+    pub(super) async fn listen(bus: &Bus, subject: &str) -> Result<Self> {
+        let subscription = bus.core_subscribe(subject).await.map_err(anyhow::Error::msg)?;
+        bus.flush().await.map_err(anyhow::Error::msg)?;
+        Ok(Self {
+            subscription,
+            heard: HashMap::new(),
+            repeated: 0,
+        })
+    }
+
+    /// Hears until `count` events are answered.
+    pub(super) async fn until(
+        &mut self,
+        count: u64,
+        event_of: impl Fn(&shared::bus::CoreMessage) -> Option<String>,
+    ) -> Result<()> {
+        while (self.heard.len() as u64) < count {
+            let heard = tokio::time::timeout(SILENCE, self.subscription.next()).await;
+            let Ok(Some(message)) = heard else {
+                bail!(
+                    "{} of {count} answers came, then none for {} s",
+                    self.heard.len(),
+                    SILENCE.as_secs()
+                );
+            };
+            let Some(event) = event_of(&message) else { continue };
+            let now = SystemClock.monotonic();
+            let before = self.heard.len();
+            self.heard.entry(event).or_insert(now);
+            self.repeated += u64::from(self.heard.len() == before);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! The figures, as table and as JSON, with the targets of `operations.md` beside them.
+
+use serde::Serialize;
+
+use crate::args::BenchOptions;
+use crate::output::table;
+
+use super::latency::Latencies;
+use super::throughput::Flood;
+
+/// Milliseconds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Latency {
+    /// Half are faster.
+    pub p50_ms: f64,
+    /// All but one in a hundred are faster.
+    pub p99_ms: f64,
+}
+
+/// Events from HTTP to the delivered answer.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Throughput {
+    /// In the flood.
+    pub events_per_s: f64,
+    /// At the fixed rate.
+    #[serde(flatten)]
+    pub latency: Latency,
+}
+
+/// Raw JetStream.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Raw {
+    /// Messages a second, divided by the messages that we store per event.
+    pub events_per_s: f64,
+    /// Messages a second.
+    pub messages_per_s: f64,
+}
+
+/// hook-svc alone.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Evaluation {
+    /// No hook fires.
+    pub events_per_s: f64,
+    /// One hook fires on every event.
+    pub firing_events_per_s: f64,
+}
+
+/// Everything that a run showed.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    /// HTTP to delivered answer.
+    pub end_to_end: Throughput,
+    /// HTTP to stored dispatch, at the fixed rate.
+    pub event_to_dispatch: Latency,
+    /// The same run's measure.
+    pub raw_jetstream: Raw,
+    /// Ours by raw.
+    pub ratio: f64,
+    /// hook-svc alone.
+    pub hook_svc: Evaluation,
+    /// All five services, Bun and NATS, in the flood.
+    pub cpu_ms_per_event: f64,
+    /// The same, by process.
+    pub cpu_ms_by_process: Vec<(String, f64)>,
+    /// Messages stored per event, the answer's own event included.
+    pub stored_per_event: f64,
+    /// Answers that a plain subscriber heard twice.
+    pub repeated_answers: u64,
+    /// What an ack promises.
+    pub durability: String,
+    /// Processor and cores.
+    pub machine: String,
+    /// Events, sessions, bytes, hooks.
+    pub setting: String,
+}
+
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .and_then(|rest| rest.split_once(": "));
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!(
+        "{} cores, {}",
+        cores,
+        model.map_or("unknown processor", |(_, name)| name)
+    )
+}
+
+impl Report {
+    pub(super) fn new(
+        options: &BenchOptions,
+        durability: &str,
+        latencies: &Latencies,
+        flood: &Flood,
+        raw: f64,
+        hook_svc: Evaluation,
+    ) -> Self {
+        let raw_jetstream = Raw {
+            events_per_s: raw / flood.stored_per_event.max(1.0),
+            messages_per_s: raw,
+        };
+        Self {
+            end_to_end: Throughput {
+                events_per_s: flood.events_per_s,
+                latency: Latencies::of(&latencies.reply),
+            },
+            event_to_dispatch: Latencies::of(&latencies.dispatch),
+            ratio: flood.events_per_s / raw_jetstream.events_per_s.max(1.0),
+            raw_jetstream,
+            hook_svc,
+            cpu_ms_per_event: flood.cpu_ms_per_event,
+            cpu_ms_by_process: flood.cpu_by_process.clone(),
+            stored_per_event: flood.stored_per_event,
+            repeated_answers: flood.repeated,
+            durability: durability.to_owned(),
+            machine: machine(),
+            setting: format!(
+                "{} events of {} bytes, {} sessions, {} hooks; latency at {}/s for {} s",
+                options.events, options.size, options.sessions, options.hooks, options.rate, options.seconds
+            ),
+        }
+    }
+
+    /// Prints it for people.
+    pub(super) fn print(&self) {
+        println!("durability {} on {}\n{}\n", self.durability, self.machine, self.setting);
+        let mut rows = table(&["what", "measured", "target"]);
+        let (e2e, dispatch) = (&self.end_to_end, &self.event_to_dispatch);
+        let targets = self.durability == "process";
+        let mut row = |what: &str, measured: String, target: &str| {
+            rows.add_row([what, &measured, if targets { target } else { "" }]);
+        };
+        row(
+            "end to end",
+            format!("{:.0} events/s", e2e.events_per_s),
+            "5,000 (at least 2,500)",
+        );
+        row(
+            "raw JetStream",
+            format!("{:.0} events/s", self.raw_jetstream.events_per_s),
+            "",
+        );
+        row("ratio", format!("{:.2}", self.ratio), "0.50");
+        row(
+            "event to dispatch p50, p99",
+            format!("{:.1}, {:.1} ms", dispatch.p50_ms, dispatch.p99_ms),
+            "3, 15 ms",
+        );
+        row(
+            "event to reply p50, p99",
+            format!("{:.1}, {:.1} ms", e2e.latency.p50_ms, e2e.latency.p99_ms),
+            "8, 40 ms",
+        );
+        row(
+            "hook-svc alone",
+            format!("{:.0} events/s", self.hook_svc.events_per_s),
+            "20,000",
+        );
+        row(
+            "hook-svc alone, one hook fires",
+            format!("{:.0} events/s", self.hook_svc.firing_events_per_s),
+            "",
+        );
+        row(
+            "processor per event",
+            format!("{:.3} ms", self.cpu_ms_per_event),
+            "0.25 ms",
+        );
+        for (name, ms) in &self.cpu_ms_by_process {
+            row(&format!("  {name}"), format!("{ms:.3} ms"), "");
+        }
+        row("stored messages per event", format!("{:.1}", self.stored_per_event), "");
+        println!("{rows}");
+    }
+}

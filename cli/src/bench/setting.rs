@@ -1,0 +1,71 @@
+//! What a run is made of: the services, the hooks, the events.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use shared::model::event::{Event, EventId};
+use shared::model::time::UnixMillis;
+
+use crate::args::BenchOptions;
+use crate::launch::Plan;
+
+/// The hooks: all look at the event, the first fires, each conversation in a session of its own.
+fn write_hooks(directory: &Path, count: usize, firing: bool) -> Result<()> {
+    std::fs::create_dir_all(directory).context("make the hooks directory")?;
+    for number in 0..count {
+        let body = if number == 0 && firing {
+            "if (e.channel !== \"bench\" || e.direction !== \"received\") return { fire: false };\n  \
+             return { fire: true, routing: { session: \"s-\" + e.peer.id }, \
+             deliveryContext: { channel: \"nats\", accountId: \"bench\", peerId: e.peer.id, replyToId: e.id } };"
+                .to_owned()
+        } else {
+            format!(
+                "const urgent = /\\b(invoice|deploy-{number}|alarm)\\b/.test(e.content);\n  \
+                 return {{ fire: urgent && e.from.id === \"nobody-{number}\" }};"
+            )
+        };
+        let text =
+            format!("/** @name bench {number} */\nexport default (ctx) => {{\n  const e = ctx.event;\n  {body}\n}};\n");
+        std::fs::write(directory.join(format!("bench-{number}.ts")), text).context("write a hook")?;
+    }
+    Ok(())
+}
+
+fn plan(directory: &Path, options: &BenchOptions, durability: &str, firing: bool) -> Result<Plan> {
+    let hooks = directory.join("hooks");
+    write_hooks(&hooks, options.hooks, firing)?;
+    let mut plan = Plan::all(directory, 1);
+    plan.config = format!(
+        "[telemetry]\nlisten = \"127.0.0.1:0\"\nlevel = \"warn\"\n\n[adapter]\nlisten = \"127.0.0.1:0\"\n\
+         accept = \"stream\"\n\n[adapter.http]\nopen = true\n\n[hooks]\ndir = {hooks:?}\nhard_budget_ms = 5000\n"
+    );
+    plan.sync_interval = (durability != "process").then(|| "always".to_owned());
+    plan.servers = if durability == "replicated" { 3 } else { 1 };
+    Ok(plan)
+}
+
+/// All five services.
+pub(super) fn whole(directory: &Path, options: &BenchOptions, durability: &str) -> Result<Plan> {
+    plan(directory, options, durability, true)
+}
+
+/// hook-svc alone, its hooks firing or not.
+pub(super) fn hooks_only(directory: &Path, options: &BenchOptions, durability: &str, firing: bool) -> Result<Plan> {
+    let mut plan = plan(directory, options, durability, firing)?;
+    plan.services = vec![("hook-svc", 1)];
+    Ok(plan)
+}
+
+/// Event `number` of run `run`, of about `options.size` bytes.
+pub(super) fn event(run: &str, number: u64, options: &BenchOptions, now: UnixMillis) -> Result<Event> {
+    let peer = (number % options.sessions.max(1)).to_string();
+    let id = EventId::parse(format!("bench:{run}/{number}")).context("make an event id")?;
+    let mut event = Event::new(id, "bench", &peer, now);
+    event.from.id = format!("user-{peer}");
+    let padding = options.size.saturating_sub(event.id.as_str().len() + 8);
+    event.content = format!("{number} {}", "lorem ipsum ".repeat(padding / 12 + 1))
+        .chars()
+        .take(padding)
+        .collect();
+    Ok(event)
+}

@@ -1,0 +1,114 @@
+//! `nexus demo`: one signed webhook and one chat message on their whole way, with times.
+
+mod receiver;
+mod senders;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use shared::model::event::EventId;
+use shared::projection::api::Trace;
+
+use crate::args::{Common, DemoOptions};
+use crate::launch::{Plan, Stack};
+use crate::output::json;
+use crate::trace::{await_complete, print};
+
+use receiver::Receiver;
+
+/// The demo's secrets: everything stays on this machine and ends with it.
+const GITHUB_SECRET: &str = "the demo's webhook secret";
+const CHANNEL_SECRET: &str = "whsec_bmV4dXMgZGVtbyBjaGFubmVsIHNlY3JldCAwMDA=";
+/// How long one chain may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs the command.
+///
+/// # Errors
+/// Where something does not start, or a chain does not come to its end.
+pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
+    let directory = tempfile::Builder::new()
+        .prefix("nexus-demo-")
+        .tempdir()
+        .context("make a temporary directory")?;
+    let path = directory.path().to_owned();
+    println!("starting nats-server and five services in {}", path.display());
+    let mut receiver = Receiver::start().await?;
+    let mut plan = Plan::all(&path, 1);
+    plan.config = write_files(&path, &receiver.url())?;
+    plan.environment = vec![
+        ("NEXUS_DEMO_GITHUB_SECRET".to_owned(), GITHUB_SECRET.to_owned()),
+        ("NEXUS_DEMO_CHANNEL_SECRET".to_owned(), CHANNEL_SECRET.to_owned()),
+    ];
+    let stack = Stack::start(plan).await?;
+    let outcome = show(common, &stack, &mut receiver).await;
+    stack.stop().await;
+    if options.keep || outcome.is_err() {
+        println!("logs are kept in {}", directory.keep().display());
+    }
+    outcome
+}
+
+/// Hooks, accounts and the rest of `nexus.toml`, which is answered.
+fn write_files(directory: &Path, receiver: &str) -> Result<String> {
+    let hooks = directory.join("hooks");
+    std::fs::create_dir_all(&hooks).context("make the hooks directory")?;
+    for (name, text) in [
+        (
+            "default-dm-routing.ts",
+            include_str!("../../deploy/hooks/default-dm-routing.ts"),
+        ),
+        (
+            "github-webhook.ts",
+            include_str!("../../deploy/hooks/github-webhook.ts"),
+        ),
+    ] {
+        std::fs::write(hooks.join(name), text).with_context(|| format!("write {name}"))?;
+    }
+    let channels = directory.join("channels.yaml");
+    let accounts = format!(
+        "webhook:\n  accounts:\n    demo:\n      url: {receiver}\n      secret: env:NEXUS_DEMO_CHANNEL_SECRET\n"
+    );
+    std::fs::write(&channels, accounts).context("write channels.yaml")?;
+    Ok(format!(
+        "[telemetry]\nlisten = \"127.0.0.1:0\"\n\n[files]\nchannels = {channels:?}\n\n\
+         [adapter]\nlisten = \"127.0.0.1:0\"\n\n[adapter.webhook.github]\nscheme = \"github\"\n\
+         secret = \"env:NEXUS_DEMO_GITHUB_SECRET\"\n\n[hooks]\ndir = {hooks:?}\n"
+    ))
+}
+
+async fn show(common: &Common, stack: &Stack, receiver: &mut Receiver) -> Result<()> {
+    let bus = stack.bus("nexus-demo").await?;
+    let gateway = stack.gateway()?;
+
+    println!("\n1. a signed GitHub webhook to {gateway}/hooks/github");
+    let delivery = senders::github(&gateway, GITHUB_SECRET).await?;
+    let webhook = EventId::parse(format!("webhook:github/{delivery}"))?;
+    let received = receiver
+        .next(PATIENCE)
+        .await
+        .context("the channel's request did not arrive")?;
+    let webhook = await_complete(&bus, &webhook, PATIENCE).await?;
+    tell(common, "webhook", &webhook)?;
+    println!("\nthe signed request that the channel `webhook`, account `demo`, received:\n{received}");
+
+    println!("\n2. a chat message over the web chat's socket");
+    let (chat, answer) = senders::chat(&gateway, "hello, Nexus", PATIENCE).await?;
+    let chat = await_complete(&bus, &EventId::parse(chat)?, PATIENCE).await?;
+    tell(common, "webchat", &chat)?;
+    println!("\nthe page was answered: {answer}");
+    Ok(())
+}
+
+fn tell(common: &Common, name: &str, trace: &Trace) -> Result<()> {
+    if common.json {
+        json(trace)?;
+    } else {
+        print(trace);
+    }
+    if !trace.complete {
+        bail!("the chain of the {name} event did not come to its end");
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! The demo's two senders: GitHub, and a page of the web chat.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use futures_util::{SinkExt as _, StreamExt as _};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use shared::clock::{IdSource as _, SystemIds};
+use tokio_tungstenite::tungstenite::Message;
+
+/// Posts a push as GitHub does, signed with `secret`; answers its delivery id.
+///
+/// # Errors
+/// Where it is not accepted.
+pub async fn github(gateway: &str, secret: &str) -> Result<String> {
+    let body = json!({
+        "ref": "refs/heads/main",
+        "repository": { "full_name": "nexus/demo" },
+        "pusher": { "name": "ada" },
+        "sender": { "login": "ada" },
+        "commits": [{ "id": "0123456789abcdef", "message": "Make it fast", "author": { "name": "Ada" } }],
+    })
+    .to_string();
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).context("make the signature")?;
+    mac.update(body.as_bytes());
+    let signature = hex::encode(mac.finalize().into_bytes());
+    let delivery = SystemIds.ulid().to_string();
+    let answer = reqwest::Client::new()
+        .post(format!("{gateway}/hooks/github"))
+        .header("content-type", "application/json")
+        .header("x-github-event", "push")
+        .header("x-github-delivery", &delivery)
+        .header("x-hub-signature-256", format!("sha256={signature}"))
+        .body(body)
+        .send()
+        .await
+        .context("post the webhook")?;
+    if !answer.status().is_success() {
+        bail!(
+            "the webhook was answered {}: {}",
+            answer.status(),
+            answer.text().await.unwrap_or_default()
+        );
+    }
+    Ok(delivery)
+}
+
+/// Says `text` as a visitor of the web chat; answers the event's id and what came back.
+///
+/// # Errors
+/// Where the page is not served, or nothing comes back in time.
+pub async fn chat(gateway: &str, text: &str, patience: Duration) -> Result<(String, String)> {
+    let address = gateway.replacen("http", "ws", 1);
+    let (mut socket, _) = tokio_tungstenite::connect_async(format!("{address}/webchat/ws?peer=demo-visitor"))
+        .await
+        .context("open the web chat")?;
+    let message = json!({ "type": "message", "id": SystemIds.ulid().to_string(), "text": text });
+    socket
+        .send(Message::text(message.to_string()))
+        .await
+        .context("send the chat message")?;
+    let conversation = tokio::time::timeout(patience, async {
+        let mut event = None;
+        while let Some(frame) = socket.next().await {
+            let Message::Text(text) = frame.context("read the web chat")? else {
+                continue;
+            };
+            let value: Value = serde_json::from_str(&text).context("read the web chat")?;
+            match value["type"].as_str() {
+                Some("stored") => event = value["event_id"].as_str().map(str::to_owned),
+                Some("error") => bail!("the web chat refused it: {}", value["error"]),
+                Some("part") => {
+                    let answer = value["text"].as_str().unwrap_or_default().to_owned();
+                    return event
+                        .map(|event| (event, answer))
+                        .context("answered before it was stored");
+                }
+                Some(_) | None => {}
+            }
+        }
+        bail!("the web chat was closed")
+    });
+    conversation.await.context("no answer on the web chat")?
+}

@@ -1,0 +1,121 @@
+//! `nexus dlq list|show|redrive`: messages that were given up.
+
+use anyhow::{Context as _, Result, bail};
+use shared::bus::{Bus, Outgoing, Stored};
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID};
+use shared::wire::topology::streams::DLQ;
+
+use crate::args::{Common, DlqAction};
+use crate::output::{brief, bus, clock, json, table};
+
+/// Runs the command.
+///
+/// # Errors
+/// Where there is no such letter, or it cannot be published.
+pub async fn execute(common: &Common, action: DlqAction) -> Result<()> {
+    let bus = bus(common).await?;
+    match action {
+        DlqAction::List { service, limit } => list(common, &bus, service.as_deref(), limit).await,
+        DlqAction::Show { number } => show(common, &bus, number).await,
+        DlqAction::Redrive {
+            number: Some(number), ..
+        } => redrive(&bus, &one(&bus, number).await?).await,
+        DlqAction::Redrive { number: None, .. } => {
+            for (stored, letter) in letters(&bus, None).await? {
+                redrive(&bus, &(stored, letter)).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn letters(bus: &Bus, service: Option<&str>) -> Result<Vec<(Stored, DeadLetter)>> {
+    let subject = service.map_or_else(|| "nexus.dlq.*".to_owned(), shared::wire::subject::dlq);
+    let mut found = Vec::new();
+    let mut from = 1;
+    while let Some(stored) = bus.next_on_subject(DLQ, &subject, from).await? {
+        from = stored.sequence + 1;
+        match stored.decode() {
+            Ok(letter) => found.push((stored, letter)),
+            Err(error) => eprintln!("letter {} cannot be read: {error}", stored.sequence),
+        }
+    }
+    Ok(found)
+}
+
+async fn one(bus: &Bus, number: u64) -> Result<(Stored, DeadLetter)> {
+    let stored = bus
+        .at_sequence(DLQ, number)
+        .await?
+        .with_context(|| format!("no dead letter {number}"))?;
+    let letter = stored.decode().context("the letter cannot be read")?;
+    Ok((stored, letter))
+}
+
+async fn list(common: &Common, bus: &Bus, service: Option<&str>, limit: usize) -> Result<()> {
+    let all = letters(bus, service).await?;
+    let shown = &all[all.len().saturating_sub(limit)..];
+    if common.json {
+        let rows: Vec<_> = shown
+            .iter()
+            .map(|(s, l)| serde_json::json!({ "number": s.sequence, "letter": l }))
+            .collect();
+        return json(&rows);
+    }
+    let mut rows = table(&["number", "at (UTC)", "service", "reason", "subject", "detail"]);
+    for (stored, letter) in shown {
+        rows.add_row([
+            stored.sequence.to_string(),
+            clock(letter.at),
+            letter.service.clone(),
+            letter.reason.clone(),
+            brief(&letter.subject, 40),
+            brief(&letter.detail, 60),
+        ]);
+    }
+    println!("{rows}\n{} dead letters", all.len());
+    Ok(())
+}
+
+async fn show(common: &Common, bus: &Bus, number: u64) -> Result<()> {
+    let (_, letter) = one(bus, number).await?;
+    if common.json {
+        return json(&letter);
+    }
+    println!(
+        "service   {}\nreason    {}\ndetail    {}",
+        letter.service, letter.reason, letter.detail
+    );
+    println!(
+        "stream    {} at {}\nsubject   {}",
+        letter.stream, letter.sequence, letter.subject
+    );
+    println!("redrive   {}\nattempts  {}", letter.redrive_subject, letter.attempts);
+    for (name, value) in &letter.headers {
+        println!("header    {name}: {value}");
+    }
+    let bytes = letter.payload_bytes().unwrap_or_default();
+    println!("payload   {} bytes\n{}", bytes.len(), String::from_utf8_lossy(&bytes));
+    Ok(())
+}
+
+/// Publishes the message again where it first came in. Its old deduplication id would be swallowed by the window, so
+/// it gets one of its own, which also makes a second redrive within the window harmless; then the letter goes.
+async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<()> {
+    let Some(payload) = letter.payload_bytes() else {
+        bail!("letter {} holds no payload", stored.sequence)
+    };
+    let kept = letter.headers.iter().filter(|(name, _)| {
+        !name.eq_ignore_ascii_case(MSG_ID) && !name.eq_ignore_ascii_case(EXPECTED_LAST_SUBJECT_SEQUENCE)
+    });
+    let headers: Headers = kept.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let out = Outgoing::raw(letter.redrive_subject.clone(), headers, payload.into());
+    let published = bus.publish(out.msg_id(format!("redrive:{}", stored.sequence))).await?;
+    bus.delete_message(DLQ, stored.sequence).await?;
+    println!(
+        "letter {} is at {} again, sequence {}",
+        stored.sequence, letter.redrive_subject, published.sequence
+    );
+    Ok(())
+}

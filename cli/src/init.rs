@@ -1,0 +1,52 @@
+//! `nexus init`: a commented configuration to begin with.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::args::InitOptions;
+
+/// What is written, and where.
+const FILES: [(&str, &str); 4] = [
+    ("nexus.toml", include_str!("../templates/nexus.toml")),
+    ("identities.yaml", include_str!("../templates/identities.yaml")),
+    ("personas.yaml", include_str!("../templates/personas.yaml")),
+    ("channels.yaml", include_str!("../templates/channels.yaml")),
+];
+/// The hook to begin with.
+const HOOK: (&str, &str) = (
+    "hooks/default-dm-routing.ts",
+    include_str!("../../deploy/hooks/default-dm-routing.ts"),
+);
+
+/// Runs the command.
+///
+/// # Errors
+/// Where a file is there already, or cannot be written.
+pub fn execute(options: &InitOptions) -> Result<()> {
+    let files: Vec<(&str, &str)> = FILES.into_iter().chain([HOOK]).collect();
+    if !options.force {
+        let taken: Vec<&str> = files
+            .iter()
+            .map(|(name, _)| *name)
+            .filter(|name| options.directory.join(name).exists())
+            .collect();
+        if !taken.is_empty() {
+            bail!("{} there already (--force writes over)", taken.join(", "));
+        }
+    }
+    for (name, text) in files {
+        write(&options.directory.join(name), text)?;
+    }
+    println!("next: nexus config check; nexus up");
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+    }
+    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    println!("wrote {}", path.display());
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! The NATS server of a stack, or a cluster of three.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use shared::clock::pause;
+use tokio::net::TcpStream;
+
+use super::{Plan, READY_DEADLINE};
+
+/// One server process.
+#[derive(Debug)]
+pub struct Nats {
+    program: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+    port: u16,
+    child: Option<Child>,
+}
+
+/// A port that was free a moment ago.
+///
+/// # Errors
+/// Where loopback has none.
+pub fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    Ok(listener.local_addr().context("find a free port")?.port())
+}
+
+impl Nats {
+    /// Starts the servers of `plan`, and returns when all of them answer.
+    pub(super) async fn start(program: &Path, plan: &Plan) -> Result<Vec<Self>> {
+        let count = plan.servers.max(1);
+        let routes = (0..count).map(|_| free_port()).collect::<Result<Vec<u16>>>()?;
+        let mut servers = Vec::new();
+        for index in 0..count {
+            let port = if plan.nats_port == 0 || count > 1 {
+                free_port()?
+            } else {
+                plan.nats_port
+            };
+            let mut server = Self::prepare(program, plan, index, port, &routes)?;
+            server.launch()?;
+            servers.push(server);
+        }
+        for server in &mut servers {
+            server.ready().await?;
+        }
+        Ok(servers)
+    }
+
+    fn prepare(program: &Path, plan: &Plan, index: usize, port: u16, routes: &[u16]) -> Result<Self> {
+        let store = plan.directory.join(format!("data/nats-{index}"));
+        let sync = plan
+            .sync_interval
+            .as_ref()
+            .map(|s| format!("sync_interval: {s}\n  "))
+            .unwrap_or_default();
+        let cluster = if routes.len() > 1 {
+            let urls: Vec<String> = routes
+                .iter()
+                .map(|route| format!("nats-route://127.0.0.1:{route}"))
+                .collect();
+            let own = routes[index];
+            format!(
+                "cluster {{ name: nexus, listen: \"127.0.0.1:{own}\", routes: [{}] }}\n",
+                urls.join(", ")
+            )
+        } else {
+            String::new()
+        };
+        let text = format!(
+            "server_name: n{index}\nlisten: \"127.0.0.1:{port}\"\nmax_payload: 8MB\nmax_pending: 256MB\n\
+             jetstream {{\n  {sync}store_dir: {store:?}\n  max_file_store: 64GB\n}}\n{cluster}"
+        );
+        let config = plan.directory.join(format!("nats-{index}.conf"));
+        std::fs::write(&config, text).context("write the server's configuration")?;
+        let log = plan.directory.join(format!("log/nats-{index}.log"));
+        Ok(Self {
+            program: program.to_owned(),
+            config,
+            log,
+            port,
+            child: None,
+        })
+    }
+
+    /// Starts the process, again where it was killed: same port, same data.
+    ///
+    /// # Errors
+    /// Where the port is taken or the program does not start.
+    pub fn launch(&mut self) -> Result<()> {
+        if TcpListener::bind(("127.0.0.1", self.port)).is_err() {
+            bail!(
+                "port {} is in use (setting nats.servers; `nexus up --nats-port`)",
+                self.port
+            );
+        }
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .context("open the server's log")?;
+        let child = Command::new(&self.program)
+            .arg("-c")
+            .arg(&self.config)
+            .stdout(log.try_clone().context("open the server's log")?)
+            .stderr(log)
+            .stdin(Stdio::null())
+            .spawn()
+            .context("start nats-server")?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// Waits until it takes connections.
+    ///
+    /// # Errors
+    /// Where it does not in time, or ends.
+    pub async fn ready(&mut self) -> Result<()> {
+        let waited = tokio::time::timeout(READY_DEADLINE, async {
+            while TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
+                if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
+                    bail!("nats-server ended with {status}: see {}", self.log.display());
+                }
+                pause(Duration::from_millis(10)).await;
+            }
+            Ok(())
+        });
+        waited.await.context("nats-server does not answer")?
+    }
+
+    /// `nats://…`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Its process id, while it runs.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Kills it without warning.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may have ended by itself; either way it is gone afterwards.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Ends it in good order.
+    pub async fn stop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        super::service::signal(child.id(), "TERM");
+        let ended = tokio::time::timeout(Duration::from_secs(10), async {
+            while matches!(child.try_wait(), Ok(None)) {
+                pause(Duration::from_millis(20)).await;
+            }
+        });
+        if ended.await.is_err() {
+            self.child = Some(child);
+            self.kill();
+        }
+    }
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

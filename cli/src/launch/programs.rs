@@ -1,0 +1,100 @@
+//! Where the programs are: the services beside this binary, the tools in `.tools/bin` or on the PATH.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+/// The oldest nats-server that has what is needed (message schedules, per-message time to live, consumer reset).
+pub const NATS_MINIMUM: (u32, u32) = (2, 15);
+/// The oldest Bun that hooks are tested with.
+pub const BUN_MINIMUM: (u32, u32) = (1, 4);
+
+/// Paths of everything that is started.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// Directory of the service binaries.
+    pub services: PathBuf,
+    /// The NATS server.
+    pub nats_server: PathBuf,
+    /// Bun.
+    pub bun: PathBuf,
+}
+
+impl Programs {
+    /// Finds them all.
+    ///
+    /// # Errors
+    /// What is missing or too old, and how to get it.
+    pub fn find() -> Result<Self> {
+        let services = services_directory()?;
+        let nats_server = tool("nats-server", NATS_MINIMUM)?;
+        let bun = tool("bun", BUN_MINIMUM)?;
+        Ok(Self {
+            services,
+            nats_server,
+            bun,
+        })
+    }
+}
+
+/// The directory that the service binaries are in: this binary's own, or the one above it (tests live in `deps`).
+fn services_directory() -> Result<PathBuf> {
+    let me = std::env::current_exe().context("find this binary")?;
+    let mut directories = me.ancestors().skip(1).take(2);
+    directories
+        .find(|directory| directory.join("hook-svc").is_file())
+        .map(Path::to_owned)
+        .with_context(|| {
+            format!(
+                "the services are not beside {}: `cargo build --workspace` makes them",
+                me.display()
+            )
+        })
+}
+
+/// The tool `name`, at least `minimum`: from `.tools/bin` above here or above this binary, else from the PATH.
+///
+/// # Errors
+/// Which versions were found where, and how to get a fitting one.
+pub fn tool(name: &str, minimum: (u32, u32)) -> Result<PathBuf> {
+    let here = std::env::current_dir().unwrap_or_default();
+    let me = std::env::current_exe().unwrap_or_default();
+    let local = here
+        .ancestors()
+        .chain(me.ancestors())
+        .map(|directory| directory.join(".tools/bin").join(name));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path: Vec<PathBuf> = std::env::split_paths(&path)
+        .map(|directory| directory.join(name))
+        .collect();
+    let mut refused = Vec::new();
+    for candidate in local.chain(on_path).filter(|candidate| candidate.is_file()) {
+        match version(&candidate) {
+            Some(found) if found >= minimum => return Ok(candidate),
+            Some((major, minor)) => refused.push(format!("{} is {major}.{minor}", candidate.display())),
+            None => refused.push(format!("{} does not say its version", candidate.display())),
+        }
+    }
+    let found = if refused.is_empty() {
+        "none was found".to_owned()
+    } else {
+        refused.join(", ")
+    };
+    let (major, minor) = minimum;
+    bail!(
+        "{name} {major}.{minor} or newer is needed ({found}). `make tools` brings it into .tools/bin; \
+         Debian's nats-server (2.9) is too old"
+    )
+}
+
+/// Major and minor version that `program --version` prints.
+fn version(program: &Path) -> Option<(u32, u32)> {
+    let output = Command::new(program).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let number = text
+        .split(|c: char| !c.is_ascii_digit() && c != '.')
+        .find(|part| part.contains('.'))?;
+    let mut parts = number.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}

@@ -1,0 +1,178 @@
+//! One replica of a service, as a process.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use shared::clock::pause;
+
+use super::Plan;
+use super::programs::Programs;
+
+/// How much of a log is shown where its process failed, in bytes.
+const LOG_TAIL: usize = 2_000;
+
+/// A running replica.
+#[derive(Debug)]
+pub struct Running {
+    /// Its service.
+    pub name: &'static str,
+    /// Its number.
+    pub replica: u16,
+    /// Its name on the bus.
+    pub instance: String,
+    announcement: PathBuf,
+    log: PathBuf,
+    child: Child,
+}
+
+/// Sends `signal` (`TERM`, `STOP`, `CONT`) to process `pid`.
+pub fn signal(pid: u32, signal: &str) {
+    // A process that is gone already needs no signal.
+    let _ = Command::new("kill")
+        .arg(format!("-{signal}"))
+        .arg(pid.to_string())
+        .stderr(Stdio::null())
+        .status();
+}
+
+impl Running {
+    pub(super) fn start(
+        programs: &Programs,
+        plan: &Plan,
+        config: &Path,
+        name: &'static str,
+        replica: u16,
+    ) -> Result<Self> {
+        let instance = format!("{name}-{replica}");
+        let run = plan.directory.join("run");
+        let announcement = run.join(format!("{name}-{instance}.json"));
+        // One left behind by a killed process would be taken for the new one's.
+        let _ = std::fs::remove_file(&announcement);
+        let log = plan.directory.join(format!("log/{instance}.log"));
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .context("open the service's log")?;
+        let data = plan.directory.join("data").join(&instance);
+        let child = Command::new(programs.services.join(name))
+            .env("NEXUS_CONFIG", config)
+            .env("NEXUS_RUN_DIR", &run)
+            .env("NEXUS_INSTANCE", &instance)
+            .env("NEXUS__ADAPTER__DATA_DIR", data.join("spool"))
+            .env("NEXUS__HOOKS__DATA_DIR", &data)
+            .env("NEXUS__HOOKS__BUN", &programs.bun)
+            .envs(plan.environment.iter().map(|(key, value)| (key, value)))
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().context("open the service's log")?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("start {name}"))?;
+        Ok(Self {
+            name,
+            replica,
+            instance,
+            announcement,
+            log,
+            child,
+        })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The address that it announced as `what` (`http`, `gateway`).
+    ///
+    /// # Errors
+    /// Where it has announced none.
+    pub fn address(&self, what: &str) -> Result<String> {
+        let text = std::fs::read_to_string(&self.announcement)
+            .with_context(|| format!("{} has announced no address", self.instance))?;
+        let value: serde_json::Value = serde_json::from_str(&text).context("read the announcement")?;
+        let address = value[what].as_str();
+        address
+            .map(str::to_owned)
+            .with_context(|| format!("{} has not announced `{what}`", self.instance))
+    }
+
+    /// Waits until `/readyz` says yes.
+    ///
+    /// # Errors
+    /// What is not ready at the deadline, or that the process ended.
+    pub async fn ready(&mut self, deadline: Duration) -> Result<()> {
+        let client = reqwest::Client::new();
+        let mut last = "it has announced no address".to_owned();
+        let waited = tokio::time::timeout(deadline, async {
+            loop {
+                if let Ok(Some(status)) = self.child.try_wait() {
+                    bail!("it ended with {status}");
+                }
+                if let Ok(address) = self.address("http") {
+                    match client.get(format!("http://{address}/readyz")).send().await {
+                        Ok(answer) if answer.status().is_success() => return Ok(()),
+                        Ok(answer) => last = answer.text().await.unwrap_or_default(),
+                        Err(error) => last = error.to_string(),
+                    }
+                }
+                pause(Duration::from_millis(25)).await;
+            }
+        });
+        match waited.await {
+            Ok(outcome) => outcome,
+            Err(_) => bail!("{last}"),
+        }
+    }
+
+    /// Whether the process has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
+    /// Kills it without warning.
+    pub fn kill(&mut self) {
+        // It may have ended by itself; either way it is gone afterwards.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks it to end in good order.
+    pub fn terminate(&self) {
+        signal(self.pid(), "TERM");
+    }
+
+    /// Waits until it has ended, and kills it at the deadline; answers its exit code where it ended by itself.
+    pub async fn ended(&mut self, deadline: Duration) -> Option<i32> {
+        let waited = tokio::time::timeout(deadline, async {
+            loop {
+                if let Ok(Some(status)) = self.child.try_wait() {
+                    return status.code();
+                }
+                pause(Duration::from_millis(10)).await;
+            }
+        });
+        if let Ok(code) = waited.await {
+            return code;
+        }
+        self.kill();
+        None
+    }
+
+    /// The end of its log.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL)..]).into_owned()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

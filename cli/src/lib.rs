@@ -1,0 +1,45 @@
+//! The `nexus` command: one file per command group.
+//!
+//! [`launch`] starts a whole Nexus on this machine, for `up`, `demo`, `bench` and the tests; the other rooms speak to
+//! a running one over the bus alone. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
+
+pub mod args;
+pub mod bench;
+pub mod config;
+pub mod demo;
+pub mod dlq;
+pub mod doctor;
+pub mod down;
+pub mod init;
+pub mod launch;
+pub mod output;
+pub mod send;
+pub mod tail;
+pub mod topology;
+pub mod trace;
+pub mod up;
+
+use anyhow::Result;
+use args::{Cli, Command};
+
+/// Does what the command line says.
+///
+/// # Errors
+/// What went wrong, for people.
+pub async fn execute(cli: Cli) -> Result<()> {
+    let common = cli.common;
+    match cli.command {
+        Command::Up(options) => up::execute(&common, options).await,
+        Command::Down(options) => down::execute(&options).await,
+        Command::Demo(options) => demo::execute(&common, options).await,
+        Command::Doctor => doctor::execute(&common).await,
+        Command::Topology(action) => topology::execute(&common, action).await,
+        Command::Send(options) => send::execute(&common, options).await,
+        Command::Tail(options) => tail::execute(&common, options).await,
+        Command::Trace(options) => trace::execute(&common, options).await,
+        Command::Dlq(action) => dlq::execute(&common, action).await,
+        Command::Config(action) => config::execute(&common, action),
+        Command::Bench(options) => bench::execute(&common, options).await,
+        Command::Init(options) => init::execute(&options),
+    }
+}

@@ -1,0 +1,17 @@
+//! The `nexus` binary.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use cli::args::Cli;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match cli::execute(Cli::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nexus: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `nexus topology plan|apply`.
+
+use anyhow::{Result, bail};
+use shared::wire::topology::topology;
+
+use crate::args::{Common, TopologyAction};
+use crate::output::{bus, json, nats_config};
+
+/// Runs the command.
+///
+/// # Errors
+/// Where the server differs (`plan`) or refuses (`apply`).
+pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
+    let wanted = topology(nats_config(common)?.replicas);
+    let bus = bus(common).await?;
+    match action {
+        TopologyAction::Plan => {
+            let drift = bus.drift(&wanted).await?;
+            if common.json {
+                json(&drift)?;
+            } else if drift.is_empty() {
+                println!("the server has exactly this topology");
+            } else {
+                drift.iter().for_each(|difference| println!("{difference}"));
+            }
+            if !drift.is_empty() {
+                bail!("{} differences; `nexus topology apply` makes them", drift.len());
+            }
+        }
+        TopologyAction::Apply => {
+            let report = bus.ensure(&wanted, true).await?;
+            report.created.iter().for_each(|what| println!("made {what}"));
+            report.updated.iter().for_each(|what| println!("changed {what}"));
+            if report.created.is_empty() && report.updated.is_empty() {
+                println!("nothing to do");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! `nexus trace`: everything that an event led to, with times, from the ledgers' projection.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use shared::bus::Bus;
+use shared::clock::pause;
+use shared::model::event::EventId;
+use shared::projection::api::{Stage, Trace, TraceRequest};
+use shared::wire::headers::Headers;
+
+use crate::args::{Common, TraceOptions};
+use crate::output::{brief, bus, clock, json, table};
+
+/// How long one answer may take.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How often an incomplete chain is asked for again.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Runs the command.
+///
+/// # Errors
+/// Where nobody knows the event.
+pub async fn execute(common: &Common, options: TraceOptions) -> Result<()> {
+    let bus = bus(common).await?;
+    let id = EventId::parse(options.event_id)?;
+    let trace = await_complete(&bus, &id, Duration::from_secs(options.wait)).await?;
+    if common.json {
+        return json(&trace);
+    }
+    if trace.event.is_none() {
+        bail!("no event {id} is known (yet); see `nexus tail`");
+    }
+    print(&trace);
+    Ok(())
+}
+
+/// Asks once.
+///
+/// # Errors
+/// Where no hook-svc answers.
+pub async fn ask(bus: &Bus, id: &EventId) -> Result<Trace> {
+    let question = TraceRequest { event_id: id.clone() };
+    bus.request("nexus.svc.events.trace", Headers::new(), &question, ANSWER)
+        .await
+        .context("the read model is served by hook-svc: does one run?")
+}
+
+/// Asks until the chain is complete, at most for `patience`; answers the last state.
+///
+/// # Errors
+/// Where no hook-svc answers.
+pub async fn await_complete(bus: &Bus, id: &EventId, patience: Duration) -> Result<Trace> {
+    let mut last = ask(bus, id).await?;
+    // The last state is the answer, complete or not.
+    let _ = tokio::time::timeout(patience, async {
+        while !last.complete {
+            pause(LOOK_EVERY).await;
+            if let Ok(newer) = ask(bus, id).await {
+                last = newer;
+            }
+        }
+    })
+    .await;
+    Ok(last)
+}
+
+const fn name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Event => "event",
+        Stage::Hook => "hook",
+        Stage::Dispatch => "dispatch",
+        Stage::Turn => "turn",
+        Stage::Delivery => "delivery",
+        Stage::Sent => "sent",
+    }
+}
+
+/// Prints a chain as a table: when, how long after its beginning, what.
+pub fn print(trace: &Trace) {
+    let start = trace.steps.first().map(|step| step.at_ms).unwrap_or_default();
+    let mut rows = table(&["time (UTC)", "after", "took", "stage", "id", "what"]);
+    for step in &trace.steps {
+        let took = step.took_ms.map(|ms| format!("{ms:.1} ms")).unwrap_or_default();
+        let stage = format!("{}{}", "  ".repeat(usize::from(step.depth)), name(step.stage));
+        let after = format!("+{} ms", step.at_ms.since(start));
+        rows.add_row([
+            clock(step.at_ms),
+            after,
+            took,
+            stage,
+            brief(&step.id, 44),
+            brief(&step.detail, 60),
+        ]);
+    }
+    println!("{rows}");
+    println!("{}", if trace.complete { "complete" } else { "not complete yet" });
+}

@@ -1,0 +1,125 @@
+//! `nexus up`: a whole Nexus on this machine, kept running; what dies is started again.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use shared::clock::pause;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::{Common, UpOptions};
+use crate::launch::{Plan, Stack};
+
+/// Where `nexus up` writes its process id, below the data directory.
+pub const PID_FILE: &str = "run/nexus.pid";
+/// How often is looked whether everything lives.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Restarts within [`WINDOW`] looks after which it is said that something is broken.
+const MAX_RESTARTS: usize = 20;
+/// How many looks a restart is remembered for (a minute).
+const WINDOW: u64 = 120;
+
+/// Runs the command, until SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// Where something does not start.
+pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
+    std::fs::create_dir_all(options.data.join("run")).context("make the data directory")?;
+    let directory = options.data.canonicalize().context("find the data directory")?;
+    refuse_second(&directory)?;
+    let mut plan = Plan::all(&directory, options.replicas);
+    plan.nats_port = options.nats_port;
+    plan.config = match &common.config {
+        Some(path) => without_nats(&std::fs::read_to_string(path).context("read the configuration")?)?,
+        None => default_config(&directory, options.http_port)?,
+    };
+    if options.replicas > 1 {
+        plan.environment
+            .push(("NEXUS__ADAPTER__LISTEN".to_owned(), "127.0.0.1:0".to_owned()));
+    }
+    let mut stack = Stack::start(plan).await?;
+    std::fs::write(directory.join(PID_FILE), std::process::id().to_string()).context("write the process id")?;
+    greet(&stack, &directory)?;
+    let outcome = supervise(&mut stack).await;
+    // A file that is gone already needs no removal.
+    let _ = std::fs::remove_file(directory.join(PID_FILE));
+    eprintln!("stopping");
+    stack.stop().await;
+    outcome
+}
+
+fn refuse_second(directory: &Path) -> Result<()> {
+    let Ok(text) = std::fs::read_to_string(directory.join(PID_FILE)) else {
+        return Ok(());
+    };
+    if Path::new("/proc").join(text.trim()).exists() {
+        bail!(
+            "`nexus up` runs there already as process {}; `nexus down` stops it",
+            text.trim()
+        );
+    }
+    Ok(())
+}
+
+/// The file without its section `[nats]`: the server is our own.
+fn without_nats(text: &str) -> Result<String> {
+    let mut root: toml::Table = text.parse().context("the configuration is not TOML")?;
+    root.remove("nats");
+    toml::to_string(&root).context("write TOML")
+}
+
+fn default_config(directory: &Path, http_port: u16) -> Result<String> {
+    let hooks = directory.join("hooks");
+    if !hooks.exists() {
+        std::fs::create_dir_all(&hooks).context("make the hooks directory")?;
+        let text = include_str!("../../deploy/hooks/default-dm-routing.ts");
+        std::fs::write(hooks.join("default-dm-routing.ts"), text).context("write the first hook")?;
+    }
+    Ok(format!(
+        "[telemetry]\nlisten = \"127.0.0.1:0\"\n\n[adapter]\nlisten = \"127.0.0.1:{http_port}\"\n\n\
+         [adapter.http]\nopen = true\n\n[hooks]\ndir = {hooks:?}\n"
+    ))
+}
+
+fn greet(stack: &Stack, directory: &Path) -> Result<()> {
+    let gateway = stack.gateway()?;
+    println!("web chat   {gateway}/");
+    println!("events     {gateway}/v1/events");
+    println!("webhooks   {gateway}/hooks/{{source}}");
+    println!("nats       {}", stack.nats[0].url());
+    println!("hooks      {}", directory.join("hooks").display());
+    println!("logs       {}", directory.join("log").display());
+    println!("\ntry, in another terminal:");
+    println!("  nexus send 'hello' --channel webchat --peer me");
+    println!("  nexus tail");
+    println!("  nexus doctor");
+    Ok(())
+}
+
+async fn supervise(stack: &mut Stack) -> Result<()> {
+    let mut term = signal(SignalKind::terminate()).context("listen for signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
+    let mut restarts: Vec<u64> = Vec::new();
+    for look in 0_u64.. {
+        tokio::select! {
+            _ = term.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            () = pause(LOOK_EVERY) => {}
+        }
+        restarts.retain(|at| look - at < WINDOW);
+        let dead: Vec<(&'static str, u16)> = stack
+            .services
+            .iter_mut()
+            .filter_map(|s| s.has_ended().then_some((s.name, s.replica)))
+            .collect();
+        for (name, replica) in dead {
+            if restarts.len() >= MAX_RESTARTS {
+                bail!("{name} dies again and again; see its log");
+            }
+            eprintln!("{name}-{replica} ended, started again");
+            restarts.push(look);
+            stack.launch(name, replica)?;
+        }
+    }
+    Ok(())
+}

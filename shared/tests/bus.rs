@@ -1,0 +1,248 @@
+//! The bus against the real server: every promise that a service builds on.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use shared::bus::{Bus, CasError, KvEvent, NatsConfig, Outgoing, PublishError, PullOptions, claim, ledger, partition};
+use shared::clock::{SystemClock, pause};
+use shared::model::event::{Event, EventId};
+use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
+use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
+use shared::process::lifecycle::Shutdown;
+use shared::testing::nats::NatsServer;
+use shared::wire::headers::Carrier;
+use shared::wire::session_mark::Member;
+use shared::wire::subject;
+use shared::wire::topology::{buckets, streams, topology};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+async fn world() -> (NatsServer, Bus) {
+    let server = NatsServer::start().await;
+    let bus = connect(&server).await;
+    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    (server, bus)
+}
+
+async fn connect(server: &NatsServer) -> Bus {
+    let config = NatsConfig { servers: vec![server.url()], ..NatsConfig::default() };
+    Bus::connect(&config, "test").await.expect("the server is there")
+}
+
+fn event(n: u32, peer: &str) -> Event {
+    let id = EventId::parse(format!("test:{peer}/{n}")).expect("an id");
+    Event { content: format!("{n}"), ..Event::new(id, "test", peer, UnixMillis(i64::from(n))) }
+}
+
+async fn publish(bus: &Bus, event: &Event) -> shared::bus::Published {
+    let out = Outgoing::new(subject::event(event), event).msg_id(event.id.as_str());
+    bus.publish(out).await.expect("it is stored")
+}
+
+fn session(name: &str) -> SessionRef {
+    SessionRef { persona: "default".to_owned(), session: name.to_owned() }
+}
+
+fn record(broker: &str, epoch: u64, counter: u64) -> LedgerRecord {
+    LedgerRecord {
+        append: AppendId { broker: broker.to_owned(), epoch, counter },
+        at: UnixMillis(1),
+        entries: vec![LedgerEntry::Owned { epoch, broker: broker.to_owned() }],
+    }
+}
+
+async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
+    let waited = tokio::time::timeout(DEADLINE, async {
+        while !check().await {
+            pause(Duration::from_millis(10)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "not in time: {what}");
+}
+
+#[tokio::test]
+async fn the_topology_is_made_once_and_has_no_drift() {
+    let (server, bus) = world().await;
+    assert_eq!(bus.drift(&topology(1)).await.expect("it can be told"), Vec::new());
+    let again = bus.ensure(&topology(1), false).await.expect("nothing to do");
+    assert!(again.created.is_empty() && again.updated.is_empty(), "{again:?}");
+    let mut other = topology(1);
+    other.streams[0].duplicate_window = Duration::from_secs(60);
+    let error = bus.ensure(&other, false).await.expect_err("it is refused");
+    assert!(error.to_string().contains("stream EVENTS: duplicate_window"), "{error}");
+    drop(server);
+}
+
+#[tokio::test]
+async fn an_event_is_stored_once_under_its_partition() {
+    let (_server, bus) = world().await;
+    let first = publish(&bus, &event(1, "p.1")).await;
+    let second = publish(&bus, &event(1, "p.1")).await;
+    assert!(!first.duplicate && second.duplicate && first.sequence == second.sequence);
+    let stored = bus.at_sequence(streams::EVENTS, first.sequence).await.expect("readable").expect("there");
+    let parsed = subject::parse_event(&stored.subject).expect("a stored subject");
+    assert_eq!((parsed.channel, parsed.peer), ("test", "p=2E1"));
+    assert_eq!(stored.decode::<Event>().expect("it decodes"), event(1, "p.1"));
+    assert_eq!(bus.history(streams::EVENTS, &stored.subject, 1, 10).await.expect("readable"), vec![stored]);
+}
+
+#[tokio::test]
+async fn what_the_server_refuses_for_good_is_an_error_and_no_loop() {
+    let (_server, bus) = world().await;
+    let big = Event { content: "x".repeat(5 << 20), ..event(1, "p") };
+    let error = bus.publish(Outgoing::new(subject::event(&big), &big)).await.expect_err("too large");
+    assert!(matches!(error, PublishError::TooLarge { .. }), "{error}");
+    let once = Outgoing::new("nexus.nowhere".to_owned(), &event(1, "p"));
+    let error = bus.publish_once(&once, DEADLINE).await.expect_err("nobody listens");
+    assert!(matches!(error, PublishError::NoStream { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_session_has_one_claim_until_it_is_released() {
+    let (_server, bus) = world().await;
+    let claims = async || claim::publish(&bus, &session("main"), &Carrier::default()).await.expect("answered");
+    assert_eq!(claims().await, claim::Claimed::New);
+    assert_eq!(claims().await, claim::Claimed::AlreadyHeld);
+    let mut pull = claim::pull(&bus, 10).await.expect("the consumer is there");
+    let taken = tokio::time::timeout(DEADLINE, pull.next()).await.expect("a claim comes");
+    assert_eq!(claims().await, claim::Claimed::AlreadyHeld, "while it is held");
+    assert!(claim::release(&bus, taken.sequence).await.expect("answered"));
+    assert!(!claim::release(&bus, taken.sequence).await.expect("answered"), "gone already");
+    assert_eq!(claims().await, claim::Claimed::New);
+}
+
+#[tokio::test]
+async fn the_ledger_fence_lets_one_of_two_owners_write() {
+    let (_server, bus) = world().await;
+    let at = session("main");
+    let none = Carrier::default();
+    let first = ledger::append(&bus, &at, &record("a", 1, 0), 0, &none).await.expect("the first entry");
+    let second = ledger::append(&bus, &at, &record("b", 2, 0), first, &none).await.expect("b takes over");
+    let late = ledger::append(&bus, &at, &record("a", 1, 1), first, &none).await.expect_err("a is stale");
+    assert!(matches!(late, ledger::AppendLedgerError::FenceLost { .. }), "{late}");
+    let repeated = ledger::append(&bus, &at, &record("b", 2, 0), first, &none).await.expect("b's own append");
+    assert_eq!(repeated, second, "a repeated append is recognised as our own");
+    let read = ledger::read_after(&bus, &at, 0).await.expect("readable");
+    let sequences: Vec<u64> = read.iter().map(|(sequence, _)| *sequence).collect();
+    assert_eq!(sequences, vec![first, second]);
+}
+
+#[tokio::test]
+async fn a_key_has_one_winner_also_after_it_expired() {
+    let (_server, bus) = world().await;
+    let kv = bus.kv::<Member>(buckets::MEMBERS);
+    let member = |name: &str| Member { instance: name.to_owned() };
+    let mut watch = kv.watch_all();
+    assert_eq!(watch.next().await, KvEvent::Current);
+    let revision = kv.create_ttl("k", &member("a"), Duration::from_secs(1)).await.expect("free");
+    let lost = kv.create("k", &member("b")).await.expect_err("taken");
+    assert!(matches!(lost, CasError::Conflict { .. }), "{lost}");
+    assert!(matches!(watch.next().await, KvEvent::Put { key, .. } if key == "k"));
+    let gone = tokio::time::timeout(DEADLINE, watch.next()).await.expect("it expires");
+    assert!(matches!(&gone, KvEvent::Gone { key, .. } if key == "k"), "{gone:?}");
+    assert_eq!(kv.get("k").await.expect("readable"), None);
+    let stale = kv.update("k", &member("a"), revision).await.expect_err("another revision by now");
+    assert!(matches!(stale, CasError::Conflict { .. }), "{stale}");
+    let won = kv.create("k", &member("b")).await.expect("free again");
+    kv.delete("k", Some(won)).await.expect("ours");
+    assert!(kv.entries().await.expect("readable").is_empty());
+}
+
+#[tokio::test]
+async fn a_publish_outlives_a_killed_server_and_readers_go_on() {
+    let (mut server, bus) = world().await;
+    let mut ordered = bus.ordered(streams::EVENTS, &[], 1).await.expect("the stream is there");
+    publish(&bus, &event(1, "p")).await;
+    assert_eq!(ordered.next().await.decode::<Event>().expect("decodes").content, "1");
+    server.kill9();
+    let waiting = tokio::spawn({
+        let bus = bus.clone();
+        async move { publish(&bus, &event(2, "p")).await }
+    });
+    server.restart().await;
+    assert!(!waiting.await.expect("no panic").duplicate);
+    let next = tokio::time::timeout(DEADLINE, ordered.next()).await.expect("it goes on");
+    assert_eq!(next.decode::<Event>().expect("decodes").content, "2");
+}
+
+type Log = Arc<Mutex<Vec<(String, String, u32)>>>;
+
+/// A replica that logs (replica, peer, number) of what it handles.
+fn replica(bus: &Bus, name: &str, log: &Log) -> (Shutdown, tokio::task::JoinHandle<()>) {
+    let shutdown = Shutdown::default();
+    let (_, may_join) = tokio::sync::watch::channel(true);
+    let group = partition::Group {
+        name: "hook",
+        stream: streams::EVENTS,
+        instance: name.to_owned(),
+        may_join,
+        batch: 20,
+        clock: Arc::new(SystemClock),
+    };
+    let (log, name) = (Arc::clone(log), name.to_owned());
+    let handler = move |mut owned: partition::Owned| {
+        let (log, name) = (Arc::clone(&log), name.clone());
+        async move {
+            while let Some(message) = owned.next().await {
+                let event: Event = message.decode().expect("ours");
+                let number = event.content.parse().expect("a number");
+                log.lock().expect("no panic").push((name.clone(), event.peer.id, number));
+                message.ack().await;
+            }
+        }
+    };
+    let task = tokio::spawn(partition::run(bus.clone(), group, shutdown.clone(), handler));
+    (shutdown, task)
+}
+
+#[tokio::test]
+async fn two_replicas_share_partitions_and_keep_order_while_they_come_and_go() {
+    let (_server, bus) = world().await;
+    let log: Log = Arc::default();
+    let (stop_a, a) = replica(&bus, "a", &log);
+    let mut sent = 0;
+    let mut send = async |count: u32| {
+        for _ in 0..count {
+            sent += 1;
+            for peer in 0..20 {
+                publish(&bus, &event(sent, &format!("peer{peer}"))).await;
+            }
+        }
+        sent as usize * 20
+    };
+    let total = send(3).await;
+    eventually("a handles all", async || log.lock().expect("ok").len() == total).await;
+    let (stop_b, b) = replica(&bus, "b", &log);
+    eventually("b gets its share", async || {
+        send(1).await;
+        log.lock().expect("ok").iter().any(|(name, _, _)| name == "b")
+    })
+    .await;
+    stop_a.trigger();
+    a.await.expect("a gives everything back");
+    let total = send(3).await;
+    eventually("b handles all", async || log.lock().expect("ok").len() >= total).await;
+    stop_b.trigger();
+    b.await.expect("b gives everything back");
+    let mut by_peer: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for (_, peer, number) in log.lock().expect("ok").iter() {
+        by_peer.entry(peer.clone()).or_default().push(*number);
+    }
+    let wanted: Vec<u32> = (1..=(total / 20) as u32).collect();
+    assert!(by_peer.values().all(|numbers| *numbers == wanted), "{by_peer:?}");
+}
+
+#[tokio::test]
+async fn a_message_is_pulled_again_until_it_is_acked() {
+    let (_server, bus) = world().await;
+    claim::publish(&bus, &session("s"), &Carrier::default()).await.expect("claimed");
+    let mut pull = bus.pull(streams::CLAIMS, "broker", PullOptions::default()).await.expect("there");
+    let first = pull.next().await;
+    assert_eq!(first.delivered, 1);
+    first.nak(None).await;
+    let again = tokio::time::timeout(DEADLINE, pull.next()).await.expect("it comes again");
+    assert_eq!(again.delivered, 2);
+    again.ack().await;
+}
