@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
-use shared::process::config::Secret;
+use shared::process::Secret;
 
 use crate::channel::signature::SigningKey;
 use crate::channel::webhook::Endpoint;
@@ -53,7 +53,8 @@ pub fn read(text: &str) -> Result<HashMap<String, Endpoint>, ReadAccountsError> 
     if text.trim().is_empty() {
         return Ok(HashMap::new());
     }
-    let file: ChannelsFile = serde_yaml_ng::from_str(text).map_err(|error| ReadAccountsError(vec![error.to_string()]))?;
+    let file: ChannelsFile =
+        serde_yaml_ng::from_str(text).map_err(|error| ReadAccountsError(vec![error.to_string()]))?;
     let mut endpoints = HashMap::new();
     let mut faults = Vec::new();
     for (name, account) in file.webhook.accounts {
@@ -62,13 +63,19 @@ pub fn read(text: &str) -> Result<HashMap<String, Endpoint>, ReadAccountsError> 
             Err(found) => faults.extend(found),
         }
     }
-    if faults.is_empty() { Ok(endpoints) } else { Err(ReadAccountsError(faults)) }
+    if faults.is_empty() {
+        Ok(endpoints)
+    } else {
+        Err(ReadAccountsError(faults))
+    }
 }
 
 fn endpoint(name: &str, account: &WebhookAccount) -> Result<Endpoint, Vec<String>> {
     let mut faults = Vec::new();
     let mut fault = |key: &str, expected: &str| faults.push(format!("webhook.accounts.{name}.{key}: {expected}"));
-    let url = reqwest::Url::parse(&account.url).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    let url = reqwest::Url::parse(&account.url)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https"));
     if url.is_none() {
         fault("url", "expected an http or https URL");
     }
@@ -79,7 +86,10 @@ fn endpoint(name: &str, account: &WebhookAccount) -> Result<Endpoint, Vec<String
     if account.text_limit == Some(0) {
         fault("text_limit", "expected at least 1");
     }
-    let limit = account.text_limit.map(|max| Limit { max, unit: Unit::Characters });
+    let limit = account.text_limit.map(|max| Limit {
+        max,
+        unit: Unit::Characters,
+    });
     match (url, key) {
         (Some(url), Ok(key)) if faults.is_empty() => Ok(Endpoint { url, key, limit }),
         (Some(_) | None, Ok(_) | Err(_)) => Err(faults),
@@ -94,7 +104,10 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), secret).expect("written");
         let path = file.into_temp_path().keep().expect("kept");
-        format!("webhook: {{accounts: {{demo: {{url: '{url}', secret: 'file:{}', text_limit: {limit}}}}}}}", path.display())
+        format!(
+            "webhook: {{accounts: {{demo: {{url: '{url}', secret: 'file:{}', text_limit: {limit}}}}}}}",
+            path.display()
+        )
     }
 
     #[test]
@@ -109,7 +122,13 @@ mod tests {
         let endpoints = read(&text).expect("read");
         let demo = &endpoints["demo"];
         assert_eq!(demo.url.as_str(), "http://127.0.0.1:9/x");
-        assert_eq!(demo.limit, Some(Limit { max: 10, unit: Unit::Characters }));
+        assert_eq!(
+            demo.limit,
+            Some(Limit {
+                max: 10,
+                unit: Unit::Characters
+            })
+        );
     }
 
     #[test]

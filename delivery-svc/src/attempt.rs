@@ -71,9 +71,20 @@ pub enum Verdict {
 pub fn judge(call: Call, scheduled: Option<Duration>, now: UnixMillis) -> Verdict {
     match call {
         Call::Accepted { platform_ids, live } => Verdict::Done { platform_ids, live },
-        Call::Status { code: 200..=299, .. } => Verdict::Done { platform_ids: Vec::new(), live: None },
-        Call::Status { code, retry_after, body } => {
-            let reason = if body.is_empty() { format!("status {code}") } else { format!("status {code}: {body}") };
+        Call::Status { code: 200..=299, .. } => Verdict::Done {
+            platform_ids: Vec::new(),
+            live: None,
+        },
+        Call::Status {
+            code,
+            retry_after,
+            body,
+        } => {
+            let reason = if body.is_empty() {
+                format!("status {code}")
+            } else {
+                format!("status {code}: {body}")
+            };
             if is_passing(code) {
                 let asked = retry_after.as_deref().and_then(|value| parse_retry_after(value, now));
                 again(reason, scheduled, asked)
@@ -93,9 +104,15 @@ const fn is_passing(code: u16) -> bool {
 
 fn again(reason: String, scheduled: Option<Duration>, asked: Option<Duration>) -> Verdict {
     match (scheduled, asked) {
-        (None, _) => Verdict::GiveUp { reason: format!("{reason} (last attempt)") },
+        (None, _) => Verdict::GiveUp {
+            reason: format!("{reason} (last attempt)"),
+        },
         (Some(_), Some(asked)) if asked > MAX_RETRY_AFTER => Verdict::GiveUp {
-            reason: format!("{reason} (asks to wait {} s, at most {} s)", asked.as_secs(), MAX_RETRY_AFTER.as_secs()),
+            reason: format!(
+                "{reason} (asks to wait {} s, at most {} s)",
+                asked.as_secs(),
+                MAX_RETRY_AFTER.as_secs()
+            ),
         },
         (Some(_), Some(after)) | (Some(after), None) => Verdict::Retry { after, reason },
     }
@@ -109,7 +126,10 @@ pub fn parse_retry_after(value: &str, now: UnixMillis) -> Option<Duration> {
     if let Ok(seconds) = value.parse::<u64>() {
         return Some(Duration::from_secs(seconds));
     }
-    let date = httpdate::parse_http_date(value).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    let date = httpdate::parse_http_date(value)
+        .ok()?
+        .duration_since(std::time::UNIX_EPOCH)
+        .ok()?;
     let now = Duration::from_millis(u64::try_from(now.0).unwrap_or(0));
     Some(date.saturating_sub(now))
 }
@@ -124,7 +144,11 @@ mod tests {
     const NOW: UnixMillis = UnixMillis(784_111_770_000);
 
     fn status(code: u16, retry_after: Option<&str>) -> Call {
-        Call::Status { code, retry_after: retry_after.map(str::to_owned), body: String::new() }
+        Call::Status {
+            code,
+            retry_after: retry_after.map(str::to_owned),
+            body: String::new(),
+        }
     }
 
     #[track_caller]
@@ -151,26 +175,50 @@ mod tests {
 
     #[test]
     fn a_date_says_how_long() {
-        check(status(503, Some("Sun, 06 Nov 1994 08:49:37 GMT")), "retry 7000: status 503");
-        check(status(503, Some("Sat, 05 Nov 1994 08:49:37 GMT")), "retry 0: status 503");
+        check(
+            status(503, Some("Sun, 06 Nov 1994 08:49:37 GMT")),
+            "retry 7000: status 503",
+        );
+        check(
+            status(503, Some("Sat, 05 Nov 1994 08:49:37 GMT")),
+            "retry 0: status 503",
+        );
         check(status(503, Some("soon")), "retry 5000: status 503");
     }
 
     #[test]
     fn a_wait_beyond_the_bound_gives_up() {
-        check(status(429, Some("86401")), "give up: status 429 (asks to wait 86401 s, at most 86400 s)");
+        check(
+            status(429, Some("86401")),
+            "give up: status 429 (asks to wait 86401 s, at most 86400 s)",
+        );
     }
 
     #[test]
     fn no_answer_retries_and_the_impossible_does_not() {
-        check(Call::Unreachable { reason: "reset".to_owned() }, "retry 5000: reset");
-        check(Call::Impossible { reason: "no such account".to_owned() }, "give up: no such account");
+        check(
+            Call::Unreachable {
+                reason: "reset".to_owned(),
+            },
+            "retry 5000: reset",
+        );
+        check(
+            Call::Impossible {
+                reason: "no such account".to_owned(),
+            },
+            "give up: no such account",
+        );
     }
 
     #[test]
     fn the_last_attempt_gives_up_whatever_is_asked() {
         let verdict = judge(status(429, Some("1")), None, NOW);
-        assert_eq!(verdict, Verdict::GiveUp { reason: "status 429 (last attempt)".to_owned() });
+        assert_eq!(
+            verdict,
+            Verdict::GiveUp {
+                reason: "status 429 (last attempt)".to_owned()
+            }
+        );
     }
 
     proptest! {

@@ -38,7 +38,11 @@ impl Shipment<'_> {
     /// Our account on the channel.
     #[must_use]
     pub fn account(&self) -> &str {
-        self.reply.delivery_context.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT)
+        self.reply
+            .delivery_context
+            .account_id
+            .as_deref()
+            .unwrap_or(DEFAULT_ACCOUNT)
     }
 
     /// The conversation's id; empty where there is none.

@@ -68,8 +68,14 @@ fn cut(text: &str, limit: Limit) -> Option<usize> {
     for (start, grapheme) in text.grapheme_indices(true) {
         used += limit.unit.count(grapheme);
         if used > max {
-            let best = [paragraph, line, word].into_iter().find(|at| *at > 0 && *at >= fits / LEAST_SHARE);
-            return Some(best.unwrap_or(if fits > 0 { fits } else { cut_grapheme(grapheme, max, limit.unit) }));
+            let best = [paragraph, line, word]
+                .into_iter()
+                .find(|at| *at > 0 && *at >= fits / LEAST_SHARE);
+            return Some(best.unwrap_or(if fits > 0 {
+                fits
+            } else {
+                cut_grapheme(grapheme, max, limit.unit)
+            }));
         }
         fits = start + grapheme.len();
         let newline = matches!(grapheme, "\n" | "\r\n");
@@ -106,7 +112,16 @@ mod tests {
     use super::*;
 
     fn check(text: &str, max: usize, expected: &[&str]) {
-        assert_eq!(split(text, Limit { max, unit: Unit::Characters }), expected);
+        assert_eq!(
+            split(
+                text,
+                Limit {
+                    max,
+                    unit: Unit::Characters
+                }
+            ),
+            expected
+        );
     }
 
     #[test]
@@ -125,16 +140,47 @@ mod tests {
 
     #[test]
     fn no_crumbs() {
-        check("a\n\nbbbbbbbbbb ccccccccccccc", 20, &["a\n\nbbbbbbbbbb ", "ccccccccccccc"]);
+        check(
+            "a\n\nbbbbbbbbbb ccccccccccccc",
+            20,
+            &["a\n\nbbbbbbbbbb ", "ccccccccccccc"],
+        );
     }
 
     #[test]
     fn graphemes_stay_whole() {
         let family = "👨‍👩‍👧";
         let text = format!("ab{family}");
-        assert_eq!(split(&text, Limit { max: 5, unit: Unit::Characters }), ["ab", family]);
-        assert_eq!(split("e\u{301}e\u{301}", Limit { max: 3, unit: Unit::Utf16 }), ["e\u{301}", "e\u{301}"]);
-        assert_eq!(split("😀😀", Limit { max: 3, unit: Unit::Utf16 }), ["😀", "😀"]);
+        assert_eq!(
+            split(
+                &text,
+                Limit {
+                    max: 5,
+                    unit: Unit::Characters
+                }
+            ),
+            ["ab", family]
+        );
+        assert_eq!(
+            split(
+                "e\u{301}e\u{301}",
+                Limit {
+                    max: 3,
+                    unit: Unit::Utf16
+                }
+            ),
+            ["e\u{301}", "e\u{301}"]
+        );
+        assert_eq!(
+            split(
+                "😀😀",
+                Limit {
+                    max: 3,
+                    unit: Unit::Utf16
+                }
+            ),
+            ["😀", "😀"]
+        );
     }
 
     #[test]

@@ -39,7 +39,13 @@ impl Default for DeliveryConfig {
             connect_timeout_ms: 5_000,
             call_timeout_ms: 8_000,
             webchat_answer_ms: 200,
-            retry: Schedule { initial_ms: 5_000, max_ms: 1_500_000, factor: 3.0, max_attempts: 8, jitter: 1.0 },
+            retry: Schedule {
+                initial_ms: 5_000,
+                max_ms: 1_500_000,
+                factor: 3.0,
+                max_attempts: 8,
+                jitter: 1.0,
+            },
             send_policy: SendPolicy::default(),
         }
     }
@@ -55,11 +61,26 @@ impl DeliveryConfig {
                 faults.push(fault.to_owned());
             }
         };
-        check((1..=10_000).contains(&self.max_in_flight), "max_in_flight: expected 1 to 10000");
-        check((1..=10_000).contains(&self.max_parked_in_flight), "max_parked_in_flight: expected 1 to 10000");
-        check((1..=MAX_CALL_TIMEOUT_MS).contains(&self.call_timeout_ms), "call_timeout_ms: expected 1 to 30000");
-        check((1..=self.call_timeout_ms).contains(&self.connect_timeout_ms), "connect_timeout_ms: expected 1 to call_timeout_ms");
-        check((1..=MAX_CALL_TIMEOUT_MS).contains(&self.webchat_answer_ms), "webchat_answer_ms: expected 1 to 30000");
+        check(
+            (1..=10_000).contains(&self.max_in_flight),
+            "max_in_flight: expected 1 to 10000",
+        );
+        check(
+            (1..=10_000).contains(&self.max_parked_in_flight),
+            "max_parked_in_flight: expected 1 to 10000",
+        );
+        check(
+            (1..=MAX_CALL_TIMEOUT_MS).contains(&self.call_timeout_ms),
+            "call_timeout_ms: expected 1 to 30000",
+        );
+        check(
+            (1..=self.call_timeout_ms).contains(&self.connect_timeout_ms),
+            "connect_timeout_ms: expected 1 to call_timeout_ms",
+        );
+        check(
+            (1..=MAX_CALL_TIMEOUT_MS).contains(&self.webchat_answer_ms),
+            "webchat_answer_ms: expected 1 to 30000",
+        );
         check(self.retry.max_attempts > 0, "retry.max_attempts: expected at least 1");
         check(self.retry.factor >= 1.0, "retry.factor: expected at least 1");
         faults
@@ -87,7 +108,17 @@ mod tests {
 
     #[test]
     fn all_faults_at_once() {
-        let config = DeliveryConfig { max_in_flight: 0, call_timeout_ms: 60_000, ..DeliveryConfig::default() };
-        assert_eq!(config.faults(), ["max_in_flight: expected 1 to 10000", "call_timeout_ms: expected 1 to 30000"]);
+        let config = DeliveryConfig {
+            max_in_flight: 0,
+            call_timeout_ms: 60_000,
+            ..DeliveryConfig::default()
+        };
+        assert_eq!(
+            config.faults(),
+            [
+                "max_in_flight: expected 1 to 10000",
+                "call_timeout_ms: expected 1 to 30000"
+            ]
+        );
     }
 }

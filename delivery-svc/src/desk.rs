@@ -10,18 +10,19 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use shared::bus::Incoming;
 use shared::bus::dead_letter::Verdict;
 use shared::bus::partition::Owned;
-use shared::bus::{ConsumeError, Incoming};
 use shared::clock::pause;
 use shared::process::lifecycle::Shutdown;
 use shared::wire::envelope::DecodeError;
-use shared::wire::topology::{MAX_PAST_FLOOR, streams};
+use shared::wire::topology::MAX_PAST_FLOOR;
 use tokio::sync::Semaphore;
 
-use crate::deliverer::{Deliverer, Outfit, Progress};
-use crate::destination::{Destination, parked_of};
-use crate::drain::drain;
+use crate::deliverer::{Deliverer, Progress};
+use crate::destination::Destination;
+use crate::drain::{drain, list_parked};
+use crate::effects::Outfit;
 use crate::job::{Job, SERVICE};
 use crate::lanes::{Lanes, Work};
 
@@ -48,7 +49,7 @@ struct Message {
     incoming: Incoming,
     job: Job,
     /// Nobody can have begun it before.
-    fresh: bool,
+    untried: bool,
 }
 
 /// How a work ended.
@@ -76,10 +77,7 @@ pub async fn work(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore
         works: FuturesUnordered::new(),
         drains: FuturesUnordered::new(),
     };
-    if let Err(error) = desk.find_parked(partition).await {
-        tracing::error!(partition, %error, "parked replies cannot be listed, partition is not worked");
-        return;
-    }
+    desk.find_parked(partition).await;
     desk.run(owned, bounds.in_flight).await;
     stop.trigger();
     desk.finish(bounds.drain).await;
@@ -99,30 +97,18 @@ struct Desk<'a> {
 
 impl<'a> Desk<'a> {
     /// Begins a drain for every destination that a former owner left parked.
-    async fn find_parked(&mut self, partition: u16) -> Result<(), ConsumeError> {
-        let filter = parked_of(partition);
-        let first = loop {
-            match self.deliverer.bus().next_on_subject(streams::PARKED, &filter, 1).await {
-                Ok(first) => break first,
+    async fn find_parked(&mut self, partition: u16) {
+        let found = loop {
+            match list_parked(self.deliverer.bus(), partition).await {
+                Ok(found) => break found,
                 Err(error) => tracing::warn!(partition, %error, "parked replies cannot be listed yet"),
             }
             pause(REPAIR_PAUSE).await;
         };
-        let Some(first) = first else { return Ok(()) };
-        let mut parked = self.deliverer.bus().ordered(streams::PARKED, &[filter], first.sequence).await?;
-        let mut found = HashSet::new();
-        loop {
-            let message = parked.next().await;
-            found.extend(Destination::of_parked(&message.subject));
-            if message.pending == 0 {
-                break;
-            }
-        }
         for destination in found {
             let work = self.lanes.found_parked(&destination);
-            self.begin(&destination, work);
+            self.begin(&destination, [work]);
         }
-        Ok(())
     }
 
     async fn run(&mut self, mut owned: Owned, in_flight: usize) {
@@ -143,13 +129,14 @@ impl<'a> Desk<'a> {
 
     /// Lets the works under way end, within `deadline`; begins no others.
     async fn finish(&mut self, deadline: Duration) {
-        let works = async { while self.works.next().await.is_some() {} };
-        let drains = async { while self.drains.next().await.is_some() {} };
-        let all = async { tokio::join!(works, drains) };
+        let Self { works, drains, .. } = self;
+        let all = futures_util::future::join(async { while works.next().await.is_some() {} }, async {
+            while drains.next().await.is_some() {}
+        });
         if tokio::time::timeout(deadline, all).await.is_err() {
             tracing::warn!(
-                works = self.works.len(),
-                drains = self.drains.len(),
+                works = works.len(),
+                drains = drains.len(),
                 "deliveries were cut short, the next owner takes them up"
             );
         }
@@ -161,14 +148,19 @@ impl<'a> Desk<'a> {
             return incoming.progress().await;
         }
         let Some(destination) = Destination::of_delivery(&incoming.subject) else {
-            return self.refuse(&incoming, &Verdict::new("malformed", "the subject is none of a delivery")).await;
+            return self
+                .refuse(
+                    &incoming,
+                    &Verdict::new("malformed", "the subject is none of a delivery"),
+                )
+                .await;
         };
         match Job::read(destination, incoming.sequence, &incoming.headers, &incoming.payload) {
             Ok(job) => {
                 self.held.insert(incoming.sequence);
-                let fresh = incoming.sequence > self.replay_through && incoming.delivered <= 1;
+                let untried = incoming.sequence > self.replay_through && incoming.delivered <= 1;
                 let destination = job.destination.clone();
-                let message = Arc::new(Message { incoming, job, fresh });
+                let message = Arc::new(Message { incoming, job, untried });
                 let work = self.lanes.arrived(&destination, message);
                 self.begin(&destination, work);
             }
@@ -177,8 +169,13 @@ impl<'a> Desk<'a> {
     }
 
     /// To the dead letters with it. What cannot be stored there either stays unacknowledged and comes again.
-    async fn refuse(&self, incoming: &Incoming, verdict: &Verdict) {
-        match self.deliverer.bus().dead_letter(SERVICE, incoming, verdict, self.deliverer.now()).await {
+    async fn refuse(&mut self, incoming: &Incoming, verdict: &Verdict) {
+        match self
+            .deliverer
+            .bus()
+            .dead_letter(SERVICE, incoming, verdict, self.deliverer.now())
+            .await
+        {
             Ok(()) => incoming.ack().await,
             Err(error) => {
                 tracing::error!(sequence = incoming.sequence, %error, "dead letter was not stored");
@@ -221,16 +218,21 @@ impl<'a> Desk<'a> {
                     let (destination, slots) = (destination.clone(), self.parked_slots);
                     self.drains.push(Box::pin(async move {
                         let empty = drain(deliverer, &destination, slots, stop).await;
-                        if empty { Ended::Drained(destination) } else { Ended::Interrupted }
+                        if empty {
+                            Ended::Drained(destination)
+                        } else {
+                            Ended::Interrupted
+                        }
                     }));
                 }
             }
         }
     }
 
-    async fn show_progress(&self) {
+    async fn show_progress(&mut self) {
         metrics::gauge!("nexus_delivery_parked_destinations").set(count(self.lanes.parked()));
-        for message in self.lanes.queued() {
+        let queued: Vec<_> = self.lanes.queued().cloned().collect();
+        for message in queued {
             message.incoming.progress().await;
         }
     }
@@ -247,9 +249,9 @@ fn unreadable(error: &DecodeError) -> Verdict {
 /// Delivers `message`, or finds that it must be parked; tries again what fails because of the bus.
 async fn deliver(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
     let job = &message.job;
-    let mut fresh = message.fresh;
+    let mut untried = message.untried;
     while !stop.is_requested() {
-        let standing = match deliverer.standing(job, fresh).await {
+        let standing = match deliverer.standing(job, untried).await {
             Ok(standing) => deliverer.advance(job, standing).await,
             Err(error) => Err(error.into()),
         };
@@ -267,7 +269,7 @@ async fn deliver(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdo
                     delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
                     error = %error, "delivery is begun again"
                 );
-                fresh = false;
+                untried = false;
                 wait(REPAIR_PAUSE, stop).await;
             }
         }

@@ -27,7 +27,10 @@ impl Destination {
     pub fn of_delivery(subject: &str) -> Option<Self> {
         let stored = parse_delivery(subject)?;
         let tokens = [stored.channel, stored.account, stored.peer].join(".");
-        Some(Self { partition: stored.partition, tokens: tokens.into() })
+        Some(Self {
+            partition: stored.partition,
+            tokens: tokens.into(),
+        })
     }
 
     /// The destination of a parked reply (see [`Self::parked_subject`]).
@@ -37,7 +40,10 @@ impl Destination {
         let (partition, tokens) = rest.split_once('.')?;
         let whole = tokens.split('.').filter(|token| !token.is_empty()).count() == 3;
         let partition = partition.parse().ok()?;
-        whole.then(|| Self { partition, tokens: tokens.into() })
+        whole.then(|| Self {
+            partition,
+            tokens: tokens.into(),
+        })
     }
 
     /// Where its deliveries come in.
@@ -106,7 +112,12 @@ mod tests {
         for subject in ["nexus.dl.x.a.b.c", "nexus.dl.1.a.b", "nexus.ev.1.a.b.c", ""] {
             assert_eq!(Destination::of_delivery(subject), None, "{subject}");
         }
-        for subject in ["nexus.parked.1.a.b", "nexus.parked.1.a.b.", "nexus.parked.a.b.c.d", "nexus.dl.1.a.b.c"] {
+        for subject in [
+            "nexus.parked.1.a.b",
+            "nexus.parked.1.a.b.",
+            "nexus.parked.a.b.c.d",
+            "nexus.dl.1.a.b.c",
+        ] {
             assert_eq!(Destination::of_parked(subject), None, "{subject}");
         }
     }

@@ -1,8 +1,9 @@
 //! Working off one destination's parked replies, from the head, each when it is due.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use shared::bus::{ReadStreamError, Stored};
+use shared::bus::{Bus, ConsumeError, ReadStreamError, Stored};
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
 use shared::wire::dead_letter::DeadLetter;
@@ -11,20 +12,48 @@ use tokio::sync::Semaphore;
 
 use crate::deliverer::{DeliverError, Deliverer, Progress};
 use crate::desk::{REPAIR_PAUSE, wait};
-use crate::destination::Destination;
+use crate::destination::{Destination, parked_of};
 use crate::job::{Job, SERVICE, delivery_sequence};
 
 /// Longest wait before the clock is looked at again: it may have jumped.
 const MAX_NAP: Duration = Duration::from_secs(30);
 
+/// How long the next parked reply may take to come while they are listed.
+const LIST_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The listing of parked replies did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ListParkedError {
+    #[error(transparent)]
+    Read(#[from] ReadStreamError),
+    #[error(transparent)]
+    Consume(#[from] ConsumeError),
+    /// What was there is gone: a former owner settled it meanwhile.
+    #[error("nothing more came within {} s", LIST_PATIENCE.as_secs())]
+    Stalled,
+}
+
+/// The destinations that have something parked in `partition`.
+pub(crate) async fn list_parked(bus: &Bus, partition: u16) -> Result<HashSet<Destination>, ListParkedError> {
+    let filter = parked_of(partition);
+    let mut found = HashSet::new();
+    let Some(first) = bus.next_on_subject(streams::PARKED, &filter, 1).await? else {
+        return Ok(found);
+    };
+    let mut parked = bus.ordered(streams::PARKED, &[filter], first.sequence).await?;
+    loop {
+        let next = tokio::time::timeout(LIST_PATIENCE, parked.next()).await;
+        let message = next.map_err(|_| ListParkedError::Stalled)?;
+        found.extend(Destination::of_parked(&message.subject));
+        if message.pending == 0 {
+            return Ok(found);
+        }
+    }
+}
+
 /// Works off what is parked for `destination` until nothing is left (true) or `stop` is requested (false). At most as
 /// many attempts as `slots` has permits run at once in the process.
-pub async fn drain(
-    deliverer: &Deliverer<'_>,
-    destination: &Destination,
-    slots: &Semaphore,
-    stop: &Shutdown,
-) -> bool {
+pub async fn drain(deliverer: &Deliverer<'_>, destination: &Destination, slots: &Semaphore, stop: &Shutdown) -> bool {
     let subject = destination.parked_subject();
     while !stop.is_requested() {
         let ended = match deliverer.bus().next_on_subject(streams::PARKED, &subject, 1).await {
@@ -51,7 +80,13 @@ async fn settle(
     let job = match read(destination, head) {
         Ok(job) => job,
         Err(letter) => {
-            deliverer.bus().dead_letter_record(DeadLetter { at: deliverer.now(), ..letter }).await?;
+            deliverer
+                .bus()
+                .dead_letter_record(DeadLetter {
+                    at: deliverer.now(),
+                    ..letter
+                })
+                .await?;
             return Ok(forget(deliverer, head).await?);
         }
     };
@@ -79,7 +114,11 @@ async fn wait_until(at: UnixMillis, deliverer: &Deliverer<'_>, stop: &Shutdown) 
 }
 
 async fn forget(deliverer: &Deliverer<'_>, head: &Stored) -> Result<(), ReadStreamError> {
-    deliverer.bus().delete_message(streams::PARKED, head.sequence).await.map(|_| ())
+    deliverer
+        .bus()
+        .delete_message(streams::PARKED, head.sequence)
+        .await
+        .map(|_| ())
 }
 
 /// The delivery that is parked there, or the letter that its bytes become.
@@ -90,7 +129,11 @@ fn read(destination: &Destination, head: &Stored) -> Result<Job, DeadLetter> {
         redrive_subject: destination.published_subject(),
         stream: streams::PARKED.to_owned(),
         sequence: head.sequence,
-        headers: head.headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        headers: head
+            .headers
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
         payload: DeadLetter::encode_payload(&head.payload),
         reason: reason.to_owned(),
         detail,
@@ -98,7 +141,10 @@ fn read(destination: &Destination, head: &Stored) -> Result<Job, DeadLetter> {
         at: head.published_at,
     };
     let Some(sequence) = delivery_sequence(&head.headers) else {
-        return Err(letter("malformed", "the parked reply does not say which delivery it is".to_owned()));
+        return Err(letter(
+            "malformed",
+            "the parked reply does not say which delivery it is".to_owned(),
+        ));
     };
     Job::read(destination.clone(), sequence, &head.headers, &head.payload)
         .map_err(|error| letter(error.reason(), error.to_string()))

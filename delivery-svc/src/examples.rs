@@ -11,7 +11,10 @@ pub(crate) fn reply(content: &str) -> Reply {
     Reply {
         id: Ulid::from_parts(1_700_000_000_000, 7),
         turn: Ulid::from_parts(1_700_000_000_000, 7),
-        session: SessionRef { persona: "echo".to_owned(), session: "main".to_owned() },
+        session: SessionRef {
+            persona: "echo".to_owned(),
+            session: "main".to_owned(),
+        },
         delivery_context: DeliveryContext {
             channel: "nats".to_owned(),
             account_id: Some("demo".to_owned()),
@@ -22,6 +25,9 @@ pub(crate) fn reply(content: &str) -> Reply {
         content: content.to_owned(),
         attachments: Vec::new(),
         interactive: None,
-        causation: Causation { event: EventId::parse("webchat:42").expect("it is an id"), hops: 0 },
+        causation: Causation {
+            event: EventId::parse("webchat:42").expect("it is an id"),
+            hops: 0,
+        },
     }
 }

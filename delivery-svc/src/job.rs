@@ -1,4 +1,4 @@
-//! A delivery to be made: a reply, its destination, and its place in the destination's order. *Pure.*
+//! A delivery to be made: a reply, its destination, and its place in the destination's order.
 
 use bytes::Bytes;
 use shared::bus::Outgoing;
@@ -43,7 +43,19 @@ impl Job {
         payload: &Bytes,
     ) -> Result<Self, DecodeError> {
         let reply = decode(headers, payload)?;
-        Ok(Self { destination, sequence, reply, headers: headers.clone(), payload: payload.clone() })
+        Ok(Self {
+            destination,
+            sequence,
+            reply,
+            headers: headers.clone(),
+            payload: payload.clone(),
+        })
+    }
+
+    /// When its turn's first dispatch was made: no receipt of it is older.
+    #[must_use]
+    pub fn made_at(&self) -> UnixMillis {
+        UnixMillis(i64::try_from(self.reply.id.timestamp_ms()).unwrap_or(i64::MAX))
     }
 
     /// The trace that it belongs to.
@@ -83,7 +95,11 @@ impl Job {
             redrive_subject: self.destination.published_subject(),
             stream: streams::DELIVERIES.to_owned(),
             sequence: self.sequence,
-            headers: self.headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            headers: self
+                .headers
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
             payload: DeadLetter::encode_payload(&self.payload),
             reason: "gave_up".to_owned(),
             detail,
@@ -120,7 +136,10 @@ mod tests {
         assert_eq!(delivery_sequence(&parked.headers), Some(41));
         let destination = Destination::of_parked(&parked.subject).expect("a destination");
         let again = Job::read(destination, 41, &parked.headers, &parked.payload).expect("a reply");
-        assert_eq!((again.reply, again.destination, again.payload), (job.reply, job.destination, job.payload));
+        assert_eq!(
+            (again.reply, again.destination, again.payload),
+            (job.reply, job.destination, job.payload)
+        );
     }
 
     #[test]

@@ -47,7 +47,10 @@ pub struct Lanes<K, M> {
 
 impl<K: Eq + Hash + Clone, M> Default for Lanes<K, M> {
     fn default() -> Self {
-        Self { lanes: HashMap::new(), waiting: 0 }
+        Self {
+            lanes: HashMap::new(),
+            waiting: 0,
+        }
     }
 }
 
@@ -128,7 +131,11 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
     }
 
     fn lane(&mut self, key: &K) -> &mut Lane<M> {
-        self.lanes.entry(key.clone()).or_insert_with(|| Lane { queue: VecDeque::new(), busy: false, parked: None })
+        self.lanes.entry(key.clone()).or_insert_with(|| Lane {
+            queue: VecDeque::new(),
+            busy: false,
+            parked: None,
+        })
     }
 
     fn next(&mut self, key: &K) -> Option<Work<M>> {
@@ -140,7 +147,11 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
             Some(message) => {
                 lane.busy = true;
                 self.waiting -= 1;
-                Some(if lane.parked.is_some() { Work::Park(message) } else { Work::Deliver(message) })
+                Some(if lane.parked.is_some() {
+                    Work::Park(message)
+                } else {
+                    Work::Deliver(message)
+                })
             }
             None => {
                 if lane.parked.is_none() {

@@ -14,6 +14,7 @@ pub mod deliverer;
 pub mod desk;
 pub mod destination;
 pub mod drain;
+pub mod effects;
 #[cfg(test)]
 mod examples;
 pub mod job;

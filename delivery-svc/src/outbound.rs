@@ -3,7 +3,9 @@
 //! The event is a function of the reply, the part and the receipt's time: made again after a crash it is the same.
 
 use serde_json::{Map, Value};
-use shared::model::event::{Direction, Event, EventId, MAX_HOPS, Participant, ParticipantRole, ParseEventIdError, Sender};
+use shared::model::event::{
+    Direction, Event, EventId, MAX_HOPS, ParseEventIdError, Participant, ParticipantRole, Sender,
+};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 
@@ -32,10 +34,22 @@ pub fn sent_event(reply: &Reply, part: &Part, at: UnixMillis) -> Result<Event, P
     let mut event = Event::new(sent_event_id(reply, part.index)?, &target.channel, peer, at);
     event.account_id.clone_from(&target.account_id);
     event.direction = Direction::Sent;
-    event.from = Sender { id: reply.session.persona.clone(), ..Sender::default() };
-    event.participants = vec![Participant { id: peer.to_owned(), role: ParticipantRole::Recipient, display_name: None }];
+    event.from = Sender {
+        id: reply.session.persona.clone(),
+        ..Sender::default()
+    };
+    event.participants = vec![Participant {
+        id: peer.to_owned(),
+        role: ParticipantRole::Recipient,
+        display_name: None,
+    }];
     event.thread_id.clone_from(&target.thread_id);
-    event.reply_to = Some(target.reply_to_id.clone().unwrap_or_else(|| reply.causation.event.to_string()));
+    event.reply_to = Some(
+        target
+            .reply_to_id
+            .clone()
+            .unwrap_or_else(|| reply.causation.event.to_string()),
+    );
     event.content.clone_from(&part.content);
     if part.index == 0 {
         event.attachments.clone_from(&reply.attachments);
@@ -63,7 +77,10 @@ mod tests {
     use crate::examples::reply;
 
     fn sent(reply: &Reply) -> Event {
-        let part = Part { index: 1, content: "second".to_owned() };
+        let part = Part {
+            index: 1,
+            content: "second".to_owned(),
+        };
         sent_event(reply, &part, UnixMillis(5)).expect("an event")
     }
 

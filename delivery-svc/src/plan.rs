@@ -20,7 +20,13 @@ pub fn plan(reply: &Reply, limit: Option<Limit>) -> Vec<Part> {
         Some(limit) => split(&reply.content, limit),
         None => vec![reply.content.as_str()],
     };
-    (0..).zip(pieces).map(|(index, content)| Part { index, content: content.to_owned() }).collect()
+    (0..)
+        .zip(pieces)
+        .map(|(index, content)| Part {
+            index,
+            content: content.to_owned(),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -32,12 +38,24 @@ mod tests {
     #[test]
     fn one_part_without_a_limit() {
         let reply = reply("first\n\nsecond");
-        assert_eq!(plan(&reply, None), [Part { index: 0, content: "first\n\nsecond".to_owned() }]);
+        assert_eq!(
+            plan(&reply, None),
+            [Part {
+                index: 0,
+                content: "first\n\nsecond".to_owned()
+            }]
+        );
     }
 
     #[test]
     fn numbered_parts_within_the_limit() {
-        let parts = plan(&reply("first\n\nsecond"), Some(Limit { max: 7, unit: Unit::Characters }));
+        let parts = plan(
+            &reply("first\n\nsecond"),
+            Some(Limit {
+                max: 7,
+                unit: Unit::Characters,
+            }),
+        );
         let told: Vec<_> = parts.iter().map(|part| (part.index, part.content.as_str())).collect();
         assert_eq!(told, [(0, "first\n\n"), (1, "second")]);
     }

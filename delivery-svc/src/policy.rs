@@ -68,7 +68,10 @@ impl Rule {
         is(&self.channel, &target.channel)
             && is(&self.account, target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT))
             && is(&self.peer, target.peer_id.as_deref().unwrap_or_default())
-            && self.session_prefix.as_deref().is_none_or(|prefix| reply.session.session.starts_with(prefix))
+            && self
+                .session_prefix
+                .as_deref()
+                .is_none_or(|prefix| reply.session.session.starts_with(prefix))
     }
 }
 
@@ -78,18 +81,27 @@ mod tests {
     use crate::examples::reply;
 
     fn rule(action: Action) -> Rule {
-        Rule { action, ..Rule::default() }
+        Rule {
+            action,
+            ..Rule::default()
+        }
     }
 
     #[track_caller]
     fn check(rules: &[Rule], default: Action, expected: Option<&str>) {
-        let policy = SendPolicy { default, rules: rules.to_vec() };
+        let policy = SendPolicy {
+            default,
+            rules: rules.to_vec(),
+        };
         assert_eq!(policy.denies(&reply("x")).as_deref(), expected);
     }
 
     #[test]
     fn default_where_nothing_matches() {
-        let other = Rule { channel: Some("webchat".to_owned()), ..rule(Action::Deny) };
+        let other = Rule {
+            channel: Some("webchat".to_owned()),
+            ..rule(Action::Deny)
+        };
         check(&[], Action::Allow, None);
         check(std::slice::from_ref(&other), Action::Allow, None);
         check(&[other], Action::Deny, Some("default"));
@@ -98,7 +110,11 @@ mod tests {
     #[test]
     fn first_match_decides() {
         check(&[rule(Action::Allow), rule(Action::Deny)], Action::Deny, None);
-        check(&[rule(Action::Deny), rule(Action::Allow)], Action::Allow, Some("rule 1"));
+        check(
+            &[rule(Action::Deny), rule(Action::Allow)],
+            Action::Allow,
+            Some("rule 1"),
+        );
     }
 
     #[test]
@@ -112,10 +128,22 @@ mod tests {
         };
         check(std::slice::from_ref(&all), Action::Allow, Some("rule 1"));
         for broken in [
-            Rule { channel: Some("x".to_owned()), ..all.clone() },
-            Rule { account: Some("x".to_owned()), ..all.clone() },
-            Rule { peer: Some("x".to_owned()), ..all.clone() },
-            Rule { session_prefix: Some("x".to_owned()), ..all.clone() },
+            Rule {
+                channel: Some("x".to_owned()),
+                ..all.clone()
+            },
+            Rule {
+                account: Some("x".to_owned()),
+                ..all.clone()
+            },
+            Rule {
+                peer: Some("x".to_owned()),
+                ..all.clone()
+            },
+            Rule {
+                session_prefix: Some("x".to_owned()),
+                ..all.clone()
+            },
         ] {
             check(&[broken], Action::Allow, None);
         }

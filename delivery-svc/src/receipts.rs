@@ -9,18 +9,29 @@ use std::sync::{Mutex, PoisonError};
 
 use shared::bus::{Bus, Outgoing, PublishError, ReadStreamError, Stored};
 use shared::model::receipt::{Receipt, ReceiptStep};
+use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
 use shared::wire::topology::streams;
+use ulid::Ulid;
 
 use crate::destination::Destination;
 use crate::job::{DELIVERY_SEQUENCE, Job, delivery_sequence};
-use crate::resume::{LastReceipt, Standing, standing};
+use crate::resume::{LastReceipt, Remaining, Standing, standing};
 
 /// Destinations whose last receipt's sequence is remembered, per partition; beyond it all are forgotten and read anew.
 const MAX_KNOWN: usize = 16_384;
 
 /// How often a receipt is written again because somebody else wrote one meanwhile.
 const MAX_CONFLICTS: u32 = 8;
+
+/// Age from which a delivery may be a copy that the server's duplicate window (2 min) no longer recognises, milliseconds.
+const COPY_AGE_MS: i64 = 60_000;
+
+/// How far the clocks of brokers and of deliverers may be apart, milliseconds.
+const SKEW_MS: i64 = 60_000;
+
+/// Receipts read at once.
+const PAGE: usize = 500;
 
 /// A receipt could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -52,29 +63,76 @@ pub enum Written {
 #[derive(Debug)]
 pub struct Receipts {
     bus: Bus,
-    /// Sequence of the last receipt, by destination.
-    known: Mutex<HashMap<Destination, u64>>,
+    known: Mutex<HashMap<Destination, Known>>,
+}
+
+/// What is known of a destination's last receipt.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    /// Its sequence; 0 = there is none.
+    sequence: u64,
+    /// The delivery that it says was made.
+    made: Option<Ulid>,
 }
 
 impl Receipts {
     /// Knowing nothing yet.
     #[must_use]
     pub fn new(bus: Bus) -> Self {
-        Self { bus, known: Mutex::default() }
+        Self {
+            bus,
+            known: Mutex::default(),
+        }
     }
 
-    /// Whether the destination's last receipt is ours, or was read.
-    #[must_use]
-    pub fn knows(&self, destination: &Destination) -> bool {
-        self.expected(destination).is_some()
-    }
-
-    /// Where `job` stands, read from the leader.
+    /// Where `job` stands at `now`. Read from the leader, unless nobody can have begun it (`untried`), it is young, and
+    /// the destination's last receipt is known.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the leader cannot be asked.
-    pub async fn standing(&self, job: &Job) -> Result<Standing, ReadStreamError> {
-        Ok(standing(job.sequence, self.last(&job.destination).await?))
+    /// [`ReadStreamError`] where the stream cannot be asked.
+    pub async fn standing(&self, job: &Job, untried: bool, now: UnixMillis) -> Result<Standing, ReadStreamError> {
+        let old = now.since(job.made_at()) > COPY_AGE_MS;
+        if untried && !old {
+            match self.known(&job.destination) {
+                Some(known) if known.made == Some(job.reply.id) => return Ok(Standing::Past),
+                Some(_) => return Ok(Standing::Open(Remaining::ALL)),
+                None => {}
+            }
+        }
+        let last = self.last(&job.destination).await?;
+        let may_be_copy = old
+            && last
+                .as_ref()
+                .is_some_and(|last| last.receipt.at >= job.made_at().plus(-SKEW_MS));
+        let told = standing(job.reply.id, job.sequence, last);
+        if may_be_copy && told == Standing::Open(Remaining::ALL) && self.settled_before(job).await? {
+            return Ok(Standing::Past);
+        }
+        Ok(told)
+    }
+
+    /// Whether an earlier copy of `job` was delivered, or denied: a broker that recovers late publishes a reply again,
+    /// beyond the server's duplicate window. A copy that was given up comes again on purpose. Direct reads will do:
+    /// what they might miss is younger than any copy that gets here.
+    async fn settled_before(&self, job: &Job) -> Result<bool, ReadStreamError> {
+        let subject = job.destination.receipt_subject();
+        let since = job.made_at().plus(-SKEW_MS);
+        let mut page = self.bus.history_since(streams::RECEIPTS, &subject, since, PAGE).await?;
+        let mut settled = false;
+        while let Some(newest) = page.last().map(|stored| stored.sequence) {
+            let ours = page
+                .iter()
+                .filter_map(last_receipt)
+                .filter(|found| found.receipt.delivery == job.reply.id && found.delivery_sequence < job.sequence);
+            settled = ours.last().map_or(settled, |found| {
+                matches!(
+                    found.receipt.step,
+                    ReceiptStep::Delivered { .. } | ReceiptStep::DeniedByPolicy { .. }
+                )
+            });
+            page = self.bus.history(streams::RECEIPTS, &subject, newest + 1, PAGE).await?;
+        }
+        Ok(settled)
     }
 
     /// Writes what happened to `job`.
@@ -87,7 +145,7 @@ impl Receipts {
             .header(DELIVERY_SEQUENCE, job.sequence.to_string())
             .carrier(carrier);
         for _ in 0..MAX_CONFLICTS {
-            let Some(expected) = self.expected(&job.destination) else {
+            let Some(Known { sequence: expected, .. }) = self.known(&job.destination) else {
                 let found = self.last(&job.destination).await?;
                 if let Some(standing) = superseded(job, receipt, found) {
                     return Ok(standing);
@@ -96,7 +154,13 @@ impl Receipts {
             };
             match self.bus.publish(out.clone().expect_last(expected)).await {
                 Ok(published) => {
-                    self.remember(&job.destination, published.sequence);
+                    self.remember(
+                        &job.destination,
+                        Known {
+                            sequence: published.sequence,
+                            made: made(receipt),
+                        },
+                    );
                     return Ok(Written::Stored);
                 }
                 Err(PublishError::WrongLastSequence { .. }) => self.forget(&job.destination),
@@ -107,25 +171,54 @@ impl Receipts {
     }
 
     async fn last(&self, destination: &Destination) -> Result<Option<LastReceipt>, ReadStreamError> {
-        let stored = self.bus.last_on_subject(streams::RECEIPTS, &destination.receipt_subject()).await?;
-        self.remember(destination, stored.as_ref().map_or(0, |stored| stored.sequence));
-        Ok(stored.as_ref().and_then(last_receipt))
+        let stored = self
+            .bus
+            .last_on_subject(streams::RECEIPTS, &destination.receipt_subject())
+            .await?;
+        let last = stored.as_ref().and_then(last_receipt);
+        let sequence = stored.map_or(0, |stored| stored.sequence);
+        self.remember(
+            destination,
+            Known {
+                sequence,
+                made: last.as_ref().and_then(|last| made(&last.receipt)),
+            },
+        );
+        Ok(last)
     }
 
-    fn expected(&self, destination: &Destination) -> Option<u64> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(destination).copied()
+    fn known(&self, destination: &Destination) -> Option<Known> {
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(destination)
+            .copied()
     }
 
-    fn remember(&self, destination: &Destination, sequence: u64) {
+    fn remember(&self, destination: &Destination, last: Known) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_KNOWN && !known.contains_key(destination) {
             known.clear();
         }
-        known.insert(destination.clone(), sequence);
+        known.insert(destination.clone(), last);
     }
 
     fn forget(&self, destination: &Destination) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(destination);
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(destination);
+    }
+}
+
+/// The delivery that `receipt` says was made.
+const fn made(receipt: &Receipt) -> Option<Ulid> {
+    match receipt.step {
+        ReceiptStep::Delivered { .. } => Some(receipt.delivery),
+        ReceiptStep::AttemptStarted { .. }
+        | ReceiptStep::AttemptFinished { .. }
+        | ReceiptStep::GaveUp { .. }
+        | ReceiptStep::DeniedByPolicy { .. } => None,
     }
 }
 
@@ -135,7 +228,10 @@ fn last_receipt(stored: &Stored) -> Option<LastReceipt> {
     if let Err(error) = &receipt {
         tracing::warn!(subject = %stored.subject, sequence = stored.sequence, %error, "receipt cannot be read");
     }
-    Some(LastReceipt { delivery_sequence: delivery_sequence(&stored.headers)?, receipt: receipt.ok()? })
+    Some(LastReceipt {
+        delivery_sequence: delivery_sequence(&stored.headers)?,
+        receipt: receipt.ok()?,
+    })
 }
 
 /// Whether `last` makes writing `receipt` needless: it is the same one, or the delivery is settled.
@@ -153,5 +249,5 @@ fn superseded(job: &Job, receipt: &Receipt, last: Option<LastReceipt>) -> Option
             last.delivery_sequence > job.sequence
         }
     };
-    settled.then(|| Written::Superseded(standing(job.sequence, Some(last))))
+    settled.then(|| Written::Superseded(standing(job.reply.id, job.sequence, Some(last))))
 }

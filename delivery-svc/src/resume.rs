@@ -7,6 +7,7 @@
 
 use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 use shared::model::time::UnixMillis;
+use ulid::Ulid;
 
 /// The last receipt of a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +65,8 @@ pub enum Standing {
     Delivered(SentPart),
     /// Given up; the dead letter may be missing.
     GaveUp {
+        /// After how many attempts.
+        attempts: u32,
         /// Why.
         reason: String,
     },
@@ -73,22 +76,45 @@ pub enum Standing {
     Open(Remaining),
 }
 
-/// Where the delivery with `sequence` stands, if `last` is its destination's last receipt.
+impl LastReceipt {
+    /// Whether it says that `delivery` was made: a second copy of it, published again, needs no second call. (One that
+    /// was given up may come again on purpose: redriven.)
+    #[must_use]
+    pub fn made(&self, delivery: Ulid) -> bool {
+        self.receipt.delivery == delivery && matches!(self.receipt.step, ReceiptStep::Delivered { .. })
+    }
+}
+
+/// Where `delivery`, which has `sequence` in `DELIVERIES`, stands, if `last` is its destination's last receipt.
 #[must_use]
-pub fn standing(sequence: u64, last: Option<LastReceipt>) -> Standing {
-    let Some(last) = last else { return Standing::Open(Remaining::ALL) };
+pub fn standing(delivery: Ulid, sequence: u64, last: Option<LastReceipt>) -> Standing {
+    let Some(last) = last else {
+        return Standing::Open(Remaining::ALL);
+    };
     if last.delivery_sequence > sequence {
         return Standing::Past;
     }
     if last.delivery_sequence < sequence {
-        return Standing::Open(Remaining::ALL);
+        return if last.made(delivery) {
+            Standing::Past
+        } else {
+            Standing::Open(Remaining::ALL)
+        };
     }
     let at = last.receipt.at;
     match last.receipt.step {
-        ReceiptStep::AttemptStarted { attempt, part } => {
-            Standing::Open(Remaining { attempt, part, unconfirmed: true, ..Remaining::ALL })
-        }
-        ReceiptStep::AttemptFinished { attempt, part, platform_ids, outcome } => match outcome {
+        ReceiptStep::AttemptStarted { attempt, part } => Standing::Open(Remaining {
+            attempt,
+            part,
+            unconfirmed: true,
+            ..Remaining::ALL
+        }),
+        ReceiptStep::AttemptFinished {
+            attempt,
+            part,
+            platform_ids,
+            outcome,
+        } => match outcome {
             AttemptOutcome::Done => Standing::Open(Remaining {
                 attempt,
                 part: part.saturating_add(1),
@@ -103,10 +129,16 @@ pub fn standing(sequence: u64, last: Option<LastReceipt>) -> Standing {
                 not_before: at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX)),
                 ..Remaining::ALL
             }),
-            AttemptOutcome::Refused { reason } => Standing::GaveUp { reason },
+            AttemptOutcome::Refused { reason } => Standing::GaveUp {
+                attempts: attempt,
+                reason,
+            },
         },
-        ReceiptStep::Delivered { parts, .. } => Standing::Delivered(SentPart { index: parts.saturating_sub(1), at }),
-        ReceiptStep::GaveUp { reason, .. } => Standing::GaveUp { reason },
+        ReceiptStep::Delivered { parts, .. } => Standing::Delivered(SentPart {
+            index: parts.saturating_sub(1),
+            at,
+        }),
+        ReceiptStep::GaveUp { attempts, reason } => Standing::GaveUp { attempts, reason },
         ReceiptStep::DeniedByPolicy { .. } => Standing::Denied,
     }
 }
@@ -118,47 +150,93 @@ mod tests {
 
     const AT: UnixMillis = UnixMillis(1_000);
 
+    const MINE: Ulid = Ulid::from_parts(5, 5);
+
     fn last(delivery_sequence: u64, step: ReceiptStep) -> Option<LastReceipt> {
         let reply = reply("x");
         let receipt = Receipt {
-            delivery: reply.id,
+            delivery: if delivery_sequence == 5 { MINE } else { reply.id },
             session: reply.session,
             target: reply.delivery_context,
             causation: reply.causation,
             at: AT,
             step,
         };
-        Some(LastReceipt { delivery_sequence, receipt })
+        Some(LastReceipt {
+            delivery_sequence,
+            receipt,
+        })
     }
 
     fn delivered() -> ReceiptStep {
-        ReceiptStep::Delivered { attempts: 1, parts: 2, platform_ids: Vec::new(), live: None }
+        ReceiptStep::Delivered {
+            attempts: 1,
+            parts: 2,
+            platform_ids: Vec::new(),
+            live: None,
+        }
     }
 
     fn finished(outcome: AttemptOutcome) -> ReceiptStep {
-        ReceiptStep::AttemptFinished { attempt: 3, part: 1, platform_ids: vec!["a".to_owned()], outcome }
+        ReceiptStep::AttemptFinished {
+            attempt: 3,
+            part: 1,
+            platform_ids: vec!["a".to_owned()],
+            outcome,
+        }
     }
 
     #[test]
     fn earlier_and_later_deliveries() {
-        assert_eq!(standing(5, None), Standing::Open(Remaining::ALL));
-        assert_eq!(standing(5, last(4, delivered())), Standing::Open(Remaining::ALL));
-        assert_eq!(standing(5, last(6, delivered())), Standing::Past);
-        assert_eq!(standing(5, last(6, ReceiptStep::AttemptStarted { attempt: 1, part: 0 })), Standing::Past);
+        assert_eq!(standing(MINE, 5, None), Standing::Open(Remaining::ALL));
+        assert_eq!(standing(MINE, 5, last(4, delivered())), Standing::Open(Remaining::ALL));
+        assert_eq!(standing(MINE, 5, last(6, delivered())), Standing::Past);
+        assert_eq!(
+            standing(MINE, 5, last(6, ReceiptStep::AttemptStarted { attempt: 1, part: 0 })),
+            Standing::Past
+        );
+    }
+
+    #[test]
+    fn a_second_copy_of_a_made_delivery_is_past_and_of_a_given_up_one_is_not() {
+        let other = reply("x").id;
+        assert_eq!(standing(other, 5, last(4, delivered())), Standing::Past);
+        let gave_up = ReceiptStep::GaveUp {
+            attempts: 8,
+            reason: "gone".to_owned(),
+        };
+        assert_eq!(standing(other, 5, last(4, gave_up)), Standing::Open(Remaining::ALL));
     }
 
     #[test]
     fn settled() {
-        assert_eq!(standing(5, last(5, delivered())), Standing::Delivered(SentPart { index: 1, at: AT }));
-        let gave_up = ReceiptStep::GaveUp { attempts: 8, reason: "gone".to_owned() };
-        assert_eq!(standing(5, last(5, gave_up)), Standing::GaveUp { reason: "gone".to_owned() });
-        let denied = ReceiptStep::DeniedByPolicy { rule: "default".to_owned() };
-        assert_eq!(standing(5, last(5, denied)), Standing::Denied);
+        assert_eq!(
+            standing(MINE, 5, last(5, delivered())),
+            Standing::Delivered(SentPart { index: 1, at: AT })
+        );
+        let gave_up = ReceiptStep::GaveUp {
+            attempts: 8,
+            reason: "gone".to_owned(),
+        };
+        assert_eq!(
+            standing(MINE, 5, last(5, gave_up)),
+            Standing::GaveUp {
+                attempts: 8,
+                reason: "gone".to_owned()
+            }
+        );
+        let denied = ReceiptStep::DeniedByPolicy {
+            rule: "default".to_owned(),
+        };
+        assert_eq!(standing(MINE, 5, last(5, denied)), Standing::Denied);
     }
 
     #[test]
     fn a_failed_attempt_waits_from_its_receipt() {
-        let retry = AttemptOutcome::Retry { after_ms: 500, reason: "busy".to_owned() };
+        let retry = AttemptOutcome::Retry {
+            after_ms: 500,
+            reason: "busy".to_owned(),
+        };
         let expected = Remaining {
             attempt: 4,
             part: 1,
@@ -166,7 +244,7 @@ mod tests {
             not_before: UnixMillis(1_500),
             ..Remaining::ALL
         };
-        assert_eq!(standing(5, last(5, finished(retry))), Standing::Open(expected));
+        assert_eq!(standing(MINE, 5, last(5, finished(retry))), Standing::Open(expected));
     }
 
     #[test]
@@ -178,13 +256,20 @@ mod tests {
             event_due: Some(SentPart { index: 1, at: AT }),
             ..Remaining::ALL
         };
-        assert_eq!(standing(5, last(5, finished(AttemptOutcome::Done))), Standing::Open(expected));
+        assert_eq!(
+            standing(MINE, 5, last(5, finished(AttemptOutcome::Done))),
+            Standing::Open(expected)
+        );
     }
 
     #[test]
     fn a_call_without_an_outcome_is_unconfirmed() {
-        let expected = Remaining { attempt: 2, unconfirmed: true, ..Remaining::ALL };
+        let expected = Remaining {
+            attempt: 2,
+            unconfirmed: true,
+            ..Remaining::ALL
+        };
         let started = ReceiptStep::AttemptStarted { attempt: 2, part: 0 };
-        assert_eq!(standing(5, last(5, started)), Standing::Open(expected));
+        assert_eq!(standing(MINE, 5, last(5, started)), Standing::Open(expected));
     }
 }

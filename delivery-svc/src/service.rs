@@ -9,13 +9,13 @@ use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 
 use crate::accounts;
+use crate::channel::Channels;
 use crate::channel::nats::{self, NatsChannel};
 use crate::channel::webchat::{self, WebchatChannel};
 use crate::channel::webhook::{self, Timeouts, WebhookChannel};
-use crate::channel::Channels;
 use crate::config::DeliveryConfig;
-use crate::deliverer::Outfit;
 use crate::desk::{Bounds, work};
+use crate::effects::Outfit;
 
 /// Messages asked for at once, per partition.
 const PULL_BATCH: usize = 500;
@@ -36,7 +36,10 @@ impl Service for DeliveryService {
     async fn serve(shell: Shell<Self::Config>) -> anyhow::Result<()> {
         let config = &shell.config;
         let channels = channels(&shell)?;
-        let bounds = Bounds { in_flight: config.max_in_flight, drain: config.call_timeout() };
+        let bounds = Bounds {
+            in_flight: config.max_in_flight,
+            drain: config.call_timeout(),
+        };
         let parked_slots = Arc::new(Semaphore::new(config.max_parked_in_flight));
         let outfit = Arc::new(Outfit {
             bus: shell.bus.clone(),
@@ -78,5 +81,8 @@ fn channels(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Channels> {
     Ok(Channels::default()
         .with(nats::NAME, NatsChannel::new(shell.bus.clone()))
         .with(webchat::NAME, WebchatChannel::new(shell.bus.clone(), answer_within))
-        .with(webhook::NAME, WebhookChannel::new(endpoints, timeouts).context("set up the http client")?))
+        .with(
+            webhook::NAME,
+            WebhookChannel::new(endpoints, timeouts).context("set up the http client")?,
+        ))
 }

@@ -14,7 +14,10 @@ pub struct SchedulerConfig {
 
 impl Default for SchedulerConfig {
     fn default() -> Self {
-        Self { ticks: true, look_every_ms: 1_000 }
+        Self {
+            ticks: true,
+            look_every_ms: 1_000,
+        }
     }
 }
 
@@ -37,6 +40,14 @@ mod tests {
     #[test]
     fn bounds() {
         assert!(SchedulerConfig::default().faults().is_empty());
-        assert_eq!(SchedulerConfig { look_every_ms: 0, ..SchedulerConfig::default() }.faults().len(), 1);
+        assert_eq!(
+            SchedulerConfig {
+                look_every_ms: 0,
+                ..SchedulerConfig::default()
+            }
+            .faults()
+            .len(),
+            1
+        );
     }
 }

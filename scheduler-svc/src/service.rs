@@ -27,7 +27,9 @@ impl Service for SchedulerService {
             return Ok(());
         }
         let look_every = Duration::from_millis(shell.config.look_every_ms);
-        Ticker::new(shell.bus.clone(), Arc::clone(&shell.clock), look_every).run(&shell.shutdown).await;
+        Ticker::new(shell.bus.clone(), Arc::clone(&shell.clock), look_every)
+            .run(&shell.shutdown)
+            .await;
         Ok(())
     }
 }

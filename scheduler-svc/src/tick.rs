@@ -65,7 +65,10 @@ pub fn tick(minute: Minute, received_at: UnixMillis) -> Result<Event, ParseEvent
     let mut event = Event::new(id, TIMER_CHANNEL, TICK_PEER, minute.begins());
     event.received_at = received_at;
     event.direction = Direction::Created;
-    event.from = Sender { id: TIMER_CHANNEL.to_owned(), ..Sender::default() };
+    event.from = Sender {
+        id: TIMER_CHANNEL.to_owned(),
+        ..Sender::default()
+    };
     event.metadata.insert("minute".to_owned(), Value::from(minute.0));
     Ok(event)
 }
@@ -75,7 +78,9 @@ pub fn tick(minute: Minute, received_at: UnixMillis) -> Result<Event, ParseEvent
 pub fn minute_of(event: &Event) -> Option<Minute> {
     let (channel, rest) = event.id.as_str().split_once(':')?;
     let number = rest.strip_prefix("tick:")?;
-    (channel == TIMER_CHANNEL).then(|| number.parse().ok().map(Minute)).flatten()
+    (channel == TIMER_CHANNEL)
+        .then(|| number.parse().ok().map(Minute))
+        .flatten()
 }
 
 #[cfg(test)]
@@ -85,7 +90,10 @@ mod tests {
     use super::*;
 
     fn check(last: Option<i64>, now_ms: i64, expected: &[i64]) {
-        let told: Vec<i64> = due(last.map(Minute), UnixMillis(now_ms)).into_iter().map(|minute| minute.0).collect();
+        let told: Vec<i64> = due(last.map(Minute), UnixMillis(now_ms))
+            .into_iter()
+            .map(|minute| minute.0)
+            .collect();
         assert_eq!(told, expected);
     }
 

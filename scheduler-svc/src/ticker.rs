@@ -44,7 +44,9 @@ pub struct Ticker {
 
 impl std::fmt::Debug for Ticker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ticker").field("last", &self.last).finish_non_exhaustive()
+        f.debug_struct("Ticker")
+            .field("last", &self.last)
+            .finish_non_exhaustive()
     }
 }
 
@@ -52,7 +54,12 @@ impl Ticker {
     /// On `bus`, by `clock`, which is looked at each `look_every` and at each full minute.
     #[must_use]
     pub const fn new(bus: Bus, clock: SharedClock, look_every: Duration) -> Self {
-        Self { bus, clock, look_every, last: None }
+        Self {
+            bus,
+            clock,
+            look_every,
+            last: None,
+        }
     }
 
     /// Publishes what is due until `shutdown`: at start what an outage left out, then each minute's tick right after
@@ -94,6 +101,7 @@ impl Ticker {
         for minute in due(self.last, self.clock.now()) {
             let span = root_span("scheduler.tick");
             let carrier = carrier_of(&span, &Carrier::default());
+            span.record("event_id", tracing::field::display(&tick(minute, minute.begins())?.id));
             self.publish(minute, &carrier).instrument(span).await?;
             self.last = Some(minute);
         }
@@ -110,7 +118,11 @@ impl Ticker {
         let published = self.bus.publish_once(&out, PUBLISH_TIMEOUT).await?;
         let late_ms = now.since(event.timestamp);
         tracing::debug!(event_id = %event.id, late_ms, duplicate = published.duplicate, "tick is published");
-        let outcome = if published.duplicate { "another_was_first" } else { "stored" };
+        let outcome = if published.duplicate {
+            "another_was_first"
+        } else {
+            "stored"
+        };
         metrics::counter!("nexus_scheduler_ticks_total", "outcome" => outcome).increment(1);
         Ok(())
     }

@@ -19,7 +19,10 @@ use crate::chunk::{Limit, Unit};
 pub const NAME: &str = "nats";
 
 /// Largest text of a part, bytes: escaped as JSON six times as long at worst, it stays below the server's 1 MiB.
-pub const MAX_TEXT: Limit = Limit { max: 160 * 1024, unit: Unit::Bytes };
+pub const MAX_TEXT: Limit = Limit {
+    max: 160 * 1024,
+    unit: Unit::Bytes,
+};
 
 /// A part as it is published.
 #[derive(Debug, Serialize)]
@@ -69,6 +72,9 @@ impl Channel for NatsChannel {
         shipment.carrier.write(&mut headers);
         let to = subject::out(shipment.account(), shipment.peer());
         self.bus.core_publish(&to, &headers, payload(&part, Format::Json)).await;
-        Call::Accepted { platform_ids: Vec::new(), live: None }
+        Call::Accepted {
+            platform_ids: Vec::new(),
+            live: None,
+        }
     }
 }

@@ -41,7 +41,9 @@ impl SigningKey {
         if bytes.is_empty() {
             return Err(ParseSigningKeyError::Empty);
         }
-        Hmac::new_from_slice(&bytes).map(Self).map_err(|_| ParseSigningKeyError::Empty)
+        Hmac::new_from_slice(&bytes)
+            .map(Self)
+            .map_err(|_| ParseSigningKeyError::Empty)
     }
 
     /// The value of `webhook-signature` for a message `id`, sent at `timestamp` (Unix seconds), with `body`.
@@ -67,7 +69,11 @@ mod tests {
 
     #[test]
     fn published_vector() {
-        for secret in [SECRET.to_owned(), format!("whsec_{SECRET}"), format!(" whsec_{SECRET}\n")] {
+        for secret in [
+            SECRET.to_owned(),
+            format!("whsec_{SECRET}"),
+            format!(" whsec_{SECRET}\n"),
+        ] {
             let key = SigningKey::parse(&secret).expect("a key");
             assert_eq!(key.sign(ID, 1_614_265_330, BODY), SIGNATURE);
         }
@@ -76,7 +82,10 @@ mod tests {
     #[test]
     fn unusable_secrets() {
         assert_eq!(SigningKey::parse("whsec_").unwrap_err(), ParseSigningKeyError::Empty);
-        assert_eq!(SigningKey::parse("not base64!").unwrap_err(), ParseSigningKeyError::NotBase64);
+        assert_eq!(
+            SigningKey::parse("not base64!").unwrap_err(),
+            ParseSigningKeyError::NotBase64
+        );
     }
 
     #[test]

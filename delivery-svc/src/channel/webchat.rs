@@ -66,7 +66,11 @@ impl Channel for WebchatChannel {
             part: shipment.part.index,
             event_id: shipment.event_id.as_str(),
             content: &shipment.part.content,
-            reply_to: reply.delivery_context.reply_to_id.as_deref().unwrap_or(reply.causation.event.as_str()),
+            reply_to: reply
+                .delivery_context
+                .reply_to_id
+                .as_deref()
+                .unwrap_or(reply.causation.event.as_str()),
             at: shipment.now,
         };
         let mut headers = Headers::new();
@@ -74,12 +78,22 @@ impl Channel for WebchatChannel {
         headers.insert(CAUSATION, reply.causation.event.as_str());
         shipment.carrier.write(&mut headers);
         let to = subject::webchat(shipment.account(), shipment.peer());
-        let answer = self.bus.ask(&to, &headers, payload(&part, Format::Json), self.answer_within).await;
+        let answer = self
+            .bus
+            .ask(&to, &headers, payload(&part, Format::Json), self.answer_within)
+            .await;
         let live = match answer {
             Ok(_) | Err(RequestError::Service { .. }) => true,
             Err(RequestError::NoResponder { .. } | RequestError::Timeout { .. }) => false,
-            Err(error @ RequestError::Answer { .. }) => return Call::Unreachable { reason: error.to_string() },
+            Err(error @ RequestError::Answer { .. }) => {
+                return Call::Unreachable {
+                    reason: error.to_string(),
+                };
+            }
         };
-        Call::Accepted { platform_ids: Vec::new(), live: Some(live) }
+        Call::Accepted {
+            platform_ids: Vec::new(),
+            live: Some(live),
+        }
     }
 }

@@ -75,8 +75,15 @@ impl WebhookChannel {
 
 fn redirect(attempt: Attempt<'_>) -> Action {
     let keeps_body = matches!(attempt.status().as_u16(), 307 | 308);
-    let same_origin = attempt.previous().last().is_some_and(|from| from.origin() == attempt.url().origin());
-    if keeps_body && same_origin && attempt.previous().len() <= MAX_REDIRECTS { attempt.follow() } else { attempt.stop() }
+    let same_origin = attempt
+        .previous()
+        .last()
+        .is_some_and(|from| from.origin() == attempt.url().origin());
+    if keeps_body && same_origin && attempt.previous().len() <= MAX_REDIRECTS {
+        attempt.follow()
+    } else {
+        attempt.stop()
+    }
 }
 
 /// What is posted.
@@ -126,7 +133,11 @@ impl<'a> Body<'a> {
             attachments: &reply.attachments,
             interactive: reply.interactive.as_ref(),
         };
-        Self { kind: "nexus.reply", timestamp: reply.id.timestamp_ms(), data }
+        Self {
+            kind: "nexus.reply",
+            timestamp: reply.id.timestamp_ms(),
+            data,
+        }
     }
 }
 
@@ -150,7 +161,9 @@ impl Channel for WebhookChannel {
 
     async fn send(&self, shipment: &Shipment<'_>) -> Call {
         let Some(endpoint) = self.endpoints.get(shipment.account()) else {
-            return Call::Impossible { reason: format!("channel webhook has no account `{}`", shipment.account()) };
+            return Call::Impossible {
+                reason: format!("channel webhook has no account `{}`", shipment.account()),
+            };
         };
         let body = payload(&Body::of(shipment), Format::Json);
         let (id, timestamp) = (webhook_id(shipment), shipment.now.seconds());
@@ -176,7 +189,11 @@ impl Channel for WebhookChannel {
 
 async fn read(mut response: reqwest::Response) -> Call {
     let code = response.status().as_u16();
-    let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let retry_after = response
+        .headers()
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok())
+        .map(str::to_owned);
     let mut said = Vec::new();
     // What fails after the status has come changes nothing: the receiver has decided.
     while let Ok(Some(chunk)) = response.chunk().await {
@@ -186,7 +203,11 @@ async fn read(mut response: reqwest::Response) -> Call {
         }
         said.extend_from_slice(&chunk[..chunk.len().min(room)]);
     }
-    Call::Status { code, retry_after, body: String::from_utf8_lossy(&said).into_owned() }
+    Call::Status {
+        code,
+        retry_after,
+        body: String::from_utf8_lossy(&said).into_owned(),
+    }
 }
 
 /// The error and what caused it, in one line, without the URL: it may hold a secret.

@@ -1,0 +1,105 @@
+//! The durable effects of a delivery: receipts, sent events, dead letters. Each may be repeated: receipts are fenced by
+//! their predecessor, events and letters carry deterministic ids.
+
+use shared::bus::{Bus, Outgoing, PublishError};
+use shared::clock::{SharedClock, SharedIds};
+use shared::model::receipt::ReceiptStep;
+use shared::model::time::UnixMillis;
+use shared::retry::Schedule;
+use shared::wire::headers::{CAUSATION, Carrier, HOPS};
+use shared::wire::subject;
+
+use crate::channel::Channels;
+use crate::deliverer::DeliverError;
+use crate::job::Job;
+use crate::outbound::sent_event;
+use crate::plan::Part;
+use crate::policy::SendPolicy;
+use crate::receipts::{Receipts, Written};
+use crate::resume::SentPart;
+
+/// What all deliveries of this process share.
+pub struct Outfit {
+    /// The bus.
+    pub bus: Bus,
+    /// The platforms.
+    pub channels: Channels,
+    /// What may leave.
+    pub policy: SendPolicy,
+    /// When a failed call is tried again.
+    pub schedule: Schedule,
+    /// The time.
+    pub clock: SharedClock,
+    /// Where jitter comes from.
+    pub ids: SharedIds,
+}
+
+impl std::fmt::Debug for Outfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outfit")
+            .field("channels", &self.channels)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One delivery's effects.
+#[derive(Debug)]
+pub(crate) struct Effects<'a> {
+    pub(crate) outfit: &'a Outfit,
+    pub(crate) receipts: &'a Receipts,
+    pub(crate) job: &'a Job,
+    pub(crate) parts: &'a [Part],
+    pub(crate) carrier: &'a Carrier,
+}
+
+impl Effects<'_> {
+    /// What time it is.
+    pub(crate) fn now(&self) -> UnixMillis {
+        self.outfit.clock.now()
+    }
+
+    /// Writes that `step` happened at `at`.
+    pub(crate) async fn receipt(&self, at: UnixMillis, step: ReceiptStep) -> Result<Written, DeliverError> {
+        Ok(self
+            .receipts
+            .write(self.job, &self.job.receipt(at, step), self.carrier)
+            .await?)
+    }
+
+    /// Publishes the event that a sent part is.
+    pub(crate) async fn event(&self, sent: SentPart) -> Result<(), DeliverError> {
+        let Some(part) = self.parts.iter().find(|part| part.index == sent.index) else {
+            return Ok(());
+        };
+        let event = sent_event(&self.job.reply, part, sent.at)?;
+        let out = Outgoing::new(subject::event(&event), &event)
+            .msg_id(event.id.as_str())
+            .header(CAUSATION, self.job.reply.causation.event.as_str())
+            .header(HOPS, event.hops.to_string())
+            .carrier(self.carrier);
+        self.tolerate_size(self.outfit.bus.publish(out).await.map(|_| ()))
+    }
+
+    /// Stores the delivery's dead letter.
+    pub(crate) async fn dead_letter(&self, reason: String, attempts: u32) -> Result<(), DeliverError> {
+        let letter = self.job.dead_letter(reason, attempts, self.now());
+        self.tolerate_size(self.outfit.bus.dead_letter_record(letter).await)
+    }
+
+    /// What is larger than the server takes never will be stored: said aloud, and left behind, so that the destination
+    /// does not stand still for ever.
+    fn tolerate_size(&self, stored: Result<(), PublishError>) -> Result<(), DeliverError> {
+        match stored {
+            Err(error @ PublishError::TooLarge { .. }) => {
+                let reply = &self.job.reply;
+                metrics::counter!("nexus_delivery_oversize_total").increment(1);
+                tracing::error!(
+                    delivery = %reply.id, event_id = %reply.causation.event, session = %reply.session,
+                    %error, "message is too large to be stored"
+                );
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+}

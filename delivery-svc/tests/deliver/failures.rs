@@ -1,0 +1,179 @@
+//! Bad input, duplicates, policy, and a replica that dies.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use delivery_svc::policy::{Action, Rule, SendPolicy};
+use shared::bus::Outgoing;
+use shared::model::receipt::ReceiptStep;
+use shared::wire::headers::Headers;
+use shared::wire::subject;
+
+use crate::receiver::Receiver;
+use crate::world::{Setup, World, eventually, old_reply, reply};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rubbish_is_a_dead_letter_and_blocks_nothing() {
+    let world = World::start().await;
+    let replica = world.replica("a", Setup::default());
+    let good = reply(1, "nats", "ann");
+    let to = subject::delivery(&good.delivery_context);
+    let newer: Headers = [("Nexus-Schema", "reply/99")].into_iter().collect();
+    for (headers, payload) in [
+        (Headers::new(), &b"\xff\x00"[..]),
+        (newer, b""),
+        (Headers::new(), &[0x81; 50_000]),
+    ] {
+        let out = Outgoing::raw(to.clone(), headers, payload.to_vec().into());
+        world.bus.publish(out).await.expect("it is stored");
+    }
+    world.publish(&reply(2, "pigeon", "ann")).await;
+    world.publish(&good).await;
+    world.settled().await;
+
+    let letters = world.dead_letters().await;
+    let mut reasons: Vec<_> = letters.iter().map(|letter| letter.reason.as_str()).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, ["gave_up", "malformed", "malformed", "newer_schema"]);
+    assert!(
+        letters
+            .iter()
+            .any(|letter| letter.payload_bytes().as_deref() == Some(b"\xff\x00"))
+    );
+    assert!(letters.iter().any(|letter| letter.detail == "no channel `pigeon`"));
+    assert_eq!(world.sent_events().await.len(), 1);
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delivery_that_is_published_three_times_is_made_once() {
+    let (world, receiver) = (World::start().await, Receiver::start(&[]).await);
+    let replica = world.replica(
+        "a",
+        Setup {
+            url: receiver.url(),
+            ..Setup::default()
+        },
+    );
+    let reply = reply(1, "webhook", "ann");
+    for _ in 0..3 {
+        // Without a message id: the server lets all of them in, as it does beyond its duplicate window.
+        let out = Outgoing::new(subject::delivery(&reply.delivery_context), &reply);
+        world.bus.publish(out).await.expect("it is stored");
+    }
+    world.settled().await;
+    assert_eq!(receiver.calls().len(), 1);
+    assert_eq!(world.receipts(&reply.delivery_context).await.len(), 1);
+    assert_eq!(world.sent_events().await.len(), 1);
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_reply_published_again_behind_others_is_not_delivered_again() {
+    let (world, receiver) = (World::start().await, Receiver::start(&[]).await);
+    let replica = world.replica(
+        "a",
+        Setup {
+            url: receiver.url(),
+            ..Setup::default()
+        },
+    );
+    let (old, other) = (old_reply(1, "webhook", "ann"), old_reply(2, "webhook", "ann"));
+    for reply in [&old, &other, &old, &other] {
+        let out = Outgoing::new(subject::delivery(&reply.delivery_context), reply);
+        world.bus.publish(out).await.expect("it is stored");
+    }
+    world.settled().await;
+    assert_eq!(receiver.contents(), ["echo: 1", "echo: 2"]);
+    assert_eq!(world.sent_events().await.len(), 2);
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_policy_denies_leaves_a_receipt_only() {
+    let (world, receiver) = (World::start().await, Receiver::start(&[]).await);
+    let rule = Rule {
+        channel: Some("webhook".to_owned()),
+        action: Action::Deny,
+        ..Rule::default()
+    };
+    let policy = SendPolicy {
+        rules: vec![rule],
+        ..SendPolicy::default()
+    };
+    let replica = world.replica(
+        "a",
+        Setup {
+            url: receiver.url(),
+            policy,
+        },
+    );
+    let reply = reply(1, "webhook", "ann");
+    world.publish(&reply).await;
+    world.settled().await;
+    assert!(receiver.calls().is_empty());
+    let receipts = world.receipts(&reply.delivery_context).await;
+    assert_eq!(
+        receipts[0].step,
+        ReceiptStep::DeniedByPolicy {
+            rule: "rule 1".to_owned()
+        }
+    );
+    assert!(world.sent_events().await.is_empty() && world.dead_letters().await.is_empty());
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_dies_at_work_costs_nothing() {
+    const PEERS: u64 = 10;
+    const REPLIES: u64 = 400;
+    let answers = [(503, Some("1")), (500, None), (200, None), (500, None)];
+    let (world, receiver) = (World::start().await, Receiver::start(&answers).await);
+    let setup = || Setup {
+        url: receiver.url(),
+        ..Setup::default()
+    };
+    let first = world.replica("first", setup());
+    let replies: Vec<_> = (0..REPLIES)
+        .map(|n| reply(n, "webhook", &format!("p{}", n % PEERS)))
+        .collect();
+    for reply in &replies {
+        world.publish(reply).await;
+    }
+    eventually("the first replica is at work", async || receiver.calls().len() > 50).await;
+    first.kill();
+    let second = world.replica("second", setup());
+    world.settled().await;
+
+    assert!(world.dead_letters().await.is_empty());
+    let events = world.sent_events().await;
+    let ids: BTreeSet<_> = events.iter().map(|event| event.id.clone()).collect();
+    assert_eq!(
+        (events.len() as u64, ids.len() as u64),
+        (REPLIES, REPLIES),
+        "each reply is one event"
+    );
+    let mut order: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for event in &events {
+        order
+            .entry(&event.peer.id)
+            .or_default()
+            .push(event.metadata["delivery"].as_str().expect("an id"));
+    }
+    assert!(
+        order.values().all(|deliveries| deliveries.is_sorted()),
+        "order per peer: {order:?}"
+    );
+    for peer in 0..PEERS {
+        let receipts = world
+            .receipts(&replies[usize::try_from(peer).expect("small")].delivery_context)
+            .await;
+        let delivered = receipts
+            .iter()
+            .filter(|r| matches!(r.step, ReceiptStep::Delivered { .. }))
+            .count();
+        assert_eq!(delivered as u64, REPLIES / PEERS, "one delivery each");
+    }
+    let called: BTreeSet<_> = receiver.calls().into_iter().map(|call| call.id).collect();
+    assert_eq!(called.len() as u64, REPLIES);
+    second.stop().await;
+}

@@ -1,0 +1,286 @@
+//! A NATS server of the test's own, replicas of the service on it, and what they left in the streams.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use delivery_svc::channel::Channels;
+use delivery_svc::channel::nats::{self, NatsChannel};
+use delivery_svc::channel::signature::SigningKey;
+use delivery_svc::channel::webchat::{self, WebchatChannel};
+use delivery_svc::channel::webhook::{self, Endpoint, Timeouts, WebhookChannel};
+use delivery_svc::desk::{Bounds, work};
+use delivery_svc::effects::Outfit;
+use delivery_svc::policy::SendPolicy;
+use shared::bus::partition::{self, Group};
+use shared::bus::{Bus, NatsConfig, Outgoing};
+use shared::clock::{Clock as _, SystemClock, pause};
+use shared::model::dispatch::{Causation, DeliveryContext};
+use shared::model::event::{Event, EventId};
+use shared::model::receipt::Receipt;
+use shared::model::reply::Reply;
+use shared::model::session::SessionRef;
+use shared::process::lifecycle::Shutdown;
+use shared::retry::Schedule;
+use shared::testing::SeededIds;
+use shared::testing::nats::NatsServer;
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::envelope::Wire;
+use shared::wire::subject;
+use shared::wire::topology::{streams, topology};
+use tokio::sync::{Semaphore, watch};
+use ulid::Ulid;
+
+/// How long anything may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// The secret of every webhook account.
+pub(crate) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+/// Three attempts, 50 ms apart.
+const SCHEDULE: Schedule = Schedule {
+    initial_ms: 50,
+    max_ms: 50,
+    factor: 1.0,
+    max_attempts: 3,
+    jitter: 0.0,
+};
+
+pub(crate) struct World {
+    server: NatsServer,
+    pub(crate) bus: Bus,
+}
+
+/// How a replica is set up.
+#[derive(Default)]
+pub(crate) struct Setup {
+    /// The URL of webhook account `demo`.
+    pub(crate) url: Option<String>,
+    pub(crate) policy: SendPolicy,
+}
+
+/// A replica in a runtime of its own, so that it can be killed.
+pub(crate) struct Replica {
+    runtime: Option<tokio::runtime::Runtime>,
+    shutdown: Shutdown,
+    ended: watch::Receiver<bool>,
+}
+
+impl Replica {
+    /// Asks it to stop, and waits until it has.
+    pub(crate) async fn stop(mut self) {
+        self.shutdown.trigger();
+        let ended = tokio::time::timeout(DEADLINE, self.ended.wait_for(|ended| *ended)).await;
+        assert!(matches!(ended, Ok(Ok(_))), "the replica does not end");
+    }
+
+    /// Ends it between two steps, without giving anything back.
+    pub(crate) fn kill(mut self) {
+        self.drop_runtime();
+    }
+
+    fn drop_runtime(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.drop_runtime();
+    }
+}
+
+impl World {
+    pub(crate) async fn start() -> Self {
+        let server = NatsServer::start().await;
+        let bus = connect(server.url()).await;
+        bus.ensure(&topology(1), false).await.expect("the topology is made");
+        Self { server, bus }
+    }
+
+    /// Starts a replica named `instance`.
+    pub(crate) fn replica(&self, instance: &str, setup: Setup) -> Replica {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
+        let runtime = runtime.expect("a runtime");
+        let (shutdown, (told, ended)) = (Shutdown::default(), watch::channel(false));
+        let (url, instance, stop) = (self.server.url(), instance.to_owned(), shutdown.clone());
+        runtime.spawn(async move {
+            serve(url, instance, setup, stop).await;
+            told.send_replace(true);
+        });
+        Replica {
+            runtime: Some(runtime),
+            shutdown,
+            ended,
+        }
+    }
+
+    /// Publishes `reply` under its id.
+    pub(crate) async fn publish(&self, reply: &Reply) -> u64 {
+        let out = Outgoing::new(subject::delivery(&reply.delivery_context), reply).msg_id(reply.id.to_string());
+        self.bus.publish(out).await.expect("it is stored").sequence
+    }
+
+    pub(crate) async fn receipts(&self, to: &DeliveryContext) -> Vec<Receipt> {
+        self.all(streams::RECEIPTS, &subject::receipt(to)).await
+    }
+
+    /// All events that were sent, in order.
+    pub(crate) async fn sent_events(&self) -> Vec<Event> {
+        self.all(streams::EVENTS, "nexus.ev.>").await
+    }
+
+    pub(crate) async fn dead_letters(&self) -> Vec<DeadLetter> {
+        self.all(streams::DLQ, "nexus.dlq.*").await
+    }
+
+    async fn all<T: Wire>(&self, stream: &str, subject: &str) -> Vec<T> {
+        let mut found = Vec::new();
+        let mut from = 1;
+        loop {
+            let batch = self
+                .bus
+                .history(stream, subject, from, 1_000)
+                .await
+                .expect("the stream is read");
+            let Some(last) = batch.last() else { return found };
+            from = last.sequence + 1;
+            found.extend(batch.iter().map(|stored| stored.decode::<T>().expect("it can be read")));
+        }
+    }
+
+    /// Waits until nothing is left to deliver, in order or parked.
+    pub(crate) async fn settled(&self) {
+        eventually("everything is settled", async || {
+            let deliveries = self
+                .bus
+                .stream_state(streams::DELIVERIES)
+                .await
+                .expect("a state")
+                .messages;
+            let parked = self.bus.stream_state(streams::PARKED).await.expect("a state").messages;
+            deliveries + parked == 0
+        })
+        .await;
+    }
+}
+
+async fn connect(url: String) -> Bus {
+    let config = NatsConfig {
+        servers: vec![url],
+        ..NatsConfig::default()
+    };
+    Bus::connect(&config, "test").await.expect("the server is there")
+}
+
+async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) {
+    let bus = connect(url).await;
+    let key = SigningKey::parse(SECRET).expect("a key");
+    let endpoint = |url: String| Endpoint {
+        url: url.parse().expect("a URL"),
+        key,
+        limit: None,
+    };
+    let endpoints: HashMap<_, _> = setup
+        .url
+        .map(endpoint)
+        .into_iter()
+        .map(|e| ("demo".to_owned(), e))
+        .collect();
+    let timeouts = Timeouts {
+        connect: Duration::from_secs(1),
+        whole: Duration::from_secs(2),
+    };
+    let channels = Channels::default()
+        .with(nats::NAME, NatsChannel::new(bus.clone()))
+        .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(2)))
+        .with(
+            webhook::NAME,
+            WebhookChannel::new(endpoints, timeouts).expect("a client"),
+        );
+    let outfit = Arc::new(Outfit {
+        bus: bus.clone(),
+        channels,
+        policy: setup.policy,
+        schedule: SCHEDULE,
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SeededIds::new(1)),
+    });
+    let (_always, may_join) = watch::channel(true);
+    let group = Group {
+        name: "delivery",
+        stream: streams::DELIVERIES,
+        instance,
+        may_join,
+        batch: 500,
+        clock: Arc::new(SystemClock),
+    };
+    let slots = Arc::new(Semaphore::new(16));
+    let bounds = Bounds {
+        in_flight: 256,
+        drain: Duration::from_secs(5),
+    };
+    let handler = move |owned| work(owned, Arc::clone(&outfit), Arc::clone(&slots), bounds);
+    partition::run(bus, group, shutdown, handler).await;
+}
+
+/// The reply number `number` to `peer`, made just now; ids ascend with numbers.
+pub(crate) fn reply(number: u64, channel: &str, peer: &str) -> Reply {
+    static BEGUN: OnceLock<u64> = OnceLock::new();
+    let begun = *BEGUN.get_or_init(|| SystemClock.now().0.unsigned_abs());
+    reply_of(
+        Ulid::from_parts(begun + number, u128::from(number)),
+        number,
+        channel,
+        peer,
+    )
+}
+
+/// As [`reply`], made long ago.
+pub(crate) fn old_reply(number: u64, channel: &str, peer: &str) -> Reply {
+    reply_of(
+        Ulid::from_parts(1_700_000_000_000 + number, u128::from(number)),
+        number,
+        channel,
+        peer,
+    )
+}
+
+fn reply_of(id: Ulid, number: u64, channel: &str, peer: &str) -> Reply {
+    let event = EventId::parse(format!("test:{peer}/{number}")).expect("an id");
+    let account = if channel == webhook::NAME { "demo" } else { "default" };
+    Reply {
+        id,
+        turn: id,
+        session: SessionRef {
+            persona: "echo".to_owned(),
+            session: format!("dm:{peer}"),
+        },
+        delivery_context: DeliveryContext {
+            channel: channel.to_owned(),
+            account_id: Some(account.to_owned()),
+            peer_id: Some(peer.to_owned()),
+            thread_id: None,
+            reply_to_id: Some(event.to_string()),
+        },
+        content: format!("echo: {number}"),
+        attachments: Vec::new(),
+        interactive: None,
+        causation: Causation { event, hops: 0 },
+    }
+}
+
+/// Waits until `check` holds.
+pub(crate) async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
+    let waited = tokio::time::timeout(DEADLINE, async {
+        while !check().await {
+            pause(Duration::from_millis(10)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "not in time: {what}");
+}
