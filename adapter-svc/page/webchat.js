@@ -4,6 +4,7 @@
 const FIRST_RETRY_MS = 300;
 const MAX_RETRY_MS = 10_000;
 const MAX_WAITING = 200;
+const WAITING = "nexus.waiting.";
 
 const log = document.querySelector("#log");
 const form = document.querySelector("#form");
@@ -13,11 +14,12 @@ const problem = document.querySelector("#problem");
 const empty = document.querySelector("#empty");
 
 const visitor = remembered("nexus.visitor", newId);
-const waiting = new Map(JSON.parse(remembered("nexus.waiting", () => "[]")));
+const waiting = recalled();
 const shown = new Map();
 let account = "default";
 let socket = null;
 let retry = FIRST_RETRY_MS;
+let caughtUp = false;
 
 function newId() {
   // `randomUUID` exists on secure origins only; the page is also served over plain HTTP.
@@ -37,11 +39,34 @@ function remembered(key, make) {
   }
 }
 
-function remember() {
+// Each waiting message has a key of its own, so that two open pages do not overwrite each other's.
+function recalled() {
+  const found = [];
   try {
-    localStorage.setItem("nexus.waiting", JSON.stringify([...waiting]));
+    for (const key of Object.keys(localStorage)) {
+      if (key.startsWith(WAITING)) found.push([key.slice(WAITING.length), JSON.parse(localStorage.getItem(key))]);
+    }
+  } catch {
+    // Without storage there is nothing to recall.
+  }
+  return new Map(found.sort(([, a], [, b]) => a.at - b.at));
+}
+
+function remember(id, message) {
+  waiting.set(id, message);
+  try {
+    localStorage.setItem(WAITING + id, JSON.stringify(message));
   } catch {
     // Without storage a reload forgets what was not stored; the open page still sends it.
+  }
+}
+
+function forget(id) {
+  waiting.delete(id);
+  try {
+    localStorage.removeItem(WAITING + id);
+  } catch {
+    // See above.
   }
 }
 
@@ -76,8 +101,7 @@ function transmit(id, { text }) {
 }
 
 function settle(id, failed) {
-  waiting.delete(id);
-  remember();
+  forget(id);
   const line = shown.get(eventId(id));
   line?.classList.remove("waiting");
   line?.classList.toggle("failed", failed);
@@ -91,11 +115,14 @@ function complain(text) {
 const hear = {
   ready(word) {
     account = word.account;
+    caughtUp = false;
     retry = FIRST_RETRY_MS;
     setStatus("open", "connected");
   },
   history(word) {
     word.items.forEach(show);
+    if (caughtUp) return;
+    caughtUp = true;
     for (const [id, message] of waiting) {
       showWaiting(id, message);
       transmit(id, message);
@@ -141,8 +168,7 @@ form.addEventListener("submit", (event) => {
   if (waiting.size >= MAX_WAITING) return complain("The server has not answered for a while; try again later.");
   const id = newId();
   const message = { text, at: Date.now() };
-  waiting.set(id, message);
-  remember();
+  remember(id, message);
   showWaiting(id, message);
   transmit(id, message);
   input.value = "";

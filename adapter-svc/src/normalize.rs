@@ -9,7 +9,8 @@ use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use crate::source::webhook::endpoint::{Dedupe, Endpoint};
-use crate::source::webhook::mapping::instant;
+use crate::source::webhook::mapping::{Pick, instant};
+use crate::source::webhook::payload::{MAX_DEPTH, too_deep};
 use crate::source::webhook::signature::{Verified, sha256_hex};
 
 /// Id prefixes that only our own services give: nobody outside may forge their events.
@@ -85,9 +86,7 @@ pub fn webhook(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, Re
         ..
     } = *delivery;
     let mapping = &endpoint.mapping;
-    let text = |pick: &Option<crate::source::webhook::mapping::Pick>| {
-        pick.as_ref().and_then(|pick| pick.text(headers, payload))
-    };
+    let text = |pick: &Option<Pick>| pick.as_ref().and_then(|pick| pick.text(headers, payload));
     let delivery_id = endpoint.delivery_id(verified, headers, payload);
     let event_type = endpoint.event_type(headers, payload);
     let id = webhook_id(endpoint, delivery, delivery_id.as_deref())?;
@@ -242,6 +241,9 @@ pub fn outside(mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventEr
         return Err(RefuseEventError::Bounds(
             "timestamp: Unix milliseconds are expected".to_owned(),
         ));
+    }
+    if event.metadata.values().any(|value| too_deep(value, MAX_DEPTH)) {
+        return Err(RefuseEventError::Bounds(format!("metadata: nested deeper than {MAX_DEPTH} levels")));
     }
     if event.content_types.is_empty() {
         event.content_types.push("text".to_owned());

@@ -139,6 +139,9 @@ impl Outbox {
     /// # Errors
     /// [`AcceptEventsError`]: full, failed or busy. Nothing is promised of them then.
     pub async fn put(&self, parcels: Vec<Parcel>) -> Result<(), AcceptEventsError> {
+        if !self.works() {
+            return Err(AcceptEventsError::SpoolFailed("it is being opened again".to_owned()));
+        }
         let weight: u64 = parcels.iter().map(Parcel::weight).sum();
         let waiting = self.shared.waiting.fetch_add(weight, Ordering::SeqCst) + weight;
         let held = self.bytes();

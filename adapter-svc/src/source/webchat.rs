@@ -39,6 +39,9 @@ const SEND_WITHIN: Duration = Duration::from_secs(10);
 const HISTORY_WITHIN: Duration = Duration::from_secs(2);
 /// How much of a conversation a page is given.
 const HISTORY_EVENTS: u32 = 100;
+/// When a connected page is given it again: a part that was sent just before it connected may reach the read model
+/// only after its first answer.
+const HISTORY_AGAIN_AFTER: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(30)];
 /// Who serves the history.
 const HISTORY_SUBJECT: &str = "nexus.svc.events.history";
 /// The page may load its own script and style, speak to its own host, and nothing else.
@@ -154,8 +157,20 @@ impl Page {
         let items = history(&self.gateway, &account, &visitor).await;
         self.say(&ToPage::History { items }).await?;
         let shutdown = self.gateway.shutdown.clone();
+        let mut again = HISTORY_AGAIN_AFTER.into_iter();
+        let mut waits = again.next();
+        let recall = pause(waits.unwrap_or_default());
+        tokio::pin!(recall);
         loop {
             tokio::select! {
+                () = &mut recall, if waits.is_some() => {
+                    let items = history(&self.gateway, &account, &visitor).await;
+                    if !items.is_empty() {
+                        self.say(&ToPage::History { items }).await?;
+                    }
+                    waits = again.next();
+                    recall.set(pause(waits.unwrap_or_default()));
+                }
                 said = self.socket.recv() => match said {
                     Some(Ok(message)) => self.hear(message).await?,
                     Some(Err(_)) | None => return Err(Gone),

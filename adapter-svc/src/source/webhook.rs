@@ -14,6 +14,7 @@ pub mod telegram;
 
 use std::collections::HashMap;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
@@ -34,9 +35,10 @@ pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 /// [`Refusal`], as JSON with a status.
 pub async fn post(
     State(gateway): State<Gateway>,
-    Path(source): Path<String>,
+    source: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Result<Response, Refusal> {
+    let source = name(source)?;
     let (parts, body) = request.into_parts();
     let endpoint = gateway
         .webhooks
@@ -76,9 +78,10 @@ pub async fn post(
 /// [`Refusal`]: no such source, or not the token.
 pub async fn get(
     State(gateway): State<Gateway>,
-    Path(source): Path<String>,
+    source: Result<Path<String>, PathRejection>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Result<Response, Refusal> {
+    let source = name(source)?;
     let token = gateway
         .webhooks
         .get(&source)
@@ -88,6 +91,11 @@ pub async fn get(
         Some(challenge) => Ok(challenge.into_response()),
         None => Err(Refusal::Signature(signature::SignatureError::Mismatch)),
     }
+}
+
+/// The source's name out of the path.
+fn name(path: Result<Path<String>, PathRejection>) -> Result<String, Refusal> {
+    path.map(|Path(name)| name).map_err(|error| Refusal::Malformed { detail: error.body_text(), place: "path" })
 }
 
 /// A name from outside, short enough for an answer and a log line.

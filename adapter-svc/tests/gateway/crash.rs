@@ -1,0 +1,141 @@
+//! The real process, killed where it hurts.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use shared::testing::nats::NatsServer;
+use tempfile::TempDir;
+
+use crate::world::{connect, eventually, stored};
+
+/// The service as a process of its own; killed when dropped.
+struct Process {
+    child: Child,
+    base: String,
+}
+
+impl Process {
+    async fn start(nats: &NatsServer, folder: &TempDir) -> Self {
+        let run = folder.path().join("run");
+        let _ = std::fs::remove_dir_all(&run);
+        std::fs::create_dir_all(&run).expect("a folder");
+        let child = Command::new(env!("CARGO_BIN_EXE_adapter-svc"))
+            .current_dir(folder.path())
+            .env("NEXUS_RUN_DIR", &run)
+            .env("NEXUS__NATS__SERVERS", format!("[\"{}\"]", nats.url()))
+            .env("NEXUS__ADAPTER__LISTEN", "127.0.0.1:0")
+            .env("NEXUS__ADAPTER__DATA_DIR", folder.path().join("spool"))
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(folder.path().join("log")).expect("a log"))
+            .spawn()
+            .expect("it starts");
+        let mut process = Self { child, base: String::new() };
+        eventually("the process listens", async || {
+            let log = || std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
+            assert!(matches!(process.child.try_wait(), Ok(None)), "it ended: {}", log());
+            match announced(&run) {
+                Some(address) => {
+                    process.base = format!("http://{address}");
+                    true
+                }
+                None => false,
+            }
+        })
+        .await;
+        process
+    }
+
+    fn kill9(&mut self) {
+        self.child.kill().expect("it is killed");
+        self.child.wait().expect("it has ended");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where the process in `run` says that its gateway is.
+fn announced(run: &Path) -> Option<String> {
+    let entry = std::fs::read_dir(run).ok()?.find_map(Result::ok)?;
+    let said: Value = serde_json::from_slice(&std::fs::read(entry.path()).ok()?).ok()?;
+    said["gateway"].as_str().map(str::to_owned)
+}
+
+async fn post(client: &reqwest::Client, base: &str, first: u64, count: u64) -> bool {
+    let event = |n| json!({ "id": format!("crm:{n}"), "timestamp": n, "channel": "crm", "peer": { "kind": "dm", "id": format!("p{}", n % 7) } });
+    let events: Vec<Value> = (first..first + count).map(event).collect();
+    let request = client.post(format!("{base}/v1/events")).header("content-type", "application/json");
+    match request.body(json!(events).to_string()).send().await {
+        Ok(response) => response.status().is_success(),
+        Err(_) => false,
+    }
+}
+
+#[tokio::test]
+async fn killed_between_sync_and_publish_it_publishes_at_the_next_start_once() {
+    let (mut nats, folder) = (NatsServer::start().await, tempfile::tempdir().expect("a folder"));
+    let bus = connect(&nats).await;
+    let client = reqwest::Client::builder().build().expect("a client");
+    let mut process = Process::start(&nats, &folder).await;
+    // Without a stream to go to, what is accepted stays between sync and publish.
+    nats.kill9();
+    assert!(post(&client, &process.base, 0, 40).await);
+    process.kill9();
+    nats.restart().await;
+    let mut process = Process::start(&nats, &folder).await;
+    stored(&bus, 40).await;
+    process.kill9();
+    let process = Process::start(&nats, &folder).await;
+    assert!(post(&client, &process.base, 40, 1).await);
+    let messages = stored(&bus, 41).await;
+    let mut last = [None; 7];
+    for message in messages {
+        let event: shared::model::event::Event = message.decode().expect("an event");
+        let (number, key) = (event.timestamp.0, usize::try_from(event.timestamp.0 % 7).expect("small"));
+        assert!(last[key] < Some(number), "order of conversation {key}");
+        last[key] = Some(number);
+    }
+}
+
+#[tokio::test]
+async fn killed_at_any_instant_under_load_it_loses_nothing() {
+    const ROUNDS: u64 = 8;
+    const BATCH: u64 = 20;
+    let (nats, folder) = (NatsServer::start().await, tempfile::tempdir().expect("a folder"));
+    let bus = connect(&nats).await;
+    let client = reqwest::Client::builder().build().expect("a client");
+    let mut next = 0;
+    for round in 0..ROUNDS {
+        let mut process = Process::start(&nats, &folder).await;
+        let base = process.base.clone();
+        // A batch that was not answered is posted again to the next process, as any client does.
+        for _ in 0..=round {
+            assert!(post(&client, &base, next, BATCH).await);
+            next += BATCH;
+        }
+        let late = tokio::spawn({
+            let client = client.clone();
+            async move { post(&client, &base, next, BATCH).await }
+        });
+        tokio::task::yield_now().await;
+        process.kill9();
+        if late.await.expect("it ends") {
+            next += BATCH;
+        }
+    }
+    let process = Process::start(&nats, &folder).await;
+    assert!(post(&client, &process.base, next, 1).await);
+    eventually("the spool is drained", async || {
+        let messages = bus.history("EVENTS", "nexus.ev.>", 1, 1_000).await.unwrap_or_default();
+        let ids: std::collections::BTreeSet<String> =
+            messages.iter().map(|m| m.headers.get("Nats-Msg-Id").unwrap_or_default().to_owned()).collect();
+        assert_eq!(ids.len(), messages.len(), "an event is stored twice");
+        (0..=next).all(|n| ids.contains(&format!("crm:{n}")))
+    })
+    .await;
+}

@@ -1,0 +1,9 @@
+//! The service over HTTP on a real port, against a real nats-server.
+
+mod chat;
+mod crash;
+mod events;
+mod limits;
+mod vectors;
+mod webhooks;
+mod world;
