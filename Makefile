@@ -47,7 +47,7 @@ build: ## the six binaries, dev profile
 	cargo build --workspace --bins
 
 build-release: ## the six binaries, release profile
-	@cargo build --workspace --bins --release
+	@cargo build --release --bins -p adapter-svc -p hook-svc -p broker-svc -p delivery-svc -p scheduler-svc -p cli
 
 fmt: ## format
 	cargo fmt --all
