@@ -5,6 +5,7 @@
 //! lags behind does not put back what another has just replaced.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +30,6 @@ const MAX_FILES: usize = 20_000;
 /// Deepest sub-directory that is read, in levels.
 const MAX_LEVELS: usize = 16;
 
-/// Largest hook file that is run, in bytes.
-const MAX_FILE_BYTES: usize = 256 * 1024;
-
 /// How long the directory must be quiet before it is read.
 const QUIET: Duration = Duration::from_millis(100);
 
@@ -44,8 +42,17 @@ const RESCAN: Duration = Duration::from_secs(5);
 /// How often a compare-and-set is tried again after a conflict.
 const MAX_TRIES: u32 = 10;
 
+/// A file as it lies there.
+#[derive(Debug)]
+struct RawFile {
+    /// Its content, cut where it is longer than any hook may be.
+    bytes: Vec<u8>,
+    /// SHA-256 of them, in hex.
+    hash: String,
+}
+
 /// The files by hook id.
-type Files = BTreeMap<String, HookFile>;
+type Files = BTreeMap<String, RawFile>;
 
 /// The hooks directory of this replica.
 #[derive(Debug, Clone)]
@@ -129,7 +136,8 @@ impl Directory {
         let mut now: BTreeMap<String, String> =
             files.iter().map(|(id, file)| (id.clone(), file.hash.clone())).collect();
         for id in sync::changed(before, &now) {
-            match self.write(&id, files.get(&id)).await {
+            let file = files.get(&id).map(|raw| parse(&id, raw));
+            match self.write(&id, file.as_ref()).await {
                 Ok(holds) => *revision = holds.max(*revision),
                 Err(error) => {
                     tracing::warn!(hook_id = id, error = %chain(&error), "hook is not synced yet");
@@ -219,28 +227,27 @@ fn scan(root: &Path) -> Result<Files, ScanDirectoryError> {
 }
 
 /// One file; none where it vanished meanwhile or its path is no hook id.
-fn read(root: &Path, path: &Path) -> Result<Option<(String, HookFile)>, ScanDirectoryError> {
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(ScanDirectoryError::Read { path: path.to_path_buf(), source }),
-    };
+fn read(root: &Path, path: &Path) -> Result<Option<(String, RawFile)>, ScanDirectoryError> {
     let below = path.strip_prefix(root).ok().and_then(Path::to_str);
     let Some(id) = below.and_then(|text| text.strip_suffix(".ts")) else { return Ok(None) };
-    let id = id.replace(std::path::MAIN_SEPARATOR, "/");
+    let mut bytes = Vec::new();
+    let longest = u64::try_from(header::MAX_SOURCE_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    let content = std::fs::File::open(path).and_then(|file| file.take(longest).read_to_end(&mut bytes));
+    match content {
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(ScanDirectoryError::Read { path: path.to_path_buf(), source }),
+    }
     let hash = HEXLOWER.encode(&Sha256::digest(&bytes));
-    let length = bytes.len();
-    let (source, parsed) = match String::from_utf8(bytes) {
-        Ok(_) if length > MAX_FILE_BYTES => {
-            (String::new(), Err(format!("the file has {length} bytes, at most {MAX_FILE_BYTES} are run")))
-        }
-        Ok(source) => {
-            let parsed = header::parse(&id, &source).map_err(|error| error.to_string());
-            (source, parsed)
-        }
+    Ok(Some((id.replace(std::path::MAIN_SEPARATOR, "/"), RawFile { bytes, hash })))
+}
+
+fn parse(id: &str, raw: &RawFile) -> HookFile {
+    let (source, parsed) = match std::str::from_utf8(&raw.bytes) {
+        Ok(source) => (source.to_owned(), header::parse(id, source).map_err(|error| error.to_string())),
         Err(error) => (String::new(), Err(format!("the file is not UTF-8: {error}"))),
     };
-    Ok(Some((id, HookFile { source, hash, parsed })))
+    HookFile { source, hash: raw.hash.clone(), parsed }
 }
 
 #[cfg(test)]
@@ -269,11 +276,12 @@ mod tests {
     fn a_file_that_is_no_text_or_too_large_is_an_error_of_that_hook() {
         let root = tempfile::tempdir().expect("a directory");
         std::fs::write(root.path().join("bytes.ts"), [0xff, 0xfe]).expect("written");
-        std::fs::write(root.path().join("large.ts"), vec![b' '; MAX_FILE_BYTES + 1]).expect("written");
+        std::fs::write(root.path().join("large.ts"), vec![b' '; header::MAX_SOURCE_BYTES + 1]).expect("written");
         std::fs::write(root.path().join("good.ts"), HOOK).expect("written");
         let files = scan(root.path()).expect("readable");
-        assert!(files["bytes"].parsed.is_err() && files["large"].parsed.is_err());
-        assert!(files["good"].parsed.is_ok(), "{:?}", files["good"].parsed);
+        let parsed = |id: &str| parse(id, &files[id]).parsed;
+        assert!(parsed("bytes").is_err() && parsed("large").is_err());
+        assert!(parsed("good").is_ok(), "{:?}", parsed("good"));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use shared::model::hook::HookResult;
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
 use shared::projection::Projection;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::{Carrier, MSG_ID};
 use shared::wire::subject;
 use shared::wire::topology::streams::INVOCATIONS;
 
@@ -26,6 +26,9 @@ use crate::invocation::{Evaluated, ROUTED_BY_ANOTHER, failure, invocation, recor
 use crate::roster::Roster;
 use crate::runner::{Done, Evaluation, Job, Outcome, Pool, Step, Verdict};
 use crate::task::Task;
+
+/// How message ids of redriven dead letters begin (`nexus dlq redrive`).
+const REDRIVEN: &str = "redrive:";
 
 /// Evaluates events; shared by all partitions of this replica.
 #[derive(Debug)]
@@ -86,7 +89,11 @@ impl Evaluator {
     }
 
     /// Whether the id first occurred elsewhere: beyond the server's duplicate window the read model knows.
+    /// An operator who publishes a dead letter again means it to be evaluated.
     fn is_late_duplicate(&self, task: &Task) -> bool {
+        if task.incoming.headers.get(MSG_ID).is_some_and(|id| id.starts_with(REDRIVEN)) {
+            return false;
+        }
         match self.projection.is_first(&task.event.id, task.sequence) {
             Ok(first) => {
                 if !first {

@@ -102,47 +102,55 @@ impl Registry {
         watches.spawn(forward(self.inner.hooks.clone(), Change::Hook, sender.clone()));
         watches.spawn(forward(self.inner.states.clone(), Change::State, sender));
         let mut view = View::default();
-        while let Some(change) = changes.recv().await {
-            view.take(change, &self.inner.pool);
-            pause(COALESCE).await;
+        let mut refused = false;
+        loop {
+            let change = tokio::select! {
+                change = changes.recv() => change,
+                () = pause(RELOAD_PAUSE), if refused => None,
+            };
+            if let Some(change) = change {
+                view.take(change, &self.inner.pool);
+                pause(COALESCE).await;
+            }
             while let Ok(change) = changes.try_recv() {
                 view.take(change, &self.inner.pool);
             }
             if view.hooks_current && view.states_current {
-                self.load(&view).await;
-                loaded.send_replace(Some(view.revision));
+                refused = !self.load(&view).await;
+                if !refused {
+                    loaded.send_replace(Some(view.revision));
+                }
             }
         }
     }
 
-    /// Puts the roster of `view` in force.
-    async fn load(&self, view: &View) {
+    /// Puts the roster of `view` in force; answers whether the workers took its hooks.
+    async fn load(&self, view: &View) -> bool {
         let former = self.current();
         let mut roster = Roster::of(&view.records, &view.states);
         let changed = roster.set.hooks() != former.set.hooks();
         if !changed {
             roster.set = Arc::clone(&former.set);
         }
-        let roster = Arc::new(roster);
-        {
-            let mut rosters = self.inner.rosters.lock().unwrap_or_else(PoisonError::into_inner);
-            rosters.push_back(Arc::clone(&roster));
-            if rosters.len() > KEPT_ROSTERS {
-                rosters.pop_front();
-            }
+        let (hooks, set) = (roster.set.hooks().len(), Arc::clone(&roster.set));
+        self.keep(Arc::new(roster));
+        if changed && let Err(error) = self.inner.pool.load(set).await {
+            tracing::error!(error = crate::error::chain(&error), "hooks are not loaded, the former ones stay in force");
+            self.keep(former);
+            return false;
         }
-        metrics::gauge!("nexus_hook_hooks_total").set(roster.set.hooks().len() as f64);
-        while changed {
-            match self.inner.pool.load(Arc::clone(&roster.set)).await {
-                Ok(()) => {
-                    tracing::info!(hooks = roster.set.hooks().len(), "hooks are loaded");
-                    break;
-                }
-                Err(error) => {
-                    tracing::error!(%error, "hooks are not loaded, the former ones stay in force");
-                    pause(RELOAD_PAUSE).await;
-                }
-            }
+        if changed {
+            tracing::info!(hooks, "hooks are loaded");
+            metrics::gauge!("nexus_hook_hooks_total").set(hooks as f64);
+        }
+        true
+    }
+
+    fn keep(&self, roster: Arc<Roster>) {
+        let mut rosters = self.inner.rosters.lock().unwrap_or_else(PoisonError::into_inner);
+        rosters.push_back(roster);
+        if rosters.len() > KEPT_ROSTERS {
+            rosters.pop_front();
         }
     }
 
@@ -273,7 +281,10 @@ impl View {
         match change {
             Change::Hook(KvEvent::Put { key, value, revision }) => {
                 self.revision = self.revision.max(revision);
-                self.records.insert(key, value);
+                self.records.insert(key.clone(), value);
+                if let Some(state) = self.states.get(&key) {
+                    self.count(&key, state, pool);
+                }
             }
             Change::Hook(KvEvent::Gone { key, revision }) => {
                 self.revision = self.revision.max(revision);

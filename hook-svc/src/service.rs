@@ -151,7 +151,7 @@ impl Hooks {
 fn tell(health: &Health, condition: Condition, takes_part: bool) {
     let lag = condition.lag.map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()));
     metrics::gauge!("nexus_hook_projection_lag_seconds").set(condition.lag.unwrap_or_default().as_secs_f64());
-    health.set("projection", takes_part || condition.lag.is_some(), format!("behind by: {lag}"));
+    health.set("projection", condition.lag.is_some(), format!("behind by: {lag}"));
     let detail = if condition.hooks_loaded { "loaded" } else { "not loaded yet" };
     health.set("hooks", condition.hooks_loaded, detail);
     health.set("workers", condition.workers > 0, format!("{} up", condition.workers));

@@ -67,7 +67,7 @@ impl World {
         let nats = NatsServer::start().await;
         let config = NatsConfig { servers: vec![nats.url()], ..NatsConfig::default() };
         let bus = Bus::connect(&config, "test").await.expect("connected");
-        bus.ensure(&topology(1)).await.expect("the topology stands");
+        bus.ensure(&topology(1), false).await.expect("the topology stands");
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir_all(folder.path().join("hooks")).expect("made");
         let world = Self { nats, bus, folder, replicas: Vec::new() };
