@@ -1,7 +1,7 @@
 //! `nexus demo`: one signed webhook and one chat message on their whole way, with times.
 
-mod receiver;
-mod senders;
+pub mod receiver;
+pub mod senders;
 
 use std::path::Path;
 use std::time::Duration;

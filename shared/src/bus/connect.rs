@@ -64,7 +64,6 @@ pub struct Bus {
     pub(super) client: async_nats::Client,
     pub(super) jetstream: async_nats::jetstream::Context,
     pub(super) in_flight: Arc<Semaphore>,
-    pub(super) replicas: usize,
 }
 
 impl Bus {
@@ -105,7 +104,7 @@ impl Bus {
             .timeout(API_TIMEOUT)
             .build(client.clone());
         let in_flight = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
-        Ok(Self { client, jetstream, in_flight, replicas: config.replicas })
+        Ok(Self { client, jetstream, in_flight })
     }
 
     /// Whether a server is there at this moment.

@@ -84,7 +84,7 @@ impl Bus {
 }
 
 impl Pull {
-    async fn open(&self) -> Result<pull::Stream, ConsumeError> {
+    async fn open(&mut self) -> Result<pull::Stream, ConsumeError> {
         let failed = |detail: String| ConsumeError {
             stream: self.stream.clone(),
             consumer: self.consumer.clone(),
@@ -154,7 +154,7 @@ impl std::fmt::Debug for Ordered {
 }
 
 impl Ordered {
-    async fn open(&self) -> Result<pull::Ordered, ConsumeError> {
+    async fn open(&mut self) -> Result<pull::Ordered, ConsumeError> {
         let failed =
             |detail: String| ConsumeError { stream: self.stream.clone(), consumer: "(ordered)".to_owned(), detail };
         let config = pull::OrderedConfig {

@@ -23,7 +23,7 @@ const NO_MESSAGE: u64 = 10_037;
 /// How long a leader may be missing before the reader is told.
 const READ_TRIES: u32 = 6;
 /// Largest direct batch, in messages.
-pub const MAX_BATCH: usize = 1_000;
+const MAX_BATCH: usize = 1_000;
 
 /// Where a stream stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]

@@ -14,7 +14,7 @@ use super::connect::Bus;
 const AT_ONCE: usize = 32;
 
 /// What answers an endpoint's requests: JSON bytes in, JSON bytes or (code, text) out.
-pub type Answer = Arc<dyn Fn(Bytes) -> BoxFuture<'static, Result<Bytes, (usize, String)>> + Send + Sync>;
+type Answer = Arc<dyn Fn(Bytes) -> BoxFuture<'static, Result<Bytes, (usize, String)>> + Send + Sync>;
 
 /// A service and its endpoints.
 #[derive(Clone)]
@@ -23,8 +23,7 @@ pub struct ServiceSpec {
     pub name: &'static str,
     /// What it is for.
     pub description: &'static str,
-    /// Endpoints by name.
-    pub endpoints: Vec<(&'static str, Answer)>,
+    endpoints: Vec<(&'static str, Answer)>,
 }
 
 impl std::fmt::Debug for ServiceSpec {

@@ -1,0 +1,54 @@
+//! Who dies when: a seeded choice, so that a failing run can be told by its seed.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use cli::launch::SERVICES;
+use shared::clock::pause;
+use tests::load::Gateways;
+use tests::world::World;
+
+/// A small generator (splitmix64): the same seed makes the same choices.
+#[derive(Debug)]
+pub(crate) struct Choices(u64);
+
+impl Choices {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+/// Tells the senders where the adapters are now.
+pub(crate) fn tell(world: &World, gateways: &Gateways) {
+    *gateways.lock().unwrap_or_else(PoisonError::into_inner) = world.gateways();
+}
+
+/// Kills a replica without warning and starts it again: each service in turn, the replica and the instant by chance.
+pub(crate) async fn kill_service(world: &mut World, choices: &mut Choices, number: usize, gateways: &Gateways) {
+    let name = SERVICES[number % SERVICES.len()];
+    let replica = u16::try_from(choices.below(2)).unwrap_or(0);
+    pause(Duration::from_millis(choices.below(400))).await;
+    if let Some(running) = world.stack.service(name, replica) {
+        running.kill();
+    }
+    tell(world, gateways);
+    pause(Duration::from_millis(choices.below(200))).await;
+    world.stack.launch(name, replica).expect("it starts again");
+    tell(world, gateways);
+}
+
+/// Kills server `index` without warning and starts it again.
+pub(crate) async fn kill_nats(world: &mut World, choices: &mut Choices, index: usize) {
+    world.stack.nats[index].kill();
+    pause(Duration::from_millis(100 + choices.below(500))).await;
+    world.stack.nats[index].launch().expect("the server starts again");
+    world.stack.nats[index].ready().await.expect("the server answers again");
+}

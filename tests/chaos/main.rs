@@ -1,0 +1,8 @@
+//! Faults that must cost nothing: real processes, real kills, and the streams as witnesses.
+//!
+//! `NEXUS_CHAOS=long` (`make chaos`) runs the long form.
+
+mod cluster;
+mod duplicates;
+mod killer;
+mod kills;

@@ -1,0 +1,135 @@
+//! A whole Nexus in a temporary directory: real nats-server, real Bun, real processes, free ports.
+
+use std::path::{Path, PathBuf};
+
+use cli::launch::{Plan, Stack};
+use shared::bus::Bus;
+use tempfile::TempDir;
+
+/// The repository's root.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/")).to_owned()
+}
+
+/// The text of `deploy/hooks/{name}`.
+#[must_use]
+pub fn shipped_hook(name: &str) -> String {
+    let path = root().join("deploy/hooks").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// What a world is made of.
+#[derive(Debug, Default)]
+pub struct Setup {
+    /// Replicas of each service.
+    pub replicas: u16,
+    /// Servers: 1 or 3.
+    pub servers: usize,
+    /// Hook files: name and text.
+    pub hooks: Vec<(&'static str, String)>,
+    /// Content of `[adapter]` besides `listen`.
+    pub adapter: String,
+    /// `personas.yaml`.
+    pub personas: String,
+    /// `channels.yaml`.
+    pub channels: String,
+    /// Further environment of the services.
+    pub environment: Vec<(String, String)>,
+    /// Services that the test starts itself, later.
+    pub without: Vec<&'static str>,
+}
+
+/// A running Nexus and a connection to it.
+#[derive(Debug)]
+pub struct World {
+    /// The processes.
+    pub stack: Stack,
+    /// The test's own connection.
+    pub bus: Bus,
+    directory: TempDir,
+}
+
+impl World {
+    /// Starts it.
+    ///
+    /// # Panics
+    /// Where something does not start, with the end of its log.
+    pub async fn start(setup: Setup) -> Self {
+        let directory = tempfile::Builder::new().prefix("nexus-test-").tempdir().expect("a temporary directory");
+        let plan = plan(directory.path(), setup);
+        let stack = Stack::start(plan).await.unwrap_or_else(|error| panic!("the world does not start: {error:#}"));
+        let bus = stack.bus("test").await.expect("the server answers");
+        Self { stack, bus, directory }
+    }
+
+    /// Base address of the gateway.
+    ///
+    /// # Panics
+    /// Where no adapter runs.
+    #[must_use]
+    pub fn gateway(&self) -> String {
+        self.stack.gateway().expect("an adapter runs")
+    }
+
+    /// Base addresses of all adapters that are announced at this moment.
+    #[must_use]
+    pub fn gateways(&self) -> Vec<String> {
+        let adapters = self.stack.services.iter().filter(|running| running.name == "adapter-svc");
+        adapters.filter_map(|running| running.address("gateway").ok()).map(|a| format!("http://{a}")).collect()
+    }
+
+    /// The end of every service's log, for a failing test.
+    #[must_use]
+    pub fn logs(&self) -> String {
+        let logs: Vec<String> =
+            self.stack.services.iter().map(|s| format!("--- {}\n{}", s.instance, s.log_tail())).collect();
+        logs.join("\n")
+    }
+
+    /// The whole log of replica `instance`.
+    #[must_use]
+    pub fn log(&self, instance: &str) -> String {
+        let text = std::fs::read(self.path().join("log").join(format!("{instance}.log"))).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Replicas that have ended by themselves.
+    pub fn ended(&mut self) -> Vec<String> {
+        let ended = self.stack.services.iter_mut().filter_map(|running| running.has_ended().then_some(&running.instance));
+        ended.cloned().collect()
+    }
+
+    /// Where everything lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+fn plan(directory: &Path, setup: Setup) -> Plan {
+    let hooks = directory.join("hooks");
+    std::fs::create_dir_all(&hooks).expect("a hooks directory");
+    for (name, text) in &setup.hooks {
+        std::fs::write(hooks.join(name), text).expect("a hook file");
+    }
+    let mut files = String::new();
+    for (key, text) in [("personas", &setup.personas), ("channels", &setup.channels)] {
+        if !text.is_empty() {
+            let path = directory.join(format!("{key}.yaml"));
+            std::fs::write(&path, text).expect("a configuration file");
+            files.push_str(&format!("{key} = {path:?}\n"));
+        }
+    }
+    let mut plan = Plan::all(directory, setup.replicas.max(1));
+    plan.servers = setup.servers.max(1);
+    plan.environment = setup.environment;
+    plan.services.retain(|(name, _)| !setup.without.contains(name));
+    // Two cores carry up to ten services and three servers: a hook that waits for the processor is not looping.
+    plan.config = format!(
+        "[telemetry]\nlisten = \"127.0.0.1:0\"\n\n[files]\n{files}\n[adapter]\nlisten = \"127.0.0.1:0\"\n{}\n\
+         [hooks]\ndir = {hooks:?}\nworkers = 1\nhard_budget_ms = 10000\n",
+        setup.adapter
+    );
+    plan
+}

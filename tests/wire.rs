@@ -1,0 +1,105 @@
+//! Golden files: what every schema looks like on the wire, in CBOR and in JSON, frozen.
+//!
+//! A golden file is never edited: a change of shape is a new version, a new file and a step in
+//! `shared::wire::upgrade`. `NEXUS_WRITE_GOLDEN=1` writes those that are missing, and only those.
+
+#[path = "wire/samples.rs"]
+mod samples;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use shared::wire::envelope::{Format, Wire, decode, encode};
+use tests::world::root;
+
+fn path(name: &str, version: u16, ending: &str) -> PathBuf {
+    root().join("tests/golden").join(format!("{name}.{version}.{ending}"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.chunks(32).fold(String::new(), |mut text, line| {
+        for byte in line {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text.push('\n');
+        text
+    })
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let value = |digit: u8| char::from(digit).to_digit(16).unwrap_or(0) as u8;
+    digits.chunks(2).map(|pair| value(pair[0]) << 4 | value(pair[1])).collect()
+}
+
+fn golden(file: &PathBuf, written: &str) -> String {
+    #[expect(clippy::disallowed_methods, reason = "writing golden files is asked for by a variable")]
+    let write = std::env::var_os("NEXUS_WRITE_GOLDEN").is_some();
+    if write && !file.exists() {
+        std::fs::write(file, written).expect("the golden file is written");
+    }
+    std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// `value` is written as its golden files say, and they are read as `value`.
+fn check<T: Wire + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
+    let (cbor, headers) = encode(value, Format::Cbor);
+    let text = golden(&path(name, T::VERSION, "cbor.hex"), &hex(&cbor));
+    assert_eq!(hex(&cbor), text, "{name}: CBOR is written otherwise");
+    assert_eq!(&decode::<T>(&headers, &unhex(&text)).expect("the golden CBOR is read"), value, "{name}");
+
+    let (json, headers) = encode(value, Format::Json);
+    let pretty: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
+    let written = format!("{}\n", serde_json::to_string_pretty(&pretty).expect("JSON"));
+    let text = golden(&path(name, T::VERSION, "json"), &written);
+    assert_eq!(written, text, "{name}: JSON is written otherwise");
+    assert_eq!(&decode::<T>(&headers, text.as_bytes()).expect("the golden JSON is read"), value, "{name}");
+}
+
+#[test]
+fn events_are_frozen() {
+    check("event", &samples::event());
+    check("event-least", &samples::least_event());
+}
+
+#[test]
+fn dispatches_and_replies_are_frozen() {
+    check("dispatch", &samples::dispatch());
+    check("reply", &samples::reply());
+}
+
+#[test]
+fn receipts_are_frozen() {
+    for (number, receipt) in samples::receipts().iter().enumerate() {
+        check(&format!("receipt-{number}"), receipt);
+    }
+}
+
+#[test]
+fn invocations_are_frozen() {
+    check("invocations", &samples::invocations());
+}
+
+#[test]
+fn the_whole_ledger_is_frozen() {
+    for record in samples::ledger() {
+        let value = serde_json::to_value(&record.entries[0]).expect("JSON");
+        check(&format!("ledger-{}", value["kind"].as_str().expect("a kind")), &record);
+    }
+}
+
+#[test]
+fn what_agents_and_operators_read_is_frozen() {
+    check("agent_request", &samples::agent_request());
+    check("agent_reply", &samples::agent_reply());
+    check("agent_reply-error", &samples::agent_error());
+    check("dead_letter", &samples::dead_letter());
+}
+
+#[test]
+fn coordination_is_frozen() {
+    check("claim", &samples::claim());
+    check("hook", &samples::hook());
+    check("hook_state", &samples::hook_state());
+    check("lease", &samples::lease());
+}

@@ -1,0 +1,387 @@
+//! One value of every schema, with every field set.
+
+use serde_json::{Map, Value, json};
+use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus};
+use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
+use shared::model::event::{Attachment, Direction, Event, EventId, Participant, ParticipantRole, Peer, PeerKind, Sender};
+use shared::model::hook::{
+    FiredOnce, HookContextPatch, HookMetadata, HookMode, HookOrigin, HookRecord, HookResult, HookState, HookStatus, Routing,
+};
+use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
+use shared::model::ledger::{
+    AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, TurnLimits, Usage,
+};
+use shared::model::permission::{Level, PermissionSet, ToolRules};
+use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
+use shared::model::reply::Reply;
+use shared::model::session::{QueueMode, SessionRef};
+use shared::model::time::UnixMillis;
+use shared::wire::agent::{AgentReply, AgentRequest, ChatMessage, Role, ToolDescription};
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::session_mark::{Claim, LeaseRecord};
+use ulid::Ulid;
+
+const AT: UnixMillis = UnixMillis(1_790_000_000_123);
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap_or_default()
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+fn id() -> EventId {
+    EventId::parse("telegram:main/-100/42").expect("an id")
+}
+
+fn ulid(number: u128) -> Ulid {
+    Ulid::from_parts(1_790_000_000_123, number)
+}
+
+fn session() -> SessionRef {
+    SessionRef { persona: "default".to_owned(), session: "telegram:group:-100".to_owned() }
+}
+
+fn attachment() -> Attachment {
+    Attachment {
+        filename: some("a.png"),
+        mime_type: some("image/png"),
+        size_bytes: Some(5),
+        media_type: "image".to_owned(),
+        storage_uri: some("nats://attachments/a"),
+        content_hash: some("00ff"),
+    }
+}
+
+pub(crate) fn event() -> Event {
+    Event {
+        id: id(),
+        timestamp: AT,
+        received_at: AT.plus(7),
+        channel: "telegram".to_owned(),
+        source_adapter: "telegram".to_owned(),
+        source_id: "main/-100/42".to_owned(),
+        account_id: some("main"),
+        direction: Direction::Observed,
+        from: Sender { id: "u1".to_owned(), display_name: some("Ada"), roles: vec!["admin".to_owned()] },
+        participants: vec![Participant { id: "u2".to_owned(), role: ParticipantRole::Cc, display_name: some("Bob") }],
+        peer: Peer {
+            kind: PeerKind::Group,
+            id: "-100".to_owned(),
+            parent_id: some("p"),
+            guild_id: some("g"),
+            team_id: some("t"),
+        },
+        thread_id: some("7"),
+        reply_to: some("telegram:main/-100/41"),
+        content: "grüße, 世界".to_owned(),
+        content_types: vec!["text".to_owned(), "image".to_owned()],
+        attachments: vec![attachment()],
+        metadata: object(json!({ "is_group": true, "n": -1, "x": 1.5, "deep": { "list": [null, "a"] } })),
+        tags: vec!["vip".to_owned()],
+        hops: 2,
+    }
+}
+
+pub(crate) fn least_event() -> Event {
+    Event::new(EventId::parse("webchat:default/v/1").expect("an id"), "webchat", "v", AT)
+}
+
+fn context() -> DeliveryContext {
+    DeliveryContext {
+        channel: "telegram".to_owned(),
+        account_id: some("main"),
+        peer_id: some("-100"),
+        thread_id: some("7"),
+        reply_to_id: some(id().as_str()),
+    }
+}
+
+fn causation() -> Causation {
+    Causation { event: id(), hops: 2 }
+}
+
+fn permissions() -> PermissionSet {
+    let tools = ToolRules { allow: Some(vec!["web_*".to_owned()]), deny: vec!["shell".to_owned()] };
+    PermissionSet { level: Level::Restricted, tools: Some(tools), credentials: Some(vec!["mail".to_owned()]) }
+}
+
+pub(crate) fn dispatch() -> Dispatch {
+    Dispatch {
+        id: dispatch_id(&id(), AT, "routing/default"),
+        event_id: id(),
+        event_seq: 99,
+        hook_id: "routing/default".to_owned(),
+        priority: 85,
+        timestamp: AT,
+        target: session(),
+        queue_mode: QueueMode::SteerBacklog,
+        message: Message {
+            from: "u1".to_owned(),
+            content: "hello".to_owned(),
+            content_type: "text".to_owned(),
+            metadata: object(json!({ "is_group": true })),
+            attachments: vec![attachment()],
+        },
+        permissions: permissions(),
+        context: DispatchContext {
+            system_prompt: some("be brief"),
+            extracted: Some(object(json!({ "code": "123456" }))),
+            include_thread_history: true,
+        },
+        delivery_context: context(),
+        causation: causation(),
+    }
+}
+
+pub(crate) fn reply() -> Reply {
+    Reply {
+        id: ulid(1),
+        turn: ulid(1),
+        session: session(),
+        delivery_context: context(),
+        content: "echo: hello".to_owned(),
+        attachments: vec![attachment()],
+        interactive: Some(json!({ "buttons": ["yes", "no"] })),
+        causation: causation(),
+    }
+}
+
+pub(crate) fn receipts() -> Vec<Receipt> {
+    let finished = |outcome| ReceiptStep::AttemptFinished { attempt: 1, part: 0, platform_ids: vec!["9".to_owned()], outcome };
+    let steps = [
+        ReceiptStep::AttemptStarted { attempt: 1, part: 0 },
+        finished(AttemptOutcome::Done),
+        finished(AttemptOutcome::Retry { after_ms: 1_500, reason: "429".to_owned() }),
+        finished(AttemptOutcome::Refused { reason: "403".to_owned() }),
+        ReceiptStep::Delivered { attempts: 2, parts: 1, platform_ids: vec!["9".to_owned()], live: Some(true) },
+        ReceiptStep::GaveUp { attempts: 8, reason: "503".to_owned() },
+        ReceiptStep::DeniedByPolicy { rule: "default".to_owned() },
+    ];
+    let receipt = |step| Receipt {
+        delivery: ulid(1),
+        session: session(),
+        target: context(),
+        causation: causation(),
+        at: AT,
+        step,
+    };
+    steps.into_iter().map(receipt).collect()
+}
+
+fn result() -> HookResult {
+    HookResult {
+        fire: true,
+        routing: Some(Routing {
+            persona: some("atlas"),
+            session: some("family"),
+            queue_mode: Some(QueueMode::Collect),
+            thread: some("7"),
+        }),
+        permissions: Some(permissions()),
+        delivery_context: Some(context()),
+        context: Some(HookContextPatch {
+            system_prompt: some("be brief"),
+            extracted: Some(object(json!({ "a": 1 }))),
+            include_thread_history: Some(false),
+        }),
+        disable_hook: true,
+    }
+}
+
+pub(crate) fn invocations() -> EventInvocations {
+    let outcomes = [
+        HookOutcome::Passed,
+        HookOutcome::Fired { dispatch: ulid(3), result: Box::new(result()) },
+        HookOutcome::Suppressed { reason: "one_shot_already_fired".to_owned() },
+        HookOutcome::Skipped { reason: "breaker_open".to_owned() },
+        HookOutcome::Failed { error: "TypeError: x".to_owned(), stack: some("at a.ts:1") },
+    ];
+    let hook = |outcome| HookInvocation {
+        hook_id: "h".to_owned(),
+        latency_us: 120,
+        outcome,
+        llm_calls: 1,
+        llm_tokens_in: 2,
+        llm_tokens_out: 3,
+        search_calls: 4,
+    };
+    EventInvocations {
+        event_id: id(),
+        event_seq: 99,
+        evaluated_by: "hook-svc-0".to_owned(),
+        started_at: AT,
+        finished_at: AT.plus(3),
+        passed: 7,
+        hooks: outcomes.into_iter().map(hook).collect(),
+    }
+}
+
+fn reference() -> DispatchRef {
+    DispatchRef { id: ulid(3), sequence: 12, event_id: id(), content: "hello".to_owned() }
+}
+
+fn cursor() -> Cursor {
+    Cursor { floor: 12, above: vec![14, 17] }
+}
+
+fn approval() -> ApprovalRequest {
+    ApprovalRequest {
+        id: "a1".to_owned(),
+        call: "c1".to_owned(),
+        tool: "pay".to_owned(),
+        arguments: json!({ "amount": 5 }),
+        arguments_hash: "00ff".to_owned(),
+        policy: "payments".to_owned(),
+        approvers: vec!["owner".to_owned()],
+        expires_at: AT,
+    }
+}
+
+fn turn_entries() -> Vec<LedgerEntry> {
+    let usage = Usage { tokens_in: 10, tokens_out: 20, cost_usd: 0.25 };
+    let call = ToolCall { call: "c1".to_owned(), name: "pay".to_owned(), arguments: json!({ "amount": 5 }) };
+    vec![
+        LedgerEntry::SessionOpened { session: session() },
+        LedgerEntry::Owned { epoch: 3, broker: "broker-svc-1".to_owned() },
+        LedgerEntry::TurnStarted {
+            turn: ulid(1),
+            parent: Some(ulid(0)),
+            dispatches: vec![reference()],
+            permissions: permissions(),
+            limits: TurnLimits { wall_ms: 600_000, model_calls: 50, tokens: Some(1_000), cost_usd: Some(1.5) },
+        },
+        LedgerEntry::ModelAnswered { step: 1, content: "let me pay".to_owned(), tool_calls: vec![call], usage },
+        LedgerEntry::ToolStarted { call: "c1".to_owned(), name: "pay".to_owned(), args_hash: "00ff".to_owned() },
+        LedgerEntry::ToolFinished { call: "c1".to_owned(), outcome: ToolOutcome::Ok { result: json!("done") } },
+        LedgerEntry::ApprovalRequested { request: approval() },
+        LedgerEntry::ApprovalDecided {
+            decision: ApprovalDecision {
+                id: "a1".to_owned(),
+                status: ApprovalStatus::Approved,
+                decided_by: some("ada"),
+                arguments: Some(json!({ "amount": 4 })),
+                response: some("less"),
+            },
+        },
+        LedgerEntry::HookRan { hook: "audit".to_owned(), point: "PreToolUse".to_owned(), outcome: json!({ "allow": true }) },
+        LedgerEntry::Steered { dispatch: reference() },
+        LedgerEntry::TurnCompleted { turn: ulid(1), reply: Some(Box::new(reply())), head: ulid(1), cursor: cursor() },
+        LedgerEntry::ReplyPublished { turn: ulid(1) },
+    ]
+}
+
+fn other_entries() -> Vec<LedgerEntry> {
+    vec![
+        LedgerEntry::Checkpoint { fold: json!({ "epoch": 3 }), cursor: cursor(), through: 40 },
+        LedgerEntry::TurnFailed {
+            turn: ulid(1),
+            failure: TurnFailure::Limit { limit: "wall_ms".to_owned() },
+            reply: Some(Box::new(reply())),
+            cursor: cursor(),
+        },
+        LedgerEntry::TurnInterrupted {
+            turn: ulid(1),
+            reason: "newer".to_owned(),
+            partial: "I was".to_owned(),
+            cursor: cursor(),
+        },
+        LedgerEntry::DispatchDropped { dispatch: reference(), reason: "cap".to_owned(), cursor: cursor() },
+        LedgerEntry::Compacted { through: ulid(1), summary: "they talked".to_owned() },
+        LedgerEntry::SessionReset { reason: "daily".to_owned() },
+    ]
+}
+
+pub(crate) fn ledger() -> Vec<LedgerRecord> {
+    let append = || AppendId { broker: "broker-svc-1".to_owned(), epoch: 3, counter: 8 };
+    let record = |entry| LedgerRecord { append: append(), at: AT, entries: vec![entry] };
+    turn_entries().into_iter().chain(other_entries()).map(record).collect()
+}
+
+pub(crate) fn agent_request() -> AgentRequest {
+    let message = |role, text: &str| ChatMessage { role, content: text.to_owned() };
+    AgentRequest {
+        turn: ulid(1),
+        session: session(),
+        persona: "default".to_owned(),
+        system_prompt: "be brief".to_owned(),
+        messages: vec![message(Role::User, "hi"), message(Role::Assistant, "hello")],
+        tools: vec![ToolDescription {
+            name: "web_search".to_owned(),
+            description: "searches".to_owned(),
+            parameters: json!({ "type": "object" }),
+        }],
+        permissions: permissions(),
+        deadline: AT,
+    }
+}
+
+pub(crate) fn agent_reply() -> AgentReply {
+    AgentReply::Answer { content: "hello".to_owned(), attachments: vec![attachment()] }
+}
+
+pub(crate) fn agent_error() -> AgentReply {
+    AgentReply::Error { error: "overloaded".to_owned(), retryable: true }
+}
+
+pub(crate) fn dead_letter() -> DeadLetter {
+    DeadLetter {
+        service: "hook-svc".to_owned(),
+        subject: "nexus.ev.7.a.b.c".to_owned(),
+        redrive_subject: "nexus.event.a.b.c".to_owned(),
+        stream: "EVENTS".to_owned(),
+        sequence: 5,
+        headers: vec![("Content-Type".to_owned(), "application/json".to_owned())],
+        payload: DeadLetter::encode_payload(b"{"),
+        reason: "malformed".to_owned(),
+        detail: "event: malformed json".to_owned(),
+        attempts: 1,
+        at: AT,
+    }
+}
+
+pub(crate) fn claim() -> Claim {
+    Claim { session: session() }
+}
+
+pub(crate) fn lease() -> LeaseRecord {
+    LeaseRecord { holder: "hook-svc-0".to_owned(), epoch: 7, in_progress: 40, unclean: 1, released: true }
+}
+
+pub(crate) fn hook() -> HookRecord {
+    HookRecord {
+        id: "a/b".to_owned(),
+        source: "export default () => ({ fire: false })".to_owned(),
+        content_hash: "00ff".to_owned(),
+        metadata: HookMetadata {
+            name: "B".to_owned(),
+            description: some("does b"),
+            mode: HookMode::OneShot,
+            priority: 85,
+            timeout_ms: 10_000,
+            schedules: vec!["every 30m".to_owned()],
+            timezone: some("America/Chicago"),
+            fallback: true,
+            match_rule: some("channel=imessage"),
+            other_tags: vec![("see".to_owned(), "x".to_owned())],
+        },
+        enabled: false,
+        origin: HookOrigin::File { root: "hooks".to_owned() },
+        created_by: "operator".to_owned(),
+        created_at: AT,
+        updated_at: AT.plus(1),
+        disabled_reason: some("deleted"),
+        parse_error: some("line 3"),
+    }
+}
+
+pub(crate) fn hook_state() -> HookState {
+    HookState {
+        trigger_count: 4,
+        last_triggered: Some(AT),
+        last_error: some("TypeError"),
+        status: HookStatus::Disabled,
+        fired_once: Some(FiredOnce { event_id: id(), result: result() }),
+    }
+}
