@@ -56,9 +56,7 @@ impl Case {
             .collect();
         let mut rows = Vec::new();
         for name in names {
-            let mut statement = connection
-                .prepare(&format!("SELECT * FROM {name} ORDER BY 1, 2, 3"))
-                .unwrap();
+            let mut statement = connection.prepare(&format!("SELECT * FROM {name}")).unwrap();
             let columns = statement.column_count();
             let mut answer = statement.query([]).unwrap();
             while let Some(row) = answer.next().unwrap() {
@@ -68,6 +66,7 @@ impl Case {
                 rows.push(format!("{name}: {}", values.join(" | ")));
             }
         }
+        rows.sort();
         rows
     }
 }

@@ -22,7 +22,10 @@ async fn take_in(case: &Case, what: &str, all: Vec<Applied>) {
     let took = SystemClock.monotonic().duration_since(began).as_secs_f64();
     let cpu = cpu_seconds() - spent;
     let rate = count as f64 / took;
-    println!("{what}: {count} messages, {rate:.0}/s, {:.1} us of CPU each", 1e6 * cpu / count as f64);
+    println!(
+        "{what}: {count} messages, {rate:.0}/s, {:.1} us of CPU each",
+        1e6 * cpu / count as f64
+    );
 }
 
 #[tokio::test]

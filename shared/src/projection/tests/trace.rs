@@ -167,14 +167,16 @@ async fn entries_of_a_running_turn_find_it_across_messages() {
 
 #[tokio::test]
 async fn a_shortened_subject_gets_its_names_from_the_ledger() {
-    let shorten = |applied| match applied {
-        Applied::Ledger { sequence, record, .. } => Applied::Ledger {
+    let shorten = |applied: Applied| {
+        let Applied::Ledger { sequence, record, .. } = applied else {
+            panic!("not of the ledger: {applied:?}")
+        };
+        Applied::Ledger {
             sequence,
             subject: "nexus.ledger.default.x~hash".to_owned(),
             session: None,
             record,
-        },
-        other => other,
+        }
     };
     let batch = vec![
         shorten(ledger(1, vec![LedgerEntry::SessionOpened { session: session() }])),
