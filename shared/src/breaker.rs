@@ -25,7 +25,11 @@ pub struct BreakerPolicy {
 
 impl Default for BreakerPolicy {
     fn default() -> Self {
-        Self { failures_to_open: 5, cool_down_ms: 300_000, max_cool_down_ms: 300_000 }
+        Self {
+            failures_to_open: 5,
+            cool_down_ms: 300_000,
+            max_cool_down_ms: 300_000,
+        }
     }
 }
 
@@ -104,7 +108,10 @@ impl Breaker {
 
     fn cool_down(&self, policy: &BreakerPolicy) -> i64 {
         let doublings = self.openings.saturating_sub(1).min(u64::BITS - 1);
-        let grown = policy.cool_down_ms.saturating_mul(1 << doublings).min(policy.max_cool_down_ms);
+        let grown = policy
+            .cool_down_ms
+            .saturating_mul(1 << doublings)
+            .min(policy.max_cool_down_ms);
         i64::try_from(grown).unwrap_or(i64::MAX)
     }
 }
@@ -113,7 +120,11 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    const POLICY: BreakerPolicy = BreakerPolicy { failures_to_open: 3, cool_down_ms: 100, max_cool_down_ms: 350 };
+    const POLICY: BreakerPolicy = BreakerPolicy {
+        failures_to_open: 3,
+        cool_down_ms: 100,
+        max_cool_down_ms: 350,
+    };
 
     /// Runs a script of steps: `+` success, `-` failure, `?` admission, `>n` time moves on by n ms.
     fn check(script: &str, expected: &[Admission]) {
@@ -130,7 +141,9 @@ mod tests {
     }
 
     const fn refuse(until: i64) -> Admission {
-        Admission::Refuse { until: UnixMillis(until) }
+        Admission::Refuse {
+            until: UnixMillis(until),
+        }
     }
 
     #[test]
@@ -146,7 +159,10 @@ mod tests {
 
     #[test]
     fn a_failed_probe_doubles_the_cool_down_up_to_its_bound() {
-        check("- - - >100 ? - ? >200 ? - ?", &[Admission::Probe, refuse(300), Admission::Probe, refuse(650)]);
+        check(
+            "- - - >100 ? - ? >200 ? - ?",
+            &[Admission::Probe, refuse(300), Admission::Probe, refuse(650)],
+        );
     }
 
     #[test]
@@ -161,7 +177,10 @@ mod tests {
 
     #[test]
     fn after_closing_the_cool_down_starts_small_again() {
-        check("- - - >100 ? - >200 ? + - - - ?", &[Admission::Probe, Admission::Probe, refuse(400)]);
+        check(
+            "- - - >100 ? - >200 ? + - - - ?",
+            &[Admission::Probe, Admission::Probe, refuse(400)],
+        );
     }
 
     #[test]

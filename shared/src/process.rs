@@ -4,6 +4,7 @@
 
 mod announce;
 pub mod config;
+mod connection;
 pub mod health;
 pub mod lifecycle;
 mod run;

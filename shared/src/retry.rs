@@ -37,7 +37,13 @@ pub struct Schedule {
 
 impl Default for Schedule {
     fn default() -> Self {
-        Self { initial_ms: 100, max_ms: 30_000, factor: 2.0, max_attempts: 8, jitter: 0.5 }
+        Self {
+            initial_ms: 100,
+            max_ms: 30_000,
+            factor: 2.0,
+            max_attempts: 8,
+            jitter: 0.5,
+        }
     }
 }
 
@@ -45,7 +51,10 @@ impl Schedule {
     /// This schedule with no bound on the number of attempts: only shutdown ends it.
     #[must_use]
     pub const fn unbounded(self) -> Self {
-        Self { max_attempts: 0, ..self }
+        Self {
+            max_attempts: 0,
+            ..self
+        }
     }
 
     /// The wait after failed attempt number `attempt` (the first is 1); none when no attempt is left.
@@ -141,7 +150,10 @@ where
             Err(Failure::Transient { err, retry_after }) => (err, retry_after),
         };
         if schedule.max_attempts != 0 && attempt >= schedule.max_attempts {
-            return Err(RetryError::Exhausted { attempts: attempt, source });
+            return Err(RetryError::Exhausted {
+                attempts: attempt,
+                source,
+            });
         }
         let scheduled = waits.next_backoff().unwrap_or(Duration::from_millis(schedule.max_ms));
         let wait = asked.map_or(scheduled, |asked| asked.max(scheduled));
@@ -156,7 +168,13 @@ where
 mod tests {
     use super::*;
 
-    const EXACT: Schedule = Schedule { initial_ms: 100, max_ms: 1_000, factor: 2.0, max_attempts: 6, jitter: 0.0 };
+    const EXACT: Schedule = Schedule {
+        initial_ms: 100,
+        max_ms: 1_000,
+        factor: 2.0,
+        max_attempts: 6,
+        jitter: 0.0,
+    };
 
     fn check(schedule: &Schedule, jitter: f64, expected_ms: &[u64]) {
         let mut attempts = 1_u32..;
@@ -174,7 +192,11 @@ mod tests {
 
     #[test]
     fn jitter_moves_a_delay_both_ways() {
-        let schedule = Schedule { jitter: 0.5, max_attempts: 3, ..EXACT };
+        let schedule = Schedule {
+            jitter: 0.5,
+            max_attempts: 3,
+            ..EXACT
+        };
         check(&schedule, 0.0, &[50, 100]);
         check(&schedule, 0.5, &[100, 200]);
         check(&schedule, 1.0, &[150, 300]);
@@ -191,7 +213,11 @@ mod tests {
         let mut waits = EXACT.waits();
         for attempt in 1..6 {
             let acting = waits.next_backoff().map(|wait| wait.as_millis());
-            assert_eq!(acting, EXACT.delay(attempt, 0.5).map(|wait| wait.as_millis()), "attempt {attempt}");
+            assert_eq!(
+                acting,
+                EXACT.delay(attempt, 0.5).map(|wait| wait.as_millis()),
+                "attempt {attempt}"
+            );
         }
     }
 
@@ -200,25 +226,44 @@ mod tests {
     struct NotYet;
 
     async fn attempts_until(schedule: Schedule, outcome: impl Fn(u32) -> Result<u32, Failure<NotYet>>) -> String {
-        let answer = retry(&schedule, &Shutdown::default(), |attempt| std::future::ready(outcome(attempt))).await;
+        let answer = retry(&schedule, &Shutdown::default(), |attempt| {
+            std::future::ready(outcome(attempt))
+        })
+        .await;
         answer.map_or_else(|error| error.to_string(), |attempt| format!("succeeded at {attempt}"))
     }
 
-    const QUICK: Schedule = Schedule { initial_ms: 1, max_ms: 4, ..EXACT };
+    const QUICK: Schedule = Schedule {
+        initial_ms: 1,
+        max_ms: 4,
+        ..EXACT
+    };
 
     #[tokio::test]
     async fn an_operation_is_tried_until_it_succeeds_is_refused_or_exhausted() {
         let third = |n| if n == 3 { Ok(n) } else { Err(Failure::transient(NotYet)) };
         assert_eq!(attempts_until(QUICK, third).await, "succeeded at 3");
-        assert_eq!(attempts_until(QUICK, |_| Err(Failure::transient(NotYet))).await, "gave up after 6 attempts");
-        assert_eq!(attempts_until(QUICK, |_| Err(Failure::permanent(NotYet))).await, "refused at attempt 1");
+        assert_eq!(
+            attempts_until(QUICK, |_| Err(Failure::transient(NotYet))).await,
+            "gave up after 6 attempts"
+        );
+        assert_eq!(
+            attempts_until(QUICK, |_| Err(Failure::permanent(NotYet))).await,
+            "refused at attempt 1"
+        );
     }
 
     #[tokio::test]
     async fn the_far_side_may_ask_for_a_longer_wait() {
         let begun = tokio::time::Instant::now();
         let asked = Duration::from_millis(30);
-        let outcome = |n| if n == 2 { Ok(n) } else { Err(Failure::retry_after(NotYet, asked)) };
+        let outcome = |n| {
+            if n == 2 {
+                Ok(n)
+            } else {
+                Err(Failure::retry_after(NotYet, asked))
+            }
+        };
         assert_eq!(attempts_until(QUICK, outcome).await, "succeeded at 2");
         assert!(begun.elapsed() >= asked);
     }
@@ -226,7 +271,11 @@ mod tests {
     #[tokio::test]
     async fn shutdown_ends_a_wait_at_once() {
         let shutdown = Shutdown::default();
-        let slow = Schedule { initial_ms: 3_600_000, max_ms: 3_600_000, ..EXACT };
+        let slow = Schedule {
+            initial_ms: 3_600_000,
+            max_ms: 3_600_000,
+            ..EXACT
+        };
         let stop = shutdown.clone();
         let answer = retry(&slow, &shutdown, move |_| {
             stop.trigger();

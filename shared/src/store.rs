@@ -112,7 +112,9 @@ impl Size {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store").field("path", &self.shared.path).finish_non_exhaustive()
+        f.debug_struct("Store")
+            .field("path", &self.shared.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -132,12 +134,18 @@ impl Store {
             flushes_begun: AtomicU64::new(0),
             flushed: tokio::sync::Mutex::new(0),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
     }
 
     /// The tree called `name`, created when absent. Its first opening reads it whole to know its size.
     pub fn tree<T: Serialize + DeserializeOwned>(&self, name: &str) -> Result<Tree<T>, StoreError> {
-        let tree = self.shared.db.open_tree(name).map_err(|error| describe(&self.shared.path, error))?;
+        let tree = self
+            .shared
+            .db
+            .open_tree(name)
+            .map_err(|error| describe(&self.shared.path, error))?;
         let mut sizes = self.shared.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         let size = if let Some(known) = sizes.get(name) {
             Arc::clone(known)
@@ -150,7 +158,13 @@ impl Store {
             sizes.insert(name.to_owned(), Arc::clone(&size));
             size
         };
-        Ok(Tree { store: self.clone(), tree, name: name.into(), size, values: PhantomData })
+        Ok(Tree {
+            store: self.clone(),
+            tree,
+            name: name.into(),
+            size,
+            values: PhantomData,
+        })
     }
 
     /// Returns once everything written before the call is on the disk.
@@ -171,7 +185,10 @@ impl Store {
 
     /// Bytes that the store takes on the disk, log and free segments included.
     pub fn bytes_on_disk(&self) -> Result<u64, StoreError> {
-        self.shared.db.size_on_disk().map_err(|error| describe(&self.shared.path, error))
+        self.shared
+            .db
+            .size_on_disk()
+            .map_err(|error| describe(&self.shared.path, error))
     }
 
     /// The directory of the store.
@@ -181,7 +198,10 @@ impl Store {
     }
 
     fn access(&self, source: io::Error) -> StoreError {
-        StoreError::Access { path: self.shared.path.clone(), source }
+        StoreError::Access {
+            path: self.shared.path.clone(),
+            source,
+        }
     }
 }
 
@@ -208,7 +228,10 @@ impl<T> Clone for Tree<T> {
 
 impl<T> std::fmt::Debug for Tree<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tree").field("name", &self.name).field("size", &self.size).finish_non_exhaustive()
+        f.debug_struct("Tree")
+            .field("name", &self.name)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
     }
 }
 
@@ -216,8 +239,10 @@ impl<T: Serialize + DeserializeOwned> Tree<T> {
     /// Puts `value` at `key`, replacing what was there. Durable after [`Store::flush`].
     pub fn insert(&self, key: &[u8], value: &T) -> Result<(), StoreError> {
         let mut bytes = Vec::new();
-        ciborium::into_writer(value, &mut bytes)
-            .map_err(|error| StoreError::Encode { tree: self.name.to_string(), detail: error.to_string() })?;
+        ciborium::into_writer(value, &mut bytes).map_err(|error| StoreError::Encode {
+            tree: self.name.to_string(),
+            detail: error.to_string(),
+        })?;
         let weight_added = weight(key, &bytes);
         let replaced = self.tree.insert(key, bytes).map_err(|error| self.describe(error))?;
         self.size.add(weight_added);
@@ -250,7 +275,10 @@ impl<T: Serialize + DeserializeOwned> Tree<T> {
     /// The entries whose keys lie in `keys`, lowest first.
     ///
     /// Sees each entry as it is when reached; entries written meanwhile may or may not appear.
-    pub fn range<K, R>(&self, keys: R) -> impl DoubleEndedIterator<Item = Result<(Vec<u8>, T), StoreError>> + use<T, K, R>
+    pub fn range<K, R>(
+        &self,
+        keys: R,
+    ) -> impl DoubleEndedIterator<Item = Result<(Vec<u8>, T), StoreError>> + use<T, K, R>
     where
         K: AsRef<[u8]>,
         R: RangeBounds<K>,
@@ -312,9 +340,15 @@ fn describe(path: &Path, error: sled::Error) -> StoreError {
             io::ErrorKind::Other if source.to_string().contains("could not acquire lock") => StoreError::Busy { path },
             _ => StoreError::Access { path, source },
         },
-        sled::Error::Corruption { at, .. } => StoreError::Corrupt { path, detail: format!("bad bytes at {at:?}") },
+        sled::Error::Corruption { at, .. } => StoreError::Corrupt {
+            path,
+            detail: format!("bad bytes at {at:?}"),
+        },
         sled::Error::CollectionNotFound(_) | sled::Error::Unsupported(_) | sled::Error::ReportableBug(_) => {
-            StoreError::Corrupt { path, detail: error.to_string() }
+            StoreError::Corrupt {
+                path,
+                detail: error.to_string(),
+            }
         }
     }
 }

@@ -29,8 +29,15 @@ impl Announcement {
     pub(crate) fn new(directory: Option<&Path>, service: &str, instance: &str) -> Self {
         let path = directory.map(|directory| directory.join(format!("{service}-{instance}.json")));
         let (service, instance) = (service.to_owned(), instance.to_owned());
-        let entries = Entries { path, service, instance, addresses: BTreeMap::new() };
-        Self { shared: Arc::new(Mutex::new(entries)) }
+        let entries = Entries {
+            path,
+            service,
+            instance,
+            addresses: BTreeMap::new(),
+        };
+        Self {
+            shared: Arc::new(Mutex::new(entries)),
+        }
     }
 
     /// Adds an address, or replaces the one of that name, and writes the file.
@@ -62,7 +69,12 @@ fn write(path: &Path, entries: &Entries) -> std::io::Result<()> {
     fields.insert("pid".to_owned(), json!(std::process::id()));
     fields.insert("service".to_owned(), json!(entries.service));
     fields.insert("instance".to_owned(), json!(entries.instance));
-    fields.extend(entries.addresses.iter().map(|(what, address)| (what.clone(), json!(address.to_string()))));
+    fields.extend(
+        entries
+            .addresses
+            .iter()
+            .map(|(what, address)| (what.clone(), json!(address.to_string()))),
+    );
     let whole = path.with_extension("json.new");
     std::fs::write(&whole, Value::Object(fields).to_string())?;
     std::fs::rename(whole, path)

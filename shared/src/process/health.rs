@@ -46,7 +46,10 @@ pub struct Readiness {
 impl Health {
     /// Says how `part` is; a change of its state is logged.
     pub fn set(&self, part: &str, ok: bool, detail: impl Into<String>) {
-        let now = Part { ok, detail: detail.into() };
+        let now = Part {
+            ok,
+            detail: detail.into(),
+        };
         let mut parts = self.lock();
         let before = parts.get(part).map(|part| part.ok);
         if before != Some(ok) {
@@ -62,7 +65,10 @@ impl Health {
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let parts = self.lock().clone();
-        Readiness { ready: parts.values().all(|part| part.ok), parts }
+        Readiness {
+            ready: parts.values().all(|part| part.ok),
+            parts,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Part>> {
@@ -100,12 +106,20 @@ fn pages(health: Health, metrics: PrometheusHandle) -> Router {
 
 async fn ready(State(health): State<Health>) -> Response {
     let readiness = health.readiness();
-    let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if readiness.ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     (status, Json(readiness)).into_response()
 }
 
 async fn render(State(metrics): State<PrometheusHandle>) -> Response {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.render()).into_response()
+    (
+        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        metrics.render(),
+    )
+        .into_response()
 }
 
 #[cfg(test)]

@@ -26,7 +26,9 @@ impl Shutdown {
     /// A request for one part: follows this one, and can be made without it.
     #[must_use]
     pub fn child(&self) -> Self {
-        Self { token: self.token.child_token() }
+        Self {
+            token: self.token.child_token(),
+        }
     }
 
     /// Asks everything that holds this request, or a child of it, to stop.
@@ -45,7 +47,10 @@ pub(crate) struct StopSignals {
 impl StopSignals {
     /// Takes both signals over from the operating system's default, which is to end the process.
     pub(crate) fn listen() -> std::io::Result<Self> {
-        Ok(Self { term: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
 
     /// Waits for the next one; says which it was.

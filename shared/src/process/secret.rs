@@ -48,9 +48,14 @@ impl Secret {
             return Err(ResolveSecretError::NotAReference);
         };
         if value.is_empty() {
-            return Err(ResolveSecretError::Empty { reference: reference.to_owned() });
+            return Err(ResolveSecretError::Empty {
+                reference: reference.to_owned(),
+            });
         }
-        Ok(Self { reference: reference.to_owned(), value })
+        Ok(Self {
+            reference: reference.to_owned(),
+            value,
+        })
     }
 }
 
@@ -89,12 +94,17 @@ pub enum ResolveSecretError {
 }
 
 fn read_file(path: &str) -> Result<String, ResolveSecretError> {
-    let failed = |source| ResolveSecretError::Read { path: path.to_owned(), source };
+    let failed = |source| ResolveSecretError::Read {
+        path: path.to_owned(),
+        source,
+    };
     if std::fs::metadata(path).map_err(failed)?.len() > MAX_SECRET_BYTES {
         return Err(ResolveSecretError::TooLarge { path: path.to_owned() });
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    let line = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+    let line = text
+        .strip_suffix('\n')
+        .map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
     Ok(line.to_owned())
 }
 
@@ -170,7 +180,10 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        check(r#""env:NEXUS_NO_SUCH_VARIABLE""#, Err("environment variable NEXUS_NO_SUCH_VARIABLE is not set"));
+        check(
+            r#""env:NEXUS_NO_SUCH_VARIABLE""#,
+            Err("environment variable NEXUS_NO_SUCH_VARIABLE is not set"),
+        );
         check(r#""file:/no/such/file""#, Err("cannot read secret file /no/such/file"));
     }
 
@@ -178,7 +191,9 @@ mod tests {
     fn a_literal_secret_is_refused_and_not_repeated() {
         for literal in [r#""hunter2""#, "8675309", "1.5"] {
             check(literal, Err("expected a reference, `env:NAME` or `file:/path`"));
-            let error = serde_json::from_str::<Secret>(literal).expect_err("refused").to_string();
+            let error = serde_json::from_str::<Secret>(literal)
+                .expect_err("refused")
+                .to_string();
             assert!(!error.contains("hunter2") && !error.contains("8675309"), "{error}");
         }
     }
@@ -187,6 +202,9 @@ mod tests {
     fn printing_shows_the_reference_only() {
         let secret = Secret::resolve("env:CARGO_PKG_NAME").expect("set by cargo");
         assert_eq!(format!("{secret:?}"), "Secret(env:CARGO_PKG_NAME)");
-        assert_eq!(serde_json::to_string(&secret).expect("serialises"), r#""env:CARGO_PKG_NAME""#);
+        assert_eq!(
+            serde_json::to_string(&secret).expect("serialises"),
+            r#""env:CARGO_PKG_NAME""#
+        );
     }
 }

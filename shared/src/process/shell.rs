@@ -61,7 +61,10 @@ pub struct Shell<C> {
 impl<C: std::fmt::Debug> std::fmt::Debug for Shell<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut shell = f.debug_struct("Shell");
-        shell.field("instance", &self.instance).field("config", &self.config).field("common", &self.common);
+        shell
+            .field("instance", &self.instance)
+            .field("config", &self.config)
+            .field("common", &self.common);
         shell.finish_non_exhaustive()
     }
 }

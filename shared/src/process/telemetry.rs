@@ -34,15 +34,26 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// Histogram buckets of metrics ending in `_seconds`.
-const SECONDS: [f64; 16] =
-    [0.000_5, 0.001, 0.002, 0.003, 0.005, 0.008, 0.015, 0.025, 0.04, 0.075, 0.15, 0.4, 1.0, 2.5, 5.0, 10.0];
+const SECONDS: [f64; 16] = [
+    0.000_5, 0.001, 0.002, 0.003, 0.005, 0.008, 0.015, 0.025, 0.04, 0.075, 0.15, 0.4, 1.0, 2.5, 5.0, 10.0,
+];
 
 /// Histogram buckets of metrics ending in `_bytes`.
-const BYTES: [f64; 8] = [256.0, 1_024.0, 4_096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0, 4_194_304.0];
+const BYTES: [f64; 8] = [
+    256.0,
+    1_024.0,
+    4_096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+];
 
 /// Histogram buckets of everything else: counts and milliseconds.
-const COUNTS: [f64; 13] =
-    [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0];
+const COUNTS: [f64; 13] = [
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0,
+];
 
 /// Why telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -89,14 +100,19 @@ impl Telemetry {
     ) -> Result<Self, StartTelemetryError> {
         let filter = filter.unwrap_or(&config.level);
         let parsed = filter.parse::<EnvFilter>();
-        let logged = parsed.map_err(|source| StartTelemetryError::Filter { filter: filter.to_owned(), source })?;
+        let logged = parsed.map_err(|source| StartTelemetryError::Filter {
+            filter: filter.to_owned(),
+            source,
+        })?;
         let provider = match config.otlp_endpoint.as_str() {
             "" => None,
             endpoint => Some(exporting(endpoint, service, instance)?),
         };
         let metrics = recording()?;
         let tracer = provider.as_ref().map(|provider| provider.tracer(service));
-        let subscriber = tracing_subscriber::registry().with(lines(config.log).with_filter(logged)).with(traced(tracer));
+        let subscriber = tracing_subscriber::registry()
+            .with(lines(config.log).with_filter(logged))
+            .with(traced(tracer));
         // A second start in one process (tests) keeps the first one's log.
         let _ = subscriber.try_init();
         metrics::gauge!("nexus_build_info", "service" => service, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
@@ -120,17 +136,30 @@ impl Telemetry {
 }
 
 fn exporting(endpoint: &str, service: &'static str, instance: &str) -> Result<SdkTracerProvider, StartTelemetryError> {
-    let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).with_timeout(EXPORT_TIMEOUT).build();
-    let exporter =
-        exporter.map_err(|source| StartTelemetryError::Exporter { endpoint: endpoint.to_owned(), source })?;
-    let batches = BatchConfigBuilder::default().with_max_queue_size(SPAN_QUEUE).with_scheduled_delay(EXPORT_EVERY);
-    let processor = BatchSpanProcessor::builder(exporter).with_batch_config(batches.build()).build();
+    let exporter = SpanExporter::builder()
+        .with_tonic()
+        .with_endpoint(endpoint)
+        .with_timeout(EXPORT_TIMEOUT)
+        .build();
+    let exporter = exporter.map_err(|source| StartTelemetryError::Exporter {
+        endpoint: endpoint.to_owned(),
+        source,
+    })?;
+    let batches = BatchConfigBuilder::default()
+        .with_max_queue_size(SPAN_QUEUE)
+        .with_scheduled_delay(EXPORT_EVERY);
+    let processor = BatchSpanProcessor::builder(exporter)
+        .with_batch_config(batches.build())
+        .build();
     let resource = Resource::builder().with_service_name(service).with_attributes([
         KeyValue::new("service.namespace", "nexus"),
         KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
         KeyValue::new("service.instance.id", instance.to_owned()),
     ]);
-    Ok(SdkTracerProvider::builder().with_span_processor(processor).with_resource(resource.build()).build())
+    Ok(SdkTracerProvider::builder()
+        .with_span_processor(processor)
+        .with_resource(resource.build())
+        .build())
 }
 
 fn recording() -> Result<PrometheusHandle, StartTelemetryError> {
@@ -177,6 +206,11 @@ where
         .with_target("tower", LevelFilter::OFF)
         .with_target("opentelemetry", LevelFilter::OFF)
         .with_target("opentelemetry_sdk", LevelFilter::OFF);
-    let layer = |tracer| tracing_opentelemetry::layer().with_location(false).with_threads(false).with_tracer(tracer);
+    let layer = |tracer| {
+        tracing_opentelemetry::layer()
+            .with_location(false)
+            .with_threads(false)
+            .with_tracer(tracer)
+    };
     tracer.map(|tracer| layer(tracer).with_filter(ours))
 }

@@ -129,7 +129,9 @@ mod tests {
 
     fn exported(act: impl FnOnce()) -> Vec<SpanData> {
         let collected = Collected::default();
-        let provider = SdkTracerProvider::builder().with_simple_exporter(collected.clone()).build();
+        let provider = SdkTracerProvider::builder()
+            .with_simple_exporter(collected.clone())
+            .build();
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), act);
         let spans = collected.0.lock().expect("not poisoned");
@@ -146,27 +148,41 @@ mod tests {
             consumer.record("event_id", "webhook:1");
             drop((consumer, producer));
         });
-        let [consumer, producer] = spans.as_slice() else { panic!("{spans:?}") };
+        let [consumer, producer] = spans.as_slice() else {
+            panic!("{spans:?}")
+        };
         assert_eq!((producer.name.as_ref(), consumer.name.as_ref()), ("accept", "evaluate"));
         assert_eq!(consumer.parent_span_id, producer.span_context.span_id());
         assert_eq!(consumer.span_context.trace_id(), producer.span_context.trace_id());
         let links: Vec<_> = consumer.links.iter().map(|link| link.span_context.span_id()).collect();
         assert_eq!(links, [producer.span_context.span_id()]);
-        let event = consumer.attributes.iter().find(|attribute| attribute.key.as_str() == "event_id");
-        assert_eq!(event.map(|attribute| attribute.value.to_string()), Some("webhook:1".to_owned()));
+        let event = consumer
+            .attributes
+            .iter()
+            .find(|attribute| attribute.key.as_str() == "event_id");
+        assert_eq!(
+            event.map(|attribute| attribute.value.to_string()),
+            Some("webhook:1".to_owned())
+        );
     }
 
     #[test]
     fn without_an_exporter_the_incoming_trace_is_passed_on() {
         let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let carrier = Carrier { traceparent: Some(parent.to_owned()), tracestate: Some("a=b".to_owned()) };
+        let carrier = Carrier {
+            traceparent: Some(parent.to_owned()),
+            tracestate: Some("a=b".to_owned()),
+        };
         let span = consumer_span("evaluate", &carrier);
         assert_eq!(carrier_of(&span, &carrier), carrier);
     }
 
     #[test]
     fn a_malformed_trace_is_no_trace() {
-        let carrier = Carrier { traceparent: Some("00-zz".to_owned()), tracestate: None };
+        let carrier = Carrier {
+            traceparent: Some("00-zz".to_owned()),
+            tracestate: None,
+        };
         let spans = exported(|| drop(consumer_span("evaluate", &carrier)));
         assert!(spans[0].links.is_empty());
     }

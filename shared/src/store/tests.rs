@@ -12,7 +12,10 @@ struct Note {
 }
 
 fn note(text: &str) -> Note {
-    Note { text: text.to_owned(), marks: text.bytes().rev().collect() }
+    Note {
+        text: text.to_owned(),
+        marks: text.bytes().rev().collect(),
+    }
 }
 
 fn scratch() -> tempfile::TempDir {
@@ -20,11 +23,15 @@ fn scratch() -> tempfile::TempDir {
 }
 
 fn open(path: &Path) -> Tree<Note> {
-    Store::open(path).and_then(|store| store.tree("notes")).expect("the store opens")
+    Store::open(path)
+        .and_then(|store| store.tree("notes"))
+        .expect("the store opens")
 }
 
 fn entries(tree: &Tree<Note>) -> BTreeMap<Vec<u8>, Note> {
-    tree.range::<&[u8], _>(..).collect::<Result<_, _>>().expect("every entry reads")
+    tree.range::<&[u8], _>(..)
+        .collect::<Result<_, _>>()
+        .expect("every entry reads")
 }
 
 #[tokio::test]
@@ -58,7 +65,9 @@ async fn callers_that_wait_together_share_a_flush() {
             tree.flush().await.expect("flushed");
         })
     });
-    futures_util::future::try_join_all(callers).await.expect("no caller panics");
+    futures_util::future::try_join_all(callers)
+        .await
+        .expect("no caller panics");
     let flushes = tree.store.shared.flushes_begun.load(Ordering::SeqCst);
     assert!((1..=100).contains(&flushes), "{flushes} flushes for 200 callers");
     assert_eq!(tree.len(), 200);
@@ -78,7 +87,10 @@ async fn a_flush_that_began_before_the_write_does_not_count() {
 fn two_handles_of_one_tree_agree_on_its_size() {
     let directory = scratch();
     let store = Store::open(directory.path()).expect("the store opens");
-    let (one, other) = (store.tree::<Note>("notes").expect("opens"), store.tree::<Note>("notes").expect("opens"));
+    let (one, other) = (
+        store.tree::<Note>("notes").expect("opens"),
+        store.tree::<Note>("notes").expect("opens"),
+    );
     one.insert(b"key", &note("a")).expect("inserted");
     other.insert(b"key", &note("longer")).expect("replaced");
     assert_eq!((one.len(), one.bytes()), (1, other.bytes()));
@@ -89,9 +101,22 @@ fn two_handles_of_one_tree_agree_on_its_size() {
 fn a_value_of_another_type_is_named() {
     let directory = scratch();
     let store = Store::open(directory.path()).expect("the store opens");
-    store.tree::<u32>("notes").expect("opens").insert(b"key\n", &7).expect("inserted");
-    let error = store.tree::<Note>("notes").expect("opens").get(b"key\n").expect_err("not a note");
-    assert!(error.to_string().starts_with(r"cannot decode the value at key key\n of tree notes"), "{error}");
+    store
+        .tree::<u32>("notes")
+        .expect("opens")
+        .insert(b"key\n", &7)
+        .expect("inserted");
+    let error = store
+        .tree::<Note>("notes")
+        .expect("opens")
+        .get(b"key\n")
+        .expect_err("not a note");
+    assert!(
+        error
+            .to_string()
+            .starts_with(r"cannot decode the value at key key\n of tree notes"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -24,8 +24,14 @@ impl ManualClock {
     /// A clock standing at `now`.
     #[must_use]
     pub fn at(now: UnixMillis) -> Self {
-        let shared = Shared { wall_ms: AtomicI64::new(now.0), monotonic_ms: AtomicU64::new(0) };
-        Self { started: Instant::now(), shared: Arc::new(shared) }
+        let shared = Shared {
+            wall_ms: AtomicI64::new(now.0),
+            monotonic_ms: AtomicU64::new(0),
+        };
+        Self {
+            started: Instant::now(),
+            shared: Arc::new(shared),
+        }
     }
 
     /// Moves both the wall clock and the monotonic one forward by `millis`.
@@ -63,6 +69,9 @@ mod tests {
         assert_eq!(other.now(), UnixMillis(1_250));
         assert_eq!(other.monotonic() - before, Duration::from_millis(250));
         clock.set(UnixMillis(5));
-        assert_eq!((other.now(), other.monotonic() - before), (UnixMillis(5), Duration::from_millis(250)));
+        assert_eq!(
+            (other.now(), other.monotonic() - before),
+            (UnixMillis(5), Duration::from_millis(250))
+        );
     }
 }

@@ -17,7 +17,10 @@ impl SeededIds {
     /// A source whose whole sequence follows from `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        Self { seed, minted: AtomicU64::new(0) }
+        Self {
+            seed,
+            minted: AtomicU64::new(0),
+        }
     }
 }
 

@@ -92,7 +92,10 @@ impl NatsServer {
         let Some(mut child) = self.child.take() else { return };
         let signal = format!("quit={}", child.id());
         let asked = Command::new(program::find()).args(["--signal", &signal]).output();
-        assert!(asked.as_ref().is_ok_and(|output| output.status.success()), "cannot signal nats-server: {asked:?}");
+        assert!(
+            asked.as_ref().is_ok_and(|output| output.status.success()),
+            "cannot signal nats-server: {asked:?}"
+        );
         let begun = SystemClock.monotonic();
         while matches!(child.try_wait(), Ok(None)) {
             if begun.elapsed() > START_DEADLINE {
@@ -111,8 +114,18 @@ impl NatsServer {
     }
 
     fn prepare(name: &str, options: Options) -> Self {
-        let directory = tempfile::Builder::new().prefix("nexus-nats-").tempdir().expect("a temporary directory");
-        Self { directory, name: name.to_owned(), options, client_port: 0, monitor_port: 0, child: None }
+        let directory = tempfile::Builder::new()
+            .prefix("nexus-nats-")
+            .tempdir()
+            .expect("a temporary directory");
+        Self {
+            directory,
+            name: name.to_owned(),
+            options,
+            client_port: 0,
+            monitor_port: 0,
+            child: None,
+        }
     }
 
     fn launch(&mut self) {
@@ -120,13 +133,22 @@ impl NatsServer {
         std::fs::write(&config, self.configuration()).expect("the configuration is written");
         let log = std::fs::File::create(self.log_path()).expect("the log file is created");
         let mut command = Command::new(program::find());
-        command.arg("-c").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command
+            .arg("-c")
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
         self.child = Some(command.spawn().expect("nats-server starts"));
     }
 
     fn configuration(&self) -> String {
         let port = |known: u16| if known == 0 { "-1".to_owned() } else { known.to_string() };
-        let sync = self.options.sync_interval.as_ref().map(|every| format!("sync_interval: \"{every}\""));
+        let sync = self
+            .options
+            .sync_interval
+            .as_ref()
+            .map(|every| format!("sync_interval: \"{every}\""));
         let payload = self.options.max_payload.map(|bytes| format!("max_payload: {bytes}"));
         format!(
             "server_name: {name}\nlisten: \"127.0.0.1:{client}\"\nhttp: \"127.0.0.1:{monitor}\"\n\
@@ -168,7 +190,9 @@ impl NatsServer {
     }
 
     async fn is_healthy(&self) -> bool {
-        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.monitor_port)).await else { return false };
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.monitor_port)).await else {
+            return false;
+        };
         let request = b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n";
         let mut answer = Vec::new();
         let asked = stream.write_all(request).await.is_ok();
@@ -176,9 +200,16 @@ impl NatsServer {
     }
 
     fn check_alive(&mut self, begun: std::time::Instant) {
-        let ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+        let ended = self
+            .child
+            .as_mut()
+            .is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
         assert!(!ended, "nats-server ended:\n{}", self.log_tail());
-        assert!(begun.elapsed() < START_DEADLINE, "nats-server is not ready:\n{}", self.log_tail());
+        assert!(
+            begun.elapsed() < START_DEADLINE,
+            "nats-server is not ready:\n{}",
+            self.log_tail()
+        );
     }
 
     fn log_path(&self) -> PathBuf {
@@ -211,7 +242,10 @@ struct PortsFile {
 }
 
 fn port_of(urls: &[String]) -> u16 {
-    let port = urls.first().and_then(|url| url.rsplit(':').next()).and_then(|port| port.parse().ok());
+    let port = urls
+        .first()
+        .and_then(|url| url.rsplit(':').next())
+        .and_then(|port| port.parse().ok());
     port.unwrap_or_else(|| panic!("no port in {urls:?}"))
 }
 
@@ -236,9 +270,15 @@ mod tests {
 
     #[tokio::test]
     async fn options_reach_the_server() {
-        let options = Options { max_payload: Some(4_096), sync_interval: Some("always".to_owned()), ..Options::default() };
+        let options = Options {
+            max_payload: Some(4_096),
+            sync_interval: Some("always".to_owned()),
+            ..Options::default()
+        };
         let server = NatsServer::with(options).await;
-        let mut stream = TcpStream::connect(("127.0.0.1", server.client_port)).await.expect("it listens");
+        let mut stream = TcpStream::connect(("127.0.0.1", server.client_port))
+            .await
+            .expect("it listens");
         let mut greeting = vec![0; 4_096];
         let read = stream.read(&mut greeting).await.expect("it greets");
         let greeting = String::from_utf8_lossy(&greeting[..read]).into_owned();

@@ -78,7 +78,14 @@ impl Common {
         let telemetry = document.section("telemetry", check_telemetry);
         let files = document.section("files", |_: &FilesConfig| Vec::new());
         let faults = [nats.faults, telemetry.faults, files.faults].concat();
-        (Self { nats: nats.value, telemetry: telemetry.value, files: files.value }, faults)
+        (
+            Self {
+                nats: nats.value,
+                telemetry: telemetry.value,
+                files: files.value,
+            },
+            faults,
+        )
     }
 }
 
@@ -90,7 +97,9 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
     for (index, server) in nats.servers.iter().enumerate() {
         let address = server.strip_prefix("nats://").or_else(|| server.strip_prefix("tls://"));
         if address.is_none_or(|address| address.is_empty() || address.contains([',', ' '])) {
-            faults.push(format!("servers[{index}]: `{server}` is no address, expected nats://host:port"));
+            faults.push(format!(
+                "servers[{index}]: `{server}` is no address, expected nats://host:port"
+            ));
         }
     }
     if ![1, 3].contains(&nats.replicas) {
@@ -106,10 +115,14 @@ fn check_telemetry(telemetry: &TelemetryConfig) -> Vec<String> {
     let mut faults = Vec::new();
     let endpoint = telemetry.otlp_endpoint.as_str();
     if !(endpoint.is_empty() || endpoint.starts_with("http://") || endpoint.starts_with("https://")) {
-        faults.push(format!("otlp_endpoint: `{endpoint}` found, expected http://host:port or nothing"));
+        faults.push(format!(
+            "otlp_endpoint: `{endpoint}` found, expected http://host:port or nothing"
+        ));
     }
     if let Err(error) = telemetry.level.parse::<tracing_subscriber::filter::EnvFilter>() {
-        faults.push(format!("level: {error}, expected a level such as info, or directives such as hook_svc=debug"));
+        faults.push(format!(
+            "level: {error}, expected a level such as info, or directives such as hook_svc=debug"
+        ));
     }
     if telemetry.drain_timeout_ms == 0 {
         faults.push("drain_timeout_ms: expected at least 1".to_owned());
@@ -127,7 +140,11 @@ mod tests {
     fn check(text: &str, expected: &[&str]) {
         let document = Document::parse(Path::new("nexus.toml"), text, &Environment::default());
         let (_, faults) = Common::load(&document);
-        assert_eq!(faults.iter().map(Fault::to_string).collect::<Vec<_>>(), expected, "{text}");
+        assert_eq!(
+            faults.iter().map(Fault::to_string).collect::<Vec<_>>(),
+            expected,
+            "{text}"
+        );
     }
 
     #[test]

@@ -9,7 +9,16 @@ use super::environment::Environment;
 use super::fault::Fault;
 
 /// The sections that there are; any other is a fault.
-pub const SECTIONS: [&str; 8] = ["nats", "telemetry", "files", "adapter", "hooks", "broker", "delivery", "scheduler"];
+pub const SECTIONS: [&str; 8] = [
+    "nats",
+    "telemetry",
+    "files",
+    "adapter",
+    "hooks",
+    "broker",
+    "delivery",
+    "scheduler",
+];
 
 /// Where the configuration is looked for when nothing else is said.
 const DEFAULT_PATH: &str = "nexus.toml";
@@ -50,7 +59,14 @@ impl Document {
             Err(error) => {
                 let mut document = Self::parse(&path, "", environment);
                 let problem = format!("cannot be read: {error}");
-                document.faults.insert(0, Fault { source: document.source.clone(), key: String::new(), problem });
+                document.faults.insert(
+                    0,
+                    Fault {
+                        source: document.source.clone(),
+                        key: String::new(),
+                        problem,
+                    },
+                );
                 document
             }
         }
@@ -59,7 +75,10 @@ impl Document {
     /// The configuration in `text`, said to be from `path`, with `environment` laid over it.
     #[must_use]
     pub fn parse(path: &Path, text: &str, environment: &Environment) -> Self {
-        let mut document = Self { source: path.display().to_string(), ..Self::default() };
+        let mut document = Self {
+            source: path.display().to_string(),
+            ..Self::default()
+        };
         match text.parse::<Table>() {
             Ok(root) => document.root = root,
             Err(error) => {
@@ -110,16 +129,28 @@ impl Document {
         let known = path.first().is_some_and(|section| SECTIONS.contains(&section.as_str()));
         if !known || path.len() < 2 || path.iter().any(String::is_empty) {
             let problem = format!("expected NEXUS__SECTION__KEY with a section of {}", SECTIONS.join(", "));
-            self.faults.push(Fault { source: variable.to_owned(), key: String::new(), problem });
+            self.faults.push(Fault {
+                source: variable.to_owned(),
+                key: String::new(),
+                problem,
+            });
             return;
         }
         let readings = readings(text);
         put(&mut self.root, &path, readings[0].clone());
-        self.overrides.push(Override { variable: variable.to_owned(), path, readings });
+        self.overrides.push(Override {
+            variable: variable.to_owned(),
+            path,
+            readings,
+        });
     }
 
     fn fault(&mut self, key: String, problem: String) {
-        self.faults.push(Fault { source: self.source.clone(), key, problem });
+        self.faults.push(Fault {
+            source: self.source.clone(),
+            key,
+            problem,
+        });
     }
 }
 

@@ -17,7 +17,9 @@ impl Environment {
     #[must_use]
     pub fn of_process() -> Self {
         let text = |bytes: std::ffi::OsString| bytes.to_string_lossy().into_owned();
-        std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
+        std::env::vars_os()
+            .map(|(name, value)| (text(name), text(value)))
+            .collect()
     }
 
     /// Path of the configuration file, from `NEXUS_CONFIG`.
@@ -53,19 +55,31 @@ impl Environment {
     /// The overrides: name of the variable, path of the key in lower case, value.
     pub(super) fn overrides(&self) -> impl Iterator<Item = (&str, Vec<String>, &str)> {
         self.variables.iter().filter_map(|(name, value)| {
-            let path = name.strip_prefix(OVERRIDE)?.split("__").map(str::to_ascii_lowercase).collect();
+            let path = name
+                .strip_prefix(OVERRIDE)?
+                .split("__")
+                .map(str::to_ascii_lowercase)
+                .collect();
             Some((name.as_str(), path, value.as_str()))
         })
     }
 
     fn set(&self, name: &str) -> Option<&str> {
-        self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        self.variables
+            .get(name)
+            .map(String::as_str)
+            .filter(|value| !value.is_empty())
     }
 }
 
 impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
-        Self { variables: variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect() }
+        Self {
+            variables: variables
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+        }
     }
 }
 

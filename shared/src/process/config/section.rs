@@ -60,7 +60,11 @@ impl Document {
             let key = [name, key].join(".").trim_end_matches('.').to_owned();
             // A default that stands in for a misread key is not the operator's fault a second time.
             if !misread.iter().any(|misread| related(misread, &key)) {
-                faults.push(Fault { source: self.source_of(&key), key, problem: problem.to_owned() });
+                faults.push(Fault {
+                    source: self.source_of(&key),
+                    key,
+                    problem: problem.to_owned(),
+                });
             }
         }
         Loaded { value, faults }
@@ -75,7 +79,9 @@ impl Document {
 /// Whether one of two dotted keys is the other or lies in it.
 fn related(one: &str, other: &str) -> bool {
     let within = |inner: &str, outer: &str| {
-        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        inner
+            .strip_prefix(outer)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
     within(one, other) || within(other, one)
 }
@@ -93,8 +99,20 @@ struct Reading<'a> {
 
 impl<'a> Reading<'a> {
     fn of(document: &'a Document, name: &'a str) -> Self {
-        let written = document.root.get(name).and_then(Value::as_table).cloned().unwrap_or_default();
-        Self { document, name, written, cut: BTreeSet::new(), tried: BTreeMap::new(), faults: Vec::new() }
+        let written = document
+            .root
+            .get(name)
+            .and_then(Value::as_table)
+            .cloned()
+            .unwrap_or_default();
+        Self {
+            document,
+            name,
+            written,
+            cut: BTreeSet::new(),
+            tried: BTreeMap::new(),
+            faults: Vec::new(),
+        }
     }
 
     fn value<T: DeserializeOwned + Default>(&mut self) -> T {
@@ -119,7 +137,9 @@ impl<'a> Reading<'a> {
         if self.next_reading(place) {
             return true;
         }
-        let missing = problem.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+        let missing = problem
+            .strip_prefix("missing field `")
+            .and_then(|rest| rest.split('`').next());
         let (at, problem) = match missing {
             Some(field) => {
                 let at: Place = place.iter().cloned().chain([Step::Key(field.to_owned())]).collect();
@@ -130,7 +150,11 @@ impl<'a> Reading<'a> {
         // A field that is missing because it was cut out has been told of.
         if !self.cut.contains(&at) {
             let key = self.key(&at);
-            self.faults.push(Fault { source: self.document.source_of(&key), key, problem });
+            self.faults.push(Fault {
+                source: self.document.source_of(&key),
+                key,
+                problem,
+            });
         }
         // A fault of the section itself leaves nothing to cut; its default stands for it.
         !place.is_empty() && self.cut.insert(place.clone())
@@ -138,10 +162,13 @@ impl<'a> Reading<'a> {
 
     /// Takes the next meaning of the variable that set `place`, if a variable did and has one left.
     fn next_reading(&mut self, place: &Place) -> bool {
-        let keys: Vec<&String> = place.iter().map_while(|step| match step {
-            Step::Key(key) => Some(key),
-            Step::Index(_) => None,
-        }).collect();
+        let keys: Vec<&String> = place
+            .iter()
+            .map_while(|step| match step {
+                Step::Key(key) => Some(key),
+                Step::Index(_) => None,
+            })
+            .collect();
         let by = self.document.overrides.iter().enumerate().find(|(_, by)| {
             by.path.first().is_some_and(|section| section == self.name)
                 && by.path.iter().skip(1).zip(&keys).all(|(wanted, key)| wanted == *key)
@@ -150,7 +177,9 @@ impl<'a> Reading<'a> {
         let Some((index, by)) = by else { return false };
         let tried = self.tried.entry(index).or_insert(0);
         *tried += 1;
-        let Some(reading) = by.readings.get(*tried) else { return false };
+        let Some(reading) = by.readings.get(*tried) else {
+            return false;
+        };
         put(&mut self.written, &by.path[1..], reading.clone());
         true
     }
@@ -217,11 +246,19 @@ fn without(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Option<Va
     Some(match value {
         Value::Table(table) => {
             let entries = table.iter();
-            Value::Table(entries.filter_map(|(k, v)| Some((k.clone(), inside(Step::Key(k.clone()), v)?))).collect())
+            Value::Table(
+                entries
+                    .filter_map(|(k, v)| Some((k.clone(), inside(Step::Key(k.clone()), v)?)))
+                    .collect(),
+            )
         }
         Value::Array(list) => {
             let elements = list.iter().enumerate();
-            Value::Array(elements.filter_map(|(index, v)| inside(Step::Index(index), v)).collect())
+            Value::Array(
+                elements
+                    .filter_map(|(index, v)| inside(Step::Index(index), v))
+                    .collect(),
+            )
         }
         Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) => {
             value.clone()

@@ -20,7 +20,10 @@ impl Cluster {
     pub async fn with(size: usize, options: &Options) -> Self {
         // Routes name each other's ports, so all ports are chosen before the first server starts.
         let ports = free_ports(size * 3);
-        let routes: Vec<String> = ports.chunks(3).map(|own| format!("\"nats://127.0.0.1:{}\"", own[2])).collect();
+        let routes: Vec<String> = ports
+            .chunks(3)
+            .map(|own| format!("\"nats://127.0.0.1:{}\"", own[2]))
+            .collect();
         let mut servers = Vec::new();
         for (index, own) in ports.chunks(3).enumerate() {
             let cluster = format!(
@@ -30,7 +33,13 @@ impl Cluster {
                 routes.join(", "),
             );
             let name = format!("n{}", index + 1);
-            let mut server = NatsServer::prepare(&name, Options { extra: cluster, ..options.clone() });
+            let mut server = NatsServer::prepare(
+                &name,
+                Options {
+                    extra: cluster,
+                    ..options.clone()
+                },
+            );
             (server.client_port, server.monitor_port) = (own[0], own[1]);
             server.launch();
             servers.push(server);
@@ -58,7 +67,9 @@ impl Cluster {
 fn free_ports(count: usize) -> Vec<u16> {
     let listen = |_| TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let held: Vec<TcpListener> = (0..count).map(listen).collect();
-    held.iter().map(|listener| listener.local_addr().expect("a bound port").port()).collect()
+    held.iter()
+        .map(|listener| listener.local_addr().expect("a bound port").port())
+        .collect()
 }
 
 #[cfg(test)]

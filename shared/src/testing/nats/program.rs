@@ -31,7 +31,10 @@ fn candidate() -> PathBuf {
         return named.into();
     }
     let here = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-    let tool = here.ancestors().map(|folder| folder.join(".tools/bin/nats-server")).find(|path| path.is_file());
+    let tool = here
+        .ancestors()
+        .map(|folder| folder.join(".tools/bin/nats-server"))
+        .find(|path| path.is_file());
     tool.unwrap_or_else(|| "nats-server".into())
 }
 

@@ -48,7 +48,12 @@ fn load(text: &str, variables: &[(&str, &str)]) -> (Loaded<Broker>, Vec<String>)
         0 => vec!["slots: expected at least 1".to_owned()],
         _ => Vec::new(),
     });
-    let faults = document.faults().iter().chain(&loaded.faults).map(Fault::to_string).collect();
+    let faults = document
+        .faults()
+        .iter()
+        .chain(&loaded.faults)
+        .map(Fault::to_string)
+        .collect();
     (loaded, faults)
 }
 
@@ -107,8 +112,14 @@ fn faults_in_a_list_keep_the_index_as_written() {
 
 #[test]
 fn a_fault_of_meaning_names_its_key_and_is_not_told_of_a_misread_one() {
-    check("[broker]\nslots = 0\n", &["nexus.toml: broker.slots: expected at least 1"]);
-    check("[broker]\nslots = true\n", &["nexus.toml: broker.slots: invalid type: boolean `true`, expected u32"]);
+    check(
+        "[broker]\nslots = 0\n",
+        &["nexus.toml: broker.slots: expected at least 1"],
+    );
+    check(
+        "[broker]\nslots = true\n",
+        &["nexus.toml: broker.slots: invalid type: boolean `true`, expected u32"],
+    );
 }
 
 #[test]
@@ -130,7 +141,10 @@ fn the_environment_overrides_in_the_type_that_the_key_has() {
     let (loaded, faults) = load("[broker]\nslots = 'overridden'\n", &variables);
     assert_eq!(faults, Vec::<String>::new());
     let broker = loaded.value;
-    assert_eq!((broker.slots, broker.name.as_str(), broker.limits.turns), (8, "8080", 3));
+    assert_eq!(
+        (broker.slots, broker.name.as_str(), broker.limits.turns),
+        (8, "8080", 3)
+    );
     assert_eq!(broker.servers, ["nats://a:1", "nats://b:2"]);
     assert_eq!(broker.accounts["demo"].url, "http://x");
 }
@@ -139,8 +153,14 @@ fn the_environment_overrides_in_the_type_that_the_key_has() {
 fn a_fault_of_a_variable_names_the_variable() {
     let (_, faults) = load("", &[("NEXUS__BROKER__SLOTS", "many"), ("NEXUS__BROKR__SLOTS", "1")]);
     assert_eq!(faults.len(), 2, "{faults:?}");
-    assert!(faults[0].starts_with("NEXUS__BROKR__SLOTS: expected NEXUS__SECTION__KEY"), "{faults:?}");
-    assert!(faults[1].starts_with("NEXUS__BROKER__SLOTS: broker.slots: invalid type"), "{faults:?}");
+    assert!(
+        faults[0].starts_with("NEXUS__BROKR__SLOTS: expected NEXUS__SECTION__KEY"),
+        "{faults:?}"
+    );
+    assert!(
+        faults[1].starts_with("NEXUS__BROKER__SLOTS: broker.slots: invalid type"),
+        "{faults:?}"
+    );
 }
 
 #[test]
