@@ -243,7 +243,9 @@ pub fn outside(mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventEr
         ));
     }
     if event.metadata.values().any(|value| too_deep(value, MAX_DEPTH)) {
-        return Err(RefuseEventError::Bounds(format!("metadata: nested deeper than {MAX_DEPTH} levels")));
+        return Err(RefuseEventError::Bounds(format!(
+            "metadata: nested deeper than {MAX_DEPTH} levels"
+        )));
     }
     if event.content_types.is_empty() {
         event.content_types.push("text".to_owned());

@@ -95,7 +95,10 @@ pub async fn get(
 
 /// The source's name out of the path.
 fn name(path: Result<Path<String>, PathRejection>) -> Result<String, Refusal> {
-    path.map(|Path(name)| name).map_err(|error| Refusal::Malformed { detail: error.body_text(), place: "path" })
+    path.map(|Path(name)| name).map_err(|error| Refusal::Malformed {
+        detail: error.body_text(),
+        place: "path",
+    })
 }
 
 /// A name from outside, short enough for an answer and a log line.

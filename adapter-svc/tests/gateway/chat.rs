@@ -48,12 +48,18 @@ async fn a_message_is_acked_once_durable_and_sent_again_is_one_event() {
     for _ in 0..2 {
         page.say(r#"{"type":"message","id":"m.1","text":"hello"}"#).await;
         let word = page.hear("stored").await;
-        assert_eq!((word["id"].as_str(), word["event_id"].as_str()), (Some("m.1"), Some("webchat:default/v 1/m.1")));
+        assert_eq!(
+            (word["id"].as_str(), word["event_id"].as_str()),
+            (Some("m.1"), Some("webchat:default/v 1/m.1"))
+        );
     }
     page.say(r#"{"type":"message","id":"m.2","text":"more"}"#).await;
     page.hear("stored").await;
     let events = world.events(2).await;
-    assert_eq!((events[0].content.as_str(), events[0].peer.id.as_str()), ("hello", "v 1"));
+    assert_eq!(
+        (events[0].content.as_str(), events[0].peer.id.as_str()),
+        ("hello", "v 1")
+    );
     assert_eq!(events[1].id.as_str(), "webchat:default/v 1/m.2");
     world.stop().await;
 }
@@ -64,14 +70,23 @@ async fn a_part_reaches_every_open_page_of_its_peer_and_is_answered() {
     let (mut one, mut two) = (Page::open(&world).await, Page::open(&world).await);
     let part = json!({ "delivery": "d", "part": 0, "event_id": "out:d/0", "content": "hi", "reply_to": "x", "at": 5 });
     let to = subject::webchat("default", "v 1");
-    let asked = world.bus.ask(&to, &Headers::new(), part.to_string().into(), Duration::from_secs(10)).await;
+    let asked = world
+        .bus
+        .ask(&to, &Headers::new(), part.to_string().into(), Duration::from_secs(10))
+        .await;
     assert!(asked.is_ok(), "{asked:?}");
     for page in [&mut one, &mut two] {
         let word = page.hear("part").await;
-        assert_eq!((word["id"].as_str(), word["text"].as_str()), (Some("out:d/0"), Some("hi")));
+        assert_eq!(
+            (word["id"].as_str(), word["text"].as_str()),
+            (Some("out:d/0"), Some("hi"))
+        );
     }
     world.bus.core_publish(&to, &Headers::new(), "nonsense".into()).await;
-    world.bus.core_publish(&to, &Headers::new(), part.to_string().into()).await;
+    world
+        .bus
+        .core_publish(&to, &Headers::new(), part.to_string().into())
+        .await;
     one.hear("part").await;
     world.stop().await;
 }
@@ -96,7 +111,9 @@ async fn other_sites_and_bad_ids_are_turned_away() {
     let world = World::start("webchat.max_sockets = 1").await;
     let base = world.base.replace("http", "ws");
     let refused = async |query: &str, origin: &str| {
-        let mut request = format!("{base}/webchat/ws?{query}").into_client_request().expect("a request");
+        let mut request = format!("{base}/webchat/ws?{query}")
+            .into_client_request()
+            .expect("a request");
         request.headers_mut().insert("origin", origin.parse().expect("a value"));
         match connect_async(request).await {
             Err(Error::Http(response)) => response.status().as_u16(),

@@ -30,7 +30,10 @@ impl Process {
             .stderr(std::fs::File::create(folder.path().join("log")).expect("a log"))
             .spawn()
             .expect("it starts");
-        let mut process = Self { child, base: String::new() };
+        let mut process = Self {
+            child,
+            base: String::new(),
+        };
         eventually("the process listens", async || {
             let log = || std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
             assert!(matches!(process.child.try_wait(), Ok(None)), "it ended: {}", log());
@@ -69,7 +72,9 @@ fn announced(run: &Path) -> Option<String> {
 async fn post(client: &reqwest::Client, base: &str, first: u64, count: u64) -> bool {
     let event = |n| json!({ "id": format!("crm:{n}"), "timestamp": n, "channel": "crm", "peer": { "kind": "dm", "id": format!("p{}", n % 7) } });
     let events: Vec<Value> = (first..first + count).map(event).collect();
-    let request = client.post(format!("{base}/v1/events")).header("content-type", "application/json");
+    let request = client
+        .post(format!("{base}/v1/events"))
+        .header("content-type", "application/json");
     match request.body(json!(events).to_string()).send().await {
         Ok(response) => response.status().is_success(),
         Err(_) => false,
@@ -96,7 +101,10 @@ async fn killed_between_sync_and_publish_it_publishes_at_the_next_start_once() {
     let mut last = [None; 7];
     for message in messages {
         let event: shared::model::event::Event = message.decode().expect("an event");
-        let (number, key) = (event.timestamp.0, usize::try_from(event.timestamp.0 % 7).expect("small"));
+        let (number, key) = (
+            event.timestamp.0,
+            usize::try_from(event.timestamp.0 % 7).expect("small"),
+        );
         assert!(last[key] < Some(number), "order of conversation {key}");
         last[key] = Some(number);
     }
@@ -132,8 +140,10 @@ async fn killed_at_any_instant_under_load_it_loses_nothing() {
     assert!(post(&client, &process.base, next, 1).await);
     eventually("the spool is drained", async || {
         let messages = bus.history("EVENTS", "nexus.ev.>", 1, 1_000).await.unwrap_or_default();
-        let ids: std::collections::BTreeSet<String> =
-            messages.iter().map(|m| m.headers.get("Nats-Msg-Id").unwrap_or_default().to_owned()).collect();
+        let ids: std::collections::BTreeSet<String> = messages
+            .iter()
+            .map(|m| m.headers.get("Nats-Msg-Id").unwrap_or_default().to_owned())
+            .collect();
         assert_eq!(ids.len(), messages.len(), "an event is stored twice");
         (0..=next).all(|n| ids.contains(&format!("crm:{n}")))
     })

@@ -16,19 +16,33 @@ fn event(id: &str) -> Value {
 async fn one_event_a_batch_and_cbor_are_stored_in_order() {
     let world = World::start("").await;
     let one = world.post("/v1/events", &JSON, event("crm:1").to_string()).await;
-    assert_eq!((one.status, &one.body), (200, &json!({ "accepted": 1, "ids": ["crm:1"] })));
+    assert_eq!(
+        (one.status, &one.body),
+        (200, &json!({ "accepted": 1, "ids": ["crm:1"] }))
+    );
     let many: Vec<Value> = (2..=600).map(|n| event(&format!("crm:{n}"))).collect();
     let answer = world.post("/v1/events", &JSON, json!(many).to_string()).await;
     assert_eq!((answer.status, &answer.body["accepted"]), (200, &json!(599)));
     let mut cbor = Vec::new();
     ciborium::into_writer(&event("crm:601"), &mut cbor).expect("cbor");
-    let answer = world.post("/v1/events", &[("content-type", "application/cbor")], cbor).await;
+    let answer = world
+        .post("/v1/events", &[("content-type", "application/cbor")], cbor)
+        .await;
     assert_eq!(answer.status, 200, "{:?}", answer.body);
 
     let stored = world.stored(601).await;
-    assert!(stored[0].subject.ends_with(".crm.default.p=201=2E=2A"), "{}", stored[0].subject);
+    assert!(
+        stored[0].subject.ends_with(".crm.default.p=201=2E=2A"),
+        "{}",
+        stored[0].subject
+    );
     assert_eq!(stored[0].headers.get("Nexus-Schema"), Some("event/1"));
-    let ids: Vec<String> = world.events(601).await.iter().map(|event| event.id.to_string()).collect();
+    let ids: Vec<String> = world
+        .events(601)
+        .await
+        .iter()
+        .map(|event| event.id.to_string())
+        .collect();
     assert_eq!(ids, (1..=601).map(|n| format!("crm:{n}")).collect::<Vec<_>>());
     world.stop().await;
 }
@@ -50,17 +64,41 @@ async fn cloudevents_come_in_three_modes() {
     let world = World::start("").await;
     let of = |id: &str| json!({ "specversion": "1.0", "type": "t", "source": "/s", "id": id, "data": { "n": 1 } });
     let structured = [("content-type", "application/cloudevents+json; charset=utf-8")];
-    assert_eq!(world.post("/v1/events", &structured, of("1").to_string()).await.status, 200);
+    assert_eq!(
+        world.post("/v1/events", &structured, of("1").to_string()).await.status,
+        200
+    );
     let batch = [("content-type", "application/cloudevents-batch+json")];
-    assert_eq!(world.post("/v1/events", &batch, json!([of("2"), of("3")]).to_string()).await.status, 200);
+    assert_eq!(
+        world
+            .post("/v1/events", &batch, json!([of("2"), of("3")]).to_string())
+            .await
+            .status,
+        200
+    );
     let binary = [
-        ("ce-specversion", "1.0"), ("ce-type", "t"), ("ce-source", "/s"), ("ce-id", "4"), ("content-type", "text/plain"),
+        ("ce-specversion", "1.0"),
+        ("ce-type", "t"),
+        ("ce-source", "/s"),
+        ("ce-id", "4"),
+        ("content-type", "text/plain"),
     ];
     assert_eq!(world.post("/v1/events", &binary, "hello").await.status, 200);
     let events = world.events(4).await;
     let ids: Vec<&str> = events.iter().map(|event| event.id.as_str()).collect();
-    assert_eq!(ids, ["cloudevent:/s|1", "cloudevent:/s|2", "cloudevent:/s|3", "cloudevent:/s|4"]);
-    assert_eq!((events[1].metadata["payload"]["n"].as_i64(), events[3].content.as_str()), (Some(1), "hello"));
+    assert_eq!(
+        ids,
+        [
+            "cloudevent:/s|1",
+            "cloudevent:/s|2",
+            "cloudevent:/s|3",
+            "cloudevent:/s|4"
+        ]
+    );
+    assert_eq!(
+        (events[1].metadata["payload"]["n"].as_i64(), events[3].content.as_str()),
+        (Some(1), "hello")
+    );
     world.stop().await;
 }
 
@@ -74,7 +112,13 @@ async fn without_the_token_nothing_is_taken() {
     }
     assert_eq!(world.last().await, 0);
     let headers = [JSON[0], ("authorization", "Bearer s3cret")];
-    assert_eq!(world.post("/v1/events", &headers, event("crm:1").to_string()).await.status, 200);
+    assert_eq!(
+        world
+            .post("/v1/events", &headers, event("crm:1").to_string())
+            .await
+            .status,
+        200
+    );
     world.events(1).await;
     world.stop().await;
 }
@@ -85,7 +129,8 @@ async fn one_bad_event_refuses_its_batch_and_names_its_place() {
     let mut huge = event("crm:9");
     huge["content"] = json!("x".repeat(1024 * 1024 + 1));
     let mut deep = event("crm:9");
-    deep["metadata"] = serde_json::from_str(&format!("{{\"a\":{}1{}}}", "[".repeat(110), "]".repeat(110))).expect("json");
+    deep["metadata"] =
+        serde_json::from_str(&format!("{{\"a\":{}1{}}}", "[".repeat(110), "]".repeat(110))).expect("json");
     let mut hops = event("crm:9");
     hops["hops"] = json!(100);
     let long = format!("crm:{}", "a.* ".repeat(127));
@@ -99,7 +144,9 @@ async fn one_bad_event_refuses_its_batch_and_names_its_place() {
         (deep, 400, "nested"),
         (hops, 400, "hops"),
     ] {
-        let answer = world.post("/v1/events", &JSON, json!([event("crm:1"), wrong]).to_string()).await;
+        let answer = world
+            .post("/v1/events", &JSON, json!([event("crm:1"), wrong]).to_string())
+            .await;
         let message = answer.body["error"]["message"].as_str().unwrap_or_default();
         assert_eq!(answer.status, status, "{word}: {message}");
         assert!(message.contains(word), "{word} in {message}");
@@ -115,8 +162,20 @@ async fn one_bad_event_refuses_its_batch_and_names_its_place() {
 async fn a_trace_that_the_caller_began_goes_on() {
     let world = World::start("").await;
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    world.post("/v1/events", &[JSON[0], ("traceparent", parent)], event("crm:1").to_string()).await;
-    world.post("/v1/events", &[JSON[0], ("traceparent", "nonsense")], event("crm:2").to_string()).await;
+    world
+        .post(
+            "/v1/events",
+            &[JSON[0], ("traceparent", parent)],
+            event("crm:1").to_string(),
+        )
+        .await;
+    world
+        .post(
+            "/v1/events",
+            &[JSON[0], ("traceparent", "nonsense")],
+            event("crm:2").to_string(),
+        )
+        .await;
     let stored = world.stored(2).await;
     assert_eq!(stored[0].headers.get("traceparent"), Some(parent));
     assert_eq!(stored[1].headers.get("traceparent"), None);

@@ -19,18 +19,27 @@ async fn a_full_spool_refuses_and_takes_again_once_it_is_drained() {
     world.nats.kill9();
     let mut taken = 0;
     let refused = loop {
-        let answer = world.post("/v1/events", &JSON, event(&format!("crm:{taken}"), 20_000).to_string()).await;
+        let answer = world
+            .post("/v1/events", &JSON, event(&format!("crm:{taken}"), 20_000).to_string())
+            .await;
         if answer.status != 200 {
             break answer;
         }
         taken += 1;
     };
-    assert_eq!((refused.status, refused.code(), refused.retry_after.as_deref()), (503, "spool_full", Some("1")));
+    assert_eq!(
+        (refused.status, refused.code(), refused.retry_after.as_deref()),
+        (503, "spool_full", Some("1"))
+    );
     assert_eq!(taken, 4);
     world.nats.restart().await;
     assert_eq!(world.events(taken).await.len(), 4);
     eventually("there is room again", async || {
-        world.post("/v1/events", &JSON, event("crm:more", 20_000).to_string()).await.status == 200
+        world
+            .post("/v1/events", &JSON, event("crm:more", 20_000).to_string())
+            .await
+            .status
+            == 200
     })
     .await;
     assert!(world.health.readiness().parts.contains_key("spool"));
@@ -39,11 +48,25 @@ async fn a_full_spool_refuses_and_takes_again_once_it_is_drained() {
 
 #[tokio::test]
 async fn what_the_server_would_never_take_is_refused_at_the_door() {
-    let options = Options { max_payload: Some(8_192), ..Options::default() };
-    let world = World::with(NatsServer::with(options).await, tempfile::tempdir().expect("a folder"), "").await;
+    let options = Options {
+        max_payload: Some(8_192),
+        ..Options::default()
+    };
+    let world = World::with(
+        NatsServer::with(options).await,
+        tempfile::tempdir().expect("a folder"),
+        "",
+    )
+    .await;
     let answer = world.post("/v1/events", &JSON, event("crm:1", 9_000).to_string()).await;
     assert_eq!((answer.status, answer.code()), (413, "too_large"));
-    assert_eq!(world.post("/v1/events", &JSON, event("crm:2", 4_000).to_string()).await.status, 200);
+    assert_eq!(
+        world
+            .post("/v1/events", &JSON, event("crm:2", 4_000).to_string())
+            .await
+            .status,
+        200
+    );
     world.events(1).await;
     world.stop().await;
 }
@@ -57,12 +80,17 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
     use shared::wire::headers::Carrier;
 
     let folder = tempfile::tempdir().expect("a folder");
-    let outbox = Outbox::open(&folder.path().join("spool"), 1 << 20).await.expect("a spool");
+    let outbox = Outbox::open(&folder.path().join("spool"), 1 << 20)
+        .await
+        .expect("a spool");
     let of = |id: &str| {
         let event = Event::new(EventId::parse(id).expect("an id"), "crm", "p", UnixMillis(1));
         Parcel::of(&event, &Carrier::default(), 1 << 20).expect("a parcel")
     };
-    let broken = Parcel { subject: "nexus event".to_owned(), ..of("crm:1") };
+    let broken = Parcel {
+        subject: "nexus event".to_owned(),
+        ..of("crm:1")
+    };
     outbox.put(vec![broken, of("crm:2")]).await.expect("it is durable");
     drop(outbox);
     eventually("the spool is let go", async || {
@@ -72,11 +100,20 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
     let world = World::with(NatsServer::start().await, folder, "").await;
     assert_eq!(world.events(1).await[0].id.as_str(), "crm:2");
     eventually("the letter is there", async || {
-        world.bus.stream_state("DLQ").await.is_ok_and(|state| state.messages == 1)
+        world
+            .bus
+            .stream_state("DLQ")
+            .await
+            .is_ok_and(|state| state.messages == 1)
     })
     .await;
-    let letter: DeadLetter = world.bus.history("DLQ", "nexus.dlq.>", 1, 10).await.expect("letters")[0].decode().expect("a letter");
-    assert_eq!((letter.service.as_str(), letter.reason.as_str()), ("adapter-svc", "refused"));
+    let letter: DeadLetter = world.bus.history("DLQ", "nexus.dlq.>", 1, 10).await.expect("letters")[0]
+        .decode()
+        .expect("a letter");
+    assert_eq!(
+        (letter.service.as_str(), letter.reason.as_str()),
+        ("adapter-svc", "refused")
+    );
     let event: Event = ciborium::from_reader(letter.payload_bytes().expect("bytes").as_slice()).expect("an event");
     assert_eq!(event.id.as_str(), "crm:1");
     world.stop().await;
@@ -88,7 +125,10 @@ async fn requests_without_end_are_ended() {
     let address = world.base.trim_start_matches("http://").to_owned();
     for (sent, expected) in [
         ("POST /v1/events HTTP/1.1\r\nhost: x\r\n", ""),
-        ("POST /v1/events HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{", "503"),
+        (
+            "POST /v1/events HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{",
+            "503",
+        ),
     ] {
         let mut stream = tokio::net::TcpStream::connect(&address).await.expect("it listens");
         stream.write_all(sent.as_bytes()).await.expect("it reads");

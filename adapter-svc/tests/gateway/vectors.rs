@@ -16,8 +16,10 @@ async fn source(scheme: &str, key: &str, more: &str, seconds: i64) -> World {
 
 /// The first request is accepted as event `id`; with `wrong` in place of a header it is not.
 async fn check(world: World, headers: &[(&str, &str)], wrong: (&str, &str), body: &str, id: &str) {
-    let broken: Vec<(&str, &str)> =
-        headers.iter().map(|(name, value)| if *name == wrong.0 { wrong } else { (*name, *value) }).collect();
+    let broken: Vec<(&str, &str)> = headers
+        .iter()
+        .map(|(name, value)| if *name == wrong.0 { wrong } else { (*name, *value) })
+        .collect();
     let refused = world.post("/hooks/s", &broken, body.to_owned()).await;
     assert_eq!(refused.status, 401, "{:?}", refused.body);
     assert_eq!(world.last().await, 0);
@@ -49,7 +51,10 @@ async fn slack() {
          96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c";
     let headers = [
         ("x-slack-request-timestamp", "1531420618"),
-        ("x-slack-signature", "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"),
+        (
+            "x-slack-signature",
+            "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503",
+        ),
         ("content-type", "application/x-www-form-urlencoded"),
     ];
     let hash = adapter_svc::source::webhook::signature::sha256_hex(&[b"1531420618.", body.as_bytes()]);
@@ -60,9 +65,19 @@ async fn slack() {
 #[tokio::test]
 async fn telegram() {
     let world = source("telegram", "s3cret-token_1", "", 0).await;
-    let headers = [("x-telegram-bot-api-secret-token", "s3cret-token_1"), ("content-type", "application/json")];
+    let headers = [
+        ("x-telegram-bot-api-secret-token", "s3cret-token_1"),
+        ("content-type", "application/json"),
+    ];
     let wrong = ("x-telegram-bot-api-secret-token", "s3cret-token_2");
-    check(world, &headers, wrong, r#"{"update_id":10000,"message":{"text":"hi"}}"#, "webhook:s/10000").await;
+    check(
+        world,
+        &headers,
+        wrong,
+        r#"{"update_id":10000,"message":{"text":"hi"}}"#,
+        "webhook:s/10000",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -72,7 +87,10 @@ async fn generic_hmac() {
     let signature = "sha256=5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
     let headers = [("x-sig", signature), ("x-kind", "rfc4231")];
     let body = "what do ya want for nothing?";
-    let id = format!("webhook:s/{}", adapter_svc::source::webhook::signature::sha256_hex(&[body.as_bytes()]));
+    let id = format!(
+        "webhook:s/{}",
+        adapter_svc::source::webhook::signature::sha256_hex(&[body.as_bytes()])
+    );
     check(world, &headers, ("x-sig", &signature.replace('5', "6")), body, &id).await;
 }
 
@@ -83,7 +101,10 @@ async fn the_challenges_of_meta_and_slack_are_answered_and_are_no_events() {
     let toml = format!("[webhook.m]\nscheme = \"meta\"\nsecret = \"{reference}\"\nverify_token = \"{reference}\"");
     let world = World::with(shared::testing::nats::NatsServer::start().await, folder, &toml).await;
     let ask = "/hooks/m?hub.mode=subscribe&hub.challenge=1158201444&hub.verify_token=";
-    assert_eq!(world.get(&format!("{ask}app-secret")).await, (200, "1158201444".to_owned()));
+    assert_eq!(
+        world.get(&format!("{ask}app-secret")).await,
+        (200, "1158201444".to_owned())
+    );
     assert_eq!(world.get(&format!("{ask}else")).await.0, 401);
     assert_eq!(world.get("/hooks/none?hub.mode=subscribe").await.0, 404);
     assert_eq!(world.last().await, 0);

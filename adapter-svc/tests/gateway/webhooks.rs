@@ -28,7 +28,12 @@ struct Case {
 fn cases() -> Option<Vec<Case>> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures/webhooks/cases.jsonl");
     let text = std::fs::read_to_string(path).ok()?;
-    Some(text.lines().filter(|line| !line.trim().is_empty()).map(|line| serde_json::from_str(line).expect("a case")).collect())
+    Some(
+        text.lines()
+            .filter(|line| !line.trim().is_empty())
+            .map(|line| serde_json::from_str(line).expect("a case"))
+            .collect(),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,8 +83,17 @@ async fn real_deliveries_are_accepted_or_rejected_as_they_say() {
 async fn a_delivery_that_comes_again_is_one_event() {
     let world = World::start("[webhook.open]\nscheme = \"unsigned\"\nmapping.id = \"/id\"").await;
     for _ in 0..3 {
-        let answer = world.post("/hooks/open", &[("content-type", "application/json")], r#"{"id":"d 1.*"}"#).await;
-        assert_eq!((answer.status, answer.body["id"].as_str()), (200, Some("webhook:open/d 1.*")));
+        let answer = world
+            .post(
+                "/hooks/open",
+                &[("content-type", "application/json")],
+                r#"{"id":"d 1.*"}"#,
+            )
+            .await;
+        assert_eq!(
+            (answer.status, answer.body["id"].as_str()),
+            (200, Some("webhook:open/d 1.*"))
+        );
     }
     let answer = world.post("/hooks/open", &[], r#"{"id":"2"}"#).await;
     assert_eq!(answer.status, 200);

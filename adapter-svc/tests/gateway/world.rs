@@ -74,7 +74,17 @@ impl World {
         let running = Running::start(&config, around).await.expect("it starts");
         let base = format!("http://{}", running.address);
         let client = reqwest::Client::builder().timeout(DEADLINE).build().expect("a client");
-        Self { nats, bus, clock, health, base, folder, client, shutdown, running }
+        Self {
+            nats,
+            bus,
+            clock,
+            health,
+            base,
+            folder,
+            client,
+            shutdown,
+            running,
+        }
     }
 
     /// Stops the service as SIGTERM does.
@@ -91,13 +101,25 @@ impl World {
         }
         let response = request.send().await.expect("an answer");
         let status = response.status().as_u16();
-        let retry_after = response.headers().get("retry-after").map(|value| value.to_str().expect("text").to_owned());
+        let retry_after = response
+            .headers()
+            .get("retry-after")
+            .map(|value| value.to_str().expect("text").to_owned());
         let body = serde_json::from_slice(&response.bytes().await.expect("a body")).unwrap_or(Value::Null);
-        Answer { status, retry_after, body }
+        Answer {
+            status,
+            retry_after,
+            body,
+        }
     }
 
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
-        let response = self.client.get(format!("{}{path}", self.base)).send().await.expect("an answer");
+        let response = self
+            .client
+            .get(format!("{}{path}", self.base))
+            .send()
+            .await
+            .expect("an answer");
         (response.status().as_u16(), response.text().await.expect("text"))
     }
 
@@ -113,7 +135,11 @@ impl World {
 
     /// Waits until `EVENTS` holds `count` events; all of them.
     pub(crate) async fn events(&self, count: u64) -> Vec<Event> {
-        self.stored(count).await.iter().map(|stored| stored.decode().expect("an event")).collect()
+        self.stored(count)
+            .await
+            .iter()
+            .map(|stored| stored.decode().expect("an event"))
+            .collect()
     }
 }
 
@@ -126,21 +152,37 @@ pub(crate) fn secret(folder: &TempDir, name: &str, secret: &str) -> String {
 
 /// A connection to `nats`, whose streams for events and dead letters are there.
 pub(crate) async fn connect(nats: &NatsServer) -> Bus {
-    let config = NatsConfig { servers: vec![nats.url()], ..NatsConfig::default() };
+    let config = NatsConfig {
+        servers: vec![nats.url()],
+        ..NatsConfig::default()
+    };
     let bus = Bus::connect(&config, "test").await.expect("a connection");
     let mut streams = topology(1).streams;
     streams.retain(|stream| ["EVENTS", "DLQ"].contains(&stream.name.as_str()));
-    bus.ensure(&Topology { streams, consumers: Vec::new() }, false).await.expect("the streams");
+    bus.ensure(
+        &Topology {
+            streams,
+            consumers: Vec::new(),
+        },
+        false,
+    )
+    .await
+    .expect("the streams");
     bus
 }
 
 /// Waits until `EVENTS` holds `count` messages; all of them.
 pub(crate) async fn stored(bus: &Bus, count: u64) -> Vec<Stored> {
     eventually("the events are stored", async || {
-        bus.stream_state("EVENTS").await.is_ok_and(|state| state.messages >= count)
+        bus.stream_state("EVENTS")
+            .await
+            .is_ok_and(|state| state.messages >= count)
     })
     .await;
-    let messages = bus.history("EVENTS", "nexus.ev.>", 1, 1_000).await.expect("the messages");
+    let messages = bus
+        .history("EVENTS", "nexus.ev.>", 1, 1_000)
+        .await
+        .expect("the messages");
     assert_eq!(messages.len() as u64, count);
     messages
 }
@@ -149,7 +191,10 @@ pub(crate) async fn stored(bus: &Bus, count: u64) -> Vec<Stored> {
 pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let begun = SystemClock.monotonic();
     while !holds().await {
-        assert!(SystemClock.monotonic().duration_since(begun) < DEADLINE, "not in time: {what}");
+        assert!(
+            SystemClock.monotonic().duration_since(begun) < DEADLINE,
+            "not in time: {what}"
+        );
         pause(Duration::from_millis(5)).await;
     }
 }
