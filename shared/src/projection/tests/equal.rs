@@ -53,7 +53,7 @@ async fn tables(mixed: &[Applied], cut: usize, again_from: usize) -> Vec<String>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn order_of_streams_cuts_and_repeats_cannot_show(
