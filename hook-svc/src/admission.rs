@@ -35,7 +35,14 @@ mod tests {
     use super::*;
 
     fn check(joined: bool, lag_ms: Option<u64>, workers: usize) -> bool {
-        takes_part(joined, Condition { lag: lag_ms.map(Duration::from_millis), hooks_loaded: true, workers })
+        takes_part(
+            joined,
+            Condition {
+                lag: lag_ms.map(Duration::from_millis),
+                hooks_loaded: true,
+                workers,
+            },
+        )
     }
 
     #[test]
@@ -48,6 +55,13 @@ mod tests {
     fn nobody_takes_part_blindly() {
         assert!(!check(false, None, 1) && !check(true, None, 1));
         assert!(!check(false, Some(0), 0) && check(true, Some(0), 0));
-        assert!(!takes_part(true, Condition { lag: Some(Duration::ZERO), hooks_loaded: false, workers: 1 }));
+        assert!(!takes_part(
+            true,
+            Condition {
+                lag: Some(Duration::ZERO),
+                hooks_loaded: false,
+                workers: 1
+            }
+        ));
     }
 }

@@ -72,7 +72,10 @@ impl HooksConfig {
             faults.push("root: expected a non-empty name without control characters".to_owned());
         }
         if self.workers > MAX_WORKERS {
-            faults.push(format!("workers: {} found, expected 0 (one per core) to {MAX_WORKERS}", self.workers));
+            faults.push(format!(
+                "workers: {} found, expected 0 (one per core) to {MAX_WORKERS}",
+                self.workers
+            ));
         }
         if self.hard_budget_ms == 0 {
             faults.push("hard_budget_ms: expected at least 1".to_owned());

@@ -67,7 +67,12 @@ impl Directory {
     /// The directory at `path`, known to the registry as `root`.
     #[must_use]
     pub fn new(path: PathBuf, root: String, bus: &Bus, clock: SharedClock) -> Self {
-        Self { path, root, hooks: bus.kv(HOOKS), clock }
+        Self {
+            path,
+            root,
+            hooks: bus.kv(HOOKS),
+            clock,
+        }
     }
 
     /// Syncs the directory into the registry, and again whenever it changes, for ever. `synced` says from which
@@ -112,7 +117,10 @@ impl Directory {
             match self.hooks.entries().await {
                 Ok(entries) => {
                     let revision = entries.iter().map(|(_, entry)| entry.revision).max().unwrap_or(0);
-                    return (sync::remembered(entries.iter().map(|(_, entry)| &entry.value), &self.root), revision);
+                    return (
+                        sync::remembered(entries.iter().map(|(_, entry)| &entry.value), &self.root),
+                        revision,
+                    );
                 }
                 Err(error) => {
                     tracing::warn!(%error, "hook registry cannot be read yet");
@@ -132,7 +140,10 @@ impl Directory {
         let path = self.path.clone();
         let files = tokio::task::spawn_blocking(move || scan(&path))
             .await
-            .map_err(|error| ScanDirectoryError::Read { path: self.path.clone(), source: error.into() })??;
+            .map_err(|error| ScanDirectoryError::Read {
+                path: self.path.clone(),
+                source: error.into(),
+            })??;
         let mut now: BTreeMap<String, String> =
             files.iter().map(|(id, file)| (id.clone(), file.hash.clone())).collect();
         for id in sync::changed(before, &now) {
@@ -160,7 +171,10 @@ impl Directory {
             let entry = self.hooks.get(&key).await?;
             let current = entry.as_ref().map(|entry| &entry.value);
             if current.is_some_and(|record| !sync::is_of(record, &self.root)) {
-                tracing::warn!(hook_id = id, "the registry holds a hook of this id from elsewhere, the file is not used");
+                tracing::warn!(
+                    hook_id = id,
+                    "the registry holds a hook of this id from elsewhere, the file is not used"
+                );
             }
             let Some(record) = sync::synced(id, file, current, &self.root, self.clock.now()) else {
                 return Ok(entry.map_or(0, |entry| entry.revision));
@@ -183,8 +197,13 @@ impl Directory {
 
 fn report(record: &HookRecord) {
     match &record.parse_error {
-        Some(error) => tracing::error!(hook_id = record.id, error, "hook does not parse, its last good version goes on"),
-        None => tracing::info!(hook_id = record.id, enabled = record.enabled, "hook is synced"),
+        _ if !record.enabled => tracing::info!(hook_id = record.id, "hook is synced and disabled"),
+        Some(error) => tracing::error!(
+            hook_id = record.id,
+            error,
+            "hook does not parse, its last good version goes on"
+        ),
+        None => tracing::info!(hook_id = record.id, "hook is synced"),
     }
 }
 
@@ -203,10 +222,15 @@ fn scan(root: &Path) -> Result<Files, ScanDirectoryError> {
     let mut files = Files::new();
     let mut waiting = vec![(root.to_path_buf(), 0)];
     while let Some((directory, level)) = waiting.pop() {
-        let failed = |source| ScanDirectoryError::Read { path: directory.clone(), source };
+        let failed = |source| ScanDirectoryError::Read {
+            path: directory.clone(),
+            source,
+        };
         for entry in std::fs::read_dir(&directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+                continue;
+            };
             // Mounted configuration keeps its versions in hidden directories; the files outside link to them.
             if name.starts_with('.') || name == "node_modules" {
                 continue;
@@ -217,7 +241,10 @@ fn scan(root: &Path) -> Result<Files, ScanDirectoryError> {
                 }
             } else if name.ends_with(".ts") && !name.ends_with(".d.ts") {
                 if files.len() >= MAX_FILES {
-                    return Err(ScanDirectoryError::TooMany { path: root.to_path_buf(), limit: MAX_FILES });
+                    return Err(ScanDirectoryError::TooMany {
+                        path: root.to_path_buf(),
+                        limit: MAX_FILES,
+                    });
                 }
                 files.extend(read(root, &path)?);
             }
@@ -229,25 +256,44 @@ fn scan(root: &Path) -> Result<Files, ScanDirectoryError> {
 /// One file; none where it vanished meanwhile or its path is no hook id.
 fn read(root: &Path, path: &Path) -> Result<Option<(String, RawFile)>, ScanDirectoryError> {
     let below = path.strip_prefix(root).ok().and_then(Path::to_str);
-    let Some(id) = below.and_then(|text| text.strip_suffix(".ts")) else { return Ok(None) };
+    let Some(id) = below.and_then(|text| text.strip_suffix(".ts")) else {
+        return Ok(None);
+    };
     let mut bytes = Vec::new();
-    let longest = u64::try_from(header::MAX_SOURCE_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    let longest = u64::try_from(header::MAX_SOURCE_BYTES)
+        .unwrap_or(u64::MAX)
+        .saturating_add(1);
     let content = std::fs::File::open(path).and_then(|file| file.take(longest).read_to_end(&mut bytes));
     match content {
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(ScanDirectoryError::Read { path: path.to_path_buf(), source }),
+        Err(source) => {
+            return Err(ScanDirectoryError::Read {
+                path: path.to_path_buf(),
+                source,
+            });
+        }
     }
     let hash = HEXLOWER.encode(&Sha256::digest(&bytes));
-    Ok(Some((id.replace(std::path::MAIN_SEPARATOR, "/"), RawFile { bytes, hash })))
+    Ok(Some((
+        id.replace(std::path::MAIN_SEPARATOR, "/"),
+        RawFile { bytes, hash },
+    )))
 }
 
 fn parse(id: &str, raw: &RawFile) -> HookFile {
     let (source, parsed) = match std::str::from_utf8(&raw.bytes) {
-        Ok(source) => (source.to_owned(), header::parse(id, source).map_err(|error| error.to_string())),
+        Ok(source) => (
+            source.to_owned(),
+            header::parse(id, source).map_err(|error| error.to_string()),
+        ),
         Err(error) => (String::new(), Err(format!("the file is not UTF-8: {error}"))),
     };
-    HookFile { source, hash: raw.hash.clone(), parsed }
+    HookFile {
+        source,
+        hash: raw.hash.clone(),
+        parsed,
+    }
 }
 
 #[cfg(test)]
@@ -266,7 +312,14 @@ mod tests {
         let sub = root.path().join("work/deep");
         std::fs::create_dir_all(&sub).expect("made");
         std::fs::create_dir_all(root.path().join("..data")).expect("made");
-        for name in ["a.ts", "nexus.d.ts", "notes.md", ".hidden.ts", "work/deep/b.ts", "..data/c.ts"] {
+        for name in [
+            "a.ts",
+            "nexus.d.ts",
+            "notes.md",
+            ".hidden.ts",
+            "work/deep/b.ts",
+            "..data/c.ts",
+        ] {
             std::fs::write(root.path().join(name), HOOK).expect("written");
         }
         assert_eq!(ids(root.path()), ["a", "work/deep/b"]);

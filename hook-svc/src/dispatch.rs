@@ -61,13 +61,20 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
         timestamp: fire.evaluated_at,
         target: SessionRef {
             persona: routing.persona.clone().unwrap_or_else(|| DEFAULT_PERSONA.to_owned()),
-            session: routing.session.clone().unwrap_or_else(|| derive_session(event, routing, rules)),
+            session: routing
+                .session
+                .clone()
+                .unwrap_or_else(|| derive_session(event, routing, rules)),
         },
         queue_mode: routing.queue_mode.unwrap_or_default(),
         message: Message {
             from: event.from.id.clone(),
             content: event.content.clone(),
-            content_type: event.content_types.first().map_or(DEFAULT_CONTENT_TYPE, String::as_str).to_owned(),
+            content_type: event
+                .content_types
+                .first()
+                .map_or(DEFAULT_CONTENT_TYPE, String::as_str)
+                .to_owned(),
             metadata: event.metadata.clone(),
             attachments: event.attachments.clone(),
         },
@@ -78,7 +85,10 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
             include_thread_history: context.include_thread_history.unwrap_or(true),
         },
         delivery_context: delivery_context(event, result, routing),
-        causation: Causation { event: event.id.clone(), hops: event.hops },
+        causation: Causation {
+            event: event.id.clone(),
+            hops: event.hops,
+        },
     }
 }
 
@@ -88,7 +98,10 @@ fn derive_session(event: &Event, routing: &Routing, rules: &Rules) -> String {
     match &routing.thread {
         None => session_key(event, rules.dm_scope, peer),
         Some(thread) => {
-            let threaded = Event { thread_id: Some(thread.clone()), ..event.clone() };
+            let threaded = Event {
+                thread_id: Some(thread.clone()),
+                ..event.clone()
+            };
             session_key(&threaded, rules.dm_scope, peer)
         }
     }
@@ -111,8 +124,13 @@ fn delivery_context(event: &Event, result: &HookResult, routing: &Routing) -> De
 
 /// The hook's permissions, or the sender's; tools that neither names come from the level's preset.
 fn permissions(event: &Event, result: &HookResult, rules: &Rules) -> PermissionSet {
-    let mut set = result.permissions.clone().unwrap_or_else(|| rules.identities.default_permissions(event));
-    let Some(preset) = rules.presets.0.get(level_name(set.level)) else { return set };
+    let mut set = result
+        .permissions
+        .clone()
+        .unwrap_or_else(|| rules.identities.default_permissions(event));
+    let Some(preset) = rules.presets.0.get(level_name(set.level)) else {
+        return set;
+    };
     match &mut set.tools {
         None => set.tools = Some(preset.clone()),
         Some(tools) => complete(tools, preset),
@@ -189,7 +207,11 @@ mod tests {
             result: &result,
             evaluated_at: UnixMillis(1_700_000_000_500),
         };
-        assert_eq!(build_dispatch(fire, rules), build_dispatch(fire, rules), "deterministic");
+        assert_eq!(
+            build_dispatch(fire, rules),
+            build_dispatch(fire, rules),
+            "deterministic"
+        );
         build_dispatch(fire, rules)
     }
 
@@ -200,25 +222,42 @@ mod tests {
         assert_eq!(dispatch.queue_mode, QueueMode::Followup);
         assert_eq!((dispatch.event_seq, dispatch.priority), (12, 85));
         assert_eq!(dispatch.timestamp, UnixMillis(1_700_000_000_500));
-        assert_eq!((dispatch.message.from.as_str(), dispatch.message.content_type.as_str()), ("1", "text"));
+        assert_eq!(
+            (dispatch.message.from.as_str(), dispatch.message.content_type.as_str()),
+            ("1", "text")
+        );
         assert!(dispatch.context.include_thread_history);
         let target = dispatch.delivery_context;
-        assert_eq!((target.channel.as_str(), target.peer_id.as_deref()), ("telegram", Some("7")));
-        assert_eq!((target.account_id, target.reply_to_id.as_deref()), (None, Some("telegram:bot/7/99")));
+        assert_eq!(
+            (target.channel.as_str(), target.peer_id.as_deref()),
+            ("telegram", Some("7"))
+        );
+        assert_eq!(
+            (target.account_id, target.reply_to_id.as_deref()),
+            (None, Some("telegram:bot/7/99"))
+        );
         assert_eq!(dispatch.causation.event.as_str(), "telegram:bot/7/99");
     }
 
     #[test]
     fn the_id_is_of_the_event_and_the_hook_alone() {
         let one = check(&event("1", PeerKind::Dm), json!({"fire": true}), &rules());
-        let other = check(&event("2", PeerKind::Dm), json!({"fire": true, "routing": {"persona": "x"}}), &rules());
+        let other = check(
+            &event("2", PeerKind::Dm),
+            json!({"fire": true, "routing": {"persona": "x"}}),
+            &rules(),
+        );
         assert_eq!(one.id, other.id);
         assert_eq!(one.id.timestamp_ms(), 1_700_000_000_000);
     }
 
     #[test]
     fn permissions_follow_the_sender() {
-        let level = |sender, kind| check(&event(sender, kind), json!({"fire": true}), &rules()).permissions.level;
+        let level = |sender, kind| {
+            check(&event(sender, kind), json!({"fire": true}), &rules())
+                .permissions
+                .level
+        };
         assert_eq!(level("1", PeerKind::Dm), Level::Full);
         assert_eq!(level("2", PeerKind::Dm), Level::Restricted);
         assert_eq!(level("1", PeerKind::Group), Level::Group);
@@ -234,10 +273,19 @@ mod tests {
         let known = check(&event("2", PeerKind::Dm), json!({"fire": true}), &rules()).permissions;
         assert_eq!(known.tools, None, "no preset of restricted is configured");
         let hook = json!({"fire": true, "permissions": {"level": "full", "tools": {"deny": ["shell"]}}});
-        let tools = check(&event("3", PeerKind::Dm), hook, &rules()).permissions.tools.expect("tools");
-        assert_eq!((tools.allow, tools.deny), (Some(vec!["*".to_owned()]), vec!["shell".to_owned()]));
+        let tools = check(&event("3", PeerKind::Dm), hook, &rules())
+            .permissions
+            .tools
+            .expect("tools");
+        assert_eq!(
+            (tools.allow, tools.deny),
+            (Some(vec!["*".to_owned()]), vec!["shell".to_owned()])
+        );
         let own = json!({"fire": true, "permissions": {"level": "full", "tools": {"allow": ["mail_*"]}}});
-        let tools = check(&event("3", PeerKind::Dm), own, &rules()).permissions.tools.expect("tools");
+        let tools = check(&event("3", PeerKind::Dm), own, &rules())
+            .permissions
+            .tools
+            .expect("tools");
         assert_eq!(tools.allow, Some(vec!["mail_*".to_owned()]));
     }
 
@@ -274,7 +322,10 @@ mod tests {
     fn a_linked_person_names_the_direct_session() {
         let mut event = event("2", PeerKind::Dm);
         event.peer.id = "2".to_owned();
-        let rules = Rules { dm_scope: DmScope::PerPeer, ..rules() };
+        let rules = Rules {
+            dm_scope: DmScope::PerPeer,
+            ..rules()
+        };
         assert_eq!(check(&event, json!({"fire": true}), &rules).target.session, "dm:mom");
     }
 }

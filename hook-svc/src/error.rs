@@ -73,7 +73,10 @@ impl HandleEventError {
     pub const fn is_absence(&self) -> bool {
         match self {
             Self::Marker(ReadStreamError::Unavailable { .. })
-            | Self::LastFire { source: CasError::Read(ReadStreamError::Unavailable { .. }), .. }
+            | Self::LastFire {
+                source: CasError::Read(ReadStreamError::Unavailable { .. }),
+                ..
+            }
             | Self::Attempt(CasError::Read(ReadStreamError::Unavailable { .. })) => true,
             Self::Marker(_) | Self::Publish(_) | Self::LastFire { .. } | Self::Attempt(_) | Self::Stopped => false,
         }

@@ -60,7 +60,11 @@ impl Evaluator {
             return Ok(());
         }
         let started_at = self.clock.now();
-        let outcomes = if task.is_shown() { self.evaluate(task, started_at, carrier).await? } else { Outcomes::default() };
+        let outcomes = if task.is_shown() {
+            self.evaluate(task, started_at, carrier).await?
+        } else {
+            Outcomes::default()
+        };
         let evaluated = Evaluated {
             event_id: task.event.id.clone(),
             event_seq: task.sequence,
@@ -78,7 +82,9 @@ impl Evaluator {
     /// Whether the event's record is stored, as the leader says.
     pub(crate) async fn is_done(&self, task: &Task) -> Result<bool, HandleEventError> {
         let subject = subject::invocation(task.partition, &marker_id(task));
-        let Some(stored) = self.performer.bus.last_on_subject(INVOCATIONS, &subject).await? else { return Ok(false) };
+        let Some(stored) = self.performer.bus.last_on_subject(INVOCATIONS, &subject).await? else {
+            return Ok(false);
+        };
         match stored.decode::<EventInvocations>() {
             Ok(record) => Ok(record.event_seq == task.sequence),
             Err(error) => {
@@ -91,7 +97,12 @@ impl Evaluator {
     /// Whether the id first occurred elsewhere: beyond the server's duplicate window the read model knows.
     /// An operator who publishes a dead letter again means it to be evaluated.
     fn is_late_duplicate(&self, task: &Task) -> bool {
-        if task.incoming.headers.get(MSG_ID).is_some_and(|id| id.starts_with(REDRIVEN)) {
+        if task
+            .incoming
+            .headers
+            .get(MSG_ID)
+            .is_some_and(|id| id.starts_with(REDRIVEN))
+        {
             return false;
         }
         match self.projection.is_first(&task.event.id, task.sequence) {
@@ -109,13 +120,12 @@ impl Evaluator {
     }
 
     /// Shows the event to every hook and performs what they wish.
-    async fn evaluate(
-        &self,
-        task: &Task,
-        now: UnixMillis,
-        carrier: &Carrier,
-    ) -> Result<Outcomes, HandleEventError> {
-        let stored = if task.replayed { self.stored_wishes(&task.event.id) } else { Vec::new() };
+    async fn evaluate(&self, task: &Task, now: UnixMillis, carrier: &Carrier) -> Result<Outcomes, HandleEventError> {
+        let stored = if task.replayed {
+            self.stored_wishes(&task.event.id)
+        } else {
+            Vec::new()
+        };
         let job = Job {
             event_id: task.event.id.clone(),
             event_json: Bytes::from(serde_json::to_vec(&task.event).unwrap_or_default()),
@@ -166,15 +176,12 @@ impl Evaluator {
     }
 
     /// Stores the done-marker; without what makes it large where it is too large.
-    async fn store(
-        &self,
-        task: &Task,
-        record: EventInvocations,
-        carrier: &Carrier,
-    ) -> Result<(), HandleEventError> {
+    async fn store(&self, task: &Task, record: EventInvocations, carrier: &Carrier) -> Result<(), HandleEventError> {
         let id = marker_id(task);
         let outgoing = |record: &EventInvocations| {
-            Outgoing::new(subject::invocation(task.partition, &id), record).msg_id(format!("inv:{id}")).carrier(carrier)
+            Outgoing::new(subject::invocation(task.partition, &id), record)
+                .msg_id(format!("inv:{id}"))
+                .carrier(carrier)
         };
         match self.performer.bus.publish(outgoing(&record)).await {
             Ok(_) => Ok(()),
@@ -218,7 +225,10 @@ impl<'a> Course<'a> {
         Self {
             roster,
             task,
-            outcomes: Outcomes { passed: 0, hooks: Vec::new() },
+            outcomes: Outcomes {
+                passed: 0,
+                hooks: Vec::new(),
+            },
             all_answered: false,
             routed: false,
             waiting: Vec::new(),
@@ -232,7 +242,10 @@ impl<'a> Course<'a> {
             Step::Verdict(verdict) => self.verdict(*verdict, performer),
             Step::Waiting(indices) => {
                 let hooks = evaluation.set().hooks();
-                let slow = indices.iter().filter_map(|&index| hooks.get(index as usize)).map(|hook| hook.id.clone());
+                let slow = indices
+                    .iter()
+                    .filter_map(|&index| hooks.get(index as usize))
+                    .map(|hook| hook.id.clone());
                 self.narrow(slow.collect());
                 None
             }
@@ -248,14 +261,23 @@ impl<'a> Course<'a> {
     /// The event is open for `slow` hooks and for those whose wishes are not performed.
     fn narrow(&self, slow: Vec<String>) {
         let waiting = self.waiting.iter().map(|wish| wish.hook_id.clone());
-        self.task.place.narrow(slow.into_iter().chain(waiting).chain(self.underway.iter().cloned()));
+        self.task
+            .place
+            .narrow(slow.into_iter().chain(waiting).chain(self.underway.iter().cloned()));
     }
 
     fn verdict(&mut self, verdict: Verdict, performer: &Performer) -> Option<Wish> {
-        let Verdict { hook, latency_us, outcome } = verdict;
+        let Verdict {
+            hook,
+            latency_us,
+            outcome,
+        } = verdict;
         let result = match outcome {
             Outcome::Fired(result) => result,
-            Outcome::DisableSelf => Box::new(HookResult { disable_hook: true, ..HookResult::default() }),
+            Outcome::DisableSelf => Box::new(HookResult {
+                disable_hook: true,
+                ..HookResult::default()
+            }),
             Outcome::Failed { error, stack } => {
                 self.failed(&hook.id, latency_us, &error, stack.as_deref(), performer);
                 return None;
@@ -263,7 +285,13 @@ impl<'a> Course<'a> {
         };
         let traits = self.roster.traits(&hook.id);
         let fires = result.fire;
-        let wish = Wish { hook_id: hook.id.clone(), latency_us, traits, result, decided: false };
+        let wish = Wish {
+            hook_id: hook.id.clone(),
+            latency_us,
+            traits,
+            result,
+            decided: false,
+        };
         if traits.fallback && fires {
             self.waiting.push(wish);
             return None;
@@ -277,7 +305,9 @@ impl<'a> Course<'a> {
         performer.meters.failures.increment(1);
         performer.registry.failed(hook_id, error);
         self.task.place.done(hook_id);
-        self.outcomes.hooks.push(invocation(hook_id, latency_us, failure(error, stack)));
+        self.outcomes
+            .hooks
+            .push(invocation(hook_id, latency_us, failure(error, stack)));
     }
 
     fn performed(&mut self, invocation: HookInvocation) {
@@ -301,9 +331,13 @@ impl<'a> Course<'a> {
             return waiting;
         }
         for wish in waiting {
-            let outcome = HookOutcome::Suppressed { reason: ROUTED_BY_ANOTHER.to_owned() };
+            let outcome = HookOutcome::Suppressed {
+                reason: ROUTED_BY_ANOTHER.to_owned(),
+            };
             self.task.place.done(&wish.hook_id);
-            self.outcomes.hooks.push(invocation(&wish.hook_id, wish.latency_us, outcome));
+            self.outcomes
+                .hooks
+                .push(invocation(&wish.hook_id, wish.latency_us, outcome));
         }
         Vec::new()
     }

@@ -27,6 +27,9 @@ pub fn spec(projection: &Projection) -> ServiceSpec {
 }
 
 fn refusal(error: &QueryProjectionError) -> (usize, String) {
-    tracing::warn!(error = crate::error::chain(error), "a question to the read model has no answer");
+    tracing::warn!(
+        error = crate::error::chain(error),
+        "a question to the read model has no answer"
+    );
     (UNAVAILABLE, error.to_string())
 }

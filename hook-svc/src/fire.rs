@@ -58,7 +58,10 @@ impl Performer {
             task.place.clear(&wish.hook_id).await;
             self.fire(task, &wish, now, carrier).await?
         } else {
-            self.registry.retire(&wish.hook_id).await.map_err(|source| undecided(&wish, source))?;
+            self.registry
+                .retire(&wish.hook_id)
+                .await
+                .map_err(|source| undecided(&wish, source))?;
             HookOutcome::Passed
         };
         task.place.done(&wish.hook_id);
@@ -78,14 +81,23 @@ impl Performer {
     ) -> Result<HookOutcome, HandleEventError> {
         let event = &task.event;
         if event.hops >= MAX_HOPS {
-            return Ok(HookOutcome::Suppressed { reason: TOO_MANY_HOPS.to_owned() });
+            return Ok(HookOutcome::Suppressed {
+                reason: TOO_MANY_HOPS.to_owned(),
+            });
         }
         let last = (wish.traits.one_shot || wish.result.disable_hook) && !wish.decided;
         let result = if last {
-            let decision = self.registry.last_fire(&wish.hook_id, &event.id, &wish.result, now).await;
+            let decision = self
+                .registry
+                .last_fire(&wish.hook_id, &event.id, &wish.result, now)
+                .await;
             match decision.map_err(|source| undecided(wish, source))? {
                 LastFire::Won(result) => result,
-                LastFire::Lost(reason) => return Ok(HookOutcome::Suppressed { reason: reason.to_owned() }),
+                LastFire::Lost(reason) => {
+                    return Ok(HookOutcome::Suppressed {
+                        reason: reason.to_owned(),
+                    });
+                }
             }
         } else {
             wish.result.clone()
@@ -109,16 +121,15 @@ impl Performer {
         if !last && !wish.decided {
             self.registry.fired(&wish.hook_id, now);
         }
-        Ok(HookOutcome::Fired { dispatch: dispatch.id, result })
+        Ok(HookOutcome::Fired {
+            dispatch: dispatch.id,
+            result,
+        })
     }
 
     /// Stores `dispatch`, then its session's claim. The inner error is the hook's own: its answer makes no
     /// dispatch that anybody could take.
-    async fn publish(
-        &self,
-        dispatch: &Dispatch,
-        carrier: &Carrier,
-    ) -> Result<Result<(), String>, HandleEventError> {
+    async fn publish(&self, dispatch: &Dispatch, carrier: &Carrier) -> Result<Result<(), String>, HandleEventError> {
         if let Err(detail) = dispatch.check() {
             return Ok(Err(detail));
         }
@@ -143,5 +154,8 @@ impl Performer {
 }
 
 fn undecided(wish: &Wish, source: shared::bus::CasError) -> HandleEventError {
-    HandleEventError::LastFire { hook_id: wish.hook_id.clone(), source }
+    HandleEventError::LastFire {
+        hook_id: wish.hook_id.clone(),
+        source,
+    }
 }

@@ -30,7 +30,10 @@ impl Gate {
     #[must_use]
     pub fn enter(&self, event: &Event) -> Place {
         let ticket = self.inner.order().enter(Conversation::of(event));
-        Place { inner: Arc::clone(&self.inner), ticket }
+        Place {
+            inner: Arc::clone(&self.inner),
+            ticket,
+        }
     }
 }
 
@@ -84,7 +87,12 @@ mod tests {
     use super::*;
 
     fn event(number: u32) -> Event {
-        Event::new(EventId::parse(format!("webchat:{number}")).expect("valid"), "webchat", "v", UnixMillis(0))
+        Event::new(
+            EventId::parse(format!("webchat:{number}")).expect("valid"),
+            "webchat",
+            "v",
+            UnixMillis(0),
+        )
     }
 
     #[tokio::test]

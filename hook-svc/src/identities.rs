@@ -28,7 +28,11 @@ pub fn load(identities: &str, personas: &str) -> Result<(Identities, PermissionP
     let mut faults = Vec::new();
     let known = part(identities, parse_identities, &mut faults);
     let presets = part(personas, parse_presets, &mut faults);
-    if faults.is_empty() { Ok((known, presets)) } else { Err(LoadIdentitiesError { faults }) }
+    if faults.is_empty() {
+        Ok((known, presets))
+    } else {
+        Err(LoadIdentitiesError { faults })
+    }
 }
 
 fn part<T: Default>(path: &str, parse: fn(&str) -> Result<T, Vec<String>>, faults: &mut Vec<String>) -> T {
@@ -73,8 +77,9 @@ fn parse_presets(text: &str) -> Result<PermissionPresets, Vec<String>> {
     let read: Option<PersonasFile> = serde_yaml_ng::from_str(text).map_err(|error| vec![error.to_string()])?;
     let levels = read.unwrap_or_default().permission_levels;
     let unknown = levels.keys().filter(|level| !LEVELS.contains(&level.as_str()));
-    let faults: Vec<String> =
-        unknown.map(|level| format!("permission_levels.{level}: one of {} is expected", LEVELS.join(", "))).collect();
+    let faults: Vec<String> = unknown
+        .map(|level| format!("permission_levels.{level}: one of {} is expected", LEVELS.join(", ")))
+        .collect();
     if !faults.is_empty() {
         return Err(faults);
     }
@@ -89,7 +94,10 @@ mod tests {
 
     #[test]
     fn nothing_configured_is_the_default() {
-        assert_eq!(load("", "").expect("defaults"), (Identities::default(), PermissionPresets::default()));
+        assert_eq!(
+            load("", "").expect("defaults"),
+            (Identities::default(), PermissionPresets::default())
+        );
         assert_eq!(parse_identities("").expect("empty"), Identities::default());
     }
 
@@ -97,7 +105,10 @@ mod tests {
     fn a_whole_file_is_read() {
         let text = "owner: casey\npersons:\n  - id: casey\n    addresses: {telegram: ['1']}\n  - id: mom\ngroups: {family: [mom]}\n";
         let read = parse_identities(text).expect("valid");
-        assert_eq!(read.person("telegram", "1").map(|person| person.id.as_str()), Some("casey"));
+        assert_eq!(
+            read.person("telegram", "1").map(|person| person.id.as_str()),
+            Some("casey")
+        );
     }
 
     #[test]

@@ -74,9 +74,25 @@ pub fn failure(error: &str, stack: Option<&str>) -> HookOutcome {
 /// The record, hooks by id.
 #[must_use]
 pub fn record(evaluated: Evaluated) -> EventInvocations {
-    let Evaluated { event_id, event_seq, evaluated_by, started_at, finished_at, passed, mut hooks } = evaluated;
+    let Evaluated {
+        event_id,
+        event_seq,
+        evaluated_by,
+        started_at,
+        finished_at,
+        passed,
+        mut hooks,
+    } = evaluated;
     hooks.sort_by(|a, b| a.hook_id.cmp(&b.hook_id));
-    EventInvocations { event_id, event_seq, evaluated_by, started_at, finished_at, passed, hooks }
+    EventInvocations {
+        event_id,
+        event_seq,
+        evaluated_by,
+        started_at,
+        finished_at,
+        passed,
+        hooks,
+    }
 }
 
 /// `record` without what makes it large: results (their dispatches hold them), stacks, long errors.
@@ -85,7 +101,11 @@ pub fn slim(mut record: EventInvocations) -> EventInvocations {
     for hook in &mut record.hooks {
         match &mut hook.outcome {
             HookOutcome::Fired { result, .. } => {
-                **result = HookResult { fire: true, disable_hook: result.disable_hook, ..HookResult::default() };
+                **result = HookResult {
+                    fire: true,
+                    disable_hook: result.disable_hook,
+                    ..HookResult::default()
+                };
             }
             HookOutcome::Failed { error, stack } => {
                 *error = cut(error, SLIM_ERROR_BYTES).to_owned();
@@ -132,7 +152,9 @@ mod tests {
     #[test]
     fn texts_of_scripts_are_cut_between_characters() {
         let outcome = failure(&"ä".repeat(MAX_ERROR_BYTES), Some(&"s".repeat(MAX_STACK_BYTES * 2)));
-        let HookOutcome::Failed { error, stack } = outcome else { panic!("{outcome:?}") };
+        let HookOutcome::Failed { error, stack } = outcome else {
+            panic!("{outcome:?}")
+        };
         assert_eq!(error.len(), MAX_ERROR_BYTES);
         assert_eq!(stack.map(|text| text.len()), Some(MAX_STACK_BYTES));
     }
@@ -144,11 +166,21 @@ mod tests {
             dispatch: Ulid::from_parts(1, 2),
             result: serde_json::from_value(result).expect("a result"),
         };
-        let hooks = vec![invocation("a", 1, fired), invocation("b", 1, failure(&"x".repeat(500), Some("at")))];
+        let hooks = vec![
+            invocation("a", 1, fired),
+            invocation("b", 1, failure(&"x".repeat(500), Some("at"))),
+        ];
         let slim = slim(record(evaluated(hooks)));
-        let HookOutcome::Fired { dispatch, result } = &slim.hooks[0].outcome else { panic!("{slim:?}") };
-        assert_eq!((*dispatch, result.context.is_none(), result.disable_hook), (Ulid::from_parts(1, 2), true, true));
-        let HookOutcome::Failed { error, stack } = &slim.hooks[1].outcome else { panic!("{slim:?}") };
+        let HookOutcome::Fired { dispatch, result } = &slim.hooks[0].outcome else {
+            panic!("{slim:?}")
+        };
+        assert_eq!(
+            (*dispatch, result.context.is_none(), result.disable_hook),
+            (Ulid::from_parts(1, 2), true, true)
+        );
+        let HookOutcome::Failed { error, stack } = &slim.hooks[1].outcome else {
+            panic!("{slim:?}")
+        };
         assert_eq!((error.len(), stack), (SLIM_ERROR_BYTES, &None));
     }
 }

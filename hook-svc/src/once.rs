@@ -42,7 +42,10 @@ pub fn last_fire(state: Option<&HookState>, event: &EventId, result: &HookResult
             trigger_count: state.trigger_count.saturating_add(1),
             last_triggered: Some(now),
             status: HookStatus::Disabled,
-            fired_once: Some(FiredOnce { event_id: event.clone(), result: result.clone() }),
+            fired_once: Some(FiredOnce {
+                event_id: event.clone(),
+                result: result.clone(),
+            }),
             last_error: state.last_error,
         })),
     }
@@ -52,7 +55,10 @@ pub fn last_fire(state: Option<&HookState>, event: &EventId, result: &HookResult
 #[must_use]
 pub fn retired(state: Option<&HookState>) -> Option<HookState> {
     let state = state.cloned().unwrap_or_default();
-    (state.status != HookStatus::Disabled).then_some(HookState { status: HookStatus::Disabled, ..state })
+    (state.status != HookStatus::Disabled).then_some(HookState {
+        status: HookStatus::Disabled,
+        ..state
+    })
 }
 
 /// What happened to a hook since it was last written down.
@@ -88,15 +94,26 @@ mod tests {
     }
 
     fn fire() -> HookResult {
-        HookResult { fire: true, ..HookResult::default() }
+        HookResult {
+            fire: true,
+            ..HookResult::default()
+        }
     }
 
     #[test]
     fn the_first_wins_repeats_itself_and_the_second_loses() {
-        let Verdict::Win(state) = last_fire(None, &event(1), &fire(), UnixMillis(5)) else { panic!("it wins") };
+        let Verdict::Win(state) = last_fire(None, &event(1), &fire(), UnixMillis(5)) else {
+            panic!("it wins")
+        };
         assert_eq!((state.status, state.trigger_count), (HookStatus::Disabled, 1));
-        let other = HookResult { disable_hook: true, ..fire() };
-        assert_eq!(last_fire(Some(&state), &event(1), &other, UnixMillis(6)), Verdict::Won(Box::new(fire())));
+        let other = HookResult {
+            disable_hook: true,
+            ..fire()
+        };
+        assert_eq!(
+            last_fire(Some(&state), &event(1), &other, UnixMillis(6)),
+            Verdict::Won(Box::new(fire()))
+        );
         let lost = last_fire(Some(&state), &event(2), &fire(), UnixMillis(6));
         assert_eq!(lost, Verdict::Lost(ONE_SHOT_ALREADY_FIRED));
     }
@@ -105,16 +122,28 @@ mod tests {
     fn a_hook_that_retired_does_not_fire() {
         let state = retired(None).expect("it was active");
         assert_eq!(retired(Some(&state)), None);
-        assert_eq!(last_fire(Some(&state), &event(1), &fire(), UnixMillis(5)), Verdict::Lost(HOOK_DISABLED));
+        assert_eq!(
+            last_fire(Some(&state), &event(1), &fire(), UnixMillis(5)),
+            Verdict::Lost(HOOK_DISABLED)
+        );
     }
 
     #[test]
     fn a_tally_adds_up_and_changes_nothing_else() {
-        let Verdict::Win(state) = last_fire(None, &event(1), &fire(), UnixMillis(5)) else { panic!("it wins") };
-        let tally = Tally { fires: 2, last_triggered: Some(UnixMillis(3)), last_error: Some("boom".to_owned()) };
+        let Verdict::Win(state) = last_fire(None, &event(1), &fire(), UnixMillis(5)) else {
+            panic!("it wins")
+        };
+        let tally = Tally {
+            fires: 2,
+            last_triggered: Some(UnixMillis(3)),
+            last_error: Some("boom".to_owned()),
+        };
         let after = tallied(Some(&state), &tally);
         assert_eq!((after.trigger_count, after.last_triggered), (3, Some(UnixMillis(5))));
-        assert_eq!((after.last_error.as_deref(), after.status), (Some("boom"), HookStatus::Disabled));
+        assert_eq!(
+            (after.last_error.as_deref(), after.status),
+            (Some("boom"), HookStatus::Disabled)
+        );
         assert_eq!(after.fired_once, state.fired_once);
     }
 }

@@ -69,9 +69,15 @@ impl Order {
     /// The next event of `conversation`, open for every hook. To be called in the order of the stream.
     pub fn enter(&mut self, conversation: Conversation) -> Ticket {
         self.entered += 1;
-        let entry = Entry { number: self.entered, open: Open::AllBut(Vec::new()) };
+        let entry = Entry {
+            number: self.entered,
+            open: Open::AllBut(Vec::new()),
+        };
         self.conversations.entry(conversation).or_default().push(entry);
-        Ticket { conversation, number: self.entered }
+        Ticket {
+            conversation,
+            number: self.entered,
+        }
     }
 
     /// From now on the event is open for these hooks alone (those it is already done with excepted).
@@ -147,7 +153,10 @@ mod tests {
         assert!(!order.is_clear(second, "h"));
         order.done(first, "h");
         assert!(order.is_clear(second, "h"));
-        assert!(!order.is_clear(second, "slow"), "other hooks of the first are still open");
+        assert!(
+            !order.is_clear(second, "slow"),
+            "other hooks of the first are still open"
+        );
     }
 
     #[test]

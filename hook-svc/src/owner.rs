@@ -65,7 +65,13 @@ pub(crate) struct Owner {
 enum Work {
     Event(Box<Task>),
     /// To be given up.
-    Dead(Incoming, Verdict),
+    Dead(Box<(Incoming, Verdict)>),
+}
+
+impl Work {
+    fn dead(incoming: Incoming, reason: &str, detail: String) -> Self {
+        Self::Dead(Box::new((incoming, Verdict::new(reason, detail))))
+    }
 }
 
 /// One ownership of one partition.
@@ -116,7 +122,11 @@ impl Owner {
         }
         let drained = tokio::time::timeout(DRAIN, async { while running.next().await.is_some() {} });
         if drained.await.is_err() {
-            tracing::warn!(partition = shift.partition, events = running.len(), "events under way are left to the next owner");
+            tracing::warn!(
+                partition = shift.partition,
+                events = running.len(),
+                "events under way are left to the next owner"
+            );
         }
         if shift.noted {
             let cleared = tokio::time::timeout(NOTE, owned.attempt(0));
@@ -127,19 +137,34 @@ impl Owner {
     }
 
     /// Reads a message and decides how it is to be handled; none where it was done before.
-    async fn admit(&self, shift: &mut Shift, owned: &Owned, incoming: Incoming) -> Result<Option<Work>, HandleEventError> {
+    async fn admit(
+        &self,
+        shift: &mut Shift,
+        owned: &Owned,
+        incoming: Incoming,
+    ) -> Result<Option<Work>, HandleEventError> {
         let event = match incoming.decode::<Event>() {
             Ok(event) => event,
-            Err(error) => return Ok(Some(Work::Dead(incoming, Verdict::new(error.reason(), error.to_string())))),
+            Err(error) => {
+                return Ok(Some(Work::dead(incoming, error.reason(), error.to_string())));
+            }
         };
         if incoming.delivered > MAX_DELIVERIES {
             let detail = format!("event {}: delivered {} times", event.id, incoming.delivered);
-            return Ok(Some(Work::Dead(incoming, Verdict::new("too_many_deliveries", detail))));
+            return Ok(Some(Work::dead(incoming, "too_many_deliveries", detail)));
         }
         let replayed = shift.may_be_done(&incoming);
         let place = shift.gate.enter(&event);
         let partition = shift.partition;
-        let mut task = Task { event, sequence: incoming.sequence, partition, replayed, marker_read: false, place, incoming };
+        let mut task = Task {
+            event,
+            sequence: incoming.sequence,
+            partition,
+            replayed,
+            marker_read: false,
+            place,
+            incoming,
+        };
         if !replayed {
             shift.careful = false;
             return Ok(Some(Work::Event(Box::new(task))));
@@ -157,8 +182,11 @@ impl Owner {
         shift.noted = true;
         shift.careful = attempts > 1;
         if attempts > MAX_UNCLEAN {
-            let detail = format!("event {}: its owner ended {MAX_UNCLEAN} times while it was under way", task.event.id);
-            return Ok(Some(Work::Dead(task.incoming, Verdict::new("kills_its_owner", detail))));
+            let detail = format!(
+                "event {}: its owner ended {MAX_UNCLEAN} times while it was under way",
+                task.event.id
+            );
+            return Ok(Some(Work::dead(task.incoming, "kills_its_owner", detail)));
         }
         Ok(Some(Work::Event(Box::new(task))))
     }
@@ -166,7 +194,7 @@ impl Owner {
     /// Brings one message to its end; answers `key`.
     async fn perform(&self, work: Work, key: u64) -> u64 {
         match work {
-            Work::Dead(incoming, verdict) => self.give_up(&incoming, &verdict).await,
+            Work::Dead(given_up) => self.give_up(&given_up.0, &given_up.1).await,
             Work::Event(task) => self.event(*task).await,
         }
         key
@@ -174,7 +202,9 @@ impl Owner {
 
     async fn event(&self, task: Task) {
         // Closed only after every partition has ended.
-        let Ok(_slot) = self.in_flight.acquire().await else { return };
+        let Ok(_slot) = self.in_flight.acquire().await else {
+            return;
+        };
         let meters = &self.evaluator.performer.meters;
         let waited = self.evaluator.clock.now().since(task.incoming.published_at);
         meters.lag.record(waited.max(0) as f64 / 1_000.0);
@@ -197,7 +227,9 @@ impl Owner {
         };
         trying.instrument(span).await;
         meters.in_flight.decrement(1.0);
-        meters.seconds.record(self.evaluator.clock.monotonic().duration_since(began).as_secs_f64());
+        meters
+            .seconds
+            .record(self.evaluator.clock.monotonic().duration_since(began).as_secs_f64());
     }
 
     async fn try_until_done(&self, task: &Task, carrier: &shared::wire::headers::Carrier) {
@@ -218,7 +250,9 @@ impl Owner {
             let detail = error.chain();
             if tries >= MAX_TRIES {
                 let detail = format!("event {}: {detail}", task.event.id);
-                return self.give_up(&task.incoming, &Verdict::new("keeps_failing", detail)).await;
+                return self
+                    .give_up(&task.incoming, &Verdict::new("keeps_failing", detail))
+                    .await;
             }
             tracing::warn!(event_id = %task.event.id, tries, error = detail, "event is tried again");
             pause(wait).await;
@@ -229,7 +263,11 @@ impl Owner {
     /// The whole message goes to the dead letters, then it is done with.
     async fn give_up(&self, incoming: &Incoming, verdict: &Verdict) {
         self.evaluator.performer.meters.dead.increment(1);
-        let letter = self.evaluator.performer.bus.dead_letter(SERVICE, incoming, verdict, self.evaluator.clock.now());
+        let letter = self
+            .evaluator
+            .performer
+            .bus
+            .dead_letter(SERVICE, incoming, verdict, self.evaluator.clock.now());
         match letter.await {
             Ok(()) => {}
             // The event itself stays in its stream for ever; holding up all others would help nobody.
@@ -260,14 +298,16 @@ impl Shift {
     /// Whether the message after consumer sequence `last` may be taken: a take-over repeats everything past the
     /// first undone message, so that is bounded.
     fn may_run_past(&self, last: u64) -> bool {
-        self.under_way.first().is_none_or(|first| last.saturating_sub(*first) < MAX_PAST_FLOOR.unsigned_abs())
+        self.under_way
+            .first()
+            .is_none_or(|first| last.saturating_sub(*first) < MAX_PAST_FLOOR.unsigned_abs())
     }
 
     /// Whether a former owner, or an earlier delivery, may have handled the message: it ran at most
     /// [`MAX_PAST_FLOOR`] messages past the ack floor, at which counting began.
     fn may_be_done(&self, incoming: &Incoming) -> bool {
-        let taken_over = incoming.sequence <= self.replay_through
-            && incoming.consumer_sequence <= MAX_PAST_FLOOR.unsigned_abs() + 1;
+        let taken_over =
+            incoming.sequence <= self.replay_through && incoming.consumer_sequence <= MAX_PAST_FLOOR.unsigned_abs() + 1;
         taken_over || incoming.delivered > 1
     }
 }

@@ -135,7 +135,10 @@ impl Registry {
         let (hooks, set) = (roster.set.hooks().len(), Arc::clone(&roster.set));
         self.keep(Arc::new(roster));
         if changed && let Err(error) = self.inner.pool.load(set).await {
-            tracing::error!(error = crate::error::chain(&error), "hooks are not loaded, the former ones stay in force");
+            tracing::error!(
+                error = crate::error::chain(&error),
+                "hooks are not loaded, the former ones stay in force"
+            );
             self.keep(former);
             return false;
         }
@@ -253,7 +256,9 @@ impl Registry {
         let mut tries = 0;
         loop {
             let entry = self.inner.states.get(&key).await?;
-            let Some(state) = next(entry.as_ref().map(|entry| &entry.value)) else { return Ok(()) };
+            let Some(state) = next(entry.as_ref().map(|entry| &entry.value)) else {
+                return Ok(());
+            };
             let written = match &entry {
                 None => self.inner.states.create(&key, &state).await,
                 Some(entry) => self.inner.states.update(&key, &state, entry.revision).await,
@@ -313,7 +318,10 @@ impl View {
     /// Scripts read these as `ctx.hook.trigger_count` and `.last_triggered`.
     fn count(&self, key: &str, state: &HookState, pool: &Pool) {
         if let Some(record) = self.records.get(key) {
-            let counters = Counters { trigger_count: state.trigger_count, last_triggered: state.last_triggered };
+            let counters = Counters {
+                trigger_count: state.trigger_count,
+                last_triggered: state.last_triggered,
+            };
             pool.count(&record.id, counters);
         }
     }

@@ -25,7 +25,11 @@ pub struct Traits {
 impl Default for Traits {
     /// Of a hook that the registry does not know any more.
     fn default() -> Self {
-        Self { priority: 50, fallback: false, one_shot: false }
+        Self {
+            priority: 50,
+            fallback: false,
+            one_shot: false,
+        }
     }
 }
 
@@ -50,16 +54,26 @@ impl Roster {
             record.enabled && status == HookStatus::Active && !record.source.is_empty() && !scheduled_only
         };
         let set = HookSet::new(records.iter().filter(sees_events).map(|(_, record)| source_of(record)));
-        let traits = records.values().map(|record| (record.id.clone(), traits_of(record))).collect();
+        let traits = records
+            .values()
+            .map(|record| (record.id.clone(), traits_of(record)))
+            .collect();
         let mut stored: HashMap<EventId, Vec<StoredFire>> = HashMap::new();
         for (key, record) in records {
             let fired = states.get(key).and_then(|state| state.fired_once.as_ref());
             if let Some(fired) = fired.filter(|fired| fired.result.fire) {
-                let fire = StoredFire { hook_id: record.id.clone(), result: fired.result.clone() };
+                let fire = StoredFire {
+                    hook_id: record.id.clone(),
+                    result: fired.result.clone(),
+                };
                 stored.entry(fired.event_id.clone()).or_default().push(fire);
             }
         }
-        Self { set: Arc::new(set), traits, stored }
+        Self {
+            set: Arc::new(set),
+            traits,
+            stored,
+        }
     }
 
     /// What is known of the hook `id`.
@@ -109,18 +123,30 @@ mod tests {
 
     fn check(records: Vec<HookRecord>, states: Vec<(&str, HookState)>) -> Roster {
         let records = records.into_iter().map(|record| (record.id.clone(), record)).collect();
-        Roster::of(&records, &states.into_iter().map(|(id, state)| (id.to_owned(), state)).collect())
+        Roster::of(
+            &records,
+            &states.into_iter().map(|(id, state)| (id.to_owned(), state)).collect(),
+        )
     }
 
     #[test]
     fn disabled_paused_sourceless_and_timed_hooks_see_nothing() {
         let mut timed = record("timed");
         timed.metadata.schedules.push("every 30m".to_owned());
-        let paused = HookState { status: HookStatus::Paused, ..HookState::default() };
+        let paused = HookState {
+            status: HookStatus::Paused,
+            ..HookState::default()
+        };
         let records = vec![
             record("good"),
-            HookRecord { enabled: false, ..record("off") },
-            HookRecord { source: String::new(), ..record("broken") },
+            HookRecord {
+                enabled: false,
+                ..record("off")
+            },
+            HookRecord {
+                source: String::new(),
+                ..record("broken")
+            },
             record("paused"),
             timed,
         ];
@@ -131,12 +157,26 @@ mod tests {
     #[test]
     fn the_fire_of_a_one_shot_hook_is_found_by_its_event() {
         let event_id = EventId::parse("webchat:1").expect("valid");
-        let result = HookResult { fire: true, ..HookResult::default() };
-        let fired_once = Some(FiredOnce { event_id: event_id.clone(), result });
-        let state = HookState { status: HookStatus::Disabled, fired_once, ..HookState::default() };
+        let result = HookResult {
+            fire: true,
+            ..HookResult::default()
+        };
+        let fired_once = Some(FiredOnce {
+            event_id: event_id.clone(),
+            result,
+        });
+        let state = HookState {
+            status: HookStatus::Disabled,
+            fired_once,
+            ..HookState::default()
+        };
         let roster = check(vec![record("once")], vec![("once", state)]);
         assert_eq!(ids(&roster), [""; 0]);
         assert_eq!(roster.stored_fires(&event_id)[0].hook_id, "once");
-        assert!(roster.stored_fires(&EventId::parse("webchat:2").expect("valid")).is_empty());
+        assert!(
+            roster
+                .stored_fires(&EventId::parse("webchat:2").expect("valid"))
+                .is_empty()
+        );
     }
 }

@@ -53,11 +53,21 @@ impl Service for HookService {
         let config = &shell.config;
         let name = member_name(config, &shell.instance);
         let (identities, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
-        let rules = Rules { identities, presets, dm_scope: config.dm_scope };
+        let rules = Rules {
+            identities,
+            presets,
+            dm_scope: config.dm_scope,
+        };
         let projection = Projection::open(&projection_path(config, &name)).context("read model")?;
-        let pool = Pool::start(pool_config(config, &projection), Arc::clone(&shell.clock)).await.context("workers")?;
+        let pool = Pool::start(pool_config(config, &projection), Arc::clone(&shell.clock))
+            .await
+            .context("workers")?;
         let registry = Registry::new(&shell.bus, pool.clone());
-        let api = shell.bus.serve(events_api::spec(&projection)).await.map_err(anyhow::Error::msg)?;
+        let api = shell
+            .bus
+            .serve(events_api::spec(&projection))
+            .await
+            .map_err(anyhow::Error::msg)?;
 
         let mut background = JoinSet::new();
         let (joined, may_join) = watch::channel(false);
@@ -89,6 +99,12 @@ impl Service for HookService {
         api.stop().await;
         feeding.trigger();
         projection.close().await;
+        if config.data_dir.is_empty()
+            && let Some(folder) = projection.path().parent()
+            && let Err(error) = std::fs::remove_dir_all(folder)
+        {
+            tracing::debug!(folder = %folder.display(), %error, "temporary read model stays behind");
+        }
         ended
     }
 }
@@ -149,13 +165,27 @@ impl Hooks {
 }
 
 fn tell(health: &Health, condition: Condition, takes_part: bool) {
-    let lag = condition.lag.map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()));
+    let lag = condition
+        .lag
+        .map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()));
     metrics::gauge!("nexus_hook_projection_lag_seconds").set(condition.lag.unwrap_or_default().as_secs_f64());
     health.set("projection", condition.lag.is_some(), format!("behind by: {lag}"));
-    let detail = if condition.hooks_loaded { "loaded" } else { "not loaded yet" };
+    let detail = if condition.hooks_loaded {
+        "loaded"
+    } else {
+        "not loaded yet"
+    };
     health.set("hooks", condition.hooks_loaded, detail);
     health.set("workers", condition.workers > 0, format!("{} up", condition.workers));
-    health.set("partitions", takes_part, if takes_part { "takes part" } else { "does not take part yet" });
+    health.set(
+        "partitions",
+        takes_part,
+        if takes_part {
+            "takes part"
+        } else {
+            "does not take part yet"
+        },
+    );
 }
 
 async fn flush(registry: Registry) {
@@ -173,7 +203,12 @@ fn owner(
     projection: &Projection,
 ) -> Arc<Owner> {
     let (bus, clock): (Bus, SharedClock) = (shell.bus.clone(), Arc::clone(&shell.clock));
-    let performer = Performer { bus, registry: registry.clone(), rules, meters: Meters::new() };
+    let performer = Performer {
+        bus,
+        registry: registry.clone(),
+        rules,
+        meters: Meters::new(),
+    };
     let evaluator = Evaluator {
         performer,
         pool: pool.clone(),
@@ -200,7 +235,11 @@ fn pool_config(config: &HooksConfig, projection: &Projection) -> PoolConfig {
 }
 
 fn member_name(config: &HooksConfig, instance: &str) -> String {
-    if config.members_name.is_empty() { instance.to_owned() } else { config.members_name.clone() }
+    if config.members_name.is_empty() {
+        instance.to_owned()
+    } else {
+        config.members_name.clone()
+    }
 }
 
 /// The read model's file: a folder of its own for each replica, since the file belongs to one process.
@@ -210,5 +249,7 @@ fn projection_path(config: &HooksConfig, name: &str) -> PathBuf {
     } else {
         PathBuf::from(&config.data_dir)
     };
-    folder.join(shared::wire::subject::token(name)).join("read-model.sqlite")
+    folder
+        .join(shared::wire::subject::token(name))
+        .join("read-model.sqlite")
 }

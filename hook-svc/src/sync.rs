@@ -34,7 +34,10 @@ pub struct HookFile {
 /// The ids that `now` holds otherwise than `before` (id → content hash).
 #[must_use]
 pub fn changed(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Vec<String> {
-    let touched = now.iter().filter(|(id, hash)| before.get(*id) != Some(hash)).map(|(id, _)| id);
+    let touched = now
+        .iter()
+        .filter(|(id, hash)| before.get(*id) != Some(hash))
+        .map(|(id, _)| id);
     let gone = before.keys().filter(|id| !now.contains_key(*id));
     touched.chain(gone).cloned().collect()
 }
@@ -105,14 +108,21 @@ fn updated(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Option<Hook
     if record.content_hash == file.hash && !returned {
         return None;
     }
-    let mut next = HookRecord { content_hash: file.hash.clone(), ..record.clone() };
+    let mut next = HookRecord {
+        content_hash: file.hash.clone(),
+        ..record.clone()
+    };
     if returned {
         next.enabled = true;
         next.disabled_reason = None;
     }
     match &file.parsed {
         Ok(metadata) => {
-            next.updated_at = if next.source == file.source { record.updated_at } else { now };
+            next.updated_at = if next.source == file.source {
+                record.updated_at
+            } else {
+                now
+            };
             next.source.clone_from(&file.source);
             next.metadata = metadata.clone();
             next.parse_error = None;
@@ -150,11 +160,18 @@ pub(crate) mod tests {
     }
 
     fn file(text: &str) -> HookFile {
-        HookFile { source: text.to_owned(), hash: format!("hash of {text}"), parsed: Ok(unparsed("h")) }
+        HookFile {
+            source: text.to_owned(),
+            hash: format!("hash of {text}"),
+            parsed: Ok(unparsed("h")),
+        }
     }
 
     fn broken(text: &str) -> HookFile {
-        HookFile { parsed: Err("line 3: what is that".to_owned()), ..file(text) }
+        HookFile {
+            parsed: Err("line 3: what is that".to_owned()),
+            ..file(text)
+        }
     }
 
     fn check(file: Option<&HookFile>, current: Option<&HookRecord>) -> Option<HookRecord> {
@@ -172,7 +189,10 @@ pub(crate) mod tests {
     #[test]
     fn a_changed_file_is_updated() {
         let next = check(Some(&file("v2")), Some(&record("h"))).expect("updated");
-        assert_eq!((next.source.as_str(), next.updated_at, next.created_at), ("v2", UnixMillis(9), UnixMillis(1)));
+        assert_eq!(
+            (next.source.as_str(), next.updated_at, next.created_at),
+            ("v2", UnixMillis(9), UnixMillis(1))
+        );
     }
 
     #[test]
@@ -182,7 +202,11 @@ pub(crate) mod tests {
         assert_eq!(next.parse_error.as_deref(), Some("line 3: what is that"));
         assert_eq!(check(Some(&broken("v2")), Some(&next)), None, "noted once");
         let mended = check(Some(&file("v1")), Some(&next)).expect("mended");
-        assert_eq!((mended.parse_error, mended.updated_at), (None, UnixMillis(1)), "the same source as before");
+        assert_eq!(
+            (mended.parse_error, mended.updated_at),
+            (None, UnixMillis(1)),
+            "the same source as before"
+        );
         let never_good = check(Some(&broken("v1")), None).expect("errored");
         assert!(never_good.source.is_empty() && never_good.parse_error.is_some());
     }
@@ -190,7 +214,10 @@ pub(crate) mod tests {
     #[test]
     fn a_deleted_file_is_disabled_and_comes_back() {
         let gone = check(None, Some(&record("h"))).expect("disabled");
-        assert_eq!((gone.enabled, gone.disabled_reason.as_deref()), (false, Some(FILE_DELETED)));
+        assert_eq!(
+            (gone.enabled, gone.disabled_reason.as_deref()),
+            (false, Some(FILE_DELETED))
+        );
         assert_eq!(check(None, Some(&gone)), None);
         let back = check(Some(&file("v1")), Some(&gone)).expect("enabled");
         assert_eq!((back.enabled, back.disabled_reason), (true, None));
@@ -198,7 +225,13 @@ pub(crate) mod tests {
 
     #[test]
     fn entries_of_others_are_left_alone() {
-        for origin in [HookOrigin::Pushed, HookOrigin::Tool, HookOrigin::File { root: "other".to_owned() }] {
+        for origin in [
+            HookOrigin::Pushed,
+            HookOrigin::Tool,
+            HookOrigin::File {
+                root: "other".to_owned(),
+            },
+        ] {
             let theirs = HookRecord { origin, ..record("h") };
             assert_eq!(check(None, Some(&theirs)), None);
             assert_eq!(check(Some(&file("v2")), Some(&theirs)), None);
@@ -208,7 +241,11 @@ pub(crate) mod tests {
     #[test]
     fn an_operators_switch_survives_an_edit() {
         let reason = Some("noisy".to_owned());
-        let off = HookRecord { enabled: false, disabled_reason: reason.clone(), ..record("h") };
+        let off = HookRecord {
+            enabled: false,
+            disabled_reason: reason.clone(),
+            ..record("h")
+        };
         let next = check(Some(&file("v2")), Some(&off)).expect("updated");
         assert_eq!((next.enabled, next.disabled_reason), (false, reason));
     }
@@ -216,7 +253,10 @@ pub(crate) mod tests {
     #[test]
     fn what_changed_is_what_differs_from_before() {
         let map = |pairs: &[(&str, &str)]| {
-            pairs.iter().map(|(id, hash)| ((*id).to_owned(), (*hash).to_owned())).collect::<BTreeMap<_, _>>()
+            pairs
+                .iter()
+                .map(|(id, hash)| ((*id).to_owned(), (*hash).to_owned()))
+                .collect::<BTreeMap<_, _>>()
         };
         let before = map(&[("a", "1"), ("b", "1"), ("c", "1")]);
         let now = map(&[("a", "1"), ("b", "2"), ("d", "1")]);
@@ -225,8 +265,14 @@ pub(crate) mod tests {
 
     #[test]
     fn a_starting_replica_remembers_what_the_registry_does() {
-        let deleted = HookRecord { disabled_reason: Some(FILE_DELETED.to_owned()), ..record("gone") };
-        let pushed = HookRecord { origin: HookOrigin::Pushed, ..record("pushed") };
+        let deleted = HookRecord {
+            disabled_reason: Some(FILE_DELETED.to_owned()),
+            ..record("gone")
+        };
+        let pushed = HookRecord {
+            origin: HookOrigin::Pushed,
+            ..record("pushed")
+        };
         let records = [record("a"), deleted, pushed];
         let remembered: Vec<_> = remembered(records.iter(), ROOT).into_keys().collect();
         assert_eq!(remembered, ["a"]);

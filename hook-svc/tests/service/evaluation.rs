@@ -34,19 +34,37 @@ async fn a_fire_becomes_a_dispatch_a_claim_and_a_record() {
     let event = event("v1", 1, "echo please");
     let sequence = world.publish(&event).await;
     let record = world.record(&event).await;
-    assert_eq!((record.event_seq, record.evaluated_by.as_str(), record.passed), (sequence, "a", 1));
-    let HookOutcome::Failed { error, .. } = &of(&record, "broken").outcome else { panic!("{record:?}") };
+    assert_eq!(
+        (record.event_seq, record.evaluated_by.as_str(), record.passed),
+        (sequence, "a", 1)
+    );
+    let HookOutcome::Failed { error, .. } = &of(&record, "broken").outcome else {
+        panic!("{record:?}")
+    };
     assert!(error.contains("out of coffee"), "{error}");
-    let HookOutcome::Fired { dispatch: id, .. } = &of(&record, "echo").outcome else { panic!("{record:?}") };
+    let HookOutcome::Fired { dispatch: id, .. } = &of(&record, "echo").outcome else {
+        panic!("{record:?}")
+    };
 
     let dispatches = world.dispatches().await;
-    let [dispatch] = dispatches.as_slice() else { panic!("{dispatches:?}") };
-    assert_eq!((dispatch.id, dispatch.event_seq, dispatch.priority), (*id, sequence, 80));
+    let [dispatch] = dispatches.as_slice() else {
+        panic!("{dispatches:?}")
+    };
+    assert_eq!(
+        (dispatch.id, dispatch.event_seq, dispatch.priority),
+        (*id, sequence, 80)
+    );
     assert_eq!(dispatch.target.to_string(), "default/main");
     assert_eq!(dispatch.permissions.level, Level::Minimal);
-    assert_eq!(dispatch.context.extracted.as_ref().map(|found| json!(found)), Some(json!({"n": 11})));
+    assert_eq!(
+        dispatch.context.extracted.as_ref().map(|found| json!(found)),
+        Some(json!({"n": 11}))
+    );
     let claims: Vec<Claim> = world.all(CLAIMS).await;
-    assert_eq!(claims.iter().map(|claim| claim.session.to_string()).collect::<Vec<_>>(), ["default/main"]);
+    assert_eq!(
+        claims.iter().map(|claim| claim.session.to_string()).collect::<Vec<_>>(),
+        ["default/main"]
+    );
     world.wait_until_acked().await;
 }
 
@@ -57,11 +75,21 @@ async fn a_fallback_fires_only_where_nobody_else_routed() {
     world.publish(&routed).await;
     world.publish(&other).await;
     let record = world.record(&routed).await;
-    let suppressed = HookOutcome::Suppressed { reason: "routed_by_another".to_owned() };
+    let suppressed = HookOutcome::Suppressed {
+        reason: "routed_by_another".to_owned(),
+    };
     assert_eq!(of(&record, "fallback").outcome, suppressed);
     let record = world.record(&other).await;
-    assert!(matches!(of(&record, "fallback").outcome, HookOutcome::Fired { .. }), "{record:?}");
-    let personas: Vec<_> = world.dispatches().await.into_iter().map(|dispatch| dispatch.target.persona).collect();
+    assert!(
+        matches!(of(&record, "fallback").outcome, HookOutcome::Fired { .. }),
+        "{record:?}"
+    );
+    let personas: Vec<_> = world
+        .dispatches()
+        .await
+        .into_iter()
+        .map(|dispatch| dispatch.target.persona)
+        .collect();
     assert_eq!(personas, ["default", "helper"]);
 }
 
@@ -72,13 +100,23 @@ async fn a_slow_hook_keeps_the_order_of_its_conversation_and_delays_nobody_else(
         world.publish(&event("v1", number, wait)).await;
     }
     eventually("the quick hook's dispatches", async || {
-        world.dispatches().await.iter().filter(|dispatch| dispatch.hook_id == "quick").count() == 4
+        world
+            .dispatches()
+            .await
+            .iter()
+            .filter(|dispatch| dispatch.hook_id == "quick")
+            .count()
+            == 4
     })
     .await;
     world.wait_for_records(4).await;
     let dispatches = world.dispatches().await;
     for hook in ["slow", "quick"] {
-        let order: Vec<_> = dispatches.iter().filter(|d| d.hook_id == hook).map(|d| d.event_seq).collect();
+        let order: Vec<_> = dispatches
+            .iter()
+            .filter(|d| d.hook_id == hook)
+            .map(|d| d.event_seq)
+            .collect();
         assert_eq!(order, [1, 2, 3, 4], "{hook}");
     }
     let first_slow = dispatches.iter().position(|dispatch| dispatch.hook_id == "slow");
@@ -95,7 +133,9 @@ async fn an_event_too_deep_in_its_chain_leads_to_nothing() {
     deep.hops = 8;
     world.publish(&deep).await;
     let record = world.record(&deep).await;
-    let suppressed = HookOutcome::Suppressed { reason: "too_many_hops".to_owned() };
+    let suppressed = HookOutcome::Suppressed {
+        reason: "too_many_hops".to_owned(),
+    };
     assert_eq!(of(&record, "echo").outcome, suppressed);
     assert!(world.dispatches().await.is_empty());
 }
@@ -125,13 +165,19 @@ async fn the_read_model_answers_over_the_bus() {
     let ask = std::time::Duration::from_secs(5);
     eventually("the trace has the dispatch", async || {
         let question = json!({"event_id": event.id});
-        let trace: Trace =
-            world.bus.request("nexus.svc.events.trace", Headers::new(), &question, ask).await.expect("answered");
+        let trace: Trace = world
+            .bus
+            .request("nexus.svc.events.trace", Headers::new(), &question, ask)
+            .await
+            .expect("answered");
         trace.steps.iter().any(|step| step.detail.contains("default/main"))
     })
     .await;
     let question = json!({"channel": "webchat", "text": "ECHO"});
-    let found: FindReply =
-        world.bus.request("nexus.svc.events.find", Headers::new(), &question, ask).await.expect("answered");
-    assert_eq!(found.events.iter().map(|row| row.id.clone()).collect::<Vec<_>>(), [event.id.clone()]);
+    let found: FindReply = world
+        .bus
+        .request("nexus.svc.events.find", Headers::new(), &question, ask)
+        .await
+        .expect("answered");
+    assert_eq!(found.events.iter().map(|row| &row.id).collect::<Vec<_>>(), [&event.id]);
 }

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use shared::bus::Outgoing;
 use shared::wire::headers::{Headers, SCHEMA};
+use shared::wire::session_mark::LeaseRecord;
 use shared::wire::subject;
+use shared::wire::topology::buckets::ATTEMPTS;
 
 use crate::world::{World, event, eventually};
 
@@ -25,7 +27,10 @@ async fn what_cannot_be_read_is_a_dead_letter_and_blocks_nobody() {
     let mut reasons: Vec<_> = letters.iter().map(|letter| letter.reason.as_str()).collect();
     reasons.sort_unstable();
     assert_eq!(reasons, ["malformed", "newer_schema"]);
-    let malformed = letters.iter().find(|letter| letter.reason == "malformed").expect("found");
+    let malformed = letters
+        .iter()
+        .find(|letter| letter.reason == "malformed")
+        .expect("found");
     assert_eq!(malformed.payload_bytes().as_deref(), Some(&b"\xff\x00garbage"[..]));
     assert_eq!(malformed.redrive_subject, "nexus.event.webchat.default.v1");
     world.wait_until_acked().await;
@@ -40,5 +45,39 @@ async fn a_repeated_event_changes_nothing() {
         world.publish_anonymously(&event).await;
     }
     world.wait_until_acked().await;
-    assert_eq!((world.dispatches().await.len(), world.invocations().await.len()), (1, 1));
+    assert_eq!(
+        (world.dispatches().await.len(), world.invocations().await.len()),
+        (1, 1)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_keeps_killing_its_owner_is_given_up() {
+    let mut world = World::new(&[("fire.ts", FIRE)]).await;
+    let (killer, good) = (event("v1", 1, "boom"), event("v1", 2, "hello"));
+    let sequence = world.publish(&killer).await;
+    world.publish(&good).await;
+    let record = LeaseRecord {
+        holder: "dead".to_owned(),
+        epoch: 1,
+        in_progress: sequence,
+        unclean: 3,
+        released: false,
+    };
+    let key = format!("attempts.hook.{}", world.partition(sequence).await);
+    world
+        .bus
+        .kv::<LeaseRecord>(ATTEMPTS)
+        .put(&key, &record)
+        .await
+        .expect("noted");
+    world.start("a");
+    world.record(&good).await;
+    world.wait_until_acked().await;
+    let letters = world.dead_letters().await;
+    let [letter] = letters.as_slice() else {
+        panic!("{letters:?}")
+    };
+    assert_eq!((letter.reason.as_str(), letter.sequence), ("kills_its_owner", sequence));
+    assert_eq!(world.dispatches().await.len(), 1, "of the good one");
 }

@@ -1,6 +1,9 @@
 //! Hook files: synced, edited, broken, deleted; and hooks that fire once.
 
-use shared::model::hook::HookStatus;
+use serde_json::json;
+use shared::model::hook::{FiredOnce, HookState, HookStatus};
+use shared::wire::subject::token;
+use shared::wire::topology::buckets::HOOK_STATE;
 
 use crate::world::{World, event, eventually};
 
@@ -19,7 +22,10 @@ async fn an_edited_file_runs_within_a_moment_and_a_broken_one_leaves_the_last_go
             world.publish(&event).await;
             world.record(&event).await;
             let dispatches = world.dispatches().await;
-            dispatches.iter().find(|d| d.event_id == event.id).is_some_and(|d| d.target.session == expected)
+            dispatches
+                .iter()
+                .find(|d| d.event_id == event.id)
+                .is_some_and(|d| d.target.session == expected)
         })
         .await;
     };
@@ -28,12 +34,18 @@ async fn an_edited_file_runs_within_a_moment_and_a_broken_one_leaves_the_last_go
     sessions("two").await;
     world.write_hook("work/route.ts", "export default () => {{{");
     eventually("the error is noted", async || {
-        world.hook("work/route").await.is_some_and(|hook| hook.parse_error.is_some())
+        world
+            .hook("work/route")
+            .await
+            .is_some_and(|hook| hook.parse_error.is_some())
     })
     .await;
     sessions("two").await;
     std::fs::remove_file(world.hooks_dir().join("work/route.ts")).expect("removed");
-    eventually("the hook is disabled", async || world.hook("work/route").await.is_some_and(|hook| !hook.enabled)).await;
+    eventually("the hook is disabled", async || {
+        world.hook("work/route").await.is_some_and(|hook| !hook.enabled)
+    })
+    .await;
     eventually("it fires no more", async || {
         number += 1;
         let event = event("v1", number, "hello");
@@ -51,7 +63,10 @@ async fn a_hook_may_retire_without_firing() {
     world.publish(&event).await;
     assert_eq!(world.record(&event).await.passed, 1);
     eventually("it is disabled", async || {
-        world.hook_state("retiring").await.is_some_and(|state| state.status == HookStatus::Disabled)
+        world
+            .hook_state("retiring")
+            .await
+            .is_some_and(|state| state.status == HookStatus::Disabled)
     })
     .await;
     assert!(world.dispatches().await.is_empty());
@@ -68,10 +83,15 @@ async fn a_one_shot_hook_fires_once_on_two_replicas() {
     futures_util::future::join_all(events.iter().map(|event| world.publish(event))).await;
     world.wait_for_records(60).await;
     let dispatches = world.dispatches().await;
-    let [dispatch] = dispatches.as_slice() else { panic!("{} dispatches", dispatches.len()) };
+    let [dispatch] = dispatches.as_slice() else {
+        panic!("{} dispatches", dispatches.len())
+    };
     let state = world.hook_state("once").await.expect("a state");
     assert_eq!(state.status, HookStatus::Disabled);
-    assert_eq!(state.fired_once.map(|fired| fired.event_id), Some(dispatch.event_id.clone()));
+    assert_eq!(
+        state.fired_once.map(|fired| fired.event_id),
+        Some(dispatch.event_id.clone())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,7 +101,44 @@ async fn counters_of_a_hook_are_written_down() {
         world.publish(&event("v1", number, "hello")).await;
     }
     eventually("the counter stands at five", async || {
-        world.hook_state("route").await.is_some_and(|state| state.trigger_count == 5 && state.last_triggered.is_some())
+        world
+            .hook_state("route")
+            .await
+            .is_some_and(|state| state.trigger_count == 5 && state.last_triggered.is_some())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_winner_of_a_one_shot_hook_publishes_what_was_stored_when_it_comes_again() {
+    let once = "/** @mode one-shot */\nexport default () => ({ fire: true, routing: { session: 'now' } });\n";
+    let mut world = World::new(&[("once.ts", once)]).await;
+    let (winner, other) = (event("v1", 1, "hello"), event("v2", 1, "hello"));
+    let result = json!({"fire": true, "routing": {"session": "then"}});
+    let state = HookState {
+        status: HookStatus::Disabled,
+        fired_once: Some(FiredOnce {
+            event_id: winner.id.clone(),
+            result: serde_json::from_value(result).expect("a result"),
+        }),
+        ..HookState::default()
+    };
+    world
+        .bus
+        .kv::<HookState>(HOOK_STATE)
+        .create(&token("once"), &state)
+        .await
+        .expect("stored");
+    world.publish(&winner).await;
+    world.publish(&other).await;
+    world.start("a");
+    world.wait_for_records(2).await;
+    let dispatches = world.dispatches().await;
+    let [dispatch] = dispatches.as_slice() else {
+        panic!("{dispatches:?}")
+    };
+    assert_eq!(
+        (&dispatch.event_id, dispatch.target.session.as_str()),
+        (&winner.id, "then")
+    );
 }

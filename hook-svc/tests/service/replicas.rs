@@ -12,7 +12,9 @@ const FIRE: &str = "export default async ({ event }) => {
 /// Publishes `count` events on ten conversations.
 async fn publish(world: &World, from: u32, count: u32) {
     for number in from..from + count {
-        world.publish(&event(&format!("v{}", number % 10), number, "hello")).await;
+        world
+            .publish(&event(&format!("v{}", number % 10), number, "hello"))
+            .await;
     }
 }
 
@@ -25,7 +27,10 @@ async fn check(world: &World, events: u32) {
     assert_eq!(dispatches.len(), events as usize);
     let mut sessions: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for dispatch in dispatches {
-        sessions.entry(dispatch.target.session).or_default().push(dispatch.event_seq);
+        sessions
+            .entry(dispatch.target.session)
+            .or_default()
+            .push(dispatch.event_seq);
     }
     for (session, order) in sessions {
         assert!(order.is_sorted(), "{session}: {order:?}");

@@ -23,10 +23,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The server, the hooks directory, and the replicas.
 pub(crate) struct World {
-    pub(crate) nats: NatsServer,
-    pub(crate) bus: Bus,
-    folder: tempfile::TempDir,
     replicas: Vec<Replica>,
+    pub(crate) bus: Bus,
+    pub(crate) nats: NatsServer,
+    folder: tempfile::TempDir,
 }
 
 /// One process; killed when dropped.
@@ -50,7 +50,10 @@ impl Replica {
     /// Asks it to end and waits until it has; answers whether it ended well.
     pub(crate) async fn stop(&mut self) -> bool {
         let pid = self.child.id().to_string();
-        Command::new("kill").args(["-TERM", &pid]).status().expect("a signal is sent");
+        Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .expect("a signal is sent");
         let mut status = None;
         eventually("the replica ends", async || {
             status = self.child.try_wait().expect("it can be waited for");
@@ -65,12 +68,20 @@ impl World {
     /// A server and `hooks` (path, text) in the directory; no replica yet.
     pub(crate) async fn new(hooks: &[(&str, &str)]) -> Self {
         let nats = NatsServer::start().await;
-        let config = NatsConfig { servers: vec![nats.url()], ..NatsConfig::default() };
+        let config = NatsConfig {
+            servers: vec![nats.url()],
+            ..NatsConfig::default()
+        };
         let bus = Bus::connect(&config, "test").await.expect("connected");
         bus.ensure(&topology(1), false).await.expect("the topology stands");
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir_all(folder.path().join("hooks")).expect("made");
-        let world = Self { nats, bus, folder, replicas: Vec::new() };
+        let world = Self {
+            replicas: Vec::new(),
+            bus,
+            nats,
+            folder,
+        };
         for (path, text) in hooks {
             world.write_hook(path, text);
         }
@@ -111,11 +122,18 @@ impl World {
             .env("NEXUS_INSTANCE", name)
             .spawn()
             .expect("the service starts");
-        self.replicas.push(Replica { name: name.to_owned(), child });
+        self.replicas.push(Replica {
+            name: name.to_owned(),
+            child,
+        });
     }
 
     pub(crate) fn replica(&mut self, name: &str) -> &mut Replica {
-        self.replicas.iter_mut().rev().find(|replica| replica.name == name).expect("a replica of that name")
+        self.replicas
+            .iter_mut()
+            .rev()
+            .find(|replica| replica.name == name)
+            .expect("a replica of that name")
     }
 
     /// Waits until `count` replicas take part and every partition is held.
@@ -143,7 +161,11 @@ impl World {
 
     /// Publishes without a message id, so that the server cannot tell a repetition.
     pub(crate) async fn publish_anonymously(&self, event: &Event) -> u64 {
-        self.bus.publish(Outgoing::new(subject::event(event), event)).await.expect("published").sequence
+        self.bus
+            .publish(Outgoing::new(subject::event(event), event))
+            .await
+            .expect("published")
+            .sequence
     }
 
     /// Everything on `stream`, decoded.
@@ -174,7 +196,11 @@ impl World {
     pub(crate) async fn record(&self, event: &Event) -> EventInvocations {
         let mut found = None;
         eventually(&format!("the record of {}", event.id), async || {
-            found = self.invocations().await.into_iter().find(|record| record.event_id == event.id);
+            found = self
+                .invocations()
+                .await
+                .into_iter()
+                .find(|record| record.event_id == event.id);
             found.is_some()
         })
         .await;
@@ -184,7 +210,10 @@ impl World {
     /// Waits until `count` records are stored.
     pub(crate) async fn wait_for_records(&self, count: u64) {
         eventually(&format!("{count} records"), async || {
-            self.bus.stream_state(INVOCATIONS).await.is_ok_and(|state| state.messages >= count)
+            self.bus
+                .stream_state(INVOCATIONS)
+                .await
+                .is_ok_and(|state| state.messages >= count)
         })
         .await;
     }
@@ -205,12 +234,29 @@ impl World {
 
     pub(crate) async fn hook(&self, id: &str) -> Option<HookRecord> {
         let kv = self.bus.kv::<HookRecord>(buckets::HOOKS);
-        kv.get(&subject::token(id)).await.expect("readable").map(|entry| entry.value)
+        kv.get(&subject::token(id))
+            .await
+            .expect("readable")
+            .map(|entry| entry.value)
+    }
+
+    /// The partition in which the event at `sequence` is stored.
+    pub(crate) async fn partition(&self, sequence: u64) -> u16 {
+        let stored = self
+            .bus
+            .at_sequence(EVENTS, sequence)
+            .await
+            .expect("readable")
+            .expect("stored");
+        subject::parse_event(&stored.subject).expect("an event").partition
     }
 
     pub(crate) async fn hook_state(&self, id: &str) -> Option<HookState> {
         let kv = self.bus.kv::<HookState>(buckets::HOOK_STATE);
-        kv.get(&subject::token(id)).await.expect("readable").map(|entry| entry.value)
+        kv.get(&subject::token(id))
+            .await
+            .expect("readable")
+            .map(|entry| entry.value)
     }
 }
 
@@ -233,7 +279,10 @@ pub(crate) fn of<'a>(record: &'a EventInvocations, id: &str) -> &'a HookInvocati
 pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let begun = SystemClock.monotonic();
     while !holds().await {
-        assert!(SystemClock.monotonic().duration_since(begun) < DEADLINE, "{what}: not within {DEADLINE:?}");
+        assert!(
+            SystemClock.monotonic().duration_since(begun) < DEADLINE,
+            "{what}: not within {DEADLINE:?}"
+        );
         pause(Duration::from_millis(25)).await;
     }
 }
