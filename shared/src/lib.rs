@@ -1,0 +1,14 @@
+//! What the five processes share: vocabulary, wire, bus, process shell, read model.
+#![warn(missing_docs)]
+
+pub mod breaker;
+pub mod bus;
+pub mod clock;
+pub mod model;
+pub mod process;
+pub mod projection;
+pub mod retry;
+pub mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod wire;
