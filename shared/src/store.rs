@@ -331,6 +331,10 @@ fn weight(key: &[u8], value: &[u8]) -> u64 {
     u64::try_from(key.len() + value.len()).unwrap_or(u64::MAX)
 }
 
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "io::ErrorKind is the standard library's and open"
+)]
 fn describe(path: &Path, error: sled::Error) -> StoreError {
     let path = path.to_path_buf();
     match error {

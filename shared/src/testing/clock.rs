@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::model::time::UnixMillis;
 
 /// A clock under a test's control. Clones share the time.
@@ -29,7 +29,7 @@ impl ManualClock {
             monotonic_ms: AtomicU64::new(0),
         };
         Self {
-            started: Instant::now(),
+            started: SystemClock.monotonic(),
             shared: Arc::new(shared),
         }
     }

@@ -7,7 +7,7 @@ mod program;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -98,7 +98,7 @@ impl NatsServer {
         );
         let begun = SystemClock.monotonic();
         while matches!(child.try_wait(), Ok(None)) {
-            if begun.elapsed() > START_DEADLINE {
+            if waited(begun) > START_DEADLINE {
                 self.child = Some(child);
                 panic!("nats-server does not end:\n{}", self.log_tail());
             }
@@ -199,14 +199,14 @@ impl NatsServer {
         asked && stream.read_to_end(&mut answer).await.is_ok() && answer.starts_with(b"HTTP/1.0 200")
     }
 
-    fn check_alive(&mut self, begun: std::time::Instant) {
+    fn check_alive(&mut self, begun: Instant) {
         let ended = self
             .child
             .as_mut()
             .is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
         assert!(!ended, "nats-server ended:\n{}", self.log_tail());
         assert!(
-            begun.elapsed() < START_DEADLINE,
+            waited(begun) < START_DEADLINE,
             "nats-server is not ready:\n{}",
             self.log_tail()
         );
@@ -233,6 +233,10 @@ impl Drop for NatsServer {
     fn drop(&mut self) {
         self.kill9();
     }
+}
+
+fn waited(begun: Instant) -> Duration {
+    SystemClock.monotonic().duration_since(begun)
 }
 
 #[derive(serde::Deserialize)]

@@ -63,10 +63,10 @@ impl Arguments {
 mod tests {
     use super::*;
 
-    fn check(line: &str, expected: Result<Arguments, ArgumentsError>) {
+    fn check(line: &str, expected: &Result<Arguments, ArgumentsError>) {
         assert_eq!(
             Arguments::parse(line.split_whitespace().map(str::to_owned)),
-            expected,
+            *expected,
             "{line}"
         );
     }
@@ -77,16 +77,16 @@ mod tests {
             config: Some(path.into()),
             ..Arguments::default()
         };
-        check("", Ok(Arguments::default()));
-        check("--config a.toml", Ok(at("a.toml")));
+        check("", &Ok(Arguments::default()));
+        check("--config a.toml", &Ok(at("a.toml")));
         check(
             "--config=a.toml --check",
-            Ok(Arguments {
+            &Ok(Arguments {
                 check: true,
                 ..at("a.toml")
             }),
         );
-        check("--config", Err(ArgumentsError::NoPath));
-        check("--verbose", Err(ArgumentsError::Unknown("--verbose".to_owned())));
+        check("--config", &Err(ArgumentsError::NoPath));
+        check("--verbose", &Err(ArgumentsError::Unknown("--verbose".to_owned())));
     }
 }

@@ -84,6 +84,7 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
 }
 
 /// One variable of this process, for secrets; none when unset or not UTF-8.
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub(in crate::process) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }

@@ -125,7 +125,7 @@ impl<'a> Reading<'a> {
             };
             let place = self.place(error.path().iter());
             let problem = error.inner().message().trim().to_owned();
-            if self.faults.len() == MAX_FAULTS || !self.note(&place, problem) {
+            if self.faults.len() == MAX_FAULTS || !self.note(&place, &problem) {
                 break;
             }
         }
@@ -133,7 +133,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Takes in a fault at `place`; says whether it is worth deserialising again.
-    fn note(&mut self, place: &Place, problem: String) -> bool {
+    fn note(&mut self, place: &Place, problem: &str) -> bool {
         if self.next_reading(place) {
             return true;
         }
@@ -145,7 +145,7 @@ impl<'a> Reading<'a> {
                 let at: Place = place.iter().cloned().chain([Step::Key(field.to_owned())]).collect();
                 (at, "required, but missing".to_owned())
             }
-            None => (place.clone(), plain(&problem)),
+            None => (place.clone(), plain(problem)),
         };
         // A field that is missing because it was cut out has been told of.
         if !self.cut.contains(&at) {

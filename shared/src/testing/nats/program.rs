@@ -26,6 +26,10 @@ pub(super) fn find() -> &'static Path {
     })
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests are told by the environment which server to run"
+)]
 fn candidate() -> PathBuf {
     if let Some(named) = std::env::var_os("NEXUS_NATS_SERVER") {
         return named.into();
