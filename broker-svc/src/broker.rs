@@ -18,6 +18,9 @@ use crate::config::BrokerConfig;
 use crate::personas::{Personas, Runner};
 use crate::settled::Settled;
 
+/// Name of this service in dead letters.
+pub const SERVICE: &str = "broker-svc";
+
 /// Append counters of one process begin at its start in Unix milliseconds times this, so that no two processes of
 /// one name ever use the same append id.
 const COUNTERS_PER_MS: u64 = 1_000_000;

@@ -17,7 +17,7 @@ use shared::wire::subject;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use crate::broker::Broker;
+use crate::broker::{Broker, SERVICE};
 use crate::error::RunSessionError;
 use crate::hold::Hold;
 use crate::quarantine;
@@ -183,7 +183,7 @@ async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionR
     };
     match broker
         .bus
-        .dead_letter("broker", incoming, &fault, broker.clock.now())
+        .dead_letter(SERVICE, incoming, &fault, broker.clock.now())
         .await
     {
         Ok(()) => incoming.term().await,

@@ -18,6 +18,7 @@ use shared::wire::headers::{CAUSATION, MSG_ID};
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 
+use crate::broker::SERVICE;
 use crate::session::Pending;
 
 /// Dispatches read at one look.
@@ -135,7 +136,7 @@ impl Bad {
     #[must_use]
     pub fn letter(&self, at: shared::model::time::UnixMillis) -> DeadLetter {
         DeadLetter {
-            service: "broker".to_owned(),
+            service: SERVICE.to_owned(),
             subject: self.stored.subject.clone(),
             redrive_subject: self.stored.subject.clone(),
             stream: DISPATCHES.to_owned(),

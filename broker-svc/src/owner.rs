@@ -18,7 +18,7 @@ use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
 use shared::wire::topology::streams::LEDGER;
 use ulid::Ulid;
 
-use crate::broker::Broker;
+use crate::broker::{Broker, SERVICE};
 use crate::cache::Remembered;
 use crate::error::RunSessionError;
 use crate::fold::{Fold, fold};
@@ -275,7 +275,7 @@ impl Owner {
     /// A reply that no server takes blocks nobody: it goes to the dead letters, where the ledger has it whole.
     async fn give_up(&self, reply: &Reply, error: &PublishError) -> Result<(), PublishError> {
         let letter = DeadLetter {
-            service: "broker".to_owned(),
+            service: SERVICE.to_owned(),
             subject: subject::ledger(&self.session),
             redrive_subject: subject::delivery(&reply.delivery_context),
             stream: LEDGER.to_owned(),

@@ -14,7 +14,7 @@ use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_OVERRIDES;
 use shared::wire::topology::streams::LEDGER;
 
-use crate::broker::Broker;
+use crate::broker::{Broker, SERVICE};
 
 /// Deliveries of one claim after which its session is looked at.
 pub const MAX_DELIVERIES: u64 = 5;
@@ -57,7 +57,7 @@ pub async fn park_if_stuck(
     );
     let verdict = Verdict::new("quarantined", &detail);
     let now = broker.clock.now();
-    broker.bus.dead_letter("broker", incoming, &verdict, now).await?;
+    broker.bus.dead_letter(SERVICE, incoming, &verdict, now).await?;
     let mark = SessionMark {
         session: session.clone(),
         quarantined: Some(detail),

@@ -28,7 +28,7 @@ use crate::gate::Gate;
 use crate::task::Task;
 
 /// Name of this service in dead letters.
-const SERVICE: &str = "hook";
+const SERVICE: &str = "hook-svc";
 
 /// Unclean take-overs after which a message is given up.
 const MAX_UNCLEAN: u32 = 3;

@@ -27,13 +27,19 @@ async fn world() -> (NatsServer, Bus) {
 }
 
 async fn connect(server: &NatsServer) -> Bus {
-    let config = NatsConfig { servers: vec![server.url()], ..NatsConfig::default() };
+    let config = NatsConfig {
+        servers: vec![server.url()],
+        ..NatsConfig::default()
+    };
     Bus::connect(&config, "test").await.expect("the server is there")
 }
 
 fn event(n: u32, peer: &str) -> Event {
     let id = EventId::parse(format!("test:{peer}/{n}")).expect("an id");
-    Event { content: format!("{n}"), ..Event::new(id, "test", peer, UnixMillis(i64::from(n))) }
+    Event {
+        content: format!("{n}"),
+        ..Event::new(id, "test", peer, UnixMillis(i64::from(n)))
+    }
 }
 
 async fn publish(bus: &Bus, event: &Event) -> shared::bus::Published {
@@ -42,14 +48,24 @@ async fn publish(bus: &Bus, event: &Event) -> shared::bus::Published {
 }
 
 fn session(name: &str) -> SessionRef {
-    SessionRef { persona: "default".to_owned(), session: name.to_owned() }
+    SessionRef {
+        persona: "default".to_owned(),
+        session: name.to_owned(),
+    }
 }
 
 fn record(broker: &str, epoch: u64, counter: u64) -> LedgerRecord {
     LedgerRecord {
-        append: AppendId { broker: broker.to_owned(), epoch, counter },
+        append: AppendId {
+            broker: broker.to_owned(),
+            epoch,
+            counter,
+        },
         at: UnixMillis(1),
-        entries: vec![LedgerEntry::Owned { epoch, broker: broker.to_owned() }],
+        entries: vec![LedgerEntry::Owned {
+            epoch,
+            broker: broker.to_owned(),
+        }],
     }
 }
 
@@ -81,18 +97,33 @@ async fn an_event_is_stored_once_under_its_partition() {
     let first = publish(&bus, &event(1, "p.1")).await;
     let second = publish(&bus, &event(1, "p.1")).await;
     assert!(!first.duplicate && second.duplicate && first.sequence == second.sequence);
-    let stored = bus.at_sequence(streams::EVENTS, first.sequence).await.expect("readable").expect("there");
+    let stored = bus
+        .at_sequence(streams::EVENTS, first.sequence)
+        .await
+        .expect("readable")
+        .expect("there");
     let parsed = subject::parse_event(&stored.subject).expect("a stored subject");
     assert_eq!((parsed.channel, parsed.peer), ("test", "p=2E1"));
     assert_eq!(stored.decode::<Event>().expect("it decodes"), event(1, "p.1"));
-    assert_eq!(bus.history(streams::EVENTS, &stored.subject, 1, 10).await.expect("readable"), vec![stored]);
+    assert_eq!(
+        bus.history(streams::EVENTS, &stored.subject, 1, 10)
+            .await
+            .expect("readable"),
+        vec![stored]
+    );
 }
 
 #[tokio::test]
 async fn what_the_server_refuses_for_good_is_an_error_and_no_loop() {
     let (_server, bus) = world().await;
-    let big = Event { content: "x".repeat(5 << 20), ..event(1, "p") };
-    let error = bus.publish(Outgoing::new(subject::event(&big), &big)).await.expect_err("too large");
+    let big = Event {
+        content: "x".repeat(5 << 20),
+        ..event(1, "p")
+    };
+    let error = bus
+        .publish(Outgoing::new(subject::event(&big), &big))
+        .await
+        .expect_err("too large");
     assert!(matches!(error, PublishError::TooLarge { .. }), "{error}");
     let once = Outgoing::new("nexus.nowhere".to_owned(), &event(1, "p"));
     let error = bus.publish_once(&once, DEADLINE).await.expect_err("nobody listens");
@@ -102,14 +133,23 @@ async fn what_the_server_refuses_for_good_is_an_error_and_no_loop() {
 #[tokio::test]
 async fn a_session_has_one_claim_until_it_is_released() {
     let (_server, bus) = world().await;
-    let claims = async || claim::publish(&bus, &session("main"), &Carrier::default()).await.expect("answered");
+    let claims = async || {
+        claim::publish(&bus, &session("main"), &Carrier::default())
+            .await
+            .expect("answered")
+    };
     assert_eq!(claims().await, claim::Claimed::New);
     assert_eq!(claims().await, claim::Claimed::AlreadyHeld);
     let mut pull = claim::pull(&bus, 10).await.expect("the consumer is there");
-    let taken = tokio::time::timeout(DEADLINE, pull.next()).await.expect("a claim comes");
+    let taken = tokio::time::timeout(DEADLINE, pull.next())
+        .await
+        .expect("a claim comes");
     assert_eq!(claims().await, claim::Claimed::AlreadyHeld, "while it is held");
     assert!(claim::release(&bus, taken.sequence).await.expect("answered"));
-    assert!(!claim::release(&bus, taken.sequence).await.expect("answered"), "gone already");
+    assert!(
+        !claim::release(&bus, taken.sequence).await.expect("answered"),
+        "gone already"
+    );
     assert_eq!(claims().await, claim::Claimed::New);
 }
 
@@ -118,11 +158,19 @@ async fn the_ledger_fence_lets_one_of_two_owners_write() {
     let (_server, bus) = world().await;
     let at = session("main");
     let none = Carrier::default();
-    let first = ledger::append(&bus, &at, &record("a", 1, 0), 0, &none).await.expect("the first entry");
-    let second = ledger::append(&bus, &at, &record("b", 2, 0), first, &none).await.expect("b takes over");
-    let late = ledger::append(&bus, &at, &record("a", 1, 1), first, &none).await.expect_err("a is stale");
+    let first = ledger::append(&bus, &at, &record("a", 1, 0), 0, &none)
+        .await
+        .expect("the first entry");
+    let second = ledger::append(&bus, &at, &record("b", 2, 0), first, &none)
+        .await
+        .expect("b takes over");
+    let late = ledger::append(&bus, &at, &record("a", 1, 1), first, &none)
+        .await
+        .expect_err("a is stale");
     assert!(matches!(late, ledger::AppendLedgerError::FenceLost { .. }), "{late}");
-    let repeated = ledger::append(&bus, &at, &record("b", 2, 0), first, &none).await.expect("b's own append");
+    let repeated = ledger::append(&bus, &at, &record("b", 2, 0), first, &none)
+        .await
+        .expect("b's own append");
     assert_eq!(repeated, second, "a repeated append is recognised as our own");
     let read = ledger::read_after(&bus, &at, 0).await.expect("readable");
     let sequences: Vec<u64> = read.iter().map(|(sequence, _)| *sequence).collect();
@@ -133,17 +181,25 @@ async fn the_ledger_fence_lets_one_of_two_owners_write() {
 async fn a_key_has_one_winner_also_after_it_expired() {
     let (_server, bus) = world().await;
     let kv = bus.kv::<Member>(buckets::MEMBERS);
-    let member = |name: &str| Member { instance: name.to_owned() };
+    let member = |name: &str| Member {
+        instance: name.to_owned(),
+    };
     let mut watch = kv.watch_all();
     assert_eq!(watch.next().await, KvEvent::Current);
-    let revision = kv.create_ttl("k", &member("a"), Duration::from_secs(1)).await.expect("free");
+    let revision = kv
+        .create_ttl("k", &member("a"), Duration::from_secs(1))
+        .await
+        .expect("free");
     let lost = kv.create("k", &member("b")).await.expect_err("taken");
     assert!(matches!(lost, CasError::Conflict { .. }), "{lost}");
     assert!(matches!(watch.next().await, KvEvent::Put { key, .. } if key == "k"));
     let gone = tokio::time::timeout(DEADLINE, watch.next()).await.expect("it expires");
     assert!(matches!(&gone, KvEvent::Gone { key, .. } if key == "k"), "{gone:?}");
     assert_eq!(kv.get("k").await.expect("readable"), None);
-    let stale = kv.update("k", &member("a"), revision).await.expect_err("another revision by now");
+    let stale = kv
+        .update("k", &member("a"), revision)
+        .await
+        .expect_err("another revision by now");
     assert!(matches!(stale, CasError::Conflict { .. }), "{stale}");
     let won = kv.create("k", &member("b")).await.expect("free again");
     kv.delete("k", Some(won)).await.expect("ours");
@@ -163,7 +219,9 @@ async fn a_publish_outlives_a_killed_server_and_readers_go_on() {
     });
     server.restart().await;
     assert!(!waiting.await.expect("no panic").duplicate);
-    let next = tokio::time::timeout(DEADLINE, ordered.next()).await.expect("it goes on");
+    let next = tokio::time::timeout(DEADLINE, ordered.next())
+        .await
+        .expect("it goes on");
     assert_eq!(next.decode::<Event>().expect("decodes").content, "2");
 }
 
@@ -188,7 +246,9 @@ fn replica(bus: &Bus, name: &str, log: &Log) -> (Shutdown, tokio::task::JoinHand
             while let Some(message) = owned.next().await {
                 let event: Event = message.decode().expect("ours");
                 let number = event.content.parse().expect("a number");
-                log.lock().expect("no panic").push((name.clone(), event.peer.id, number));
+                log.lock()
+                    .expect("no panic")
+                    .push((name.clone(), event.peer.id, number));
                 message.ack().await;
             }
         }
@@ -237,12 +297,19 @@ async fn two_replicas_share_partitions_and_keep_order_while_they_come_and_go() {
 #[tokio::test]
 async fn a_message_is_pulled_again_until_it_is_acked() {
     let (_server, bus) = world().await;
-    claim::publish(&bus, &session("s"), &Carrier::default()).await.expect("claimed");
-    let mut pull = bus.pull(streams::CLAIMS, "broker", PullOptions::default()).await.expect("there");
+    claim::publish(&bus, &session("s"), &Carrier::default())
+        .await
+        .expect("claimed");
+    let mut pull = bus
+        .pull(streams::CLAIMS, "broker", PullOptions::default())
+        .await
+        .expect("there");
     let first = pull.next().await;
     assert_eq!(first.delivered, 1);
     first.nak(None).await;
-    let again = tokio::time::timeout(DEADLINE, pull.next()).await.expect("it comes again");
+    let again = tokio::time::timeout(DEADLINE, pull.next())
+        .await
+        .expect("it comes again");
     assert_eq!(again.delivered, 2);
     again.ack().await;
 }

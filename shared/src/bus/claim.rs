@@ -28,7 +28,9 @@ pub enum Claimed {
 /// # Errors
 /// [`PublishError`] where the server refuses it for good.
 pub async fn publish(bus: &Bus, session: &SessionRef, carrier: &Carrier) -> Result<Claimed, PublishError> {
-    let claim = Claim { session: session.clone() };
+    let claim = Claim {
+        session: session.clone(),
+    };
     let out = Outgoing::new(subject::claim(session), &claim).carrier(carrier);
     match bus.publish(out).await {
         Ok(_) => Ok(Claimed::New),

@@ -74,9 +74,14 @@ impl Bus {
     pub async fn connect(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
         let mut options = async_nats::ConnectOptions::new();
         if !config.credentials.is_empty() {
-            options = options.credentials_file(&config.credentials).await.map_err(|source| {
-                ConnectBusError::Credentials { path: config.credentials.clone(), source }
-            })?;
+            options =
+                options
+                    .credentials_file(&config.credentials)
+                    .await
+                    .map_err(|source| ConnectBusError::Credentials {
+                        path: config.credentials.clone(),
+                        source,
+                    })?;
         }
         let options = options
             .name(name)
@@ -94,17 +99,28 @@ impl Bus {
         let addresses = config
             .servers
             .iter()
-            .map(|server| server.parse::<async_nats::ServerAddr>().map_err(|_| ConnectBusError::Address(server.clone())))
+            .map(|server| {
+                server
+                    .parse::<async_nats::ServerAddr>()
+                    .map_err(|_| ConnectBusError::Address(server.clone()))
+            })
             .collect::<Result<Vec<_>, _>>()?;
-        let client = options.connect(addresses).await.map_err(|error| ConnectBusError::Unreachable {
-            servers: config.servers.join(", "),
-            detail: error.to_string(),
-        })?;
+        let client = options
+            .connect(addresses)
+            .await
+            .map_err(|error| ConnectBusError::Unreachable {
+                servers: config.servers.join(", "),
+                detail: error.to_string(),
+            })?;
         let jetstream = async_nats::jetstream::context::ContextBuilder::new()
             .timeout(API_TIMEOUT)
             .build(client.clone());
         let in_flight = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
-        Ok(Self { client, jetstream, in_flight })
+        Ok(Self {
+            client,
+            jetstream,
+            in_flight,
+        })
     }
 
     /// Whether a server is there at this moment.

@@ -45,7 +45,10 @@ pub struct Pull {
 
 impl std::fmt::Debug for Pull {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pull").field("stream", &self.stream).field("consumer", &self.consumer).finish_non_exhaustive()
+        f.debug_struct("Pull")
+            .field("stream", &self.stream)
+            .field("consumer", &self.consumer)
+            .finish_non_exhaustive()
     }
 }
 
@@ -120,7 +123,9 @@ impl Pull {
                     }
                 }
             }
-            let Some(messages) = self.messages.as_mut() else { continue };
+            let Some(messages) = self.messages.as_mut() else {
+                continue;
+            };
             match messages.next().await {
                 Some(Ok(message)) => {
                     if let Some(incoming) = Incoming::new(message) {
@@ -149,22 +154,37 @@ pub struct Ordered {
 
 impl std::fmt::Debug for Ordered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ordered").field("stream", &self.stream).field("last", &self.last).finish_non_exhaustive()
+        f.debug_struct("Ordered")
+            .field("stream", &self.stream)
+            .field("last", &self.last)
+            .finish_non_exhaustive()
     }
 }
 
 impl Ordered {
     async fn open(&mut self) -> Result<pull::Ordered, ConsumeError> {
-        let failed =
-            |detail: String| ConsumeError { stream: self.stream.clone(), consumer: "(ordered)".to_owned(), detail };
+        let failed = |detail: String| ConsumeError {
+            stream: self.stream.clone(),
+            consumer: "(ordered)".to_owned(),
+            detail,
+        };
         let config = pull::OrderedConfig {
-            deliver_policy: consumer::DeliverPolicy::ByStartSequence { start_sequence: self.last + 1 },
+            deliver_policy: consumer::DeliverPolicy::ByStartSequence {
+                start_sequence: self.last + 1,
+            },
             filter_subjects: self.filters.clone(),
             ..Default::default()
         };
-        let stream =
-            self.bus.jetstream.get_stream_no_info(&self.stream).await.map_err(|error| failed(error.to_string()))?;
-        let consumer = stream.create_consumer(config).await.map_err(|error| failed(error.to_string()))?;
+        let stream = self
+            .bus
+            .jetstream
+            .get_stream_no_info(&self.stream)
+            .await
+            .map_err(|error| failed(error.to_string()))?;
+        let consumer = stream
+            .create_consumer(config)
+            .await
+            .map_err(|error| failed(error.to_string()))?;
         consumer.messages().await.map_err(|error| failed(error.to_string()))
     }
 
@@ -181,7 +201,9 @@ impl Ordered {
                     }
                 }
             }
-            let Some(messages) = self.messages.as_mut() else { continue };
+            let Some(messages) = self.messages.as_mut() else {
+                continue;
+            };
             match messages.next().await {
                 Some(Ok(message)) => match Incoming::new(message) {
                     Some(incoming) if incoming.sequence > self.last => {

@@ -21,7 +21,10 @@ pub struct Verdict {
 impl Verdict {
     /// `reason` in a word, `detail` in a sentence.
     pub fn new(reason: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { reason: reason.into(), detail: detail.into() }
+        Self {
+            reason: reason.into(),
+            detail: detail.into(),
+        }
     }
 }
 
@@ -55,7 +58,11 @@ impl Bus {
             redrive_subject: redrive_subject(&message.subject),
             stream: message.stream.clone(),
             sequence: message.sequence,
-            headers: message.headers.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
+            headers: message
+                .headers
+                .iter()
+                .map(|(n, v)| (n.to_owned(), v.to_owned()))
+                .collect(),
             payload: DeadLetter::encode_payload(&message.payload),
             reason: verdict.reason.clone(),
             detail: verdict.detail.clone(),
@@ -70,7 +77,10 @@ impl Bus {
     /// # Errors
     /// [`PublishError`] where the server refuses it for good.
     pub async fn dead_letter_record(&self, letter: DeadLetter) -> Result<(), PublishError> {
-        let id = format!("dlq:{}:{}:{}:{}", letter.service, letter.stream, letter.sequence, letter.reason);
+        let id = format!(
+            "dlq:{}:{}:{}:{}",
+            letter.service, letter.stream, letter.sequence, letter.reason
+        );
         tracing::error!(
             service = %letter.service, subject = %letter.subject, sequence = letter.sequence,
             reason = %letter.reason, detail = %letter.detail, "message is given up"
@@ -88,8 +98,14 @@ mod tests {
 
     #[test]
     fn a_redriven_message_goes_where_it_came_in() {
-        assert_eq!(redrive_subject("nexus.ev.7.webchat.default.v"), "nexus.event.webchat.default.v");
+        assert_eq!(
+            redrive_subject("nexus.ev.7.webchat.default.v"),
+            "nexus.event.webchat.default.v"
+        );
         assert_eq!(redrive_subject("nexus.dl.63.nats.a.b"), "nexus.delivery.nats.a.b");
-        assert_eq!(redrive_subject("nexus.dispatch.default.main"), "nexus.dispatch.default.main");
+        assert_eq!(
+            redrive_subject("nexus.dispatch.default.main"),
+            "nexus.dispatch.default.main"
+        );
     }
 }

@@ -1,7 +1,9 @@
 //! Making the topology, and telling how what is there differs from it.
 
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
-use async_nats::jetstream::stream::{Compression, Config, DiscardPolicy, RetentionPolicy, StorageType, SubjectTransform};
+use async_nats::jetstream::stream::{
+    Compression, Config, DiscardPolicy, RetentionPolicy, StorageType, SubjectTransform,
+};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::wire::topology::{ConsumerSpec, Retention, StreamSpec, Topology};
@@ -30,7 +32,11 @@ impl std::fmt::Display for Drift {
         if self.option == "missing" {
             return write!(f, "{} is missing", self.what);
         }
-        write!(f, "{}: {} is {}, should be {}", self.what, self.option, self.found, self.wanted)
+        write!(
+            f,
+            "{}: {} is {}, should be {}",
+            self.what, self.option, self.found, self.wanted
+        )
     }
 }
 
@@ -55,7 +61,11 @@ fn stream_config(spec: &StreamSpec) -> Config {
         max_age: spec.max_age,
         duplicate_window: spec.duplicate_window,
         max_messages_per_subject: spec.max_per_subject,
-        discard: if spec.discard_new { DiscardPolicy::New } else { DiscardPolicy::Old },
+        discard: if spec.discard_new {
+            DiscardPolicy::New
+        } else {
+            DiscardPolicy::Old
+        },
         discard_new_per_subject: spec.discard_new_per_subject,
         compression: spec.compressed.then_some(Compression::S2),
         allow_direct: spec.allow_direct,
@@ -65,14 +75,14 @@ fn stream_config(spec: &StreamSpec) -> Config {
         allow_message_ttl: spec.allow_ttl,
         subject_delete_marker_ttl: (!spec.marker_ttl.is_zero()).then_some(spec.marker_ttl),
         allow_message_schedules: spec.allow_schedules,
-        subject_transform: spec
-            .transform
-            .as_ref()
-            .map(|(source, destination)| SubjectTransform { source: source.clone(), destination: destination.clone() }),
+        subject_transform: spec.transform.as_ref().map(|(source, destination)| SubjectTransform {
+            source: source.clone(),
+            destination: destination.clone(),
+        }),
         num_replicas: spec.replicas,
         max_messages: -1,
         max_bytes: -1,
-        max_message_size: -1,
+        max_message_size: spec.max_message_bytes,
         max_consumers: -1,
         ..Config::default()
     }
@@ -92,7 +102,10 @@ fn consumer_config(spec: &ConsumerSpec) -> pull::Config {
 
 /// The options that we spell out, as text: what is not among them is the server's business.
 fn stream_options(config: &Config) -> Vec<(&'static str, String)> {
-    let transform = config.subject_transform.as_ref().map(|t| format!("{} -> {}", t.source, t.destination));
+    let transform = config
+        .subject_transform
+        .as_ref()
+        .map(|t| format!("{} -> {}", t.source, t.destination));
     vec![
         ("subjects", config.subjects.join(" ")),
         ("retention", format!("{:?}", config.retention)),
@@ -100,27 +113,33 @@ fn stream_options(config: &Config) -> Vec<(&'static str, String)> {
         ("max_age", format!("{:?}", config.max_age)),
         ("duplicate_window", format!("{:?}", config.duplicate_window)),
         ("max_messages_per_subject", config.max_messages_per_subject.to_string()),
+        ("max_message_size", config.max_message_size.to_string()),
         ("discard", format!("{:?}", config.discard)),
         ("discard_new_per_subject", config.discard_new_per_subject.to_string()),
-        ("compression", format!("{:?}", config.compression.as_ref().filter(|c| **c == Compression::S2))),
+        (
+            "compression",
+            format!("{:?}", config.compression.as_ref().filter(|c| **c == Compression::S2)),
+        ),
         ("allow_direct", config.allow_direct.to_string()),
         ("allow_rollup", config.allow_rollup.to_string()),
         ("deny_delete", config.deny_delete.to_string()),
         ("deny_purge", config.deny_purge.to_string()),
         ("allow_message_ttl", config.allow_message_ttl.to_string()),
-        ("subject_delete_marker_ttl", format!("{:?}", config.subject_delete_marker_ttl.filter(|t| !t.is_zero()))),
+        (
+            "subject_delete_marker_ttl",
+            format!("{:?}", config.subject_delete_marker_ttl.filter(|t| !t.is_zero())),
+        ),
         ("allow_message_schedules", config.allow_message_schedules.to_string()),
         ("subject_transform", transform.unwrap_or_default()),
         ("replicas", config.num_replicas.to_string()),
     ]
 }
 
-fn differences(
-    what: &str,
-    wanted: Vec<(&'static str, String)>,
-    found: Vec<(&'static str, String)>,
-) -> Vec<Drift> {
-    let pairs = wanted.into_iter().zip(found).filter(|((_, wanted), (_, found))| wanted != found);
+fn differences(what: &str, wanted: Vec<(&'static str, String)>, found: Vec<(&'static str, String)>) -> Vec<Drift> {
+    let pairs = wanted
+        .into_iter()
+        .zip(found)
+        .filter(|((_, wanted), (_, found))| wanted != found);
     pairs
         .map(|((option, wanted), (_, found))| Drift {
             what: what.to_owned(),
@@ -132,7 +151,12 @@ fn differences(
 }
 
 fn missing(what: String) -> Drift {
-    Drift { what, option: "missing".to_owned(), wanted: "there".to_owned(), found: "absent".to_owned() }
+    Drift {
+        what,
+        option: "missing".to_owned(),
+        wanted: "there".to_owned(),
+        found: "absent".to_owned(),
+    }
 }
 
 impl Bus {
@@ -162,21 +186,30 @@ impl Bus {
                 Ok(differences(&what, stream_options(&stream_config(spec)), found))
             }
             Err(error) if is_not_found(&error.to_string()) => Ok(vec![missing(what)]),
-            Err(error) => {
-                Err(EnsureTopologyError::Lookup { what: "stream", name: spec.name.clone(), detail: error.to_string() })
-            }
+            Err(error) => Err(EnsureTopologyError::Lookup {
+                what: "stream",
+                name: spec.name.clone(),
+                detail: error.to_string(),
+            }),
         }
     }
 
     async fn consumer_drift(&self, spec: &ConsumerSpec) -> Result<Vec<Drift>, EnsureTopologyError> {
         let what = format!("consumer {} of {}", spec.name, spec.stream);
-        let found = self.jetstream.get_consumer_from_stream::<pull::Config, _, _>(&spec.name, spec.stream).await;
+        let found = self
+            .jetstream
+            .get_consumer_from_stream::<pull::Config, _, _>(&spec.name, spec.stream)
+            .await;
         let mut found: PullConsumer = match found {
             Ok(found) => found,
             Err(error) if is_not_found(&error.to_string()) => return Ok(vec![missing(what)]),
             Err(error) => {
                 let detail = error.to_string();
-                return Err(EnsureTopologyError::Lookup { what: "consumer", name: spec.name.clone(), detail });
+                return Err(EnsureTopologyError::Lookup {
+                    what: "consumer",
+                    name: spec.name.clone(),
+                    detail,
+                });
             }
         };
         let info = found.info().await.map_err(|error| EnsureTopologyError::Lookup {
@@ -212,18 +245,28 @@ impl Bus {
         let mut report = EnsureReport::default();
         let differing: Vec<&Drift> = drift.iter().filter(|d| d.option != "missing").collect();
         if let (false, Some(first)) = (update, differing.first()) {
-            return Err(EnsureTopologyError::Incompatible { count: differing.len(), first: first.to_string() });
+            return Err(EnsureTopologyError::Incompatible {
+                count: differing.len(),
+                first: first.to_string(),
+            });
         }
         for spec in &topology.streams {
             let what = format!("stream {}", spec.name);
             if let Some(found) = drift.iter().find(|d| d.what == what) {
                 self.make_stream(spec).await?;
-                if found.option == "missing" { report.created.push(what) } else { report.updated.push(what) }
+                if found.option == "missing" {
+                    report.created.push(what)
+                } else {
+                    report.updated.push(what)
+                }
             }
         }
         let wanted = topology.consumers.iter().filter_map(|spec| {
             let what = format!("consumer {} of {}", spec.name, spec.stream);
-            drift.iter().find(|d| d.what == what).map(|found| (spec, what, found.option == "missing"))
+            drift
+                .iter()
+                .find(|d| d.what == what)
+                .map(|found| (spec, what, found.option == "missing"))
         });
         let made: Vec<(String, bool)> = stream::iter(wanted)
             .map(|(spec, what, new)| async move { self.make_consumer(spec).await.map(|()| (what, new)) })
@@ -231,7 +274,11 @@ impl Bus {
             .try_collect()
             .await?;
         for (what, new) in made {
-            if new { report.created.push(what) } else { report.updated.push(what) }
+            if new {
+                report.created.push(what)
+            } else {
+                report.updated.push(what)
+            }
         }
         Ok(report)
     }
@@ -246,7 +293,10 @@ impl Bus {
     }
 
     async fn make_consumer(&self, spec: &ConsumerSpec) -> Result<(), EnsureTopologyError> {
-        let made = self.jetstream.create_consumer_on_stream(consumer_config(spec), spec.stream).await;
+        let made = self
+            .jetstream
+            .create_consumer_on_stream(consumer_config(spec), spec.stream)
+            .await;
         made.map(|_| ()).map_err(|error| EnsureTopologyError::Create {
             what: "consumer",
             name: spec.name.clone(),

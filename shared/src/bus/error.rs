@@ -171,7 +171,9 @@ pub enum EnsureTopologyError {
         detail: String,
     },
     /// What is there differs where it must not.
-    #[error("the topology on the server is not ours ({count} differences, the first: {first}); see `nexus topology plan`")]
+    #[error(
+        "the topology on the server is not ours ({count} differences, the first: {first}); see `nexus topology plan`"
+    )]
     Incompatible {
         /// How many differences.
         count: usize,

@@ -33,7 +33,11 @@ pub struct Kv<T> {
 
 impl<T> Clone for Kv<T> {
     fn clone(&self) -> Self {
-        Self { bus: self.bus.clone(), bucket: self.bucket, value: PhantomData }
+        Self {
+            bus: self.bus.clone(),
+            bucket: self.bucket,
+            value: PhantomData,
+        }
     }
 }
 
@@ -80,7 +84,11 @@ impl Bus {
     /// The bucket `bucket` (see [`crate::wire::topology::buckets`]).
     #[must_use]
     pub fn kv<T: Wire>(&self, bucket: &'static str) -> Kv<T> {
-        Kv { bus: self.clone(), bucket, value: PhantomData }
+        Kv {
+            bus: self.clone(),
+            bucket,
+            value: PhantomData,
+        }
     }
 }
 
@@ -105,9 +113,10 @@ impl<T: Wire> Kv<T> {
 
     fn conflict(&self, key: &str, error: PublishError) -> CasError {
         match error {
-            PublishError::WrongLastSequence { .. } => {
-                CasError::Conflict { bucket: self.bucket.to_owned(), key: key.to_owned() }
-            }
+            PublishError::WrongLastSequence { .. } => CasError::Conflict {
+                bucket: self.bucket.to_owned(),
+                key: key.to_owned(),
+            },
             other => CasError::Publish(other),
         }
     }
@@ -121,12 +130,17 @@ impl<T: Wire> Kv<T> {
     /// # Errors
     /// [`ReadStreamError`] where it cannot be asked or the value cannot be read.
     pub async fn get(&self, key: &str) -> Result<Option<Entry<T>>, ReadStreamError> {
-        let Some(stored) = self.raw(key).await?.filter(|stored| !is_marker(&stored.headers)) else { return Ok(None) };
+        let Some(stored) = self.raw(key).await?.filter(|stored| !is_marker(&stored.headers)) else {
+            return Ok(None);
+        };
         let value = stored.decode().map_err(|error| ReadStreamError::Unavailable {
             stream: self.stream(),
             detail: format!("key {key}: {error}"),
         })?;
-        Ok(Some(Entry { value, revision: stored.sequence }))
+        Ok(Some(Entry {
+            value,
+            revision: stored.sequence,
+        }))
     }
 
     /// Sets `key` where it has no value.
@@ -148,9 +162,7 @@ impl<T: Wire> Kv<T> {
     async fn create_with(&self, key: &str, value: &T, ttl: Option<Duration>) -> Result<u64, CasError> {
         match self.write(key, value, Some(0), ttl).await {
             Err(CasError::Conflict { bucket, key: taken }) => match self.raw(key).await? {
-                Some(stored) if is_marker(&stored.headers) => {
-                    self.write(key, value, Some(stored.sequence), ttl).await
-                }
+                Some(stored) if is_marker(&stored.headers) => self.write(key, value, Some(stored.sequence), ttl).await,
                 Some(_) | None => Err(CasError::Conflict { bucket, key: taken }),
             },
             other => other,
@@ -189,13 +201,7 @@ impl<T: Wire> Kv<T> {
         self.write(key, value, None, Some(ttl)).await
     }
 
-    async fn write(
-        &self,
-        key: &str,
-        value: &T,
-        expected: Option<u64>,
-        ttl: Option<Duration>,
-    ) -> Result<u64, CasError> {
+    async fn write(&self, key: &str, value: &T, expected: Option<u64>, ttl: Option<Duration>) -> Result<u64, CasError> {
         let mut out = Outgoing::new(self.subject(key), value);
         if let Some(expected) = expected {
             out = out.expect_last(expected);
@@ -224,7 +230,12 @@ impl<T: Wire> Kv<T> {
     /// An identical value that stands there already is ours only if no rival writes the same bytes: values that
     /// decide a race name their writer, so equality of bytes is equality of writers.
     fn settle(&self, key: &str, stored: &Stored) -> u64 {
-        tracing::debug!(bucket = self.bucket, key, revision = stored.sequence, "the first try had made it");
+        tracing::debug!(
+            bucket = self.bucket,
+            key,
+            revision = stored.sequence,
+            "the first try had made it"
+        );
         stored.sequence
     }
 
@@ -238,13 +249,23 @@ impl<T: Wire> Kv<T> {
         if let Some(revision) = revision {
             out = out.expect_last(revision);
         }
-        self.bus.publish(out).await.map(|_| ()).map_err(|error| self.conflict(key, error))
+        self.bus
+            .publish(out)
+            .await
+            .map(|_| ())
+            .map_err(|error| self.conflict(key, error))
     }
 
     /// Everything in the bucket and every change from now on, in order.
     #[must_use]
     pub fn watch_all(&self) -> KvWatch<T> {
-        KvWatch { kv: self.clone(), messages: None, last: 0, told_current: false, at_start: 0 }
+        KvWatch {
+            kv: self.clone(),
+            messages: None,
+            last: 0,
+            told_current: false,
+            at_start: 0,
+        }
     }
 
     /// All keys with their values, as of now.
@@ -278,7 +299,10 @@ pub struct KvWatch<T> {
 
 impl<T> std::fmt::Debug for KvWatch<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KvWatch").field("bucket", &self.kv.bucket).field("last", &self.last).finish_non_exhaustive()
+        f.debug_struct("KvWatch")
+            .field("bucket", &self.kv.bucket)
+            .field("last", &self.last)
+            .finish_non_exhaustive()
     }
 }
 
@@ -286,7 +310,9 @@ impl<T: Wire> KvWatch<T> {
     async fn open(&mut self) -> Result<(), String> {
         let policy = match self.last {
             0 => DeliverPolicy::LastPerSubject,
-            last => DeliverPolicy::ByStartSequence { start_sequence: last + 1 },
+            last => DeliverPolicy::ByStartSequence {
+                start_sequence: last + 1,
+            },
         };
         let config = pull::OrderedConfig {
             deliver_policy: policy,
@@ -294,11 +320,25 @@ impl<T: Wire> KvWatch<T> {
             ..Default::default()
         };
         if !self.told_current {
-            self.at_start =
-                self.kv.bus.stream_state(&self.kv.stream()).await.map_err(|error| error.to_string())?.last;
+            self.at_start = self
+                .kv
+                .bus
+                .stream_state(&self.kv.stream())
+                .await
+                .map_err(|error| error.to_string())?
+                .last;
         }
-        let stream = self.kv.bus.jetstream.get_stream_no_info(self.kv.stream()).await.map_err(|e| e.to_string())?;
-        let consumer = stream.create_consumer(config).await.map_err(|error| error.to_string())?;
+        let stream = self
+            .kv
+            .bus
+            .jetstream
+            .get_stream_no_info(self.kv.stream())
+            .await
+            .map_err(|e| e.to_string())?;
+        let consumer = stream
+            .create_consumer(config)
+            .await
+            .map_err(|error| error.to_string())?;
         self.messages = Some(consumer.messages().await.map_err(|error| error.to_string())?);
         Ok(())
     }
@@ -317,7 +357,9 @@ impl<T: Wire> KvWatch<T> {
                 self.told_current = true;
                 return KvEvent::Current;
             }
-            let Some(messages) = self.messages.as_mut() else { continue };
+            let Some(messages) = self.messages.as_mut() else {
+                continue;
+            };
             match messages.next().await {
                 Some(Ok(message)) => {
                     if let Some(incoming) = Incoming::new(message) {
@@ -341,13 +383,27 @@ impl<T: Wire> KvWatch<T> {
 
     fn event(&self, message: &Incoming) -> KvEvent<T> {
         let prefix = format!("$KV.{}.", self.kv.bucket);
-        let key = message.subject.strip_prefix(&prefix).unwrap_or(&message.subject).to_owned();
+        let key = message
+            .subject
+            .strip_prefix(&prefix)
+            .unwrap_or(&message.subject)
+            .to_owned();
         if is_marker(&message.headers) {
-            return KvEvent::Gone { key, revision: message.sequence };
+            return KvEvent::Gone {
+                key,
+                revision: message.sequence,
+            };
         }
         match message.decode() {
-            Ok(value) => KvEvent::Put { key, value, revision: message.sequence },
-            Err(error) => KvEvent::Bad { key, error: error.to_string() },
+            Ok(value) => KvEvent::Put {
+                key,
+                value,
+                revision: message.sequence,
+            },
+            Err(error) => KvEvent::Bad {
+                key,
+                error: error.to_string(),
+            },
         }
     }
 }

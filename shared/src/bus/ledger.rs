@@ -71,7 +71,9 @@ pub async fn append(
     expected: u64,
     carrier: &Carrier,
 ) -> Result<u64, AppendLedgerError> {
-    let out = Outgoing::new(subject::ledger(session), record).expect_last(expected).carrier(carrier);
+    let out = Outgoing::new(subject::ledger(session), record)
+        .expect_last(expected)
+        .carrier(carrier);
     let mut tries = 0;
     loop {
         tries += 1;
@@ -82,9 +84,17 @@ pub async fn append(
                 crate::clock::pause(API_TIMEOUT / 50).await;
             }
             Err(source) if source.may_pass() => {
-                return Err(AppendLedgerError::Unavailable { session: session.clone(), source });
+                return Err(AppendLedgerError::Unavailable {
+                    session: session.clone(),
+                    source,
+                });
             }
-            Err(source) => return Err(AppendLedgerError::Refused { session: session.clone(), source }),
+            Err(source) => {
+                return Err(AppendLedgerError::Refused {
+                    session: session.clone(),
+                    source,
+                });
+            }
         }
     }
 }
@@ -94,10 +104,15 @@ async fn whose(bus: &Bus, session: &SessionRef, record: &LedgerRecord) -> Result
     let last = bus
         .last_on_subject(LEDGER, &subject::ledger(session))
         .await
-        .map_err(|source| AppendLedgerError::Unreadable { session: session.clone(), source })?;
+        .map_err(|source| AppendLedgerError::Unreadable {
+            session: session.clone(),
+            source,
+        })?;
     match last.map(|stored| (stored.sequence, stored.decode::<LedgerRecord>())) {
         Some((sequence, Ok(theirs))) if theirs.append == record.append => Ok(sequence),
-        Some((_, Ok(_) | Err(_))) | None => Err(AppendLedgerError::FenceLost { session: session.clone() }),
+        Some((_, Ok(_) | Err(_))) | None => Err(AppendLedgerError::FenceLost {
+            session: session.clone(),
+        }),
     }
 }
 
@@ -114,7 +129,9 @@ fn read(stored: &Stored) -> ReadRecord {
 /// [`ReadStreamError`] where the stream cannot be asked.
 pub async fn read_after(bus: &Bus, session: &SessionRef, after: u64) -> Result<Vec<ReadRecord>, ReadStreamError> {
     let subject = subject::ledger(session);
-    let Some(last) = bus.last_on_subject(LEDGER, &subject).await? else { return Ok(Vec::new()) };
+    let Some(last) = bus.last_on_subject(LEDGER, &subject).await? else {
+        return Ok(Vec::new());
+    };
     let mut records = Vec::new();
     let mut from = after + 1;
     while from <= last.sequence {
@@ -123,7 +140,11 @@ pub async fn read_after(bus: &Bus, session: &SessionRef, after: u64) -> Result<V
             return Ok(records);
         }
         let page = bus.history(LEDGER, &subject, from, PAGE).await?;
-        let page = if page.is_empty() { Vec::from_iter(bus.next_on_subject(LEDGER, &subject, from).await?) } else { page };
+        let page = if page.is_empty() {
+            Vec::from_iter(bus.next_on_subject(LEDGER, &subject, from).await?)
+        } else {
+            page
+        };
         let Some(end) = page.last() else { return Ok(records) };
         from = end.sequence + 1;
         records.extend(page.iter().map(read));
@@ -137,5 +158,7 @@ pub async fn read_after(bus: &Bus, session: &SessionRef, after: u64) -> Result<V
 /// [`ReadStreamError`] where the leader cannot be asked.
 pub async fn read_at(bus: &Bus, session: &SessionRef, sequence: u64) -> Result<Option<ReadRecord>, ReadStreamError> {
     let stored = bus.at_sequence(LEDGER, sequence).await?;
-    Ok(stored.filter(|stored| stored.subject == subject::ledger(session)).map(|stored| read(&stored)))
+    Ok(stored
+        .filter(|stored| stored.subject == subject::ledger(session))
+        .map(|stored| read(&stored)))
 }

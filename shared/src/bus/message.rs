@@ -82,7 +82,10 @@ pub struct Incoming {
 
 impl std::fmt::Debug for Incoming {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Incoming").field("subject", &self.subject).field("sequence", &self.sequence).finish_non_exhaustive()
+        f.debug_struct("Incoming")
+            .field("subject", &self.subject)
+            .field("sequence", &self.sequence)
+            .finish_non_exhaustive()
     }
 }
 
@@ -188,7 +191,10 @@ impl CoreSubscription {
 impl Bus {
     /// Publishes without storing and without an answer.
     pub async fn core_publish(&self, subject: &str, headers: &Headers, payload: Bytes) {
-        let sent = self.client.publish_with_headers(subject.to_owned(), header_map(headers), payload).await;
+        let sent = self
+            .client
+            .publish_with_headers(subject.to_owned(), header_map(headers), payload)
+            .await;
         if let Err(error) = sent {
             tracing::warn!(subject, %error, "message was not published");
         }
@@ -199,6 +205,10 @@ impl Bus {
     /// # Errors
     /// The client's word where the subject is not valid or the bus is closed.
     pub async fn core_subscribe(&self, subject: &str) -> Result<CoreSubscription, String> {
-        self.client.subscribe(subject.to_owned()).await.map(CoreSubscription).map_err(|error| error.to_string())
+        self.client
+            .subscribe(subject.to_owned())
+            .await
+            .map(CoreSubscription)
+            .map_err(|error| error.to_string())
     }
 }

@@ -92,10 +92,17 @@ where
         }
         join_all(held.values_mut().map(Held::refresh)).await;
         let free = view.free(&wanted, |partition| held.contains_key(&partition));
-        let taken = join_all(free.into_iter().map(|(partition, revision)| {
-            take(bus.clone(), Arc::clone(&group), partition, revision, handler.clone())
-        }));
-        held.extend(taken.await.into_iter().flatten().map(|lease| (lease.partition(), lease)));
+        let taken =
+            join_all(free.into_iter().map(|(partition, revision)| {
+                take(bus.clone(), Arc::clone(&group), partition, revision, handler.clone())
+            }));
+        held.extend(
+            taken
+                .await
+                .into_iter()
+                .flatten()
+                .map(|lease| (lease.partition(), lease)),
+        );
         metrics::gauge!("nexus_partitions_held", "group" => group.name).set(held.len() as f64);
         if leaving && held.is_empty() {
             return;
@@ -116,14 +123,19 @@ fn wanted(view: &View, group: &Group) -> Vec<bool> {
     if !members.contains(&me) {
         members.push(me.clone());
     }
-    owners(PARTITIONS, &members).into_iter().map(|owner| owner == me).collect()
+    owners(PARTITIONS, &members)
+        .into_iter()
+        .map(|owner| owner == me)
+        .collect()
 }
 
 /// Says that this replica is there, or no longer; answers whether it is announced.
 async fn announce(members: &Kv<Member>, group: &Group, may_join: bool, joined: bool) -> bool {
     let key = group.member_key();
     if may_join {
-        let member = Member { instance: group.instance.clone() };
+        let member = Member {
+            instance: group.instance.clone(),
+        };
         let said = tokio::time::timeout(TICK, members.put_ttl(&key, &member, TTL)).await;
         return joined || matches!(said, Ok(Ok(_)));
     }

@@ -47,13 +47,21 @@ impl Outgoing {
     #[must_use]
     pub fn new<T: Wire>(subject: String, value: &T) -> Self {
         let (payload, headers) = encode(value, Format::Cbor);
-        Self { subject, headers, payload }
+        Self {
+            subject,
+            headers,
+            payload,
+        }
     }
 
     /// Bytes that somebody encoded, to `subject`.
     #[must_use]
     pub const fn raw(subject: String, headers: Headers, payload: Bytes) -> Self {
-        Self { subject, headers, payload }
+        Self {
+            subject,
+            headers,
+            payload,
+        }
     }
 
     /// `value` in JSON, to `subject`.
@@ -61,7 +69,8 @@ impl Outgoing {
     pub fn json<T: Wire>(subject: String, value: &T) -> Self {
         let mut out = Self::new(subject, value);
         out.payload = payload(value, Format::Json);
-        out.headers.insert(crate::wire::headers::CONTENT_TYPE, Format::Json.content_type());
+        out.headers
+            .insert(crate::wire::headers::CONTENT_TYPE, Format::Json.content_type());
         out
     }
 
@@ -159,10 +168,17 @@ impl Bus {
     /// [`PublishError`]; after `Unknown` the server may have it or not.
     pub async fn publish_once(&self, out: &Outgoing, timeout: Duration) -> Result<Published, PublishError> {
         let subject = || out.subject.clone();
-        let _slot = self.in_flight.acquire().await.map_err(|_| PublishError::Closed { subject: subject() })?;
+        let _slot = self
+            .in_flight
+            .acquire()
+            .await
+            .map_err(|_| PublishError::Closed { subject: subject() })?;
         let size = out.payload.len();
         if size > self.max_payload() {
-            return Err(PublishError::TooLarge { subject: subject(), size });
+            return Err(PublishError::TooLarge {
+                subject: subject(),
+                size,
+            });
         }
         let request = async_nats::Request::new()
             .headers(header_map(&out.headers))
@@ -174,10 +190,15 @@ impl Bus {
             .map_err(|_| PublishError::Unknown { subject: subject() })?;
         let message = answer.map_err(|error| match error.kind() {
             async_nats::RequestErrorKind::NoResponders => PublishError::NoStream { subject: subject() },
-            async_nats::RequestErrorKind::InvalidSubject => {
-                PublishError::Rejected { subject: subject(), code: 0, text: "the subject is not valid".to_owned() }
-            }
-            async_nats::RequestErrorKind::MaxPayloadExceeded => PublishError::TooLarge { subject: subject(), size },
+            async_nats::RequestErrorKind::InvalidSubject => PublishError::Rejected {
+                subject: subject(),
+                code: 0,
+                text: "the subject is not valid".to_owned(),
+            },
+            async_nats::RequestErrorKind::MaxPayloadExceeded => PublishError::TooLarge {
+                subject: subject(),
+                size,
+            },
             async_nats::RequestErrorKind::TimedOut | async_nats::RequestErrorKind::Other => {
                 PublishError::Unknown { subject: subject() }
             }
@@ -185,7 +206,10 @@ impl Bus {
         let ack: PubAck =
             serde_json::from_slice(&message.payload).map_err(|_| PublishError::Unknown { subject: subject() })?;
         match ack.error {
-            None => Ok(Published { sequence: ack.seq, duplicate: ack.duplicate }),
+            None => Ok(Published {
+                sequence: ack.seq,
+                duplicate: ack.duplicate,
+            }),
             Some(error) => Err(refusal(subject(), size, error)),
         }
     }
@@ -198,6 +222,10 @@ fn refusal(subject: String, size: usize, error: ApiError) -> PublishError {
         STORE_FAILED => PublishError::Unknown { subject },
         10_054 => PublishError::TooLarge { subject, size },
         code if PASSING.contains(&code) || error.code == 503 => PublishError::Unknown { subject },
-        code => PublishError::Rejected { subject, code, text: error.description },
+        code => PublishError::Rejected {
+            subject,
+            code,
+            text: error.description,
+        },
     }
 }

@@ -87,7 +87,8 @@ impl Bus {
         subject: &str,
         from: u64,
     ) -> Result<Option<Stored>, ReadStreamError> {
-        self.get(stream, json!({ "seq": from.max(1), "next_by_subj": subject })).await
+        self.get(stream, json!({ "seq": from.max(1), "next_by_subj": subject }))
+            .await
     }
 
     /// The message at `sequence`, from the leader.
@@ -99,9 +100,17 @@ impl Bus {
     }
 
     async fn get(&self, stream: &str, query: serde_json::Value) -> Result<Option<Stored>, ReadStreamError> {
-        let unreadable = |detail: &str| ReadStreamError::Unavailable { stream: stream.to_owned(), detail: detail.to_owned() };
-        match self.api::<GetAnswer>(stream, &format!("STREAM.MSG.GET.{stream}"), &query).await {
-            Ok(answer) => stored(answer.message).map(Some).ok_or_else(|| unreadable("the answer cannot be read")),
+        let unreadable = |detail: &str| ReadStreamError::Unavailable {
+            stream: stream.to_owned(),
+            detail: detail.to_owned(),
+        };
+        match self
+            .api::<GetAnswer>(stream, &format!("STREAM.MSG.GET.{stream}"), &query)
+            .await
+        {
+            Ok(answer) => stored(answer.message)
+                .map(Some)
+                .ok_or_else(|| unreadable("the answer cannot be read")),
             Err(ReadStreamError::Refused { code: NO_MESSAGE, .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -144,10 +153,16 @@ impl Bus {
     }
 
     async fn direct_batch(&self, stream: &str, query: &serde_json::Value) -> Result<Vec<Stored>, ReadStreamError> {
-        let unavailable = |detail: String| ReadStreamError::Unavailable { stream: stream.to_owned(), detail };
+        let unavailable = |detail: String| ReadStreamError::Unavailable {
+            stream: stream.to_owned(),
+            detail,
+        };
         let inbox = self.client.new_inbox();
-        let mut answers =
-            self.client.subscribe(inbox.clone()).await.map_err(|error| unavailable(error.to_string()))?;
+        let mut answers = self
+            .client
+            .subscribe(inbox.clone())
+            .await
+            .map_err(|error| unavailable(error.to_string()))?;
         let subject = format!("$JS.API.DIRECT.GET.{stream}");
         self.client
             .publish_with_reply(subject, inbox, query.to_string().into())
@@ -156,7 +171,9 @@ impl Bus {
         let mut found = Vec::new();
         loop {
             let next = tokio::time::timeout(API_TIMEOUT, answers.next());
-            let Ok(Some(message)) = next.await else { return Err(unavailable("no answer in time".to_owned())) };
+            let Ok(Some(message)) = next.await else {
+                return Err(unavailable("no answer in time".to_owned()));
+            };
             let headers = headers_of(message.headers.as_ref());
             let Some(sequence) = headers.get("Nats-Sequence").and_then(|s| s.parse().ok()) else {
                 // 204 ends a batch, 404 says that there is nothing; 503 is the client's word for "nobody serves it".
@@ -186,9 +203,15 @@ impl Bus {
             success: bool,
         }
         let query = json!({ "seq": sequence, "no_erase": true });
-        match self.api::<Deleted>(stream, &format!("STREAM.MSG.DELETE.{stream}"), &query).await {
+        match self
+            .api::<Deleted>(stream, &format!("STREAM.MSG.DELETE.{stream}"), &query)
+            .await
+        {
             Ok(answer) => Ok(answer.success),
-            Err(ReadStreamError::Refused { code: NO_MESSAGE | 10_043 | 10_057, .. }) => Ok(false),
+            Err(ReadStreamError::Refused {
+                code: NO_MESSAGE | 10_043 | 10_057,
+                ..
+            }) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -198,7 +221,9 @@ impl Bus {
     /// # Errors
     /// [`ReadStreamError`] where it cannot be asked.
     pub async fn stream_state(&self, stream: &str) -> Result<StreamState, ReadStreamError> {
-        let answer = self.api::<StateAnswer>(stream, &format!("STREAM.INFO.{stream}"), &json!({})).await?;
+        let answer = self
+            .api::<StateAnswer>(stream, &format!("STREAM.INFO.{stream}"), &json!({}))
+            .await?;
         Ok(answer.state)
     }
 
@@ -212,7 +237,9 @@ impl Bus {
             num_pending: u64,
             num_ack_pending: u64,
         }
-        let info: Info = self.api(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({})).await?;
+        let info: Info = self
+            .api(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({}))
+            .await?;
         Ok(info.num_pending + info.num_ack_pending)
     }
 
@@ -241,8 +268,13 @@ impl Bus {
         call: &str,
         query: &serde_json::Value,
     ) -> Result<T, ReadStreamError> {
-        let unavailable = |detail: String| ReadStreamError::Unavailable { stream: stream.to_owned(), detail };
-        let request = async_nats::Request::new().payload(query.to_string().into()).timeout(Some(API_TIMEOUT));
+        let unavailable = |detail: String| ReadStreamError::Unavailable {
+            stream: stream.to_owned(),
+            detail,
+        };
+        let request = async_nats::Request::new()
+            .payload(query.to_string().into())
+            .timeout(Some(API_TIMEOUT));
         let answer = self.client.send_request(format!("$JS.API.{call}"), request).await;
         let message = answer.map_err(|error| unavailable(error.to_string()))?;
         let answer: ApiAnswer<T> =
@@ -261,7 +293,11 @@ impl Bus {
 }
 
 fn stored(raw: RawStored) -> Option<Stored> {
-    let headers = if raw.hdrs.is_empty() { Headers::new() } else { parse_headers(&STANDARD.decode(&raw.hdrs).ok()?) };
+    let headers = if raw.hdrs.is_empty() {
+        Headers::new()
+    } else {
+        parse_headers(&STANDARD.decode(&raw.hdrs).ok()?)
+    };
     Some(Stored {
         subject: raw.subject,
         headers,
@@ -273,10 +309,16 @@ fn stored(raw: RawStored) -> Option<Stored> {
 
 fn parse_headers(block: &[u8]) -> Headers {
     let text = String::from_utf8_lossy(block);
-    text.split("\r\n").skip(1).filter_map(|line| line.split_once(':')).map(|(n, v)| (n.trim(), v.trim())).collect()
+    text.split("\r\n")
+        .skip(1)
+        .filter_map(|line| line.split_once(':'))
+        .map(|(n, v)| (n.trim(), v.trim()))
+        .collect()
 }
 
 fn parse_time(text: &str) -> UnixMillis {
     let parsed = time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339);
-    UnixMillis(parsed.map_or(0, |at| i64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)))
+    UnixMillis(parsed.map_or(0, |at| {
+        i64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
+    }))
 }

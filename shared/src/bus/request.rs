@@ -30,9 +30,13 @@ impl Bus {
     ) -> Result<A, RequestError> {
         let mut headers = headers;
         headers.insert(CONTENT_TYPE, Format::Json.content_type());
-        let answer = self.ask(subject, &headers, payload(question, Format::Json), timeout).await?;
-        serde_json::from_slice(&answer.payload)
-            .map_err(|error| RequestError::Answer { subject: subject.to_owned(), detail: error.to_string() })
+        let answer = self
+            .ask(subject, &headers, payload(question, Format::Json), timeout)
+            .await?;
+        serde_json::from_slice(&answer.payload).map_err(|error| RequestError::Answer {
+            subject: subject.to_owned(),
+            detail: error.to_string(),
+        })
     }
 
     /// Asks `subject` with bare bytes.
@@ -47,17 +51,24 @@ impl Bus {
         timeout: Duration,
     ) -> Result<CoreMessage, RequestError> {
         let named = || subject.to_owned();
-        let request =
-            async_nats::Request::new().headers(header_map(headers)).payload(payload).timeout(Some(timeout));
-        let answer = self.client.send_request(named(), request).await.map_err(|error| match error.kind() {
-            async_nats::RequestErrorKind::NoResponders => RequestError::NoResponder { subject: named() },
-            async_nats::RequestErrorKind::TimedOut => RequestError::Timeout { subject: named() },
-            async_nats::RequestErrorKind::InvalidSubject
-            | async_nats::RequestErrorKind::MaxPayloadExceeded
-            | async_nats::RequestErrorKind::Other => {
-                RequestError::Answer { subject: named(), detail: error.to_string() }
-            }
-        })?;
+        let request = async_nats::Request::new()
+            .headers(header_map(headers))
+            .payload(payload)
+            .timeout(Some(timeout));
+        let answer = self
+            .client
+            .send_request(named(), request)
+            .await
+            .map_err(|error| match error.kind() {
+                async_nats::RequestErrorKind::NoResponders => RequestError::NoResponder { subject: named() },
+                async_nats::RequestErrorKind::TimedOut => RequestError::Timeout { subject: named() },
+                async_nats::RequestErrorKind::InvalidSubject
+                | async_nats::RequestErrorKind::MaxPayloadExceeded
+                | async_nats::RequestErrorKind::Other => RequestError::Answer {
+                    subject: named(),
+                    detail: error.to_string(),
+                },
+            })?;
         let headers = headers_of(answer.headers.as_ref());
         if let Some(code) = headers.get(SERVICE_ERROR_CODE) {
             return Err(RequestError::Service {
@@ -66,6 +77,11 @@ impl Bus {
                 text: headers.get(SERVICE_ERROR).unwrap_or_default().to_owned(),
             });
         }
-        Ok(CoreMessage { subject: answer.subject.to_string(), headers, payload: answer.payload, reply: None })
+        Ok(CoreMessage {
+            subject: answer.subject.to_string(),
+            headers,
+            payload: answer.payload,
+            reply: None,
+        })
     }
 }

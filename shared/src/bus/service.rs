@@ -28,7 +28,9 @@ pub struct ServiceSpec {
 
 impl std::fmt::Debug for ServiceSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServiceSpec").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("ServiceSpec")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -36,7 +38,11 @@ impl ServiceSpec {
     /// A service without endpoints.
     #[must_use]
     pub const fn new(name: &'static str, description: &'static str) -> Self {
-        Self { name, description, endpoints: Vec::new() }
+        Self {
+            name,
+            description,
+            endpoints: Vec::new(),
+        }
     }
 
     /// With an endpoint that reads `Q` from JSON and answers `A` in JSON; an error is answered as code and text.
@@ -53,7 +59,9 @@ impl ServiceSpec {
             let asked = question.map(&answer);
             Box::pin(async move {
                 let answer = asked.map_err(|error| (400, error.to_string()))?.await?;
-                serde_json::to_vec(&answer).map(Bytes::from).map_err(|error| (500, error.to_string()))
+                serde_json::to_vec(&answer)
+                    .map(Bytes::from)
+                    .map_err(|error| (500, error.to_string()))
             })
         });
         self.endpoints.push((name, served));
@@ -107,7 +115,9 @@ impl Bus {
             tasks.push(tokio::spawn(async move {
                 let slots = Arc::new(Semaphore::new(AT_ONCE));
                 while let Some(request) = endpoint.next().await {
-                    let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+                    let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+                        return;
+                    };
                     let answer = Arc::clone(&answer);
                     tokio::spawn(async move {
                         let outcome = answer(request.message.payload.clone()).await;
@@ -121,6 +131,9 @@ impl Bus {
                 }
             }));
         }
-        Ok(ServiceHandle { service: Some(service), tasks })
+        Ok(ServiceHandle {
+            service: Some(service),
+            tasks,
+        })
     }
 }

@@ -283,7 +283,11 @@ impl Event {
             direction: Direction::Received,
             from: Sender::default(),
             participants: Vec::new(),
-            peer: Peer { kind: PeerKind::Dm, id: peer.to_owned(), ..Peer::default() },
+            peer: Peer {
+                kind: PeerKind::Dm,
+                id: peer.to_owned(),
+                ..Peer::default()
+            },
             thread_id: None,
             reply_to: None,
             content: String::new(),

@@ -49,8 +49,14 @@ pub struct PermissionPresets(pub BTreeMap<String, ToolRules>);
 impl Default for PermissionPresets {
     /// `full` = everything, `minimal` = `web_search` alone; the others must be configured.
     fn default() -> Self {
-        let rules = |allow: &str| ToolRules { allow: Some(vec![allow.to_owned()]), deny: Vec::new() };
-        Self(BTreeMap::from([("full".to_owned(), rules("*")), ("minimal".to_owned(), rules("web_search"))]))
+        let rules = |allow: &str| ToolRules {
+            allow: Some(vec![allow.to_owned()]),
+            deny: Vec::new(),
+        };
+        Self(BTreeMap::from([
+            ("full".to_owned(), rules("*")),
+            ("minimal".to_owned(), rules("web_search")),
+        ]))
     }
 }
 
@@ -60,7 +66,10 @@ impl Identities {
     pub fn person(&self, channel: &str, address: &str) -> Option<&Person> {
         self.persons.iter().find(|person| {
             [channel, "*"].iter().any(|key| {
-                person.addresses.get(*key).is_some_and(|known| known.iter().any(|a| a == address))
+                person
+                    .addresses
+                    .get(*key)
+                    .is_some_and(|known| known.iter().any(|a| a == address))
             })
         })
     }
@@ -78,14 +87,19 @@ impl Identities {
             (PeerKind::Dm, Some(_)) => Level::Restricted,
             (PeerKind::Dm | PeerKind::Group | PeerKind::Channel, None) => Level::Minimal,
         };
-        PermissionSet { level, ..PermissionSet::default() }
+        PermissionSet {
+            level,
+            ..PermissionSet::default()
+        }
     }
 
     /// The id by which a direct conversation's session is named: the canonical person's, or the peer's own.
     #[must_use]
     pub fn canonical_peer<'a>(&'a self, event: &'a Event) -> &'a str {
         match event.peer.kind {
-            PeerKind::Dm => self.person(&event.channel, &event.peer.id).map_or(event.peer.id.as_str(), |p| &p.id),
+            PeerKind::Dm => self
+                .person(&event.channel, &event.peer.id)
+                .map_or(event.peer.id.as_str(), |p| &p.id),
             PeerKind::Group | PeerKind::Channel => &event.peer.id,
         }
     }

@@ -79,7 +79,12 @@ pub struct TurnLimits {
 
 impl Default for TurnLimits {
     fn default() -> Self {
-        Self { wall_ms: 600_000, model_calls: 50, tokens: None, cost_usd: None }
+        Self {
+            wall_ms: 600_000,
+            model_calls: 50,
+            tokens: None,
+            cost_usd: None,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::time::UnixMillis;
 
-use super::envelope::Wire;
+use super::envelope::{MAX_PAYLOAD_BYTES, Wire};
 
 /// A message that was given up, whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,4 +53,6 @@ impl DeadLetter {
 
 impl Wire for DeadLetter {
     const SCHEMA: &'static str = "dead_letter";
+    /// Base64 makes a payload a third longer, and one that is too large to be read is among what ends here.
+    const MAX_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
 }

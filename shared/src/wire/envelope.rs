@@ -20,6 +20,8 @@ pub trait Wire: Serialize + DeserializeOwned {
     const SCHEMA: &'static str;
     /// The version that is written.
     const VERSION: u16 = 1;
+    /// The largest payload of this type that is read, in bytes.
+    const MAX_BYTES: usize = MAX_PAYLOAD_BYTES;
 
     /// What no type can say: bounds between fields. The error names the field.
     ///
@@ -98,11 +100,13 @@ pub enum DecodeError {
         /// What it says.
         found: String,
     },
-    /// More than [`MAX_PAYLOAD_BYTES`].
-    #[error("{schema}: {size} bytes, at most {MAX_PAYLOAD_BYTES} are read")]
+    /// More than [`Wire::MAX_BYTES`].
+    #[error("{schema}: {size} bytes, at most {max} are read")]
     Oversize {
         /// What it should be.
         schema: &'static str,
+        /// How many bytes are read.
+        max: usize,
         /// Its size, bytes.
         size: usize,
     },
@@ -165,8 +169,12 @@ pub fn encode<T: Wire>(value: &T, format: Format) -> (Bytes, Headers) {
 /// # Errors
 /// [`DecodeError`] names the type and what is wrong with it, and where.
 pub fn decode<T: Wire>(headers: &Headers, payload: &[u8]) -> Result<T, DecodeError> {
-    if payload.len() > MAX_PAYLOAD_BYTES {
-        return Err(DecodeError::Oversize { schema: T::SCHEMA, size: payload.len() });
+    if payload.len() > T::MAX_BYTES {
+        return Err(DecodeError::Oversize {
+            schema: T::SCHEMA,
+            max: T::MAX_BYTES,
+            size: payload.len(),
+        });
     }
     let version = version_of::<T>(headers)?;
     let format = format_of::<T>(headers)?;
@@ -174,30 +182,47 @@ pub fn decode<T: Wire>(headers: &Headers, payload: &[u8]) -> Result<T, DecodeErr
         return super::upgrade::decode_older(version, format, payload);
     }
     let value = parse::<T>(format, payload)?;
-    value.check().map_err(|detail| DecodeError::Invalid { schema: T::SCHEMA, detail })?;
+    value.check().map_err(|detail| DecodeError::Invalid {
+        schema: T::SCHEMA,
+        detail,
+    })?;
     Ok(value)
 }
 
 fn version_of<T: Wire>(headers: &Headers) -> Result<u16, DecodeError> {
-    let Some(schema) = headers.get(SCHEMA) else { return Ok(T::VERSION) };
-    let other = || DecodeError::OtherSchema { expected: T::SCHEMA, found: schema.chars().take(64).collect() };
+    let Some(schema) = headers.get(SCHEMA) else {
+        return Ok(T::VERSION);
+    };
+    let other = || DecodeError::OtherSchema {
+        expected: T::SCHEMA,
+        found: schema.chars().take(64).collect(),
+    };
     let (name, version) = schema.split_once('/').ok_or_else(other)?;
     let version: u16 = version.parse().map_err(|_| other())?;
     if name != T::SCHEMA || version == 0 {
         return Err(other());
     }
     if version > T::VERSION {
-        return Err(DecodeError::NewerSchema { schema: T::SCHEMA, found: version, known: T::VERSION });
+        return Err(DecodeError::NewerSchema {
+            schema: T::SCHEMA,
+            found: version,
+            known: T::VERSION,
+        });
     }
     Ok(version)
 }
 
 fn format_of<T: Wire>(headers: &Headers) -> Result<Format, DecodeError> {
-    let Some(found) = headers.get(CONTENT_TYPE) else { return Ok(Format::Cbor) };
+    let Some(found) = headers.get(CONTENT_TYPE) else {
+        return Ok(Format::Cbor);
+    };
     match found.split(';').next().unwrap_or_default().trim() {
         "application/cbor" => Ok(Format::Cbor),
         "application/json" => Ok(Format::Json),
-        other => Err(DecodeError::ContentType { schema: T::SCHEMA, found: other.chars().take(64).collect() }),
+        other => Err(DecodeError::ContentType {
+            schema: T::SCHEMA,
+            found: other.chars().take(64).collect(),
+        }),
     }
 }
 
@@ -209,7 +234,10 @@ pub(super) fn parse<T: Wire>(format: Format, payload: &[u8]) -> Result<T, Decode
             let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, MAX_DEPTH)
                 .map_err(|error| malformed::<T>("cbor", &error))?;
             if !rest.is_empty() {
-                return Err(malformed::<T>("cbor", &format!("{} bytes follow the value", rest.len())));
+                return Err(malformed::<T>(
+                    "cbor",
+                    &format!("{} bytes follow the value", rest.len()),
+                ));
             }
             Ok(value)
         }
@@ -218,7 +246,11 @@ pub(super) fn parse<T: Wire>(format: Format, payload: &[u8]) -> Result<T, Decode
 }
 
 fn malformed<T: Wire>(format: &'static str, detail: &impl ToString) -> DecodeError {
-    DecodeError::Malformed { schema: T::SCHEMA, format, detail: detail.to_string() }
+    DecodeError::Malformed {
+        schema: T::SCHEMA,
+        format,
+        detail: detail.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -235,7 +267,10 @@ mod tests {
 
     fn sample() -> Event {
         let id = EventId::parse("webchat:default/v1/1").expect("an id");
-        Event { content: "hello".to_owned(), ..Event::new(id, "webchat", "v1", UnixMillis(1)) }
+        Event {
+            content: "hello".to_owned(),
+            ..Event::new(id, "webchat", "v1", UnixMillis(1))
+        }
     }
 
     #[test]
@@ -257,8 +292,16 @@ mod tests {
     fn what_is_wrong_is_named() {
         let json = [("Content-Type", "application/json")];
         for (headers, payload, reason) in [
-            (&json[..], &b"{\"id\":\"x:1\",\"timestamp\":5,\"channel\":\"a\",\"colour\":1}"[..], "malformed"),
-            (&json[..], b"{\"id\":\"no adapter\",\"timestamp\":5,\"channel\":\"a\"}", "malformed"),
+            (
+                &json[..],
+                &b"{\"id\":\"x:1\",\"timestamp\":5,\"channel\":\"a\",\"colour\":1}"[..],
+                "malformed",
+            ),
+            (
+                &json[..],
+                b"{\"id\":\"no adapter\",\"timestamp\":5,\"channel\":\"a\"}",
+                "malformed",
+            ),
             (&json[..], b"\xff\xfe", "malformed"),
             (&[], b"\x1c\x00", "malformed"),
             (&[("Content-Type", "text/plain")], b"", "content_type"),
@@ -273,14 +316,25 @@ mod tests {
         let (bytes, headers) = encode(&sample(), Format::Cbor);
         let mut long = bytes.to_vec();
         long.push(0);
-        assert_eq!(decode::<Event>(&headers, &long).expect_err("trailing").reason(), "malformed");
+        assert_eq!(
+            decode::<Event>(&headers, &long).expect_err("trailing").reason(),
+            "malformed"
+        );
     }
 
     #[test]
     fn nesting_without_end_is_an_error_and_not_a_crash() {
-        assert_eq!(check(&[], &[0x81; 100_000]).expect_err("too deep").reason(), "malformed");
+        assert_eq!(
+            check(&[], &[0x81; 100_000]).expect_err("too deep").reason(),
+            "malformed"
+        );
         let json = "[".repeat(100_000);
-        assert_eq!(check(&[("Content-Type", "application/json")], json.as_bytes()).expect_err("deep").reason(), "malformed");
+        assert_eq!(
+            check(&[("Content-Type", "application/json")], json.as_bytes())
+                .expect_err("deep")
+                .reason(),
+            "malformed"
+        );
     }
 
     proptest! {

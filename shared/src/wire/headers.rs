@@ -35,7 +35,10 @@ impl Headers {
     /// The value of `name`, compared without regard to ASCII case.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .find(|(key, _)| key.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
     }
 
     /// Sets `name` to `value`, replacing what was there. Line breaks become spaces: they would end the header.

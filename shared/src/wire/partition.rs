@@ -39,7 +39,9 @@ fn weight(partition: u16, member: &str) -> u64 {
     hash.update(partition.to_be_bytes());
     hash.update(member.as_bytes());
     let digest = hash.finalize();
-    u64::from_be_bytes([digest[0], digest[1], digest[2], digest[3], digest[4], digest[5], digest[6], digest[7]])
+    u64::from_be_bytes([
+        digest[0], digest[1], digest[2], digest[3], digest[4], digest[5], digest[6], digest[7],
+    ])
 }
 
 #[cfg(test)]

@@ -17,7 +17,10 @@ pub const MAX_NAME_BYTES: usize = 1_024;
 
 fn name(field: &str, text: &str) -> Result<(), String> {
     if text.len() > MAX_NAME_BYTES {
-        return Err(format!("{field}: {} bytes, at most {MAX_NAME_BYTES} are allowed", text.len()));
+        return Err(format!(
+            "{field}: {} bytes, at most {MAX_NAME_BYTES} are allowed",
+            text.len()
+        ));
     }
     match text.chars().find(|c| c.is_control()) {
         Some(control) => Err(format!("{field}: control character U+{:04X}", u32::from(control))),
@@ -26,7 +29,11 @@ fn name(field: &str, text: &str) -> Result<(), String> {
 }
 
 fn required(field: &str, text: &str) -> Result<(), String> {
-    if text.is_empty() { Err(format!("{field}: must not be empty")) } else { name(field, text) }
+    if text.is_empty() {
+        Err(format!("{field}: must not be empty"))
+    } else {
+        name(field, text)
+    }
 }
 
 fn session(field: &str, at: &SessionRef) -> Result<(), String> {
@@ -44,7 +51,10 @@ impl Wire for Event {
         name("thread_id", self.thread_id.as_deref().unwrap_or_default())?;
         name("from.id", &self.from.id)?;
         if self.content.len() > MAX_EVENT_BYTES {
-            return Err(format!("content: {} bytes, at most {MAX_EVENT_BYTES} are allowed", self.content.len()));
+            return Err(format!(
+                "content: {} bytes, at most {MAX_EVENT_BYTES} are allowed",
+                self.content.len()
+            ));
         }
         if self.content.contains('\0') {
             return Err("content: NUL byte".to_owned());
@@ -82,7 +92,11 @@ impl Wire for LedgerRecord {
     const SCHEMA: &'static str = "ledger";
 
     fn check(&self) -> Result<(), String> {
-        if self.entries.is_empty() { Err("entries: must not be empty".to_owned()) } else { Ok(()) }
+        if self.entries.is_empty() {
+            Err("entries: must not be empty".to_owned())
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -112,7 +112,10 @@ pub fn ledger(session: &SessionRef) -> String {
 
 fn target(prefix: &str, to: &DeliveryContext) -> String {
     let account = to.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
-    join(prefix, &[&to.channel, account, to.peer_id.as_deref().unwrap_or_default()])
+    join(
+        prefix,
+        &[&to.channel, account, to.peer_id.as_deref().unwrap_or_default()],
+    )
 }
 
 /// Where a reply is published; the server stores it under its partition.
@@ -232,7 +235,10 @@ mod tests {
     fn an_id_of_500_bytes_with_dots_stars_and_spaces_is_one_short_token() {
         let id = format!("webhook:{}", ". *>".repeat(123));
         let short = token(&id);
-        assert!(id.len() == 500 && short.len() == 133 && !short.contains(['.', '*', ' ', '>']), "{short}");
+        assert!(
+            id.len() == 500 && short.len() == 133 && !short.contains(['.', '*', ' ', '>']),
+            "{short}"
+        );
         assert_eq!(untoken(&short), None);
     }
 
@@ -249,7 +255,10 @@ mod tests {
         let stored = parse_event("nexus.ev.17.webchat.default.v=2E1").expect("a stored event");
         assert_eq!((stored.partition, stored.peer), (17, "v=2E1"));
         assert_eq!(parse_session("nexus.dispatch.default.main"), Some(("default", "main")));
-        assert_eq!(sibling("nexus.dispatch.default.main", "claim").as_deref(), Some("nexus.claim.default.main"));
+        assert_eq!(
+            sibling("nexus.dispatch.default.main", "claim").as_deref(),
+            Some("nexus.claim.default.main")
+        );
         assert_eq!(parse_session("nexus.dispatch.default"), None);
     }
 

@@ -8,6 +8,9 @@ use std::time::Duration;
 pub const PARTITIONS: u16 = 64;
 /// How long a claim is held without a sign of life (`sessions.md` rule 1).
 pub const CLAIM_ACK_WAIT: Duration = Duration::from_secs(3);
+/// Largest message that streams of input store, in bytes, headers included: what is too large to be read is stored up to
+/// here, so that its dead letter (a third longer, in base64) is no larger than the servers' `max_payload` of 8 MiB.
+pub const MAX_STORED_BYTES: i32 = 5 * 1024 * 1024;
 /// How far past its ack floor a partition's consumer may run, in messages (`hooks.md` "Crash rules").
 pub const MAX_PAST_FLOOR: i64 = 1_000;
 
@@ -95,6 +98,8 @@ pub struct StreamSpec {
     pub duplicate_window: Duration,
     /// At most so many messages per subject; -1 = any number.
     pub max_per_subject: i64,
+    /// Largest message, in bytes, headers included; -1 = what the server takes.
+    pub max_message_bytes: i32,
     /// Refuse what is over a limit instead of dropping the oldest.
     pub discard_new: bool,
     /// Refuse per subject as well.
@@ -155,6 +160,7 @@ fn stream(name: &str, subjects: &[&str], replicas: usize) -> StreamSpec {
         max_age: FOR_EVER,
         duplicate_window: SHORT_WINDOW,
         max_per_subject: -1,
+        max_message_bytes: -1,
         discard_new: false,
         discard_new_per_subject: false,
         compressed: false,
@@ -186,17 +192,25 @@ fn ledgers(replicas: usize) -> Vec<StreamSpec> {
     vec![
         StreamSpec {
             duplicate_window: HOUR,
+            max_message_bytes: MAX_STORED_BYTES,
             compressed: true,
             transform: Some((
                 "nexus.event.*.*.*".to_owned(),
-                format!("nexus.ev.{{{{partition({PARTITIONS},1,2,3)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}.{{{{wildcard(3)}}}}"),
+                format!(
+                    "nexus.ev.{{{{partition({PARTITIONS},1,2,3)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}.{{{{wildcard(3)}}}}"
+                ),
             )),
             ..stream(streams::EVENTS, &["nexus.event.*.*.*"], replicas)
         },
-        StreamSpec { max_age: 30 * DAY, ..stream(streams::DISPATCHES, &["nexus.dispatch.*.*"], replicas) },
+        StreamSpec {
+            max_age: 30 * DAY,
+            max_message_bytes: MAX_STORED_BYTES,
+            ..stream(streams::DISPATCHES, &["nexus.dispatch.*.*"], replicas)
+        },
         StreamSpec {
             retention: Retention::WorkQueue,
             max_per_subject: 1,
+            max_message_bytes: MAX_STORED_BYTES,
             discard_new: true,
             discard_new_per_subject: true,
             ..stream(streams::CLAIMS, &["nexus.claim.*.*"], replicas)
@@ -210,28 +224,47 @@ fn outgoing(replicas: usize) -> Vec<StreamSpec> {
         StreamSpec {
             retention: Retention::WorkQueue,
             max_age: 30 * DAY,
+            max_message_bytes: MAX_STORED_BYTES,
             transform: Some((
                 "nexus.delivery.*.*.*".to_owned(),
-                format!("nexus.dl.{{{{partition({PARTITIONS},1,2)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}.{{{{wildcard(3)}}}}"),
+                format!(
+                    "nexus.dl.{{{{partition({PARTITIONS},1,2)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}.{{{{wildcard(3)}}}}"
+                ),
             )),
             ..stream(streams::DELIVERIES, &["nexus.delivery.*.*.*"], replicas)
         },
-        StreamSpec { max_age: 30 * DAY, ..stream(streams::PARKED, &["nexus.parked.*.*.*.*"], replicas) },
-        StreamSpec { max_age: 90 * DAY, ..stream(streams::RECEIPTS, &["nexus.receipt.*.*.*"], replicas) },
+        StreamSpec {
+            max_age: 30 * DAY,
+            ..stream(streams::PARKED, &["nexus.parked.*.*.*.*"], replicas)
+        },
+        StreamSpec {
+            max_age: 90 * DAY,
+            ..stream(streams::RECEIPTS, &["nexus.receipt.*.*.*"], replicas)
+        },
     ]
 }
 
 fn records(replicas: usize) -> Vec<StreamSpec> {
     vec![
-        StreamSpec { max_age: 30 * DAY, ..stream(streams::INVOCATIONS, &["nexus.invocation.*.*"], replicas) },
+        StreamSpec {
+            max_age: 30 * DAY,
+            ..stream(streams::INVOCATIONS, &["nexus.invocation.*.*"], replicas)
+        },
         StreamSpec {
             allow_rollup: true,
             allow_ttl: true,
             allow_schedules: true,
             ..stream(streams::SCHEDULES, &["nexus.schedule.*", "nexus.fire.*"], replicas)
         },
-        StreamSpec { deny_delete: true, deny_purge: true, ..stream(streams::AUDIT, &["nexus.audit.>"], replicas) },
-        StreamSpec { max_age: 90 * DAY, ..stream(streams::DLQ, &["nexus.dlq.*"], replicas) },
+        StreamSpec {
+            deny_delete: true,
+            deny_purge: true,
+            ..stream(streams::AUDIT, &["nexus.audit.>"], replicas)
+        },
+        StreamSpec {
+            max_age: 90 * DAY,
+            ..stream(streams::DLQ, &["nexus.dlq.*"], replicas)
+        },
     ]
 }
 
@@ -250,7 +283,9 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
     ];
     let fleeting = [buckets::LEASES, buckets::MEMBERS];
     let lasting = lasting.into_iter().map(|name| bucket(name, false, replicas));
-    lasting.chain(fleeting.into_iter().map(|name| bucket(name, true, replicas))).collect()
+    lasting
+        .chain(fleeting.into_iter().map(|name| bucket(name, true, replicas)))
+        .collect()
 }
 
 fn consumers() -> Vec<ConsumerSpec> {
@@ -282,7 +317,10 @@ fn consumers() -> Vec<ConsumerSpec> {
 #[must_use]
 pub fn topology(replicas: usize) -> Topology {
     let streams = [ledgers(replicas), outgoing(replicas), records(replicas), kv(replicas)].concat();
-    Topology { streams, consumers: consumers() }
+    Topology {
+        streams,
+        consumers: consumers(),
+    }
 }
 
 #[cfg(test)]

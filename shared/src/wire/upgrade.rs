@@ -10,5 +10,8 @@ use super::envelope::{DecodeError, Format, Wire};
 /// # Errors
 /// [`DecodeError::TooOld`] where no step leads from it.
 pub(super) fn decode_older<T: Wire>(version: u16, _format: Format, _payload: &[u8]) -> Result<T, DecodeError> {
-    Err(DecodeError::TooOld { schema: T::SCHEMA, found: version })
+    Err(DecodeError::TooOld {
+        schema: T::SCHEMA,
+        found: version,
+    })
 }

@@ -39,7 +39,11 @@ impl std::fmt::Debug for dyn crate::clock::Clock {
 
 impl Deadline {
     fn new(clock: SharedClock, asked_at: Instant) -> Self {
-        Self { at: Arc::new(Mutex::new(asked_at + TTL - MARGIN)), clock, stop: CancellationToken::new() }
+        Self {
+            at: Arc::new(Mutex::new(asked_at + TTL - MARGIN)),
+            clock,
+            stop: CancellationToken::new(),
+        }
     }
 
     /// Whether this replica may still act.
@@ -180,7 +184,16 @@ where
     let deadline = Deadline::new(Arc::clone(&group.clock), asked_at);
     tracing::debug!(key, epoch = taken, "partition is taken");
     let handler = tokio::spawn(generations(bus, group, partition, taken, deadline.clone(), handler));
-    Some(Held { partition, kv, key, record, revision: taken, deadline, handler, over: false })
+    Some(Held {
+        partition,
+        kv,
+        key,
+        record,
+        revision: taken,
+        deadline,
+        handler,
+        over: false,
+    })
 }
 
 /// Runs the handler again and again while the lease lives: each time the partition has to be begun anew.

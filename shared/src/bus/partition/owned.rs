@@ -43,7 +43,10 @@ pub struct Owned {
 
 impl std::fmt::Debug for Owned {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Owned").field("partition", &self.partition).field("epoch", &self.epoch).finish_non_exhaustive()
+        f.debug_struct("Owned")
+            .field("partition", &self.partition)
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
     }
 }
 
@@ -80,7 +83,12 @@ impl Owned {
         };
         if incoming.consumer_sequence != self.expected {
             let (found, expected) = (incoming.consumer_sequence, self.expected);
-            tracing::debug!(partition = self.partition, found, expected, "a message went elsewhere, begun anew");
+            tracing::debug!(
+                partition = self.partition,
+                found,
+                expected,
+                "a message went elsewhere, begun anew"
+            );
             return None;
         }
         self.expected += 1;
@@ -100,7 +108,10 @@ impl Owned {
     /// [`CasError`] where it cannot be noted.
     pub async fn attempt(&self, sequence: u64) -> Result<u32, CasError> {
         let before = self.attempts.get(&self.attempts_key).await?;
-        let tried = before.as_ref().filter(|entry| entry.value.in_progress == sequence).map_or(0, |e| e.value.unclean);
+        let tried = before
+            .as_ref()
+            .filter(|entry| entry.value.in_progress == sequence)
+            .map_or(0, |e| e.value.unclean);
         let record = LeaseRecord {
             holder: self.holder.clone(),
             epoch: self.epoch,
@@ -129,10 +140,20 @@ pub(super) async fn reset(
     deadline: Deadline,
 ) -> Result<Owned, String> {
     let name = format!("{}-{partition}", group.name);
-    let stream = bus.jetstream.get_stream_no_info(group.stream).await.map_err(|error| error.to_string())?;
-    stream.reset_consumer(&name, None).await.map_err(|error| error.to_string())?;
-    let consumer: PullConsumer =
-        bus.jetstream.get_consumer_from_stream(&name, group.stream).await.map_err(|error| error.to_string())?;
+    let stream = bus
+        .jetstream
+        .get_stream_no_info(group.stream)
+        .await
+        .map_err(|error| error.to_string())?;
+    stream
+        .reset_consumer(&name, None)
+        .await
+        .map_err(|error| error.to_string())?;
+    let consumer: PullConsumer = bus
+        .jetstream
+        .get_consumer_from_stream(&name, group.stream)
+        .await
+        .map_err(|error| error.to_string())?;
     let messages = consumer
         .stream()
         .max_messages_per_batch(group.batch)
@@ -141,7 +162,10 @@ pub(super) async fn reset(
         .messages()
         .await
         .map_err(|error| error.to_string())?;
-    let state = bus.stream_state(group.stream).await.map_err(|error| error.to_string())?;
+    let state = bus
+        .stream_state(group.stream)
+        .await
+        .map_err(|error| error.to_string())?;
     Ok(Owned {
         partition,
         epoch,

@@ -69,30 +69,44 @@ impl View {
         let prefix = format!("{group}.");
         let members = {
             let state = Arc::clone(&state);
-            follow(&bus.kv::<Member>(buckets::MEMBERS), prefix.clone(), Arc::clone(&changed), move |told| {
-                let mut state = lock(&state);
-                match told {
-                    Some((key, _, true)) => drop(state.members.insert(key.to_owned())),
-                    Some((key, _, false)) => drop(state.members.remove(key)),
-                    None => state.settled[0] = true,
-                }
-            })
+            follow(
+                &bus.kv::<Member>(buckets::MEMBERS),
+                prefix.clone(),
+                Arc::clone(&changed),
+                move |told| {
+                    let mut state = lock(&state);
+                    match told {
+                        Some((key, _, true)) => drop(state.members.insert(key.to_owned())),
+                        Some((key, _, false)) => drop(state.members.remove(key)),
+                        None => state.settled[0] = true,
+                    }
+                },
+            )
         };
         let leases = {
             let state = Arc::clone(&state);
-            follow(&bus.kv::<LeaseRecord>(buckets::LEASES), prefix, Arc::clone(&changed), move |told| {
-                let mut state = lock(&state);
-                match told {
-                    Some((key, revision, held)) => {
-                        if let Ok(partition) = key.parse() {
-                            state.leases.insert(partition, (revision, held));
+            follow(
+                &bus.kv::<LeaseRecord>(buckets::LEASES),
+                prefix,
+                Arc::clone(&changed),
+                move |told| {
+                    let mut state = lock(&state);
+                    match told {
+                        Some((key, revision, held)) => {
+                            if let Ok(partition) = key.parse() {
+                                state.leases.insert(partition, (revision, held));
+                            }
                         }
+                        None => state.settled[1] = true,
                     }
-                    None => state.settled[1] = true,
-                }
-            })
+                },
+            )
         };
-        Self { state, changed, tasks: [members, leases] }
+        Self {
+            state,
+            changed,
+            tasks: [members, leases],
+        }
     }
 
     /// Waits until both watches have told everything that was there.
