@@ -25,14 +25,20 @@ const MARGIN: Duration = Duration::from_secs(5);
 async fn store(bus: &Bus, dispatch: &Dispatch) -> UnixMillis {
     let out = Outgoing::new(subject::dispatch(&dispatch.target), dispatch).msg_id(dispatch.id.to_string());
     let sequence = bus.publish(out).await.expect("stored").sequence;
-    let stored = bus.at_sequence(streams::DISPATCHES, sequence).await.expect("the stream");
+    let stored = bus
+        .at_sequence(streams::DISPATCHES, sequence)
+        .await
+        .expect("the stream");
     stored.expect("the dispatch").published_at
 }
 
 /// When the server stored the end of the turn that answers `dispatch`.
 async fn completed(bus: &Bus, dispatch: &Dispatch) -> Option<UnixMillis> {
     let subject = subject::ledger(&dispatch.target);
-    let stored = bus.history(streams::LEDGER, &subject, 1, 256).await.expect("the ledger");
+    let stored = bus
+        .history(streams::LEDGER, &subject, 1, 256)
+        .await
+        .expect("the ledger");
     let mut turns = Vec::new();
     for message in stored {
         let record: LedgerRecord = message.decode().expect("a record");
@@ -60,30 +66,56 @@ async fn healed(world: &World, dispatch: &Dispatch, since: UnixMillis) {
     .await;
     let took = Duration::from_millis(done.since(since).max(0).unsigned_abs());
     println!("{}: healed after {} ms", dispatch.event_id, took.as_millis());
-    assert!(took < HEALED_WITHIN + MARGIN, "{} took {took:?}\n{}", dispatch.event_id, world.logs());
+    assert!(
+        took < HEALED_WITHIN + MARGIN,
+        "{} took {took:?}\n{}",
+        dispatch.event_id,
+        world.logs()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_dispatch_comes_to_its_turn_whoever_dies_between_two_publishes() {
     let hooks = vec![("answer.ts", ANSWER.to_owned())];
-    let mut world = World::start(Setup { replicas: 2, hooks, personas: REMOTE.to_owned(), ..Setup::default() }).await;
+    let mut world = World::start(Setup {
+        replicas: 2,
+        hooks,
+        personas: REMOTE.to_owned(),
+        ..Setup::default()
+    })
+    .await;
     let mut agent = Agent::listen(&world.bus).await;
 
     // The owner holds a turn open, a second dispatch waits behind it under the same claim.
     let (open, waiting) = (dispatch("released", 1), dispatch("released", 2));
     store(&world.bus, &open).await;
-    claim::publish(&world.bus, &open.target, &Carrier::default()).await.expect("claimed");
+    claim::publish(&world.bus, &open.target, &Carrier::default())
+        .await
+        .expect("claimed");
     agent.asked().await;
     store(&world.bus, &waiting).await;
-    let again = claim::publish(&world.bus, &waiting.target, &Carrier::default()).await.expect("answered");
+    let again = claim::publish(&world.bus, &waiting.target, &Carrier::default())
+        .await
+        .expect("answered");
     assert_eq!(again, Claimed::AlreadyHeld);
     // It gives the claim back, and dies before it looks once more.
     for replica in 0..2 {
         world.stack.service("broker-svc", replica).expect("a broker").kill();
     }
     let claims = subject::claim(&session("released"));
-    let held = world.bus.last_on_subject(streams::CLAIMS, &claims).await.expect("the stream").expect("the claim");
-    assert!(world.bus.delete_message(streams::CLAIMS, held.sequence).await.expect("the stream"));
+    let held = world
+        .bus
+        .last_on_subject(streams::CLAIMS, &claims)
+        .await
+        .expect("the stream")
+        .expect("the claim");
+    assert!(
+        world
+            .bus
+            .delete_message(streams::CLAIMS, held.sequence)
+            .await
+            .expect("the stream")
+    );
     agent.serve();
     for replica in 0..2 {
         world.stack.launch("broker-svc", replica).expect("it starts again");

@@ -1,6 +1,11 @@
 //! Stories: a whole Nexus of real processes, one file each.
 
+mod bad_input;
+mod browser;
+mod demo;
 mod dm_reply;
+mod drain;
 mod lost_wakeups;
 mod stale_owner;
 mod story;
+mod telemetry;

@@ -29,7 +29,11 @@ async fn owners(bus: &Bus) -> Vec<(u64, u64, String)> {
 
 /// What the stopped broker would send: a record of its own epoch, after the last entry that it knows.
 async fn append_as_it_would(bus: &Bus, session: &SessionRef, known: u64) -> Result<u64, AppendLedgerError> {
-    let stored = bus.at_sequence(streams::LEDGER, known).await.expect("the ledger").expect("the entry");
+    let stored = bus
+        .at_sequence(streams::LEDGER, known)
+        .await
+        .expect("the ledger")
+        .expect("the entry");
     let mut record: LedgerRecord = stored.decode().expect("a record");
     record.append.counter += 1;
     ledger::append(bus, session, &record, known, &Carrier::default()).await
@@ -38,23 +42,48 @@ async fn append_as_it_would(bus: &Bus, session: &SessionRef, known: u64) -> Resu
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_stopped_past_its_claim_is_refused_by_the_fence() {
     let hooks = vec![("answer.ts", ANSWER.to_owned())];
-    let world = World::start(Setup { replicas: 2, hooks, personas: REMOTE.to_owned(), ..Setup::default() }).await;
+    let world = World::start(Setup {
+        replicas: 2,
+        hooks,
+        personas: REMOTE.to_owned(),
+        ..Setup::default()
+    })
+    .await;
     let mut agent = Agent::listen(&world.bus).await;
     let session = session("p");
     send(&world, &event("e2e:p/1", "p", "first")).await;
     let before = agent.asked().await;
-    let (known, first_epoch, stale) = owners(&world.bus).await.pop().expect("an owner before anybody is asked");
-    let stopped = world.stack.services.iter().find(|running| running.instance == stale).expect("a broker of ours");
+    let (known, first_epoch, stale) = owners(&world.bus)
+        .await
+        .pop()
+        .expect("an owner before anybody is asked");
+    let stopped = world
+        .stack
+        .services
+        .iter()
+        .find(|running| running.instance == stale)
+        .expect("a broker of ours");
     signal(stopped.pid(), "STOP");
 
     let after = agent.asked().await;
-    assert_eq!(before.headers.get(TURN), after.headers.get(TURN), "the same turn is asked for again");
+    assert_eq!(
+        before.headers.get(TURN),
+        after.headers.get(TURN),
+        "the same turn is asked for again"
+    );
     let (_, epoch, owner) = owners(&world.bus).await.pop().expect("an owner");
-    assert!(epoch == first_epoch + 1 && owner != stale, "{owner} took it from {stale} in epoch {epoch}");
+    assert!(
+        epoch == first_epoch + 1 && owner != stale,
+        "{owner} took it from {stale} in epoch {epoch}"
+    );
     agent.answer(&after, "from the owner").await;
     eventually("the owner's answer is delivered", PATIENCE, async || {
         let record = Record::read(&world.bus).await;
-        if record.delivered().len() == 1 { Ok(()) } else { Err(format!("{record:?}")) }
+        if record.delivered().len() == 1 {
+            Ok(())
+        } else {
+            Err(format!("{record:?}"))
+        }
     })
     .await;
 
@@ -62,11 +91,18 @@ async fn a_broker_stopped_past_its_claim_is_refused_by_the_fence() {
     signal(stopped.pid(), "CONT");
     eventually("the stopped broker knows", PATIENCE, async || {
         let log = world.log(&stale);
-        if log.contains("session is left to its owner") { Ok(()) } else { Err(log) }
+        if log.contains("session is left to its owner") {
+            Ok(())
+        } else {
+            Err(log)
+        }
     })
     .await;
     let refused = append_as_it_would(&world.bus, &session, known).await;
-    assert!(matches!(refused, Err(AppendLedgerError::FenceLost { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(AppendLedgerError::FenceLost { .. })),
+        "{refused:?}"
+    );
 
     agent.serve();
     send(&world, &event("e2e:p/2", "p", "second")).await;
@@ -74,12 +110,24 @@ async fn a_broker_stopped_past_its_claim_is_refused_by_the_fence() {
     let record = eventually("both are answered once", PATIENCE, async || {
         let record = Record::read(&world.bus).await;
         let faults = record.faults(&accepted);
-        if faults.is_empty() && record.turns().len() == 2 { Ok(record) } else { Err(faults.join("\n")) }
+        if faults.is_empty() && record.turns().len() == 2 {
+            Ok(record)
+        } else {
+            Err(faults.join("\n"))
+        }
     })
     .await;
-    let (overtaken, ..) = owners(&world.bus).await.into_iter().find(|(_, e, _)| *e == epoch).expect("the new epoch");
+    let (overtaken, ..) = owners(&world.bus)
+        .await
+        .into_iter()
+        .find(|(_, e, _)| *e == epoch)
+        .expect("the new epoch");
     let late = |(sequence, ledger): &&(u64, LedgerRecord)| *sequence > overtaken && ledger.append.epoch == first_epoch;
-    assert_eq!(record.ledger.iter().filter(late).count(), 0, "the stopped broker appended");
+    assert_eq!(
+        record.ledger.iter().filter(late).count(),
+        0,
+        "the stopped broker appended"
+    );
     let said: Vec<String> = replies(&record);
     assert_eq!(said, ["from the owner", "agent: second"]);
     world.stack.stop().await;

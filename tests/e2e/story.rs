@@ -33,7 +33,10 @@ pub(crate) const REMOTE: &str = "personas: {default: {runner: nats}}";
 
 /// The session in which [`ANSWER`] answers `peer`.
 pub(crate) fn session(peer: &str) -> SessionRef {
-    SessionRef { persona: "default".to_owned(), session: format!("s-{peer}") }
+    SessionRef {
+        persona: "default".to_owned(),
+        session: format!("s-{peer}"),
+    }
 }
 
 /// An event that [`ANSWER`] answers.
@@ -46,10 +49,18 @@ pub(crate) fn event(id: &str, peer: &str, content: &str) -> Value {
 
 /// Posts `event`, which must be accepted.
 pub(crate) async fn send(world: &World, event: &Value) {
-    let answer = reqwest::Client::new().post(format!("{}/v1/events", world.gateway())).json(event).send().await;
+    let answer = reqwest::Client::new()
+        .post(format!("{}/v1/events", world.gateway()))
+        .json(event)
+        .send()
+        .await;
     let answer = answer.expect("the gateway answers");
     let status = answer.status();
-    assert!(status.is_success(), "{status}: {}", answer.text().await.unwrap_or_default());
+    assert!(
+        status.is_success(),
+        "{status}: {}",
+        answer.text().await.unwrap_or_default()
+    );
 }
 
 /// A dispatch as hook-svc makes it, number `number` of the session of `peer`.
@@ -72,14 +83,21 @@ pub(crate) fn dispatch(peer: &str, number: u64) -> Dispatch {
             attachments: Vec::new(),
         },
         permissions: PermissionSet::default(),
-        context: DispatchContext { system_prompt: None, extracted: None, include_thread_history: true },
+        context: DispatchContext {
+            system_prompt: None,
+            extracted: None,
+            include_thread_history: true,
+        },
         delivery_context: DeliveryContext {
             channel: "nats".to_owned(),
             account_id: Some("e2e".to_owned()),
             peer_id: Some(peer.to_owned()),
             ..DeliveryContext::default()
         },
-        causation: Causation { event: event_id.clone(), hops: 0 },
+        causation: Causation {
+            event: event_id.clone(),
+            hops: 0,
+        },
         event_id,
     }
 }
@@ -95,7 +113,10 @@ impl Agent {
     pub(crate) async fn listen(bus: &Bus) -> Self {
         let questions = bus.core_subscribe(&subject::agent("default")).await.expect("an agent");
         bus.flush().await.expect("the server knows of it");
-        Self { bus: bus.clone(), questions }
+        Self {
+            bus: bus.clone(),
+            questions,
+        }
     }
 
     /// The next question.
@@ -106,9 +127,14 @@ impl Agent {
 
     /// Answers `question`.
     pub(crate) async fn answer(&self, question: &CoreMessage, content: &str) {
-        let answer = AgentReply::Answer { content: content.to_owned(), attachments: Vec::new() };
+        let answer = AgentReply::Answer {
+            content: content.to_owned(),
+            attachments: Vec::new(),
+        };
         let to = question.reply.as_deref().expect("a place to answer");
-        self.bus.core_publish(to, &Headers::new(), payload(&answer, Format::Json)).await;
+        self.bus
+            .core_publish(to, &Headers::new(), payload(&answer, Format::Json))
+            .await;
     }
 
     /// Answers everything from now on with `agent: ` and the message.
@@ -116,7 +142,11 @@ impl Agent {
         tokio::spawn(async move {
             while let Some(question) = self.questions.next().await {
                 let request: AgentRequest = serde_json::from_slice(&question.payload).expect("a request");
-                let said = request.messages.last().map(|message| message.content.clone()).unwrap_or_default();
+                let said = request
+                    .messages
+                    .last()
+                    .map(|message| message.content.clone())
+                    .unwrap_or_default();
                 self.answer(&question, &format!("agent: {said}")).await;
             }
         });

@@ -1,6 +1,10 @@
 //! What stories, chaos and benches share: a whole Nexus in a temporary directory, and what its streams hold.
 
+pub mod collector;
+pub mod command;
+pub mod driver;
 pub mod eventually;
 pub mod load;
+pub mod prometheus;
 pub mod record;
 pub mod world;

@@ -71,11 +71,18 @@ async fn conversation(load: Load, session: u64, client: reqwest::Client, gateway
 async fn post(client: &reqwest::Client, gateways: &Gateways, event: &serde_json::Value, first: usize) {
     for turn in first.. {
         if let Some(gateway) = pick(gateways, turn) {
-            let request = client.post(format!("{gateway}/v1/events")).json(event).timeout(PATIENCE);
+            let request = client
+                .post(format!("{gateway}/v1/events"))
+                .json(event)
+                .timeout(PATIENCE);
             match request.send().await {
                 Ok(answer) if answer.status().is_success() => return,
                 Ok(answer) if answer.status().as_u16() == 503 => {}
-                Ok(answer) => panic!("answered {}: {}", answer.status(), answer.text().await.unwrap_or_default()),
+                Ok(answer) => panic!(
+                    "answered {}: {}",
+                    answer.status(),
+                    answer.text().await.unwrap_or_default()
+                ),
                 Err(_) => {}
             }
         }

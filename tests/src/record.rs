@@ -24,10 +24,15 @@ pub async fn read_all<T: Wire>(bus: &Bus, stream: &str) -> Vec<(u64, T)> {
     if state.messages == 0 {
         return found;
     }
-    let mut reader = bus.ordered(stream, &[], state.first).await.expect("the stream can be read");
+    let mut reader = bus
+        .ordered(stream, &[], state.first)
+        .await
+        .expect("the stream can be read");
     loop {
         let message = reader.next().await;
-        let value = message.decode().unwrap_or_else(|error| panic!("{stream} {}: {error}", message.sequence));
+        let value = message
+            .decode()
+            .unwrap_or_else(|error| panic!("{stream} {}: {error}", message.sequence));
         found.push((message.sequence, value));
         if message.sequence >= state.last {
             return found;
@@ -64,9 +69,20 @@ impl Record {
         let all: Vec<(u64, Event)> = read_all(bus, streams::EVENTS).await;
         let mut seen = BTreeSet::new();
         let count = all.len();
-        let events: Vec<_> = all.into_iter().filter(|(_, event)| seen.insert(event.id.clone())).collect();
-        let waiting = bus.stream_state(streams::DELIVERIES).await.expect("it can be asked").messages;
-        let claims = bus.stream_state(streams::CLAIMS).await.expect("it can be asked").messages;
+        let events: Vec<_> = all
+            .into_iter()
+            .filter(|(_, event)| seen.insert(event.id.clone()))
+            .collect();
+        let waiting = bus
+            .stream_state(streams::DELIVERIES)
+            .await
+            .expect("it can be asked")
+            .messages;
+        let claims = bus
+            .stream_state(streams::CLAIMS)
+            .await
+            .expect("it can be asked")
+            .messages;
         Self {
             repeated_events: count - events.len(),
             events,
@@ -125,7 +141,10 @@ impl Record {
         self.check_turns(&mut faults);
         self.check_deliveries(&mut faults);
         for (_, letter) in self.dead.iter().take(3) {
-            faults.push(format!("dead letter of {}: {} {}", letter.service, letter.reason, letter.detail));
+            faults.push(format!(
+                "dead letter of {}: {} {}",
+                letter.service, letter.reason, letter.detail
+            ));
         }
         if self.waiting + self.claims > 0 {
             faults.push(format!("{} deliveries and {} claims wait", self.waiting, self.claims));
@@ -138,10 +157,16 @@ impl Record {
         for (_, record) in &self.invocations {
             *counted.entry(record.event_id.as_str()).or_default() += 1;
         }
-        let without = self.events.iter().filter(|(_, event)| !counted.contains_key(event.id.as_str())).count();
+        let without = self
+            .events
+            .iter()
+            .filter(|(_, event)| !counted.contains_key(event.id.as_str()))
+            .count();
         let twice = counted.values().filter(|count| **count > 1).count();
         if without + twice > 0 {
-            faults.push(format!("{without} events were not evaluated, {twice} are recorded more than once"));
+            faults.push(format!(
+                "{without} events were not evaluated, {twice} are recorded more than once"
+            ));
         }
     }
 
@@ -163,7 +188,9 @@ impl Record {
         let (missing, extra) = (wanted.difference(&there).count(), there.difference(&wanted).count());
         let twice = self.dispatches.len() - there.len();
         if missing + extra + twice > 0 {
-            faults.push(format!("dispatches: {missing} missing, {extra} of no fired hook, {twice} stored again"));
+            faults.push(format!(
+                "dispatches: {missing} missing, {extra} of no fired hook, {twice} stored again"
+            ));
         }
     }
 
@@ -172,23 +199,35 @@ impl Record {
         for dispatch in self.turns().into_iter().flat_map(|(_, dispatches)| dispatches) {
             *answered.entry(dispatch).or_default() += 1;
         }
-        let without = self.dispatches.iter().filter(|(_, dispatch)| !answered.contains_key(&dispatch.id)).count();
+        let without = self
+            .dispatches
+            .iter()
+            .filter(|(_, dispatch)| !answered.contains_key(&dispatch.id))
+            .count();
         let twice = answered.values().filter(|count| **count > 1).count();
         if without + twice > 0 {
             faults.push(format!("{without} dispatches have no turn, {twice} have more than one"));
         }
-        let order: BTreeMap<Ulid, (&SessionRef, u64)> =
-            self.dispatches.iter().map(|(_, dispatch)| (dispatch.id, (&dispatch.target, dispatch.event_seq))).collect();
+        let order: BTreeMap<Ulid, (&SessionRef, u64)> = self
+            .dispatches
+            .iter()
+            .map(|(_, dispatch)| (dispatch.id, (&dispatch.target, dispatch.event_seq)))
+            .collect();
         let mut last: BTreeMap<&SessionRef, u64> = BTreeMap::new();
         let mut inversions = 0;
-        for (session, sequence) in
-            self.turns().iter().flat_map(|(_, dispatches)| dispatches).filter_map(|id| order.get(id))
+        for (session, sequence) in self
+            .turns()
+            .iter()
+            .flat_map(|(_, dispatches)| dispatches)
+            .filter_map(|id| order.get(id))
         {
             let before = last.insert(session, *sequence).unwrap_or(0);
             inversions += usize::from(before > *sequence);
         }
         if inversions > 0 {
-            faults.push(format!("{inversions} turns ran before one of an earlier event of their session"));
+            faults.push(format!(
+                "{inversions} turns ran before one of an earlier event of their session"
+            ));
         }
     }
 
@@ -199,9 +238,15 @@ impl Record {
         let unknown = delivered.keys().filter(|delivery| !turns.contains(delivery)).count();
         let twice = delivered.values().filter(|count| **count > 1).count();
         if without + unknown + twice > 0 {
-            faults.push(format!("deliveries: {without} missing, {unknown} of no turn, {twice} receipted twice"));
+            faults.push(format!(
+                "deliveries: {without} missing, {unknown} of no turn, {twice} receipted twice"
+            ));
         }
-        let sent = self.events.iter().filter(|(_, event)| event.direction == Direction::Sent).count();
+        let sent = self
+            .events
+            .iter()
+            .filter(|(_, event)| event.direction == Direction::Sent)
+            .count();
         if sent != delivered.len() {
             faults.push(format!("{} deliveries, but {sent} sent events", delivered.len()));
         }

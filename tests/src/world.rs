@@ -9,7 +9,10 @@ use tempfile::TempDir;
 /// The repository's root.
 #[must_use]
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/")).to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap_or(Path::new("/"))
+        .to_owned()
 }
 
 /// The text of `deploy/hooks/{name}`.
@@ -56,9 +59,14 @@ impl World {
     /// # Panics
     /// Where something does not start, with the end of its log.
     pub async fn start(setup: Setup) -> Self {
-        let directory = tempfile::Builder::new().prefix("nexus-test-").tempdir().expect("a temporary directory");
+        let directory = tempfile::Builder::new()
+            .prefix("nexus-test-")
+            .tempdir()
+            .expect("a temporary directory");
         let plan = plan(directory.path(), setup);
-        let stack = Stack::start(plan).await.unwrap_or_else(|error| panic!("the world does not start: {error:#}"));
+        let stack = Stack::start(plan)
+            .await
+            .unwrap_or_else(|error| panic!("the world does not start: {error:#}"));
         let bus = stack.bus("test").await.expect("the server answers");
         Self { stack, bus, directory }
     }
@@ -75,15 +83,26 @@ impl World {
     /// Base addresses of all adapters that are announced at this moment.
     #[must_use]
     pub fn gateways(&self) -> Vec<String> {
-        let adapters = self.stack.services.iter().filter(|running| running.name == "adapter-svc");
-        adapters.filter_map(|running| running.address("gateway").ok()).map(|a| format!("http://{a}")).collect()
+        let adapters = self
+            .stack
+            .services
+            .iter()
+            .filter(|running| running.name == "adapter-svc");
+        adapters
+            .filter_map(|running| running.address("gateway").ok())
+            .map(|a| format!("http://{a}"))
+            .collect()
     }
 
     /// The end of every service's log, for a failing test.
     #[must_use]
     pub fn logs(&self) -> String {
-        let logs: Vec<String> =
-            self.stack.services.iter().map(|s| format!("--- {}\n{}", s.instance, s.log_tail())).collect();
+        let logs: Vec<String> = self
+            .stack
+            .services
+            .iter()
+            .map(|s| format!("--- {}\n{}", s.instance, s.log_tail()))
+            .collect();
         logs.join("\n")
     }
 
@@ -96,7 +115,11 @@ impl World {
 
     /// Replicas that have ended by themselves.
     pub fn ended(&mut self) -> Vec<String> {
-        let ended = self.stack.services.iter_mut().filter_map(|running| running.has_ended().then_some(&running.instance));
+        let ended = self
+            .stack
+            .services
+            .iter_mut()
+            .filter_map(|running| running.has_ended().then_some(&running.instance));
         ended.cloned().collect()
     }
 

@@ -1,0 +1,327 @@
+//! Bad input: whatever is put on a stream or posted ends as a typed error or a whole dead letter, and costs nobody else.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use shared::bus::{Bus, Outgoing, claim};
+use shared::model::event::EventId;
+use shared::model::receipt::{Receipt, ReceiptStep};
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::envelope::MAX_PAYLOAD_BYTES;
+use shared::wire::headers::{CONTENT_TYPE, Carrier, Headers, SCHEMA};
+use shared::wire::subject;
+use shared::wire::topology::streams;
+use tests::command::nexus;
+use tests::eventually::eventually;
+use tests::record::read_all;
+use tests::world::{Setup, World};
+
+use crate::story::{ANSWER, PATIENCE, event, send, session};
+
+const JSON: (&str, &str) = (CONTENT_TYPE, "application/json");
+/// What the gateway's only token is, and its SHA-256.
+const TOKEN: &str = "the-story-token";
+const TOKEN_SHA256: &str = "2ade70c045a9f47a36db625371701336b38d67c8ab498699c6a4c25bc875729b";
+
+/// Something that is no message of ours: headers, payload, and the reason that names what is wrong with it.
+struct Bad {
+    headers: Headers,
+    payload: Bytes,
+    reason: &'static str,
+}
+
+fn bad(headers: &[(&str, &str)], payload: impl Into<Bytes>, reason: &'static str) -> Bad {
+    Bad {
+        headers: headers.iter().copied().collect(),
+        payload: payload.into(),
+        reason,
+    }
+}
+
+/// Everything that may be wrong with any message.
+fn garbage() -> Vec<Bad> {
+    vec![
+        bad(&[], &b"\xff\x00\x13"[..], "malformed"),
+        bad(&[], vec![0x81; 100_000], "malformed"),
+        bad(&[JSON], &b"{\"id\": \"e2e:p/1\","[..], "malformed"),
+        bad(&[JSON], &b"{\"id\": \"e2e:\xff\xfe\"}"[..], "malformed"),
+        bad(&[JSON], &b"\0\0\0\0"[..], "malformed"),
+        bad(&[], Bytes::new(), "malformed"),
+        bad(&[(CONTENT_TYPE, "text/plain")], &b"hello"[..], "content_type"),
+        bad(&[(SCHEMA, "of/no/form")], &b"\xa0"[..], "other_schema"),
+        bad(&[], vec![b'x'; MAX_PAYLOAD_BYTES + 1], "oversize"),
+    ]
+}
+
+/// What may be wrong with an event besides: of a newer release, and with a NUL in its text.
+fn of_events() -> Vec<Bad> {
+    let nul = event("e2e:nul", "p", "a\0b").to_string();
+    vec![
+        bad(&[(SCHEMA, "event/999")], &b"\xa1\x00\x00"[..], "newer_schema"),
+        bad(&[JSON], nul, "invalid"),
+    ]
+}
+
+async fn publish(bus: &Bus, subject: &str, all: &[Bad]) {
+    for one in all {
+        let out = Outgoing::raw(subject.to_owned(), one.headers.clone(), one.payload.clone());
+        bus.publish(out).await.expect("the server stores anything");
+    }
+}
+
+/// The dead letters of `service`, once there are `count` of them.
+async fn letters(world: &World, service: &str, count: usize) -> Vec<DeadLetter> {
+    eventually("the dead letters", PATIENCE, async || {
+        let all: Vec<(u64, DeadLetter)> = read_all(&world.bus, streams::DLQ).await;
+        let own: Vec<DeadLetter> = all
+            .into_iter()
+            .map(|(_, l)| l)
+            .filter(|l| l.service == service)
+            .collect();
+        if own.len() == count {
+            Ok(own)
+        } else {
+            Err(format!("{} of {count} of {service}\n{}", own.len(), world.logs()))
+        }
+    })
+    .await
+}
+
+/// Checks that `letters` hold `all`, in order, whole, each with a reason that names it.
+fn check(letters: &[DeadLetter], all: &[Bad], stream: &str) {
+    for (letter, bad) in letters.iter().zip(all) {
+        let what = format!(
+            "{} {}: {} {}",
+            letter.stream, letter.sequence, letter.reason, letter.detail
+        );
+        assert_eq!(letter.payload_bytes().as_deref(), Some(&bad.payload[..]), "{what}");
+        assert!(
+            letter.reason == bad.reason && letter.stream == stream && !letter.detail.is_empty(),
+            "{what}"
+        );
+        let kept = |(name, value): (&str, &str)| letter.headers.iter().any(|(n, v)| n == name && v == value);
+        assert!(bad.headers.iter().all(kept), "{what}: {:?}", letter.headers);
+    }
+}
+
+async fn delivered(bus: &Bus, event_id: &str) -> bool {
+    let receipts: Vec<(u64, Receipt)> = read_all(bus, streams::RECEIPTS).await;
+    receipts.iter().any(|(_, receipt)| {
+        receipt.causation.event.as_str() == event_id && matches!(receipt.step, ReceiptStep::Delivered { .. })
+    })
+}
+
+/// Sends a good event and waits for its answer's receipt.
+async fn answered(world: &World, event_id: &str, peer: &str) {
+    send(world, &event(event_id, peer, "still there?")).await;
+    eventually("the good event is answered", PATIENCE, async || {
+        if delivered(&world.bus, event_id).await {
+            Ok(())
+        } else {
+            Err(world.logs())
+        }
+    })
+    .await;
+}
+
+fn setup() -> Setup {
+    Setup {
+        hooks: vec![("answer.ts", ANSWER.to_owned())],
+        ..Setup::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_a_dead_letter_and_its_partition_goes_on() {
+    let mut world = World::start(setup()).await;
+    let (session, bus) = (session("p"), world.bus.clone());
+    let events: Vec<Bad> = garbage().into_iter().chain(of_events()).collect();
+    let newer = |schema| bad(&[(SCHEMA, schema)], &b"\xa0"[..], "newer_schema");
+    let dispatches: Vec<Bad> = garbage().into_iter().chain([newer("dispatch/999")]).collect();
+    let deliveries: Vec<Bad> = garbage().into_iter().chain([newer("reply/999")]).collect();
+    // All three ways lead to the same conversation, and the good event behind them takes all three.
+    publish(&bus, "nexus.event.e2e.default.p", &events).await;
+    publish(&bus, &subject::dispatch(&session), &dispatches).await;
+    claim::publish(&bus, &session, &Carrier::default())
+        .await
+        .expect("claimed");
+    publish(&bus, "nexus.delivery.nats.e2e.p", &deliveries).await;
+    answered(&world, "e2e:p/good", "p").await;
+    check(
+        &letters(&world, "hook-svc", events.len()).await,
+        &events,
+        streams::EVENTS,
+    );
+    check(
+        &letters(&world, "broker-svc", dispatches.len()).await,
+        &dispatches,
+        streams::DISPATCHES,
+    );
+    check(
+        &letters(&world, "delivery-svc", deliveries.len()).await,
+        &deliveries,
+        streams::DELIVERIES,
+    );
+    let id = EventId::parse("e2e:p/good").expect("an id");
+    let trace = cli::trace::await_complete(&bus, &id, PATIENCE)
+        .await
+        .expect("the read model answers");
+    assert!(trace.complete, "the read model goes on as well: {trace:?}");
+    operate(&world).await;
+    assert_eq!(world.ended(), Vec::<String>::new(), "a service died\n{}", world.logs());
+    world.stack.stop().await;
+}
+
+/// An operator lists the letters, looks at one, and redrives it: it comes back, for it is as bad as before.
+async fn operate(world: &World) {
+    let server = world.stack.nats[0].url();
+    let nexus = async |arguments: &[&str]| {
+        let said = nexus(world.path(), &[&["--server", &server], arguments].concat()).await;
+        assert_eq!(said.code, Some(0), "nexus {arguments:?}: {}{}", said.out, said.err);
+        said
+    };
+    let listed = nexus(&["--json", "dlq", "list", "--service", "hook-svc"]).await;
+    let listed: Vec<Value> = serde_json::from_str(&listed.out).expect("JSON");
+    let of = |reason: &str| {
+        listed
+            .iter()
+            .find(|row| row["letter"]["reason"] == reason)
+            .expect("a letter")
+    };
+    for (reason, word) in [
+        ("newer_schema", "event/999"),
+        ("oversize", "4194305 bytes"),
+        ("malformed", "malformed cbor"),
+    ] {
+        let number = of(reason)["number"].to_string();
+        let shown = nexus(&["dlq", "show", &number]).await;
+        assert!(
+            shown.out.contains(reason) && shown.out.contains(word),
+            "{reason}: {:.2000}",
+            shown.out
+        );
+    }
+    let before: u64 = listed
+        .iter()
+        .filter_map(|row| row["number"].as_u64())
+        .max()
+        .unwrap_or_default();
+    let number = of("newer_schema")["number"].to_string();
+    nexus(&["dlq", "redrive", &number]).await;
+    eventually("it is given up again", PATIENCE, async || {
+        let listed = nexus(&["--json", "dlq", "list", "--service", "hook-svc"]).await;
+        let rows: Vec<Value> = serde_json::from_str(&listed.out).expect("JSON");
+        let gone = rows.iter().all(|row| row["number"].to_string() != number);
+        let newer = |row: &&Value| row["letter"]["reason"] == "newer_schema" && row["number"].as_u64() > Some(before);
+        if gone && rows.iter().filter(newer).count() == 1 {
+            Ok(())
+        } else {
+            Err(listed.out)
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_taken_is_refused_with_a_typed_error_and_moves_no_stream() {
+    let adapter = format!("[adapter.http]\ntokens = [\"{TOKEN_SHA256}\"]\n");
+    let mut world = World::start(Setup {
+        adapter,
+        without: vec!["scheduler-svc"],
+        ..setup()
+    })
+    .await;
+    let client = reqwest::Client::new();
+    let post = async |token: Option<&str>, kind: &str, body: Vec<u8>| {
+        let request = client
+            .post(format!("{}/v1/events", world.gateway()))
+            .header("content-type", kind)
+            .body(body);
+        let request = token
+            .into_iter()
+            .fold(request, |request, token| request.bearer_auth(token));
+        let answer = request.send().await.expect("an answer");
+        let status = answer.status().as_u16();
+        let body: Value = answer.json().await.expect("a JSON body");
+        (status, body)
+    };
+    let before = world.bus.stream_state(streams::EVENTS).await.expect("the stream").last;
+    let good = event("e2e:p/1", "p", "good");
+    let with = |key: &str, value: Value| {
+        let mut changed = good.clone();
+        changed[key] = value;
+        changed.to_string().into_bytes()
+    };
+    let json = "application/json";
+    let cases: Vec<(u16, Option<&str>, &str, Vec<u8>)> = vec![
+        (401, None, json, good.to_string().into_bytes()),
+        (401, Some("another"), json, good.to_string().into_bytes()),
+        (400, Some(TOKEN), json, b"{\"id\": ".to_vec()),
+        (400, Some(TOKEN), json, b"{\"id\": \"e2e:\xff\xfe\"}".to_vec()),
+        (400, Some(TOKEN), json, b"\0".to_vec()),
+        (400, Some(TOKEN), json, with("id", json!("no adapter"))),
+        (
+            400,
+            Some(TOKEN),
+            json,
+            with("id", json!(format!("e2e:{}", "x".repeat(600)))),
+        ),
+        (400, Some(TOKEN), json, with("content", json!("a\0b"))),
+        (400, Some(TOKEN), json, with("colour", json!("red"))),
+        (413, Some(TOKEN), json, vec![b' '; 9 * 1024 * 1024]),
+    ];
+    for (wanted, token, kind, body) in cases {
+        let told = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
+        let (status, answer) = post(token, kind, body).await;
+        assert_eq!(status, wanted, "{told}: {answer}");
+        let error = &answer["error"];
+        assert!(
+            error["code"].is_string() && error["message"].is_string(),
+            "{told}: {answer}"
+        );
+    }
+    let after = world.bus.stream_state(streams::EVENTS).await.expect("the stream").last;
+    assert_eq!(after, before, "something was stored");
+    let (status, answer) = post(Some(TOKEN), json, good.to_string().into_bytes()).await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(world.ended(), Vec::<String>::new());
+    world.stack.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_of_500_bytes_with_dots_stars_and_spaces_go_the_whole_way() {
+    let world = World::start(setup()).await;
+    let odd = |seed: &str| {
+        format!("{seed}{}", ". *>é".repeat(100))
+            .chars()
+            .take(420)
+            .collect::<String>()
+    };
+    let peers = [odd("a"), odd("b")];
+    for peer in &peers {
+        assert!((500..=512).contains(&peer.len()), "{} bytes", peer.len());
+        let id: String = format!("e2e:{peer}").chars().take(420).collect();
+        assert!(id.len() <= 512, "{} bytes", id.len());
+        let mut heard = world
+            .bus
+            .core_subscribe(&subject::out("e2e", peer))
+            .await
+            .expect("a subscription");
+        world.bus.flush().await.expect("the server knows");
+        answered(&world, &id, peer).await;
+        let part = tokio::time::timeout(PATIENCE, heard.next())
+            .await
+            .expect("in time")
+            .expect("a part");
+        let part: Value = serde_json::from_slice(&part.payload).expect("JSON");
+        assert_eq!(part["content"], "echo: still there?");
+        assert_eq!(part["session"]["session"], session(peer).session);
+        let id = EventId::parse(id).expect("an id");
+        let trace = cli::trace::await_complete(&world.bus, &id, PATIENCE)
+            .await
+            .expect("the read model answers");
+        assert!(trace.complete, "{trace:?}");
+    }
+    let dead: Vec<(u64, DeadLetter)> = read_all(&world.bus, streams::DLQ).await;
+    assert_eq!(dead, []);
+    world.stack.stop().await;
+}
