@@ -29,11 +29,17 @@ fn hex(bytes: &[u8]) -> String {
 fn unhex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
     let value = |digit: u8| char::from(digit).to_digit(16).unwrap_or(0) as u8;
-    digits.chunks(2).map(|pair| value(pair[0]) << 4 | value(pair[1])).collect()
+    digits
+        .chunks(2)
+        .map(|pair| value(pair[0]) << 4 | value(pair[1]))
+        .collect()
 }
 
 fn golden(file: &PathBuf, written: &str) -> String {
-    #[expect(clippy::disallowed_methods, reason = "writing golden files is asked for by a variable")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "writing golden files is asked for by a variable"
+    )]
     let write = std::env::var_os("NEXUS_WRITE_GOLDEN").is_some();
     if write && !file.exists() {
         std::fs::write(file, written).expect("the golden file is written");
@@ -46,14 +52,22 @@ fn check<T: Wire + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
     let (cbor, headers) = encode(value, Format::Cbor);
     let text = golden(&path(name, T::VERSION, "cbor.hex"), &hex(&cbor));
     assert_eq!(hex(&cbor), text, "{name}: CBOR is written otherwise");
-    assert_eq!(&decode::<T>(&headers, &unhex(&text)).expect("the golden CBOR is read"), value, "{name}");
+    assert_eq!(
+        &decode::<T>(&headers, &unhex(&text)).expect("the golden CBOR is read"),
+        value,
+        "{name}"
+    );
 
     let (json, headers) = encode(value, Format::Json);
     let pretty: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
     let written = format!("{}\n", serde_json::to_string_pretty(&pretty).expect("JSON"));
     let text = golden(&path(name, T::VERSION, "json"), &written);
     assert_eq!(written, text, "{name}: JSON is written otherwise");
-    assert_eq!(&decode::<T>(&headers, text.as_bytes()).expect("the golden JSON is read"), value, "{name}");
+    assert_eq!(
+        &decode::<T>(&headers, text.as_bytes()).expect("the golden JSON is read"),
+        value,
+        "{name}"
+    );
 }
 
 #[test]

@@ -3,9 +3,12 @@
 use serde_json::{Map, Value, json};
 use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus};
 use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
-use shared::model::event::{Attachment, Direction, Event, EventId, Participant, ParticipantRole, Peer, PeerKind, Sender};
+use shared::model::event::{
+    Attachment, Direction, Event, EventId, Participant, ParticipantRole, Peer, PeerKind, Sender,
+};
 use shared::model::hook::{
-    FiredOnce, HookContextPatch, HookMetadata, HookMode, HookOrigin, HookRecord, HookResult, HookState, HookStatus, Routing,
+    FiredOnce, HookContextPatch, HookMetadata, HookMode, HookOrigin, HookRecord, HookResult, HookState, HookStatus,
+    Routing,
 };
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
 use shared::model::ledger::{
@@ -40,7 +43,10 @@ fn ulid(number: u128) -> Ulid {
 }
 
 fn session() -> SessionRef {
-    SessionRef { persona: "default".to_owned(), session: "telegram:group:-100".to_owned() }
+    SessionRef {
+        persona: "default".to_owned(),
+        session: "telegram:group:-100".to_owned(),
+    }
 }
 
 fn attachment() -> Attachment {
@@ -64,8 +70,16 @@ pub(crate) fn event() -> Event {
         source_id: "main/-100/42".to_owned(),
         account_id: some("main"),
         direction: Direction::Observed,
-        from: Sender { id: "u1".to_owned(), display_name: some("Ada"), roles: vec!["admin".to_owned()] },
-        participants: vec![Participant { id: "u2".to_owned(), role: ParticipantRole::Cc, display_name: some("Bob") }],
+        from: Sender {
+            id: "u1".to_owned(),
+            display_name: some("Ada"),
+            roles: vec!["admin".to_owned()],
+        },
+        participants: vec![Participant {
+            id: "u2".to_owned(),
+            role: ParticipantRole::Cc,
+            display_name: some("Bob"),
+        }],
         peer: Peer {
             kind: PeerKind::Group,
             id: "-100".to_owned(),
@@ -85,7 +99,12 @@ pub(crate) fn event() -> Event {
 }
 
 pub(crate) fn least_event() -> Event {
-    Event::new(EventId::parse("webchat:default/v/1").expect("an id"), "webchat", "v", AT)
+    Event::new(
+        EventId::parse("webchat:default/v/1").expect("an id"),
+        "webchat",
+        "v",
+        AT,
+    )
 }
 
 fn context() -> DeliveryContext {
@@ -103,8 +122,15 @@ fn causation() -> Causation {
 }
 
 fn permissions() -> PermissionSet {
-    let tools = ToolRules { allow: Some(vec!["web_*".to_owned()]), deny: vec!["shell".to_owned()] };
-    PermissionSet { level: Level::Restricted, tools: Some(tools), credentials: Some(vec!["mail".to_owned()]) }
+    let tools = ToolRules {
+        allow: Some(vec!["web_*".to_owned()]),
+        deny: vec!["shell".to_owned()],
+    };
+    PermissionSet {
+        level: Level::Restricted,
+        tools: Some(tools),
+        credentials: Some(vec!["mail".to_owned()]),
+    }
 }
 
 pub(crate) fn dispatch() -> Dispatch {
@@ -149,15 +175,35 @@ pub(crate) fn reply() -> Reply {
 }
 
 pub(crate) fn receipts() -> Vec<Receipt> {
-    let finished = |outcome| ReceiptStep::AttemptFinished { attempt: 1, part: 0, platform_ids: vec!["9".to_owned()], outcome };
+    let finished = |outcome| ReceiptStep::AttemptFinished {
+        attempt: 1,
+        part: 0,
+        platform_ids: vec!["9".to_owned()],
+        outcome,
+    };
     let steps = [
         ReceiptStep::AttemptStarted { attempt: 1, part: 0 },
         finished(AttemptOutcome::Done),
-        finished(AttemptOutcome::Retry { after_ms: 1_500, reason: "429".to_owned() }),
-        finished(AttemptOutcome::Refused { reason: "403".to_owned() }),
-        ReceiptStep::Delivered { attempts: 2, parts: 1, platform_ids: vec!["9".to_owned()], live: Some(true) },
-        ReceiptStep::GaveUp { attempts: 8, reason: "503".to_owned() },
-        ReceiptStep::DeniedByPolicy { rule: "default".to_owned() },
+        finished(AttemptOutcome::Retry {
+            after_ms: 1_500,
+            reason: "429".to_owned(),
+        }),
+        finished(AttemptOutcome::Refused {
+            reason: "403".to_owned(),
+        }),
+        ReceiptStep::Delivered {
+            attempts: 2,
+            parts: 1,
+            platform_ids: vec!["9".to_owned()],
+            live: Some(true),
+        },
+        ReceiptStep::GaveUp {
+            attempts: 8,
+            reason: "503".to_owned(),
+        },
+        ReceiptStep::DeniedByPolicy {
+            rule: "default".to_owned(),
+        },
     ];
     let receipt = |step| Receipt {
         delivery: ulid(1),
@@ -193,10 +239,20 @@ fn result() -> HookResult {
 pub(crate) fn invocations() -> EventInvocations {
     let outcomes = [
         HookOutcome::Passed,
-        HookOutcome::Fired { dispatch: ulid(3), result: Box::new(result()) },
-        HookOutcome::Suppressed { reason: "one_shot_already_fired".to_owned() },
-        HookOutcome::Skipped { reason: "breaker_open".to_owned() },
-        HookOutcome::Failed { error: "TypeError: x".to_owned(), stack: some("at a.ts:1") },
+        HookOutcome::Fired {
+            dispatch: ulid(3),
+            result: Box::new(result()),
+        },
+        HookOutcome::Suppressed {
+            reason: "one_shot_already_fired".to_owned(),
+        },
+        HookOutcome::Skipped {
+            reason: "breaker_open".to_owned(),
+        },
+        HookOutcome::Failed {
+            error: "TypeError: x".to_owned(),
+            stack: some("at a.ts:1"),
+        },
     ];
     let hook = |outcome| HookInvocation {
         hook_id: "h".to_owned(),
@@ -219,11 +275,19 @@ pub(crate) fn invocations() -> EventInvocations {
 }
 
 fn reference() -> DispatchRef {
-    DispatchRef { id: ulid(3), sequence: 12, event_id: id(), content: "hello".to_owned() }
+    DispatchRef {
+        id: ulid(3),
+        sequence: 12,
+        event_id: id(),
+        content: "hello".to_owned(),
+    }
 }
 
 fn cursor() -> Cursor {
-    Cursor { floor: 12, above: vec![14, 17] }
+    Cursor {
+        floor: 12,
+        above: vec![14, 17],
+    }
 }
 
 fn approval() -> ApprovalRequest {
@@ -240,21 +304,49 @@ fn approval() -> ApprovalRequest {
 }
 
 fn turn_entries() -> Vec<LedgerEntry> {
-    let usage = Usage { tokens_in: 10, tokens_out: 20, cost_usd: 0.25 };
-    let call = ToolCall { call: "c1".to_owned(), name: "pay".to_owned(), arguments: json!({ "amount": 5 }) };
+    let usage = Usage {
+        tokens_in: 10,
+        tokens_out: 20,
+        cost_usd: 0.25,
+    };
+    let call = ToolCall {
+        call: "c1".to_owned(),
+        name: "pay".to_owned(),
+        arguments: json!({ "amount": 5 }),
+    };
     vec![
         LedgerEntry::SessionOpened { session: session() },
-        LedgerEntry::Owned { epoch: 3, broker: "broker-svc-1".to_owned() },
+        LedgerEntry::Owned {
+            epoch: 3,
+            broker: "broker-svc-1".to_owned(),
+        },
         LedgerEntry::TurnStarted {
             turn: ulid(1),
             parent: Some(ulid(0)),
             dispatches: vec![reference()],
             permissions: permissions(),
-            limits: TurnLimits { wall_ms: 600_000, model_calls: 50, tokens: Some(1_000), cost_usd: Some(1.5) },
+            limits: TurnLimits {
+                wall_ms: 600_000,
+                model_calls: 50,
+                tokens: Some(1_000),
+                cost_usd: Some(1.5),
+            },
         },
-        LedgerEntry::ModelAnswered { step: 1, content: "let me pay".to_owned(), tool_calls: vec![call], usage },
-        LedgerEntry::ToolStarted { call: "c1".to_owned(), name: "pay".to_owned(), args_hash: "00ff".to_owned() },
-        LedgerEntry::ToolFinished { call: "c1".to_owned(), outcome: ToolOutcome::Ok { result: json!("done") } },
+        LedgerEntry::ModelAnswered {
+            step: 1,
+            content: "let me pay".to_owned(),
+            tool_calls: vec![call],
+            usage,
+        },
+        LedgerEntry::ToolStarted {
+            call: "c1".to_owned(),
+            name: "pay".to_owned(),
+            args_hash: "00ff".to_owned(),
+        },
+        LedgerEntry::ToolFinished {
+            call: "c1".to_owned(),
+            outcome: ToolOutcome::Ok { result: json!("done") },
+        },
         LedgerEntry::ApprovalRequested { request: approval() },
         LedgerEntry::ApprovalDecided {
             decision: ApprovalDecision {
@@ -265,19 +357,34 @@ fn turn_entries() -> Vec<LedgerEntry> {
                 response: some("less"),
             },
         },
-        LedgerEntry::HookRan { hook: "audit".to_owned(), point: "PreToolUse".to_owned(), outcome: json!({ "allow": true }) },
+        LedgerEntry::HookRan {
+            hook: "audit".to_owned(),
+            point: "PreToolUse".to_owned(),
+            outcome: json!({ "allow": true }),
+        },
         LedgerEntry::Steered { dispatch: reference() },
-        LedgerEntry::TurnCompleted { turn: ulid(1), reply: Some(Box::new(reply())), head: ulid(1), cursor: cursor() },
+        LedgerEntry::TurnCompleted {
+            turn: ulid(1),
+            reply: Some(Box::new(reply())),
+            head: ulid(1),
+            cursor: cursor(),
+        },
         LedgerEntry::ReplyPublished { turn: ulid(1) },
     ]
 }
 
 fn other_entries() -> Vec<LedgerEntry> {
     vec![
-        LedgerEntry::Checkpoint { fold: json!({ "epoch": 3 }), cursor: cursor(), through: 40 },
+        LedgerEntry::Checkpoint {
+            fold: json!({ "epoch": 3 }),
+            cursor: cursor(),
+            through: 40,
+        },
         LedgerEntry::TurnFailed {
             turn: ulid(1),
-            failure: TurnFailure::Limit { limit: "wall_ms".to_owned() },
+            failure: TurnFailure::Limit {
+                limit: "wall_ms".to_owned(),
+            },
             reply: Some(Box::new(reply())),
             cursor: cursor(),
         },
@@ -287,20 +394,40 @@ fn other_entries() -> Vec<LedgerEntry> {
             partial: "I was".to_owned(),
             cursor: cursor(),
         },
-        LedgerEntry::DispatchDropped { dispatch: reference(), reason: "cap".to_owned(), cursor: cursor() },
-        LedgerEntry::Compacted { through: ulid(1), summary: "they talked".to_owned() },
-        LedgerEntry::SessionReset { reason: "daily".to_owned() },
+        LedgerEntry::DispatchDropped {
+            dispatch: reference(),
+            reason: "cap".to_owned(),
+            cursor: cursor(),
+        },
+        LedgerEntry::Compacted {
+            through: ulid(1),
+            summary: "they talked".to_owned(),
+        },
+        LedgerEntry::SessionReset {
+            reason: "daily".to_owned(),
+        },
     ]
 }
 
 pub(crate) fn ledger() -> Vec<LedgerRecord> {
-    let append = || AppendId { broker: "broker-svc-1".to_owned(), epoch: 3, counter: 8 };
-    let record = |entry| LedgerRecord { append: append(), at: AT, entries: vec![entry] };
+    let append = || AppendId {
+        broker: "broker-svc-1".to_owned(),
+        epoch: 3,
+        counter: 8,
+    };
+    let record = |entry| LedgerRecord {
+        append: append(),
+        at: AT,
+        entries: vec![entry],
+    };
     turn_entries().into_iter().chain(other_entries()).map(record).collect()
 }
 
 pub(crate) fn agent_request() -> AgentRequest {
-    let message = |role, text: &str| ChatMessage { role, content: text.to_owned() };
+    let message = |role, text: &str| ChatMessage {
+        role,
+        content: text.to_owned(),
+    };
     AgentRequest {
         turn: ulid(1),
         session: session(),
@@ -318,11 +445,17 @@ pub(crate) fn agent_request() -> AgentRequest {
 }
 
 pub(crate) fn agent_reply() -> AgentReply {
-    AgentReply::Answer { content: "hello".to_owned(), attachments: vec![attachment()] }
+    AgentReply::Answer {
+        content: "hello".to_owned(),
+        attachments: vec![attachment()],
+    }
 }
 
 pub(crate) fn agent_error() -> AgentReply {
-    AgentReply::Error { error: "overloaded".to_owned(), retryable: true }
+    AgentReply::Error {
+        error: "overloaded".to_owned(),
+        retryable: true,
+    }
 }
 
 pub(crate) fn dead_letter() -> DeadLetter {
@@ -346,7 +479,13 @@ pub(crate) fn claim() -> Claim {
 }
 
 pub(crate) fn lease() -> LeaseRecord {
-    LeaseRecord { holder: "hook-svc-0".to_owned(), epoch: 7, in_progress: 40, unclean: 1, released: true }
+    LeaseRecord {
+        holder: "hook-svc-0".to_owned(),
+        epoch: 7,
+        in_progress: 40,
+        unclean: 1,
+        released: true,
+    }
 }
 
 pub(crate) fn hook() -> HookRecord {
@@ -367,7 +506,9 @@ pub(crate) fn hook() -> HookRecord {
             other_tags: vec![("see".to_owned(), "x".to_owned())],
         },
         enabled: false,
-        origin: HookOrigin::File { root: "hooks".to_owned() },
+        origin: HookOrigin::File {
+            root: "hooks".to_owned(),
+        },
         created_by: "operator".to_owned(),
         created_at: AT,
         updated_at: AT.plus(1),
@@ -382,6 +523,9 @@ pub(crate) fn hook_state() -> HookState {
         last_triggered: Some(AT),
         last_error: some("TypeError"),
         status: HookStatus::Disabled,
-        fired_once: Some(FiredOnce { event_id: id(), result: result() }),
+        fired_once: Some(FiredOnce {
+            event_id: id(),
+            result: result(),
+        }),
     }
 }
