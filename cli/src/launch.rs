@@ -110,8 +110,19 @@ impl Stack {
     async fn ensure(&self) -> Result<()> {
         let bus = self.bus("nexus-launch").await?;
         let topology = shared::wire::topology::topology(if self.plan.servers == 3 { 3 } else { 1 });
-        bus.ensure(&topology, true).await.context("make the topology")?;
-        Ok(())
+        let mut last = None;
+        // A cluster that has just started has no leader to ask yet.
+        let made = tokio::time::timeout(READY_DEADLINE, async {
+            while let Err(error) = bus.ensure(&topology, true).await {
+                last = Some(error);
+                pause(Duration::from_millis(100)).await;
+            }
+        });
+        match (made.await, last) {
+            (Ok(()), _) => Ok(()),
+            (Err(_), Some(error)) => Err(error).context("make the topology"),
+            (Err(_), None) => bail!("make the topology: no answer"),
+        }
     }
 
     /// The configuration that every service reads.

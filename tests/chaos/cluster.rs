@@ -13,7 +13,12 @@ async fn a_cluster_loses_one_server_at_a_time_and_nothing_else() {
     let mut world = World::start(setup(3)).await;
     let gateways = Gateways::default();
     tell(&world, &gateways);
-    let load = Load { events: 100 * 5 * rounds, rate: 100, sessions: 50, copies: 1 };
+    let load = Load {
+        events: 100 * 5 * rounds,
+        rate: 100,
+        sessions: 50,
+        copies: 1,
+    };
     let sending = tokio::spawn(send(load, gateways.clone()));
     for round in 0..rounds {
         let round = usize::try_from(round).unwrap_or(0);

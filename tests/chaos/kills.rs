@@ -43,7 +43,10 @@ pub(crate) fn setup(servers: usize) -> Setup {
 }
 
 pub(crate) fn is_long() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "`make chaos` chooses the long form by a variable")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "`make chaos` chooses the long form by a variable"
+    )]
     let form = std::env::var("NEXUS_CHAOS");
     form.is_ok_and(|form| form == "long")
 }
@@ -53,7 +56,11 @@ pub(crate) async fn settled(world: &World, accepted: &std::collections::BTreeSet
     eventually("every promise is kept", SETTLE, async || {
         let record = Record::read(&world.bus).await;
         let faults = record.faults(accepted);
-        if faults.is_empty() { Ok(record) } else { Err(format!("{}\n{}", faults.join("\n"), world.logs())) }
+        if faults.is_empty() {
+            Ok(record)
+        } else {
+            Err(format!("{}\n{}", faults.join("\n"), world.logs()))
+        }
     })
     .await
 }
@@ -66,7 +73,12 @@ async fn kill_9_of_anything_costs_nothing() {
     let gateways = Gateways::default();
     tell(&world, &gateways);
     let seconds = if is_long() { 150 } else { 30 };
-    let load = Load { events: 200 * seconds, rate: 200, sessions: 100, copies: 1 };
+    let load = Load {
+        events: 200 * seconds,
+        rate: 200,
+        sessions: 100,
+        copies: 1,
+    };
     let sending = tokio::spawn(send(load, gateways.clone()));
     for number in 0..kills {
         kill_service(&mut world, &mut choices, number, &gateways).await;
@@ -78,7 +90,15 @@ async fn kill_9_of_anything_costs_nothing() {
     world.stack.ready().await.expect("everything comes up again");
     let record = settled(&world, &accepted).await;
     assert_eq!(accepted.len() as u64, load.events);
-    let answers = record.dispatches.iter().filter(|(_, dispatch)| dispatch.hook_id == "answer").count();
+    let answers = record
+        .dispatches
+        .iter()
+        .filter(|(_, dispatch)| dispatch.hook_id == "answer")
+        .count();
     assert_eq!(answers as u64, load.events, "one dispatch of `answer` per event");
-    println!("{kills} kills and 5 of nats: {} events, {} turns", accepted.len(), record.turns().len());
+    println!(
+        "{kills} kills and 5 of nats: {} events, {} turns",
+        accepted.len(),
+        record.turns().len()
+    );
 }
