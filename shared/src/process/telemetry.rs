@@ -4,6 +4,7 @@
 //! are kept in memory until asked for, and a collector that is away is only a line in the log.
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -162,15 +163,20 @@ fn exporting(endpoint: &str, service: &'static str, instance: &str) -> Result<Sd
         .build())
 }
 
+/// The process's registry of metrics. There is one: services that tests start in one process share it.
 fn recording() -> Result<PrometheusHandle, StartTelemetryError> {
+    static REGISTRY: OnceLock<PrometheusHandle> = OnceLock::new();
     let recorder = PrometheusBuilder::new()
         .set_buckets(&COUNTS)?
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?
         .set_buckets_for_metric(Matcher::Suffix("_bytes".to_owned()), &BYTES)?
         .build_recorder();
-    let handle = recorder.handle();
-    // A second start in one process (tests) records into the first one's registry.
-    let _ = metrics::set_global_recorder(recorder);
+    let handle = REGISTRY.get_or_init(|| {
+        let handle = recorder.handle();
+        // Fails only where something else records already; what it records is not ours to render.
+        let _ = metrics::set_global_recorder(recorder);
+        handle
+    });
     let upkeep = handle.clone();
     tokio::spawn(async move {
         loop {
@@ -178,7 +184,7 @@ fn recording() -> Result<PrometheusHandle, StartTelemetryError> {
             upkeep.run_upkeep();
         }
     });
-    Ok(handle)
+    Ok(handle.clone())
 }
 
 fn lines<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
