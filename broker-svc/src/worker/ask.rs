@@ -60,10 +60,12 @@ impl Worker<'_> {
             let outcome = self.beside(agent.ask(&request, timeout), &mut bell, meanwhile).await?;
             let ended = self.broker.clock.monotonic();
             match &outcome {
-                Err(AskAgentError::NoAgent) => _ = absent_since.get_or_insert(asked_at),
+                Err(AskAgentError::NoAgent) => {
+                    absent_since.get_or_insert(asked_at);
+                }
                 Ok(_)
                 | Err(AskAgentError::Silent(_) | AskAgentError::Unreachable(_) | AskAgentError::Refused { .. }) => {
-                    absent_since = None
+                    absent_since = None;
                 }
             }
             if let Err(error) = &outcome {
