@@ -125,7 +125,7 @@ pub struct SendOptions {
 pub struct TailOptions {
     /// Show only what contains this text: in a subject, an id or the content.
     pub filter: Option<String>,
-    /// Which streams [default: events, dispatches, ledger, deliveries, receipts].
+    /// Which streams [default: events, dispatches, ledger, receipts].
     #[arg(long, value_delimiter = ',')]
     pub streams: Vec<String>,
     /// Begin this many messages back in each stream.

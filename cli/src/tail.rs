@@ -8,7 +8,6 @@ use shared::model::event::Event;
 use shared::model::invocation::EventInvocations;
 use shared::model::ledger::LedgerRecord;
 use shared::model::receipt::Receipt;
-use shared::model::reply::Reply;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::Wire;
 use shared::wire::topology::streams;
@@ -16,19 +15,14 @@ use shared::wire::topology::streams;
 use crate::args::{Common, TailOptions};
 use crate::output::{brief, bus, clock};
 
-const DEFAULT: [&str; 5] = [
-    streams::EVENTS,
-    streams::DISPATCHES,
-    streams::LEDGER,
-    streams::DELIVERIES,
-    streams::RECEIPTS,
-];
-const ALL: [&str; 7] = [
+const DEFAULT: [&str; 4] = [streams::EVENTS, streams::DISPATCHES, streams::LEDGER, streams::RECEIPTS];
+/// What can be read beside its owner. Work queues (`CLAIMS`, `DELIVERIES`) cannot: the server refuses a consumer that
+/// does not take messages out of them.
+const ALL: [&str; 6] = [
     streams::EVENTS,
     streams::INVOCATIONS,
     streams::DISPATCHES,
     streams::LEDGER,
-    streams::DELIVERIES,
     streams::RECEIPTS,
     streams::DLQ,
 ];
@@ -115,14 +109,6 @@ fn describe(message: &Incoming) -> String {
             let kinds: Vec<String> = record.entries.iter().map(kind).collect();
             format!("{} {}", record.append.broker, kinds.join(", "))
         }),
-        streams::DELIVERIES => line(message, |reply: Reply| {
-            format!(
-                "{} to {}: {}",
-                reply.id,
-                reply.delivery_context.channel,
-                brief(&reply.content, 60)
-            )
-        }),
         streams::RECEIPTS => line(message, |receipt: Receipt| {
             format!("{} {:?}", receipt.delivery, receipt.step)
         }),
@@ -159,7 +145,6 @@ fn as_json(message: &Incoming) -> serde_json::Value {
         streams::EVENTS => value::<Event>(message),
         streams::DISPATCHES => value::<Dispatch>(message),
         streams::LEDGER => value::<LedgerRecord>(message),
-        streams::DELIVERIES => value::<Reply>(message),
         streams::RECEIPTS => value::<Receipt>(message),
         streams::INVOCATIONS => value::<EventInvocations>(message),
         streams::DLQ => value::<DeadLetter>(message),

@@ -1,6 +1,6 @@
 //! `nexus up`: a whole Nexus on this machine, kept running; what dies is started again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -12,6 +12,8 @@ use crate::launch::{Plan, Stack};
 
 /// Where `nexus up` writes its process id, below the data directory.
 pub const PID_FILE: &str = "run/nexus.pid";
+/// The configuration that is used where none is named, as every other command does.
+const CONFIG_HERE: &str = "nexus.toml";
 /// How often is looked whether everything lives.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Restarts within [`WINDOW`] looks after which it is said that something is broken.
@@ -29,17 +31,23 @@ pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
     refuse_second(&directory)?;
     let mut plan = Plan::all(&directory, options.replicas);
     plan.nats_port = options.nats_port;
-    plan.config = match &common.config {
-        Some(path) => without_nats(&std::fs::read_to_string(path).context("read the configuration")?)?,
+    let beside = Some(PathBuf::from(CONFIG_HERE)).filter(|path| path.exists());
+    plan.config = match common.config.clone().or(beside) {
+        Some(path) => {
+            println!("settings   {}", path.display());
+            let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+            on_own_server(&text, options.http_port)?
+        }
         None => default_config(&directory, options.http_port)?,
     };
+    let hooks = hooks_directory(&plan.config)?;
     if options.replicas > 1 {
         plan.environment
             .push(("NEXUS__ADAPTER__LISTEN".to_owned(), "127.0.0.1:0".to_owned()));
     }
     let mut stack = Stack::start(plan).await?;
     std::fs::write(directory.join(PID_FILE), std::process::id().to_string()).context("write the process id")?;
-    greet(&stack, &directory)?;
+    greet(&stack, &directory, &hooks)?;
     let outcome = supervise(&mut stack).await;
     // A file that is gone already needs no removal.
     let _ = std::fs::remove_file(directory.join(PID_FILE));
@@ -61,11 +69,23 @@ fn refuse_second(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The file without its section `[nats]`: the server is our own.
-fn without_nats(text: &str) -> Result<String> {
+/// The file without its section `[nats]`, as the server is our own, and with `http_port` where it names no address.
+fn on_own_server(text: &str, http_port: u16) -> Result<String> {
     let mut root: toml::Table = text.parse().context("the configuration is not TOML")?;
     root.remove("nats");
+    let section = root.entry("adapter").or_insert_with(|| toml::Table::new().into());
+    if let Some(adapter) = section.as_table_mut() {
+        let listen = format!("127.0.0.1:{http_port}");
+        adapter.entry("listen").or_insert_with(|| listen.into());
+    }
     toml::to_string(&root).context("write TOML")
+}
+
+/// `hooks.dir` of `config`; empty where it names none.
+fn hooks_directory(config: &str) -> Result<String> {
+    let root: toml::Table = config.parse().context("the configuration is not TOML")?;
+    let dir = root.get("hooks").and_then(|hooks| hooks.get("dir"));
+    Ok(dir.and_then(toml::Value::as_str).unwrap_or_default().to_owned())
 }
 
 fn default_config(directory: &Path, http_port: u16) -> Result<String> {
@@ -81,13 +101,13 @@ fn default_config(directory: &Path, http_port: u16) -> Result<String> {
     ))
 }
 
-fn greet(stack: &Stack, directory: &Path) -> Result<()> {
+fn greet(stack: &Stack, directory: &Path, hooks: &str) -> Result<()> {
     let gateway = stack.gateway()?;
     println!("web chat   {gateway}/");
     println!("events     {gateway}/v1/events");
     println!("webhooks   {gateway}/hooks/{{source}}");
     println!("nats       {}", stack.nats[0].url());
-    println!("hooks      {}", directory.join("hooks").display());
+    println!("hooks      {hooks}");
     println!("logs       {}", directory.join("log").display());
     println!("\ntry, in another terminal:");
     println!("  nexus send 'hello' --channel webchat --peer me");
