@@ -84,7 +84,7 @@ async fn settle(
                 .bus()
                 .dead_letter_record(DeadLetter {
                     at: deliverer.now(),
-                    ..letter
+                    ..*letter
                 })
                 .await?;
             return Ok(forget(deliverer, head).await?);
@@ -122,23 +122,25 @@ async fn forget(deliverer: &Deliverer<'_>, head: &Stored) -> Result<(), ReadStre
 }
 
 /// The delivery that is parked there, or the letter that its bytes become.
-fn read(destination: &Destination, head: &Stored) -> Result<Job, DeadLetter> {
-    let letter = |reason: &str, detail: String| DeadLetter {
-        service: SERVICE.to_owned(),
-        subject: head.subject.clone(),
-        redrive_subject: destination.published_subject(),
-        stream: streams::PARKED.to_owned(),
-        sequence: head.sequence,
-        headers: head
-            .headers
-            .iter()
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect(),
-        payload: DeadLetter::encode_payload(&head.payload),
-        reason: reason.to_owned(),
-        detail,
-        attempts: 0,
-        at: head.published_at,
+fn read(destination: &Destination, head: &Stored) -> Result<Job, Box<DeadLetter>> {
+    let letter = |reason: &str, detail: String| {
+        Box::new(DeadLetter {
+            service: SERVICE.to_owned(),
+            subject: head.subject.clone(),
+            redrive_subject: destination.published_subject(),
+            stream: streams::PARKED.to_owned(),
+            sequence: head.sequence,
+            headers: head
+                .headers
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            payload: DeadLetter::encode_payload(&head.payload),
+            reason: reason.to_owned(),
+            detail,
+            attempts: 0,
+            at: head.published_at,
+        })
     };
     let Some(sequence) = delivery_sequence(&head.headers) else {
         return Err(letter(

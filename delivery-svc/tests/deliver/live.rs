@@ -41,8 +41,9 @@ async fn the_receipt_says_whether_a_page_was_open() {
 }
 
 async fn live(world: &World, to: &DeliveryContext) -> Option<bool> {
-    match world.receipts(to).await.pop()?.step {
-        ReceiptStep::Delivered { live, .. } => live,
-        other => panic!("{other:?}"),
-    }
+    let step = world.receipts(to).await.pop()?.step;
+    let ReceiptStep::Delivered { live, .. } = step else {
+        panic!("{step:?}")
+    };
+    live
 }
