@@ -169,10 +169,14 @@ fn carry(event: &mut Event, data: Data) -> Result<(), ReadCloudEventError> {
     let payload = match data {
         Data::None => return Ok(()),
         Data::Json(value) => value,
-        Data::Bytes(bytes) => match String::from_utf8(bytes) {
-            Ok(text) if !text.contains('\0') => Value::String(text),
-            Ok(text) => return bytes_of(event, text.as_bytes()),
-            Err(error) => return bytes_of(event, error.as_bytes()),
+        Data::Bytes(bytes) => match std::str::from_utf8(&bytes) {
+            Ok(text) if !text.contains('\0') => Value::String(text.to_owned()),
+            Ok(_) | Err(_) => {
+                event
+                    .metadata
+                    .insert("payload_base64".to_owned(), Value::String(STANDARD.encode(bytes)));
+                return Ok(());
+            }
         },
     };
     if too_deep(&payload, MAX_DEPTH) {
@@ -182,14 +186,6 @@ fn carry(event: &mut Event, data: Data) -> Result<(), ReadCloudEventError> {
         event.content = text.replace('\0', "\u{fffd}");
     }
     event.metadata.insert("payload".to_owned(), payload);
-    Ok(())
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "an arm of a function that may fail")]
-fn bytes_of(event: &mut Event, bytes: &[u8]) -> Result<(), ReadCloudEventError> {
-    event
-        .metadata
-        .insert("payload_base64".to_owned(), Value::String(STANDARD.encode(bytes)));
     Ok(())
 }
 
