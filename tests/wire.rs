@@ -3,6 +3,8 @@
 //! A golden file is never edited: a change of shape is a new version, a new file and a step in
 //! `shared::wire::upgrade`. `NEXUS_WRITE_GOLDEN=1` writes those that are missing, and only those.
 
+#[path = "wire/ledger.rs"]
+mod ledger;
 #[path = "wire/samples.rs"]
 mod samples;
 
@@ -96,7 +98,7 @@ fn invocations_are_frozen() {
 
 #[test]
 fn the_whole_ledger_is_frozen() {
-    for record in samples::ledger() {
+    for record in ledger::ledger() {
         let value = serde_json::to_value(&record.entries[0]).expect("JSON");
         check(&format!("ledger-{}", value["kind"].as_str().expect("a kind")), &record);
     }

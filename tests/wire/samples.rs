@@ -1,7 +1,7 @@
 //! One value of every schema, with every field set.
 
 use serde_json::{Map, Value, json};
-use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus};
+use shared::model::approval::ApprovalRequest;
 use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
 use shared::model::event::{
     Attachment, Direction, Event, EventId, Participant, ParticipantRole, Peer, PeerKind, Sender,
@@ -11,9 +11,7 @@ use shared::model::hook::{
     Routing,
 };
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
-use shared::model::ledger::{
-    AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, TurnLimits, Usage,
-};
+use shared::model::ledger::{Cursor, DispatchRef};
 use shared::model::permission::{Level, PermissionSet, ToolRules};
 use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 use shared::model::reply::Reply;
@@ -24,13 +22,13 @@ use shared::wire::dead_letter::DeadLetter;
 use shared::wire::session_mark::{Claim, LeaseRecord};
 use ulid::Ulid;
 
-const AT: UnixMillis = UnixMillis(1_790_000_000_123);
+pub(crate) const AT: UnixMillis = UnixMillis(1_790_000_000_123);
 
 fn object(value: Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-fn some(text: &str) -> Option<String> {
+pub(crate) fn some(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
@@ -38,11 +36,11 @@ fn id() -> EventId {
     EventId::parse("telegram:main/-100/42").expect("an id")
 }
 
-fn ulid(number: u128) -> Ulid {
+pub(crate) fn ulid(number: u128) -> Ulid {
     Ulid::from_parts(1_790_000_000_123, number)
 }
 
-fn session() -> SessionRef {
+pub(crate) fn session() -> SessionRef {
     SessionRef {
         persona: "default".to_owned(),
         session: "telegram:group:-100".to_owned(),
@@ -121,7 +119,7 @@ fn causation() -> Causation {
     Causation { event: id(), hops: 2 }
 }
 
-fn permissions() -> PermissionSet {
+pub(crate) fn permissions() -> PermissionSet {
     let tools = ToolRules {
         allow: Some(vec!["web_*".to_owned()]),
         deny: vec!["shell".to_owned()],
@@ -274,7 +272,7 @@ pub(crate) fn invocations() -> EventInvocations {
     }
 }
 
-fn reference() -> DispatchRef {
+pub(crate) fn reference() -> DispatchRef {
     DispatchRef {
         id: ulid(3),
         sequence: 12,
@@ -283,14 +281,14 @@ fn reference() -> DispatchRef {
     }
 }
 
-fn cursor() -> Cursor {
+pub(crate) fn cursor() -> Cursor {
     Cursor {
         floor: 12,
         above: vec![14, 17],
     }
 }
 
-fn approval() -> ApprovalRequest {
+pub(crate) fn approval() -> ApprovalRequest {
     ApprovalRequest {
         id: "a1".to_owned(),
         call: "c1".to_owned(),
@@ -301,126 +299,6 @@ fn approval() -> ApprovalRequest {
         approvers: vec!["owner".to_owned()],
         expires_at: AT,
     }
-}
-
-fn turn_entries() -> Vec<LedgerEntry> {
-    let usage = Usage {
-        tokens_in: 10,
-        tokens_out: 20,
-        cost_usd: 0.25,
-    };
-    let call = ToolCall {
-        call: "c1".to_owned(),
-        name: "pay".to_owned(),
-        arguments: json!({ "amount": 5 }),
-    };
-    vec![
-        LedgerEntry::SessionOpened { session: session() },
-        LedgerEntry::Owned {
-            epoch: 3,
-            broker: "broker-svc-1".to_owned(),
-        },
-        LedgerEntry::TurnStarted {
-            turn: ulid(1),
-            parent: Some(ulid(0)),
-            dispatches: vec![reference()],
-            permissions: permissions(),
-            limits: TurnLimits {
-                wall_ms: 600_000,
-                model_calls: 50,
-                tokens: Some(1_000),
-                cost_usd: Some(1.5),
-            },
-        },
-        LedgerEntry::ModelAnswered {
-            step: 1,
-            content: "let me pay".to_owned(),
-            tool_calls: vec![call],
-            usage,
-        },
-        LedgerEntry::ToolStarted {
-            call: "c1".to_owned(),
-            name: "pay".to_owned(),
-            args_hash: "00ff".to_owned(),
-        },
-        LedgerEntry::ToolFinished {
-            call: "c1".to_owned(),
-            outcome: ToolOutcome::Ok { result: json!("done") },
-        },
-        LedgerEntry::ApprovalRequested { request: approval() },
-        LedgerEntry::ApprovalDecided {
-            decision: ApprovalDecision {
-                id: "a1".to_owned(),
-                status: ApprovalStatus::Approved,
-                decided_by: some("ada"),
-                arguments: Some(json!({ "amount": 4 })),
-                response: some("less"),
-            },
-        },
-        LedgerEntry::HookRan {
-            hook: "audit".to_owned(),
-            point: "PreToolUse".to_owned(),
-            outcome: json!({ "allow": true }),
-        },
-        LedgerEntry::Steered { dispatch: reference() },
-        LedgerEntry::TurnCompleted {
-            turn: ulid(1),
-            reply: Some(Box::new(reply())),
-            head: ulid(1),
-            cursor: cursor(),
-        },
-        LedgerEntry::ReplyPublished { turn: ulid(1) },
-    ]
-}
-
-fn other_entries() -> Vec<LedgerEntry> {
-    vec![
-        LedgerEntry::Checkpoint {
-            fold: json!({ "epoch": 3 }),
-            cursor: cursor(),
-            through: 40,
-        },
-        LedgerEntry::TurnFailed {
-            turn: ulid(1),
-            failure: TurnFailure::Limit {
-                limit: "wall_ms".to_owned(),
-            },
-            reply: Some(Box::new(reply())),
-            cursor: cursor(),
-        },
-        LedgerEntry::TurnInterrupted {
-            turn: ulid(1),
-            reason: "newer".to_owned(),
-            partial: "I was".to_owned(),
-            cursor: cursor(),
-        },
-        LedgerEntry::DispatchDropped {
-            dispatch: reference(),
-            reason: "cap".to_owned(),
-            cursor: cursor(),
-        },
-        LedgerEntry::Compacted {
-            through: ulid(1),
-            summary: "they talked".to_owned(),
-        },
-        LedgerEntry::SessionReset {
-            reason: "daily".to_owned(),
-        },
-    ]
-}
-
-pub(crate) fn ledger() -> Vec<LedgerRecord> {
-    let append = || AppendId {
-        broker: "broker-svc-1".to_owned(),
-        epoch: 3,
-        counter: 8,
-    };
-    let record = |entry| LedgerRecord {
-        append: append(),
-        at: AT,
-        entries: vec![entry],
-    };
-    turn_entries().into_iter().chain(other_entries()).map(record).collect()
 }
 
 pub(crate) fn agent_request() -> AgentRequest {

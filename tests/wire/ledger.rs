@@ -1,0 +1,129 @@
+//! One record for every kind of ledger entry, with every field set.
+
+use serde_json::json;
+use shared::model::approval::{ApprovalDecision, ApprovalStatus};
+use shared::model::ledger::{
+    AppendId, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, TurnLimits, Usage,
+};
+
+use super::samples::{AT, approval, cursor, permissions, reference, reply, session, some, ulid};
+
+fn turn_entries() -> Vec<LedgerEntry> {
+    let usage = Usage {
+        tokens_in: 10,
+        tokens_out: 20,
+        cost_usd: 0.25,
+    };
+    let call = ToolCall {
+        call: "c1".to_owned(),
+        name: "pay".to_owned(),
+        arguments: json!({ "amount": 5 }),
+    };
+    vec![
+        LedgerEntry::SessionOpened { session: session() },
+        LedgerEntry::Owned {
+            epoch: 3,
+            broker: "broker-svc-1".to_owned(),
+        },
+        LedgerEntry::TurnStarted {
+            turn: ulid(1),
+            parent: Some(ulid(0)),
+            dispatches: vec![reference()],
+            permissions: permissions(),
+            limits: TurnLimits {
+                wall_ms: 600_000,
+                model_calls: 50,
+                tokens: Some(1_000),
+                cost_usd: Some(1.5),
+            },
+        },
+        LedgerEntry::ModelAnswered {
+            step: 1,
+            content: "let me pay".to_owned(),
+            tool_calls: vec![call],
+            usage,
+        },
+        LedgerEntry::ToolStarted {
+            call: "c1".to_owned(),
+            name: "pay".to_owned(),
+            args_hash: "00ff".to_owned(),
+        },
+        LedgerEntry::ToolFinished {
+            call: "c1".to_owned(),
+            outcome: ToolOutcome::Ok { result: json!("done") },
+        },
+        LedgerEntry::ApprovalRequested { request: approval() },
+        LedgerEntry::ApprovalDecided {
+            decision: ApprovalDecision {
+                id: "a1".to_owned(),
+                status: ApprovalStatus::Approved,
+                decided_by: some("ada"),
+                arguments: Some(json!({ "amount": 4 })),
+                response: some("less"),
+            },
+        },
+        LedgerEntry::HookRan {
+            hook: "audit".to_owned(),
+            point: "PreToolUse".to_owned(),
+            outcome: json!({ "allow": true }),
+        },
+        LedgerEntry::Steered { dispatch: reference() },
+        LedgerEntry::TurnCompleted {
+            turn: ulid(1),
+            reply: Some(Box::new(reply())),
+            head: ulid(1),
+            cursor: cursor(),
+        },
+        LedgerEntry::ReplyPublished { turn: ulid(1) },
+    ]
+}
+
+fn other_entries() -> Vec<LedgerEntry> {
+    vec![
+        LedgerEntry::Checkpoint {
+            fold: json!({ "epoch": 3 }),
+            cursor: cursor(),
+            through: 40,
+        },
+        LedgerEntry::TurnFailed {
+            turn: ulid(1),
+            failure: TurnFailure::Limit {
+                limit: "wall_ms".to_owned(),
+            },
+            reply: Some(Box::new(reply())),
+            cursor: cursor(),
+        },
+        LedgerEntry::TurnInterrupted {
+            turn: ulid(1),
+            reason: "newer".to_owned(),
+            partial: "I was".to_owned(),
+            cursor: cursor(),
+        },
+        LedgerEntry::DispatchDropped {
+            dispatch: reference(),
+            reason: "cap".to_owned(),
+            cursor: cursor(),
+        },
+        LedgerEntry::Compacted {
+            through: ulid(1),
+            summary: "they talked".to_owned(),
+        },
+        LedgerEntry::SessionReset {
+            reason: "daily".to_owned(),
+        },
+    ]
+}
+
+pub(crate) fn ledger() -> Vec<LedgerRecord> {
+    let append = || AppendId {
+        broker: "broker-svc-1".to_owned(),
+        epoch: 3,
+        counter: 8,
+    };
+    let record = |entry| LedgerRecord {
+        append: append(),
+        at: AT,
+        entries: vec![entry],
+    };
+    turn_entries().into_iter().chain(other_entries()).map(record).collect()
+}
