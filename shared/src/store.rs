@@ -14,6 +14,7 @@ use std::ops::RangeBounds;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +24,13 @@ const CACHE_BYTES: u64 = 32 * 1024 * 1024;
 
 /// How often the disk is synced when nobody asks, in milliseconds: bounds what a power cut undoes of removals.
 const BACKGROUND_FLUSH_MS: u64 = 500;
+
+/// How often a directory that is in use is tried again: a former holder lets go a moment after it was dropped, or
+/// after its process has ended.
+const BUSY_ATTEMPTS: u32 = 50;
+
+/// The wait before each of these attempts.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a store could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -121,12 +129,22 @@ impl std::fmt::Debug for Store {
 impl Store {
     /// Opens the store in directory `path`, creating it when absent.
     ///
-    /// Blocks while the log is recovered; call it before serving.
+    /// Blocks while the log is recovered, and for a second while somebody else holds it; call it before serving.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref().to_path_buf();
-        let config = sled::Config::new().path(&path).cache_capacity(CACHE_BYTES);
-        let opened = config.flush_every_ms(Some(BACKGROUND_FLUSH_MS)).open();
-        let db = opened.map_err(|error| describe(&path, error))?;
+        let config = sled::Config::new()
+            .path(&path)
+            .cache_capacity(CACHE_BYTES)
+            .flush_every_ms(Some(BACKGROUND_FLUSH_MS));
+        let mut opened = config.open().map_err(|error| describe(&path, error));
+        for _ in 0..BUSY_ATTEMPTS {
+            if !matches!(opened, Err(StoreError::Busy { .. })) {
+                break;
+            }
+            std::thread::park_timeout(BUSY_PAUSE);
+            opened = config.open().map_err(|error| describe(&path, error));
+        }
+        let db = opened?;
         let shared = Shared {
             db,
             path,
