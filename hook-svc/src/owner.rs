@@ -45,9 +45,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How often a long evaluation says that it goes on; well within the consumer's ack wait.
 const PROGRESS: Duration = Duration::from_secs(20);
 
-/// How long messages under way may take to end once the partition is given back.
-const DRAIN: Duration = Duration::from_secs(8);
-
 /// How long the owner tries to note that it ended in good order.
 const NOTE: Duration = Duration::from_secs(1);
 
@@ -59,6 +56,8 @@ pub(crate) struct Owner {
     pub(crate) in_flight: Arc<Semaphore>,
     /// Most messages of one partition under way.
     pub(crate) per_partition: usize,
+    /// How long messages under way may take to end once the partition is given back.
+    pub(crate) drain: Duration,
 }
 
 /// A message to be brought to its end.
@@ -120,7 +119,7 @@ impl Owner {
                 shift.under_way.clear();
             }
         }
-        let drained = tokio::time::timeout(DRAIN, async { while running.next().await.is_some() {} });
+        let drained = tokio::time::timeout(self.drain, async { while running.next().await.is_some() {} });
         if drained.await.is_err() {
             tracing::warn!(
                 partition = shift.partition,

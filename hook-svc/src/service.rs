@@ -36,6 +36,9 @@ const FLUSH: Duration = Duration::from_secs(5);
 /// How long the last counters may take to be written.
 const LAST_FLUSH: Duration = Duration::from_secs(1);
 
+/// Share of the drain time-out for events under way; the rest is for giving partitions back and for the counters.
+const DRAIN_SHARE: f64 = 0.8;
+
 /// Evaluation of events against hooks.
 #[derive(Debug)]
 pub struct HookService;
@@ -220,6 +223,7 @@ fn owner(
         evaluator,
         in_flight: Arc::new(Semaphore::new(shell.config.in_flight)),
         per_partition: shell.config.in_flight_per_partition,
+        drain: Duration::from_millis(shell.common.telemetry.drain_timeout_ms).mul_f64(DRAIN_SHARE),
     })
 }
 
