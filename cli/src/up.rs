@@ -14,6 +14,8 @@ use crate::launch::{Plan, Stack};
 pub const PID_FILE: &str = "run/nexus.pid";
 /// The configuration that is used where none is named, as every other command does.
 const CONFIG_HERE: &str = "nexus.toml";
+/// What to look at where the adapter has no address.
+const ADDRESS_HINT: &str = "is its port in use? setting adapter.listen; `nexus up --http-port`";
 /// How often is looked whether everything lives.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Restarts within [`WINDOW`] looks after which it is said that something is broken.
@@ -102,7 +104,12 @@ fn default_config(directory: &Path, http_port: u16) -> Result<String> {
 }
 
 fn greet(stack: &Stack, directory: &Path, hooks: &str) -> Result<()> {
-    let gateway = stack.gateway()?;
+    let gateway = stack.gateway().with_context(|| {
+        format!(
+            "the adapter serves nothing ({ADDRESS_HINT}); see {}/log",
+            directory.display()
+        )
+    })?;
     println!("web chat   {gateway}/");
     println!("events     {gateway}/v1/events");
     println!("webhooks   {gateway}/hooks/{{source}}");
