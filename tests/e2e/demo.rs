@@ -129,7 +129,9 @@ async fn a_newcomer_writes_a_configuration_runs_it_and_stops_it() {
         second.code == Some(1) && second.err.contains("runs there already"),
         "{second:?}"
     );
-    let down = nexus(here, &["down", data[0], data[1]]).await;
+    // Side by side: whoever started `nexus up` is who takes note of its end.
+    let stop = ["down", data[0], data[1]];
+    let (down, ended) = tokio::join!(nexus(here, &stop), ends(&mut up));
     assert_eq!(down.code, Some(0), "{down:?}");
-    assert!(ends(&mut up).await.success(), "nexus up ends in good order");
+    assert!(ended.success(), "nexus up ends in good order");
 }
