@@ -49,20 +49,21 @@ pub async fn ask(bus: &Bus, id: &EventId) -> Result<Trace> {
 /// Asks until the chain is complete, at most for `patience`; answers the last state.
 ///
 /// # Errors
-/// Where no hook-svc answers.
+/// Where no hook-svc answers within `patience`.
 pub async fn await_complete(bus: &Bus, id: &EventId, patience: Duration) -> Result<Trace> {
-    let mut last = ask(bus, id).await?;
-    // The last state is the answer, complete or not.
+    let mut last = ask(bus, id).await;
+    // The last answer counts, complete or not; the replica that serves it may just be starting.
     let _ = tokio::time::timeout(patience, async {
-        while !last.complete {
+        while !last.as_ref().is_ok_and(|trace| trace.complete) {
             pause(LOOK_EVERY).await;
-            if let Ok(newer) = ask(bus, id).await {
+            let newer = ask(bus, id).await;
+            if newer.is_ok() {
                 last = newer;
             }
         }
     })
     .await;
-    Ok(last)
+    last
 }
 
 const fn name(stage: Stage) -> &'static str {
