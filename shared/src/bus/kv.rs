@@ -320,13 +320,10 @@ impl<T: Wire> KvWatch<T> {
             ..Default::default()
         };
         if !self.told_current {
-            self.at_start = self
-                .kv
-                .bus
-                .stream_state(&self.kv.stream())
-                .await
-                .map_err(|error| error.to_string())?
-                .last;
+            let state = self.kv.bus.stream_state(&self.kv.stream()).await;
+            let state = state.map_err(|error| error.to_string())?;
+            // Where all keys have expired, and their markers after them, nothing is told before the next change.
+            self.at_start = if state.messages == 0 { 0 } else { state.last };
         }
         let stream = self
             .kv

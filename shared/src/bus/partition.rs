@@ -36,6 +36,9 @@ use view::View;
 
 /// How long a member or a lease stands without a refresh; whole seconds (the server's unit).
 pub(super) const TTL: Duration = Duration::from_secs(3);
+/// Of what nobody was told for so long, although its holder refreshes it all the time, no watch will ever tell the end:
+/// its marker came and went while this replica was cut off.
+const SILENCE: Duration = Duration::from_secs(12);
 /// How often both are refreshed.
 const TICK: Duration = Duration::from_millis(700);
 
@@ -74,7 +77,7 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     let members: Kv<Member> = bus.kv(buckets::MEMBERS);
-    let view = View::watch(&bus, group.name);
+    let view = View::watch(&bus, group.name, &group.clock);
     let group = Arc::new(group);
     let mut held: HashMap<u16, Held> = HashMap::new();
     let mut joined = false;
@@ -91,6 +94,8 @@ where
             }
         }
         join_all(held.values_mut().map(Held::refresh)).await;
+        // What is asked while nobody listens would be answered when it is long stale.
+        let wanted = if bus.is_connected() { wanted } else { Vec::new() };
         let free = view.free(&wanted, |partition| held.contains_key(&partition));
         let taken =
             join_all(free.into_iter().map(|(partition, revision)| {

@@ -13,7 +13,7 @@ use crate::wire::session_mark::LeaseRecord;
 use crate::wire::topology::buckets;
 
 use super::super::connect::Bus;
-use super::super::error::{CasError, PublishError};
+use super::super::error::PublishError;
 use super::super::kv::Kv;
 use super::super::publish::Outgoing;
 use super::owned::{Owned, reset};
@@ -104,17 +104,8 @@ impl Held {
             self.release().await;
             return;
         }
-        let asked_at = self.deadline.clock.monotonic();
-        let out = Outgoing::new(format!("$KV.{}.{}", buckets::LEASES, self.key), &self.record)
-            .expect_last(self.revision)
-            .ttl(TTL);
-        match self.kv.bus().publish_once(&out, TICK).await {
-            Ok(published) => {
-                self.revision = published.sequence;
-                self.deadline.refreshed(asked_at);
-            }
-            Err(PublishError::WrongLastSequence { .. }) => self.adopt(asked_at).await,
-            Err(error) => tracing::debug!(key = %self.key, %error, "lease was not refreshed"),
+        if !self.put().await && self.adopt().await {
+            self.put().await;
         }
         if !self.deadline.is_live() {
             tracing::warn!(key = %self.key, "lease is lost");
@@ -125,17 +116,38 @@ impl Held {
         }
     }
 
-    /// After a refusal: an earlier refresh whose answer was lost may be the reason.
-    async fn adopt(&mut self, asked_at: Instant) {
+    /// Writes the lease again. False where it is refused: it stands at another revision than the one known here.
+    async fn put(&mut self) -> bool {
+        let asked_at = self.deadline.clock.monotonic();
+        let out = lease(&self.key, &self.record, self.revision);
+        match self.kv.bus().publish_once(&out, TICK).await {
+            Ok(published) => {
+                self.revision = published.sequence;
+                self.deadline.refreshed(asked_at);
+            }
+            Err(PublishError::WrongLastSequence { .. }) => return false,
+            Err(error) => tracing::debug!(key = %self.key, %error, "lease was not refreshed"),
+        }
+        true
+    }
+
+    /// After a refusal: an earlier refresh whose answer was lost may be the reason, and is then built upon. It does not
+    /// move the deadline: nobody knows here when the server counted from.
+    async fn adopt(&mut self) -> bool {
         match self.kv.get(&self.key).await {
             Ok(Some(entry)) if entry.value.holder == self.record.holder && entry.value.epoch == self.record.epoch => {
                 self.revision = entry.revision;
-                self.deadline.refreshed(asked_at);
+                true
             }
             Ok(_) => {
-                *self.deadline.at.lock().unwrap_or_else(PoisonError::into_inner) = asked_at;
+                let now = self.deadline.clock.monotonic();
+                *self.deadline.at.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                false
             }
-            Err(error) => tracing::debug!(key = %self.key, %error, "lease cannot be read"),
+            Err(error) => {
+                tracing::debug!(key = %self.key, %error, "lease cannot be read");
+                false
+            }
         }
     }
 
@@ -149,6 +161,13 @@ impl Held {
             tracing::debug!(key = %self.key, "lease was not given back and will lapse");
         }
     }
+}
+
+/// The message that writes the lease `key`, where it stands at `revision`.
+fn lease(key: &str, record: &LeaseRecord, revision: u64) -> Outgoing {
+    Outgoing::new(format!("$KV.{}.{key}", buckets::LEASES), record)
+        .expect_last(revision)
+        .ttl(TTL)
 }
 
 async fn poll_finished(handler: &JoinHandle<()>) {
@@ -173,9 +192,14 @@ where
         unclean: 0,
         released: false,
     };
-    let taken = match kv.update_ttl(&key, &record, revision, TTL).await {
-        Ok(taken) => taken,
-        Err(CasError::Conflict { .. }) => return None,
+    let mut taken = kv.bus().publish_once(&lease(&key, &record, revision), TICK).await;
+    if revision > 0 && matches!(taken, Err(PublishError::WrongLastSequence { .. })) {
+        // The marker of a lapsed lease lapses as well, and no watch tells that: then the key has no revision any more.
+        taken = kv.bus().publish_once(&lease(&key, &record, 0), TICK).await;
+    }
+    let taken = match taken {
+        Ok(published) => published.sequence,
+        Err(PublishError::WrongLastSequence { .. }) => return None,
         Err(error) => {
             tracing::debug!(key, %error, "lease was not taken");
             return None;

@@ -1,26 +1,60 @@
 //! What this replica knows of members and leases, from two watches.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use crate::clock::SharedClock;
 use crate::wire::envelope::Wire;
 use crate::wire::session_mark::{LeaseRecord, Member};
 use crate::wire::topology::buckets;
 
 use super::super::connect::Bus;
 use super::super::kv::{Kv, KvEvent};
+use super::SILENCE;
+
+/// A lease as it was told last.
+#[derive(Debug, Clone, Copy)]
+struct Lease {
+    /// Revision of its key.
+    revision: u64,
+    held: bool,
+    told_at: Instant,
+}
 
 #[derive(Debug, Default)]
 struct State {
-    /// Tokens of the instances that are there.
-    members: BTreeSet<String>,
-    /// Partition → revision of its key, and whether it is held.
-    leases: HashMap<u16, (u64, bool)>,
+    /// Tokens of the instances that are there, and when each was told last.
+    members: BTreeMap<String, Instant>,
+    leases: HashMap<u16, Lease>,
     /// Which of the two watches have told everything.
     settled: [bool; 2],
+}
+
+impl State {
+    fn members(&self, now: Instant) -> Vec<String> {
+        let heard = self.members.iter().filter(|(_, told_at)| !is_silent(**told_at, now));
+        heard.map(|(token, _)| token.clone()).collect()
+    }
+
+    fn free(&self, wanted: &[bool], mine: impl Fn(u16) -> bool, now: Instant) -> Vec<(u16, u64)> {
+        (0_u16..)
+            .zip(wanted)
+            .filter(|(partition, wanted)| **wanted && !mine(*partition))
+            .filter_map(|(partition, _)| match self.leases.get(&partition) {
+                None => Some((partition, 0)),
+                Some(lease) if lease.held && !is_silent(lease.told_at, now) => None,
+                Some(lease) => Some((partition, lease.revision)),
+            })
+            .collect()
+    }
+}
+
+fn is_silent(told_at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(told_at) > SILENCE
 }
 
 /// Shared with the tasks that watch; dropping it ends them.
@@ -28,6 +62,7 @@ struct State {
 pub(super) struct View {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
+    clock: SharedClock,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -63,12 +98,12 @@ fn follow<T: Wire + Send + 'static>(
 
 impl View {
     /// Begins to watch members and leases of `group`.
-    pub(super) fn watch(bus: &Bus, group: &'static str) -> Self {
+    pub(super) fn watch(bus: &Bus, group: &'static str, clock: &SharedClock) -> Self {
         let state: Arc<Mutex<State>> = Arc::default();
         let changed: Arc<Notify> = Arc::default();
         let prefix = format!("{group}.");
         let members = {
-            let state = Arc::clone(&state);
+            let (state, clock) = (Arc::clone(&state), Arc::clone(clock));
             follow(
                 &bus.kv::<Member>(buckets::MEMBERS),
                 prefix.clone(),
@@ -76,7 +111,7 @@ impl View {
                 move |told| {
                     let mut state = lock(&state);
                     match told {
-                        Some((key, _, true)) => drop(state.members.insert(key.to_owned())),
+                        Some((key, _, true)) => drop(state.members.insert(key.to_owned(), clock.monotonic())),
                         Some((key, _, false)) => drop(state.members.remove(key)),
                         None => state.settled[0] = true,
                     }
@@ -84,7 +119,7 @@ impl View {
             )
         };
         let leases = {
-            let state = Arc::clone(&state);
+            let (state, clock) = (Arc::clone(&state), Arc::clone(clock));
             follow(
                 &bus.kv::<LeaseRecord>(buckets::LEASES),
                 prefix,
@@ -94,7 +129,13 @@ impl View {
                     match told {
                         Some((key, revision, held)) => {
                             if let Ok(partition) = key.parse() {
-                                state.leases.insert(partition, (revision, held));
+                                let told_at = clock.monotonic();
+                                let lease = Lease {
+                                    revision,
+                                    held,
+                                    told_at,
+                                };
+                                state.leases.insert(partition, lease);
                             }
                         }
                         None => state.settled[1] = true,
@@ -105,6 +146,7 @@ impl View {
         Self {
             state,
             changed,
+            clock: Arc::clone(clock),
             tasks: [members, leases],
         }
     }
@@ -121,23 +163,14 @@ impl View {
         self.changed.notified().await;
     }
 
-    /// Tokens of the instances that are there.
+    /// Tokens of the instances that are there and were heard of lately.
     pub(super) fn members(&self) -> Vec<String> {
-        lock(&self.state).members.iter().cloned().collect()
+        lock(&self.state).members(self.clock.monotonic())
     }
 
-    /// Wanted partitions that nobody holds, each with the revision to take it at.
+    /// Wanted partitions that nobody holds, or whose holder is silent, each with the revision to take it at.
     pub(super) fn free(&self, wanted: &[bool], mine: impl Fn(u16) -> bool) -> Vec<(u16, u64)> {
-        let state = lock(&self.state);
-        (0_u16..)
-            .zip(wanted)
-            .filter(|(partition, wanted)| **wanted && !mine(*partition))
-            .filter_map(|(partition, _)| match state.leases.get(&partition) {
-                None => Some((partition, 0)),
-                Some((revision, false)) => Some((partition, *revision)),
-                Some((_, true)) => None,
-            })
-            .collect()
+        lock(&self.state).free(wanted, mine, self.clock.monotonic())
     }
 }
 
@@ -146,5 +179,35 @@ impl Drop for View {
         for task in &self.tasks {
             task.abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::Clock as _;
+    use crate::model::time::UnixMillis;
+    use crate::testing::ManualClock;
+
+    #[test]
+    fn whoever_is_silent_is_gone_although_nobody_said_so() {
+        let then = ManualClock::at(UnixMillis(0)).monotonic();
+        let lease = |revision, held| Lease {
+            revision,
+            held,
+            told_at: then,
+        };
+        let state = State {
+            members: BTreeMap::from([("ghost".to_owned(), then)]),
+            leases: HashMap::from([(0, lease(7, true)), (1, lease(8, false))]),
+            settled: [true, true],
+        };
+        let (soon, late) = (then + SILENCE, then + SILENCE + Duration::from_millis(1));
+        let free = |now| state.free(&[true; 3], |_| false, now);
+        assert_eq!((state.members(soon).len(), state.members(late).len()), (1, 0));
+        assert_eq!(free(soon), [(1, 8), (2, 0)]);
+        assert_eq!(free(late), [(0, 7), (1, 8), (2, 0)]);
     }
 }
