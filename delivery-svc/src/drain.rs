@@ -40,15 +40,33 @@ pub(crate) async fn list_parked(bus: &Bus, partition: u16) -> Result<HashSet<Des
     let Some(first) = bus.next_on_subject(streams::PARKED, &filter, 1).await? else {
         return Ok(found);
     };
-    let mut parked = bus.ordered(streams::PARKED, &[filter], first.sequence).await?;
+    let mut parked = bus
+        .ordered(streams::PARKED, std::slice::from_ref(&filter), first.sequence)
+        .await?;
     loop {
         let next = tokio::time::timeout(LIST_PATIENCE, parked.next()).await;
         let message = next.map_err(|_| ListParkedError::Stalled)?;
         found.extend(Destination::of_parked(&message.subject));
         if message.pending == 0 {
-            return Ok(found);
+            return listed_by_the_leader(bus, &filter, message.sequence + 1, found).await;
         }
     }
+}
+
+/// Adds what the leader has at and after `from`: the reader may be served by a replica that lags behind, and a
+/// destination overlooked would be overtaken by its own later replies.
+async fn listed_by_the_leader(
+    bus: &Bus,
+    filter: &str,
+    from: u64,
+    mut found: HashSet<Destination>,
+) -> Result<HashSet<Destination>, ListParkedError> {
+    let mut from = from;
+    while let Some(stored) = bus.next_on_subject(streams::PARKED, filter, from).await? {
+        from = stored.sequence + 1;
+        found.extend(Destination::of_parked(&stored.subject));
+    }
+    Ok(found)
 }
 
 /// Works off what is parked for `destination` until nothing is left (true) or `stop` is requested (false). At most as
