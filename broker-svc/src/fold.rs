@@ -100,6 +100,9 @@ pub struct Fold {
     pub running: Option<Running>,
     /// Replies committed and not noted as published, oldest first.
     pub unpublished: Vec<Reply>,
+    /// The dispatch that each of them answers (of several the last), by turn.
+    #[serde(default)]
+    pub answers: BTreeMap<Ulid, Ulid>,
     /// Ids of the newest dispatches consumed, oldest first, at most [`RECENT_DISPATCHES`].
     pub recent: VecDeque<Ulid>,
     /// The newest turns, oldest first, bounded by [`HISTORY_TURNS`] and [`HISTORY_BYTES`].
@@ -201,7 +204,10 @@ impl Fold {
                 self.head = Some(*head);
                 self.end_turn(reply.as_deref(), cursor);
             }
-            LedgerEntry::ReplyPublished { turn } => self.unpublished.retain(|reply| reply.turn != *turn),
+            LedgerEntry::ReplyPublished { turn } => {
+                self.unpublished.retain(|reply| reply.turn != *turn);
+                self.answers.remove(turn);
+            }
             LedgerEntry::Checkpoint {
                 fold: _,
                 cursor: _,
@@ -270,6 +276,7 @@ impl Fold {
     fn end_turn(&mut self, reply: Option<&Reply>, cursor: &Cursor) {
         for dispatch in self.running.take().map(|turn| turn.dispatches).unwrap_or_default() {
             self.consumed(dispatch.id);
+            self.answers.extend(reply.map(|reply| (reply.turn, dispatch.id)));
         }
         self.unpublished.extend(reply.cloned());
         self.cursor = cursor.clone();

@@ -11,7 +11,7 @@ use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::headers::{CAUSATION, Carrier, HOPS};
+use shared::wire::headers::{CAUSATION, Carrier, DISPATCH, HOPS};
 use shared::wire::session_mark::SettledFloor;
 use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
@@ -255,11 +255,14 @@ impl Owner {
         }
         for reply in due {
             self.live()?;
-            let out = Outgoing::new(subject::delivery(&reply.delivery_context), &reply)
+            let mut out = Outgoing::new(subject::delivery(&reply.delivery_context), &reply)
                 .msg_id(reply.id.to_string())
                 .header(CAUSATION, reply.causation.event.as_str())
                 .header(HOPS, reply.causation.hops.to_string())
                 .carrier(&self.carrier);
+            if let Some(dispatch) = self.fold.answers.get(&reply.turn) {
+                out = out.header(DISPATCH, dispatch.to_string());
+            }
             match self.broker.bus.publish(out).await {
                 Ok(_) => {}
                 Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {

@@ -121,6 +121,7 @@ impl<'a> Deliverer<'a> {
         span.record("delivery_id", tracing::field::display(job.reply.id));
         span.record("turn_id", tracing::field::display(job.reply.turn));
         span.record("session", tracing::field::display(&job.reply.session));
+        span.record("dispatch_id", job.dispatch_id());
         let carrier = carrier_of(&span, &incoming);
         let parts = self.parts(job);
         let effects = Effects {

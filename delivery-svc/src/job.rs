@@ -7,7 +7,7 @@ use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::{DecodeError, decode};
-use shared::wire::headers::{Carrier, Headers, MSG_ID};
+use shared::wire::headers::{Carrier, DISPATCH, Headers, MSG_ID};
 use shared::wire::topology::streams;
 
 use crate::destination::Destination;
@@ -56,6 +56,12 @@ impl Job {
     #[must_use]
     pub fn made_at(&self) -> UnixMillis {
         UnixMillis(i64::try_from(self.reply.id.timestamp_ms()).unwrap_or(i64::MAX))
+    }
+
+    /// The dispatch that it answers, where the broker said so.
+    #[must_use]
+    pub fn dispatch_id(&self) -> Option<&str> {
+        self.headers.get(DISPATCH)
     }
 
     /// The trace that it belongs to.

@@ -177,7 +177,7 @@ async fn metrics_parse_and_failures_name_their_ids() {
             "delivery-svc-0",
             "delivery is given up",
             "e2e:channel",
-            &["session", "delivery", "trace_id"],
+            &["dispatch_id", "session", "delivery", "trace_id"],
         ),
     ] {
         let line = eventually("the failure is logged", PATIENCE, async || {

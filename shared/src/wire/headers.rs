@@ -14,6 +14,8 @@ pub const TRACESTATE: &str = "tracestate";
 pub const HOPS: &str = "Nexus-Hops";
 /// Id of the event that led to this message.
 pub const CAUSATION: &str = "Nexus-Causation";
+/// Id of the dispatch that a reply answers, for whoever looks for its cause.
+pub const DISPATCH: &str = "Nexus-Dispatch";
 /// The turn that asks a remote agent; the same when the question is repeated.
 pub const TURN: &str = "Nexus-Turn";
 /// The subject's last sequence must be this one, or the server refuses.
