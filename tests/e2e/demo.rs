@@ -59,10 +59,8 @@ async fn came_up(directory: &Path, up: &mut Child) -> String {
     .await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_newcomer_writes_a_configuration_runs_it_and_stops_it() {
-    let directory = directory();
-    let here = directory.path();
+/// Writes a configuration, which is sound, and is not written over.
+async fn configures(here: &Path) {
     let run = async |arguments: &[&str], code: i32| {
         let said = nexus(here, arguments).await;
         assert_eq!(said.code, Some(code), "nexus {arguments:?}: {}{}", said.out, said.err);
@@ -74,6 +72,13 @@ async fn a_newcomer_writes_a_configuration_runs_it_and_stops_it() {
         run(&["init"], 1).await.contains("--force"),
         "a second init writes over nothing"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newcomer_writes_a_configuration_runs_it_and_stops_it() {
+    let directory = directory();
+    let here = directory.path();
+    configures(here).await;
 
     // In a directory of its own, so that no configuration file but its own is found.
     let run_dir = here.join("run-here");

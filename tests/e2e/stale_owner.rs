@@ -39,6 +39,47 @@ async fn append_as_it_would(bus: &Bus, session: &SessionRef, known: u64) -> Resu
     ledger::append(bus, session, &record, known, &Carrier::default()).await
 }
 
+/// Waits for the first answer's receipt.
+async fn delivered(world: &World) {
+    eventually("the owner's answer is delivered", PATIENCE, async || {
+        let record = Record::read(&world.bus).await;
+        if record.delivered().len() == 1 {
+            Ok(())
+        } else {
+            Err(format!("{record:?}"))
+        }
+    })
+    .await;
+}
+
+/// Waits until broker `stale` says that the session is not its own any more.
+async fn noticed(world: &World, stale: &str) {
+    eventually("the stopped broker knows", PATIENCE, async || {
+        let log = world.log(stale);
+        if log.contains("session is left to its owner") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    })
+    .await;
+}
+
+/// Waits until both events are answered, once each.
+async fn answered(world: &World) -> Record {
+    let accepted = ["e2e:p/1", "e2e:p/2"].map(str::to_owned).into();
+    eventually("both are answered once", PATIENCE, async || {
+        let record = Record::read(&world.bus).await;
+        let faults = record.faults(&accepted);
+        if faults.is_empty() && record.turns().len() == 2 {
+            Ok(record)
+        } else {
+            Err(faults.join("\n"))
+        }
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_stopped_past_its_claim_is_refused_by_the_fence() {
     let hooks = vec![("answer.ts", ANSWER.to_owned())];
@@ -77,27 +118,11 @@ async fn a_broker_stopped_past_its_claim_is_refused_by_the_fence() {
         "{owner} took it from {stale} in epoch {epoch}"
     );
     agent.answer(&after, "from the owner").await;
-    eventually("the owner's answer is delivered", PATIENCE, async || {
-        let record = Record::read(&world.bus).await;
-        if record.delivered().len() == 1 {
-            Ok(())
-        } else {
-            Err(format!("{record:?}"))
-        }
-    })
-    .await;
+    delivered(&world).await;
 
     agent.answer(&before, "from the stale one").await;
     signal(stopped.pid(), "CONT");
-    eventually("the stopped broker knows", PATIENCE, async || {
-        let log = world.log(&stale);
-        if log.contains("session is left to its owner") {
-            Ok(())
-        } else {
-            Err(log)
-        }
-    })
-    .await;
+    noticed(&world, &stale).await;
     let refused = append_as_it_would(&world.bus, &session, known).await;
     assert!(
         matches!(refused, Err(AppendLedgerError::FenceLost { .. })),
@@ -106,17 +131,7 @@ async fn a_broker_stopped_past_its_claim_is_refused_by_the_fence() {
 
     agent.serve();
     send(&world, &event("e2e:p/2", "p", "second")).await;
-    let accepted = ["e2e:p/1", "e2e:p/2"].map(str::to_owned).into();
-    let record = eventually("both are answered once", PATIENCE, async || {
-        let record = Record::read(&world.bus).await;
-        let faults = record.faults(&accepted);
-        if faults.is_empty() && record.turns().len() == 2 {
-            Ok(record)
-        } else {
-            Err(faults.join("\n"))
-        }
-    })
-    .await;
+    let record = answered(&world).await;
     let (overtaken, ..) = owners(&world.bus)
         .await
         .into_iter()
