@@ -15,6 +15,7 @@ use crate::agent::echo::Echo;
 use crate::agent::nats::Nats;
 use crate::cache::FoldCache;
 use crate::config::BrokerConfig;
+use crate::feed::Feed;
 use crate::personas::{Personas, Runner};
 use crate::settled::Settled;
 
@@ -24,6 +25,8 @@ pub const SERVICE: &str = "broker-svc";
 /// Append counters of one process begin at its start in Unix milliseconds times this, so that no two processes of
 /// one name ever use the same append id.
 const COUNTERS_PER_MS: u64 = 1_000_000;
+/// How long trouble with the server keeps sessions from being quarantined.
+const TROUBLE_LASTS: Duration = Duration::from_secs(60);
 
 /// What all sessions of one broker share.
 #[derive(Debug)]
@@ -40,12 +43,15 @@ pub struct Broker {
     pub personas: Personas,
     /// Folds of the sessions run last.
     pub cache: FoldCache,
+    /// The newest dispatches of all sessions.
+    pub feed: Feed,
     /// The request to stop.
     pub shutdown: Shutdown,
     /// How long a running turn may go on after that.
     pub drain: Duration,
     settled: Mutex<Settled>,
     stopping: OnceLock<Instant>,
+    trouble: Mutex<Option<Instant>>,
     parked: RwLock<BTreeMap<String, SessionRef>>,
     running: Mutex<HashMap<SessionRef, usize>>,
     waiting: AtomicU64,
@@ -69,6 +75,8 @@ impl Broker {
         let started = u64::try_from(clock.now().0).unwrap_or(0);
         Self {
             cache: FoldCache::new(config.fold_cache),
+            feed: Feed::default(),
+            trouble: Mutex::default(),
             settled: Mutex::default(),
             stopping: OnceLock::new(),
             parked: RwLock::default(),
@@ -143,6 +151,18 @@ impl Broker {
     #[must_use]
     pub fn stopping_since(&self) -> Option<Instant> {
         self.stopping.get().copied()
+    }
+
+    /// Notes that a session could not be run because the server did not answer as it should.
+    pub fn note_trouble(&self) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.monotonic());
+    }
+
+    /// Whether that happened lately: then a claim that came again and again says nothing about its session.
+    #[must_use]
+    pub fn had_trouble(&self) -> bool {
+        let at = *self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        at.is_some_and(|at| self.clock.monotonic().saturating_duration_since(at) < TROUBLE_LASTS)
     }
 
     /// Whether the session of these subject tokens is quarantined.

@@ -224,6 +224,9 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
         | RunSessionError::Append(_)
         | RunSessionError::Read(_)
         | RunSessionError::Publish(_) => {
+            if error.is_the_servers() {
+                broker.note_trouble();
+            }
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             tracing::warn!(%session, claim = incoming.sequence, %error, cause, "session is left to the ack wait");
         }

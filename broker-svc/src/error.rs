@@ -46,3 +46,20 @@ impl From<AppendLedgerError> for RunSessionError {
         }
     }
 }
+
+impl RunSessionError {
+    /// Whether the server did not answer as it should, which says nothing about the session.
+    #[must_use]
+    pub const fn is_the_servers(&self) -> bool {
+        match self {
+            Self::Append(AppendLedgerError::Unavailable { .. } | AppendLedgerError::Unreadable { .. })
+            | Self::Read(_)
+            | Self::Publish(_) => true,
+            Self::Append(AppendLedgerError::Refused { .. } | AppendLedgerError::FenceLost { .. })
+            | Self::Stale
+            | Self::FenceLost
+            | Self::HandBack
+            | Self::BadLedger { .. } => false,
+        }
+    }
+}

@@ -344,6 +344,12 @@ pub fn fold(records: &[(u64, LedgerRecord)]) -> Option<Fold> {
     Some(state)
 }
 
+/// Whether `value` is a fold that this release reads: a checkpoint of it can be begun with.
+#[must_use]
+pub fn is_fold(value: &Value) -> bool {
+    restored(value).is_some()
+}
+
 fn restored(value: &Value) -> Option<Fold> {
     serde_json::from_value(value.clone()).ok()
 }

@@ -1,9 +1,10 @@
 //! Looking at a session's subject of `DISPATCHES`: always from a place, never from a bell.
 //!
-//! The bulk comes by direct get, which may be stale on replicas; where it finds nothing, the leader is asked, so
-//! that a dispatch whose claim woke us is seen.
+//! The bulk comes out of the broker's window; where that holds nothing, the leader is asked, so that a dispatch whose
+//! claim woke us is seen.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shared::bus::Bus;
 use shared::bus::ReadStreamError;
@@ -18,11 +19,14 @@ use shared::wire::headers::{CAUSATION, MSG_ID};
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 
+use crate::broker::Broker;
 use crate::broker::SERVICE;
 use crate::session::Pending;
 
 /// Dispatches read at one look.
 pub const LOOK_LIMIT: usize = 64;
+/// How long the window may take to come to what the leader has.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A dispatch that cannot be run.
 #[derive(Debug)]
@@ -53,29 +57,52 @@ impl Look {
         self.good.len() + self.bad.len()
     }
 
-    fn add(&mut self, session: &SessionRef, stored: Stored) {
+    fn add(&mut self, session: &SessionRef, stored: &Stored) {
         self.through = Some(stored.sequence);
-        match pending(session, &stored) {
+        match pending(session, stored) {
             Ok(pending) => self.good.push(pending),
-            Err((reason, detail)) => self.bad.push(Bad { stored, reason, detail }),
+            Err((reason, detail)) => self.bad.push(Bad {
+                stored: stored.clone(),
+                reason,
+                detail,
+            }),
         }
     }
 }
 
-/// Looks at what `session` has at and after sequence `from`, at most [`LOOK_LIMIT`].
+/// Looks at what `session` has at and after sequence `from`, at most [`LOOK_LIMIT`], in order and without gaps.
+///
+/// What the window holds costs nothing. Where it holds nothing, the leader says what is last, which it finds at once;
+/// only what lies before the window is walked for.
 ///
 /// # Errors
 /// [`ReadStreamError`] where the stream cannot be asked.
-pub async fn look(bus: &Bus, session: &SessionRef, from: u64) -> Result<Look, ReadStreamError> {
+pub async fn look(broker: &Broker, session: &SessionRef, from: u64) -> Result<Look, ReadStreamError> {
     let subject = subject::dispatch(session);
     let mut look = Look::default();
-    for stored in bus.history(DISPATCHES, &subject, from, LOOK_LIMIT).await? {
-        look.add(session, stored);
+    let held = |from, limit| broker.feed.window(|window| window.on_subject(&subject, from, limit));
+    for stored in held(from, LOOK_LIMIT).unwrap_or_default() {
+        look.add(session, &stored);
     }
-    if look.through.is_none()
-        && let Some(stored) = bus.next_on_subject(DISPATCHES, &subject, from).await?
-    {
-        look.add(session, stored);
+    if look.through.is_some() {
+        return Ok(look);
+    }
+    let Some(last) = broker.bus.last_on_subject(DISPATCHES, &subject).await? else {
+        return Ok(look);
+    };
+    let mut next = from;
+    while next <= last.sequence && look.found() < LOOK_LIMIT {
+        if broker.feed.window(|window| window.first()) <= next && broker.feed.reached(last.sequence, PATIENCE).await {
+            for stored in held(next, LOOK_LIMIT - look.found()).unwrap_or_default() {
+                look.add(session, &stored);
+            }
+            return Ok(look);
+        }
+        let Some(stored) = broker.bus.next_on_subject(DISPATCHES, &subject, next).await? else {
+            break;
+        };
+        next = stored.sequence + 1;
+        look.add(session, &stored);
     }
     Ok(look)
 }

@@ -1,10 +1,10 @@
 //! Sessions: one durable turn at a time, on any number of brokers.
 //!
 //! [`service`] wires; [`claims`] pulls and keeps claims, [`worker`] runs one claimed session, [`owner`] appends to its
-//! ledger and publishes its replies, [`inbox`] reads its dispatches, [`sweeper`] finds what was lost and
+//! ledger and publishes its replies, [`inbox`] reads its dispatches out of what [`feed`] brings, [`sweeper`] finds what was lost and
 //! [`quarantine`] parks what goes nowhere. What they decide is in pure files: [`session`] (which dispatch runs),
 //! [`fold`] (what the ledger adds up to), [`turn`] (what is appended), [`context`] and [`tools`] (what the agent is
-//! asked), [`personas`], [`sweep`] and [`settled`].
+//! asked), [`personas`], [`window`], [`sweep`] and [`settled`].
 
 pub mod agent;
 pub mod broker;
@@ -13,6 +13,7 @@ pub mod claims;
 pub mod config;
 pub mod context;
 pub mod error;
+pub mod feed;
 pub mod fold;
 pub mod hold;
 pub mod inbox;
@@ -28,6 +29,7 @@ pub mod sweep;
 pub mod sweeper;
 pub mod tools;
 pub mod turn;
+pub mod window;
 pub mod worker;
 
 pub use service::BrokerService;

@@ -11,7 +11,7 @@ use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::headers::{CAUSATION, Carrier, DISPATCH, HOPS};
+use shared::wire::headers::{CAUSATION, Carrier, DISPATCH, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS};
 use shared::wire::session_mark::SettledFloor;
 use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
@@ -21,7 +21,7 @@ use ulid::Ulid;
 use crate::broker::{Broker, SERVICE};
 use crate::cache::Remembered;
 use crate::error::RunSessionError;
-use crate::fold::{Fold, fold};
+use crate::fold::{Fold, fold, is_fold};
 use crate::hold::Hold;
 
 /// Whoever appends to a session's ledger.
@@ -42,7 +42,8 @@ pub struct Owner {
     pub carrier: Carrier,
 }
 
-/// A session as it was left here, brought up to date by what its ledger says since; or its whole ledger.
+/// A session as it was left here, brought up to date by what its ledger says since; or folded from its newest
+/// checkpoint.
 ///
 /// # Errors
 /// [`RunSessionError`] where the ledger cannot be read.
@@ -51,24 +52,15 @@ pub async fn load(
     session: &SessionRef,
     known: Option<Remembered>,
 ) -> Result<Remembered, RunSessionError> {
-    let (mut remembered, after) = match known {
-        Some(remembered) => {
-            let after = remembered.fold.last_sequence;
-            (remembered, after)
-        }
-        None => (Remembered::default(), before_checkpoint(broker, session).await),
-    };
-    let mut records = read(broker, session, after).await?;
-    if remembered.fold.last_sequence > 0 {
-        for (sequence, record) in &records {
-            remembered.fold.apply(*sequence, record);
-        }
+    let mut remembered = known.unwrap_or_default();
+    let records = tail(broker, session, remembered.fold.last_sequence).await?;
+    if remembered.fold.last_sequence == 0 {
+        remembered.fold = fold(&records).unwrap_or_else(|| applied(&records));
         return Ok(remembered);
     }
-    if fold(&records).is_none() && after > 0 {
-        records = read(broker, session, 0).await?;
+    for (sequence, record) in &records {
+        remembered.fold.apply(*sequence, record);
     }
-    remembered.fold = fold(&records).unwrap_or_else(|| applied(&records));
     Ok(remembered)
 }
 
@@ -81,6 +73,36 @@ fn applied(records: &[(u64, LedgerRecord)]) -> Fold {
     state
 }
 
+/// The records after sequence `after`, oldest first; where that is 0, from the newest checkpoint on.
+///
+/// Read backwards: every append names the sequence that it was made upon, so each step is one look-up by sequence on
+/// the leader. Forwards the server would walk over everybody else's records to find the next of this session.
+async fn tail(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(u64, LedgerRecord)>, RunSessionError> {
+    let mut records = Vec::new();
+    let mut next = broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?;
+    while let Some(stored) = next.filter(|stored| stored.sequence > after) {
+        let sequence = stored.sequence;
+        let record: LedgerRecord = stored
+            .decode()
+            .map_err(|source| RunSessionError::BadLedger { sequence, source })?;
+        let begins = matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { fold, .. }) if is_fold(fold));
+        records.push((sequence, record));
+        let upon = stored
+            .headers
+            .get(EXPECTED_LAST_SUBJECT_SEQUENCE)
+            .and_then(|upon| upon.parse::<u64>().ok());
+        next = match upon {
+            Some(0) => None,
+            Some(_) if begins && after == 0 => None,
+            Some(upon) => broker.bus.at_sequence(LEDGER, upon).await?,
+            // Written by hand: the slow way.
+            None => return read(broker, session, after).await,
+        };
+    }
+    records.reverse();
+    Ok(records)
+}
+
 async fn read(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(u64, LedgerRecord)>, RunSessionError> {
     let records = ledger::read_after(&broker.bus, session, after).await?;
     let readable = records.into_iter().map(|(sequence, record)| match record {
@@ -88,20 +110,6 @@ async fn read(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(
         Err(source) => Err(RunSessionError::BadLedger { sequence, source }),
     });
     readable.collect()
-}
-
-/// The sequence before the newest checkpoint that the hint names; 0 without a hint, which costs time only.
-async fn before_checkpoint(broker: &Broker, session: &SessionRef) -> u64 {
-    let Some(key) = key_of(session) else { return 0 };
-    let hints = broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
-    match hints.get(&key).await {
-        Ok(Some(hint)) => hint.value.sequence.saturating_sub(1),
-        Ok(None) => 0,
-        Err(error) => {
-            tracing::debug!(%session, %error, "checkpoint hint was not read");
-            0
-        }
-    }
 }
 
 /// The two tokens that name a session in subjects, as a KV key.
@@ -227,7 +235,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Notes where the newest checkpoint is. A missing hint costs the next reader time, nothing else.
+    /// Notes where the newest checkpoint is, for readers that do not begin at the end.
     async fn hint(&self, sequence: u64) {
         let Some(key) = key_of(&self.session) else { return };
         let hints = self.broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);

@@ -34,7 +34,7 @@ pub enum ParkSessionError {
 }
 
 /// Parks `session` where its claim was delivered more than [`MAX_DELIVERIES`] times and nothing was appended to its
-/// ledger since the claim was made. Says whether it did.
+/// ledger since the claim was made, unless the server itself gave trouble lately. Says whether it did.
 ///
 /// # Errors
 /// [`ParkSessionError`]; the claim comes again then.
@@ -44,7 +44,7 @@ pub async fn park_if_stuck(
     key: &str,
     session: &SessionRef,
 ) -> Result<bool, ParkSessionError> {
-    if incoming.delivered <= MAX_DELIVERIES {
+    if incoming.delivered <= MAX_DELIVERIES || broker.had_trouble() {
         return Ok(false);
     }
     let last = broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?;

@@ -9,7 +9,7 @@ use shared::process::{Service, Shell};
 use crate::broker::Broker;
 use crate::config::BrokerConfig;
 use crate::personas::Personas;
-use crate::{claims, quarantine, sweeper};
+use crate::{claims, feed, quarantine, sweeper};
 
 /// The broker as a process.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +38,7 @@ impl Service for BrokerService {
         } = shell;
         let broker = Arc::new(Broker::new(bus, clock, instance, config, personas, shutdown, drain));
         let beside = [
+            tokio::spawn(feed::serve(Arc::clone(&broker))),
             tokio::spawn(sweeper::serve(Arc::clone(&broker))),
             tokio::spawn(quarantine::watch(Arc::clone(&broker))),
         ];

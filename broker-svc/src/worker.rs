@@ -163,7 +163,7 @@ impl<'a> Worker<'a> {
     }
 
     async fn look(&mut self) -> Result<Look, RunSessionError> {
-        let look = inbox::look(&self.broker.bus, &self.claimed.session, self.looked_through + 1).await?;
+        let look = inbox::look(self.broker, &self.claimed.session, self.looked_through + 1).await?;
         self.looked_through = look.through.unwrap_or(self.looked_through);
         Ok(look)
     }
@@ -360,11 +360,16 @@ impl<'a> Worker<'a> {
             true
         } else {
             let subject = subject::dispatch(&claimed.session);
-            let next = broker
+            let last = broker
                 .bus
-                .next_on_subject(DISPATCHES, &subject, looked_through + 1)
-                .await?;
-            runnable(&standing, next.map(|stored| stored.sequence), broker.clock.now())
+                .last_on_subject(DISPATCHES, &subject)
+                .await?
+                .map(|stored| stored.sequence);
+            runnable(
+                &standing,
+                last.filter(|&last| last > looked_through),
+                broker.clock.now(),
+            )
         };
         if left {
             claim::publish(&broker.bus, &claimed.session, &claimed.carrier).await?;

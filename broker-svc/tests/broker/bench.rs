@@ -6,7 +6,7 @@ use std::time::Duration;
 use broker_svc::broker::Broker;
 use broker_svc::config::BrokerConfig;
 use broker_svc::personas::Personas;
-use broker_svc::{claims, quarantine, sweeper};
+use broker_svc::{claims, feed, quarantine, sweeper};
 use shared::bus::{Bus, NatsConfig, Outgoing, Stored, claim, ledger};
 use shared::clock::{Clock, SystemClock, pause};
 use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
@@ -129,6 +129,7 @@ impl Bench {
         let pulling = Arc::clone(&broker);
         let tasks = vec![
             tokio::spawn(async move { claims::serve(&pulling).await.expect("claims are there") }),
+            tokio::spawn(feed::serve(Arc::clone(&broker))),
             tokio::spawn(sweeper::serve(Arc::clone(&broker))),
             tokio::spawn(quarantine::watch(Arc::clone(&broker))),
         ];

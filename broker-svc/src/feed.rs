@@ -1,0 +1,91 @@
+//! Feeds the window: every broker reads `DISPATCHES` once, in order, whoever its sessions are.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use shared::bus::{Ordered, Stored};
+use shared::clock::pause;
+use shared::wire::topology::streams::DISPATCHES;
+use tokio::sync::watch;
+
+use crate::broker::Broker;
+use crate::window::Window;
+
+/// Wait before reading is begun again after it could not begin.
+const BEGIN_AGAIN: Duration = Duration::from_millis(200);
+
+/// The window and who waits for it.
+#[derive(Debug)]
+pub struct Feed {
+    window: Mutex<Window>,
+    through: watch::Sender<u64>,
+}
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self {
+            window: Mutex::default(),
+            through: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Feed {
+    /// Asks the window.
+    pub fn window<T>(&self, ask: impl FnOnce(&mut Window) -> T) -> T {
+        ask(&mut self.window.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until the window has come to `sequence`, at most `patience`. Says whether it has.
+    pub async fn reached(&self, sequence: u64, patience: Duration) -> bool {
+        let mut through = self.through.subscribe();
+        tokio::select! {
+            reached = through.wait_for(|through| *through >= sequence) => reached.is_ok(),
+            () = pause(patience) => false,
+        }
+    }
+
+    fn take(&self, stored: Stored) {
+        let sequence = stored.sequence;
+        self.window(|window| window.feed(stored));
+        self.through.send_replace(sequence);
+    }
+}
+
+/// Feeds the broker's window until the process is asked to stop.
+pub async fn serve(broker: Arc<Broker>) {
+    let stop = broker.shutdown.clone();
+    let mut messages = tokio::select! {
+        () = stop.requested() => return,
+        messages = begin(&broker) => messages,
+    };
+    loop {
+        let message = tokio::select! {
+            () = stop.requested() => return,
+            message = messages.next() => message,
+        };
+        broker.feed.take(Stored {
+            subject: message.subject,
+            headers: message.headers,
+            payload: message.payload,
+            sequence: message.sequence,
+            published_at: message.published_at,
+        });
+    }
+}
+
+async fn begin(broker: &Broker) -> Ordered {
+    loop {
+        match broker.bus.stream_state(DISPATCHES).await {
+            Ok(state) => match broker.bus.ordered(DISPATCHES, &[], state.last + 1).await {
+                Ok(messages) => {
+                    broker.feed.window(|window| window.begin(state.last + 1));
+                    return messages;
+                }
+                Err(error) => tracing::debug!(%error, "dispatches cannot be read yet"),
+            },
+            Err(error) => tracing::debug!(%error, "dispatches cannot be read yet"),
+        }
+        pause(BEGIN_AGAIN).await;
+    }
+}

@@ -1,0 +1,170 @@
+//! The newest part of `DISPATCHES`, by session: what a look finds without asking the server. *Pure.*
+//!
+//! The server finds "the next message of this subject" by walking over everybody else's, so a look must not ask it in
+//! the ordinary case. The window holds every message from [`Window::first`] through [`Window::through`], without gaps;
+//! it forgets the oldest first, and what it forgot is asked for.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use shared::bus::Stored;
+
+/// Messages held.
+pub const MAX_MESSAGES: usize = 32_768;
+/// Payloads held, bytes.
+pub const MAX_BYTES: usize = 64 * 1_024 * 1_024;
+
+/// The newest messages of a stream.
+#[derive(Debug)]
+pub struct Window {
+    first: u64,
+    through: u64,
+    order: VecDeque<Arc<Stored>>,
+    by_subject: HashMap<String, VecDeque<Arc<Stored>>>,
+    bytes: usize,
+}
+
+impl Default for Window {
+    /// A window that holds nothing and reaches nowhere.
+    fn default() -> Self {
+        Self {
+            first: u64::MAX,
+            through: 0,
+            order: VecDeque::new(),
+            by_subject: HashMap::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl Window {
+    /// Begins anew: every message from `first` on will be fed.
+    pub fn begin(&mut self, first: u64) {
+        *self = Self {
+            first,
+            through: first.saturating_sub(1),
+            ..Self::default()
+        };
+    }
+
+    /// The first sequence that the window knows about.
+    #[must_use]
+    pub const fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The last sequence that the window knows about.
+    #[must_use]
+    pub const fn through(&self) -> u64 {
+        self.through
+    }
+
+    /// Takes in the next message of the stream.
+    pub fn feed(&mut self, stored: Stored) {
+        if stored.sequence <= self.through {
+            return;
+        }
+        self.through = stored.sequence;
+        self.bytes += stored.payload.len();
+        let stored = Arc::new(stored);
+        self.by_subject
+            .entry(stored.subject.clone())
+            .or_default()
+            .push_back(Arc::clone(&stored));
+        self.order.push_back(stored);
+        while self.order.len() > MAX_MESSAGES || self.bytes > MAX_BYTES {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(oldest) = self.order.pop_front() else { return };
+        self.first = oldest.sequence + 1;
+        self.bytes -= oldest.payload.len();
+        if let Some(own) = self.by_subject.get_mut(&oldest.subject) {
+            own.pop_front();
+            if own.is_empty() {
+                self.by_subject.remove(&oldest.subject);
+            }
+        }
+    }
+
+    /// Up to `limit` messages on `subject` at or after `from`; none where the window does not reach back that far.
+    #[must_use]
+    pub fn on_subject(&self, subject: &str, from: u64, limit: usize) -> Option<Vec<Arc<Stored>>> {
+        if from < self.first {
+            return None;
+        }
+        let Some(own) = self.by_subject.get(subject) else {
+            return Some(Vec::new());
+        };
+        let start = own.partition_point(|stored| stored.sequence < from);
+        Some(own.range(start..).take(limit).cloned().collect())
+    }
+
+    /// Up to `limit` messages at or after `from`; none where the window does not reach back that far.
+    #[must_use]
+    pub fn from(&self, from: u64, limit: usize) -> Option<Vec<Arc<Stored>>> {
+        if from < self.first {
+            return None;
+        }
+        let start = self.order.partition_point(|stored| stored.sequence < from);
+        Some(self.order.range(start..).take(limit).cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::model::time::UnixMillis;
+    use shared::wire::headers::Headers;
+
+    use super::*;
+
+    fn stored(sequence: u64, subject: &str, size: usize) -> Stored {
+        Stored {
+            subject: subject.to_owned(),
+            headers: Headers::new(),
+            payload: vec![0; size].into(),
+            sequence,
+            published_at: UnixMillis(0),
+        }
+    }
+
+    fn sequences(found: Option<Vec<Arc<Stored>>>) -> Option<Vec<u64>> {
+        found.map(|found| found.iter().map(|stored| stored.sequence).collect())
+    }
+
+    #[test]
+    fn it_knows_what_it_was_fed_and_what_it_cannot_know() {
+        let mut window = Window::default();
+        assert_eq!(window.on_subject("a", 1, 9), None);
+        window.begin(10);
+        for (sequence, subject) in [(10, "a"), (12, "b"), (13, "a"), (13, "a"), (15, "a")] {
+            window.feed(stored(sequence, subject, 1));
+        }
+        assert_eq!(sequences(window.on_subject("a", 9, 9)), None);
+        assert_eq!(sequences(window.on_subject("a", 11, 9)), Some(vec![13, 15]));
+        assert_eq!(sequences(window.on_subject("c", 11, 9)), Some(vec![]));
+        assert_eq!(sequences(window.from(11, 2)), Some(vec![12, 13]));
+        assert_eq!((window.first(), window.through()), (10, 15));
+    }
+
+    #[test]
+    fn it_forgets_the_oldest_first_by_size_and_number() {
+        let mut window = Window::default();
+        window.begin(1);
+        window.feed(stored(1, "a", MAX_BYTES));
+        window.feed(stored(2, "b", 1));
+        assert_eq!(
+            (window.first(), sequences(window.on_subject("a", 2, 9))),
+            (2, Some(vec![]))
+        );
+        for sequence in 3..=MAX_MESSAGES as u64 + 3 {
+            window.feed(stored(sequence, "b", 1));
+        }
+        assert_eq!(
+            (window.first(), window.order.len(), window.by_subject.len()),
+            (4, MAX_MESSAGES, 1)
+        );
+    }
+}
