@@ -118,4 +118,8 @@ fn coordination_is_frozen() {
     check("hook", &samples::hook());
     check("hook_state", &samples::hook_state());
     check("lease", &samples::lease());
+    check("member", &samples::member());
+    check("session_mark", &samples::session_mark());
+    check("settled_floor", &samples::settled_floor());
+    check("approval", &samples::approval());
 }

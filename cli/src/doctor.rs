@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use shared::bus::Bus;
+use shared::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use shared::wire::topology::{PARTITIONS, streams, topology};
 
 use crate::args::Common;
@@ -40,6 +41,7 @@ pub async fn execute(common: &Common) -> Result<()> {
                     config.durability, config.replicas
                 ),
             });
+            findings.push(payload(&bus));
             findings.push(drift(&bus, config.replicas).await);
             findings.extend(lags(&bus).await);
         }
@@ -94,6 +96,16 @@ fn program(name: &'static str, minimum: (u32, u32)) -> Finding {
 fn is_new_enough(version: &str) -> bool {
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= NATS_MINIMUM
+}
+
+fn payload(bus: &Bus) -> Finding {
+    let (found, wanted) = (bus.max_payload(), MIN_SERVER_PAYLOAD_BYTES);
+    let detail = format!("the server takes {found} bytes a message, {wanted} are needed (`max_payload: 8MB`)");
+    Finding {
+        what: "payload",
+        ok: found >= wanted,
+        detail,
+    }
 }
 
 async fn drift(bus: &Bus, replicas: usize) -> Finding {

@@ -10,6 +10,7 @@ pub mod demo;
 pub mod dlq;
 pub mod doctor;
 pub mod down;
+pub mod http;
 pub mod init;
 pub mod launch;
 pub mod output;

@@ -13,6 +13,11 @@ mod shell;
 pub mod telemetry;
 pub mod trace;
 
+/// Services allocate small pieces from many threads all the time; the system's allocator took a quarter of hook-svc's
+/// processor time (`docs/performance.md`).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 pub use config::Common;
 pub use health::Health;
 pub use lifecycle::Shutdown;

@@ -28,5 +28,6 @@ async fn a_cluster_loses_one_server_at_a_time_and_nothing_else() {
     }
     let accepted = sending.await.expect("the load was sent");
     world.stack.ready().await.expect("everything comes up again");
-    settled(&world, &accepted).await;
+    let record = settled(&world, &accepted).await;
+    assert_eq!(record.turns().len() as u64, load.events + load.events / 5);
 }

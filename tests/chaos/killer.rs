@@ -36,9 +36,11 @@ pub(crate) async fn kill_service(world: &mut World, choices: &mut Choices, numbe
     let name = SERVICES[number % SERVICES.len()];
     let replica = u16::try_from(choices.below(2)).unwrap_or(0);
     pause(Duration::from_millis(choices.below(400))).await;
-    if let Some(running) = world.stack.service(name, replica) {
-        running.kill();
-    }
+    world
+        .stack
+        .service(name, replica)
+        .expect("two replicas of every service run")
+        .kill();
     tell(world, gateways);
     pause(Duration::from_millis(choices.below(200))).await;
     world.stack.launch(name, replica).expect("it starts again");

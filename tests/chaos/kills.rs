@@ -96,6 +96,11 @@ async fn kill_9_of_anything_costs_nothing() {
         .filter(|(_, dispatch)| dispatch.hook_id == "answer")
         .count();
     assert_eq!(answers as u64, load.events, "one dispatch of `answer` per event");
+    assert_eq!(
+        record.turns().len() as u64,
+        load.events + load.events / 5,
+        "and one of `note` for every fifth"
+    );
     println!(
         "{kills} kills and 5 of nats: {} events, {} turns",
         accepted.len(),

@@ -28,6 +28,10 @@ pub struct Browser {
 
 /// Where `name` is on the PATH.
 fn on_path(name: &str) -> Option<PathBuf> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the driver is looked for where the shell looks for it"
+    )]
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|directory| directory.join(name))

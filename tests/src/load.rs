@@ -33,7 +33,7 @@ fn pick(gateways: &Gateways, turn: usize) -> Option<String> {
 
 /// Sends all of it; answers the ids that were accepted, which in the end are all.
 pub async fn send(load: Load, gateways: Gateways) -> BTreeSet<String> {
-    let client = reqwest::Client::new();
+    let client = cli::http::client().expect("an HTTP client");
     let mut conversations = Vec::new();
     for session in 0..load.sessions {
         let (client, gateways) = (client.clone(), Arc::clone(&gateways));

@@ -19,7 +19,7 @@ use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
 use shared::wire::agent::{AgentReply, AgentRequest, ChatMessage, Role, ToolDescription};
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::session_mark::{Claim, LeaseRecord};
+use shared::wire::session_mark::{Claim, LeaseRecord, Member, SessionMark, SettledFloor};
 use ulid::Ulid;
 
 pub(crate) const AT: UnixMillis = UnixMillis(1_790_000_000_123);
@@ -364,6 +364,24 @@ pub(crate) fn lease() -> LeaseRecord {
         unclean: 1,
         released: true,
     }
+}
+
+pub(crate) fn member() -> Member {
+    Member {
+        instance: "hook-svc-0".to_owned(),
+    }
+}
+
+pub(crate) fn session_mark() -> SessionMark {
+    SessionMark {
+        session: session(),
+        quarantined: some("no append in 5 deliveries"),
+        since: AT,
+    }
+}
+
+pub(crate) const fn settled_floor() -> SettledFloor {
+    SettledFloor { sequence: 41 }
 }
 
 pub(crate) fn hook() -> HookRecord {

@@ -61,7 +61,7 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Latenci
 
 /// Sends on schedule; answers when each event of the measured part was due.
 async fn send_all(stack: &Stack, options: &BenchOptions, total: u64) -> Result<HashMap<String, Instant>> {
-    let sender = Sender::new(&stack.gateway()?);
+    let sender = Sender::new(&stack.gateway()?)?;
     let began = SystemClock.monotonic();
     let gap = Duration::from_secs(1) / u32::try_from(options.rate.max(1)).unwrap_or(u32::MAX);
     let warm = WARM_UP_SECONDS * options.rate;

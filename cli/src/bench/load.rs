@@ -19,11 +19,11 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(gateway: &str) -> Self {
-        Self {
-            client: reqwest::Client::new(),
+    pub(super) fn new(gateway: &str) -> Result<Self> {
+        Ok(Self {
+            client: crate::http::client()?,
             url: format!("{gateway}/v1/events"),
-        }
+        })
     }
 
     /// Posts a batch; a service that is full is asked again until it takes it.

@@ -27,7 +27,7 @@ pub async fn github(gateway: &str, secret: &str) -> Result<String> {
     mac.update(body.as_bytes());
     let signature = hex::encode(mac.finalize().into_bytes());
     let delivery = SystemIds.ulid().to_string();
-    let answer = reqwest::Client::new()
+    let answer = crate::http::client()?
         .post(format!("{gateway}/hooks/github"))
         .header("content-type", "application/json")
         .header("x-github-event", "push")

@@ -64,6 +64,10 @@ pub fn tool(name: &str, minimum: (u32, u32)) -> Result<PathBuf> {
         .ancestors()
         .chain(me.ancestors())
         .map(|directory| directory.join(".tools/bin").join(name));
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "programs are looked for where the shell looks for them"
+    )]
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path: Vec<PathBuf> = std::env::split_paths(&path)
         .map(|directory| directory.join(name))

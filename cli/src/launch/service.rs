@@ -106,7 +106,7 @@ impl Running {
     /// # Errors
     /// What is not ready at the deadline, or that the process ended.
     pub async fn ready(&mut self, deadline: Duration) -> Result<()> {
-        let client = reqwest::Client::new();
+        let client = crate::http::client()?;
         let mut last = "it has announced no address".to_owned();
         let waited = tokio::time::timeout(deadline, async {
             loop {

@@ -93,7 +93,13 @@ impl Bus {
                 match event {
                     async_nats::Event::Connected => tracing::info!("connected to nats"),
                     async_nats::Event::Disconnected => tracing::warn!("disconnected from nats"),
-                    other => tracing::debug!(event = %other, "nats client"),
+                    // A denied publish or subscribe is told here and nowhere else.
+                    async_nats::Event::ServerError(error) => tracing::warn!(%error, "nats refuses"),
+                    async_nats::Event::SlowConsumer(id) => tracing::warn!(id, "messages were dropped unread"),
+                    event @ (async_nats::Event::LameDuckMode
+                    | async_nats::Event::Draining
+                    | async_nats::Event::Closed
+                    | async_nats::Event::ClientError(_)) => tracing::debug!(%event, "nats client"),
                 }
             });
         let addresses = config

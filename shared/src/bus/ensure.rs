@@ -255,9 +255,9 @@ impl Bus {
             if let Some(found) = drift.iter().find(|d| d.what == what) {
                 self.make_stream(spec).await?;
                 if found.option == "missing" {
-                    report.created.push(what)
+                    report.created.push(what);
                 } else {
-                    report.updated.push(what)
+                    report.updated.push(what);
                 }
             }
         }
@@ -275,9 +275,9 @@ impl Bus {
             .await?;
         for (what, new) in made {
             if new {
-                report.created.push(what)
+                report.created.push(what);
             } else {
-                report.updated.push(what)
+                report.updated.push(what);
             }
         }
         Ok(report)

@@ -117,7 +117,12 @@ impl<T: Wire> Kv<T> {
                 bucket: self.bucket.to_owned(),
                 key: key.to_owned(),
             },
-            other => CasError::Publish(other),
+            error @ (PublishError::SubjectFull { .. }
+            | PublishError::TooLarge { .. }
+            | PublishError::NoStream { .. }
+            | PublishError::Rejected { .. }
+            | PublishError::Unknown { .. }
+            | PublishError::Closed { .. }) => CasError::Publish(error),
         }
     }
 

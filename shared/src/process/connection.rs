@@ -10,6 +10,7 @@ use super::lifecycle::Shutdown;
 use crate::bus::{Bus, ConnectBusError, EnsureTopologyError, NatsConfig};
 use crate::clock::pause;
 use crate::retry::{Failure, RetryError, Schedule, retry};
+use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use crate::wire::topology::{Topology, topology};
 
 /// How often the state of the connection is looked at.
@@ -40,7 +41,18 @@ pub(super) async fn connect(
             }
         })
     };
-    settled(retry(&CONNECT, shutdown, attempt).await)
+    let connected = settled(retry(&CONNECT, shutdown, attempt).await)?;
+    if let Some(bus) = &connected
+        && bus.max_payload() < MIN_SERVER_PAYLOAD_BYTES
+    {
+        let (found, wanted) = (bus.max_payload(), MIN_SERVER_PAYLOAD_BYTES);
+        tracing::error!(
+            found,
+            wanted,
+            "the server's max_payload is too small: large dead letters will not fit"
+        );
+    }
+    Ok(connected)
 }
 
 /// Makes or checks streams, consumers and buckets; false when asked to stop first. Another topology is an error.

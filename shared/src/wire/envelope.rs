@@ -11,6 +11,8 @@ use super::headers::{CONTENT_TYPE, Headers, SCHEMA};
 
 /// Largest payload that is read or written, in bytes; the server's `max_payload` must not be smaller.
 pub const MAX_PAYLOAD_BYTES: usize = 4 * 1024 * 1024;
+/// Smallest `max_payload` of a server: a dead letter holds the largest payload in base64, and all its headers.
+pub const MIN_SERVER_PAYLOAD_BYTES: usize = 7_500_000;
 /// Deepest nesting that is read, in levels: deeper input would exhaust the stack.
 const MAX_DEPTH: usize = 128;
 
