@@ -210,7 +210,8 @@ async fn operate(world: &World) {
     eventually("it is given up again", PATIENCE, async || {
         let listed = nexus(&["--json", "dlq", "list", "--service", "hook-svc"]).await;
         let rows: Vec<Value> = serde_json::from_str(&listed.out).expect("JSON");
-        let gone = rows.iter().all(|row| row["number"].to_string() != number);
+        let numbers: Vec<String> = rows.iter().map(|row| row["number"].to_string()).collect();
+        let gone = !numbers.contains(&number);
         let newer = |row: &&Value| row["letter"]["reason"] == "newer_schema" && row["number"].as_u64() > Some(before);
         if gone && rows.iter().filter(newer).count() == 1 {
             Ok(())
@@ -230,7 +231,7 @@ async fn what_cannot_be_taken_is_refused_with_a_typed_error_and_moves_no_stream(
         ..setup()
     })
     .await;
-    let client = reqwest::Client::new();
+    let client = cli::http::client().expect("an HTTP client");
     let post = async |token: Option<&str>, kind: &str, body: Vec<u8>| {
         let request = client
             .post(format!("{}/v1/events", world.gateway()))

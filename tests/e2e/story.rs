@@ -49,7 +49,8 @@ pub(crate) fn event(id: &str, peer: &str, content: &str) -> Value {
 
 /// Posts `event`, which must be accepted.
 pub(crate) async fn send(world: &World, event: &Value) {
-    let answer = reqwest::Client::new()
+    let answer = cli::http::client()
+        .expect("an HTTP client")
         .post(format!("{}/v1/events", world.gateway()))
         .json(event)
         .send()

@@ -194,7 +194,7 @@ async fn metrics_parse_and_failures_name_their_ids() {
             assert!(named, "{id} in {line}");
         }
     }
-    let client = reqwest::Client::new();
+    let client = cli::http::client().expect("an HTTP client");
     for running in &world.stack.services {
         let address = running.address("http").expect("it announced its address");
         let answer = client

@@ -25,7 +25,10 @@ use ulid::Ulid;
 pub(crate) const AT: UnixMillis = UnixMillis(1_790_000_000_123);
 
 fn object(value: Value) -> Map<String, Value> {
-    value.as_object().cloned().unwrap_or_default()
+    let Value::Object(object) = value else {
+        panic!("no object: {value}");
+    };
+    object
 }
 
 pub(crate) fn some(text: &str) -> Option<String> {
