@@ -1,15 +1,14 @@
 //! Claims: pulled for free slots, kept alive while they are worked on, never spoken of past their deadline.
 //!
-//! A claim counts as received when it can at the latest have been sent: claims that lie in the client's buffer while
-//! all slots are taken grow old there, and what has grown too old is left to the ack wait.
+//! A claim is asked for only where a slot is kept for it, so that none lies here while others could work on it. It
+//! counts as received when it can at the latest have been sent.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use shared::bus::dead_letter::Verdict;
-use shared::bus::{ConsumeError, Incoming, Pull, claim};
+use shared::bus::{ConsumeError, Fetcher, Incoming, claim};
 use shared::clock::pause;
 use shared::model::session::SessionRef;
 use shared::wire::session_mark::Claim;
@@ -20,7 +19,7 @@ use tokio::task::JoinSet;
 use crate::broker::{Broker, SERVICE};
 use crate::error::RunSessionError;
 use crate::hold::Hold;
-use crate::quarantine;
+use crate::quarantine::{self, Trial};
 use crate::worker::{self, Claimed};
 
 /// How often a held claim shows that its holder lives.
@@ -36,23 +35,16 @@ const MAX_AGE: Duration = Duration::from_secs(1);
 /// [`ConsumeError`] where there is no such consumer.
 pub async fn serve(broker: &Arc<Broker>) -> Result<(), ConsumeError> {
     let mut source = Source::open(Arc::clone(broker)).await?;
-    let slots = Arc::new(Semaphore::new(broker.config.max_active_turns));
     let mut workers = JoinSet::new();
     let stop = broker.shutdown.clone();
     loop {
         while workers.try_join_next().is_some() {}
-        let slot = tokio::select! {
+        let taken = tokio::select! {
             biased;
             () = stop.requested() => break,
-            slot = Arc::clone(&slots).acquire_owned() => slot,
+            taken = source.next() => taken,
         };
-        let (incoming, received) = tokio::select! {
-            biased;
-            () = stop.requested() => break,
-            next = source.next() => next,
-        };
-        let Ok(slot) = slot else { break };
-        workers.spawn(handle(Arc::clone(broker), incoming, received, slot));
+        workers.spawn(handle(Arc::clone(broker), taken));
     }
     broker.begin_stop();
     source.hand_back().await;
@@ -60,90 +52,99 @@ pub async fn serve(broker: &Arc<Broker>) -> Result<(), ConsumeError> {
     Ok(())
 }
 
-/// The claims, each with the earliest instant at which it can have been sent to us.
+/// A claim, the earliest instant at which it can have been sent to us, and its slot.
+struct Taken {
+    incoming: Incoming,
+    received: Instant,
+    slot: OwnedSemaphorePermit,
+}
+
+/// The claims, asked for as slots are free.
 struct Source {
     broker: Arc<Broker>,
-    pull: Pull,
-    batch: usize,
-    /// When the client's buffer was last seen empty.
+    claims: Fetcher,
+    slots: Arc<Semaphore>,
+    /// Slots kept for what was asked for and has not come yet.
+    kept: Option<OwnedSemaphorePermit>,
+    /// When nothing was on its way to us, as far as was last seen.
     empty_at: Instant,
-    /// When the last claims were taken out. What comes now was asked for after all but the last of these.
-    taken: VecDeque<Instant>,
 }
 
 impl Source {
     async fn open(broker: Arc<Broker>) -> Result<Self, ConsumeError> {
-        let batch = (broker.config.max_active_turns / 4).clamp(1, MAX_BATCH);
-        let pull = claim::pull(&broker.bus, batch).await?;
-        let empty_at = broker.clock.monotonic();
+        let claims = claim::fetcher(&broker.bus).await?;
         Ok(Self {
+            claims,
+            slots: Arc::new(Semaphore::new(broker.config.max_active_turns)),
+            kept: None,
+            empty_at: broker.clock.monotonic(),
             broker,
-            pull,
-            batch,
-            empty_at,
-            taken: VecDeque::new(),
         })
     }
 
-    async fn next(&mut self) -> (Incoming, Instant) {
+    async fn next(&mut self) -> Taken {
         loop {
             let now = self.broker.clock.monotonic();
-            let buffered = self.pull.next().now_or_never();
-            let (incoming, received) = match buffered {
-                Some(incoming) => (incoming, self.oldest()),
+            let incoming = match self.claims.next().now_or_never() {
+                Some(buffered) => buffered,
                 None => {
                     self.empty_at = now;
-                    let incoming = self.pull.next().await;
+                    let incoming = self.claims.next().await;
                     self.empty_at = self.broker.clock.monotonic();
-                    (incoming, self.empty_at)
+                    incoming
                 }
             };
+            let slot = self.kept.as_mut().and_then(|kept| kept.split(1));
+            let (Some(incoming), Some(slot)) = (incoming, slot) else {
+                self.ask().await;
+                continue;
+            };
+            let received = self.empty_at;
             let age = self.broker.clock.monotonic().saturating_duration_since(received);
             if age <= MAX_AGE {
-                self.took();
-                return (incoming, received);
+                return Taken {
+                    incoming,
+                    received,
+                    slot,
+                };
             }
-            tracing::debug!(
-                age_ms = age.as_millis(),
-                "claims lay too long and are left to the ack wait"
-            );
-            match claim::pull(&self.broker.bus, self.batch).await {
-                Ok(pull) => self.pull = pull,
-                Err(error) => tracing::debug!(%error, "claims cannot be pulled anew yet"),
-            }
-            self.empty_at = self.broker.clock.monotonic();
-            self.taken.clear();
+            let age_ms = age.as_millis();
+            tracing::debug!(age_ms, "claims lay too long and are left to the ack wait");
+            self.claims.forget();
         }
     }
 
-    /// The client asks for at most one and a half batches ahead of what was taken out.
-    fn ahead(&self) -> usize {
-        2 * self.batch
-    }
-
-    fn oldest(&self) -> Instant {
-        match self.taken.front() {
-            Some(&taken) if self.taken.len() >= self.ahead() => taken.max(self.empty_at),
-            Some(_) | None => self.empty_at,
+    /// Waits for a free slot, then asks for as many claims as there are.
+    async fn ask(&mut self) {
+        self.kept = None;
+        let Ok(mut kept) = Arc::clone(&self.slots).acquire_owned().await else {
+            return;
+        };
+        let more = u32::try_from(self.slots.available_permits().min(MAX_BATCH - 1)).unwrap_or(0);
+        if let Ok(more) = Arc::clone(&self.slots).try_acquire_many_owned(more) {
+            kept.merge(more);
         }
-    }
-
-    fn took(&mut self) {
-        if self.taken.len() >= self.ahead() {
-            self.taken.pop_front();
+        self.empty_at = self.broker.clock.monotonic();
+        match self.claims.ask(kept.num_permits()).await {
+            Ok(()) => self.kept = Some(kept),
+            Err(error) => tracing::debug!(%error, "claims cannot be asked for yet"),
         }
-        self.taken.push_back(self.broker.clock.monotonic());
     }
 
     /// Gives what lies in the buffer to other brokers at once.
     async fn hand_back(&mut self) {
-        while let Some(incoming) = self.pull.next().now_or_never() {
+        while let Some(Some(incoming)) = self.claims.next().now_or_never() {
             incoming.nak(None).await;
         }
     }
 }
 
-async fn handle(broker: Arc<Broker>, incoming: Incoming, received: Instant, slot: OwnedSemaphorePermit) {
+async fn handle(broker: Arc<Broker>, taken: Taken) {
+    let Taken {
+        incoming,
+        received,
+        slot,
+    } = taken;
     broker.note_waiting(incoming.pending);
     let Some((key, session)) = named(&broker, &incoming).await else {
         return;
@@ -152,19 +153,23 @@ async fn handle(broker: Arc<Broker>, incoming: Incoming, received: Instant, slot
         incoming.term().await;
         return;
     }
-    match quarantine::park_if_stuck(&broker, &incoming, &key, &session).await {
-        Ok(false) => {}
-        Ok(true) => return,
+    let counted = match quarantine::admit(&broker, &incoming, &key, &session).await {
+        Ok(Trial::Free) => None,
+        Ok(Trial::Counted(revision)) => Some(revision),
+        Ok(Trial::Parked) => return,
         Err(error) => {
             tracing::warn!(%session, %error, "claim is left to the ack wait");
             return;
         }
-    }
+    };
     let slots = metrics::gauge!("nexus_broker_slots_in_use");
     slots.increment(1);
-    work(&broker, &incoming, received, session).await;
+    let done = work(&broker, &incoming, received, session).await;
     slots.decrement(1);
     drop(slot);
+    if done && let Some(revision) = counted {
+        quarantine::acquit(&broker, &key, revision).await;
+    }
 }
 
 /// Which session a claim names; one that names none, or another than its subject, goes to the dead letters.
@@ -192,7 +197,8 @@ async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionR
     None
 }
 
-async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, session: SessionRef) {
+/// Says whether the session was run to its release.
+async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, session: SessionRef) -> bool {
     let ack_wait = Duration::from_millis(broker.config.ack_wait_ms);
     let hold = Arc::new(Hold::new(Arc::clone(&broker.clock), received, ack_wait));
     let running = broker.enter(&session);
@@ -207,7 +213,7 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
         never = show_life(broker, incoming, &claimed.hold) => match never {},
     };
     drop(running);
-    let Err(error) = outcome else { return };
+    let Err(error) = outcome else { return true };
     let session = &claimed.session;
     match error {
         RunSessionError::Stale | RunSessionError::FenceLost => {
@@ -231,6 +237,7 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
             tracing::warn!(%session, claim = incoming.sequence, %error, cause, "session is left to the ack wait");
         }
     }
+    false
 }
 
 /// Shows signs of life while the claim is held. Never ends by itself: a deadline that passes is found out by the

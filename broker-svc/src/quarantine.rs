@@ -1,6 +1,8 @@
-//! Quarantine: a session whose claim comes again and again without anything being written is parked, visibly.
+//! Quarantine: a session whose claim is tried again and again without anything being written is parked, visibly.
 //!
-//! The mark is in KV `session_overrides` under the session's two subject tokens, the claim is on the dead letters.
+//! A claim may be delivered often although nobody tried it: a broker that had it died, or was stalled. So once it
+//! was delivered often its tries are counted, durably and before each begins, in KV; whoever is never in trouble
+//! pays nothing for that. The mark is in KV `session_overrides` under the session's two subject tokens, the claim is on the dead letters.
 //! Once the mark is gone (`nexus session release`), whoever watched it go claims the session again.
 
 use std::sync::Arc;
@@ -9,15 +11,28 @@ use shared::bus::dead_letter::Verdict;
 use shared::bus::{CasError, Incoming, KvEvent, PublishError, ReadStreamError, claim};
 use shared::model::session::SessionRef;
 use shared::wire::headers::Carrier;
-use shared::wire::session_mark::SessionMark;
+use shared::wire::session_mark::{ClaimTries, SessionMark};
 use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_OVERRIDES;
 use shared::wire::topology::streams::LEDGER;
 
 use crate::broker::{Broker, SERVICE};
 
-/// Deliveries of one claim after which its session is looked at.
+/// Deliveries of one claim after which its tries are counted.
 pub const MAX_DELIVERIES: u64 = 5;
+/// Tries counted after which its session is parked.
+pub const MAX_TRIES: u32 = 5;
+
+/// What is to be done with a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trial {
+    /// Begin: nothing is known against it.
+    Free,
+    /// Begin: the try is counted in the mark of this revision.
+    Counted(u64),
+    /// Leave it: its session is parked.
+    Parked,
+}
 
 /// A session could not be parked.
 #[derive(Debug, thiserror::Error)]
@@ -33,42 +48,88 @@ pub enum ParkSessionError {
     Mark(#[from] CasError),
 }
 
-/// Parks `session` where its claim was delivered more than [`MAX_DELIVERIES`] times and nothing was appended to its
-/// ledger since the claim was made, unless the server itself gave trouble lately. Says whether it did.
+/// Decides whether the work of a claim may begin. One delivered more than [`MAX_DELIVERIES`] times, without an append
+/// to its session's ledger since it was made, has its tries counted; after [`MAX_TRIES`] of them the session is
+/// parked. Trouble with the server lately proves nothing against a session.
 ///
 /// # Errors
 /// [`ParkSessionError`]; the claim comes again then.
-pub async fn park_if_stuck(
+pub async fn admit(
     broker: &Broker,
     incoming: &Incoming,
     key: &str,
     session: &SessionRef,
-) -> Result<bool, ParkSessionError> {
+) -> Result<Trial, ParkSessionError> {
     if incoming.delivered <= MAX_DELIVERIES || broker.had_trouble() {
-        return Ok(false);
+        return Ok(Trial::Free);
     }
     let last = broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?;
     if last.is_some_and(|last| last.published_at >= incoming.published_at) {
-        return Ok(false);
+        return Ok(Trial::Free);
     }
-    let detail = format!(
-        "claim of {session} was delivered {} times without a ledger append",
-        incoming.delivered
-    );
+    let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
+    let mark = marks.get(key).await?;
+    if mark.as_ref().is_some_and(|mark| mark.value.quarantined.is_some()) {
+        incoming.term().await;
+        return Ok(Trial::Parked);
+    }
+    let tries = mark.as_ref().and_then(|mark| mark.value.tries);
+    let begun = tries
+        .filter(|tries| tries.claim == incoming.sequence)
+        .map_or(0, |tries| tries.begun);
+    if begun >= MAX_TRIES {
+        park(broker, incoming, key, session, begun).await?;
+        return Ok(Trial::Parked);
+    }
+    let counted = SessionMark {
+        session: session.clone(),
+        quarantined: None,
+        tries: Some(ClaimTries {
+            claim: incoming.sequence,
+            begun: begun + 1,
+        }),
+        since: broker.clock.now(),
+    };
+    let revision = match mark {
+        Some(mark) => marks.update(key, &counted, mark.revision).await?,
+        None => marks.create(key, &counted).await?,
+    };
+    Ok(Trial::Counted(revision))
+}
+
+async fn park(
+    broker: &Broker,
+    incoming: &Incoming,
+    key: &str,
+    session: &SessionRef,
+    begun: u32,
+) -> Result<(), ParkSessionError> {
+    let deliveries = incoming.delivered;
+    let detail =
+        format!("claim of {session} was delivered {deliveries} times and begun {begun} times without a ledger append");
     let verdict = Verdict::new("quarantined", &detail);
     let now = broker.clock.now();
     broker.bus.dead_letter(SERVICE, incoming, &verdict, now).await?;
     let mark = SessionMark {
         session: session.clone(),
         quarantined: Some(detail),
+        tries: None,
         since: now,
     };
     broker.bus.kv::<SessionMark>(SESSION_OVERRIDES).put(key, &mark).await?;
     broker.park(key, Some(session.clone()));
     incoming.term().await;
     metrics::counter!("nexus_broker_quarantined_total").increment(1);
-    tracing::error!(%session, deliveries = incoming.delivered, "session is quarantined");
-    Ok(true)
+    tracing::error!(%session, deliveries, begun, "session is quarantined");
+    Ok(())
+}
+
+/// A counted try went well: its mark, of `revision`, goes. One that stays is about a claim that is gone.
+pub async fn acquit(broker: &Broker, key: &str, revision: u64) {
+    let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
+    if let Err(error) = marks.delete(key, Some(revision)).await {
+        tracing::debug!(key, %error, "mark of a tried claim stays");
+    }
 }
 
 /// Keeps the broker's knowledge of parked sessions current until the process is asked to stop.
@@ -87,6 +148,7 @@ pub async fn watch(broker: Arc<Broker>) {
                     SessionMark {
                         session,
                         quarantined: Some(_),
+                        tries: _,
                         since: _,
                     },
                 revision: _,

@@ -10,6 +10,7 @@ mod consume;
 pub mod dead_letter;
 mod ensure;
 mod error;
+mod fetch;
 mod kv;
 pub mod ledger;
 mod message;
@@ -25,6 +26,7 @@ pub use ensure::{Drift, EnsureReport};
 pub use error::{
     CasError, ConnectBusError, ConsumeError, EnsureTopologyError, PublishError, ReadStreamError, RequestError,
 };
+pub use fetch::Fetcher;
 pub use kv::{Entry, Kv, KvEvent, KvWatch};
 pub use message::{CoreMessage, CoreSubscription, Incoming, Stored};
 pub use publish::{Outgoing, Published};

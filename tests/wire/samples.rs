@@ -379,6 +379,7 @@ pub(crate) fn session_mark() -> SessionMark {
     SessionMark {
         session: session(),
         quarantined: some("no append in 5 deliveries"),
+        tries: None,
         since: AT,
     }
 }

@@ -109,10 +109,14 @@ impl Bench {
 
     /// A broker that nobody runs yet, on a connection of its own.
     pub(crate) async fn broker(&self, name: &str, personas: &str) -> Arc<Broker> {
+        self.broker_with(name, personas, BrokerConfig::default()).await
+    }
+
+    async fn broker_with(&self, name: &str, personas: &str, config: BrokerConfig) -> Arc<Broker> {
         let bus = connect(&self.server).await;
         let personas = Personas::parse(personas).expect("personas");
         let drain = Duration::from_secs(4);
-        let (clock, config) = (Arc::new(SystemClock), BrokerConfig::default());
+        let clock = Arc::new(SystemClock);
         Arc::new(Broker::new(
             bus,
             clock,
@@ -125,7 +129,11 @@ impl Bench {
     }
 
     pub(crate) async fn run(&self, name: &str, personas: &str) -> Running {
-        let broker = self.broker(name, personas).await;
+        self.run_with(name, personas, BrokerConfig::default()).await
+    }
+
+    pub(crate) async fn run_with(&self, name: &str, personas: &str, config: BrokerConfig) -> Running {
+        let broker = self.broker_with(name, personas, config).await;
         let pulling = Arc::clone(&broker);
         let tasks = vec![
             tokio::spawn(async move { claims::serve(&pulling).await.expect("claims are there") }),

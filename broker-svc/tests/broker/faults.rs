@@ -2,21 +2,24 @@
 
 use std::time::Duration;
 
+use broker_svc::config::BrokerConfig;
 use broker_svc::fold::{Fold, advanced};
 use broker_svc::personas::Limits;
-use broker_svc::quarantine::MAX_DELIVERIES;
+use broker_svc::quarantine::{MAX_DELIVERIES, MAX_TRIES};
 use broker_svc::session::Pending;
 use broker_svc::turn::{Answer, Turn};
 use bytes::Bytes;
 use shared::bus::{Outgoing, claim, ledger};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
+use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::{Carrier, Headers, SCHEMA};
-use shared::wire::session_mark::SessionMark;
+use shared::wire::session_mark::{ClaimTries, SessionMark};
 use shared::wire::subject;
 use shared::wire::topology::buckets;
+use shared::wire::topology::streams::LEDGER;
 
-use crate::bench::{Bench, dispatch, eventually, session};
+use crate::bench::{Bench, DEADLINE, dispatch, eventually, session};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_dispatch_is_dropped_with_a_dead_letter_and_the_session_goes_on() {
@@ -46,15 +49,9 @@ async fn a_bad_dispatch_is_dropped_with_a_dead_letter_and_the_session_goes_on() 
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_goes_nowhere_is_quarantined_and_can_be_released() {
-    let bench = Bench::start().await;
-    let main = session("main");
-    let key = subject::claim(&main)
-        .strip_prefix("nexus.claim.")
-        .expect("a claim's subject")
-        .to_owned();
-    bench.send(&main, 1).await;
+/// Claims `to` and lets the claim be delivered so often that its next tries are counted; answers its sequence.
+async fn delivered_often(bench: &Bench, to: &SessionRef) -> u64 {
+    bench.send(to, 1).await;
     let mut pull = claim::pull(&bench.bus, 1).await.expect("claims");
     for _ in 0..MAX_DELIVERIES {
         pull.next().await.nak(None).await;
@@ -62,13 +59,62 @@ async fn a_session_that_goes_nowhere_is_quarantined_and_can_be_released() {
     let last = pull.next().await;
     assert_eq!(last.delivered, MAX_DELIVERIES + 1);
     last.nak(Some(Duration::from_millis(200))).await;
-    drop(pull);
+    last.sequence
+}
+
+fn key_of(to: &SessionRef) -> String {
+    let subject = subject::claim(to);
+    subject
+        .strip_prefix("nexus.claim.")
+        .expect("a claim's subject")
+        .to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_claim_came_often_and_that_nobody_tried_is_run() {
+    let bench = Bench::start().await;
+    let main = session("main");
+    delivered_often(&bench, &main).await;
     let running = bench.run("b1", "").await;
+    eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+    eventually("no claim", async || bench.claims().await == 0).await;
+    assert_eq!(bench.dead_letters().await, []);
+    let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
+    eventually("no mark", async || {
+        marks.get(&key_of(&main)).await.expect("a bucket").is_none()
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_goes_nowhere_is_quarantined_and_can_be_released() {
+    let bench = Bench::start().await;
+    let (main, key) = (session("main"), key_of(&session("main")));
+    let garbage = Outgoing::raw(subject::ledger(&main), Headers::new(), Bytes::from_static(&[0xff]));
+    let garbage = bench.bus.publish(garbage).await.expect("garbage is stored").sequence;
+    let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
+    let tried = SessionMark {
+        session: main.clone(),
+        quarantined: None,
+        tries: Some(ClaimTries {
+            claim: delivered_often(&bench, &main).await,
+            begun: MAX_TRIES - 1,
+        }),
+        since: UnixMillis(1),
+    };
+    marks.create(&key, &tried).await.expect("a mark");
+    let running = bench.run("b1", "").await;
+    eventually("the last try is counted", async || {
+        let mark = marks.get(&key).await.expect("a bucket").expect("a mark").value;
+        mark.tries.is_some_and(|tries| tries.begun == MAX_TRIES)
+    })
+    .await;
     eventually("a dead letter", async || bench.dead_letters().await.len() == 1).await;
     eventually("no claim", async || bench.claims().await == 0).await;
-    let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
     let mark = marks.get(&key).await.expect("a bucket").expect("a mark");
     assert!(mark.value.quarantined.is_some() && mark.value.session == main);
+    bench.bus.delete_message(LEDGER, garbage).await.expect("mended");
     assert_eq!(bench.ledger(&main).await, []);
     // A claim for a parked session is ended at once; once the mark is gone the session runs.
     bench.claim(&main).await;
@@ -76,6 +122,33 @@ async fn a_session_that_goes_nowhere_is_quarantined_and_can_be_released() {
     marks.delete(&key, None).await.expect("released");
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_takes_no_more_claims_than_it_has_slots() {
+    const SLOTS: usize = 8;
+    const SESSIONS: usize = 20;
+    let bench = Bench::start().await;
+    let config = BrokerConfig {
+        max_active_turns: SLOTS,
+        ..BrokerConfig::default()
+    };
+    let patient = "personas: {default: {runner: nats, limits: {no_agent_ms: 60000}}}";
+    let _running = bench.run_with("b1", patient, config).await;
+    for number in 0..SESSIONS {
+        bench.send(&session(&format!("s{number}")), 1).await;
+    }
+    let at_work = bench.bus.ordered(LEDGER, &[], 1).await;
+    let mut at_work = at_work.expect("a ledger");
+    for _ in 0..SLOTS {
+        at_work.next().await;
+    }
+    let mut pull = claim::pull(&bench.bus, SESSIONS).await.expect("claims");
+    for _ in SLOTS..SESSIONS {
+        let left = tokio::time::timeout(DEADLINE, pull.next()).await.expect("a claim");
+        assert_eq!(left.delivered, 1, "{} lay at the broker", left.subject);
+        left.ack().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

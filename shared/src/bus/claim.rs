@@ -12,6 +12,7 @@ use crate::wire::topology::streams::CLAIMS;
 use super::connect::Bus;
 use super::consume::{Pull, PullOptions};
 use super::error::{ConsumeError, PublishError, ReadStreamError};
+use super::fetch::Fetcher;
 use super::publish::Outgoing;
 
 /// What became of a claim.
@@ -45,6 +46,14 @@ pub async fn publish(bus: &Bus, session: &SessionRef, carrier: &Carrier) -> Resu
 /// [`ConsumeError`] where there is no such consumer.
 pub async fn pull(bus: &Bus, batch: usize) -> Result<Pull, ConsumeError> {
     bus.pull(CLAIMS, "broker", PullOptions { batch }).await
+}
+
+/// The claims, for a broker that asks for as many as it has free slots.
+///
+/// # Errors
+/// [`ConsumeError`] where there is no such consumer.
+pub async fn fetcher(bus: &Bus) -> Result<Fetcher, ConsumeError> {
+    bus.fetcher(CLAIMS, "broker").await
 }
 
 /// Gives a claim back, by its sequence: a confirmed ack still refuses new claims for some milliseconds on three

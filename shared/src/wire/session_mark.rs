@@ -39,7 +39,16 @@ pub struct LeaseRecord {
     pub released: bool,
 }
 
-/// A session that is parked (KV `session_overrides`, key = the claim's two tokens).
+/// How often the work of a claim was begun since it was found to come again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimTries {
+    /// Sequence of the claim in `CLAIMS`; those of another claim do not count.
+    pub claim: u64,
+    /// Tries begun.
+    pub begun: u32,
+}
+
+/// A session that is parked, or on trial (KV `session_overrides`, key = the claim's two tokens).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionMark {
     /// Which session.
@@ -47,6 +56,9 @@ pub struct SessionMark {
     /// Set while it is quarantined: why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantined: Option<String>,
+    /// Set while a claim that came again and again is tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tries: Option<ClaimTries>,
     /// Since when.
     pub since: UnixMillis,
 }

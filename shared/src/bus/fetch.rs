@@ -1,0 +1,125 @@
+//! Fetching: as many messages of a durable consumer as the caller has room for, and not one more.
+//!
+//! [`Pull`](super::consume::Pull) asks ahead, and what lies in its buffer grows old there. Here every message that
+//! comes was asked for. No heartbeats: the client's batch loses its wake-up over them, so that requests are short
+//! instead, and one that the server forgot ends by our own clock.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{PullConsumer, pull};
+use futures_util::StreamExt as _;
+
+use crate::clock::pause;
+
+use super::connect::Bus;
+use super::error::ConsumeError;
+use super::message::Incoming;
+
+/// How long the server holds a request.
+const FETCH_EXPIRES: Duration = Duration::from_secs(1);
+/// How long after that its end may take to come; then it is taken to be lost.
+const FETCH_GRACE: Duration = Duration::from_millis(500);
+/// Wait after a broken request.
+const REPAIR_PAUSE: Duration = Duration::from_millis(100);
+
+/// A durable consumer, asked for so many messages at a time.
+pub struct Fetcher {
+    consumer: PullConsumer,
+    names: (String, String),
+    request: Option<Request>,
+}
+
+struct Request {
+    messages: pull::Batch,
+    lost: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl std::fmt::Debug for Fetcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fetcher")
+            .field("names", &self.names)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Bus {
+    /// Fetches from the durable `consumer` of `stream`.
+    ///
+    /// # Errors
+    /// [`ConsumeError`] where there is no such consumer.
+    pub async fn fetcher(&self, stream: &str, consumer: &str) -> Result<Fetcher, ConsumeError> {
+        let names = (stream.to_owned(), consumer.to_owned());
+        let found = self.jetstream.get_consumer_from_stream(consumer, stream).await;
+        Ok(Fetcher {
+            consumer: found.map_err(|error| failed(&names, error.to_string()))?,
+            names,
+            request: None,
+        })
+    }
+}
+
+impl Fetcher {
+    /// Asks for `count` messages; what is left of an earlier request is given up.
+    ///
+    /// # Errors
+    /// [`ConsumeError`] where it cannot be asked, after a short wait.
+    pub async fn ask(&mut self, count: usize) -> Result<(), ConsumeError> {
+        self.request = None;
+        let batch = self.consumer.batch().max_messages(count).expires(FETCH_EXPIRES);
+        match batch.messages().await {
+            Ok(messages) => {
+                let lost = Box::pin(pause(FETCH_EXPIRES + FETCH_GRACE));
+                self.request = Some(Request { messages, lost });
+                Ok(())
+            }
+            Err(error) => {
+                pause(REPAIR_PAUSE).await;
+                Err(failed(&self.names, error.to_string()))
+            }
+        }
+    }
+
+    /// The next message of those asked for; none where no more come and it is time to ask again. The caller bounds
+    /// the wait by dropping the future, which loses nothing.
+    pub async fn next(&mut self) -> Option<Incoming> {
+        loop {
+            let request = self.request.as_mut()?;
+            let next = tokio::select! {
+                biased;
+                next = request.messages.next() => next,
+                () = &mut request.lost => None,
+            };
+            match next {
+                Some(Ok(message)) => {
+                    if let Some(incoming) = Incoming::new(message) {
+                        return Some(incoming);
+                    }
+                }
+                Some(Err(error)) => {
+                    self.request = None;
+                    tracing::debug!(consumer = %self.names.1, %error, "request is made anew");
+                    pause(REPAIR_PAUSE).await;
+                    return None;
+                }
+                None => {
+                    self.request = None;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Gives up what was asked for; what is under way comes again after the ack wait.
+    pub fn forget(&mut self) {
+        self.request = None;
+    }
+}
+
+fn failed((stream, consumer): &(String, String), detail: String) -> ConsumeError {
+    ConsumeError {
+        stream: stream.clone(),
+        consumer: consumer.clone(),
+        detail,
+    }
+}
