@@ -7,7 +7,7 @@
 
 mod ask;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -79,6 +79,8 @@ struct Worker<'a> {
     machine: Session,
     /// Everything on the session's subject up to here was handed to the machine.
     looked_through: u64,
+    /// Bad ones that were found and are not given up yet: the cursor's floor stays below them.
+    bad: BTreeSet<u64>,
     taken_at: Instant,
     turns: u32,
     staged_bytes: usize,
@@ -104,6 +106,7 @@ impl<'a> Worker<'a> {
             machine: Session::new(owner.fold()),
             looked_through: owner.fold().cursor.floor,
             owner,
+            bad: BTreeSet::new(),
             taken_at: broker.clock.monotonic(),
             turns: 0,
             staged_bytes: 0,
@@ -174,6 +177,7 @@ impl<'a> Worker<'a> {
             .retain(|pending| !self.owner.fold().cursor.contains(pending.sequence));
         look.bad
             .retain(|bad| !self.owner.fold().cursor.contains(bad.stored.sequence));
+        self.bad.extend(look.bad.iter().map(|bad| bad.stored.sequence));
         let effects = self.machine.handle(Input::Arrived(look.good), self.broker.clock.now());
         for bad in look.bad {
             self.give_up(&bad).await?;
@@ -188,6 +192,7 @@ impl<'a> Worker<'a> {
             .dead_letter_record(bad.letter(self.broker.clock.now()))
             .await?;
         let dispatch = bad.reference();
+        self.bad.remove(&dispatch.sequence);
         let cursor = self.cursor_after(dispatch.sequence);
         let reason = format!("{}: {}", bad.reason, bad.detail);
         self.owner.stage(LedgerEntry::DispatchDropped {
@@ -200,7 +205,8 @@ impl<'a> Worker<'a> {
 
     fn cursor_after(&mut self, consumed: u64) -> Cursor {
         self.consumed.push(consumed);
-        let open = self.machine.lowest_open(consumed);
+        let bad = self.bad.first().copied();
+        let open = self.machine.lowest_open(consumed).into_iter().chain(bad).min();
         advanced(&self.owner.fold().cursor, consumed, self.looked_through, open)
     }
 

@@ -49,6 +49,30 @@ async fn a_bad_dispatch_is_dropped_with_a_dead_letter_and_the_session_goes_on() 
     running.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cursor_passes_no_bad_dispatch_whose_letter_is_not_written() {
+    let bench = Bench::start().await;
+    let main = session("main");
+    let mut sequences = Vec::new();
+    for _ in 0..3 {
+        let garbage = Outgoing::raw(subject::dispatch(&main), Headers::new(), Bytes::from_static(&[0xff]));
+        sequences.push(bench.bus.publish(garbage).await.expect("garbage is stored").sequence);
+    }
+    let running = bench.run("b1", "").await;
+    bench.send(&main, 2).await;
+    eventually("the good one", async || bench.completed(&main).await.len() == 1).await;
+    let mut dropped = Vec::new();
+    for entry in bench.entries(&main).await {
+        if let LedgerEntry::DispatchDropped { dispatch, cursor, .. } = entry {
+            let open = sequences.iter().filter(|&&sequence| !cursor.contains(sequence)).count();
+            dropped.push((dispatch.sequence, open));
+        }
+    }
+    let expected: Vec<(u64, usize)> = sequences.iter().copied().zip([2, 1, 0]).collect();
+    assert_eq!(dropped, expected);
+    running.stop().await;
+}
+
 /// Claims `to` and lets the claim be delivered so often that its next tries are counted; answers its sequence.
 async fn delivered_often(bench: &Bench, to: &SessionRef) -> u64 {
     bench.send(to, 1).await;
