@@ -82,13 +82,13 @@ impl FoldCache {
         }
     }
 
-    /// Whether it is known that the session has consumed its dispatch at `sequence`.
+    /// Whether it is known that the session has consumed everything through `sequence`.
     #[must_use]
     pub fn covers(&self, session: &SessionRef, sequence: u64) -> bool {
         self.lock()
             .entries
             .get(session)
-            .is_some_and(|(_, _, known)| known.fold.cursor.contains(sequence))
+            .is_some_and(|(_, _, known)| known.fold.cursor.floor >= sequence)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -124,8 +124,13 @@ mod tests {
         let cache = FoldCache::new(2);
         let mut remembered = Remembered::default();
         remembered.fold.cursor.floor = 7;
+        remembered.fold.cursor.above = vec![9];
         cache.put(session("a"), remembered);
         assert!(cache.covers(&session("a"), 7) && !cache.covers(&session("a"), 8));
+        assert!(
+            !cache.covers(&session("a"), 9),
+            "it is consumed, and one below it is not"
+        );
         assert!(!cache.covers(&session("b"), 1));
     }
 }

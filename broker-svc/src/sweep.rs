@@ -22,7 +22,7 @@ struct Open {
     look_at: UnixMillis,
 }
 
-/// A session to look at: whether it has consumed `last`.
+/// A session to look at: whether it has consumed everything through `last`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
     /// Which.
@@ -96,7 +96,8 @@ impl Walk {
         let Some(open) = self.open.get_mut(session) else {
             return true;
         };
-        if cursor.contains(open.last) {
+        // One above the floor is consumed, and one below it is not.
+        if cursor.floor >= open.last {
             self.open.remove(session);
             return true;
         }
@@ -156,6 +157,19 @@ mod tests {
         assert_eq!(walk.floor(), 11);
         assert!(walk.seen(&session("slow"), &at(15), UnixMillis(0)));
         assert_eq!(walk.floor(), 20);
+    }
+
+    #[test]
+    fn a_session_that_overtook_one_of_its_own_is_not_settled() {
+        let mut walk = Walk::from_floor(10);
+        walk.add(session("a"), 11);
+        walk.add(session("a"), 15);
+        let overtaken = Cursor {
+            floor: 10,
+            above: vec![15],
+        };
+        assert!(!walk.seen(&session("a"), &overtaken, UnixMillis(0)));
+        assert_eq!((walk.floor(), walk.due(UnixMillis(LOOK_AGAIN_MS), 1).len()), (10, 1));
     }
 
     #[test]

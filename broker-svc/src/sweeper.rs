@@ -244,10 +244,12 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
     };
     let settled = walk.seen(session, &remembered.fold.cursor, now);
     // A reply not noted is no reason: it is on its way, or its claim comes again.
-    let standing = Standing {
+    let mut standing = Standing {
         owes: false,
         ..Standing::of(&remembered.fold, &remembered.published)
     };
+    // What is consumed above the floor says nothing about what lies open below it.
+    standing.cursor.above.clear();
     if remembered.fold.last_sequence > 0 {
         broker.cache.put(session.clone(), remembered);
     }
