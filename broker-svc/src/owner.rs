@@ -10,7 +10,9 @@ use shared::bus::{Outgoing, PublishError, ledger};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
+use shared::wire::envelope::Wire as _;
 use shared::wire::headers::{CAUSATION, Carrier, DISPATCH, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS};
 use shared::wire::session_mark::SettledFloor;
 use shared::wire::subject;
@@ -23,6 +25,9 @@ use crate::cache::Remembered;
 use crate::error::RunSessionError;
 use crate::fold::{Fold, fold, is_fold};
 use crate::hold::Hold;
+
+/// Room that a dead letter needs besides its payload, bytes: subjects, headers and words.
+const LETTER_HEADROOM: usize = 64 * 1_024;
 
 /// Whoever appends to a session's ledger.
 #[derive(Debug)]
@@ -271,10 +276,10 @@ impl Owner {
             if let Some(dispatch) = self.fold.answers.get(&reply.turn) {
                 out = out.header(DISPATCH, dispatch.to_string());
             }
-            match self.broker.bus.publish(out).await {
+            match self.broker.bus.publish(out.clone()).await {
                 Ok(_) => {}
                 Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
-                    self.give_up(&reply, &error).await?;
+                    self.give_up(&reply, &out, &error).await?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -283,22 +288,16 @@ impl Owner {
         Ok(())
     }
 
-    /// A reply that no server takes blocks nobody: it goes to the dead letters, where the ledger has it whole.
-    async fn give_up(&self, reply: &Reply, error: &PublishError) -> Result<(), PublishError> {
-        let letter = DeadLetter {
-            service: SERVICE.to_owned(),
-            subject: subject::ledger(&self.session),
-            redrive_subject: subject::delivery(&reply.delivery_context),
-            stream: LEDGER.to_owned(),
+    /// A reply that no server takes blocks nobody: it goes to the dead letters, whole where a letter has room for it.
+    async fn give_up(&self, reply: &Reply, out: &Outgoing, error: &PublishError) -> Result<(), PublishError> {
+        let refused = Refused {
+            session: &self.session,
             sequence: self.fold.last_sequence,
-            headers: Vec::new(),
-            payload: String::new(),
-            reason: "reply_refused".to_owned(),
             detail: format!("turn {}: {error}", reply.turn),
-            attempts: 1,
             at: self.broker.clock.now(),
         };
-        self.broker.bus.dead_letter_record(letter).await
+        let room = self.broker.bus.max_payload().min(DeadLetter::MAX_BYTES);
+        self.broker.bus.dead_letter_record(refused.letter(out, room)).await
     }
 
     fn live(&self) -> Result<(), RunSessionError> {
@@ -316,5 +315,73 @@ impl Owner {
             fold: self.fold,
             published: self.published,
         }
+    }
+}
+
+/// A reply that no server takes: where the ledger has it, and why.
+struct Refused<'a> {
+    session: &'a SessionRef,
+    sequence: u64,
+    detail: String,
+    at: UnixMillis,
+}
+
+impl Refused<'_> {
+    /// The letter of the reply `out`; `room` is the largest payload of a message, bytes. One for which that is too
+    /// little names the ledger alone, and cannot be published again from there: its redrive subject is empty.
+    fn letter(self, out: &Outgoing, room: usize) -> DeadLetter {
+        let payload = DeadLetter::encode_payload(&out.payload);
+        let fits = payload.len() + LETTER_HEADROOM <= room;
+        DeadLetter {
+            service: SERVICE.to_owned(),
+            subject: subject::ledger(self.session),
+            redrive_subject: if fits { out.subject.clone() } else { String::new() },
+            stream: LEDGER.to_owned(),
+            sequence: self.sequence,
+            headers: out
+                .headers
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            payload: if fits { payload } else { String::new() },
+            reason: "reply_refused".to_owned(),
+            detail: self.detail,
+            attempts: 1,
+            at: self.at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use shared::wire::headers::Headers;
+
+    use super::*;
+    use crate::sample::session;
+
+    #[test]
+    fn a_refused_reply_is_in_its_letter_whole_or_the_letter_is_not_redriven() {
+        let headers: Headers = [(DISPATCH, "d1")].into_iter().collect();
+        let out = Outgoing::raw(
+            "nexus.delivery.test.a.b".to_owned(),
+            headers,
+            Bytes::from_static(b"reply"),
+        );
+        let letter = |room| {
+            let refused = Refused {
+                session: &session(),
+                sequence: 7,
+                detail: String::new(),
+                at: UnixMillis(1),
+            };
+            refused.letter(&out, room)
+        };
+        let whole = letter(LETTER_HEADROOM + 100);
+        assert_eq!(whole.payload_bytes().as_deref(), Some(&b"reply"[..]));
+        assert_eq!(whole.redrive_subject, out.subject);
+        assert_eq!(whole.headers, [(DISPATCH.to_owned(), "d1".to_owned())]);
+        let cut = letter(LETTER_HEADROOM);
+        assert_eq!((cut.payload.as_str(), cut.redrive_subject.as_str()), ("", ""));
     }
 }

@@ -22,8 +22,15 @@ pub async fn execute(common: &Common, action: DlqAction) -> Result<()> {
             number: Some(number), ..
         } => redrive(&bus, &one(&bus, number).await?).await,
         DlqAction::Redrive { number: None, .. } => {
-            for (stored, letter) in letters(&bus, None).await? {
-                redrive(&bus, &(stored, letter)).await?;
+            let mut left = 0_usize;
+            for found in letters(&bus, None).await? {
+                if let Err(error) = redrive(&bus, &found).await {
+                    eprintln!("{error:#}");
+                    left += 1;
+                }
+            }
+            if left > 0 {
+                bail!("{left} dead letters are left");
             }
             Ok(())
         }
@@ -103,9 +110,7 @@ async fn show(common: &Common, bus: &Bus, number: u64) -> Result<()> {
 /// Publishes the message again where it first came in. Its old deduplication id would be swallowed by the window, so
 /// it gets one of its own, which also makes a second redrive within the window harmless; then the letter goes.
 async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<()> {
-    let Some(payload) = letter.payload_bytes() else {
-        bail!("letter {} holds no payload", stored.sequence)
-    };
+    let payload = payload_of(stored.sequence, letter)?;
     let kept = letter.headers.iter().filter(|(name, _)| {
         !name.eq_ignore_ascii_case(MSG_ID) && !name.eq_ignore_ascii_case(EXPECTED_LAST_SUBJECT_SEQUENCE)
     });
@@ -118,4 +123,49 @@ async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<(
         stored.sequence, letter.redrive_subject, published.sequence
     );
     Ok(())
+}
+
+/// What letter `number` holds, where it can be published again at all.
+fn payload_of(number: u64, letter: &DeadLetter) -> Result<Vec<u8>> {
+    if letter.redrive_subject.is_empty() {
+        bail!(
+            "letter {number} cannot be redriven: it does not hold the message; see {} at {}",
+            letter.stream,
+            letter.sequence
+        );
+    }
+    letter
+        .payload_bytes()
+        .with_context(|| format!("letter {number} holds no payload"))
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::model::time::UnixMillis;
+
+    use super::*;
+
+    #[test]
+    fn a_letter_that_names_no_subject_is_not_redriven() {
+        let mut letter = DeadLetter {
+            service: "broker-svc".to_owned(),
+            subject: "nexus.ledger.a.b".to_owned(),
+            redrive_subject: "nexus.delivery.a.b.c".to_owned(),
+            stream: "LEDGER".to_owned(),
+            sequence: 7,
+            headers: Vec::new(),
+            payload: DeadLetter::encode_payload(b"x"),
+            reason: "reply_refused".to_owned(),
+            detail: String::new(),
+            attempts: 1,
+            at: UnixMillis(1),
+        };
+        assert_eq!(payload_of(3, &letter).expect("its payload"), b"x");
+        letter.redrive_subject.clear();
+        let refused = payload_of(3, &letter).expect_err("it holds nothing").to_string();
+        assert!(
+            refused.contains("letter 3 cannot be redriven") && refused.contains("LEDGER at 7"),
+            "{refused}"
+        );
+    }
 }
