@@ -187,7 +187,7 @@ impl Bus {
                 published_at: parse_time(headers.get("Nats-Time-Stamp").unwrap_or_default()),
                 payload: message.payload,
                 sequence,
-                headers,
+                headers: stored_headers(&headers),
             };
             found.push(stored);
         }
@@ -305,6 +305,19 @@ fn stored(raw: RawStored) -> Option<Stored> {
         sequence: raw.seq,
         published_at: parse_time(&raw.time),
     })
+}
+
+/// The message's own headers: a direct answer carries some of the server's besides.
+fn stored_headers(answered: &Headers) -> Headers {
+    const SERVERS: [&str; 6] = [
+        "Nats-Stream",
+        "Nats-Subject",
+        "Nats-Sequence",
+        "Nats-Time-Stamp",
+        "Nats-Last-Sequence",
+        "Nats-Num-Pending",
+    ];
+    answered.iter().filter(|(name, _)| !SERVERS.contains(name)).collect()
 }
 
 fn parse_headers(block: &[u8]) -> Headers {
