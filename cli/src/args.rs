@@ -53,6 +53,9 @@ pub enum Command {
     /// Messages that were given up.
     #[command(subcommand)]
     Dlq(DlqAction),
+    /// Sessions.
+    #[command(subcommand)]
+    Session(SessionAction),
     /// The configuration.
     #[command(subcommand)]
     Config(ConfigAction),
@@ -171,6 +174,18 @@ pub enum DlqAction {
         /// All of them.
         #[arg(long, conflicts_with = "number")]
         all: bool,
+    },
+}
+
+/// `nexus session`.
+#[derive(Debug, Subcommand)]
+pub enum SessionAction {
+    /// Let a quarantined session run again, once its cause is mended.
+    Release {
+        /// Its persona.
+        persona: String,
+        /// Its name.
+        session: String,
     },
 }
 

@@ -15,6 +15,7 @@ pub mod init;
 pub mod launch;
 pub mod output;
 pub mod send;
+pub mod session;
 pub mod tail;
 pub mod topology;
 pub mod trace;
@@ -39,6 +40,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Tail(options) => tail::execute(&common, options).await,
         Command::Trace(options) => trace::execute(&common, options).await,
         Command::Dlq(action) => dlq::execute(&common, action).await,
+        Command::Session(action) => session::execute(&common, action).await,
         Command::Config(action) => config::execute(&common, action),
         Command::Bench(options) => bench::execute(&common, options).await,
         Command::Init(options) => init::execute(&options),
