@@ -13,7 +13,7 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::Wire as _;
-use shared::wire::headers::{CAUSATION, Carrier, DISPATCH, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS};
+use shared::wire::headers::{CAUSATION, Carrier, DISPATCH, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS, REPEATED};
 use shared::wire::session_mark::SettledFloor;
 use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
@@ -39,6 +39,8 @@ pub struct Owner {
     fold: Fold,
     /// Turns whose replies are published, which the ledger does not say yet.
     published: Vec<Ulid>,
+    /// Turns whose replies a former owner may have published already, unnoted.
+    inherited: Vec<Ulid>,
     owned: bool,
     appended: bool,
     checkpointed: bool,
@@ -130,12 +132,14 @@ impl Owner {
     #[must_use]
     pub fn new(broker: Arc<Broker>, session: SessionRef, hold: Arc<Hold>, remembered: Remembered) -> Self {
         let Remembered { fold, published } = remembered;
+        let inherited = fold.unpublished.iter().map(|reply| reply.turn).collect();
         Self {
             broker,
             session,
             hold,
             fold,
             published,
+            inherited,
             owned: false,
             appended: false,
             checkpointed: false,
@@ -273,6 +277,9 @@ impl Owner {
                 .header(CAUSATION, reply.causation.event.as_str())
                 .header(HOPS, reply.causation.hops.to_string())
                 .carrier(&self.carrier);
+            if self.inherited.contains(&reply.turn) {
+                out = out.header(REPEATED, "1");
+            }
             if let Some(dispatch) = self.fold.answers.get(&reply.turn) {
                 out = out.header(DISPATCH, dispatch.to_string());
             }

@@ -7,7 +7,7 @@ use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::{DecodeError, decode};
-use shared::wire::headers::{Carrier, DISPATCH, Headers, MSG_ID};
+use shared::wire::headers::{Carrier, DISPATCH, Headers, MSG_ID, REPEATED};
 use shared::wire::topology::streams;
 
 use crate::destination::Destination;
@@ -56,6 +56,12 @@ impl Job {
     #[must_use]
     pub fn made_at(&self) -> UnixMillis {
         UnixMillis(i64::try_from(self.reply.id.timestamp_ms()).unwrap_or(i64::MAX))
+    }
+
+    /// Whether its publisher says that it may have published it before.
+    #[must_use]
+    pub fn is_repeated(&self) -> bool {
+        self.headers.get(REPEATED).is_some()
     }
 
     /// The dispatch that it answers, where the broker said so.

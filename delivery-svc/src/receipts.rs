@@ -91,8 +91,8 @@ impl Receipts {
     /// # Errors
     /// [`ReadStreamError`] where the stream cannot be asked.
     pub async fn standing(&self, job: &Job, untried: bool, now: UnixMillis) -> Result<Standing, ReadStreamError> {
-        let old = now.since(job.made_at()) > COPY_AGE_MS;
-        if untried && !old {
+        let suspect = job.is_repeated() || now.since(job.made_at()) > COPY_AGE_MS;
+        if untried && !suspect {
             match self.known(&job.destination) {
                 Some(known) if known.made == Some(job.reply.id) => return Ok(Standing::Past),
                 Some(_) => return Ok(Standing::Open(Remaining::ALL)),
@@ -100,26 +100,28 @@ impl Receipts {
             }
         }
         let last = self.last(&job.destination).await?;
-        let may_be_copy = old
+        let may_be_copy = suspect
             && last
                 .as_ref()
                 .is_some_and(|last| last.receipt.at >= job.made_at().plus(-SKEW_MS));
         let told = standing(job.reply.id, job.sequence, last);
-        if may_be_copy && told == Standing::Open(Remaining::ALL) && self.settled_before(job).await? {
+        let newest = self.known(&job.destination).map_or(0, |known| known.sequence);
+        if may_be_copy && told == Standing::Open(Remaining::ALL) && self.settled_before(job, newest).await? {
             return Ok(Standing::Past);
         }
         Ok(told)
     }
 
-    /// Whether an earlier copy of `job` was delivered, or denied: a broker that recovers late publishes a reply again,
-    /// beyond the server's duplicate window. A copy that was given up comes again on purpose. Direct reads will do:
-    /// what they might miss is younger than any copy that gets here.
-    async fn settled_before(&self, job: &Job) -> Result<bool, ReadStreamError> {
+    /// Whether an earlier copy of `job` was delivered, or denied: a broker that recovers publishes a reply again, and the
+    /// server no longer recognises it beyond its duplicate window, or after a restart. A copy that was given up comes
+    /// again on purpose. The bulk is read directly; what that does not show yet, up to `newest`, comes from the leader.
+    async fn settled_before(&self, job: &Job, newest: u64) -> Result<bool, ReadStreamError> {
         let subject = job.destination.receipt_subject();
         let since = job.made_at().plus(-SKEW_MS);
         let mut page = self.bus.history_since(streams::RECEIPTS, &subject, since, PAGE).await?;
         let mut settled = false;
-        while let Some(newest) = page.last().map(|stored| stored.sequence) {
+        let mut through = 0;
+        loop {
             let ours = page
                 .iter()
                 .filter_map(last_receipt)
@@ -130,9 +132,22 @@ impl Receipts {
                     ReceiptStep::Delivered { .. } | ReceiptStep::DeniedByPolicy { .. }
                 )
             });
-            page = self.bus.history(streams::RECEIPTS, &subject, newest + 1, PAGE).await?;
+            through = page.last().map_or(through, |stored| stored.sequence);
+            if through >= newest {
+                return Ok(settled);
+            }
+            page = self.bus.history(streams::RECEIPTS, &subject, through + 1, PAGE).await?;
+            if page.is_empty() {
+                let next = self
+                    .bus
+                    .next_on_subject(streams::RECEIPTS, &subject, through + 1)
+                    .await?;
+                page = next.into_iter().collect();
+            }
+            if page.is_empty() {
+                return Ok(settled);
+            }
         }
-        Ok(settled)
     }
 
     /// Writes what happened to `job`.

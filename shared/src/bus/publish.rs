@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::clock::pause;
 use crate::wire::envelope::{Format, Wire, encode, payload};
-use crate::wire::headers::{Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, TTL};
+use crate::wire::headers::{Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, REPEATED, TTL};
 
 use super::connect::{API_TIMEOUT, Bus};
 use super::error::PublishError;
@@ -137,11 +137,12 @@ pub(super) struct ApiError {
 }
 
 impl Bus {
-    /// Publishes, and repeats the identical message until the server acks or refuses it.
+    /// Publishes, and repeats the message until the server acks or refuses it; a repetition is the same to the byte but
+    /// for the header [`REPEATED`].
     ///
     /// # Errors
     /// [`PublishError`] where the server refuses it for good or the bus is closed; never `Unknown`.
-    pub async fn publish(&self, out: Outgoing) -> Result<Published, PublishError> {
+    pub async fn publish(&self, mut out: Outgoing) -> Result<Published, PublishError> {
         let mut wait = FIRST_PAUSE;
         let mut without_stream = 0_u32;
         loop {
@@ -156,6 +157,7 @@ impl Bus {
                 return Err(error);
             }
             tracing::debug!(subject = %out.subject, %error, "publish is repeated");
+            out.headers.insert(REPEATED, "1");
             metrics::counter!("nexus_bus_publish_retries_total").increment(1);
             pause(wait).await;
             wait = (wait * 2).min(MAX_PAUSE);

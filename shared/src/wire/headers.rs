@@ -18,6 +18,9 @@ pub const CAUSATION: &str = "Nexus-Causation";
 pub const DISPATCH: &str = "Nexus-Dispatch";
 /// The turn that asks a remote agent; the same when the question is repeated.
 pub const TURN: &str = "Nexus-Turn";
+/// Set where the same message may have been published before: after an unknown outcome, or by a recovery. A work queue
+/// that restarts has forgotten the ids of what was dealt with, so its consumer must look for itself.
+pub const REPEATED: &str = "Nexus-Repeated";
 /// The subject's last sequence must be this one, or the server refuses.
 pub const EXPECTED_LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
 /// Time to live of a message.
