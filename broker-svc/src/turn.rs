@@ -20,6 +20,8 @@ use crate::session::Pending;
 pub const MAX_ANSWER_BYTES: usize = 256 * 1_024;
 /// What ends an answer that was cut.
 const CUT_MARK: &str = "… [cut]";
+/// Answers that cannot be read after which a turn fails.
+pub const MAX_MALFORMED: u32 = 3;
 
 /// What an agent says.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -44,6 +46,9 @@ pub enum AskAgentError {
     /// The way to the agent is broken.
     #[error("the agent could not be asked: {0}")]
     Unreachable(String),
+    /// The agent answered, and what it said cannot be read.
+    #[error("the agent's answer cannot be read: {0}")]
+    Malformed(String),
     /// The agent says that it cannot.
     #[error("the agent refused: {error}")]
     Refused {
@@ -204,9 +209,15 @@ fn message_of(failure: &TurnFailure, persona: &str) -> String {
 }
 
 /// What follows the answer to a question, or its absence. `spent_ms` is how long the turn has run, `absent_ms` how
-/// long nobody has been there to ask.
+/// long nobody has been there to ask, `malformed` how many answers of the turn could not be read, this one included.
 #[must_use]
-pub fn after(outcome: Result<Answer, AskAgentError>, spent_ms: u64, absent_ms: u64, limits: &Limits) -> Next {
+pub fn after(
+    outcome: Result<Answer, AskAgentError>,
+    spent_ms: u64,
+    absent_ms: u64,
+    malformed: u32,
+    limits: &Limits,
+) -> Next {
     let error = match outcome {
         Ok(answer) => return Next::Complete(answer),
         Err(error) => error,
@@ -224,9 +235,13 @@ pub fn after(outcome: Result<Answer, AskAgentError>, spent_ms: u64, absent_ms: u
             retryable: false,
         } => Next::Fail(TurnFailure::Agent { error }),
         AskAgentError::NoAgent if absent_ms >= limits.no_agent_ms => Next::Fail(TurnFailure::NoAgent),
+        error @ AskAgentError::Malformed(_) if malformed >= MAX_MALFORMED => Next::Fail(TurnFailure::Agent {
+            error: error.to_string(),
+        }),
         AskAgentError::NoAgent
         | AskAgentError::Silent(_)
         | AskAgentError::Unreachable(_)
+        | AskAgentError::Malformed(_)
         | AskAgentError::Refused {
             error: _,
             retryable: true,

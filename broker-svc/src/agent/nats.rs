@@ -10,7 +10,8 @@ use shared::bus::Bus;
 use shared::bus::RequestError;
 use shared::model::ledger::Usage;
 use shared::wire::agent::{AgentReply, AgentRequest};
-use shared::wire::headers::{Headers, SCHEMA, TURN};
+use shared::wire::envelope::{Format, payload};
+use shared::wire::headers::{CONTENT_TYPE, Headers, SCHEMA, TURN};
 use shared::wire::subject;
 
 use super::Agent;
@@ -37,21 +38,17 @@ impl Agent for Nats {
     }
 
     async fn ask(&self, request: &AgentRequest, timeout: Duration) -> Result<Answer, AskAgentError> {
-        let headers: Headers = [(TURN, request.turn.to_string()), (SCHEMA, "agent_request/1".to_owned())]
-            .into_iter()
-            .collect();
+        let headers: Headers = [
+            (TURN, request.turn.to_string()),
+            (SCHEMA, "agent_request/1".to_owned()),
+            (CONTENT_TYPE, Format::Json.content_type().to_owned()),
+        ]
+        .into_iter()
+        .collect();
         let subject = subject::agent(&request.persona);
-        match self
-            .bus
-            .request::<_, AgentReply>(&subject, headers, request, timeout)
-            .await
-        {
-            Ok(AgentReply::Answer { content, attachments }) => Ok(Answer {
-                content,
-                attachments,
-                usage: Usage::default(),
-            }),
-            Ok(AgentReply::Error { error, retryable }) => Err(AskAgentError::Refused { error, retryable }),
+        let question = payload(request, Format::Json);
+        match self.bus.ask(&subject, &headers, question, timeout).await {
+            Ok(answer) => read(&answer.payload),
             Err(RequestError::NoResponder { .. }) => Err(AskAgentError::NoAgent),
             Err(RequestError::Timeout { .. }) => Err(AskAgentError::Silent(
                 u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
@@ -65,5 +62,29 @@ impl Agent for Nats {
                 })
             }
         }
+    }
+}
+
+fn read(answer: &[u8]) -> Result<Answer, AskAgentError> {
+    match serde_json::from_slice(answer) {
+        Ok(AgentReply::Answer { content, attachments }) => Ok(Answer {
+            content,
+            attachments,
+            usage: Usage::default(),
+        }),
+        Ok(AgentReply::Error { error, retryable }) => Err(AskAgentError::Refused { error, retryable }),
+        Err(error) => Err(AskAgentError::Malformed(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_told_from_silence() {
+        assert!(matches!(read(b"hello"), Err(AskAgentError::Malformed(_))));
+        let answer = read(br#"{"content": "hi"}"#).expect("an answer");
+        assert_eq!(answer.content, "hi");
     }
 }

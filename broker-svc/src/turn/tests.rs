@@ -83,7 +83,8 @@ fn what_follows_a_question() {
         no_agent_ms: 300,
         ..Limits::default()
     };
-    let check = |outcome, spent, absent, expected: Next| assert_eq!(after(outcome, spent, absent, &limits), expected);
+    let check =
+        |outcome, spent, absent, expected: Next| assert_eq!(after(outcome, spent, absent, 0, &limits), expected);
     let late = TurnFailure::Limit {
         limit: "wall_ms".to_owned(),
     };
@@ -100,4 +101,18 @@ fn what_follows_a_question() {
     check(Err(AskAgentError::NoAgent), 300, 300, Next::Fail(TurnFailure::NoAgent));
     check(Err(AskAgentError::Silent(60)), 999, 0, Next::AskAgain);
     check(Err(AskAgentError::Silent(60)), 1_000, 0, Next::Fail(late));
+}
+
+#[test]
+fn an_agent_that_cannot_be_understood_is_asked_three_times() {
+    let check = |malformed| {
+        let outcome = Err(AskAgentError::Malformed("no JSON".to_owned()));
+        after(outcome, 0, 0, malformed, &Limits::default())
+    };
+    assert_eq!((check(1), check(MAX_MALFORMED - 1)), (Next::AskAgain, Next::AskAgain));
+    let failed = check(MAX_MALFORMED);
+    let Next::Fail(TurnFailure::Agent { error }) = failed else {
+        panic!("{failed:?}")
+    };
+    assert!(error.contains("no JSON"), "{error}");
 }

@@ -40,7 +40,7 @@ impl Worker<'_> {
         let mut bell = self.bell().await;
         let begun = self.broker.clock.monotonic();
         let mut absent_since: Option<Instant> = None;
-        let mut attempt = 0_u32;
+        let (mut attempt, mut malformed) = (0_u32, 0_u32);
         loop {
             attempt += 1;
             let asked_at = self.broker.clock.monotonic();
@@ -63,6 +63,10 @@ impl Worker<'_> {
                 Err(AskAgentError::NoAgent) => {
                     absent_since.get_or_insert(asked_at);
                 }
+                Err(AskAgentError::Malformed(_)) => {
+                    absent_since = None;
+                    malformed += 1;
+                }
                 Ok(_)
                 | Err(AskAgentError::Silent(_) | AskAgentError::Unreachable(_) | AskAgentError::Refused { .. }) => {
                     absent_since = None;
@@ -79,6 +83,7 @@ impl Worker<'_> {
                 outcome,
                 millis(ended.saturating_duration_since(begun)),
                 absent,
+                malformed,
                 &persona.limits,
             ) {
                 Next::Complete(answer) => return Ok(Ok(answer)),
