@@ -26,9 +26,17 @@ pub const EXPECTED_LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Seq
 /// Time to live of a message.
 pub const TTL: &str = "Nats-TTL";
 
-/// Headers of one message: few, in order, one value each (the last one wins).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// Headers of one message: few, one value each (the last one wins). Their order means nothing.
+#[derive(Debug, Clone, Default)]
 pub struct Headers(Vec<(String, String)>);
+
+impl PartialEq for Headers {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len() && self.iter().all(|(name, value)| other.get(name) == Some(value))
+    }
+}
+
+impl Eq for Headers {}
 
 impl Headers {
     /// No headers.
@@ -59,7 +67,7 @@ impl Headers {
         }
     }
 
-    /// All of them, in order.
+    /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
