@@ -117,7 +117,7 @@ impl Pool {
         self.inner.common.ready.load(Ordering::Relaxed)
     }
 
-    /// Ends the workers; evaluations under way end without [`Step::Done`].
+    /// Ends the workers; evaluations under way end without [`super::Step::Done`].
     pub async fn stop(&self) {
         let common = &self.inner.common;
         common.stop.cancel();
