@@ -35,6 +35,14 @@ impl Service for AdapterService {
         config.faults()
     }
 
+    /// An edge host that starts without its network takes events into the spool.
+    fn begins_alone(config: &AdapterConfig) -> bool {
+        match config.accept {
+            Accept::Spool => true,
+            Accept::Stream => false,
+        }
+    }
+
     async fn serve(shell: Shell<AdapterConfig>) -> anyhow::Result<()> {
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
         let surroundings = Surroundings {

@@ -111,6 +111,24 @@ async fn killed_between_sync_and_publish_it_publishes_at_the_next_start_once() {
 }
 
 #[tokio::test]
+async fn started_while_nats_is_away_it_takes_events_and_publishes_them_later() {
+    let (mut nats, folder) = (NatsServer::start().await, tempfile::tempdir().expect("a folder"));
+    nats.kill9();
+    let client = reqwest::Client::builder().build().expect("a client");
+    let mut process = Process::start(&nats, &folder).await;
+    assert!(post(&client, &process.base, 0, 20).await);
+    // Killed before any server ever answered: what it had answered is on the disk.
+    process.kill9();
+    let process = Process::start(&nats, &folder).await;
+    assert!(post(&client, &process.base, 20, 20).await);
+    nats.restart().await;
+    let bus = connect(&nats).await;
+    stored(&bus, 40).await;
+    assert!(post(&client, &process.base, 40, 1).await);
+    stored(&bus, 41).await;
+}
+
+#[tokio::test]
 async fn killed_at_any_instant_under_load_it_loses_nothing() {
     const ROUNDS: u64 = 8;
     const BATCH: u64 = 20;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use super::error::ConnectBusError;
+use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 
 /// Publishes in flight at once, over the whole process.
 pub(super) const MAX_IN_FLIGHT: usize = 4_096;
@@ -72,6 +73,18 @@ impl Bus {
     /// # Errors
     /// [`ConnectBusError`] where an address or a credential cannot be read, or nobody answers.
     pub async fn connect(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
+        Self::open(config, name, false).await
+    }
+
+    /// As [`Bus::connect`], but returns at once and connects as soon as a server answers: for what can wait for it.
+    ///
+    /// # Errors
+    /// [`ConnectBusError`] where an address or a credential cannot be read.
+    pub async fn connect_later(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
+        Self::open(config, name, true).await
+    }
+
+    async fn open(config: &NatsConfig, name: &str, later: bool) -> Result<Self, ConnectBusError> {
         let mut options = async_nats::ConnectOptions::new();
         if !config.credentials.is_empty() {
             options =
@@ -82,6 +95,9 @@ impl Bus {
                         path: config.credentials.clone(),
                         source,
                     })?;
+        }
+        if later {
+            options = options.retry_on_initial_connect();
         }
         let options = options
             .name(name)
@@ -135,10 +151,13 @@ impl Bus {
         self.client.connection_state() == async_nats::connection::State::Connected
     }
 
-    /// The largest payload that the server takes, in bytes.
+    /// The largest payload that the server takes, in bytes; what we ask of a server where none has answered yet.
     #[must_use]
     pub fn max_payload(&self) -> usize {
-        self.client.server_info().max_payload
+        match self.client.server_info().max_payload {
+            0 => MIN_SERVER_PAYLOAD_BYTES,
+            told => told,
+        }
     }
 
     /// Version of the server, as it says.

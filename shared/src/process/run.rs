@@ -5,6 +5,7 @@
 //! exported last. `/livez` answers from the health pages on, `/readyz` says what is still missing.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use super::health::{self, Health};
 use super::lifecycle::{Shutdown, StopSignals};
 use super::shell::{Service, Shell};
 use super::telemetry::Telemetry;
+use crate::bus::Bus;
 use crate::clock::{IdSource, SystemClock, SystemIds, pause};
 
 /// How a process ends.
@@ -265,9 +267,14 @@ async fn work<S: Service>(
         .with_context(|| format!("telemetry.listen: cannot listen on {listen}"))?;
     tracing::info!(service = S::NAME, instance, %address, version = env!("CARGO_PKG_VERSION"), "starting");
     announcement.add("http", address);
-    let Some(bus) = connect(&common.nats, &format!("{}.{instance}", S::NAME), &health, &shutdown).await? else {
-        return Ok(());
+    let name = format!("{}.{instance}", S::NAME);
+    let alone = S::begins_alone(&config);
+    let bus = if alone {
+        Some(Bus::connect_later(&common.nats, &name).await?)
+    } else {
+        connect(&common.nats, &name, &health, &shutdown).await?
     };
+    let Some(bus) = bus else { return Ok(()) };
     tokio::spawn(watch(
         bus.clone(),
         common.nats.clone(),
@@ -275,7 +282,11 @@ async fn work<S: Service>(
         shutdown.clone(),
         ended,
     ));
-    if !agree_on_topology(&bus, &common.nats, &health, &shutdown).await? {
+    let (nats, agreed_bus, agreed_health, agreed_stop) =
+        (common.nats.clone(), bus.clone(), health.clone(), shutdown.clone());
+    let mut agreement =
+        Box::pin(async move { agree_on_topology(&agreed_bus, &nats, &agreed_health, &agreed_stop).await });
+    if !alone && !agreement.as_mut().await? {
         return Ok(());
     }
     let shell = Shell {
@@ -293,9 +304,27 @@ async fn work<S: Service>(
     // On the pool rather than on the thread that waits for signals; a panic in it is an error here.
     let mut serving = JoinSet::new();
     serving.spawn(S::serve(shell));
-    match serving.join_next().await {
+    let ended = async { serving.join_next().await };
+    let ended = if alone {
+        beside(ended, agreement).await?
+    } else {
+        ended.await
+    };
+    match ended {
         Some(ended) => ended.context("service panicked")?,
         None => Ok(()),
+    }
+}
+
+/// `work` to its end, and `agreement` beside it, whose failure ends it.
+async fn beside<T, E>(work: impl Future<Output = T>, agreement: impl Future<Output = Result<bool, E>>) -> Result<T, E> {
+    let mut work = pin!(work);
+    tokio::select! {
+        ended = &mut work => Ok(ended),
+        agreed = agreement => {
+            agreed?;
+            Ok(work.await)
+        }
     }
 }
 

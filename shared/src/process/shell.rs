@@ -31,6 +31,12 @@ pub trait Service: 'static {
         Vec::new()
     }
 
+    /// Whether its work can begin before a server has ever answered: it keeps what it takes until one does.
+    #[must_use]
+    fn begins_alone(_config: &Self::Config) -> bool {
+        false
+    }
+
     /// Does the work. Returns when [`Shell::shutdown`] was requested and everything in flight is finished.
     fn serve(shell: Shell<Self::Config>) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
@@ -41,7 +47,7 @@ pub struct Shell<C> {
     pub config: C,
     /// The shared sections.
     pub common: Common,
-    /// The bus; its topology is there.
+    /// The bus; its topology is there, unless the service [begins alone](Service::begins_alone).
     pub bus: Bus,
     /// This replica's id, unique among all processes.
     pub instance: String,
