@@ -15,16 +15,16 @@ use shared::model::event::EventId;
 use shared::model::hook::HookResult;
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
-use shared::projection::Projection;
+use shared::projection::{Projection, Source};
 use shared::wire::headers::{Carrier, MSG_ID};
 use shared::wire::subject;
 use shared::wire::topology::streams::INVOCATIONS;
 
 use crate::error::HandleEventError;
 use crate::fire::{Performer, Wish};
-use crate::invocation::{Evaluated, ROUTED_BY_ANOTHER, failure, invocation, record, slim};
+use crate::invocation::{Evaluated, ROUTED_BY_ANOTHER, billed, failure, invocation, record, slim};
 use crate::roster::Roster;
-use crate::runner::{Done, Evaluation, Job, Outcome, Pool, Step, Verdict};
+use crate::runner::{Done, Evaluation, Job, Outcome, Pool, Spent, Step, Verdict};
 use crate::task::Task;
 
 /// How message ids of redriven dead letters begin (`nexus dlq redrive`).
@@ -132,6 +132,11 @@ impl Evaluator {
             now,
             skip: stored.iter().map(|wish| wish.hook_id.clone()).collect(),
         };
+        if self.pool.reads_model() {
+            // A script that asks must find the very event that it is shown, and everything before it.
+            let caught_up = self.projection.reached(Source::Events, task.sequence).await;
+            caught_up.map_err(|_| HandleEventError::Stopped)?;
+        }
         let mut evaluation = self.pool.evaluate(job).await;
         let roster = self.performer.registry.roster_of(evaluation.set());
         let mut course = Course::new(&roster, task);
@@ -171,6 +176,7 @@ impl Evaluator {
             latency_us: 0,
             result: Box::new(fire.result.clone()),
             decided: true,
+            spent: Spent::default(),
         };
         roster.stored_fires(event).iter().map(wish).collect()
     }
@@ -271,6 +277,7 @@ impl<'a> Course<'a> {
             hook,
             latency_us,
             outcome,
+            spent,
         } = verdict;
         let result = match outcome {
             Outcome::Fired(result) => result,
@@ -278,8 +285,17 @@ impl<'a> Course<'a> {
                 disable_hook: true,
                 ..HookResult::default()
             }),
+            Outcome::Passed => {
+                self.outcomes
+                    .hooks
+                    .push(billed(invocation(&hook.id, latency_us, HookOutcome::Passed), spent));
+                return None;
+            }
             Outcome::Failed { error, stack } => {
                 self.failed(&hook.id, latency_us, &error, stack.as_deref(), performer);
+                if let Some(failed) = self.outcomes.hooks.last_mut() {
+                    *failed = billed(failed.clone(), spent);
+                }
                 return None;
             }
         };
@@ -291,6 +307,7 @@ impl<'a> Course<'a> {
             traits,
             result,
             decided: false,
+            spent,
         };
         if traits.fallback && fires {
             self.waiting.push(wish);
@@ -312,7 +329,10 @@ impl<'a> Course<'a> {
 
     fn performed(&mut self, invocation: HookInvocation) {
         match invocation.outcome {
-            HookOutcome::Passed => self.outcomes.passed += 1,
+            HookOutcome::Passed if invocation.search_calls == 0 && invocation.llm_calls == 0 => {
+                self.outcomes.passed += 1;
+            }
+            HookOutcome::Passed => self.outcomes.hooks.push(invocation),
             HookOutcome::Fired { .. } => {
                 self.routed = true;
                 self.outcomes.hooks.push(invocation);
@@ -335,9 +355,8 @@ impl<'a> Course<'a> {
                 reason: ROUTED_BY_ANOTHER.to_owned(),
             };
             self.task.place.done(&wish.hook_id);
-            self.outcomes
-                .hooks
-                .push(invocation(&wish.hook_id, wish.latency_us, outcome));
+            let suppressed = invocation(&wish.hook_id, wish.latency_us, outcome);
+            self.outcomes.hooks.push(billed(suppressed, wish.spent));
         }
         Vec::new()
     }

@@ -15,10 +15,11 @@ use shared::wire::subject;
 
 use crate::dispatch::{Fire, Rules, build_dispatch};
 use crate::error::HandleEventError;
-use crate::invocation::{TOO_MANY_HOPS, failure, invocation};
+use crate::invocation::{TOO_MANY_HOPS, billed, failure, invocation};
 use crate::meters::Meters;
 use crate::registry::{LastFire, Registry};
 use crate::roster::Traits;
+use crate::runner::Spent;
 use crate::task::Task;
 
 /// What a hook wants done.
@@ -34,6 +35,8 @@ pub(crate) struct Wish {
     pub(crate) result: Box<HookResult>,
     /// The fire was decided by an earlier delivery of this event.
     pub(crate) decided: bool,
+    /// What the hook's calls to the host have used.
+    pub(crate) spent: Spent,
 }
 
 /// What performing wishes needs.
@@ -69,7 +72,7 @@ impl Performer {
             self.meters.suppressed.increment(1);
             tracing::info!(event_id = %task.event.id, hook_id = wish.hook_id, reason, "nothing comes of a fire");
         }
-        Ok(invocation(&wish.hook_id, wish.latency_us, outcome))
+        Ok(billed(invocation(&wish.hook_id, wish.latency_us, outcome), wish.spent))
     }
 
     async fn fire(

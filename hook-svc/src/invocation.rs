@@ -8,6 +8,8 @@ use shared::model::hook::HookResult;
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
 
+use crate::runner::Spent;
+
 /// Why nothing came of a fire: the event is too deep in its causal chain.
 pub const TOO_MANY_HOPS: &str = "too_many_hops";
 
@@ -59,6 +61,19 @@ pub fn invocation(hook_id: &str, latency_us: u64, outcome: HookOutcome) -> HookI
         llm_tokens_in: 0,
         llm_tokens_out: 0,
         search_calls: 0,
+    }
+}
+
+/// `invocation` with what its hook's calls to the host have used.
+#[must_use]
+pub fn billed(invocation: HookInvocation, spent: Spent) -> HookInvocation {
+    let tokens = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    HookInvocation {
+        llm_calls: spent.llm_calls,
+        llm_tokens_in: tokens(spent.llm_tokens_in),
+        llm_tokens_out: tokens(spent.llm_tokens_out),
+        search_calls: spent.search_calls,
+        ..invocation
     }
 }
 

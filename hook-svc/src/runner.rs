@@ -10,7 +10,9 @@
 mod blame;
 mod board;
 mod bun;
+mod calls;
 mod flight;
+mod host;
 mod note;
 mod pool;
 mod protocol;
@@ -29,6 +31,7 @@ use shared::model::time::UnixMillis;
 use tokio::sync::mpsc;
 
 pub use self::bun::FindBunError;
+pub use self::host::{Answered, Call, CallError, Host, NOT_AVAILABLE, NoHost, Spent, not_available};
 pub use self::pool::{LoadHooksError, MAX_UNDER_WAY, MIN_HARD_BUDGET_MS, Pool, StartPoolError};
 
 /// How a pool runs.
@@ -45,6 +48,8 @@ pub struct PoolConfig {
     pub db_path: Arc<str>,
     /// Where hook sources are unpacked for the workers; `None` = a fresh directory below the system's temporary one.
     pub dir: Option<PathBuf>,
+    /// Answers `ctx.search()` and `ctx.llm()`.
+    pub host: Arc<dyn Host>,
 }
 
 /// One hook as the workers need it.
@@ -64,11 +69,26 @@ pub struct HookSource {
     pub created_at: UnixMillis,
 }
 
+impl HookSource {
+    /// Whether the source speaks of a call to the host; a worker gives the means to ask to such hooks alone.
+    #[must_use]
+    pub fn calls_host(&self) -> bool {
+        self.source.contains("search") || self.source.contains("llm")
+    }
+
+    /// Whether the source speaks of the read model, which must then have taken in an event before the hook sees it.
+    #[must_use]
+    pub fn reads_model(&self) -> bool {
+        self.source.contains("dbPath") || self.source.contains("search")
+    }
+}
+
 /// All hooks that see an event, in the order in which they are called.
 #[derive(Debug, Default)]
 pub struct HookSet {
     hooks: Vec<Arc<HookSource>>,
     by_id: HashMap<String, u32>,
+    reads_model: bool,
 }
 
 impl HookSet {
@@ -86,7 +106,14 @@ impl HookSet {
                 }
             }
         }
+        set.reads_model = set.hooks.iter().any(|hook| hook.reads_model());
         set
+    }
+
+    /// Whether a hook of it reads the read model.
+    #[must_use]
+    pub const fn reads_model(&self) -> bool {
+        self.reads_model
     }
 
     /// The hooks, by index.
@@ -133,6 +160,8 @@ pub struct Verdict {
     pub latency_us: u64,
     /// What it did.
     pub outcome: Outcome,
+    /// What its calls to the host have used.
+    pub spent: Spent,
 }
 
 /// What a hook did, where it is more than passing silently.
@@ -142,6 +171,8 @@ pub enum Outcome {
     Fired(Box<HookResult>),
     /// It did not fire and asks to be disabled (`disableHook: true` with `fire: false`).
     DisableSelf,
+    /// It passed, after calls to the host that are to be billed; other hooks that pass are only counted.
+    Passed,
     /// It threw, timed out, answered rubbish, did not load or killed its worker.
     Failed {
         /// What is wrong, in one line.

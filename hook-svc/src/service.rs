@@ -24,7 +24,7 @@ use crate::fire::Performer;
 use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::Registry;
-use crate::runner::{Pool, PoolConfig};
+use crate::runner::{NoHost, Pool, PoolConfig};
 use crate::{events_api, identities};
 
 /// How often it is decided whether this replica takes part.
@@ -235,6 +235,7 @@ fn pool_config(config: &HooksConfig, projection: &Projection) -> PoolConfig {
         hard_budget_ms: config.hard_budget_ms,
         db_path: projection.path().to_string_lossy().into(),
         dir: None,
+        host: Arc::new(NoHost),
     }
 }
 

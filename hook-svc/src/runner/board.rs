@@ -161,6 +161,7 @@ impl Board {
                 hook.timeout_ms,
                 counters.trigger_count,
                 last,
+                hook.calls_host(),
             )
         };
         let hooks = loaded.set().hooks().iter().enumerate().map(wanted).collect();

@@ -14,7 +14,8 @@ pub(super) const MIN_VERSION: (u32, u32) = (1, 4);
 const TOOL: &str = ".tools/bin/bun";
 
 /// The worker's source, by file name.
-const SHIM: [(&str, &str); 7] = [
+const SHIM: [(&str, &str); 8] = [
+    ("calls.ts", include_str!("shim/calls.ts")),
     ("worker.ts", include_str!("shim/worker.ts")),
     ("evaluate.ts", include_str!("shim/evaluate.ts")),
     ("event.ts", include_str!("shim/event.ts")),

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use super::calls::Calls;
+use super::host::Call;
 use super::protocol::Answer;
 use super::sources::Loaded;
 use super::{Done, Job, Outcome, Step, Verdict};
@@ -27,6 +29,7 @@ pub(super) struct Flight {
     moved: bool,
     deaths: u32,
     verdicts: usize,
+    calls: Arc<Calls>,
     done: Done,
 }
 
@@ -56,6 +59,7 @@ impl Flight {
             moved: false,
             deaths: 0,
             verdicts: 0,
+            calls: Arc::default(),
             done: Done::default(),
         }
     }
@@ -68,6 +72,28 @@ impl Flight {
     /// The hooks against which it is evaluated.
     pub(super) const fn loaded(&self) -> &Arc<Loaded> {
         &self.loaded
+    }
+
+    /// What its hooks have asked the host.
+    pub(super) const fn calls(&self) -> &Arc<Calls> {
+        &self.calls
+    }
+
+    /// The call `number` of the hook `index`, its arguments not yet in it.
+    pub(super) fn call(&self, index: u32, number: u32, name: String) -> Result<Call, UnknownHook> {
+        let hooks = self.loaded.set().hooks();
+        let hook = hooks.get(index as usize).ok_or(UnknownHook {
+            index,
+            hooks: hooks.len(),
+        })?;
+        Ok(Call {
+            event_id: self.job.event_id.clone(),
+            now: self.job.now,
+            hook: Arc::clone(hook),
+            number,
+            name,
+            args: serde_json::Value::Null,
+        })
     }
 
     /// The hooks that have not answered; `None` = all of the set.
@@ -92,6 +118,7 @@ impl Flight {
             if let Some(latency) = self.done.latencies_us.get_mut(pair[0] as usize) {
                 *latency = pair[1];
             }
+            self.bill_passed(pair[0], pair[1])?;
         }
         for (index, us, text) in answer.results {
             let outcome = match result::validate(&text) {
@@ -204,6 +231,17 @@ impl Flight {
         all
     }
 
+    /// A hook that passed late is counted; one that has used something is told of as well.
+    fn bill_passed(&mut self, index: u32, latency_us: u32) -> Result<(), UnknownHook> {
+        let hooks = self.loaded.set().hooks();
+        let spent = hooks.get(index as usize).map(|hook| self.calls.spent(&hook.id));
+        if spent.is_some_and(|spent| !spent.is_nothing()) {
+            self.done.passed = self.done.passed.saturating_sub(1);
+            self.decide(index, latency_us, Outcome::Passed)?;
+        }
+        Ok(())
+    }
+
     fn decide(&mut self, index: u32, latency_us: u32, outcome: Outcome) -> Result<(), UnknownHook> {
         let hooks = self.loaded.set().hooks();
         let hook = hooks.get(index as usize).ok_or(UnknownHook {
@@ -222,6 +260,7 @@ impl Flight {
             hook: Arc::clone(hook),
             latency_us: u64::from(latency_us),
             outcome,
+            spent: self.calls.spent(&hook.id),
         };
         // Nobody listens where the caller has dropped its evaluation; the event is then finished all the same.
         let _ = self.steps.try_send(Step::Verdict(Box::new(verdict)));

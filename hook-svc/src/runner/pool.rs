@@ -54,6 +54,7 @@ impl Pool {
             bun,
             dir,
             db_path: config.db_path,
+            host: config.host,
             hard_budget: Duration::from_millis(config.hard_budget_ms.max(MIN_HARD_BUDGET_MS)),
             launched: 0.into(),
         });
@@ -104,6 +105,12 @@ impl Pool {
             common.queued.notify_one();
         }
         Evaluation { set, steps }
+    }
+
+    /// Whether a hook of the set in force reads the read model.
+    #[must_use]
+    pub fn reads_model(&self) -> bool {
+        self.inner.common.board().current().set().reads_model()
     }
 
     /// Tells the workers a hook's counters; events handed over afterwards see them.

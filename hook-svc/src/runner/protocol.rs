@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
 
 use super::Counters;
+use super::host::Answered;
 
 /// Most events in one batch (`hooks.md` "Runner").
 pub(super) const MAX_BATCH_EVENTS: usize = 16;
@@ -24,8 +25,11 @@ pub(super) const MAX_FRAME_BYTES: usize = 64 * 1024 * 1024;
 const HEADER_BYTES: usize = 4;
 
 /// A hook in a [`Load`]: path (`None` = it may not be loaded), id, name, created at, time-out in milliseconds,
-/// trigger count, last triggered.
-pub(super) type WantedHook<'a> = (Option<&'a str>, &'a str, &'a str, i64, u64, u64, Option<i64>);
+/// trigger count, last triggered, whether its source speaks of calls to the host.
+pub(super) type WantedHook<'a> = (Option<&'a str>, &'a str, &'a str, i64, u64, u64, Option<i64>, bool);
+
+/// A script's call: slot, hook index, number among the hook's calls on the event, name, arguments as JSON text.
+pub(super) type CallFrame<'a> = (u32, u32, u32, Cow<'a, str>, Cow<'a, str>);
 
 /// Hands a set of hooks to a worker.
 #[derive(Debug, Serialize)]
@@ -43,7 +47,7 @@ pub(super) struct Load<'a> {
 /// What a worker says.
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame<'a> {
-    /// `ready`, `loaded`, `pong`, `stray`; absent in answers.
+    /// `ready`, `loaded`, `pong`, `stray`, `call`; absent in answers.
     #[serde(default, borrow)]
     pub(super) t: Option<&'a str>,
     /// Hooks that did not load: index and reason.
@@ -58,6 +62,22 @@ pub(super) struct Frame<'a> {
     /// Answers.
     #[serde(default, borrow)]
     pub(super) r: Vec<Answer<'a>>,
+    /// Calls to the host.
+    #[serde(default, borrow)]
+    pub(super) k: Vec<CallFrame<'a>>,
+}
+
+/// What a script's call came to.
+#[derive(Debug)]
+pub(super) struct Reply {
+    /// The event's slot in the worker.
+    pub(super) slot: u32,
+    /// The hook's index in the worker's set.
+    pub(super) index: u32,
+    /// Which of the hook's calls.
+    pub(super) number: u32,
+    /// What it came to.
+    pub(super) answered: Answered,
 }
 
 /// What is newly known of one event: the first answer tells of every hook that answered at once, later ones of those
@@ -116,6 +136,21 @@ pub(super) fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) {
     let written = serde_json::to_writer(&mut *buffer, message);
     debug_assert!(written.is_ok());
     end(buffer);
+}
+
+/// Writes answers to calls as a frame over whatever `buffer` held.
+pub(super) fn write_replies(buffer: &mut Vec<u8>, replies: &[Reply]) {
+    let rows: Vec<_> = replies
+        .iter()
+        .map(|reply| {
+            let (value, error) = match &reply.answered.outcome {
+                Ok(value) => (Some([value]), None),
+                Err(error) => (None, Some([error.code, error.message.as_str()])),
+            };
+            (reply.slot, reply.index, reply.number, value, error)
+        })
+        .collect();
+    write_message(buffer, &serde_json::json!({"t": "ans", "a": rows}));
 }
 
 /// A batch of events being written into a buffer that is used again for the next.

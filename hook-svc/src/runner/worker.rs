@@ -22,8 +22,9 @@ use tokio_util::sync::CancellationToken;
 use super::board::Board;
 use super::bun;
 use super::flight::{Flight, UnknownHook};
+use super::host::Host;
 use super::note::NoteFile;
-use super::protocol::ReadFrameError;
+use super::protocol::{ReadFrameError, Reply};
 use super::sources::Loaded;
 use super::watch::{self, Pulse};
 
@@ -51,6 +52,7 @@ pub(super) struct Common {
     pub(super) bun: PathBuf,
     pub(super) dir: PathBuf,
     pub(super) db_path: Arc<str>,
+    pub(super) host: Arc<dyn Host>,
     pub(super) hard_budget: Duration,
     /// Counts processes, to name their notes.
     pub(super) launched: AtomicU64,
@@ -111,7 +113,9 @@ struct Run<'a> {
     index: usize,
     state: Mutex<State<'a>>,
     /// Rings when the window has room again, a set has loaded, or a ping is wanted.
-    moved: Notify,
+    moved: Arc<Notify>,
+    /// Answers to scripts' calls that the process has not been told.
+    replies: Arc<Mutex<Vec<Reply>>>,
 }
 
 struct State<'a> {
@@ -160,7 +164,8 @@ impl<'a> Run<'a> {
             clock,
             index,
             state: Mutex::new(state),
-            moved: Notify::new(),
+            moved: Arc::default(),
+            replies: Arc::default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The runner's port against real Bun.
 
+mod calls;
 mod deaths;
 mod examples;
 mod pool;

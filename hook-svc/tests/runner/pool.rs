@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hook_svc::runner::{Done, HookSet, HookSource, Job, Outcome, Pool, PoolConfig, Step};
+use hook_svc::runner::{Done, HookSet, HookSource, Host, Job, NoHost, Outcome, Pool, PoolConfig, Spent, Step};
 use serde_json::{Value, json};
 use shared::clock::SystemClock;
 use shared::model::event::Event;
@@ -33,6 +33,8 @@ pub(crate) struct Answer {
     /// Hooks that were waiting after the first answer.
     pub(crate) waiting: Vec<u32>,
     pub(crate) done: Done,
+    /// What each hook with a verdict has used.
+    pub(crate) spent: BTreeMap<String, Spent>,
 }
 
 impl Answer {
@@ -57,6 +59,10 @@ impl Answer {
         }
     }
 
+    pub(crate) fn passes(&self, hook: &str) -> bool {
+        self.outcomes.get(hook) == Some(&Outcome::Passed)
+    }
+
     pub(crate) fn disables(&self, hook: &str) -> bool {
         self.outcomes.get(hook) == Some(&Outcome::DisableSelf)
     }
@@ -68,12 +74,17 @@ impl TestPool {
     }
 
     pub(crate) async fn start_with(hooks: Vec<HookSource>, workers: usize) -> Self {
+        Self::start_on(hooks, workers, Arc::new(NoHost)).await
+    }
+
+    pub(crate) async fn start_on(hooks: Vec<HookSource>, workers: usize, host: Arc<dyn Host>) -> Self {
         let config = PoolConfig {
             bun: None,
             workers,
             hard_budget_ms: 250,
             db_path: DB_PATH.into(),
             dir: None,
+            host,
         };
         let pool = Pool::start(config, Arc::new(SystemClock))
             .await
@@ -89,6 +100,7 @@ impl TestPool {
             hard_budget_ms: 250,
             db_path: DB_PATH.into(),
             dir: None,
+            host: Arc::new(NoHost),
         };
         Pool::start(config, Arc::new(SystemClock)).await.map_err(|error| {
             format!(
@@ -124,6 +136,7 @@ impl TestPool {
             match step {
                 Step::Verdict(verdict) => {
                     answer.order.push(verdict.hook.id.clone());
+                    answer.spent.insert(verdict.hook.id.clone(), verdict.spent);
                     let former = answer.outcomes.insert(verdict.hook.id.clone(), verdict.outcome);
                     assert_eq!(former, None, "two verdicts of {}", verdict.hook.id);
                 }

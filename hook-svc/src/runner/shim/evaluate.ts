@@ -2,6 +2,7 @@
 // event loop; those that wait are answered for when they settle, each bounded by its own time-out.
 
 import { drainMicrotasks } from "bun:jsc";
+import { asker } from "./calls.ts";
 import { scriptEvent } from "./event.ts";
 import { failureOf, type Failure, type Hook, type HookSet } from "./hooks.ts";
 import { idle, running } from "./note.ts";
@@ -22,17 +23,21 @@ const TypedPromise = Promise;
 // Mirrors the host's bound on a result (result.rs), in characters: nothing longer crosses the pipe.
 const MAX_RESULT = 256 * 1024;
 
+type Context = {
+  event: unknown;
+  dbPath: string;
+  search: (query: unknown, options?: object) => Promise<unknown>;
+  llm: (prompt: unknown, options?: object) => Promise<unknown>;
+  now: Date;
+  hook: unknown;
+};
 type Waiting = { index: number; hook: Hook; since: number; until: number };
 type Open = { slot: number; answer: Answer; waiting: Map<number, Waiting> };
 
-const notAvailable = (what: string) => () => {
-  const error: any = new Error(`${what}() is not available`);
-  error.name = "NotAvailableError";
-  error.code = "not_available";
-  return TypedPromise.reject(error);
-};
-const search = notAvailable("search");
-const llm = notAvailable("llm");
+// For hooks whose source does not speak of `search` or `llm`: nobody can be asking.
+const notAsked = (what: string) => () => TypedPromise.reject(new Error(`${what}() is not known to be used by this hook`));
+const search = notAsked("search");
+const llm = notAsked("llm");
 
 const open = new Map<number, Open>();
 let report: (answers: Answer[]) => void = () => {};
@@ -56,7 +61,9 @@ export function evaluate(set: HookSet, slot: number, at: number, wire: unknown, 
     const index = only === null ? k : only[k];
     const hook = hooks[index];
     running(slot, index, generation);
-    const pending = call(answer, index, hook, before, { event, dbPath, search, llm, now: new Date(at), hook: hook.facts });
+    const ctx: Context = { event, dbPath, search, llm, now: new Date(at), hook: hook.facts };
+    if (hook.asks) letAsk(ctx, slot, index, generation);
+    const pending = call(answer, index, hook, before, ctx);
     const after = now();
     const us = round((after - before) * 1000);
     answer[2].push(us);
@@ -73,6 +80,12 @@ export function evaluate(set: HookSet, slot: number, at: number, wire: unknown, 
     for (const one of waiting.values()) wakeAt(one.until);
   }
   return answer;
+}
+
+function letAsk(ctx: Context, slot: number, index: number, generation: number): void {
+  const ask = asker(slot, index, generation);
+  ctx.search = (query, options) => ask("search", { ...options, query });
+  ctx.llm = (prompt, options) => ask("llm", { ...options, prompt });
 }
 
 // Calls one hook; null where it has answered, else the promise that is still pending.

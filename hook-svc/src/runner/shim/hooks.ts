@@ -11,12 +11,15 @@ export type Hook = {
   failure: Failure | null;
   facts: Readonly<Facts>;
   timeout: number;
+  // Whether its source speaks of `search` or `llm`.
+  asks: boolean;
 };
 
 export type HookSet = { generation: number; hooks: Hook[] };
 
-// [path | null where it may not be loaded, id, name, created_at, timeout_ms, trigger_count, last_triggered | null]
-export type Wanted = [string | null, string, string, number, number, number, number | null];
+// [path | null where it may not be loaded, id, name, created_at, timeout_ms, trigger_count, last_triggered | null,
+//  whether its source speaks of `search` or `llm`]
+export type Wanted = [string | null, string, string, number, number, number, number | null, boolean];
 
 const { freeze } = Object;
 const MAX_TEXT = 4000;
@@ -47,8 +50,8 @@ function ownFrames(stack: string): string {
 /** Loads the wanted hooks; unchanged files come from the module cache, those in `drop` leave it. */
 export async function loadHooks(generation: number, wanted: Wanted[], drop: string[]): Promise<HookSet> {
   const hooks: Hook[] = [];
-  for (const [index, [path, id, name, created_at, timeout, count, last]] of wanted.entries()) {
-    const hook: Hook = { call: null, failure: null, facts: facts(id, name, created_at, count, last), timeout };
+  for (const [index, [path, id, name, created_at, timeout, count, last, asks]] of wanted.entries()) {
+    const hook: Hook = { call: null, failure: null, facts: facts(id, name, created_at, count, last), timeout, asks };
     running(-1, index, generation);
     try {
       if (path === null) throw new Error("it killed its worker while loading");

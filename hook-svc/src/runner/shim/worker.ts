@@ -2,6 +2,7 @@
 // out on stdout (frames.ts), and a note in a mapped file tells the host who is running (note.ts).
 
 import "./sqlite.ts";
+import { answered } from "./calls.ts";
 import { evaluate, onLate, type Answer } from "./evaluate.ts";
 import { divertOutput, receive, send } from "./frames.ts";
 import { count, failureOf, loadHooks, type HookSet } from "./hooks.ts";
@@ -16,9 +17,10 @@ const dbPath = process.argv.find((a) => a.startsWith("db="))!.slice("db=".length
 let set: HookSet = { generation: 0, hooks: [] };
 let loading: unknown[] | null = null;
 
-// {t: "load", g, hooks, drop} | {t: "ping", n} | {t: "ev", c, e: [{s, n, o?, v}]}
+// {t: "load", g, hooks, drop} | {t: "ping", n} | {t: "ev", c, e: [{s, n, o?, v}]} | {t: "ans", a}
 function handle(message: any): void {
   if (message.t === "ping") return send({ t: "pong", n: message.n });
+  if (message.t === "ans") return answered(message.a);
   if (loading !== null) {
     loading.push(message);
     return;

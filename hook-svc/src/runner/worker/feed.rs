@@ -1,6 +1,6 @@
 //! Towards a worker: sets, events in batches, pings.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::ChildStdin;
@@ -53,6 +53,11 @@ impl Run<'_> {
         let mut state = self.state();
         if state.up.is_some() && std::mem::take(&mut state.ping) {
             protocol::write_message(buffer, &serde_json::json!({"t": "ping", "n": state.frames}));
+            return true;
+        }
+        let replies = std::mem::take(&mut *self.replies.lock().unwrap_or_else(PoisonError::into_inner));
+        if !replies.is_empty() {
+            protocol::write_replies(buffer, &replies);
             return true;
         }
         if state.up.is_none() || state.loading.is_some() || state.unanswered >= WINDOW_EVENTS {

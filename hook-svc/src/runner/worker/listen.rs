@@ -1,11 +1,13 @@
 //! From a worker: answers, and what it says of itself.
 
+use std::sync::{Arc, PoisonError};
+
 use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStdout;
 
 use super::{READ_BYTES, Run, State, UpMark, WorkerDeath};
 use crate::runner::flight::UnknownHook;
-use crate::runner::protocol::{self, Frame};
+use crate::runner::protocol::{self, CallFrame, Frame, Reply};
 use crate::runner::sources::Loaded;
 
 impl Run<'_> {
@@ -53,8 +55,37 @@ impl Run<'_> {
                 let error = frame.message.as_deref().unwrap_or_default();
                 tracing::warn!(hook, error, "hook threw outside of its evaluation");
             }
+            Some("call") => {
+                for call in frame.k {
+                    self.call(&state, call)?;
+                }
+            }
             Some(_) => {}
         }
+        Ok(())
+    }
+
+    /// Has a script's call answered; the answer finds its way back where the process still lives then. The task ends
+    /// with the host's answer, which comes in bounded time.
+    fn call(&self, state: &State<'_>, (slot, index, number, name, args): CallFrame<'_>) -> Result<(), UnknownHook> {
+        let Some(flight) = state.in_flight.get(&slot) else {
+            return Ok(());
+        };
+        let call = flight.call(index, number, name.into_owned())?;
+        let (calls, host) = (Arc::clone(flight.calls()), Arc::clone(&self.common.host));
+        let (replies, moved) = (Arc::clone(&self.replies), Arc::clone(&self.moved));
+        let args = args.into_owned();
+        tokio::spawn(async move {
+            let answered = calls.answer(&*host, call, args).await;
+            let reply = Reply {
+                slot,
+                index,
+                number,
+                answered,
+            };
+            replies.lock().unwrap_or_else(PoisonError::into_inner).push(reply);
+            moved.notify_one();
+        });
         Ok(())
     }
 }

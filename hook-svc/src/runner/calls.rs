@@ -1,0 +1,156 @@
+//! The calls of one event under way: each is made once, however often its worker dies.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use tokio::sync::OnceCell;
+
+use super::host::{Answered, Call, CallError, Host, Spent};
+
+/// Most calls of one hook on one event; a script that asks for more is told so.
+const MAX_CALLS: u32 = 100;
+
+/// What identifies a call: the hook's id and the number among its calls.
+type Key = (String, u32);
+
+#[derive(Debug)]
+struct Made {
+    name: String,
+    args: String,
+    answer: Arc<OnceCell<Answered>>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Calls(Mutex<HashMap<Key, Made>>);
+
+impl Calls {
+    fn made(&self) -> MutexGuard<'_, HashMap<Key, Made>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers `call`, whose arguments came as the text `args`: anew, or as it was answered before the event lost
+    /// its worker. A script that asks something else under the same number gets its own answer.
+    pub(super) async fn answer(&self, host: &dyn Host, mut call: Call, args: String) -> Answered {
+        if call.number >= MAX_CALLS {
+            let message = format!("a hook may make {MAX_CALLS} calls on one event");
+            return CallError::new("too_many_calls", message).into();
+        }
+        call.args = match serde_json::from_str::<Value>(&args) {
+            Ok(value) => value,
+            Err(error) => return CallError::new("bad_arguments", error.to_string()).into(),
+        };
+        let cell = self.cell(&call, args);
+        cell.get_or_init(|| host.call(call)).await.clone()
+    }
+
+    fn cell(&self, call: &Call, args: String) -> Arc<OnceCell<Answered>> {
+        let mut made = self.made();
+        let key = (call.hook.id.clone(), call.number);
+        if let Some(made) = made.get(&key)
+            && made.name == call.name
+            && made.args == args
+        {
+            return Arc::clone(&made.answer);
+        }
+        let answer = Arc::default();
+        let name = call.name.clone();
+        made.insert(
+            key,
+            Made {
+                name,
+                args,
+                answer: Arc::clone(&answer),
+            },
+        );
+        answer
+    }
+
+    /// What the answered calls of `hook_id` have used.
+    pub(super) fn spent(&self, hook_id: &str) -> Spent {
+        let mut spent = Spent::default();
+        for ((hook, _), made) in self.made().iter() {
+            if let Some(answered) = made.answer.get().filter(|_| hook == hook_id) {
+                spent.add(answered.spent);
+            }
+        }
+        spent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use async_trait::async_trait;
+    use shared::model::event::EventId;
+    use shared::model::time::UnixMillis;
+
+    use super::*;
+    use crate::runner::HookSource;
+
+    #[derive(Debug, Default)]
+    struct Counting(AtomicU32);
+
+    #[async_trait]
+    impl Host for Counting {
+        async fn call(&self, call: Call) -> Answered {
+            let count = self.0.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            Answered {
+                outcome: Ok(serde_json::json!([call.name, count])),
+                spent: Spent {
+                    search_calls: 1,
+                    ..Spent::default()
+                },
+            }
+        }
+    }
+
+    fn call(number: u32, name: &str) -> Call {
+        let hook = HookSource {
+            id: "h".to_owned(),
+            name: "h".to_owned(),
+            source: String::new(),
+            content_hash: String::new(),
+            timeout_ms: 1,
+            created_at: UnixMillis(0),
+        };
+        Call {
+            event_id: EventId::parse("web:1").expect("valid"),
+            now: UnixMillis(0),
+            hook: Arc::new(hook),
+            number,
+            name: name.to_owned(),
+            args: Value::Null,
+        }
+    }
+
+    #[tokio::test]
+    async fn one_call_is_made_once_and_another_anew() {
+        let (calls, host) = (Calls::default(), Counting::default());
+        let ask =
+            |number, name: &'static str, args: &'static str| calls.answer(&host, call(number, name), args.to_owned());
+        let (first, again) = tokio::join!(ask(0, "search", "{}"), ask(0, "search", "{}"));
+        assert_eq!(first, again);
+        assert_eq!(
+            ask(1, "search", "{}").await.outcome,
+            Ok(serde_json::json!(["search", 1]))
+        );
+        assert_eq!(
+            ask(0, "search", "{\"a\":1}").await.outcome,
+            Ok(serde_json::json!(["search", 2]))
+        );
+        assert_eq!(
+            ask(2, "search", "{").await.outcome.expect_err("refused").code,
+            "bad_arguments"
+        );
+        assert_eq!(
+            ask(100, "search", "{}").await.outcome.expect_err("refused").code,
+            "too_many_calls"
+        );
+        assert_eq!(calls.spent("h").search_calls, 2);
+        assert_eq!(calls.spent("other"), Spent::default());
+    }
+}
