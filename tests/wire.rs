@@ -82,6 +82,7 @@ fn events_are_frozen() {
 fn dispatches_and_replies_are_frozen() {
     check("dispatch", &samples::dispatch());
     check("reply", &samples::reply());
+    check("session_order", &samples::session_order());
 }
 
 #[test]

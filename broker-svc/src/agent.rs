@@ -1,13 +1,25 @@
 //! The port behind which whoever answers sits. Source: `sessions.md` "Agents".
+//!
+//! Most answer whole ([`Agent::ask`]). One that thinks in steps offers [`Stepper`] instead: the worker asks its model
+//! and runs its tools one at a time, each step in the ledger before it is acted on, so that a turn goes on at its step
+//! on whichever broker takes it.
 
 pub mod echo;
 pub mod nats;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use shared::wire::agent::AgentRequest;
+use serde_json::Value;
+use shared::model::event::Attachment;
+use shared::model::ledger::{ToolCall, ToolOutcome, Usage};
+use shared::model::permission::PermissionSet;
+use shared::model::session::SessionRef;
+use shared::wire::agent::{AgentRequest, ToolDescription};
+use tokio_util::sync::CancellationToken;
+use ulid::Ulid;
 
+use crate::turn::journal::Line;
 use crate::turn::{Answer, AskAgentError};
 
 /// Somebody who answers.
@@ -18,8 +30,98 @@ pub trait Agent: Send + Sync + std::fmt::Debug {
     fn is_pure(&self) -> bool;
 
     /// Asks, and waits at most `timeout`. The request names its turn, the same whenever the question is repeated.
+    /// To drop the future is to interrupt the agent. Not asked where it offers [`Agent::steps`].
     ///
     /// # Errors
     /// [`AskAgentError`] says whether asking again may help.
     async fn ask(&self, request: &AgentRequest, timeout: Duration) -> Result<Answer, AskAgentError>;
+
+    /// It as one that thinks in steps, where it does.
+    fn steps(&self) -> Option<&dyn Stepper> {
+        None
+    }
+}
+
+/// A tool that a stepper has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Offer {
+    /// What the model is told of it.
+    pub description: ToolDescription,
+    /// Whether to run it again with the same arguments changes nothing more: only then is a call begun by a broker
+    /// that is gone run again.
+    pub idempotent: bool,
+}
+
+/// One model call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// Prompt, history, the message that is answered, the tools that the turn may use, and the turn's deadline.
+    pub request: AgentRequest,
+    /// What was said and done in this turn, behind `request.messages`.
+    pub so_far: Vec<Line>,
+    /// Which model call of the turn it is; the first is 1.
+    pub step: u32,
+}
+
+/// A tool call that a model asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AskedCall {
+    /// The tool.
+    pub name: String,
+    /// Its arguments; [`Value::Null`] where they cannot be read.
+    pub arguments: Value,
+    /// Why it must not be run (its arguments are no JSON): the model is told so, and nothing is started.
+    pub fault: Option<String>,
+}
+
+/// What a model call led to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Said {
+    /// The text.
+    pub content: String,
+    /// Tools to run before the model is asked again, in order; none = the turn is done.
+    pub calls: Vec<AskedCall>,
+    /// What goes along with the text, where the turn is done.
+    pub attachments: Vec<Attachment>,
+    /// What it cost.
+    pub usage: Usage,
+}
+
+/// One tool call.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The session.
+    pub session: SessionRef,
+    /// The turn.
+    pub turn: Ulid,
+    /// The ownership under which it is made: a tool that is asked twice may refuse the older one.
+    pub epoch: u64,
+    /// Which call, with its arguments. Its id is unique within the turn, and the same when it is run again.
+    pub call: ToolCall,
+    /// What the turn may do, `credentials` among it.
+    pub permissions: PermissionSet,
+    /// When nobody waits for the outcome any more.
+    pub deadline: Instant,
+    /// Cancelled where the turn is interrupted; a moment later the future is dropped.
+    pub cancel: CancellationToken,
+}
+
+/// Somebody who thinks in steps: a model and its tools. It keeps nothing between two calls.
+#[async_trait]
+pub trait Stepper: Send + Sync + std::fmt::Debug {
+    /// Every tool that `persona` has; the turn's permissions are applied to it by the caller.
+    async fn tools(&self, persona: &str) -> Vec<Offer>;
+
+    /// Asks the model once. Every piece of text goes to `said` as it comes. To drop the future is to interrupt it.
+    ///
+    /// # Errors
+    /// [`AskAgentError`] says whether asking again may help.
+    async fn answer(
+        &self,
+        question: &Question,
+        said: &mut (dyn for<'a> FnMut(&'a str) + Send),
+    ) -> Result<Said, AskAgentError>;
+
+    /// Runs a tool. It was offered, the turn may use it, and the ledger says that it is about to run.
+    async fn call(&self, call: Call) -> ToolOutcome;
 }

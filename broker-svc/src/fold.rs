@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shared::model::ledger::{
-    AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnLimits, Usage,
-};
-use shared::model::permission::PermissionSet;
+use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord, Usage};
+use shared::model::order::Wanted;
 use shared::model::reply::Reply;
-use shared::model::session::SessionRef;
+use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
+
+use crate::turn::journal::{Awaited, Running, sum};
 
 /// Entries between two checkpoints.
 pub const CHECKPOINT_EVERY: u32 = 256;
@@ -24,6 +24,11 @@ pub const RECENT_DISPATCHES: usize = 1_024;
 pub const HISTORY_TURNS: usize = 64;
 /// Text of history remembered, bytes over all turns.
 pub const HISTORY_BYTES: usize = 32 * 1_024;
+
+/// Lines about dropped dispatches remembered for the next turn.
+pub const MAX_NOTES: usize = 40;
+/// Reason of a dispatch that was dropped for want of room, and of which a line goes into the next turn's context.
+pub const SUMMARIZED: &str = "overflow: summarized";
 
 /// One turn of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,45 +45,6 @@ impl Exchange {
     const fn bytes(&self) -> usize {
         self.user.len() + self.agent.len()
     }
-}
-
-/// What the model last said in a running turn.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Answered {
-    /// Which model call; the first is 1.
-    pub step: u32,
-    /// What it said.
-    pub content: String,
-    /// What it wants done.
-    pub tool_calls: Vec<ToolCall>,
-}
-
-/// An approval that a turn waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Awaited {
-    /// The approval's id.
-    pub approval: String,
-    /// When it lapses.
-    pub expires_at: UnixMillis,
-}
-
-/// A turn that was begun and is not over.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Running {
-    /// The turn.
-    pub turn: Ulid,
-    /// What it answers.
-    pub dispatches: Vec<DispatchRef>,
-    /// What it may do.
-    pub permissions: PermissionSet,
-    /// What bounds it.
-    pub limits: TurnLimits,
-    /// The model's last answer; none = it is yet to be asked.
-    pub answered: Option<Answered>,
-    /// Tool calls begun; none = nobody knows how it ended.
-    pub tools: BTreeMap<String, Option<ToolOutcome>>,
-    /// The approval that it waits for.
-    pub awaits: Option<Awaited>,
 }
 
 /// What a session's ledger adds up to.
@@ -113,11 +79,24 @@ pub struct Fold {
     pub usage: Usage,
     /// Entries since the last checkpoint.
     pub since_checkpoint: u32,
+    /// When the record at hand was begun.
+    #[serde(default)]
+    pub at: UnixMillis,
+    /// When the newest turn ended.
+    #[serde(default)]
+    pub active_at: UnixMillis,
+    /// The session's own queue settings.
+    #[serde(default)]
+    pub queue: QueueSettings,
+    /// Lines about dispatches dropped for want of room, for the next turn's context; at most [`MAX_NOTES`].
+    #[serde(default)]
+    pub notes: VecDeque<String>,
 }
 
 impl Fold {
     /// Takes in the record at ledger sequence `sequence`.
     pub fn apply(&mut self, sequence: u64, record: &LedgerRecord) {
+        self.at = record.at;
         for entry in &record.entries {
             self.apply_entry(entry);
         }
@@ -148,52 +127,27 @@ impl Fold {
                     dispatches: dispatches.clone(),
                     permissions: permissions.clone(),
                     limits: *limits,
-                    answered: None,
-                    tools: BTreeMap::new(),
+                    began_at: self.at,
+                    notes: std::mem::take(&mut self.notes).into(),
+                    passages: Vec::new(),
+                    usage: Usage::default(),
                     awaits: None,
                 });
             }
-            LedgerEntry::ModelAnswered {
-                step,
-                content,
-                tool_calls,
-                usage,
-            } => {
-                self.spend(usage);
-                self.in_turn(|turn| {
-                    turn.answered = Some(Answered {
-                        step: *step,
-                        content: content.clone(),
-                        tool_calls: tool_calls.clone(),
-                    });
-                });
+            LedgerEntry::ModelAnswered { usage, .. } => {
+                self.usage = sum(&self.usage, usage);
+                self.in_turn(entry);
             }
-            LedgerEntry::ToolStarted {
-                call,
-                name: _,
-                args_hash: _,
-            } => {
-                self.in_turn(|turn| drop(turn.tools.insert(call.clone(), None)));
-            }
-            LedgerEntry::ToolFinished { call, outcome } => {
-                self.in_turn(|turn| drop(turn.tools.insert(call.clone(), Some(outcome.clone()))));
-            }
-            LedgerEntry::ApprovalRequested { request } => {
-                let awaited = Awaited {
-                    approval: request.id.clone(),
-                    expires_at: request.expires_at,
-                };
-                self.in_turn(|turn| turn.awaits = Some(awaited));
-            }
-            LedgerEntry::ApprovalDecided { decision } => self.in_turn(|turn| {
-                turn.awaits.take_if(|awaited| awaited.approval == decision.id);
-            }),
+            LedgerEntry::ToolStarted { .. }
+            | LedgerEntry::ToolFinished { .. }
+            | LedgerEntry::ApprovalRequested { .. }
+            | LedgerEntry::ApprovalDecided { .. }
+            | LedgerEntry::Steered { .. } => self.in_turn(entry),
             LedgerEntry::HookRan {
                 hook: _,
                 point: _,
                 outcome: _,
             } => {}
-            LedgerEntry::Steered { dispatch } => self.in_turn(|turn| turn.dispatches.push(dispatch.clone())),
             LedgerEntry::TurnCompleted {
                 turn,
                 reply,
@@ -227,11 +181,25 @@ impl Fold {
             } => self.end_turn(None, cursor),
             LedgerEntry::DispatchDropped {
                 dispatch,
-                reason: _,
+                reason,
                 cursor,
             } => {
                 self.consumed(dispatch.id);
                 self.cursor = cursor.clone();
+                if reason == SUMMARIZED {
+                    self.note(&dispatch.content);
+                }
+            }
+            LedgerEntry::Ordered {
+                order,
+                sequence: _,
+                cursor,
+            } => {
+                self.consumed(order.id);
+                self.cursor = cursor.clone();
+                if let Wanted::Queue { settings } = &order.wanted {
+                    self.queue = *settings;
+                }
             }
             LedgerEntry::Compacted { through, summary } => self.compact(*through, summary),
             LedgerEntry::SessionReset { reason: _ } => {
@@ -242,28 +210,27 @@ impl Fold {
         }
     }
 
-    fn in_turn(&mut self, change: impl FnOnce(&mut Running)) {
+    fn in_turn(&mut self, entry: &LedgerEntry) {
         if let Some(turn) = &mut self.running {
-            change(turn);
+            turn.apply(entry);
         }
     }
 
-    fn spend(&mut self, usage: &Usage) {
-        self.usage.tokens_in = self.usage.tokens_in.saturating_add(usage.tokens_in);
-        self.usage.tokens_out = self.usage.tokens_out.saturating_add(usage.tokens_out);
-        if usage.cost_usd.is_finite() {
-            self.usage.cost_usd += usage.cost_usd;
+    fn note(&mut self, said: &str) {
+        if self.notes.len() == MAX_NOTES {
+            self.notes.pop_front();
         }
+        self.notes.push_back(said.to_owned());
     }
 
     fn remember_turn(&mut self, turn: Ulid, reply: Option<&Reply>) {
         let Some(running) = &self.running else { return };
         let said: Vec<&str> = running.dispatches.iter().map(|d| d.content.as_str()).collect();
-        let answered = running.answered.as_ref().map(|a| a.content.as_str());
+        let answered = running.answered().map(|(_, content, _)| content);
         let agent = reply.map(|r| r.content.as_str()).or(answered).unwrap_or_default();
         let exchange = Exchange {
             turn,
-            user: said.join("\n"),
+            user: shortened(&said.join("\n"), MAX_HISTORY_TEXT),
             agent: shortened(agent, MAX_HISTORY_TEXT),
         };
         self.history.push_back(exchange);
@@ -280,6 +247,7 @@ impl Fold {
         }
         self.unpublished.extend(reply.cloned());
         self.cursor = cursor.clone();
+        self.active_at = self.at;
     }
 
     fn consumed(&mut self, dispatch: Ulid) {

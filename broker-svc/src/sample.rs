@@ -5,7 +5,7 @@ use std::sync::Arc;
 use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
 use shared::model::event::EventId;
 use shared::model::permission::PermissionSet;
-use shared::model::session::{QueueMode, SessionRef};
+use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
 
@@ -28,7 +28,7 @@ pub(crate) fn dispatch(event: u64, hook: &str, priority: i32) -> Dispatch {
         priority,
         timestamp,
         target: session(),
-        queue_mode: QueueMode::Followup,
+        queue_mode: None,
         message: Message {
             from: "v1".to_owned(),
             content: format!("message {event}"),

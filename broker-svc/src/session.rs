@@ -147,7 +147,7 @@ impl Session {
                 });
                 continue;
             }
-            match pending.dispatch.queue_mode {
+            match pending.dispatch.queue_mode.unwrap_or_default() {
                 QueueMode::Followup
                 | QueueMode::Collect
                 | QueueMode::Steer

@@ -4,6 +4,9 @@
 //! commit is `turn_completed{reply}`; nothing is published before it stands in the ledger. Source: `sessions.md`
 //! "Durable turns".
 
+pub mod journal;
+pub mod steps;
+
 use shared::model::dispatch::{Causation, DeliveryContext, derived_ulid};
 use shared::model::event::Attachment;
 use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry, TurnFailure, TurnLimits, Usage};
@@ -114,12 +117,9 @@ impl Turn {
     #[must_use]
     pub fn recovered(&self, fold: &Fold) -> Option<Option<Answer>> {
         let running = fold.running.as_ref().filter(|running| running.turn == self.id)?;
-        let answer = running
-            .answered
-            .as_ref()
-            .filter(|answered| answered.tool_calls.is_empty());
-        Some(answer.map(|answered| Answer {
-            content: answered.content.clone(),
+        let answer = running.answered().filter(|(_, _, calls)| calls.is_empty());
+        Some(answer.map(|(_, content, _)| Answer {
+            content: content.to_owned(),
             ..Answer::default()
         }))
     }

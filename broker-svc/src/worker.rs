@@ -148,7 +148,10 @@ impl<'a> Worker<'a> {
                 cursor = advanced(&cursor, sequence, self.looked_through, None);
             }
             let reason = "its dispatch is gone".to_owned();
-            let partial = running.answered.map(|answered| answered.content).unwrap_or_default();
+            let partial = running
+                .answered()
+                .map(|(_, content, _)| content.to_owned())
+                .unwrap_or_default();
             self.owner.stage(LedgerEntry::TurnInterrupted {
                 turn: running.turn,
                 reason,

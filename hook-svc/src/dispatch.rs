@@ -66,7 +66,7 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
                 .clone()
                 .unwrap_or_else(|| derive_session(event, routing, rules)),
         },
-        queue_mode: routing.queue_mode.unwrap_or_default(),
+        queue_mode: routing.queue_mode,
         message: Message {
             from: event.from.id.clone(),
             content: event.content.clone(),
@@ -219,7 +219,7 @@ mod tests {
     fn a_bare_fire_gets_every_default() {
         let dispatch = check(&event("1", PeerKind::Dm), json!({"fire": true}), &rules());
         assert_eq!(dispatch.target.to_string(), "default/main");
-        assert_eq!(dispatch.queue_mode, QueueMode::Followup);
+        assert_eq!(dispatch.queue_mode, None);
         assert_eq!((dispatch.event_seq, dispatch.priority), (12, 85));
         assert_eq!(dispatch.timestamp, UnixMillis(1_700_000_000_500));
         assert_eq!(
@@ -299,7 +299,7 @@ mod tests {
         });
         let dispatch = check(&event("2", PeerKind::Dm), result, &rules());
         assert_eq!(dispatch.target.to_string(), "atlas/family:mom");
-        assert_eq!(dispatch.queue_mode, QueueMode::Interrupt);
+        assert_eq!(dispatch.queue_mode, Some(QueueMode::Interrupt));
         assert!(!dispatch.context.include_thread_history);
         assert_eq!(dispatch.context.system_prompt.as_deref(), Some("be kind"));
         let expected = DeliveryContext {

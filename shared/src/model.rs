@@ -12,6 +12,7 @@ pub mod identity;
 pub mod intent;
 pub mod invocation;
 pub mod ledger;
+pub mod order;
 pub mod permission;
 pub mod receipt;
 pub mod reply;

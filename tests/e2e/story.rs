@@ -75,7 +75,7 @@ pub(crate) fn dispatch(peer: &str, number: u64) -> Dispatch {
         priority: 50,
         timestamp,
         target: session(peer),
-        queue_mode: QueueMode::Followup,
+        queue_mode: Some(QueueMode::Followup),
         message: Message {
             from: peer.to_owned(),
             content: format!("message {number}"),

@@ -6,7 +6,7 @@ use shared::model::ledger::{
     AppendId, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, TurnLimits, Usage,
 };
 
-use super::samples::{AT, approval, cursor, permissions, reference, reply, session, some, ulid};
+use super::samples::{AT, approval, cursor, permissions, reference, reply, session, session_order, some, ulid};
 
 fn turn_entries() -> Vec<LedgerEntry> {
     let usage = Usage {
@@ -67,7 +67,10 @@ fn turn_entries() -> Vec<LedgerEntry> {
             point: "PreToolUse".to_owned(),
             outcome: json!({ "allow": true }),
         },
-        LedgerEntry::Steered { dispatch: reference() },
+        LedgerEntry::Steered {
+            dispatch: reference(),
+            backlog: false,
+        },
         LedgerEntry::TurnCompleted {
             turn: ulid(1),
             reply: Some(Box::new(reply())),
@@ -110,6 +113,11 @@ fn other_entries() -> Vec<LedgerEntry> {
         },
         LedgerEntry::SessionReset {
             reason: "daily".to_owned(),
+        },
+        LedgerEntry::Ordered {
+            order: Box::new(session_order()),
+            sequence: 12,
+            cursor: cursor(),
         },
     ]
 }

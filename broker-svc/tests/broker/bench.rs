@@ -14,7 +14,7 @@ use shared::model::event::EventId;
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::permission::PermissionSet;
 use shared::model::reply::Reply;
-use shared::model::session::{QueueMode, SessionRef};
+use shared::model::session::SessionRef;
 use shared::process::lifecycle::Shutdown;
 use shared::testing::nats::NatsServer;
 use shared::wire::dead_letter::DeadLetter;
@@ -72,7 +72,7 @@ pub(crate) fn dispatch(to: &SessionRef, event: u64) -> Dispatch {
         priority: 50,
         timestamp,
         target: to.clone(),
-        queue_mode: QueueMode::Followup,
+        queue_mode: None,
         message: Message {
             from: "v1".to_owned(),
             content: format!("message {event}"),

@@ -92,8 +92,9 @@ pub struct Dispatch {
     pub timestamp: UnixMillis,
     /// Which session runs it.
     pub target: SessionRef,
-    /// How it meets a busy session.
-    pub queue_mode: QueueMode,
+    /// How it meets a busy session; absent = as the session's settings say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_mode: Option<QueueMode>,
     /// What the agent is given.
     pub message: Message,
     /// What the agent may do.

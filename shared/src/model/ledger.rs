@@ -239,10 +239,13 @@ pub enum LedgerEntry {
         /// What it said.
         outcome: Value,
     },
-    /// A dispatch was put into the running turn.
+    /// A dispatch was put into the running turn, before its next model call.
     Steered {
-        /// Which.
+        /// Which, with what it says.
         dispatch: DispatchRef,
+        /// It also gets a turn of its own afterwards.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        backlog: bool,
     },
     /// The turn is done: the commit.
     TurnCompleted {
@@ -314,5 +317,14 @@ pub enum LedgerEntry {
     SessionReset {
         /// Why.
         reason: String,
+    },
+    /// An order was carried out.
+    Ordered {
+        /// Which.
+        order: Box<super::order::SessionOrder>,
+        /// Its sequence in `DISPATCHES`.
+        sequence: u64,
+        /// How far the session has come.
+        cursor: Cursor,
     },
 }

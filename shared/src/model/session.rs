@@ -23,6 +23,50 @@ pub enum QueueMode {
     SteerBacklog,
 }
 
+/// What becomes of dispatches for which a session's queue has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overflow {
+    /// The oldest is dropped, and a line about it stands in the next turn's context.
+    #[default]
+    Summarize,
+    /// The oldest is dropped.
+    Old,
+    /// The newest is dropped.
+    New,
+}
+
+/// Settings of a session's queue; what is absent is as the next wider settings say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QueueSettings {
+    /// How a dispatch that does not say so meets a busy session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<QueueMode>,
+    /// How long after the last arrival a `collect` turn begins, milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub debounce_ms: Option<u64>,
+    /// Dispatches that may wait behind a running turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cap: Option<u32>,
+    /// What becomes of those beyond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overflow: Option<Overflow>,
+}
+
+impl QueueSettings {
+    /// These, and where they say nothing what `wider` says.
+    #[must_use]
+    pub fn or(self, wider: Self) -> Self {
+        Self {
+            mode: self.mode.or(wider.mode),
+            debounce_ms: self.debounce_ms.or(wider.debounce_ms),
+            cap: self.cap.or(wider.cap),
+            overflow: self.overflow.or(wider.overflow),
+        }
+    }
+}
+
 /// Which direct conversations share one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -112,7 +112,8 @@ const fn names_a_turn(entry: &LedgerEntry) -> Option<bool> {
         | LedgerEntry::Checkpoint { .. }
         | LedgerEntry::DispatchDropped { .. }
         | LedgerEntry::Compacted { .. }
-        | LedgerEntry::SessionReset { .. } => None,
+        | LedgerEntry::SessionReset { .. }
+        | LedgerEntry::Ordered { .. } => None,
     }
 }
 
@@ -152,7 +153,7 @@ impl<'a> SessionRows<'a> {
                 args_hash: _,
             } => self.tool(call, Some(name), true, None),
             LedgerEntry::ToolFinished { call, outcome } => self.tool(call, None, false, Some(outcome)),
-            LedgerEntry::Steered { dispatch } => self.steer(dispatch),
+            LedgerEntry::Steered { dispatch, backlog: _ } => self.steer(dispatch),
             LedgerEntry::TurnCompleted {
                 turn,
                 reply,
@@ -223,7 +224,8 @@ impl<'a> SessionRows<'a> {
             | LedgerEntry::ReplyPublished { .. }
             | LedgerEntry::Checkpoint { .. }
             | LedgerEntry::Compacted { .. }
-            | LedgerEntry::SessionReset { .. } => {}
+            | LedgerEntry::SessionReset { .. }
+            | LedgerEntry::Ordered { .. } => {}
         }
     }
 

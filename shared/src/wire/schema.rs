@@ -6,6 +6,7 @@ use crate::model::event::{Event, MAX_EVENT_BYTES, MAX_HOPS};
 use crate::model::hook::{HookRecord, HookState};
 use crate::model::invocation::EventInvocations;
 use crate::model::ledger::LedgerRecord;
+use crate::model::order::SessionOrder;
 use crate::model::receipt::Receipt;
 use crate::model::reply::Reply;
 use crate::model::session::SessionRef;
@@ -72,6 +73,14 @@ impl Wire for Dispatch {
     fn check(&self) -> Result<(), String> {
         session("target", &self.target)?;
         required("deliveryContext.channel", &self.delivery_context.channel)
+    }
+}
+
+impl Wire for SessionOrder {
+    const SCHEMA: &'static str = "session_order";
+
+    fn check(&self) -> Result<(), String> {
+        session("target", &self.target)
     }
 }
 

@@ -130,7 +130,7 @@ pub(super) fn write_dispatch(
             dispatch.hook_id,
             to_sql(sequence),
             dispatch.target.to_string(),
-            queue_mode(dispatch.queue_mode),
+            dispatch.queue_mode.map_or("default", queue_mode),
             dispatch.priority,
             published_at.0,
         ])?;

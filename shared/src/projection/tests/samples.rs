@@ -126,7 +126,7 @@ pub(super) fn dispatch(sequence: u64, n: u64) -> Applied {
         priority: 50,
         timestamp: at(n),
         target: session(),
-        queue_mode: QueueMode::Followup,
+        queue_mode: Some(QueueMode::Followup),
         message: Message {
             from: "alice".to_owned(),
             content: "hello".to_owned(),

@@ -1,0 +1,251 @@
+//! The journal of a running turn: what its ledger entries add up to, and the conversation that it makes. *Pure.*
+//!
+//! Source: `sessions.md` "Durable turns". The journal is part of the fold, so whoever takes the session over has the
+//! same conversation and goes on at the same step.
+
+use serde::{Deserialize, Serialize};
+use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome, TurnLimits, Usage};
+use shared::model::permission::PermissionSet;
+use shared::model::time::UnixMillis;
+use ulid::Ulid;
+
+/// An approval that a turn waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Awaited {
+    /// The approval's id.
+    pub approval: String,
+    /// When it lapses.
+    pub expires_at: UnixMillis,
+}
+
+/// One thing that happened in a running turn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Passage {
+    /// The model answered.
+    Answered {
+        /// Which model call; the first is 1.
+        step: u32,
+        /// What it said.
+        content: String,
+        /// What it wants done.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<ToolCall>,
+    },
+    /// A tool was called.
+    Called {
+        /// The call's id within the turn.
+        call: String,
+        /// How it ended; none = it started, and nobody knows yet.
+        outcome: Option<ToolOutcome>,
+    },
+    /// A message was put in before the next model call.
+    Steered {
+        /// Which, with what it says.
+        dispatch: DispatchRef,
+    },
+}
+
+/// One message of the running turn's own conversation, behind the history and the message that it answers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Line {
+    /// The person, while the turn ran.
+    User {
+        /// What they said.
+        content: String,
+    },
+    /// The model.
+    Assistant {
+        /// What it said.
+        content: String,
+        /// What it wants done; every call is answered by a [`Line::Tool`] behind.
+        tool_calls: Vec<ToolCall>,
+    },
+    /// A tool.
+    Tool {
+        /// The call that it answers.
+        call: String,
+        /// The tool's name.
+        name: String,
+        /// How it ended.
+        outcome: ToolOutcome,
+    },
+}
+
+/// A turn that was begun and is not over.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Running {
+    /// The turn.
+    pub turn: Ulid,
+    /// What it answers.
+    pub dispatches: Vec<DispatchRef>,
+    /// What it may do.
+    pub permissions: PermissionSet,
+    /// What bounds it.
+    pub limits: TurnLimits,
+    /// When it began.
+    pub began_at: UnixMillis,
+    /// Lines about dispatches that were dropped for want of room before it; they are part of its context.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// What happened in it, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passages: Vec<Passage>,
+    /// What its model calls cost.
+    #[serde(default)]
+    pub usage: Usage,
+    /// The approval that it waits for.
+    pub awaits: Option<Awaited>,
+}
+
+impl Running {
+    /// The model's last answer: which call it was, what it said, what it wants done.
+    #[must_use]
+    pub fn answered(&self) -> Option<(u32, &str, &[ToolCall])> {
+        self.passages.iter().rev().find_map(|passage| match passage {
+            Passage::Answered {
+                step,
+                content,
+                tool_calls,
+            } => Some((*step, content.as_str(), tool_calls.as_slice())),
+            Passage::Called { .. } | Passage::Steered { .. } => None,
+        })
+    }
+
+    /// What is known of the call `call`; the outer none = it was not begun.
+    #[must_use]
+    pub fn called(&self, call: &str) -> Option<Option<&ToolOutcome>> {
+        self.passages.iter().rev().find_map(|passage| match passage {
+            Passage::Called { call: id, outcome } if id == call => Some(outcome.as_ref()),
+            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } => None,
+        })
+    }
+
+    /// Model calls that were answered.
+    #[must_use]
+    pub fn model_calls(&self) -> u32 {
+        let answered = self.passages.iter().filter(|p| matches!(p, Passage::Answered { .. }));
+        u32::try_from(answered.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a message was put in that no model call has seen.
+    #[must_use]
+    pub fn ends_steered(&self) -> bool {
+        matches!(self.passages.last(), Some(Passage::Steered { .. }))
+    }
+
+    /// Takes in an entry of the running turn; those of other kinds change nothing.
+    pub fn apply(&mut self, entry: &LedgerEntry) {
+        match entry {
+            LedgerEntry::ModelAnswered {
+                step,
+                content,
+                tool_calls,
+                usage,
+            } => {
+                self.usage = sum(&self.usage, usage);
+                self.passages.push(Passage::Answered {
+                    step: *step,
+                    content: content.clone(),
+                    tool_calls: tool_calls.clone(),
+                });
+            }
+            LedgerEntry::ToolStarted { call, .. } => self.passages.push(Passage::Called {
+                call: call.clone(),
+                outcome: None,
+            }),
+            LedgerEntry::ToolFinished { call, outcome } => self.finished(call, outcome),
+            LedgerEntry::ApprovalRequested { request } => {
+                self.awaits = Some(Awaited {
+                    approval: request.id.clone(),
+                    expires_at: request.expires_at,
+                });
+            }
+            LedgerEntry::ApprovalDecided { decision } => {
+                self.awaits.take_if(|awaited| awaited.approval == decision.id);
+            }
+            LedgerEntry::Steered { dispatch, backlog } => {
+                self.passages.push(Passage::Steered {
+                    dispatch: dispatch.clone(),
+                });
+                if !backlog {
+                    self.dispatches.push(dispatch.clone());
+                }
+            }
+            LedgerEntry::SessionOpened { .. }
+            | LedgerEntry::Owned { .. }
+            | LedgerEntry::TurnStarted { .. }
+            | LedgerEntry::HookRan { .. }
+            | LedgerEntry::TurnCompleted { .. }
+            | LedgerEntry::ReplyPublished { .. }
+            | LedgerEntry::Checkpoint { .. }
+            | LedgerEntry::TurnFailed { .. }
+            | LedgerEntry::TurnInterrupted { .. }
+            | LedgerEntry::DispatchDropped { .. }
+            | LedgerEntry::Compacted { .. }
+            | LedgerEntry::SessionReset { .. }
+            | LedgerEntry::Ordered { .. } => {}
+        }
+    }
+
+    fn finished(&mut self, id: &str, ended: &ToolOutcome) {
+        let begun = self.passages.iter_mut().rev().find_map(|passage| match passage {
+            Passage::Called { call, outcome } if call == id => Some(outcome),
+            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } => None,
+        });
+        match begun {
+            Some(outcome) => *outcome = Some(ended.clone()),
+            None => self.passages.push(Passage::Called {
+                call: id.to_owned(),
+                outcome: Some(ended.clone()),
+            }),
+        }
+    }
+
+    /// The turn's own conversation so far. A call whose end nobody knows is not in it.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
+        let named = |id: &str| {
+            let calls = self.passages.iter().filter_map(|passage| match passage {
+                Passage::Answered { tool_calls, .. } => Some(tool_calls),
+                Passage::Called { .. } | Passage::Steered { .. } => None,
+            });
+            let call = calls.flatten().find(|call| call.call == id);
+            call.map(|call| call.name.clone()).unwrap_or_default()
+        };
+        let line = |passage: &Passage| match passage {
+            Passage::Answered {
+                step: _,
+                content,
+                tool_calls,
+            } => Some(Line::Assistant {
+                content: content.clone(),
+                tool_calls: tool_calls.clone(),
+            }),
+            Passage::Called { call, outcome } => outcome.as_ref().map(|outcome| Line::Tool {
+                call: call.clone(),
+                name: named(call),
+                outcome: outcome.clone(),
+            }),
+            Passage::Steered { dispatch } => Some(Line::User {
+                content: dispatch.content.clone(),
+            }),
+        };
+        self.passages.iter().filter_map(line).collect()
+    }
+}
+
+/// The sum of two bills; a cost that is no number counts as nothing.
+#[must_use]
+pub fn sum(one: &Usage, other: &Usage) -> Usage {
+    let cost = if other.cost_usd.is_finite() {
+        other.cost_usd
+    } else {
+        0.0
+    };
+    Usage {
+        tokens_in: one.tokens_in.saturating_add(other.tokens_in),
+        tokens_out: one.tokens_out.saturating_add(other.tokens_out),
+        cost_usd: one.cost_usd + cost,
+    }
+}

@@ -1,0 +1,162 @@
+use serde_json::json;
+use shared::model::ledger::{LedgerEntry, TurnLimits, Usage};
+use shared::model::permission::PermissionSet;
+use ulid::Ulid;
+
+use super::*;
+use crate::sample::pending;
+use crate::turn::journal::Line;
+
+const BEGAN: UnixMillis = UnixMillis(1_000);
+
+fn journal(limits: TurnLimits, entries: impl IntoIterator<Item = LedgerEntry>) -> Running {
+    let mut running = Running {
+        turn: Ulid::nil(),
+        dispatches: vec![pending(1, 1, "a", 50).reference()],
+        permissions: PermissionSet::default(),
+        limits,
+        began_at: BEGAN,
+        notes: Vec::new(),
+        passages: Vec::new(),
+        usage: Usage::default(),
+        awaits: None,
+    };
+    entries.into_iter().for_each(|entry| running.apply(&entry));
+    running
+}
+
+fn call(id: &str) -> ToolCall {
+    ToolCall {
+        call: id.to_owned(),
+        name: "look".to_owned(),
+        arguments: json!({}),
+    }
+}
+
+fn answered(step: u32, calls: &[&str]) -> LedgerEntry {
+    LedgerEntry::ModelAnswered {
+        step,
+        content: format!("said {step}"),
+        tool_calls: calls.iter().map(|id| call(id)).collect(),
+        usage: Usage {
+            tokens_in: 10,
+            tokens_out: 5,
+            cost_usd: 0.5,
+        },
+    }
+}
+
+fn started(id: &str) -> LedgerEntry {
+    LedgerEntry::ToolStarted {
+        call: id.to_owned(),
+        name: "look".to_owned(),
+        args_hash: String::new(),
+    }
+}
+
+fn finished(id: &str) -> LedgerEntry {
+    LedgerEntry::ToolFinished {
+        call: id.to_owned(),
+        outcome: ToolOutcome::Ok { result: json!(id) },
+    }
+}
+
+fn steered() -> LedgerEntry {
+    LedgerEntry::Steered {
+        dispatch: shared::model::ledger::DispatchRef {
+            content: "wait".to_owned(),
+            ..pending(2, 2, "a", 50).reference()
+        },
+        backlog: false,
+    }
+}
+
+fn check(entries: Vec<LedgerEntry>, steering: bool, expected: &Step) {
+    let running = journal(TurnLimits::default(), entries);
+    let situation = Situation { now: BEGAN, steering };
+    assert_eq!(&next(&running, situation), expected);
+}
+
+#[test]
+fn a_turn_asks_runs_what_it_is_told_in_order_asks_again_and_ends() {
+    let run = |id| Step::Run { call: call(id) };
+    check(vec![], false, &Step::Ask { step: 1 });
+    check(vec![answered(1, &["a", "b"])], false, &run("a"));
+    check(
+        vec![answered(1, &["a", "b"]), started("a")],
+        false,
+        &Step::Recover { call: call("a") },
+    );
+    let one_done = vec![answered(1, &["a", "b"]), started("a"), finished("a")];
+    check(one_done.clone(), false, &run("b"));
+    let both = [one_done, vec![started("b"), finished("b")]].concat();
+    check(both.clone(), false, &Step::Ask { step: 2 });
+    let content = "said 2".to_owned();
+    check(
+        [both, vec![answered(2, &[])]].concat(),
+        false,
+        &Step::Finish { content },
+    );
+}
+
+#[test]
+fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call() {
+    let reason = SUPERSEDED.to_owned();
+    let skip = Step::Skip {
+        call: call("b"),
+        outcome: ToolOutcome::Skipped { reason },
+    };
+    let one_done = vec![answered(1, &["a", "b"]), started("a"), finished("a")];
+    check(one_done.clone(), true, &skip);
+    let skipped = LedgerEntry::ToolFinished {
+        call: "b".to_owned(),
+        outcome: ToolOutcome::Skipped {
+            reason: SUPERSEDED.to_owned(),
+        },
+    };
+    let all = [one_done, vec![skipped, steered()]].concat();
+    check(all.clone(), false, &Step::Ask { step: 2 });
+    let lines = journal(TurnLimits::default(), all).lines();
+    assert!(
+        matches!(&lines[..], [Line::Assistant { .. }, Line::Tool { name, .. }, Line::Tool { .. }, Line::User { content }]
+        if name == "look" && content == "wait"),
+        "{lines:?}"
+    );
+    // An answer that came before it does not end the turn.
+    check(vec![answered(1, &[]), steered()], false, &Step::Ask { step: 2 });
+}
+
+#[test]
+fn every_limit_ends_the_turn_before_the_next_effect_and_not_after_the_last_answer() {
+    let limited = |limits, now, entries| next(&journal(limits, entries), Situation { now, steering: false });
+    let calls = TurnLimits {
+        model_calls: 1,
+        ..TurnLimits::default()
+    };
+    let done = || vec![answered(1, &["a"]), started("a"), finished("a")];
+    assert_eq!(limited(calls, BEGAN, done()), Step::Fail { limit: "model_calls" });
+    let wall = TurnLimits {
+        wall_ms: 100,
+        ..TurnLimits::default()
+    };
+    assert_eq!(limited(wall, BEGAN.plus(100), vec![]), Step::Fail { limit: "wall_ms" });
+    assert_eq!(
+        limited(wall, BEGAN.plus(100), vec![answered(1, &["a"])]),
+        Step::Fail { limit: "wall_ms" }
+    );
+    let tokens = TurnLimits {
+        tokens: Some(15),
+        ..TurnLimits::default()
+    };
+    assert_eq!(limited(tokens, BEGAN, done()), Step::Fail { limit: "tokens" });
+    let cost = TurnLimits {
+        cost_usd: Some(0.5),
+        ..TurnLimits::default()
+    };
+    assert_eq!(limited(cost, BEGAN, done()), Step::Fail { limit: "cost_usd" });
+    let content = "said 1".to_owned();
+    assert_eq!(
+        limited(cost, BEGAN.plus(10_000_000), vec![answered(1, &[])]),
+        Step::Finish { content }
+    );
+}

@@ -1,0 +1,59 @@
+//! Orders to a session: what an operator or another part of Nexus wants of it, beside dispatches. *Pure.*
+//!
+//! An order travels on the session's dispatch subject and is followed by a claim, so that it is durable, has a place
+//! among the session's messages, and reaches a turn that runs on any broker. Source: `sessions.md` "Sessions".
+
+use serde::{Deserialize, Serialize};
+use ulid::Ulid;
+
+use super::session::{QueueSettings, SessionRef};
+use super::time::UnixMillis;
+
+/// What is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum Wanted {
+    /// Cancel the running turn and drop what waits before this order.
+    Abort,
+    /// Cancel the running turn; what waits goes on.
+    Interrupt,
+    /// History begins anew, after the running turn.
+    Reset,
+    /// The session's own queue settings, in place of those that it had; empty = none.
+    Queue {
+        /// They.
+        settings: QueueSettings,
+    },
+}
+
+impl Wanted {
+    /// A word for it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Abort => "abort",
+            Self::Interrupt => "interrupt",
+            Self::Reset => "reset",
+            Self::Queue { settings: _ } => "queue",
+        }
+    }
+}
+
+/// One order to one session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SessionOrder {
+    /// Names it for ever; the same again is the same order.
+    pub id: Ulid,
+    /// Which session.
+    pub target: SessionRef,
+    /// What.
+    pub wanted: Wanted,
+    /// Who wants it.
+    pub by: String,
+    /// Why, in their words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// When it was given.
+    pub at: UnixMillis,
+}
