@@ -8,6 +8,7 @@ pub mod model;
 pub mod process;
 pub mod projection;
 pub mod retry;
+pub mod schedule;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

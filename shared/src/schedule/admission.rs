@@ -1,0 +1,147 @@
+//! Which schedules are taken. *Pure* but for the lookup of zones.
+//!
+//! The expander computes what a text says; this refuses what nobody can want: more often than once a minute, or never.
+
+use crate::model::time::UnixMillis;
+
+use super::cron::DayRule;
+use super::rrule::Freq;
+use super::{ParseScheduleError, Schedule, Timing, next_after, preview};
+
+/// Least time between two firings, in milliseconds.
+pub const MIN_DISTANCE_MS: i64 = 60_000;
+/// How far the first firing may lie ahead, in milliseconds: ten years.
+pub const MAX_AHEAD_MS: i64 = 3_653 * 86_400_000;
+/// How many firings of a schedule with several seconds of a minute are looked at for their distance.
+const SAMPLED: usize = 128;
+
+/// Why a schedule is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdmitScheduleError {
+    /// The text cannot be read.
+    #[error(transparent)]
+    Parse(#[from] ParseScheduleError),
+    /// FREQ=SECONDLY.
+    #[error("SECONDLY is not allowed")]
+    Secondly,
+    /// More often than once a minute.
+    #[error("fires more often than once a minute: {first} and {second} are {distance_ms} ms apart")]
+    TooOften {
+        /// A firing, Unix milliseconds.
+        first: UnixMillis,
+        /// The next one.
+        second: UnixMillis,
+        /// What lies between.
+        distance_ms: i64,
+    },
+    /// Nothing within ten years.
+    #[error("does not fire within ten years")]
+    Never,
+}
+
+/// Reads `text` with wall-clock times in `zone`, and refuses what fires too often or, from `now` on, never.
+///
+/// # Errors
+/// [`AdmitScheduleError`] says why.
+pub fn admit(text: &str, zone: &str, now: UnixMillis) -> Result<Schedule, AdmitScheduleError> {
+    let schedule = Schedule::parse_with(text, zone, DayRule::Either)?;
+    match &schedule.timing {
+        Timing::Rrule(rule) if rule.freq() == Freq::Secondly => return Err(AdmitScheduleError::Secondly),
+        Timing::Every { .. } | Timing::Cron(_) | Timing::Rrule(_) | Timing::At(_) => {}
+    }
+    let first = next_after(&schedule, now).filter(|first| first.since(now) <= MAX_AHEAD_MS);
+    if first.is_none() {
+        return Err(AdmitScheduleError::Never);
+    }
+    let sampled = if may_be_dense(&schedule) { SAMPLED } else { 0 };
+    let sample = preview(&schedule, now, sampled);
+    for pair in sample.windows(2) {
+        let distance_ms = pair[1].since(pair[0]);
+        if distance_ms < MIN_DISTANCE_MS {
+            return Err(AdmitScheduleError::TooOften {
+                first: pair[0],
+                second: pair[1],
+                distance_ms,
+            });
+        }
+    }
+    Ok(schedule)
+}
+
+/// Whether two firings may lie within a minute. Where all of them have the same second, none do.
+const fn may_be_dense(schedule: &Schedule) -> bool {
+    match &schedule.timing {
+        Timing::Every { period_ms, .. } => *period_ms < MIN_DISTANCE_MS,
+        Timing::At(_) => false,
+        Timing::Cron(cron) => cron.seconds_per_minute() > 1,
+        Timing::Rrule(rule) => rule.seconds_per_minute() > 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: UnixMillis = UnixMillis(1_780_000_000_000);
+
+    fn check(text: &str, expected: &str) {
+        match admit(text, "Europe/Berlin", NOW) {
+            Ok(_) => assert_eq!(expected, "", "{text} is admitted"),
+            Err(error) => {
+                let said = error.to_string();
+                assert!(!expected.is_empty() && said.contains(expected), "{text}: {said}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_fires_at_most_once_a_minute_is_admitted() {
+        for text in [
+            "every 1m",
+            "every 30m",
+            "cron * * * * *",
+            "cron 30 */5 * * * *",
+            "rrule FREQ=MINUTELY",
+            "rrule FREQ=DAILY;BYHOUR=9",
+            "at 2027-01-01T09:00",
+            "rrule DTSTART:20260101T000000 RRULE:FREQ=HOURLY;COUNT=100000",
+        ] {
+            check(text, "");
+        }
+    }
+
+    #[test]
+    fn the_rest_is_refused_with_a_reason() {
+        for (text, reason) in [
+            ("rrule FREQ=SECONDLY", "SECONDLY is not allowed"),
+            ("rrule FREQ=SECONDLY;INTERVAL=3600", "SECONDLY is not allowed"),
+            (
+                "rrule FREQ=DAILY;INTERVAL=0",
+                "INTERVAL `0`: expected a whole number from 1",
+            ),
+            (
+                "rrule DTSTART:20260101T000000 RRULE:FREQ=DAILY;COUNT=3;UNTIL=20270101",
+                "COUNT and UNTIL exclude each other",
+            ),
+            (
+                "rrule FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30",
+                "does not fire within ten years",
+            ),
+            ("cron 0 0 31 2 *", "does not fire within ten years"),
+            ("at 2020-01-01T00:00", "does not fire within ten years"),
+            ("at 2099-01-01T00:00", "does not fire within ten years"),
+            ("every 59s", "more often than once a minute"),
+            ("cron */30 * * * * *", "more often than once a minute"),
+            ("cron 0,30 0 0 1 * *", "more often than once a minute"),
+            ("rrule FREQ=MINUTELY;BYSECOND=0,30", "more often than once a minute"),
+            ("rrule FREQ=DAILY;BYSECOND=0,10", "more often than once a minute"),
+            ("every 0m", "expected a duration"),
+            ("cron 0 9 * *", "expected five fields"),
+            ("daily", "expected `every …`"),
+        ] {
+            check(text, reason);
+        }
+        let zone = admit("every 1h", "Mars/Olympus", NOW).expect_err("no such zone");
+        assert_eq!(zone.to_string(), "time zone `Mars/Olympus` is not known");
+    }
+}

@@ -1,0 +1,143 @@
+//! One field of a cron expression → the set of its values. *Pure.*
+//!
+//! Lists, ranges (those that wrap, `23-3`, among them), steps and names; `n/step` runs to the field's end.
+
+use super::ParseCronError;
+
+/// A field: its name, its bounds and the names of its values.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Field {
+    /// As errors call it.
+    pub(super) name: &'static str,
+    /// Smallest value.
+    pub(super) min: u32,
+    /// Largest value.
+    pub(super) max: u32,
+    /// Names of the values, from `names_from` on.
+    pub(super) names: &'static [&'static str],
+    /// The value of the first name.
+    pub(super) names_from: u32,
+    /// How many different values there are: a range that wraps goes on after so many.
+    pub(super) cycle: u32,
+}
+
+const fn plain(name: &'static str, min: u32, max: u32) -> Field {
+    Field {
+        name,
+        min,
+        max,
+        names: &[],
+        names_from: 0,
+        cycle: max - min + 1,
+    }
+}
+
+pub(super) const SECONDS: Field = plain("seconds", 0, 59);
+pub(super) const MINUTES: Field = plain("minutes", 0, 59);
+pub(super) const HOURS: Field = plain("hours", 0, 23);
+pub(super) const DAYS: Field = plain("days of month", 1, 31);
+pub(super) const MONTHS: Field = Field {
+    names: &[
+        "JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC",
+    ],
+    names_from: 1,
+    ..plain("months", 1, 12)
+};
+/// 0 and 7 are Sunday.
+pub(super) const WEEKDAYS: Field = Field {
+    names: &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"],
+    names_from: 0,
+    cycle: 7,
+    ..plain("days of week", 0, 7)
+};
+
+/// Values of one field, one bit each.
+pub(super) type Values = u64;
+
+impl Field {
+    pub(super) fn error(&self, text: &str, why: &str) -> ParseCronError {
+        ParseCronError {
+            field: self.name,
+            text: text.to_owned(),
+            why: why.to_owned(),
+        }
+    }
+
+    /// The number or name at the beginning of `text`, and what follows it.
+    pub(super) fn value<'t>(&self, text: &'t str) -> Result<(u32, &'t str), ParseCronError> {
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        if digits > 0 {
+            let (number, rest) = text.split_at(digits);
+            let number = number.parse().ok().filter(|n| (self.min..=self.max).contains(n));
+            return number
+                .map(|number| (number, rest))
+                .ok_or_else(|| self.error(text, &format!("expected {} to {}", self.min, self.max)));
+        }
+        let named = text.get(..3).and_then(|head| {
+            let at = self.names.iter().position(|name| name.eq_ignore_ascii_case(head))?;
+            Some((self.names_from + u32::try_from(at).ok()?, &text[3..]))
+        });
+        named.ok_or_else(|| self.error(text, "expected a number or a name"))
+    }
+
+    /// The values of `text`: `*`, or a list of values, ranges and steps.
+    pub(super) fn values(&self, text: &str) -> Result<Values, ParseCronError> {
+        text.split(',').try_fold(0, |all, item| Ok(all | self.item(item)?))
+    }
+
+    /// The values of one item of a list.
+    pub(super) fn item(&self, item: &str) -> Result<Values, ParseCronError> {
+        let (first, last, rest) = if let Some(rest) = item.strip_prefix('*') {
+            (self.min, self.max, rest)
+        } else {
+            let (first, rest) = self.value(item)?;
+            match rest.strip_prefix('-') {
+                Some(rest) => {
+                    let (last, rest) = self.value(rest)?;
+                    (first, last, rest)
+                }
+                None if rest.starts_with('/') => (first, self.max, rest),
+                None => (first, first, rest),
+            }
+        };
+        let step = self.step(rest, item)?;
+        // A range that wraps goes past the end and comes in at the beginning, its step unbroken.
+        let last = if last < first { last + self.cycle } else { last };
+        let bit = |value: u32| {
+            let value = if value > self.max { value - self.cycle } else { value };
+            1_u64 << value
+        };
+        Ok((first..=last).step_by(step).fold(0, |all, value| all | bit(value)))
+    }
+
+    fn step(&self, rest: &str, item: &str) -> Result<usize, ParseCronError> {
+        if rest.is_empty() {
+            return Ok(1);
+        }
+        let step = rest
+            .strip_prefix('/')
+            .filter(|step| step.bytes().all(|b| b.is_ascii_digit()));
+        step.and_then(|step| step.parse().ok())
+            .filter(|step| (1..=self.max).contains(step))
+            .and_then(|step| usize::try_from(step).ok())
+            .ok_or_else(|| self.error(item, &format!("expected a step between 1 and {}", self.max)))
+    }
+}
+
+/// The smallest value of `values` from `from` on.
+pub(super) const fn at_or_after(values: Values, from: u32) -> Option<u32> {
+    if from > 63 {
+        return None;
+    }
+    let left = values >> from;
+    if left == 0 {
+        None
+    } else {
+        Some(from + left.trailing_zeros())
+    }
+}
+
+/// Whether `value` is one of `values`.
+pub(super) const fn contains(values: Values, value: u32) -> bool {
+    value < 64 && values >> value & 1 == 1
+}

@@ -1,0 +1,114 @@
+//! Daily and coarser rules: period after period, the wall-clock times that a rule means. *Pure.*
+
+use jiff::civil::{Date, DateTime, Time};
+use jiff::{Span, ToSpan as _};
+
+use super::day::start_of_week;
+use super::{Freq, Rule};
+
+/// How far the next time of a rule is looked for, in years.
+const HORIZON_YEARS: i16 = 100;
+
+/// The periods of a rule that begins at `start`, each as the times that it holds, in order.
+#[derive(Debug)]
+pub(super) struct Periods<'r> {
+    rule: &'r Rule,
+    start: DateTime,
+    times: Vec<Time>,
+    next: i64,
+    last_year: i16,
+}
+
+impl<'r> Periods<'r> {
+    /// Those from the one that `from` lies in; the very first one where the rule counts.
+    pub(super) fn new(rule: &'r Rule, start: DateTime, from: DateTime) -> Self {
+        let first = if rule.count.is_some() {
+            0
+        } else {
+            periods_between(rule, start.date(), from.date())
+        };
+        Self {
+            rule,
+            start,
+            times: times(rule),
+            next: first,
+            last_year: start.year().max(from.year()).saturating_add(HORIZON_YEARS),
+        }
+    }
+
+    /// The first day of period number `n`, and how many days it has.
+    fn period(&self, n: i64) -> Option<(Date, i16)> {
+        let steps = n.checked_mul(i64::from(self.rule.interval))?;
+        let day = self.start.date();
+        match self.rule.freq {
+            Freq::Daily => Some((day.checked_add(span(|s| s.try_days(steps))?).ok()?, 1)),
+            Freq::Weekly => {
+                let first = start_of_week(day, self.rule.week_start);
+                Some((first.checked_add(span(|s| s.try_weeks(steps))?).ok()?, 7))
+            }
+            Freq::Monthly => {
+                let first = day.first_of_month().checked_add(span(|s| s.try_months(steps))?).ok()?;
+                Some((first, i16::from(first.days_in_month())))
+            }
+            Freq::Yearly => {
+                let first = day.first_of_year().checked_add(span(|s| s.try_years(steps))?).ok()?;
+                Some((first, first.days_in_year()))
+            }
+            Freq::Hourly | Freq::Minutely | Freq::Secondly => None,
+        }
+    }
+}
+
+fn span(build: impl FnOnce(Span) -> Result<Span, jiff::Error>) -> Option<Span> {
+    build(Span::new()).ok()
+}
+
+impl Iterator for Periods<'_> {
+    type Item = Vec<DateTime>;
+
+    fn next(&mut self) -> Option<Vec<DateTime>> {
+        let (first, days) = self.period(self.next)?;
+        if first.year() > self.last_year {
+            return None;
+        }
+        self.next += 1;
+        let held = (0..i64::from(days))
+            .filter_map(|offset| first.checked_add(offset.days()).ok())
+            .filter(|date| self.rule.holds_on(*date));
+        let all: Vec<DateTime> = held
+            .flat_map(|date| self.times.iter().map(move |time| date.to_datetime(*time)))
+            .collect();
+        let chosen = self.rule.choose(all);
+        Some(chosen.into_iter().filter(|at| *at >= self.start).collect())
+    }
+}
+
+/// How many whole steps of the rule lie between the periods of `start` and `from`; never too many.
+fn periods_between(rule: &Rule, start: Date, from: Date) -> i64 {
+    let days = i64::from(start.until(from).map_or(0, |span| span.get_days()));
+    let months = i64::from(from.year() - start.year()) * 12 + i64::from(from.month()) - i64::from(start.month());
+    let units = match rule.freq {
+        Freq::Daily => days,
+        Freq::Weekly => days / 7 - 1,
+        Freq::Monthly => months,
+        Freq::Yearly => i64::from(from.year() - start.year()),
+        Freq::Hourly | Freq::Minutely | Freq::Secondly => 0,
+    };
+    units.max(0) / i64::from(rule.interval)
+}
+
+/// The times of day that a rule means, in order.
+fn times(rule: &Rule) -> Vec<Time> {
+    let mut all = Vec::new();
+    for &hour in &rule.hours {
+        for &minute in &rule.minutes {
+            for &second in &rule.seconds {
+                let small = |value: i16| i8::try_from(value).unwrap_or(0);
+                if let Ok(time) = Time::new(small(hour), small(minute), small(second), 0) {
+                    all.push(time);
+                }
+            }
+        }
+    }
+    all
+}

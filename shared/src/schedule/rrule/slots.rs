@@ -1,0 +1,205 @@
+//! Hourly and finer rules: slots of elapsed time. *Pure.*
+//!
+//! Slot number n begins n × interval hours (minutes, seconds) of real time after the one that the rule starts in,
+//! whatever the clocks do in between. The parts of the rule then let a slot pass by what the wall clock shows in it.
+
+use jiff::civil::{DateTime, Time};
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Freq, Rule, Until};
+
+/// How far the next time is looked for, in seconds: a hundred years.
+const HORIZON_S: i64 = 100 * 366 * 86_400;
+/// How many slots are looked at, at most.
+const MAX_SLOTS: u32 = 3_000_000;
+
+/// One rule on the line of elapsed time.
+struct Line<'r> {
+    rule: &'r Rule,
+    zone: &'r TimeZone,
+    start: Timestamp,
+    /// Where slot 0 begins, seconds since the epoch.
+    origin: i64,
+    /// Length of a slot, seconds.
+    unit: i64,
+    /// From slot to slot, seconds.
+    step: i64,
+}
+
+/// The first instant after `after`.
+pub(super) fn next_after(
+    rule: &Rule,
+    start: DateTime,
+    unit: i64,
+    after: Timestamp,
+    zone: &TimeZone,
+) -> Option<Timestamp> {
+    let start = zone.to_timestamp(start).ok()?;
+    let local = zone.to_datetime(start);
+    let into_slot = match rule.freq {
+        Freq::Hourly => i64::from(local.minute()) * 60 + i64::from(local.second()),
+        Freq::Minutely => i64::from(local.second()),
+        Freq::Secondly | Freq::Daily | Freq::Weekly | Freq::Monthly | Freq::Yearly => 0,
+    };
+    let step = unit * i64::from(rule.interval);
+    if is_plain(rule) {
+        return plain_after(rule, start, step, after, zone);
+    }
+    let line = Line {
+        rule,
+        zone,
+        start,
+        origin: start.as_second() - into_slot,
+        unit,
+        step,
+    };
+    line.next_after(after, into_slot)
+}
+
+/// Whether nothing but the frequency, the interval and the end is said.
+const fn is_plain(rule: &Rule) -> bool {
+    rule.months.is_empty()
+        && rule.weeks.is_empty()
+        && rule.year_days.is_empty()
+        && rule.month_days.is_empty()
+        && rule.week_days.is_empty()
+        && rule.easter.is_empty()
+        && rule.hours.is_empty()
+        && rule.minutes.is_empty()
+        && rule.seconds.is_empty()
+        && rule.positions.is_empty()
+}
+
+/// Of a plain rule, without walking to it.
+fn plain_after(rule: &Rule, start: Timestamp, step: i64, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+    let passed = (after.as_second() - start.as_second()).div_euclid(step) + 1;
+    let number = if after < start { 0 } else { passed };
+    if rule.count.is_some_and(|count| number >= i64::from(count)) {
+        return None;
+    }
+    let at = Timestamp::from_second(start.as_second().checked_add(number.checked_mul(step)?)?).ok()?;
+    (!is_over(rule, at, zone)).then_some(at)
+}
+
+fn is_over(rule: &Rule, at: Timestamp, zone: &TimeZone) -> bool {
+    match rule.until {
+        None => false,
+        Some(Until::Instant(last)) => at > last,
+        Some(Until::Local(last)) => zone.to_datetime(at) > last,
+    }
+}
+
+impl Line<'_> {
+    fn next_after(&self, after: Timestamp, into_slot: i64) -> Option<Timestamp> {
+        let mut left = self.rule.count.unwrap_or(u32::MAX);
+        // A rule that counts is walked from its beginning.
+        let mut slot = match self.rule.count {
+            Some(_) => 0,
+            None => ((after.as_second() - self.origin) / self.step - 1).max(0),
+        };
+        let end = after.max(self.start).as_second().saturating_add(HORIZON_S);
+        for _ in 0..MAX_SLOTS {
+            let begins = self.origin.checked_add(slot.checked_mul(self.step)?)?;
+            if begins > end {
+                return None;
+            }
+            let begins_at = Timestamp::from_second(begins).ok()?;
+            if let Some(skip_to) = self.shut_until(begins_at) {
+                slot += ((skip_to.as_second() - begins + self.step - 1) / self.step).max(1);
+                continue;
+            }
+            for at in self.rule.choose(self.times_in(begins, into_slot)) {
+                if at < self.start {
+                    continue;
+                }
+                if left == 0 || is_over(self.rule, at, self.zone) {
+                    return None;
+                }
+                left -= 1;
+                if at > after {
+                    return Some(at);
+                }
+            }
+            slot += 1;
+        }
+        None
+    }
+
+    /// Where the slot that begins at `begins` holds nothing: until when nothing will be held.
+    fn shut_until(&self, begins: Timestamp) -> Option<Timestamp> {
+        let last = begins.checked_add(SignedDuration::from_secs(self.unit - 1)).ok()?;
+        let (local, end) = (self.zone.to_datetime(begins), self.zone.to_datetime(last));
+        // A slot may reach from one hour or day of the wall clock into the next: shut only where both ends are.
+        if !self.rule.holds_on(local.date()) && !self.rule.holds_on(end.date()) {
+            let midnight = local.date().tomorrow().ok()?.to_datetime(Time::midnight());
+            let next = self.zone.to_timestamp(midnight).ok()?;
+            return Some(
+                Timestamp::from_second(next.as_second() - self.unit + 1)
+                    .ok()?
+                    .max(begins),
+            );
+        }
+        let hours = &self.rule.hours;
+        let is_shut = |hour: i8| !hours.is_empty() && !hours.contains(&i16::from(hour));
+        if is_shut(local.hour()) && is_shut(end.hour()) {
+            return Some(begins);
+        }
+        let minutes = &self.rule.minutes;
+        if self.rule.freq != Freq::Hourly && !minutes.is_empty() && !minutes.contains(&i16::from(local.minute())) {
+            return Some(begins);
+        }
+        None
+    }
+
+    /// The instants in the slot that begins at `begins`, in order.
+    fn times_in(&self, begins: i64, into_slot: i64) -> Vec<Timestamp> {
+        let mut found: Vec<Timestamp> = self
+            .offsets(begins, into_slot)
+            .into_iter()
+            .filter_map(|offset| Timestamp::from_second(begins + offset).ok())
+            .filter(|at| self.shows(self.zone.to_datetime(*at)))
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Seconds from the slot's beginning, by what the wall clock shows there; the start's own where the rule says nothing.
+    fn offsets(&self, begins: i64, into_slot: i64) -> Vec<i64> {
+        let Ok(begins_at) = Timestamp::from_second(begins) else {
+            return Vec::new();
+        };
+        let local = self.zone.to_datetime(begins_at);
+        let behind = |wanted: i16, shown: i8| (i64::from(wanted) - i64::from(shown)).rem_euclid(60);
+        let seconds: Vec<i64> = if self.rule.freq == Freq::Secondly {
+            vec![0]
+        } else if self.rule.seconds.is_empty() {
+            vec![into_slot % 60]
+        } else {
+            let shown = local.second();
+            self.rule.seconds.iter().map(|s| behind(*s, shown)).collect()
+        };
+        let minutes: Vec<i64> = if self.rule.freq != Freq::Hourly {
+            vec![0]
+        } else if self.rule.minutes.is_empty() {
+            vec![into_slot / 60]
+        } else {
+            let shown = local.minute();
+            self.rule.minutes.iter().map(|m| behind(*m, shown)).collect()
+        };
+        minutes
+            .iter()
+            .flat_map(|minute| seconds.iter().map(move |second| minute * 60 + second))
+            .collect()
+    }
+
+    /// Whether the wall clock's `local` passes every part.
+    fn shows(&self, local: DateTime) -> bool {
+        let passes = |list: &[i16], value: i8| list.is_empty() || list.contains(&i16::from(value));
+        self.rule.holds_on(local.date())
+            && passes(&self.rule.hours, local.hour())
+            && passes(&self.rule.minutes, local.minute())
+            && passes(&self.rule.seconds, local.second())
+    }
+}
