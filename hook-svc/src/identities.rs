@@ -1,14 +1,21 @@
-//! `identities.yaml` and the permission presets of `personas.yaml`: read once, at start.
+//! `identities.yaml` and the permission presets of `personas.yaml`, read at start; who is who in the read model
+//! follows the file.
 //!
 //! Source: `operations.md` "Configuration"; `hooks.md` "Dispatch building".
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde::Deserialize;
+use shared::clock::{SharedClock, pause};
 use shared::model::identity::{Identities, PermissionPresets};
 use shared::model::permission::ToolRules;
+use shared::projection::Projection;
 
 use crate::error::LoadIdentitiesError;
+
+/// How often the file is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The levels that a preset may stand for.
 const LEVELS: [&str; 4] = ["full", "restricted", "group", "minimal"];
@@ -32,6 +39,38 @@ pub fn load(identities: &str, personas: &str) -> Result<(Identities, PermissionP
         Ok((known, presets))
     } else {
         Err(LoadIdentitiesError { faults })
+    }
+}
+
+/// Puts the identities of the file at `path` into the read model whenever they change, after `known`, which are
+/// there. A file that cannot be read or is faulty is told of once, and what was known stands.
+pub async fn follow(path: String, mut known: Identities, projection: Projection, clock: SharedClock) {
+    let mut told = Vec::new();
+    loop {
+        pause(LOOK_EVERY).await;
+        let mut faults = Vec::new();
+        let read = part(&path, parse_identities, &mut faults);
+        if !faults.is_empty() {
+            if faults != told {
+                tracing::warn!(faults = faults.join("; "), "changed identities are not taken over");
+            }
+            told = faults;
+            continue;
+        }
+        told.clear();
+        if read == known {
+            continue;
+        }
+        match projection.identify(read.clone(), clock.now()).await {
+            Ok(()) => {
+                tracing::info!(
+                    persons = read.persons.len(),
+                    "identities changed, contacts are linked anew"
+                );
+                known = read;
+            }
+            Err(error) => tracing::warn!(%error, "changed identities cannot be written to the read model yet"),
+        }
     }
 }
 

@@ -62,6 +62,11 @@ impl Service for HookService {
             dm_scope: config.dm_scope,
         };
         let projection = Projection::open(&projection_path(config, &name)).context("read model")?;
+        let known = rules.identities.clone();
+        projection
+            .identify(known.clone(), shell.clock.now())
+            .await
+            .context("identities in the read model")?;
         let pool = Pool::start(pool_config(config, &projection), Arc::clone(&shell.clock))
             .await
             .context("workers")?;
@@ -77,6 +82,10 @@ impl Service for HookService {
         let admission = hooks(&shell, &registry, &mut background).admission(&shell, &projection, &pool, joined);
         background.spawn(admission);
         background.spawn(flush(registry.clone()));
+        if !shell.common.files.identities.is_empty() {
+            let (path, clock) = (shell.common.files.identities.clone(), Arc::clone(&shell.clock));
+            background.spawn(identities::follow(path, known, projection.clone(), clock));
+        }
         let feeding = Shutdown::default();
         let mut feed = tokio::spawn(feed::run(shell.bus.clone(), projection.clone(), feeding.clone()));
 

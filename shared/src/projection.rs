@@ -37,8 +37,10 @@ pub use applied::{Applied, Positions, Source};
 pub use error::{ApplyBatchError, OpenProjectionError, QueryProjectionError};
 
 use crate::model::event::EventId;
+use crate::model::identity::Identities;
 use crate::model::time::UnixMillis;
 use api::{FindReply, FindRequest, HistoryReply, HistoryRequest, Trace, TraceRequest};
+use apply::people::People;
 use lag::Lag;
 use readers::Readers;
 use seen::{Recall, Seen};
@@ -84,6 +86,7 @@ impl Projection {
             connection: opened.connection,
             positions,
             seen: Arc::clone(&seen),
+            people: People::default(),
             generation: Arc::clone(&generation),
         };
         spawn("projection-writer", move || writer.run(queue))?;
@@ -125,6 +128,34 @@ impl Projection {
         self.0
             .commands
             .send(command)
+            .await
+            .map_err(|_| ApplyBatchError::Closed)?;
+        outcome.await.unwrap_or(Err(ApplyBatchError::Closed))
+    }
+
+    /// From now on `identities` says who is who: persons, their contacts and links are written anew, of contacts met
+    /// before too. `now` dates persons that are new.
+    ///
+    /// # Errors
+    /// [`ApplyBatchError`]; what the file said before still stands then.
+    pub async fn identify(&self, identities: Identities, now: UnixMillis) -> Result<(), ApplyBatchError> {
+        self.write(move |connection, people| {
+            people.learn(identities, now);
+            people.relink(connection)
+        })
+        .await
+    }
+
+    /// Has `work` done by the writer in a transaction of its own.
+    async fn write(
+        &self,
+        work: impl FnOnce(&Connection, &mut People) -> Result<(), rusqlite::Error> + Send + 'static,
+    ) -> Result<(), ApplyBatchError> {
+        let (done, outcome) = oneshot::channel();
+        let work = Box::new(work);
+        self.0
+            .commands
+            .send(Command::Write { work, done })
             .await
             .map_err(|_| ApplyBatchError::Closed)?;
         outcome.await.unwrap_or(Err(ApplyBatchError::Closed))

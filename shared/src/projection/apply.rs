@@ -1,13 +1,20 @@
-//! Message → rows. One statement per row, prepared once; each table is written from one stream only.
+//! Message → rows. One statement per row, prepared once; each row is written from one stream only.
 
+mod details;
 mod event;
+mod harness;
 mod hooks;
 mod ledger;
+pub(super) mod people;
 mod receipt;
 
+use std::collections::BTreeMap;
+
+use people::People;
 use rusqlite::Connection;
 
 use super::applied::{Applied, Positions, Source, to_sql};
+use crate::model::time::UnixMillis;
 
 /// An event whose first occurrence was just taken in: the hash is [`super::seen::fingerprint`]'s.
 #[derive(Debug, Clone, Copy)]
@@ -17,14 +24,18 @@ pub(super) struct First {
 }
 
 /// Writes the rows of `applied`. The caller has checked that its sequence is new, and commits.
-pub(super) fn write(connection: &Connection, applied: &Applied) -> Result<Option<First>, rusqlite::Error> {
+pub(super) fn write(
+    connection: &Connection,
+    people: &mut People,
+    applied: &Applied,
+) -> Result<Option<First>, rusqlite::Error> {
     match applied {
         Applied::Event {
             sequence,
             published_at,
             event,
         } => {
-            return event::write(connection, *sequence, *published_at, event);
+            return event::write(connection, people, *sequence, *published_at, event);
         }
         Applied::Invocations { record, .. } => hooks::write_invocations(connection, record)?,
         Applied::Dispatch {
@@ -46,6 +57,36 @@ pub(super) fn write(connection: &Connection, applied: &Applied) -> Result<Option
         Applied::Unreadable { .. } => {}
     }
     Ok(None)
+}
+
+/// The newest item of each adapter and account in one transaction: one row each, however many came.
+#[derive(Debug, Default)]
+pub(super) struct Watermarks<'a>(BTreeMap<(&'a str, &'a str), (&'a str, UnixMillis)>);
+
+impl<'a> Watermarks<'a> {
+    /// Takes note of `applied`, which is newer than what came before.
+    pub(super) fn pass(&mut self, applied: &'a Applied) {
+        if let Applied::Event {
+            published_at, event, ..
+        } = applied
+        {
+            self.0.insert(
+                (&event.source_adapter, event.account()),
+                (&event.source_id, *published_at),
+            );
+        }
+    }
+
+    /// Writes `sync_watermarks`.
+    pub(super) fn write(&self, connection: &Connection) -> Result<(), rusqlite::Error> {
+        let mut statement = connection.prepare_cached(
+            "INSERT OR REPLACE INTO sync_watermarks(adapter, account, position, updated_at) VALUES(?1,?2,?3,?4)",
+        )?;
+        for ((adapter, account), (position, at)) in &self.0 {
+            statement.execute((adapter, account, position, at.0))?;
+        }
+        Ok(())
+    }
 }
 
 /// Writes the positions that differ from `before`.

@@ -1,6 +1,6 @@
 -- The read model. Names of tables and columns are a contract with hook scripts (`hooks.md` "Read model");
 -- what this project adds for itself stands behind the contract's columns or in tables named `nexus_*`.
--- Times are Unix milliseconds. Each table below is written from exactly one stream, so that the order
+-- Times are Unix milliseconds. Each row below is written from exactly one stream, so that the order
 -- in which streams are read cannot show.
 
 -- from EVENTS: one row per id, the first occurrence decides
@@ -60,33 +60,57 @@ CREATE TABLE deliveries(
   updated_at INTEGER NOT NULL,
   started_at INTEGER NOT NULL, attempts INTEGER NOT NULL, parts INTEGER, reason TEXT) WITHOUT ROWID;
 
--- the contract's other tables
-CREATE TABLE threads(id TEXT PRIMARY KEY, channel TEXT, name TEXT, is_group INTEGER, source_adapter TEXT, source_id TEXT,
-  parent_thread_id TEXT, created_at INTEGER, updated_at INTEGER);
-CREATE TABLE persons(id TEXT PRIMARY KEY, canonical_name TEXT, display_name TEXT, is_me INTEGER, relationship_type TEXT,
-  created_at INTEGER, updated_at INTEGER);
-CREATE TABLE contacts(id TEXT PRIMARY KEY, display_name TEXT, source TEXT, created_at INTEGER, updated_at INTEGER);
-CREATE TABLE contact_identifiers(id TEXT PRIMARY KEY, contact_id TEXT, type TEXT, value TEXT, normalized TEXT,
-  created_at INTEGER, last_seen_at INTEGER);
-CREATE TABLE person_contact_links(id TEXT PRIMARY KEY, person_id TEXT, contact_id TEXT, confidence REAL, source_type TEXT,
-  first_seen_at INTEGER, last_seen_at INTEGER);
-CREATE TABLE event_participants(event_id TEXT, contact_id TEXT, role TEXT);
+-- from EVENTS: what goes with an event
+CREATE TABLE threads(id TEXT PRIMARY KEY, channel TEXT NOT NULL, name TEXT, is_group INTEGER NOT NULL, source_adapter TEXT NOT NULL,
+  source_id TEXT NOT NULL, parent_thread_id TEXT, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE event_participants(event_id TEXT NOT NULL, contact_id TEXT NOT NULL, role TEXT NOT NULL,
+  PRIMARY KEY(event_id, role, contact_id)) WITHOUT ROWID;
+CREATE INDEX event_participants_contact ON event_participants(contact_id);
 CREATE TABLE event_state(event_id TEXT PRIMARY KEY, read_state TEXT, flagged INTEGER, archived INTEGER, status TEXT,
-  updated_at INTEGER);
-CREATE TABLE event_tags(event_id TEXT, tag TEXT, source TEXT, created_at INTEGER);
-CREATE TABLE attachments(id TEXT PRIMARY KEY, event_id TEXT, filename TEXT, mime_type TEXT, size_bytes INTEGER,
-  media_type TEXT, storage_uri TEXT, content_hash TEXT, metadata_json TEXT, created_at INTEGER);
-CREATE TABLE episodes(id TEXT PRIMARY KEY, started_at INTEGER, ended_at INTEGER, summary TEXT);
-CREATE TABLE episode_events(episode_id TEXT, event_id TEXT);
-CREATE TABLE facets(id TEXT PRIMARY KEY, event_id TEXT, type TEXT, value TEXT);
-CREATE TABLE embeddings(event_id TEXT, model TEXT, vector BLOB);
+  updated_at INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE event_tags(event_id TEXT NOT NULL, tag TEXT NOT NULL, source TEXT NOT NULL, created_at INTEGER NOT NULL,
+  PRIMARY KEY(event_id, tag)) WITHOUT ROWID;
+CREATE INDEX event_tags_tag ON event_tags(tag);
+CREATE TABLE attachments(id TEXT PRIMARY KEY, event_id TEXT NOT NULL, filename TEXT, mime_type TEXT, size_bytes INTEGER,
+  media_type TEXT NOT NULL, storage_uri TEXT, content_hash TEXT, metadata_json TEXT NOT NULL, created_at INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX attachments_event ON attachments(event_id);
+CREATE TABLE sync_watermarks(adapter TEXT NOT NULL, account TEXT NOT NULL, position TEXT NOT NULL, updated_at INTEGER NOT NULL,
+  PRIMARY KEY(adapter, account)) WITHOUT ROWID;
+-- a script may ask it for `content`, `snippet()` and `highlight()`; rowid = events.sequence
+CREATE VIRTUAL TABLE events_fts USING fts5(content, content='events', content_rowid='sequence', tokenize='unicode61 remove_diacritics 2');
+
+-- from EVENTS (who was met) and identities.yaml (who they are): the same rows whichever came first
+CREATE TABLE contacts(id TEXT PRIMARY KEY, display_name TEXT, source TEXT NOT NULL, created_at INTEGER, updated_at INTEGER) WITHOUT ROWID;
+CREATE TABLE contact_identifiers(id TEXT PRIMARY KEY, contact_id TEXT NOT NULL, type TEXT NOT NULL, value TEXT NOT NULL,
+  normalized TEXT NOT NULL, created_at INTEGER, last_seen_at INTEGER) WITHOUT ROWID;
+CREATE INDEX contact_identifiers_contact ON contact_identifiers(contact_id);
+CREATE INDEX contact_identifiers_value ON contact_identifiers(value);
+CREATE INDEX contact_identifiers_normalized ON contact_identifiers(normalized);
+CREATE TABLE person_contact_links(id TEXT PRIMARY KEY, person_id TEXT NOT NULL, contact_id TEXT NOT NULL, confidence REAL NOT NULL,
+  source_type TEXT NOT NULL, first_seen_at INTEGER, last_seen_at INTEGER) WITHOUT ROWID;
+CREATE INDEX person_contact_links_person ON person_contact_links(person_id);
+CREATE INDEX person_contact_links_contact ON person_contact_links(contact_id);
+
+-- from identities.yaml alone
+CREATE TABLE persons(id TEXT PRIMARY KEY, canonical_name TEXT NOT NULL, display_name TEXT NOT NULL, is_me INTEGER NOT NULL,
+  relationship_type TEXT, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL) WITHOUT ROWID;
+
+-- from the hooks' registry and their health
 CREATE TABLE hooks(id TEXT PRIMARY KEY, name TEXT, description TEXT, script TEXT, enabled INTEGER, mode TEXT, created_by TEXT,
   created_at INTEGER, updated_at INTEGER, trigger_count INTEGER, last_triggered INTEGER, last_error TEXT, status TEXT);
 CREATE TABLE hook_health(hook_id TEXT PRIMARY KEY, invocation_count INTEGER, success_count INTEGER, error_count INTEGER,
   fire_count INTEGER, avg_latency_ms REAL, p95_latency_ms REAL, p99_latency_ms REAL, total_cost_usd REAL,
   avg_cost_per_invocation REAL, consecutive_errors INTEGER, circuit_state TEXT, last_error_at INTEGER);
-CREATE TABLE sync_watermarks(adapter TEXT, account TEXT, position TEXT, updated_at INTEGER);
-CREATE VIRTUAL TABLE events_fts USING fts5(content, content='', contentless_delete=1);
+
+-- from the events themselves, by the embedder in force; behind the streams, see nexus_positions
+CREATE TABLE embeddings(event_id TEXT NOT NULL, model TEXT NOT NULL, vector BLOB NOT NULL,
+  sequence INTEGER PRIMARY KEY, scale REAL NOT NULL);
+CREATE INDEX embeddings_event ON embeddings(event_id);
+
+-- a derived index that nothing fills yet
+CREATE TABLE episodes(id TEXT PRIMARY KEY, started_at INTEGER, ended_at INTEGER, summary TEXT);
+CREATE TABLE episode_events(episode_id TEXT, event_id TEXT);
+CREATE TABLE facets(id TEXT PRIMARY KEY, event_id TEXT, type TEXT, value TEXT);
 
 -- how far each stream is projected: written in the transaction of the rows themselves
 CREATE TABLE nexus_positions(stream TEXT PRIMARY KEY, sequence INTEGER NOT NULL) WITHOUT ROWID;

@@ -4,6 +4,7 @@ mod contract;
 mod equal;
 mod file;
 mod follow;
+mod people;
 mod samples;
 mod speed;
 mod trace;

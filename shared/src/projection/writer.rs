@@ -8,7 +8,8 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::applied::{Applied, Positions};
-use super::apply::{self, First};
+use super::apply::people::People;
+use super::apply::{self, First, Watermarks};
 use super::error::{ApplyBatchError, OpenProjectionError};
 use super::schema;
 use super::seen::Seen;
@@ -26,11 +27,19 @@ pub(super) enum Command {
         batch: Arc<Vec<Applied>>,
         done: oneshot::Sender<Result<(), ApplyBatchError>>,
     },
+    /// Do this in a transaction of its own, between batches.
+    Write {
+        work: Work,
+        done: oneshot::Sender<Result<(), ApplyBatchError>>,
+    },
     /// The file of that generation is found damaged, or not to be of these streams; a later one is not meant.
     Damaged { detail: String, generation: u64 },
     /// Close the file and stop.
     Close { done: oneshot::Sender<()> },
 }
+
+/// Something to be written that came from no stream.
+pub(super) type Work = Box<dyn FnOnce(&Connection, &mut People) -> Result<(), rusqlite::Error> + Send>;
 
 type Waiting = (Arc<Vec<Applied>>, oneshot::Sender<Result<(), ApplyBatchError>>);
 
@@ -39,6 +48,7 @@ pub(super) struct Writer {
     pub(super) connection: Connection,
     pub(super) positions: watch::Sender<Positions>,
     pub(super) seen: Arc<Seen>,
+    pub(super) people: People,
     /// Counts how often the file was made anew under its readers.
     pub(super) generation: Arc<AtomicU64>,
 }
@@ -50,10 +60,12 @@ impl Writer {
         while let Some(command) = commands.blocking_recv() {
             let mut batches = Vec::new();
             let mut damage = None;
+            let mut works = Vec::new();
             let mut next = Some(command);
             while let Some(command) = next {
                 match command {
                     Command::Apply { batch, done } => batches.push((batch, done)),
+                    Command::Write { work, done } => works.push((work, done)),
                     Command::Damaged { detail, generation } => {
                         if generation == self.generation.load(Ordering::Acquire) {
                             damage = Some(detail);
@@ -61,13 +73,14 @@ impl Writer {
                     }
                     Command::Close { done } => closing = Some(done),
                 }
-                next = if batches.len() < MAX_GROUP {
+                next = if batches.len() + works.len() < MAX_GROUP {
                     commands.try_recv().ok()
                 } else {
                     None
                 };
             }
-            if self.handle(batches, damage).is_err() || closing.is_some() {
+            let handled = self.handle(batches, damage).and_then(|()| self.work(works));
+            if handled.is_err() || closing.is_some() {
                 break;
             }
         }
@@ -95,22 +108,57 @@ impl Writer {
         Ok(())
     }
 
-    fn commit<'a>(&mut self, batch: impl Iterator<Item = &'a Applied>) -> Result<(), rusqlite::Error> {
-        let before = *self.positions.borrow();
-        let mut after = before;
-        let mut firsts: Vec<First> = Vec::new();
+    /// Does what came from no stream, each in a transaction of its own.
+    fn work(
+        &mut self,
+        works: Vec<(Work, oneshot::Sender<Result<(), ApplyBatchError>>)>,
+    ) -> Result<(), OpenProjectionError> {
+        for (work, done) in works {
+            let outcome = match self.transact(|transaction, people| work(transaction, people)) {
+                Ok(()) => Ok(()),
+                Err(error) if schema::is_damage(&error) => Err(self.rebuild(&error.to_string())?),
+                Err(error) => Err(ApplyBatchError::Passing(Arc::new(error))),
+            };
+            // Nobody waits any more: done all the same.
+            let _ = done.send(outcome);
+        }
+        Ok(())
+    }
+
+    /// Runs `write` in one transaction; what is remembered of contacts goes where it fails.
+    fn transact<T>(
+        &mut self,
+        write: impl FnOnce(&Connection, &mut People) -> Result<T, rusqlite::Error>,
+    ) -> Result<T, rusqlite::Error> {
+        let people = &mut self.people;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        for applied in batch {
-            let (source, sequence) = applied.place();
-            if !after.covers(source, sequence) {
-                firsts.extend(apply::write(&transaction, applied)?);
-                after.advance(source, sequence);
-            }
+        let outcome = write(&transaction, people).and_then(|written| transaction.commit().map(|()| written));
+        if outcome.is_err() {
+            people.forget();
         }
-        apply::write_positions(&transaction, before, after)?;
-        transaction.commit()?;
+        outcome
+    }
+
+    fn commit<'a>(&mut self, batch: impl Iterator<Item = &'a Applied>) -> Result<(), rusqlite::Error> {
+        let before = *self.positions.borrow();
+        let mut after = before;
+        let firsts = self.transact(|transaction, people| {
+            let mut firsts: Vec<First> = Vec::new();
+            let mut marks = Watermarks::default();
+            for applied in batch {
+                let (source, sequence) = applied.place();
+                if !after.covers(source, sequence) {
+                    firsts.extend(apply::write(transaction, people, applied)?);
+                    marks.pass(applied);
+                    after.advance(source, sequence);
+                }
+            }
+            marks.write(transaction)?;
+            apply::write_positions(transaction, before, after)?;
+            Ok(firsts)
+        })?;
         self.seen.remember(&firsts);
         self.positions.send_replace(after);
         Ok(())
@@ -141,6 +189,12 @@ impl Writer {
         })?;
         self.connection = schema::recreate(&self.path)
             .inspect_err(|error| tracing::error!(%error, "read model cannot be made anew, writer stops"))?;
+        self.people.forget();
+        let relinked = self.transact(|connection, people| people.relink(connection));
+        relinked.map_err(|source| OpenProjectionError::Sqlite {
+            path: self.path.clone(),
+            source,
+        })?;
         self.positions.send_replace(Positions::default());
         self.generation.fetch_add(1, Ordering::Release);
         Ok(ApplyBatchError::Rebuilt)

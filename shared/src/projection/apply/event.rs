@@ -1,8 +1,9 @@
-//! `EVENTS` → `events`.
+//! `EVENTS` → `events`, `events_fts`, and with [`details`], [`people`] and [`harness`] everything that goes with an event.
 
 use rusqlite::{Connection, params};
 
-use super::{First, json};
+use super::people::People;
+use super::{First, details, harness, json};
 use crate::model::event::{Direction, Event, PeerKind};
 use crate::model::time::UnixMillis;
 use crate::projection::applied::to_sql;
@@ -13,6 +14,7 @@ use crate::projection::seen::fingerprint;
 /// place in the conversation.
 pub(super) fn write(
     connection: &Connection,
+    people: &mut People,
     sequence: u64,
     published_at: UnixMillis,
     event: &Event,
@@ -46,6 +48,15 @@ pub(super) fn write(
             published_at.0,
         ])?;
     if inserted == 1 {
+        if event.direction != Direction::Deleted {
+            index(connection, to_sql(sequence), &event.content)?;
+        }
+        people.meet(connection, event)?;
+        details::write(connection, event)?;
+        details::write_state(connection, published_at, event)?;
+        if event.channel == harness::CHANNEL {
+            harness::write(connection, event)?;
+        }
         return Ok(Some(First {
             fingerprint: fingerprint(event.id.as_str()),
             sequence,
@@ -58,6 +69,30 @@ pub(super) fn write(
     Ok(None)
 }
 
+/// Puts `content` into the index of words under the row `sequence`.
+fn index(connection: &Connection, sequence: i64, content: &str) -> Result<(), rusqlite::Error> {
+    if !content.is_empty() {
+        connection
+            .prepare_cached("INSERT INTO events_fts(rowid, content) VALUES(?1, ?2)")?
+            .execute((sequence, content))?;
+    }
+    Ok(())
+}
+
+/// Takes the row of `id` out of the index of words; answers its sequence. The index holds no text of its own, so it
+/// must be told what it indexed.
+fn unindex(connection: &Connection, id: &str) -> Result<i64, rusqlite::Error> {
+    let (sequence, content, deleted): (i64, String, bool) = connection
+        .prepare_cached("SELECT sequence, content, direction = 'deleted' FROM events WHERE id = ?1")?
+        .query_row([id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    if !deleted && !content.is_empty() {
+        connection
+            .prepare_cached("INSERT INTO events_fts(events_fts, rowid, content) VALUES('delete', ?1, ?2)")?
+            .execute((sequence, content))?;
+    }
+    Ok(sequence)
+}
+
 fn revise(
     connection: &Connection,
     published_at: UnixMillis,
@@ -65,6 +100,7 @@ fn revise(
     content_types: &str,
     metadata: &str,
 ) -> Result<(), rusqlite::Error> {
+    let sequence = unindex(connection, event.id.as_str())?;
     connection
         .prepare_cached(
             "UPDATE events SET content = ?2, content_types = ?3, metadata_json = ?4, revised_at = ?5,
@@ -78,7 +114,18 @@ fn revise(
             published_at.0,
             event.direction == Direction::Deleted,
         ])?;
-    Ok(())
+    let deleted: bool = connection
+        .prepare_cached("SELECT direction = 'deleted' FROM events WHERE sequence = ?1")?
+        .query_row([sequence], |row| row.get(0))?;
+    if !deleted {
+        index(connection, sequence, &event.content)?;
+    }
+    // A new text is embedded anew: who embeds looks for rows without a vector.
+    connection
+        .prepare_cached("DELETE FROM embeddings WHERE sequence = ?1")?
+        .execute([sequence])?;
+    details::rewrite(connection, event)?;
+    details::write_state(connection, published_at, event)
 }
 
 const fn direction(direction: Direction) -> &'static str {

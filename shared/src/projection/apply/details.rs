@@ -1,0 +1,145 @@
+//! `EVENTS` → `threads`, `event_state`, `event_tags`, `attachments`.
+
+use rusqlite::{Connection, params};
+use serde_json::{Map, Value};
+
+use crate::model::event::{Direction, Event, PeerKind};
+use crate::model::time::UnixMillis;
+
+/// Writes what goes with the first occurrence of `event`.
+pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
+    if let Some(thread) = &event.thread_id {
+        write_thread(connection, event, thread)?;
+    }
+    write_tags(connection, event)?;
+    write_attachments(connection, event)
+}
+
+/// Writes what an updated or deleted item carries now in the place of what it carried before.
+pub(super) fn rewrite(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
+    let id = event.id.as_str();
+    connection
+        .prepare_cached("DELETE FROM event_tags WHERE event_id = ?1")?
+        .execute([id])?;
+    connection
+        .prepare_cached("DELETE FROM attachments WHERE event_id = ?1")?
+        .execute([id])?;
+    write_tags(connection, event)?;
+    write_attachments(connection, event)
+}
+
+fn write_thread(connection: &Connection, event: &Event, thread: &str) -> Result<(), rusqlite::Error> {
+    let name = ["thread_name", "thread_title", "group_name", "chat_name", "subject"]
+        .iter()
+        .find_map(|key| event.metadata.get(*key).and_then(Value::as_str));
+    connection
+        .prepare_cached(
+            "INSERT INTO threads(id, channel, name, is_group, source_adapter, source_id, parent_thread_id, created_at, updated_at)
+             VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?8)
+             ON CONFLICT(id) DO UPDATE SET name = coalesce(excluded.name, name),
+               parent_thread_id = coalesce(parent_thread_id, excluded.parent_thread_id),
+               created_at = min(created_at, excluded.created_at), updated_at = max(updated_at, excluded.updated_at)",
+        )?
+        .execute(params![
+            thread,
+            event.channel,
+            name,
+            event.peer.kind != PeerKind::Dm,
+            event.source_adapter,
+            event.peer.id,
+            event.peer.parent_id,
+            event.timestamp.0,
+        ])?;
+    Ok(())
+}
+
+fn write_tags(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
+    if event.tags.is_empty() {
+        return Ok(());
+    }
+    let mut statement = connection
+        .prepare_cached("INSERT OR IGNORE INTO event_tags(event_id, tag, source, created_at) VALUES(?1,?2,?3,?4)")?;
+    for tag in &event.tags {
+        statement.execute((event.id.as_str(), tag, &event.source_adapter, event.received_at.0))?;
+    }
+    Ok(())
+}
+
+fn write_attachments(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
+    if event.attachments.is_empty() {
+        return Ok(());
+    }
+    let mut statement = connection.prepare_cached(
+        "INSERT OR REPLACE INTO attachments(id, event_id, filename, mime_type, size_bytes, media_type, storage_uri, content_hash,
+           metadata_json, created_at) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,'{}',?9)",
+    )?;
+    for (index, attachment) in event.attachments.iter().enumerate() {
+        let size = attachment
+            .size_bytes
+            .map(|size| i64::try_from(size).unwrap_or(i64::MAX));
+        statement.execute(params![
+            format!("{}#{index}", event.id),
+            event.id.as_str(),
+            attachment.filename,
+            attachment.mime_type,
+            size,
+            attachment.media_type,
+            attachment.storage_uri,
+            attachment.content_hash,
+            event.timestamp.0,
+        ])?;
+    }
+    Ok(())
+}
+
+/// What a source says of an item's state; absent = it does not say.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct State<'a> {
+    read_state: Option<&'a str>,
+    flagged: Option<bool>,
+    archived: Option<bool>,
+    status: Option<&'a str>,
+}
+
+/// Writes the item's state where its source says one; what it does not say stays as it was.
+pub(super) fn write_state(
+    connection: &Connection,
+    published_at: UnixMillis,
+    event: &Event,
+) -> Result<(), rusqlite::Error> {
+    let mut state = state(&event.metadata);
+    if event.direction == Direction::Deleted {
+        state.status = Some("deleted");
+    }
+    if state == State::default() {
+        return Ok(());
+    }
+    connection
+        .prepare_cached(
+            "INSERT INTO event_state(event_id, read_state, flagged, archived, status, updated_at) VALUES(?1,?2,?3,?4,?5,?6)
+             ON CONFLICT(event_id) DO UPDATE SET read_state = coalesce(excluded.read_state, read_state),
+               flagged = coalesce(excluded.flagged, flagged), archived = coalesce(excluded.archived, archived),
+               status = coalesce(excluded.status, status), updated_at = excluded.updated_at",
+        )?
+        .execute(params![
+            event.id.as_str(),
+            state.read_state,
+            state.flagged,
+            state.archived,
+            state.status,
+            published_at.0,
+        ])?;
+    Ok(())
+}
+
+fn state(metadata: &Map<String, Value>) -> State<'_> {
+    let flag = |names: [&str; 3]| names.iter().find_map(|name| metadata.get(*name)?.as_bool());
+    let text = |name: &str| metadata.get(name).and_then(Value::as_str);
+    let read = flag(["is_read", "read", "seen"]).map(|read| if read { "read" } else { "unread" });
+    State {
+        read_state: text("read_state").or(read),
+        flagged: flag(["flagged", "is_flagged", "starred"]),
+        archived: flag(["archived", "is_archived", "in_archive"]),
+        status: text("status"),
+    }
+}

@@ -1,0 +1,359 @@
+//! Who took part: `EVENTS` → `contacts`, `contact_identifiers`, `event_participants`; `identities.yaml` → `persons`,
+//! and which contacts are theirs → `person_contact_links`.
+//!
+//! A contact is an address on a channel, its id `{channel}:{address}`. Nearly every event comes from somebody known,
+//! and must not cost more than its row in `event_participants`: what is stored of the contacts met last is
+//! remembered, and `last_seen_at` follows in steps of [`SEEN_STEP_MS`]. That step is a function of the events alone,
+//! so a file that is made anew holds the same.
+
+use std::collections::HashMap;
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::model::event::{Event, ParticipantRole};
+use crate::model::identity::{Identities, Person};
+use crate::model::time::UnixMillis;
+
+/// `last_seen_at` moves only when it is behind by so many milliseconds.
+const SEEN_STEP_MS: i64 = 60_000;
+
+/// Contacts remembered; beyond it the memory is cleared, and they are read again.
+const MAX_REMEMBERED: usize = 50_000;
+
+/// `source` of a contact that `identities.yaml` names and no event has come from.
+const NAMED: &str = "identities";
+
+/// The channel that stands for any.
+const ANY: &str = "*";
+
+/// Who is who, and what is stored of the contacts met last.
+#[derive(Debug, Default)]
+pub(crate) struct People {
+    identities: Identities,
+    /// (channel, address) → the person's index.
+    owners: HashMap<(String, String), usize>,
+    met: HashMap<String, Met>,
+    /// Dates persons that are new.
+    learnt_at: UnixMillis,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Met {
+    name: Option<String>,
+    created_at: i64,
+    last_seen_at: i64,
+}
+
+impl People {
+    /// Forgets what is stored: the transaction that stored it failed, or the file is another one.
+    pub(crate) fn forget(&mut self) {
+        self.met.clear();
+    }
+
+    /// Writes who took part in `event`.
+    pub(super) fn meet(&mut self, connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
+        let sender = (
+            event.from.id.as_str(),
+            event.from.display_name.as_deref(),
+            ParticipantRole::Sender,
+        );
+        let others = event
+            .participants
+            .iter()
+            .map(|one| (one.id.as_str(), one.display_name.as_deref(), one.role));
+        for (address, name, role) in std::iter::once(sender).chain(others) {
+            if address.is_empty() {
+                continue;
+            }
+            let contact = contact_id(&event.channel, address);
+            self.see(connection, &contact, &event.channel, address, name, event.timestamp)?;
+            connection
+                .prepare_cached(
+                    "INSERT OR IGNORE INTO event_participants(event_id, contact_id, role) VALUES(?1,?2,?3)",
+                )?
+                .execute((event.id.as_str(), &contact, role_name(role)))?;
+        }
+        Ok(())
+    }
+
+    fn see(
+        &mut self,
+        connection: &Connection,
+        contact: &str,
+        channel: &str,
+        address: &str,
+        name: Option<&str>,
+        at: UnixMillis,
+    ) -> Result<(), rusqlite::Error> {
+        let known = match self.met.get(contact) {
+            Some(met) => Some(met.clone()),
+            None => stored(connection, contact)?,
+        };
+        let now = match &known {
+            None => Met {
+                name: name.map(str::to_owned),
+                created_at: at.0,
+                last_seen_at: at.0,
+            },
+            Some(known) => Met {
+                name: name.map(str::to_owned).or_else(|| known.name.clone()),
+                created_at: known.created_at.min(at.0),
+                last_seen_at: if at.0 >= known.last_seen_at.saturating_add(SEEN_STEP_MS) {
+                    at.0
+                } else {
+                    known.last_seen_at
+                },
+            },
+        };
+        if known.as_ref() != Some(&now) {
+            self.write(connection, contact, channel, address, &now)?;
+        }
+        if self.met.len() >= MAX_REMEMBERED {
+            self.met.clear();
+        }
+        if !self.met.contains_key(contact) || known.as_ref() != Some(&now) {
+            self.met.insert(contact.to_owned(), now);
+        }
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        connection: &Connection,
+        contact: &str,
+        channel: &str,
+        address: &str,
+        met: &Met,
+    ) -> Result<(), rusqlite::Error> {
+        connection
+            .prepare_cached(
+                "INSERT INTO contacts(id, display_name, source, created_at, updated_at) VALUES(?1,?2,?3,?4,?5)
+                 ON CONFLICT(id) DO UPDATE SET display_name = excluded.display_name,
+                   source = excluded.source, created_at = excluded.created_at, updated_at = excluded.updated_at",
+            )?
+            .execute(params![contact, met.name, channel, met.created_at, met.last_seen_at])?;
+        write_identifier(connection, contact, address, Some(met))?;
+        if let Some(person) = self.owner(channel, address) {
+            link(connection, person, contact, Some(met))?;
+        }
+        Ok(())
+    }
+
+    fn owner(&self, channel: &str, address: &str) -> Option<&Person> {
+        if self.owners.is_empty() {
+            return None;
+        }
+        let of = |channel: &str| self.owners.get(&(channel.to_owned(), address.to_owned()));
+        of(channel)
+            .or_else(|| of(ANY))
+            .and_then(|&index| self.identities.persons.get(index))
+    }
+
+    /// From now on `identities` says who is who; [`Self::relink`] then puts it into the file.
+    pub(crate) fn learn(&mut self, identities: Identities, now: UnixMillis) {
+        self.owners = owners(&identities);
+        self.identities = identities;
+        self.learnt_at = now;
+    }
+
+    /// Writes persons and links anew, also of contacts met before.
+    pub(crate) fn relink(&self, connection: &Connection) -> Result<(), rusqlite::Error> {
+        self.write_persons(connection, self.learnt_at)?;
+        connection.execute("DELETE FROM person_contact_links", [])?;
+        connection.execute(
+            "DELETE FROM contact_identifiers WHERE contact_id IN (SELECT id FROM contacts WHERE source = ?1)",
+            [NAMED],
+        )?;
+        connection.execute("DELETE FROM contacts WHERE source = ?1", [NAMED])?;
+        for person in &self.identities.persons {
+            for (channel, addresses) in person.addresses.iter().filter(|(channel, _)| *channel != ANY) {
+                for address in addresses {
+                    self.name_contact(connection, person, channel, address)?;
+                }
+            }
+        }
+        self.link_met(connection)
+    }
+
+    /// Persons that stay keep when they were made.
+    fn write_persons(&self, connection: &Connection, now: UnixMillis) -> Result<(), rusqlite::Error> {
+        let ids = serde_json::json!(
+            self.identities
+                .persons
+                .iter()
+                .map(|person| &person.id)
+                .collect::<Vec<_>>()
+        );
+        connection.execute(
+            "DELETE FROM persons WHERE id NOT IN (SELECT value FROM json_each(?1))",
+            [ids.to_string()],
+        )?;
+        for person in &self.identities.persons {
+            connection
+                .prepare_cached(
+                    "INSERT INTO persons(id, canonical_name, display_name, is_me, relationship_type, created_at, updated_at)
+                     VALUES(?1,?2,?3,?4,?5,?6,?6)
+                     ON CONFLICT(id) DO UPDATE SET canonical_name = excluded.canonical_name, display_name = excluded.display_name,
+                       is_me = excluded.is_me, relationship_type = excluded.relationship_type, updated_at = excluded.updated_at
+                     WHERE (canonical_name, display_name, is_me, relationship_type)
+                       IS NOT (excluded.canonical_name, excluded.display_name, excluded.is_me, excluded.relationship_type)",
+                )?
+                .execute(params![
+                    person.id,
+                    person.id,
+                    person.name.as_deref().unwrap_or(&person.id),
+                    self.identities.owner.as_deref() == Some(person.id.as_str()),
+                    person.relationship,
+                    now.0,
+                ])?;
+        }
+        Ok(())
+    }
+
+    /// A contact that nobody has written from yet is there all the same.
+    fn name_contact(
+        &self,
+        connection: &Connection,
+        person: &Person,
+        channel: &str,
+        address: &str,
+    ) -> Result<(), rusqlite::Error> {
+        let contact = contact_id(channel, address);
+        let made = connection
+            .prepare_cached("INSERT OR IGNORE INTO contacts(id, display_name, source) VALUES(?1,?2,?3)")?
+            .execute((&contact, person.name.as_deref(), NAMED))?;
+        if made == 1 {
+            write_identifier(connection, &contact, address, None)?;
+            link(connection, person, &contact, None)?;
+        }
+        Ok(())
+    }
+
+    fn link_met(&self, connection: &Connection) -> Result<(), rusqlite::Error> {
+        if self.owners.is_empty() {
+            return Ok(());
+        }
+        let mut statement = connection.prepare(
+            "SELECT c.id, c.source, i.value, i.created_at, i.last_seen_at FROM contacts c
+             JOIN contact_identifiers i ON i.contact_id = c.id WHERE c.source <> ?1",
+        )?;
+        let mut rows = statement.query([NAMED])?;
+        while let Some(row) = rows.next()? {
+            let (contact, channel, address): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            if let Some(person) = self.owner(&channel, &address) {
+                let met = Met {
+                    name: None,
+                    created_at: row.get(3)?,
+                    last_seen_at: row.get(4)?,
+                };
+                link(connection, person, &contact, Some(&met))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Of an address that two persons claim, the first listed has it, as in [`Identities::person`].
+fn owners(identities: &Identities) -> HashMap<(String, String), usize> {
+    let mut owners = HashMap::new();
+    for (index, person) in identities.persons.iter().enumerate() {
+        for (channel, addresses) in &person.addresses {
+            for address in addresses {
+                owners.entry((channel.clone(), address.clone())).or_insert(index);
+            }
+        }
+    }
+    owners
+}
+
+fn stored(connection: &Connection, contact: &str) -> Result<Option<Met>, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "SELECT display_name, created_at, updated_at FROM contacts WHERE id = ?1 AND created_at IS NOT NULL",
+        )?
+        .query_row([contact], |row| {
+            Ok(Met {
+                name: row.get(0)?,
+                created_at: row.get(1)?,
+                last_seen_at: row.get(2)?,
+            })
+        })
+        .optional()
+}
+
+fn write_identifier(
+    connection: &Connection,
+    contact: &str,
+    address: &str,
+    met: Option<&Met>,
+) -> Result<(), rusqlite::Error> {
+    let (kind, normalized) = normalize(address);
+    connection
+        .prepare_cached(
+            "INSERT INTO contact_identifiers(id, contact_id, type, value, normalized, created_at, last_seen_at)
+             VALUES(?1,?1,?2,?3,?4,?5,?6)
+             ON CONFLICT(id) DO UPDATE SET created_at = excluded.created_at, last_seen_at = excluded.last_seen_at",
+        )?
+        .execute(params![
+            contact,
+            kind,
+            address,
+            normalized,
+            met.map(|met| met.created_at),
+            met.map(|met| met.last_seen_at),
+        ])?;
+    Ok(())
+}
+
+fn link(connection: &Connection, person: &Person, contact: &str, met: Option<&Met>) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "INSERT OR REPLACE INTO person_contact_links(id, person_id, contact_id, confidence, source_type, first_seen_at, last_seen_at)
+             VALUES(?1,?2,?3,1.0,?4,?5,?6)",
+        )?
+        .execute(params![
+            format!("{}/{contact}", person.id),
+            person.id,
+            contact,
+            NAMED,
+            met.map(|met| met.created_at),
+            met.map(|met| met.last_seen_at),
+        ])?;
+    Ok(())
+}
+
+fn contact_id(channel: &str, address: &str) -> String {
+    let mut id = String::with_capacity(channel.len() + 1 + address.len());
+    id.push_str(channel);
+    id.push(':');
+    id.push_str(address);
+    id
+}
+
+/// What sort of address it is, and the spelling by which it is compared.
+fn normalize(address: &str) -> (&'static str, String) {
+    let address = address.trim();
+    let is_email = address
+        .split_once('@')
+        .is_some_and(|(name, host)| !name.is_empty() && host.contains('.'));
+    if is_email {
+        return ("email", address.to_lowercase());
+    }
+    let is_phone = |c: char| c.is_ascii_digit() || matches!(c, ' ' | '-' | '.' | '(' | ')');
+    match address.strip_prefix('+') {
+        Some(rest) if !rest.is_empty() && rest.chars().all(is_phone) => {
+            let digits = rest.chars().filter(char::is_ascii_digit);
+            ("phone", std::iter::once('+').chain(digits).collect())
+        }
+        Some(_) | None => ("handle", address.to_lowercase()),
+    }
+}
+
+const fn role_name(role: ParticipantRole) -> &'static str {
+    match role {
+        ParticipantRole::Sender => "sender",
+        ParticipantRole::Recipient => "recipient",
+        ParticipantRole::Cc => "cc",
+        ParticipantRole::Observer => "observer",
+    }
+}

@@ -1,0 +1,213 @@
+//! Who took part, who they are, and what goes with an event.
+
+use super::Case;
+use super::samples::{at, event, event_id, stored};
+use crate::model::event::{Attachment, Direction, Event, EventId, Participant, ParticipantRole};
+use crate::model::identity::Identities;
+use crate::projection::{Applied, Projection, Source};
+
+fn identities(yaml: &str) -> Identities {
+    serde_yaml_ng::from_str(yaml).unwrap()
+}
+
+const FAMILY: &str = "
+owner: casey
+persons:
+  - {id: casey, name: Casey, addresses: {imessage: ['+1 555 000'], telegram: ['7']}}
+  - {id: mom, name: Mom, relationship: family, addresses: {imessage: ['+15551'], '*': ['mom@home.org']}}
+";
+
+/// A text from `from` on `channel`, `n` minutes after the first.
+fn text(sequence: u64, channel: &str, from: &str, minutes: u64) -> Applied {
+    let mut event = event(sequence);
+    event.timestamp = at(minutes * 60_000);
+    event.channel = channel.to_owned();
+    event.from.id = from.to_owned();
+    stored(sequence, event)
+}
+
+const WHO: &str =
+    "SELECT group_concat(who, '; ') FROM (SELECT ep.event_id || ' ' || p.canonical_name || ' ' || ep.role AS who
+    FROM event_participants ep JOIN person_contact_links pcl ON pcl.contact_id = ep.contact_id
+    JOIN persons p ON p.id = pcl.person_id ORDER BY ep.event_id)";
+
+#[tokio::test]
+async fn identities_link_contacts_whichever_comes_first() {
+    let events = vec![
+        text(1, "imessage", "+15551", 0),
+        text(2, "email", "mom@home.org", 1),
+        text(3, "telegram", "7", 2),
+        text(4, "telegram", "8", 3),
+    ];
+    let before = Case::new();
+    before.projection.identify(identities(FAMILY), at(9)).await.unwrap();
+    before.projection.apply(events.clone()).await.unwrap();
+    let after = Case::with(events).await;
+    after.projection.identify(identities(FAMILY), at(9)).await.unwrap();
+    assert_eq!(before.dump(), after.dump());
+    let who = "webhook:demo/1 mom sender; webhook:demo/2 mom sender; webhook:demo/3 casey sender";
+    assert_eq!(before.value::<String>(WHO), who);
+    let me = "SELECT display_name || is_me || coalesce(relationship_type, '') FROM persons WHERE is_me";
+    assert_eq!(before.value::<String>(me), "Casey1");
+    let named =
+        "SELECT display_name || ' ' || normalized FROM contacts c JOIN contact_identifiers i ON i.contact_id = c.id
+        WHERE c.source = 'identities'";
+    assert_eq!(
+        before.value::<String>(named),
+        "Casey +1555000",
+        "known, though nothing came from there"
+    );
+}
+
+#[tokio::test]
+async fn changed_identities_relink_what_was_met() {
+    let case = Case::with(vec![text(1, "imessage", "+15551", 0)]).await;
+    case.projection.identify(identities(FAMILY), at(1)).await.unwrap();
+    let renamed = FAMILY
+        .replace("id: mom, name: Mom", "id: mother, name: Mother")
+        .replace("telegram: ['7']", "");
+    case.projection.identify(identities(&renamed), at(2)).await.unwrap();
+    assert_eq!(case.value::<String>(WHO), "webhook:demo/1 mother sender");
+    let kept =
+        "SELECT group_concat(id || ' ' || (updated_at - 1700000000000), '; ') FROM (SELECT * FROM persons ORDER BY id)";
+    assert_eq!(case.value::<String>(kept), "casey 1; mother 2");
+    assert_eq!(
+        case.value::<i64>("SELECT count(*) FROM contacts WHERE id = 'telegram:7'"),
+        0
+    );
+    case.projection.identify(Identities::default(), at(3)).await.unwrap();
+    let left = "SELECT (SELECT count(*) FROM persons) + (SELECT count(*) FROM person_contact_links)";
+    assert_eq!(case.value::<i64>(left), 0);
+    assert_eq!(
+        case.value::<i64>("SELECT count(*) FROM contacts"),
+        1,
+        "whoever was met stays met"
+    );
+}
+
+#[tokio::test]
+async fn a_contact_is_seen_in_steps_that_a_restart_does_not_show() {
+    let seconds = |sequence: u64, seconds: u64| {
+        let mut event = event(sequence);
+        event.timestamp = at(seconds * 1_000);
+        stored(sequence, event)
+    };
+    let all = [
+        seconds(1, 0),
+        seconds(2, 30),
+        seconds(3, 61),
+        seconds(4, 100),
+        seconds(5, 122),
+    ];
+    let whole = Case::with(all.to_vec()).await;
+    let cut = Case::with(all[..2].to_vec()).await;
+    cut.projection.close().await;
+    let again = Projection::open(cut.projection.path()).unwrap();
+    again.apply(all[2..].to_vec()).await.unwrap();
+    assert_eq!(whole.dump(), cut.dump());
+    let seen = "SELECT (last_seen_at - created_at) || '' FROM contact_identifiers";
+    assert_eq!(whole.value::<String>(seen), "122000");
+}
+
+#[tokio::test]
+async fn what_goes_with_an_event_is_written_and_rewritten() {
+    let mut first = event(1);
+    first.thread_id = Some("t-1".to_owned());
+    first.tags = vec!["work".to_owned(), "urgent".to_owned(), "work".to_owned()];
+    first.attachments = vec![Attachment {
+        filename: Some("a.png".to_owned()),
+        size_bytes: Some(7),
+        media_type: "image".to_owned(),
+        ..Attachment::default()
+    }];
+    let bob = Participant {
+        id: "bob".to_owned(),
+        role: ParticipantRole::Cc,
+        display_name: Some("Bob".to_owned()),
+    };
+    first.participants = vec![bob.clone(), bob];
+    first.metadata.insert("is_read".to_owned(), false.into());
+    let mut read = first.clone();
+    read.direction = Direction::Updated;
+    read.content = "new words".to_owned();
+    read.tags = vec!["done".to_owned()];
+    read.metadata.insert("is_read".to_owned(), true.into());
+    read.metadata.insert("starred".to_owned(), true.into());
+    let case = Case::with(vec![stored(1, first), stored(2, read)]).await;
+    let states = "SELECT read_state || flagged || coalesce(archived, '-') || coalesce(status, '-') FROM event_state";
+    assert_eq!(case.value::<String>(states), "read1--");
+    assert_eq!(case.value::<String>("SELECT group_concat(tag) FROM event_tags"), "done");
+    assert_eq!(
+        case.value::<String>("SELECT id || filename FROM attachments"),
+        "webhook:demo/1#0a.png"
+    );
+    assert_eq!(
+        case.value::<String>("SELECT id || channel || is_group FROM threads"),
+        "t-1webhook0"
+    );
+    let roles = "SELECT group_concat(contact_id || ' ' || role) FROM event_participants";
+    assert_eq!(case.value::<String>(roles), "webhook:alice sender,webhook:bob cc");
+    let found = |word: &str| format!("SELECT count(*) FROM events_fts WHERE events_fts MATCH '{word}'");
+    assert_eq!(
+        (case.value::<i64>(&found("hello")), case.value::<i64>(&found("words"))),
+        (0, 1)
+    );
+    assert_eq!(
+        case.value::<String>("SELECT content FROM events_fts WHERE events_fts MATCH 'words'"),
+        "new words"
+    );
+    let checked = "INSERT INTO events_fts(events_fts, rank) VALUES('integrity-check', 1)";
+    rusqlite::Connection::open(case.projection.path())
+        .unwrap()
+        .execute(checked, [])
+        .expect("the index of words holds what the events hold");
+
+    let mut gone = event(1);
+    gone.direction = Direction::Deleted;
+    let mut late = event(1);
+    late.direction = Direction::Updated;
+    late.content = "words again".to_owned();
+    case.projection
+        .apply(vec![stored(3, gone), stored(4, late)])
+        .await
+        .unwrap();
+    assert_eq!(case.value::<i64>(&found("words")), 0, "what was deleted is not found");
+    assert_eq!(case.value::<String>("SELECT status FROM event_state"), "deleted");
+}
+
+#[tokio::test]
+async fn turns_of_other_harnesses_fill_the_agent_tables() {
+    let turn = |role: &str, n: u64, metadata: serde_json::Value| {
+        let id = EventId::parse(format!("aix:turn:t1:{role}")).unwrap();
+        let mut event = Event::new(id, "aix", "s-1", at(n));
+        event.content = format!("{role} speaks");
+        event.metadata = metadata.as_object().unwrap().clone();
+        stored(n, event)
+    };
+    let call = serde_json::json!([{"id": "c1", "name": "bash", "args": {"command": "ls"}, "outcome": "ok"}]);
+    let case = Case::with(vec![
+        turn("user", 1, serde_json::json!({"harness": "codex", "session_id": "s-1"})),
+        turn("assistant", 2, serde_json::json!({"harness": "codex", "session_id": "s-1", "model": "m", "tokens_in": 5, "tool_calls": call})),
+    ])
+    .await;
+    let session = "SELECT id || ' ' || source || ' ' || model || ' ' || tokens_in FROM agent_sessions";
+    assert_eq!(case.value::<String>(session), "aix:codex:s-1 codex m 5");
+    let turns = "SELECT id || ' ' || status || ' ' || event_id || ' ' || (finished_at - started_at) FROM agent_turns";
+    assert_eq!(case.value::<String>(turns), "aix:t1 completed aix:turn:t1:user 1");
+    assert_eq!(case.value::<i64>("SELECT count(*) FROM agent_messages"), 2);
+    assert_eq!(
+        case.value::<String>("SELECT name || args_json FROM agent_tool_calls"),
+        "bash{\"command\":\"ls\"}"
+    );
+}
+
+#[tokio::test]
+async fn watermarks_tell_the_newest_of_each_adapter() {
+    let case = Case::with((1..=20).map(|n| stored(n, event(n))).collect()).await;
+    assert_eq!(
+        case.value::<String>("SELECT adapter || ' ' || account || ' ' || position FROM sync_watermarks"),
+        "webhook default demo/20"
+    );
+    assert_eq!(case.projection.position(Source::Events), 20);
+    assert_eq!(case.projection.first_sequence(&event_id(3)).unwrap(), Some(3));
+}
