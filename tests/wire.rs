@@ -3,6 +3,8 @@
 //! A golden file is never edited: a change of shape is a new version, a new file and a step in
 //! `shared::wire::upgrade`. `NEXUS_WRITE_GOLDEN=1` writes those that are missing, and only those.
 
+#[path = "wire/intents.rs"]
+mod intents;
 #[path = "wire/ledger.rs"]
 mod ledger;
 #[path = "wire/samples.rs"]
@@ -123,4 +125,26 @@ fn coordination_is_frozen() {
     check("session_mark", &samples::session_mark());
     check("settled_floor", &samples::settled_floor());
     check("approval", &samples::approval());
+}
+
+#[test]
+fn intents_are_frozen() {
+    for schedule in intents::schedules() {
+        let value = serde_json::to_value(&schedule).expect("JSON");
+        check(
+            &format!("intent-{}", value["type"].as_str().expect("a type")),
+            &intents::intent(schedule),
+        );
+    }
+    check("intent_record", &intents::record());
+    for rejection in intents::rejections() {
+        let mut record = intents::record();
+        let code = rejection.code();
+        record.rejection = Some(rejection);
+        check(&format!("intent_record-{code}"), &record);
+    }
+    check("intent_book", &intents::book());
+    check("intent_timer", &intents::timer());
+    check("intent_mark", &intents::mark());
+    check("confirmation", &intents::confirmation());
 }

@@ -63,3 +63,25 @@ pub struct ApprovalDecision {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
 }
+
+/// A value of KV `approvals`: what is asked, and where it stands. Decided by compare-and-set, once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Confirmation {
+    /// What is asked.
+    pub request: ApprovalRequest,
+    /// Where it stands.
+    pub status: ApprovalStatus,
+    /// Who asks: a persona, or a runtime on its behalf.
+    pub requested_by: String,
+    /// When.
+    pub requested_at: UnixMillis,
+    /// When it was decided or lapsed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided_at: Option<UnixMillis>,
+    /// Who decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<String>,
+    /// What they wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<String>,
+}

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::identity::PermissionPresets;
+
 /// Named strength of a permission set; names a preset where `tools` is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -42,4 +44,109 @@ pub struct PermissionSet {
     /// Names of the secrets that tools of this turn may resolve; absent = none, except at level `full`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Vec<String>>,
+}
+
+/// Whether `permissions` allow the tool `name`: deny patterns first, then allow; without an allow list the preset of
+/// the level; without a preset, nothing. Patterns are globs (`*`, `?`), case-insensitive.
+#[must_use]
+pub fn permitted(name: &str, permissions: &PermissionSet, presets: &PermissionPresets) -> bool {
+    let preset = presets.0.get(level_name(permissions.level));
+    let own = permissions.tools.as_ref();
+    let denied = |rules: Option<&ToolRules>| rules.is_some_and(|r| r.deny.iter().any(|p| glob(p, name)));
+    let allow = own.and_then(|rules| rules.allow.as_ref());
+    // A preset's denials hold only where the preset itself is what allows.
+    if denied(own) || (allow.is_none() && denied(preset)) {
+        return false;
+    }
+    let allow = allow.or_else(|| preset.and_then(|rules| rules.allow.as_ref()));
+    allow.is_some_and(|patterns| patterns.iter().any(|pattern| glob(pattern, name)))
+}
+
+const fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Full => "full",
+        Level::Restricted => "restricted",
+        Level::Group => "group",
+        Level::Minimal => "minimal",
+    }
+}
+
+/// Whether `text` matches `pattern`, where `*` stands for any characters and `?` for one. Linear in memory, and at
+/// most pattern × text in time.
+fn glob(pattern: &str, text: &str) -> bool {
+    let pattern: Vec<char> = pattern.to_lowercase().chars().collect();
+    let text: Vec<char> = text.to_lowercase().chars().collect();
+    let (mut p, mut t, mut star) = (0, 0, None);
+    while t < text.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c == text[t] => {
+                p += 1;
+                t += 1;
+            }
+            Some(_) | None => match star {
+                Some((at, from)) => {
+                    star = Some((at, from + 1));
+                    p = at + 1;
+                    t = from + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(allow: Option<&[&str]>, deny: &[&str]) -> ToolRules {
+        let own = |list: &[&str]| list.iter().map(|&s| s.to_owned()).collect::<Vec<_>>();
+        ToolRules {
+            allow: allow.map(own),
+            deny: own(deny),
+        }
+    }
+
+    fn check(level: Level, tools: Option<ToolRules>, name: &str) -> bool {
+        let permissions = PermissionSet {
+            level,
+            tools,
+            credentials: None,
+        };
+        permitted(name, &permissions, &PermissionPresets::default())
+    }
+
+    #[test]
+    fn deny_wins_over_allow() {
+        let tools = rules(Some(&["*"]), &["shell*"]);
+        assert!(check(Level::Full, Some(tools.clone()), "web_search"));
+        assert!(!check(Level::Full, Some(tools), "Shell_Exec"));
+    }
+
+    #[test]
+    fn without_an_allow_list_the_level_decides() {
+        assert!(check(Level::Full, None, "anything"));
+        assert!(check(Level::Minimal, None, "web_search"));
+        assert!(!check(Level::Minimal, None, "send_mail"));
+        assert!(!check(Level::Group, None, "web_search"), "no preset is nothing");
+        assert!(!check(Level::Full, Some(rules(None, &["web_*"])), "web_search"));
+    }
+
+    #[test]
+    fn an_empty_allow_list_allows_nothing() {
+        assert!(!check(Level::Full, Some(rules(Some(&[]), &[])), "web_search"));
+    }
+
+    #[test]
+    fn globs_match_anywhere_and_end_in_time() {
+        assert!(glob("mcp.*.read_?", "MCP.files.read_9"));
+        assert!(!glob("mcp.*.read_?", "mcp.files.read"));
+        assert!(glob("**", "") && !glob("", "x"));
+        assert!(!glob(&"*a".repeat(200), &"b".repeat(2_000)));
+    }
 }

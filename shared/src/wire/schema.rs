@@ -1,9 +1,13 @@
 //! Which type travels under which name, and the bounds between its fields. *Pure.* Source: `wire.md` "Schema".
 
-use crate::model::approval::ApprovalRequest;
+use crate::model::approval::{ApprovalRequest, Confirmation};
 use crate::model::dispatch::Dispatch;
 use crate::model::event::{Event, MAX_EVENT_BYTES, MAX_HOPS};
 use crate::model::hook::{HookRecord, HookState};
+use crate::model::intent::book::AgentBook;
+use crate::model::intent::mark::IntentMark;
+use crate::model::intent::timer::IntentTimer;
+use crate::model::intent::{Intent, IntentRecord, MAX_PARAMETER_BYTES, MAX_REASON_BYTES};
 use crate::model::invocation::EventInvocations;
 use crate::model::ledger::LedgerRecord;
 use crate::model::order::SessionOrder;
@@ -123,4 +127,43 @@ impl Wire for HookState {
 
 impl Wire for ApprovalRequest {
     const SCHEMA: &'static str = "approval";
+}
+
+impl Wire for Confirmation {
+    const SCHEMA: &'static str = "confirmation";
+}
+
+impl Wire for Intent {
+    const SCHEMA: &'static str = "intent";
+
+    fn check(&self) -> Result<(), String> {
+        required("intent.kind", &self.intent.kind)?;
+        required("intent.agent", &self.intent.agent)?;
+        required("intent.session", &self.intent.session)?;
+        session("target", &self.target())?;
+        if self.intent.reason.len() > MAX_REASON_BYTES {
+            return Err(format!("intent.reason: more than {MAX_REASON_BYTES} bytes"));
+        }
+        let parameters = serde_json::to_vec(&self.intent.parameters).map_or(0, |bytes| bytes.len());
+        if parameters > MAX_PARAMETER_BYTES {
+            return Err(format!("intent.parameters: more than {MAX_PARAMETER_BYTES} bytes"));
+        }
+        Ok(())
+    }
+}
+
+impl Wire for IntentRecord {
+    const SCHEMA: &'static str = "intent_record";
+}
+
+impl Wire for AgentBook {
+    const SCHEMA: &'static str = "intent_book";
+}
+
+impl Wire for IntentMark {
+    const SCHEMA: &'static str = "intent_mark";
+}
+
+impl Wire for IntentTimer {
+    const SCHEMA: &'static str = "intent_timer";
 }

@@ -172,6 +172,30 @@ pub fn audit(topic: &str) -> String {
     join("nexus.audit", &[topic])
 }
 
+/// Where an intent's history is: one record per transition.
+#[must_use]
+pub fn intent_audit(intent: &str) -> String {
+    join("nexus.audit.intent", &[intent])
+}
+
+/// Where an intent's timer `name` waits.
+#[must_use]
+pub fn intent_timer(name: &str) -> String {
+    join("nexus.schedule.intent", &[name])
+}
+
+/// Where the intent timer `name` is stored once it has rung.
+#[must_use]
+pub fn intent_fire(name: &str) -> String {
+    join("nexus.fire.intent", &[name])
+}
+
+/// Where the stored events of a conversation are, whatever their partition.
+#[must_use]
+pub fn conversation(channel: &str, account: &str, peer: &str) -> String {
+    join("nexus.ev.*", &[channel, account, peer])
+}
+
 /// What a stored event's subject says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSubject<'a> {

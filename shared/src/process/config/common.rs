@@ -68,6 +68,8 @@ pub struct FilesConfig {
     pub personas: String,
     /// Accounts of outbound channels.
     pub channels: String,
+    /// What agents may ask of their own future: kinds and budgets.
+    pub intents: String,
 }
 
 impl Common {

@@ -1,0 +1,171 @@
+//! An agent's book: what it has pending, and what its days have been charged with. *Pure.* Source: `schedule.md`
+//! "HookIntent" (Budget, Limits).
+//!
+//! A reservation is made at admission and is what the firing consumes, so a firing never asks for budget. A booking whose
+//! time has passed counts as spent on its day, and is forgotten with the day.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use ulid::Ulid;
+
+use crate::model::time::UnixMillis;
+
+/// Milliseconds of a day; days are those of UTC.
+pub const DAY_MS: i64 = 86_400_000;
+
+/// One intent's reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Booking {
+    /// When it fires; absent = on any day (conditions, recurrences), so it counts on each.
+    #[serde(default, rename = "d", skip_serializing_if = "Option::is_none")]
+    pub due: Option<UnixMillis>,
+    /// Firings on that day, or on each.
+    #[serde(rename = "f")]
+    pub firings: u32,
+    /// Tokens on that day, or on each.
+    #[serde(rename = "t")]
+    pub tokens: u64,
+}
+
+/// What a day has been charged with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Charge {
+    /// Firings.
+    #[serde(rename = "f")]
+    pub firings: u64,
+    /// Tokens.
+    #[serde(rename = "t")]
+    pub tokens: u64,
+}
+
+/// A value of KV `intents` under `a.{agent}`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct AgentBook {
+    /// Reservations by intent.
+    pub bookings: BTreeMap<Ulid, Booking>,
+    /// What was fired on a day, by the day's number since 1970, where its booking is gone.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub spent: BTreeMap<i64, Charge>,
+    /// Who wrote it last: two writers never write the same bytes.
+    #[serde(default)]
+    pub writer: String,
+}
+
+/// The day that `at` lies in, since 1970.
+#[must_use]
+pub const fn day_of(at: UnixMillis) -> i64 {
+    at.0.div_euclid(DAY_MS)
+}
+
+impl AgentBook {
+    /// Forgets what lies on days before `now`'s.
+    pub fn forget_past(&mut self, now: UnixMillis) {
+        let today = day_of(now);
+        self.bookings
+            .retain(|_, booking| booking.due.is_none_or(|due| day_of(due) >= today));
+        self.spent.retain(|day, _| *day >= today);
+    }
+
+    /// How many are pending at `now`.
+    #[must_use]
+    pub fn pending(&self, now: UnixMillis) -> usize {
+        let waits = |booking: &&Booking| booking.due.is_none_or(|due| due > now);
+        self.bookings.values().filter(waits).count()
+    }
+
+    /// What `day` is charged with, reservations included.
+    #[must_use]
+    pub fn charge_of(&self, day: i64) -> Charge {
+        let mut charge = self.spent.get(&day).copied().unwrap_or_default();
+        for booking in self.bookings.values() {
+            if booking.due.is_none_or(|due| day_of(due) == day) {
+                charge.firings += u64::from(booking.firings);
+                charge.tokens += booking.tokens;
+            }
+        }
+        charge
+    }
+
+    /// The heaviest charge of any day from `today` on: what an intent that may fire on any day has to fit beside.
+    #[must_use]
+    pub fn heaviest(&self, today: i64) -> Charge {
+        let days = self.bookings.values().filter_map(|booking| booking.due.map(day_of));
+        let days = days.chain(self.spent.keys().copied()).chain([today]);
+        let days: std::collections::BTreeSet<i64> = days.filter(|day| *day >= today).collect();
+        days.into_iter().fold(Charge::default(), |most, day| {
+            let charge = self.charge_of(day);
+            Charge {
+                firings: most.firings.max(charge.firings),
+                tokens: most.tokens.max(charge.tokens),
+            }
+        })
+    }
+
+    /// Takes the booking of `id` out: its reservation is free again, unless `fired` says that it was consumed, today.
+    pub fn settle(&mut self, id: Ulid, fired: bool, now: UnixMillis) {
+        let Some(booking) = self.bookings.remove(&id) else {
+            return;
+        };
+        if fired {
+            let charge = self.spent.entry(day_of(now)).or_default();
+            charge.firings += u64::from(booking.firings);
+            charge.tokens += booking.tokens;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: UnixMillis = UnixMillis(100 * DAY_MS + DAY_MS / 2);
+
+    fn booking(due: Option<i64>) -> Booking {
+        Booking {
+            due: due.map(UnixMillis),
+            firings: 1,
+            tokens: 10,
+        }
+    }
+
+    #[test]
+    fn a_booking_is_spent_on_its_day_and_forgotten_with_it() {
+        let mut book = AgentBook::default();
+        book.bookings.insert(Ulid::from_parts(1, 1), booking(Some(NOON.0 + 1)));
+        assert_eq!((book.pending(NOON), book.charge_of(100).tokens), (1, 10));
+        assert_eq!(
+            (book.pending(NOON.plus(1)), book.charge_of(100).tokens),
+            (0, 10),
+            "fired: spent"
+        );
+        book.forget_past(NOON.plus(DAY_MS));
+        assert_eq!(book, AgentBook::default());
+    }
+
+    #[test]
+    fn what_may_fire_on_any_day_counts_on_each() {
+        let mut book = AgentBook::default();
+        book.bookings.insert(Ulid::from_parts(1, 1), booking(None));
+        book.bookings
+            .insert(Ulid::from_parts(1, 2), booking(Some(NOON.0 + 3 * DAY_MS)));
+        assert_eq!(book.charge_of(100).tokens, 10);
+        assert_eq!(book.charge_of(103).tokens, 20);
+        assert_eq!(book.heaviest(100).tokens, 20);
+        book.forget_past(NOON.plus(9 * DAY_MS));
+        assert_eq!(book.bookings.len(), 1, "the one without a day stays");
+    }
+
+    #[test]
+    fn a_withdrawn_reservation_is_free_and_a_consumed_one_is_not() {
+        let mut book = AgentBook::default();
+        for number in 0..2 {
+            book.bookings.insert(Ulid::from_parts(1, number), booking(None));
+        }
+        book.settle(Ulid::from_parts(1, 0), false, NOON);
+        book.settle(Ulid::from_parts(1, 1), true, NOON);
+        book.settle(Ulid::from_parts(1, 1), true, NOON);
+        assert_eq!(book.charge_of(100).tokens, 10, "once");
+        assert_eq!(book.charge_of(101).tokens, 0);
+    }
+}

@@ -1,0 +1,304 @@
+//! The wire form of an intent inside a model's answer, taken strictly. *Pure.* Source: `schedule.md` "HookIntent".
+//!
+//! One `<hook-intent>…</hook-intent>` stands alone in its block (lines between blank lines), and its text is one JSON
+//! object: an [`IntentWish`]. Anything else in the block, attributes, comments, code fences, prose, a second root,
+//! unknown or duplicate fields, has the whole of it refused with the reason. Admitted or refused, it is cut out of what
+//! the user reads.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize as DeserializeDerive, Serialize};
+use serde_json::{Map, Value};
+
+use super::{IntentWish, MAX_PARAMETER_BYTES};
+
+/// Elements looked at in one answer; further ones are refused.
+pub const MAX_ELEMENTS: usize = 8;
+/// Longest text of an element, in bytes.
+pub const MAX_ELEMENT_BYTES: usize = 2 * MAX_PARAMETER_BYTES;
+/// How much of a refused element is told to the agent, in bytes.
+const MAX_EXCERPT_BYTES: usize = 160;
+
+/// What begins an element: a name may not go on behind it.
+const NAME: &str = "<hook-intent";
+const OPENING: &str = "<hook-intent>";
+const CLOSING: &str = "</hook-intent>";
+const FENCES: [&str; 2] = ["```", "~~~"];
+
+/// Why an element was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, DeserializeDerive)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCode {
+    /// The opening tag is not `<hook-intent>` and nothing else.
+    Attributes,
+    /// There is no closing tag in its block, or only one.
+    Unclosed,
+    /// It stands in a code fence, or holds one.
+    CodeFence,
+    /// It holds a comment.
+    Comment,
+    /// Text stands beside it in its block.
+    Prose,
+    /// Its block, or itself, holds more than one.
+    SecondRoot,
+    /// Its text is not a JSON object.
+    NotAnObject,
+    /// A name stands twice in an object.
+    DuplicateField,
+    /// The object is not a wish.
+    BadFields,
+    /// It is too long, or there are too many.
+    TooMuch,
+}
+
+/// An element that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, DeserializeDerive)]
+pub struct Refusal {
+    /// Why.
+    pub code: RefusalCode,
+    /// Why, in words.
+    pub why: String,
+    /// How it began.
+    pub excerpt: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (`{}`)", self.why, self.excerpt)
+    }
+}
+
+/// A model's answer without the elements, and what they said.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Extracted {
+    /// What the user reads.
+    pub text: String,
+    /// What is asked for, in order.
+    pub proposals: Vec<IntentWish>,
+    /// What was refused, in order.
+    pub refusals: Vec<Refusal>,
+}
+
+/// Takes the elements out of `answer`. An answer without any comes back as it was.
+#[must_use]
+pub fn extract(answer: &str) -> Extracted {
+    if !answer.contains(NAME) && !answer.contains(CLOSING) {
+        return Extracted {
+            text: answer.to_owned(),
+            ..Extracted::default()
+        };
+    }
+    let mut found = Extracted::default();
+    let mut fenced = false;
+    let mut elements = 0;
+    for block in blocks(answer) {
+        let fences = block.lines().filter(|line| is_fence(line)).count();
+        if !block.contains(NAME) && !block.contains(CLOSING) {
+            found.text.push_str(block);
+            fenced ^= fences % 2 == 1;
+            continue;
+        }
+        elements += 1;
+        let wish = if elements > MAX_ELEMENTS {
+            Err((RefusalCode::TooMuch, format!("an answer holds at most {MAX_ELEMENTS}")))
+        } else if fenced || fences > 0 {
+            Err((RefusalCode::CodeFence, "it stands in a code fence".to_owned()))
+        } else {
+            read(block)
+        };
+        match wish {
+            Ok(wish) => found.proposals.push(wish),
+            Err((code, why)) => {
+                found.text.push_str(&without_elements(block));
+                found.refusals.push(Refusal {
+                    code,
+                    why,
+                    excerpt: excerpt(block),
+                });
+            }
+        }
+        fenced ^= fences % 2 == 1;
+    }
+    found.text = found.text.trim().to_owned();
+    found
+}
+
+fn is_fence(line: &str) -> bool {
+    FENCES.iter().any(|fence| line.trim_start().starts_with(fence))
+}
+
+/// `text` cut into blocks: runs of lines that are not blank, each with the blank lines behind it. Nothing is left out. A
+/// blank line inside of an element does not end its block.
+fn blocks(text: &str) -> Vec<&str> {
+    let mut blocks = Vec::new();
+    let (mut begun, mut at, mut blank, mut open) = (0, 0, false, false);
+    for line in text.split_inclusive('\n') {
+        let is_blank = line.trim().is_empty();
+        if blank && !is_blank && !open {
+            blocks.push(&text[begun..at]);
+            begun = at;
+        }
+        blank = is_blank;
+        let last = |what: &str| line.rfind(what);
+        open = match (last(NAME), last(CLOSING)) {
+            (Some(opened), Some(closed)) => opened > closed,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (None, None) => open,
+        };
+        at += line.len();
+    }
+    if begun < text.len() {
+        blocks.push(&text[begun..]);
+    }
+    blocks
+}
+
+/// The wish that is the whole of `block`.
+fn read(block: &str) -> Result<IntentWish, (RefusalCode, String)> {
+    let refuse = |code, why: &str| Err((code, why.to_owned()));
+    let block = block.trim();
+    let opened = block.matches(NAME).count();
+    let closed = block.matches(CLOSING).count();
+    if opened > 1 || closed > 1 {
+        return refuse(RefusalCode::SecondRoot, "a block holds one element");
+    }
+    if opened == 0 || closed == 0 {
+        return refuse(RefusalCode::Unclosed, "the element is not opened and closed");
+    }
+    if block.contains("<!--") || block.contains("-->") {
+        return refuse(RefusalCode::Comment, "a comment stands in its block");
+    }
+    let Some(from) = block.find(OPENING) else {
+        return refuse(RefusalCode::Attributes, "the opening tag takes no attributes");
+    };
+    let Some(to) = block.find(CLOSING).filter(|to| *to >= from + OPENING.len()) else {
+        return refuse(RefusalCode::Unclosed, "it is closed before it is opened");
+    };
+    if from > 0 || to + CLOSING.len() < block.len() {
+        return refuse(RefusalCode::Prose, "other text stands in its block");
+    }
+    let text = &block[OPENING.len()..to];
+    if text.len() > MAX_ELEMENT_BYTES {
+        return Err((
+            RefusalCode::TooMuch,
+            format!("{} bytes, at most {MAX_ELEMENT_BYTES} are read", text.len()),
+        ));
+    }
+    parse(text.trim())
+}
+
+fn parse(text: &str) -> Result<IntentWish, (RefusalCode, String)> {
+    if !text.starts_with('{') {
+        let why = "its text is not a JSON object and nothing else".to_owned();
+        return Err((RefusalCode::NotAnObject, why));
+    }
+    let value = serde_json::from_str::<Strict>(text).map_err(|error| {
+        let why = error.to_string();
+        let code = if why.contains(TWICE) {
+            RefusalCode::DuplicateField
+        } else if why.starts_with("trailing characters") {
+            RefusalCode::SecondRoot
+        } else {
+            RefusalCode::NotAnObject
+        };
+        (code, why)
+    })?;
+    serde_json::from_value(value.0).map_err(|error| (RefusalCode::BadFields, error.to_string()))
+}
+
+/// `block` without what looks like an element, opened or not, and without fences that would be left empty.
+fn without_elements(block: &str) -> String {
+    let mut rest = block;
+    let mut kept = String::new();
+    while let Some(from) = rest.find(NAME) {
+        kept.push_str(&rest[..from]);
+        rest = rest[from..]
+            .find(CLOSING)
+            .map_or("", |to| &rest[from + to + CLOSING.len()..]);
+    }
+    kept.push_str(rest);
+    let kept = kept.replace(CLOSING, "");
+    if kept.lines().all(|line| line.trim().is_empty() || is_fence(line)) {
+        return String::new();
+    }
+    kept
+}
+
+fn excerpt(block: &str) -> String {
+    let from = block.find(NAME).or_else(|| block.find(CLOSING)).unwrap_or(0);
+    let mut to = block.len().min(from + MAX_EXCERPT_BYTES);
+    while !block.is_char_boundary(to) {
+        to -= 1;
+    }
+    block[from..to].trim().to_owned()
+}
+
+/// How [`Strict`] says that a name stands twice.
+const TWICE: &str = "stands twice";
+
+/// A JSON value in which no object has a name twice, at any depth.
+struct Strict(Value);
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(StrictVisitor).map(Self)
+    }
+}
+
+struct StrictVisitor;
+
+impl<'de> Visitor<'de> for StrictVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Strict(value)) = from.next_element()? {
+            list.push(value);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some((name, Strict(value))) = from.next_entry::<String, Strict>()? {
+            if object.contains_key(&name) {
+                return Err(A::Error::custom(format!("`{name}` {TWICE}")));
+            }
+            object.insert(name, value);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,24 @@
+//! That an intent waits for an event: what is looked for, and from where on. *Pure.* Source: `schedule.md` "HookIntent"
+//! (Schedule).
+
+use serde::{Deserialize, Serialize};
+use ulid::Ulid;
+
+use super::EventMatch;
+use crate::model::time::UnixMillis;
+
+/// A value of KV `intents` under `c.{agent}.{id}`, there while the intent waits: events are read only while there are
+/// such.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntentMark {
+    /// The intent.
+    pub intent: Ulid,
+    /// Its agent.
+    pub agent: String,
+    /// What an event has to be like.
+    pub matches: EventMatch,
+    /// Events after this sequence count.
+    pub from: u64,
+    /// When it was made.
+    pub at: UnixMillis,
+}

@@ -1,0 +1,255 @@
+//! When an intent fires. *Pure.* Source: `schedule.md` "HookIntent" (Schedule).
+//!
+//! Civil times are kept as local time and zone, never as an offset: the rules of a zone may change before the day comes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::event::{Direction, Event};
+
+/// How long nothing happens in a conversation until it has ended, seconds, where an intent says nothing.
+pub const DEFAULT_IDLE_SECONDS: u64 = 30 * 60;
+/// How long a condition is waited for, seconds, where an intent says nothing: seven days.
+pub const DEFAULT_DEADLINE_SECONDS: u64 = 7 * 24 * 3_600;
+
+const fn default_idle() -> u64 {
+    DEFAULT_IDLE_SECONDS
+}
+
+const fn default_deadline() -> u64 {
+    DEFAULT_DEADLINE_SECONDS
+}
+
+/// When an intent fires.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "type", deny_unknown_fields)]
+pub enum IntentSchedule {
+    /// At a local time.
+    At {
+        /// `2026-11-23T08:00` or with seconds.
+        local: String,
+        /// IANA name, e.g. `Europe/Berlin`.
+        zone: String,
+    },
+    /// After a delay.
+    After {
+        /// From admission on.
+        seconds: u64,
+    },
+    /// Again and again by a cron expression, until a local time.
+    Cron {
+        /// Five or six fields.
+        expression: String,
+        /// IANA name.
+        zone: String,
+        /// The last local time at which it may fire.
+        until: String,
+    },
+    /// Again and again by a recurrence rule of RFC 5545 that ends by COUNT or UNTIL.
+    Rrule {
+        /// `FREQ=DAILY;COUNT=5`.
+        rule: String,
+        /// DTSTART, local.
+        start: String,
+        /// IANA name.
+        zone: String,
+    },
+    /// Once the user has said nothing in the conversation for so long.
+    UserIdle {
+        /// How long.
+        for_seconds: u64,
+        /// Given up after so long.
+        #[serde(default = "default_deadline")]
+        deadline_seconds: u64,
+    },
+    /// Once nothing has happened in the conversation for so long, or the session was reset.
+    ChatEnded {
+        /// How long.
+        #[serde(default = "default_idle")]
+        idle_seconds: u64,
+        /// Given up after so long.
+        #[serde(default = "default_deadline")]
+        deadline_seconds: u64,
+    },
+    /// Once an event comes in that matches.
+    EventMatches {
+        /// What it has to be like.
+        #[serde(rename = "match")]
+        matches: EventMatch,
+        /// Given up after so long.
+        #[serde(default = "default_deadline")]
+        deadline_seconds: u64,
+    },
+}
+
+impl IntentSchedule {
+    /// Whether it may fire more than once.
+    #[must_use]
+    pub const fn recurs(&self) -> bool {
+        match self {
+            Self::Cron { .. } | Self::Rrule { .. } => true,
+            Self::At { .. }
+            | Self::After { .. }
+            | Self::UserIdle { .. }
+            | Self::ChatEnded { .. }
+            | Self::EventMatches { .. } => false,
+        }
+    }
+
+    /// How long its condition is waited for, seconds; none = it has none.
+    #[must_use]
+    pub const fn deadline_seconds(&self) -> Option<u64> {
+        match self {
+            Self::UserIdle { deadline_seconds, .. }
+            | Self::ChatEnded { deadline_seconds, .. }
+            | Self::EventMatches { deadline_seconds, .. } => Some(*deadline_seconds),
+            Self::At { .. } | Self::After { .. } | Self::Cron { .. } | Self::Rrule { .. } => None,
+        }
+    }
+
+    /// How long the conversation has to be quiet, seconds; none = it is not about quiet.
+    #[must_use]
+    pub const fn quiet_seconds(&self) -> Option<u64> {
+        match self {
+            Self::UserIdle { for_seconds, .. } => Some(*for_seconds),
+            Self::ChatEnded { idle_seconds, .. } => Some(*idle_seconds),
+            Self::At { .. }
+            | Self::After { .. }
+            | Self::Cron { .. }
+            | Self::Rrule { .. }
+            | Self::EventMatches { .. } => None,
+        }
+    }
+}
+
+impl std::fmt::Display for IntentSchedule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::At { local, zone } => write!(f, "at {local} {zone}"),
+            Self::After { seconds } => write!(f, "after {seconds} s"),
+            Self::Cron {
+                expression,
+                zone,
+                until,
+            } => write!(f, "cron `{expression}` {zone} until {until}"),
+            Self::Rrule { rule, start, zone } => write!(f, "{rule} from {start} {zone}"),
+            Self::UserIdle { for_seconds, .. } => write!(f, "user idle for {for_seconds} s"),
+            Self::ChatEnded { idle_seconds, .. } => write!(f, "chat ended (idle {idle_seconds} s)"),
+            Self::EventMatches { matches, .. } => write!(f, "event matches {matches}"),
+        }
+    }
+}
+
+/// What an event has to be like: everything that is given has to hold.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventMatch {
+    /// Its channel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+    /// Its conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Its sender.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Text in its content, without regard to ASCII case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contains: Option<String>,
+}
+
+impl EventMatch {
+    /// Whether it says nothing: then every event would match.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.channel.is_none() && self.peer.is_none() && self.from.is_none() && self.contains.is_none()
+    }
+
+    /// Whether `event` is like this. What we sent ourselves, and timers, never are.
+    #[must_use]
+    pub fn holds(&self, event: &Event) -> bool {
+        let ours = match event.direction {
+            Direction::Sent => true,
+            Direction::Received
+            | Direction::Observed
+            | Direction::Created
+            | Direction::Updated
+            | Direction::Deleted => event.channel == "timer",
+        };
+        let is = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
+        let said = self.contains.as_ref().is_none_or(|wanted| {
+            let content = event.content.to_ascii_lowercase();
+            content.contains(&wanted.to_ascii_lowercase())
+        });
+        !ours
+            && !self.is_empty()
+            && is(&self.channel, &event.channel)
+            && is(&self.peer, &event.peer.id)
+            && is(&self.from, &event.from.id)
+            && said
+    }
+}
+
+impl std::fmt::Display for EventMatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let parts = [
+            ("channel", &self.channel),
+            ("peer", &self.peer),
+            ("from", &self.from),
+            ("contains", &self.contains),
+        ];
+        let told: Vec<String> = parts
+            .into_iter()
+            .filter_map(|(name, value)| value.as_ref().map(|value| format!("{name}={value}")))
+            .collect();
+        f.write_str(&told.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::event::EventId;
+    use crate::model::time::UnixMillis;
+
+    fn event(channel: &str, content: &str) -> Event {
+        let id = EventId::parse(format!("{channel}:1")).expect("an id");
+        let mut event = Event::new(id, channel, "p", UnixMillis(0));
+        content.clone_into(&mut event.content);
+        event
+    }
+
+    #[test]
+    fn all_that_is_given_has_to_hold() {
+        let wanted = EventMatch {
+            channel: Some("email".to_owned()),
+            contains: Some("Invoice".to_owned()),
+            ..EventMatch::default()
+        };
+        assert!(wanted.holds(&event("email", "your INVOICE is there")));
+        assert!(!wanted.holds(&event("email", "hello")));
+        assert!(!wanted.holds(&event("slack", "invoice")));
+        assert!(
+            !EventMatch::default().holds(&event("email", "invoice")),
+            "nothing is asked for"
+        );
+        let sent = Event {
+            direction: Direction::Sent,
+            ..event("email", "invoice")
+        };
+        assert!(!wanted.holds(&sent), "our own");
+    }
+
+    #[test]
+    fn schedules_are_read_strictly() {
+        let chat: IntentSchedule = serde_json::from_str(r#"{"type":"chat_ended"}"#).expect("defaults");
+        assert_eq!(chat.quiet_seconds(), Some(1_800));
+        for bad in [
+            r#"{"type":"after","seconds":5,"zone":"UTC"}"#,
+            r#"{"type":"after","seconds":-5}"#,
+            r#"{"type":"tomorrow"}"#,
+            r#"{"type":"event_matches","match":{"colour":"red"}}"#,
+        ] {
+            assert!(serde_json::from_str::<IntentSchedule>(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Samples of what HookIntents are made of.
+
+use serde_json::json;
+use shared::model::approval::{ApprovalRequest, ApprovalStatus, Confirmation};
+use shared::model::dispatch::DeliveryContext;
+use shared::model::intent::book::{AgentBook, Booking, Charge};
+use shared::model::intent::mark::IntentMark;
+use shared::model::intent::timer::{IntentTimer, TimerPurpose};
+use shared::model::intent::{
+    ApprovalRequirement, EventMatch, Firing, HookIntent, Intent, IntentCode, IntentRecord, IntentSchedule, IntentScope,
+    IntentStatus, Lineage, Rejection,
+};
+use shared::model::permission::{Level, PermissionSet};
+use shared::model::time::UnixMillis;
+use ulid::Ulid;
+
+const AT: UnixMillis = UnixMillis(1_700_000_000_000);
+
+const fn ulid(number: u128) -> Ulid {
+    Ulid::from_parts(1_700_000_000_000, number)
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+fn at() -> IntentSchedule {
+    IntentSchedule::At {
+        local: "2026-11-23T08:00".to_owned(),
+        zone: "Europe/Berlin".to_owned(),
+    }
+}
+
+pub(crate) fn schedules() -> Vec<IntentSchedule> {
+    vec![
+        at(),
+        IntentSchedule::After { seconds: 90 },
+        IntentSchedule::Cron {
+            expression: "0 9 * * mon-fri".to_owned(),
+            zone: "UTC".to_owned(),
+            until: "2027-01-01T00:00".to_owned(),
+        },
+        IntentSchedule::Rrule {
+            rule: "FREQ=DAILY;COUNT=5".to_owned(),
+            start: "2026-11-23T08:00".to_owned(),
+            zone: "UTC".to_owned(),
+        },
+        IntentSchedule::UserIdle {
+            for_seconds: 600,
+            deadline_seconds: 86_400,
+        },
+        IntentSchedule::ChatEnded {
+            idle_seconds: 1_800,
+            deadline_seconds: 86_400,
+        },
+        IntentSchedule::EventMatches {
+            matches: EventMatch {
+                channel: some("email"),
+                peer: some("inbox"),
+                from: some("x@example.org"),
+                contains: some("invoice"),
+            },
+            deadline_seconds: 86_400,
+        },
+    ]
+}
+
+fn hook_intent(schedule: IntentSchedule) -> HookIntent {
+    HookIntent {
+        id: ulid(1),
+        kind: "remind".to_owned(),
+        parameters: [("subject".to_owned(), json!("interview"))].into_iter().collect(),
+        schedule,
+        scope: IntentScope::Thread {
+            thread: "t1".to_owned(),
+        },
+        approval: ApprovalRequirement::BeforeFire,
+        agent: "default".to_owned(),
+        session: "main".to_owned(),
+        turn: Some(ulid(2)),
+        expires_at: Some(AT.plus(9)),
+        reason: "an interview".to_owned(),
+        supersedes: Some(ulid(3)),
+        cancel_on_user_turn: true,
+    }
+}
+
+pub(crate) fn rejections() -> Vec<Rejection> {
+    let text = |text: &str| text.to_owned();
+    vec![
+        Rejection::UnknownKind { kind: text("dance") },
+        Rejection::BadParameters {
+            path: text("/subject"),
+            why: text("is missing"),
+        },
+        Rejection::NoCapability {
+            capability: text("send_message"),
+        },
+        Rejection::OverBudget {
+            budget: text("tokens"),
+            limit: 10,
+            needed: 20,
+        },
+        Rejection::TooManyPending { limit: 100 },
+        Rejection::Sensitivity { why: text("too much") },
+        Rejection::BadSchedule { why: text("past") },
+        Rejection::Expired,
+    ]
+}
+
+fn lineage() -> Lineage {
+    Lineage {
+        old: IntentSchedule::After { seconds: 90 },
+        new: at(),
+        old_due: Some(AT.plus(90_000)),
+        by: "agent:default".to_owned(),
+        why: "moved".to_owned(),
+        at: AT.plus(2),
+    }
+}
+
+pub(crate) fn record() -> IntentRecord {
+    IntentRecord {
+        intent: ulid(1),
+        agent: "default".to_owned(),
+        n: 3,
+        at: AT,
+        from: Some(IntentStatus::Pending),
+        to: IntentStatus::Rescheduled,
+        code: IntentCode::Rescheduled,
+        by: "agent:default".to_owned(),
+        why: "moved".to_owned(),
+        due: Some(AT.plus(5)),
+        rejection: Some(Rejection::Expired),
+        lineage: Some(Box::new(lineage())),
+        proposed: Some(Box::new(hook_intent(at()))),
+    }
+}
+
+pub(crate) fn intent(schedule: IntentSchedule) -> Intent {
+    Intent {
+        intent: hook_intent(schedule),
+        status: IntentStatus::Running,
+        n: 3,
+        records: vec![record()],
+        audited: 7,
+        due: Some(AT.plus(5)),
+        deadline: Some(AT.plus(50)),
+        events_from: 11,
+        fired: 2,
+        running: Some(Firing {
+            nominal: AT.plus(5),
+            at: AT.plus(6),
+            dispatch: Some(ulid(4)),
+        }),
+        permissions: PermissionSet {
+            level: Level::Restricted,
+            tools: None,
+            credentials: None,
+        },
+        delivery_context: DeliveryContext {
+            channel: "webchat".to_owned(),
+            account_id: None,
+            peer_id: some("v1"),
+            thread_id: None,
+            reply_to_id: None,
+        },
+        depth: 1,
+        proposed_at: AT,
+        rejection: Some(Rejection::Expired),
+        lineage: vec![lineage()],
+        writer: "scheduler-svc-0/4".to_owned(),
+    }
+}
+
+pub(crate) fn book() -> AgentBook {
+    let booking = Booking {
+        due: Some(AT),
+        firings: 1,
+        tokens: 4_000,
+    };
+    AgentBook {
+        bookings: [(ulid(1), booking)].into_iter().collect(),
+        spent: [(19_675, Charge { firings: 2, tokens: 9 })].into_iter().collect(),
+        writer: "scheduler-svc-0/4".to_owned(),
+    }
+}
+
+pub(crate) fn timer() -> IntentTimer {
+    IntentTimer {
+        intent: ulid(1),
+        agent: "default".to_owned(),
+        purpose: TimerPurpose::Fire,
+        nominal: AT,
+    }
+}
+
+pub(crate) fn mark() -> IntentMark {
+    IntentMark {
+        intent: ulid(1),
+        agent: "default".to_owned(),
+        matches: EventMatch {
+            channel: some("email"),
+            ..EventMatch::default()
+        },
+        from: 11,
+        at: AT,
+    }
+}
+
+pub(crate) fn confirmation() -> Confirmation {
+    Confirmation {
+        request: ApprovalRequest {
+            id: "intent.01".to_owned(),
+            call: "c".to_owned(),
+            tool: "hook_intent".to_owned(),
+            arguments: json!({ "kind": "remind" }),
+            arguments_hash: "00ff".to_owned(),
+            policy: "kind".to_owned(),
+            approvers: vec!["owner".to_owned()],
+            expires_at: AT.plus(900_000),
+        },
+        status: ApprovalStatus::Approved,
+        requested_by: "default".to_owned(),
+        requested_at: AT,
+        decided_at: Some(AT.plus(1)),
+        decided_by: some("casey"),
+        response: some("fine"),
+    }
+}
