@@ -27,6 +27,8 @@ pub struct HooksConfig {
     /// The directory's name in the registry: it disables only entries of this name. Replicas that mount the
     /// same directory say the same name.
     pub root: String,
+    /// Where hooks that agents make are written as files; empty = they are in the registry alone.
+    pub agent_dir: String,
     /// Where the read model lies; each replica takes a folder of its own in it. Empty = the system's
     /// temporary folder.
     pub data_dir: String,
@@ -51,6 +53,7 @@ impl Default for HooksConfig {
         Self {
             dir: String::new(),
             root: "hooks".to_owned(),
+            agent_dir: String::new(),
             data_dir: String::new(),
             bun: String::new(),
             workers: 0,

@@ -217,6 +217,20 @@ async fn quiet(dirty: &Notify) {
     }
 }
 
+/// The hook files below `root`: id and path, by id.
+///
+/// # Errors
+/// [`ScanDirectoryError`] where a directory cannot be read or holds too many.
+pub fn hook_files(root: &Path) -> Result<Vec<(String, PathBuf)>, ScanDirectoryError> {
+    let ids = scan(root)?.into_keys();
+    Ok(ids
+        .map(|id| {
+            let path = root.join(format!("{id}.ts"));
+            (id, path)
+        })
+        .collect())
+}
+
 /// All hook files below `root`.
 fn scan(root: &Path) -> Result<Files, ScanDirectoryError> {
     let mut files = Files::new();

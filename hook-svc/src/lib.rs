@@ -6,6 +6,7 @@
 //! [`roster`] that the [`runner`]'s workers hold.
 
 pub mod admission;
+pub mod authored;
 pub mod config;
 pub mod directory;
 pub mod dispatch;
@@ -15,8 +16,11 @@ pub mod events_api;
 mod fire;
 pub mod gate;
 pub mod header;
+pub mod hook_api;
 pub mod identities;
 pub mod invocation;
+pub mod keeper;
+pub mod lab;
 mod meters;
 pub mod once;
 pub mod order;

@@ -90,8 +90,10 @@ impl Roster {
     }
 }
 
-/// The record's hash is of the file as last seen, which may be a broken one that does not run.
-fn source_of(record: &HookRecord) -> HookSource {
+/// What the runner needs of `record`. The record's hash is of the file as last seen, which may be a broken one that does
+/// not run.
+#[must_use]
+pub fn source_of(record: &HookRecord) -> HookSource {
     HookSource {
         id: record.id.clone(),
         name: record.metadata.name.clone(),

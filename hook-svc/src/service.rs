@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use shared::bus::Bus;
 use shared::bus::partition::{self, Group};
+use shared::bus::{Bus, ServiceHandle, ServiceSpec};
 use shared::clock::{SharedClock, pause};
 use shared::process::lifecycle::Shutdown;
 use shared::process::{Health, Service, Shell};
@@ -21,6 +21,9 @@ use crate::directory::Directory;
 use crate::dispatch::Rules;
 use crate::evaluate::Evaluator;
 use crate::fire::Performer;
+use crate::hook_api::{self, HookApi};
+use crate::keeper::Keeper;
+use crate::lab::Lab;
 use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::Registry;
@@ -67,15 +70,14 @@ impl Service for HookService {
             .identify(known.clone(), shell.clock.now())
             .await
             .context("identities in the read model")?;
-        let pool = Pool::start(pool_config(config, &projection), Arc::clone(&shell.clock))
+        let pool_config = pool_config(config, &projection);
+        let lab = Lab::new(pool_config.clone(), Arc::clone(&shell.clock));
+        let pool = Pool::start(pool_config, Arc::clone(&shell.clock))
             .await
             .context("workers")?;
         let registry = Registry::new(&shell.bus, pool.clone());
-        let api = shell
-            .bus
-            .serve(events_api::spec(&projection))
-            .await
-            .map_err(anyhow::Error::msg)?;
+        let hooks_api = hooks_api(&shell, &registry, &lab, &projection);
+        let apis = serve(&shell.bus, [events_api::spec(&projection), hooks_api]).await?;
 
         let mut background = JoinSet::new();
         let (joined, may_join) = watch::channel(false);
@@ -108,7 +110,10 @@ impl Service for HookService {
         if tokio::time::timeout(LAST_FLUSH, registry.flush()).await.is_err() {
             tracing::warn!("the last counters of hooks are not written");
         }
-        api.stop().await;
+        for api in apis {
+            api.stop().await;
+        }
+        lab.stop().await;
         feeding.trigger();
         projection.close().await;
         if config.data_dir.is_empty()
@@ -233,6 +238,27 @@ fn owner(
         in_flight: Arc::new(Semaphore::new(shell.config.in_flight)),
         per_partition: shell.config.in_flight_per_partition,
         drain: Duration::from_millis(shell.common.telemetry.drain_timeout_ms).mul_f64(DRAIN_SHARE),
+    })
+}
+
+/// The services that this replica answers.
+async fn serve(bus: &Bus, specs: [ServiceSpec; 2]) -> anyhow::Result<Vec<ServiceHandle>> {
+    let mut handles = Vec::new();
+    for spec in specs {
+        handles.push(bus.serve(spec).await.map_err(anyhow::Error::msg)?);
+    }
+    Ok(handles)
+}
+
+fn hooks_api(shell: &Shell<HooksConfig>, registry: &Registry, lab: &Lab, projection: &Projection) -> ServiceSpec {
+    let agent_dir = (!shell.config.agent_dir.is_empty()).then(|| PathBuf::from(&shell.config.agent_dir));
+    hook_api::spec(HookApi {
+        keeper: Keeper::new(&shell.bus, projection, Arc::clone(&shell.clock), agent_dir),
+        registry: registry.clone(),
+        lab: lab.clone(),
+        bus: shell.bus.clone(),
+        projection: projection.clone(),
+        clock: Arc::clone(&shell.clock),
     })
 }
 

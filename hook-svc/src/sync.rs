@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use shared::model::hook::{HookMetadata, HookMode, HookOrigin, HookRecord};
+use shared::model::hook_api::OPERATOR;
 use shared::model::time::UnixMillis;
 
-/// Author of hooks that come from files.
-pub const OPERATOR: &str = "operator";
+use crate::authored::is_deleted;
 
 /// Why an entry is disabled whose file is gone.
 pub const FILE_DELETED: &str = "file deleted";
@@ -64,6 +64,8 @@ pub fn synced(
     match (file, current) {
         (None, None) => None,
         (Some(file), None) => Some(created(id, file, root, now)),
+        // What was made elsewhere and deleted leaves its name to the file.
+        (Some(file), Some(record)) if !is_of(record, root) && is_deleted(record) => Some(created(id, file, root, now)),
         (_, Some(record)) if !is_of(record, root) => None,
         (None, Some(record)) => record.enabled.then(|| HookRecord {
             enabled: false,

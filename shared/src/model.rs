@@ -8,6 +8,7 @@ pub mod approval;
 pub mod dispatch;
 pub mod event;
 pub mod hook;
+pub mod hook_api;
 pub mod identity;
 pub mod intent;
 pub mod invocation;

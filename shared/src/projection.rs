@@ -16,6 +16,7 @@ mod applied;
 mod apply;
 mod error;
 pub mod feed;
+mod invocations;
 mod lag;
 mod query;
 mod readers;
@@ -37,6 +38,7 @@ pub use applied::{Applied, Positions, Source};
 pub use error::{ApplyBatchError, OpenProjectionError, QueryProjectionError};
 
 use crate::model::event::EventId;
+use crate::model::hook_api::InvocationRow;
 use crate::model::identity::Identities;
 use crate::model::time::UnixMillis;
 use api::{FindReply, FindRequest, HistoryReply, HistoryRequest, Trace, TraceRequest};
@@ -239,6 +241,15 @@ impl Projection {
     /// [`QueryProjectionError`] where the file cannot be read.
     pub async fn history(&self, request: HistoryRequest) -> Result<HistoryReply, QueryProjectionError> {
         self.ask(move |connection| query::history(connection, &request)).await
+    }
+
+    /// The last `limit` invocations of the hook `hook_id` that did more than pass, the newest first.
+    ///
+    /// # Errors
+    /// [`QueryProjectionError`] where the file cannot be read.
+    pub async fn invocations(&self, hook_id: String, limit: u32) -> Result<Vec<InvocationRow>, QueryProjectionError> {
+        self.ask(move |connection| invocations::of_hook(connection, &hook_id, limit))
+            .await
     }
 
     /// Everything that an event led to.

@@ -4,4 +4,5 @@ mod evaluation;
 mod faults;
 mod hooks;
 mod replicas;
+mod tools;
 mod world;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use shared::bus::{Bus, NatsConfig, Outgoing};
+use shared::bus::{Bus, NatsConfig, Outgoing, RequestError};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventId};
@@ -14,6 +14,7 @@ use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::Wire;
+use shared::wire::headers::Headers;
 use shared::wire::subject;
 use shared::wire::topology::streams::{DISPATCHES, DLQ, EVENTS, INVOCATIONS};
 use shared::wire::topology::{buckets, topology};
@@ -100,6 +101,16 @@ impl World {
         self.folder.path().join("hooks")
     }
 
+    pub(crate) fn agent_dir(&self) -> PathBuf {
+        self.folder.path().join("agents")
+    }
+
+    /// Asks `nexus.svc.hook.{name}`.
+    pub(crate) async fn ask(&self, name: &str, question: serde_json::Value) -> Result<serde_json::Value, RequestError> {
+        let subject = format!("nexus.svc.hook.{name}");
+        self.bus.request(&subject, Headers::new(), &question, DEADLINE).await
+    }
+
     pub(crate) fn write_hook(&self, path: &str, text: &str) {
         let path = self.hooks_dir().join(path);
         std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
@@ -109,10 +120,11 @@ impl World {
     pub(crate) fn start(&mut self, name: &str) {
         let config = self.folder.path().join(format!("{name}.toml"));
         let text = format!(
-            "[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nworkers = 1\n",
+            "[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nagent_dir = \"{}\"\nworkers = 1\n",
             self.nats.url(),
             self.hooks_dir().display(),
             self.folder.path().join("data").display(),
+            self.agent_dir().display(),
         );
         std::fs::write(&config, text).expect("written");
         let child = Command::new(env!("CARGO_BIN_EXE_hook-svc"))

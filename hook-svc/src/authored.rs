@@ -1,0 +1,269 @@
+//! Hooks that are written by tools and pushes: what becomes of their registry entries. *Pure.*
+//!
+//! Source: `003_b33e857b632aa7dc.txt` §9.4; `hooks.md` "Sync". An entry that a directory made is that directory's: it
+//! may be switched, but not overwritten or deleted from elsewhere. A deleted entry keeps its source and its history,
+//! and its name is free again.
+
+use data_encoding::HEXLOWER;
+use sha2::{Digest, Sha256};
+use shared::model::hook::{HookMode, HookOrigin, HookRecord, HookState, HookStatus};
+use shared::model::hook_api::{CreateHook, HookView, MAX_NAME};
+use shared::model::time::UnixMillis;
+
+use crate::header::{self, ParseHookError};
+
+/// Why an entry is disabled that was deleted.
+pub const DELETED: &str = "deleted";
+
+/// Why an entry is disabled where nobody said why.
+const SWITCHED_OFF: &str = "switched off";
+
+/// Longest id of a pushed hook, in bytes.
+const MAX_ID_BYTES: usize = 256;
+
+/// What a function's body may name besides `ctx`.
+const NAMES: [&str; 6] = ["event", "dbPath", "search", "llm", "now", "hook"];
+
+/// Why a hook is not written as asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AuthorHookError {
+    /// The name is none.
+    #[error("name {0:?}: expected 1 to {MAX_NAME} of a-z, 0-9 and `-`")]
+    Name(String),
+    /// The id is none.
+    #[error("id {0:?}: expected parts of letters, digits, `.`, `_` and `-`, separated by `/`")]
+    Id(String),
+    /// The source is no hook.
+    #[error("{0}")]
+    Source(#[from] ParseHookError),
+    /// There is another hook of this id.
+    #[error("there is a hook {id} already, {origin}")]
+    Taken {
+        /// Which.
+        id: String,
+        /// Whose.
+        origin: String,
+    },
+    /// There is no hook of this id.
+    #[error("there is no hook {0}")]
+    Absent(String),
+}
+
+/// The file that `request` asks for.
+///
+/// # Errors
+/// [`AuthorHookError`] where the name is none or no hook comes of the script.
+pub fn file_of(request: &CreateHook) -> Result<String, AuthorHookError> {
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if request.name.is_empty() || request.name.len() > MAX_NAME || !request.name.chars().all(is_name) {
+        return Err(AuthorHookError::Name(request.name.clone()));
+    }
+    let mode = match request.mode {
+        HookMode::Persistent => "persistent",
+        HookMode::OneShot => "one-shot",
+    };
+    let mut block = format!("/**\n * @name {}\n", request.name);
+    // One line, and nothing that would end the comment or begin a tag.
+    let description = request.description.replace("*/", "* /");
+    let words: Vec<&str> = description.split_whitespace().collect();
+    if !words.is_empty() {
+        block.push_str(&format!(" * @description {}\n", words.join(" ")));
+    }
+    block.push_str(&format!(" * @mode {mode}\n */\n"));
+    let source = match header::parse(&request.name, &request.script) {
+        // A whole file; what it says of itself stands, where it says anything.
+        Ok(metadata) if metadata.name == request.name && metadata.description.is_none() => block + &request.script,
+        Ok(_) => request.script.clone(),
+        Err(_) => block + &function(&request.script),
+    };
+    header::parse(&request.name, &source)?;
+    Ok(source)
+}
+
+/// A function with `body`. Its own block lets the body declare the same names again.
+fn function(body: &str) -> String {
+    let mut source = "export default async function (ctx: HookContext): Promise<HookResult> {\n".to_owned();
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
+    let named: Vec<&str> = NAMES
+        .into_iter()
+        .filter(|name| body.split(|c| !is_part(c)).any(|word| word == *name))
+        .collect();
+    if !named.is_empty() {
+        source.push_str(&format!("  const {{ {} }} = ctx;\n", named.join(", ")));
+    }
+    source.push_str("  {\n");
+    source.push_str(body.trim_end());
+    source.push_str("\n  }\n  return { fire: false };\n}\n");
+    source
+}
+
+/// Whether `id` may name a pushed hook.
+///
+/// # Errors
+/// [`AuthorHookError::Id`] where it may not.
+pub fn check_id(id: &str) -> Result<(), AuthorHookError> {
+    let is_part = |part: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        !part.is_empty() && !part.starts_with('.') && part.chars().all(plain)
+    };
+    if id.len() <= MAX_ID_BYTES && id.split('/').all(is_part) {
+        Ok(())
+    } else {
+        Err(AuthorHookError::Id(id.to_owned()))
+    }
+}
+
+/// A hook as somebody wrote it.
+#[derive(Debug, Clone, Copy)]
+pub struct Written<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// Its text.
+    pub source: &'a str,
+    /// Who.
+    pub created_by: &'a str,
+    /// By which way: a tool or a push.
+    pub origin: &'a HookOrigin,
+}
+
+/// The record that `written` makes of `current`; none where it is so already.
+///
+/// # Errors
+/// [`AuthorHookError`] where it is no hook or the entry is somebody else's.
+pub fn written(
+    written: Written<'_>,
+    current: Option<&HookRecord>,
+    now: UnixMillis,
+) -> Result<Option<HookRecord>, AuthorHookError> {
+    let metadata = header::parse(written.id, written.source)?;
+    let content_hash = HEXLOWER.encode(&Sha256::digest(written.source.as_bytes()));
+    let former = current.filter(|record| !is_deleted(record));
+    if let Some(record) = former {
+        if record.content_hash == content_hash && record.created_by == written.created_by && is_authored(record) {
+            return Ok(None);
+        }
+        // A tool makes new hooks alone; a push replaces what was pushed or made by a tool.
+        if *written.origin != HookOrigin::Pushed || !is_authored(record) {
+            return Err(AuthorHookError::Taken {
+                id: written.id.to_owned(),
+                origin: describe(&record.origin),
+            });
+        }
+    }
+    Ok(Some(HookRecord {
+        id: written.id.to_owned(),
+        source: written.source.to_owned(),
+        content_hash,
+        metadata,
+        enabled: former.is_none_or(|record| record.enabled),
+        origin: written.origin.clone(),
+        created_by: written.created_by.to_owned(),
+        created_at: former.map_or(now, |record| record.created_at),
+        updated_at: now,
+        disabled_reason: former.and_then(|record| record.disabled_reason.clone()),
+        parse_error: None,
+    }))
+}
+
+fn is_authored(record: &HookRecord) -> bool {
+    match record.origin {
+        HookOrigin::File { .. } => false,
+        HookOrigin::Pushed | HookOrigin::Tool => true,
+    }
+}
+
+fn describe(origin: &HookOrigin) -> String {
+    match origin {
+        HookOrigin::File { root } => format!("a file of directory {root}"),
+        HookOrigin::Pushed => "which was pushed".to_owned(),
+        HookOrigin::Tool => "made by a tool".to_owned(),
+    }
+}
+
+/// Whether the entry stands for its history only.
+#[must_use]
+pub fn is_deleted(record: &HookRecord) -> bool {
+    !record.enabled && record.disabled_reason.as_deref() == Some(DELETED)
+}
+
+/// `record` deleted.
+///
+/// # Errors
+/// [`AuthorHookError::Taken`] where it is a directory's: the file is to be removed there.
+pub fn deleted(record: &HookRecord) -> Result<HookRecord, AuthorHookError> {
+    if !is_authored(record) {
+        return Err(AuthorHookError::Taken {
+            id: record.id.clone(),
+            origin: format!("{}: remove it there, or disable it", describe(&record.origin)),
+        });
+    }
+    Ok(disabled(record, Some(DELETED)))
+}
+
+/// `record` switched off.
+#[must_use]
+pub fn disabled(record: &HookRecord, reason: Option<&str>) -> HookRecord {
+    HookRecord {
+        enabled: false,
+        disabled_reason: Some(reason.unwrap_or(SWITCHED_OFF).to_owned()),
+        ..record.clone()
+    }
+}
+
+/// `record` switched on.
+#[must_use]
+pub fn enabled(record: &HookRecord) -> HookRecord {
+    HookRecord {
+        enabled: true,
+        disabled_reason: None,
+        ..record.clone()
+    }
+}
+
+/// The state of a hook that begins again: it may fire, once more where it fires once.
+#[must_use]
+pub fn restarted(state: &HookState) -> HookState {
+    HookState {
+        status: HookStatus::Active,
+        fired_once: None,
+        ..state.clone()
+    }
+}
+
+/// The hook as lists show it.
+#[must_use]
+pub fn view(record: &HookRecord, state: Option<&HookState>) -> HookView {
+    let state = state.cloned().unwrap_or_default();
+    let metadata = &record.metadata;
+    let status = match state.status {
+        _ if !record.enabled => HookStatus::Disabled,
+        HookStatus::Disabled => HookStatus::Disabled,
+        HookStatus::Active | HookStatus::Paused | HookStatus::Errored if record.parse_error.is_some() => {
+            HookStatus::Errored
+        }
+        status @ (HookStatus::Active | HookStatus::Paused | HookStatus::Errored) => status,
+    };
+    HookView {
+        id: record.id.clone(),
+        name: metadata.name.clone(),
+        description: metadata.description.clone(),
+        status,
+        mode: metadata.mode,
+        priority: metadata.priority,
+        fallback: metadata.fallback,
+        schedules: metadata.schedules.clone(),
+        match_rule: metadata.match_rule.clone(),
+        origin: record.origin.clone(),
+        created_by: record.created_by.clone(),
+        created_at: record.created_at,
+        updated_at: record.updated_at,
+        trigger_count: state.trigger_count,
+        last_triggered: state.last_triggered,
+        last_error: state.last_error,
+        disabled_reason: record.disabled_reason.clone(),
+        parse_error: record.parse_error.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! `nexus.svc.hook.*`: hooks for operators, agents and other services, answered by any replica.
+
+use std::sync::Arc;
+
+use shared::bus::{Bus, ServiceSpec};
+use shared::clock::SharedClock;
+use shared::model::event::{Event, EventId};
+use shared::model::hook::HookRecord;
+use shared::model::hook_api::{HookRun, RunHook, TestHook};
+use shared::projection::Projection;
+use shared::wire::envelope::Wire as _;
+use shared::wire::topology::streams::EVENTS;
+
+use crate::authored::AuthorHookError;
+use crate::error::chain;
+use crate::header;
+use crate::keeper::{KeepHookError, Keeper};
+use crate::lab::{Lab, Trial};
+use crate::registry::Registry;
+use crate::roster::source_of;
+use crate::runner::Counters;
+
+/// The request is wrong.
+const WRONG: usize = 400;
+/// There is no such thing.
+const ABSENT: usize = 404;
+/// It is somebody else's, or switched off.
+const CONFLICT: usize = 409;
+/// It cannot be answered now.
+const UNAVAILABLE: usize = 503;
+
+/// The id that a hook under test reads as its own.
+const TEST_ID: &str = "test";
+
+/// Code and text of a refusal.
+type Refusal = (usize, String);
+
+/// What the service needs.
+#[derive(Debug, Clone)]
+pub struct HookApi {
+    /// The registry, to be changed.
+    pub keeper: Keeper,
+    /// The registry, for hooks that want to be disabled.
+    pub registry: Registry,
+    /// Where hooks are tried.
+    pub lab: Lab,
+    /// Stored events.
+    pub bus: Bus,
+    /// Where events lie in their stream.
+    pub projection: Projection,
+    /// What time it is.
+    pub clock: SharedClock,
+}
+
+macro_rules! endpoint {
+    ($spec:expr, $api:expr, $name:literal, $method:ident) => {{
+        let keeper = $api.keeper.clone();
+        $spec.endpoint($name, move |request| {
+            let keeper = keeper.clone();
+            async move { keeper.$method(request).await.map_err(|error| refusal(&error)) }
+        })
+    }};
+}
+
+/// The service.
+#[must_use]
+pub fn spec(api: HookApi) -> ServiceSpec {
+    let spec = ServiceSpec::new("hook", "Hooks: make, find, switch, try");
+    let spec = endpoint!(spec, api, "create", create);
+    let spec = endpoint!(spec, api, "push", push);
+    let spec = endpoint!(spec, api, "list", list);
+    let spec = endpoint!(spec, api, "get", get);
+    let spec = endpoint!(spec, api, "disable", disable);
+    let spec = endpoint!(spec, api, "enable", enable);
+    let spec = endpoint!(spec, api, "delete", delete);
+    let api = Arc::new(api);
+    let test = Arc::clone(&api);
+    spec.endpoint("run", move |request: RunHook| {
+        let api = Arc::clone(&api);
+        async move { api.run(request).await }
+    })
+    .endpoint("test", move |request: TestHook| {
+        let api = Arc::clone(&test);
+        async move { api.test(request).await }
+    })
+}
+
+impl HookApi {
+    async fn run(&self, request: RunHook) -> Result<HookRun, Refusal> {
+        let record = self
+            .keeper
+            .record(&request.hook)
+            .await
+            .map_err(|error| refusal(&error))?;
+        if !record.enabled || record.source.is_empty() {
+            return Err((
+                CONFLICT,
+                format!("hook {} does not run: it is disabled or errored", record.id),
+            ));
+        }
+        let state = self.keeper.state(&record.id).await.map_err(|error| refusal(&error))?;
+        let trial = Trial {
+            hook: source_of(&record),
+            author: record.created_by.clone(),
+            counters: Counters {
+                trigger_count: state.trigger_count,
+                last_triggered: state.last_triggered,
+            },
+        };
+        let run = self.try_it(trial, request.event, request.now).await?;
+        self.retire(&record, &run).await;
+        Ok(run)
+    }
+
+    async fn test(&self, request: TestHook) -> Result<HookRun, Refusal> {
+        let metadata = header::parse(TEST_ID, &request.source).map_err(|error| (WRONG, error.to_string()))?;
+        let now = request.now.unwrap_or_else(|| self.clock.now());
+        let trial = Trial::unregistered(TEST_ID, &request.source, metadata.timeout_ms, metadata.name, now);
+        self.try_it(trial, request.event, Some(now)).await
+    }
+
+    async fn try_it(
+        &self,
+        trial: Trial,
+        event: serde_json::Value,
+        now: Option<shared::model::time::UnixMillis>,
+    ) -> Result<HookRun, Refusal> {
+        let event = self.event(event).await?;
+        let now = now.unwrap_or_else(|| self.clock.now());
+        self.lab.run(trial, &event, now).await.map_err(|error| {
+            tracing::warn!(error = chain(&error), "hook is not tried");
+            (UNAVAILABLE, chain(&error))
+        })
+    }
+
+    /// A hook that asked to be disabled is, as it would be after any event.
+    async fn retire(&self, record: &HookRecord, run: &HookRun) {
+        if run.result.as_ref().is_some_and(|result| result.disable_hook)
+            && let Err(error) = self.registry.retire(&record.id).await
+        {
+            tracing::warn!(
+                hook_id = record.id,
+                error = chain(&error),
+                "hook is not disabled as it asked"
+            );
+        }
+    }
+
+    /// The event that is given, or the one stored under the id that is given.
+    async fn event(&self, given: serde_json::Value) -> Result<Event, Refusal> {
+        let serde_json::Value::String(id) = given else {
+            let event: Event = serde_json::from_value(given).map_err(|error| (WRONG, format!("event: {error}")))?;
+            event.check().map_err(|fault| (WRONG, format!("event: {fault}")))?;
+            return Ok(event);
+        };
+        let absent = || (ABSENT, format!("there is no event {id}"));
+        let id = EventId::parse(id.clone()).map_err(|error| (WRONG, format!("event: {error}")))?;
+        let sequence = self.projection.first_sequence(&id);
+        let sequence = sequence
+            .map_err(|error| (UNAVAILABLE, chain(&error)))?
+            .ok_or_else(absent)?;
+        let stored = self.bus.at_sequence(EVENTS, sequence).await;
+        let stored = stored
+            .map_err(|error| (UNAVAILABLE, chain(&error)))?
+            .ok_or_else(absent)?;
+        stored
+            .decode()
+            .map_err(|error| (UNAVAILABLE, format!("event {id} cannot be read: {error}")))
+    }
+}
+
+fn refusal(error: &KeepHookError) -> Refusal {
+    let code = match error {
+        KeepHookError::Author(AuthorHookError::Absent(_)) => ABSENT,
+        KeepHookError::Author(AuthorHookError::Taken { .. }) => CONFLICT,
+        KeepHookError::Author(AuthorHookError::Name(_) | AuthorHookError::Id(_) | AuthorHookError::Source(_)) => WRONG,
+        KeepHookError::Read(_) | KeepHookError::Write(_) | KeepHookError::Query(_) | KeepHookError::File { .. } => {
+            tracing::warn!(error = chain(error), "a question about hooks has no answer");
+            UNAVAILABLE
+        }
+    };
+    (code, chain(error))
+}

@@ -1,0 +1,299 @@
+//! What tools and pushes do to the registry: create, push, list, get, disable, enable, delete.
+//!
+//! Everything is a compare-and-set of one entry, and asking twice is as asking once; the decisions are in
+//! [`crate::authored`]. Every replica serves them, and every replica's watch of the registry takes them up.
+
+use std::path::PathBuf;
+
+use shared::bus::{Bus, CasError, Kv, ReadStreamError};
+use shared::clock::SharedClock;
+use shared::model::hook::{HookOrigin, HookRecord, HookState};
+use shared::model::hook_api::{
+    CreateHook, DEFAULT_INVOCATIONS, DisableHook, GetHook, HookDetails, HookList, HookView, ListHooks, MAX_INVOCATIONS,
+    NameHook, PushHook,
+};
+use shared::projection::{Projection, QueryProjectionError};
+use shared::wire::subject::token;
+use shared::wire::topology::buckets::{HOOK_STATE, HOOKS};
+
+use crate::authored::{self, AuthorHookError, Written};
+
+/// How often a compare-and-set is tried again after a conflict.
+const MAX_TRIES: u32 = 20;
+
+/// Why a hook is not kept as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepHookError {
+    /// The request is wrong.
+    #[error(transparent)]
+    Author(#[from] AuthorHookError),
+    /// The registry cannot be read.
+    #[error("the hook registry cannot be read")]
+    Read(#[from] ReadStreamError),
+    /// The registry cannot be written.
+    #[error("the hook registry cannot be written")]
+    Write(#[from] CasError),
+    /// The read model cannot be asked.
+    #[error("invocations cannot be read")]
+    Query(#[from] QueryProjectionError),
+    /// The agents' directory cannot be written.
+    #[error("{path} cannot be written")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// See the module; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Keeper {
+    hooks: Kv<HookRecord>,
+    states: Kv<HookState>,
+    projection: Projection,
+    clock: SharedClock,
+    /// Where files of made hooks are written.
+    agent_dir: Option<PathBuf>,
+}
+
+impl Keeper {
+    /// On the registry of `bus`.
+    #[must_use]
+    pub fn new(bus: &Bus, projection: &Projection, clock: SharedClock, agent_dir: Option<PathBuf>) -> Self {
+        Self {
+            hooks: bus.kv(HOOKS),
+            states: bus.kv(HOOK_STATE),
+            projection: projection.clone(),
+            clock,
+            agent_dir,
+        }
+    }
+
+    /// Makes a hook.
+    ///
+    /// # Errors
+    /// [`KeepHookError`]; nothing is made then.
+    pub async fn create(&self, request: CreateHook) -> Result<HookView, KeepHookError> {
+        let source = authored::file_of(&request)?;
+        let hook = Written {
+            id: &request.name,
+            source: &source,
+            created_by: &request.created_by,
+            origin: &HookOrigin::Tool,
+        };
+        let view = self.write(hook).await?;
+        // After the registry: a file without an entry would be the directory's.
+        if let Some(path) = self.agent_file(&request.name) {
+            let written = match path.parent() {
+                Some(parent) => tokio::fs::create_dir_all(parent).await,
+                None => Ok(()),
+            };
+            let written = match written {
+                Ok(()) => tokio::fs::write(&path, &source).await,
+                Err(error) => Err(error),
+            };
+            written.map_err(|source| KeepHookError::File { path, source })?;
+        }
+        Ok(view)
+    }
+
+    /// Takes a hook file.
+    ///
+    /// # Errors
+    /// [`KeepHookError`]; what was there stays.
+    pub async fn push(&self, request: PushHook) -> Result<HookView, KeepHookError> {
+        authored::check_id(&request.id)?;
+        let hook = Written {
+            id: &request.id,
+            source: &request.source,
+            created_by: &request.created_by,
+            origin: &HookOrigin::Pushed,
+        };
+        self.write(hook).await
+    }
+
+    async fn write(&self, hook: Written<'_>) -> Result<HookView, KeepHookError> {
+        let now = self.clock.now();
+        let mut begins_anew = false;
+        let record = self
+            .change(hook.id, |current| {
+                begins_anew = current.is_none_or(authored::is_deleted);
+                authored::written(hook, current, now)
+            })
+            .await?;
+        if begins_anew {
+            // A former hook of this name may have fired its one shot.
+            self.restart(hook.id).await?;
+        }
+        tracing::info!(hook_id = hook.id, created_by = hook.created_by, "hook is written");
+        self.view(record).await
+    }
+
+    /// All hooks.
+    ///
+    /// # Errors
+    /// [`KeepHookError`] where the registry cannot be read.
+    pub async fn list(&self, request: ListHooks) -> Result<HookList, KeepHookError> {
+        let states = self.states.entries().await?;
+        let mut hooks: Vec<HookView> = self
+            .hooks
+            .entries()
+            .await?
+            .into_iter()
+            .filter(|(_, entry)| !authored::is_deleted(&entry.value))
+            .map(|(key, entry)| {
+                let state = states.iter().find(|(of, _)| *of == key).map(|(_, state)| &state.value);
+                authored::view(&entry.value, state)
+            })
+            .filter(|view| request.status.is_none_or(|status| view.status == status))
+            .filter(|view| request.created_by.as_ref().is_none_or(|by| view.created_by == *by))
+            .collect();
+        hooks.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(HookList { hooks })
+    }
+
+    /// One hook with its last invocations, a deleted one too.
+    ///
+    /// # Errors
+    /// [`KeepHookError`] where it does not exist or cannot be read.
+    pub async fn get(&self, request: GetHook) -> Result<HookDetails, KeepHookError> {
+        let record = self.record(&request.name).await?;
+        let limit = request.invocations.unwrap_or(DEFAULT_INVOCATIONS).min(MAX_INVOCATIONS);
+        Ok(HookDetails {
+            source: record.source.clone(),
+            invocations: self.projection.invocations(record.id.clone(), limit).await?,
+            hook: self.view(record).await?,
+        })
+    }
+
+    /// The registry's entry of `id`.
+    ///
+    /// # Errors
+    /// [`KeepHookError`] where there is none or it cannot be read.
+    pub async fn record(&self, id: &str) -> Result<HookRecord, KeepHookError> {
+        let entry = self.hooks.get(&token(id)).await?;
+        let entry = entry.ok_or_else(|| AuthorHookError::Absent(id.to_owned()))?;
+        Ok(entry.value)
+    }
+
+    /// What happened to `id` at run time.
+    ///
+    /// # Errors
+    /// [`KeepHookError::Read`].
+    pub async fn state(&self, id: &str) -> Result<HookState, KeepHookError> {
+        let entry = self.states.get(&token(id)).await?;
+        Ok(entry.map(|entry| entry.value).unwrap_or_default())
+    }
+
+    /// Switches a hook off, wherever it comes from.
+    ///
+    /// # Errors
+    /// [`KeepHookError`] where it does not exist or the registry cannot be written.
+    pub async fn disable(&self, request: DisableHook) -> Result<HookView, KeepHookError> {
+        let record = self
+            .change_present(&request.name, |record| {
+                Ok(Some(authored::disabled(record, request.reason.as_deref())))
+            })
+            .await?;
+        self.view(record).await
+    }
+
+    /// Switches a hook on; one that fired its one shot may fire once more.
+    ///
+    /// # Errors
+    /// As [`Keeper::disable`].
+    pub async fn enable(&self, request: NameHook) -> Result<HookView, KeepHookError> {
+        self.restart(&request.name).await?;
+        let record = self
+            .change_present(&request.name, |record| {
+                Ok((!record.enabled).then(|| authored::enabled(record)))
+            })
+            .await?;
+        self.view(record).await
+    }
+
+    /// Deletes a hook that was made or pushed, and its file; its history stays.
+    ///
+    /// # Errors
+    /// As [`Keeper::disable`], and where the hook is a directory's.
+    pub async fn delete(&self, request: NameHook) -> Result<HookView, KeepHookError> {
+        let record = self
+            .change_present(&request.name, |record| authored::deleted(record).map(Some))
+            .await?;
+        if let Some(path) = self.agent_file(&request.name)
+            && let Err(source) = tokio::fs::remove_file(&path).await
+            && source.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(KeepHookError::File { path, source });
+        }
+        self.view(record).await
+    }
+
+    /// The file of a made hook; only names that `create` takes have one.
+    fn agent_file(&self, name: &str) -> Option<PathBuf> {
+        let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+        let dir = self.agent_dir.as_ref().filter(|_| is_plain)?;
+        Some(dir.join(format!("{name}.ts")))
+    }
+
+    async fn view(&self, record: HookRecord) -> Result<HookView, KeepHookError> {
+        let state = self.states.get(&token(&record.id)).await?;
+        Ok(authored::view(&record, state.as_ref().map(|entry| &entry.value)))
+    }
+
+    async fn change_present(
+        &self,
+        id: &str,
+        next: impl Fn(&HookRecord) -> Result<Option<HookRecord>, AuthorHookError>,
+    ) -> Result<HookRecord, KeepHookError> {
+        self.change(id, |current| match current {
+            Some(record) => next(record),
+            None => Err(AuthorHookError::Absent(id.to_owned())),
+        })
+        .await
+    }
+
+    /// Compare-and-set of the entry of `id` until it succeeds or `next` wants nothing changed; answers what stands.
+    async fn change(
+        &self,
+        id: &str,
+        mut next: impl FnMut(Option<&HookRecord>) -> Result<Option<HookRecord>, AuthorHookError>,
+    ) -> Result<HookRecord, KeepHookError> {
+        let key = token(id);
+        let mut tries = 0;
+        loop {
+            let entry = self.hooks.get(&key).await?;
+            let Some(record) = next(entry.as_ref().map(|entry| &entry.value))? else {
+                let standing = entry.ok_or_else(|| AuthorHookError::Absent(id.to_owned()))?;
+                return Ok(standing.value);
+            };
+            let written = match &entry {
+                None => self.hooks.create(&key, &record).await,
+                Some(entry) => self.hooks.update(&key, &record, entry.revision).await,
+            };
+            match written {
+                Ok(_) => return Ok(record),
+                Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn restart(&self, id: &str) -> Result<(), KeepHookError> {
+        let key = token(id);
+        let mut tries = 0;
+        while let Some(entry) = self.states.get(&key).await? {
+            let next = authored::restarted(&entry.value);
+            if next == entry.value {
+                break;
+            }
+            match self.states.update(&key, &next, entry.revision).await {
+                Ok(_) => break,
+                Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,213 @@
+//! One hook upon one event, apart from the evaluation of all: `run` and `test`.
+//!
+//! Workers of their own, one for each author: what is tried here can hold up nobody's events, and one author's script
+//! never shares a process with another's. Nothing is dispatched or recorded.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use data_encoding::HEXLOWER;
+use sha2::{Digest, Sha256};
+use shared::clock::SharedClock;
+use shared::model::event::Event;
+use shared::model::hook_api::HookRun;
+use shared::model::time::UnixMillis;
+use tokio::sync::Mutex;
+
+use crate::runner::{
+    Counters, Evaluation, HookSet, HookSource, Job, LoadHooksError, Outcome, Pool, PoolConfig, StartPoolError, Step,
+    Verdict,
+};
+
+/// Most authors whose workers are kept; beyond that one is stopped for the next.
+const MAX_BENCHES: usize = 8;
+
+/// Most hooks that a worker here holds; beyond that it begins anew.
+const MAX_HOOKS: usize = 64;
+
+/// Why a hook could not be tried.
+#[derive(Debug, thiserror::Error)]
+pub enum TryHookError {
+    /// No worker.
+    #[error("no worker to run the hook")]
+    Start(#[from] StartPoolError),
+    /// The hook cannot be handed over.
+    #[error("the hook cannot be handed to its worker")]
+    Load(#[from] LoadHooksError),
+    /// The service is going down.
+    #[error("the worker was stopped")]
+    Stopped,
+}
+
+/// A hook to be tried.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// The hook.
+    pub hook: HookSource,
+    /// Whose it is.
+    pub author: String,
+    /// What it reads as `ctx.hook`'s counters.
+    pub counters: Counters,
+}
+
+impl Trial {
+    /// A hook that is not registered.
+    #[must_use]
+    pub fn unregistered(id: &str, source: &str, timeout_ms: u64, name: String, now: UnixMillis) -> Self {
+        Self {
+            hook: HookSource {
+                id: id.to_owned(),
+                name,
+                source: source.to_owned(),
+                content_hash: HEXLOWER.encode(&Sha256::digest(source.as_bytes())),
+                timeout_ms,
+                created_at: now,
+            },
+            // No registered author's name holds a control character.
+            author: "\u{1}test".to_owned(),
+            counters: Counters::default(),
+        }
+    }
+}
+
+/// The workers of one author.
+#[derive(Debug)]
+struct Bench {
+    pool: Pool,
+    hooks: Mutex<BTreeMap<String, HookSource>>,
+}
+
+/// See the module; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Lab {
+    config: PoolConfig,
+    clock: SharedClock,
+    benches: Arc<Mutex<HashMap<String, Arc<Bench>>>>,
+}
+
+impl Lab {
+    /// Without workers yet: an author's come with its first hook. `config` as of the pool that evaluates all.
+    #[must_use]
+    pub fn new(config: PoolConfig, clock: SharedClock) -> Self {
+        Self {
+            config: PoolConfig { workers: 1, ..config },
+            clock,
+            benches: Arc::default(),
+        }
+    }
+
+    /// Runs `trial` upon `event` as if it were `now`.
+    ///
+    /// # Errors
+    /// [`TryHookError`] where there is no worker for it; what the script does wrong is part of the answer.
+    pub async fn run(&self, trial: Trial, event: &Event, now: UnixMillis) -> Result<HookRun, TryHookError> {
+        let bench = self.bench(&trial.author).await?;
+        let mut evaluation = bench.evaluate(trial, event, now).await?;
+        let mut told = None;
+        while let Some(step) = evaluation.next().await {
+            match step {
+                Step::Verdict(verdict) => told = Some(verdict),
+                Step::Waiting(_) => {}
+                Step::Done(done) => {
+                    let latency = done.latencies_us.iter().copied().max().unwrap_or(0);
+                    return Ok(answer(told.map(|verdict| *verdict), latency.into()));
+                }
+            }
+        }
+        Err(TryHookError::Stopped)
+    }
+
+    /// Ends all workers.
+    pub async fn stop(&self) {
+        let benches = std::mem::take(&mut *self.benches.lock().await);
+        for bench in benches.into_values() {
+            bench.pool.stop().await;
+        }
+    }
+
+    async fn bench(&self, author: &str) -> Result<Arc<Bench>, TryHookError> {
+        let mut benches = self.benches.lock().await;
+        if let Some(bench) = benches.get(author) {
+            return Ok(Arc::clone(bench));
+        }
+        if benches.len() >= MAX_BENCHES
+            && let Some(other) = benches.keys().next().cloned()
+        {
+            // Evaluations under way keep it until they have ended: the last clone of the pool ends its workers.
+            benches.remove(&other);
+        }
+        let pool = Pool::start(self.config.clone(), Arc::clone(&self.clock)).await?;
+        let bench = Arc::new(Bench {
+            pool,
+            hooks: Mutex::default(),
+        });
+        benches.insert(author.to_owned(), Arc::clone(&bench));
+        Ok(bench)
+    }
+}
+
+impl Bench {
+    async fn evaluate(&self, trial: Trial, event: &Event, now: UnixMillis) -> Result<Evaluation, TryHookError> {
+        // Held until the event is handed over, so that it meets the set with its hook.
+        let mut hooks = self.hooks.lock().await;
+        let id = trial.hook.id.clone();
+        if hooks.get(&id) != Some(&trial.hook) {
+            if hooks.len() >= MAX_HOOKS {
+                hooks.clear();
+            }
+            hooks.insert(id.clone(), trial.hook);
+            self.pool.load(Arc::new(HookSet::new(hooks.values().cloned()))).await?;
+        }
+        self.pool.count(&id, trial.counters);
+        let job = Job {
+            event_id: event.id.clone(),
+            event_json: Bytes::from(serde_json::to_vec(event).unwrap_or_default()),
+            now,
+            skip: hooks.keys().filter(|other| **other != id).cloned().collect(),
+        };
+        Ok(self.pool.evaluate(job).await)
+    }
+}
+
+fn answer(verdict: Option<Verdict>, latency_us: u64) -> HookRun {
+    let mut run = HookRun {
+        fired: false,
+        result: None,
+        error: None,
+        stack: None,
+        latency_us,
+        llm_calls: 0,
+        llm_tokens_in: 0,
+        llm_tokens_out: 0,
+        llm_cost_usd: 0.0,
+        search_calls: 0,
+    };
+    let Some(verdict) = verdict else {
+        return run;
+    };
+    run.latency_us = verdict.latency_us;
+    run.llm_calls = verdict.spent.llm_calls;
+    run.llm_tokens_in = verdict.spent.llm_tokens_in;
+    run.llm_tokens_out = verdict.spent.llm_tokens_out;
+    run.llm_cost_usd = verdict.spent.llm_cost_usd;
+    run.search_calls = verdict.spent.search_calls;
+    match verdict.outcome {
+        Outcome::Fired(result) => {
+            run.fired = true;
+            run.result = Some(*result);
+        }
+        Outcome::DisableSelf => {
+            run.result = Some(shared::model::hook::HookResult {
+                disable_hook: true,
+                ..shared::model::hook::HookResult::default()
+            });
+        }
+        Outcome::Passed => {}
+        Outcome::Failed { error, stack } => {
+            run.error = Some(error);
+            run.stack = stack;
+        }
+    }
+    run
+}
