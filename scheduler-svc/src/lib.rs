@@ -5,8 +5,10 @@
 #![warn(missing_docs)]
 
 pub mod config;
+pub mod fired;
 pub mod service;
 pub mod tick;
 pub mod ticker;
+pub mod timer;
 
 pub use service::SchedulerService;

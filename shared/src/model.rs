@@ -17,5 +17,6 @@ pub mod order;
 pub mod permission;
 pub mod receipt;
 pub mod reply;
+pub mod schedule;
 pub mod session;
 pub mod time;

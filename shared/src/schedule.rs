@@ -8,6 +8,7 @@
 //! Pure but for the lookup of a zone's data by its name.
 
 pub mod admission;
+pub mod book;
 mod civil;
 pub mod cron;
 pub mod duration;

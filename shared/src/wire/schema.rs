@@ -13,6 +13,7 @@ use crate::model::ledger::LedgerRecord;
 use crate::model::order::SessionOrder;
 use crate::model::receipt::Receipt;
 use crate::model::reply::Reply;
+use crate::model::schedule::{ScheduleRecord, ScheduleTimer};
 use crate::model::session::SessionRef;
 
 use super::envelope::Wire;
@@ -166,4 +167,16 @@ impl Wire for IntentMark {
 
 impl Wire for IntentTimer {
     const SCHEMA: &'static str = "intent_timer";
+}
+
+impl Wire for ScheduleRecord {
+    const SCHEMA: &'static str = "schedule";
+
+    fn check(&self) -> Result<(), String> {
+        required("spec.id", &self.spec.id)
+    }
+}
+
+impl Wire for ScheduleTimer {
+    const SCHEMA: &'static str = "schedule_timer";
 }

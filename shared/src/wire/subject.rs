@@ -160,6 +160,18 @@ pub fn out(account: &str, peer: &str) -> String {
     join("nexus.out", &[account, peer])
 }
 
+/// Where a timer is set.
+#[must_use]
+pub fn schedule(timer: &str) -> String {
+    join("nexus.schedule", &[timer])
+}
+
+/// Where a timer is published when it fires.
+#[must_use]
+pub fn fire(timer: &str) -> String {
+    join("nexus.fire", &[timer])
+}
+
 /// Where a service's dead letters are.
 #[must_use]
 pub fn dlq(service: &str) -> String {

@@ -11,6 +11,10 @@ pub const CLAIM_ACK_WAIT: Duration = Duration::from_secs(3);
 /// Largest message that streams of input store, in bytes, headers included: what is too large to be read is stored up to
 /// here, so that its dead letter (a third longer, in base64) is no larger than the servers' `max_payload` of 8 MiB.
 pub const MAX_STORED_BYTES: i32 = 5 * 1024 * 1024;
+/// Consumer of the schedules' timers that have rung, shared by all schedulers.
+pub const SCHEDULE_TIMERS: &str = "schedule-timers";
+/// How many of them may be unacked, in messages.
+pub const MAX_SCHEDULE_TIMERS: i64 = 4_096;
 /// Consumer of the intents' timers that have rung, shared by all schedulers.
 pub const INTENT_TIMERS: &str = "intent-timers";
 /// How many of them may be unacked, in messages.
@@ -328,9 +332,17 @@ fn consumers() -> Vec<ConsumerSpec> {
         max_deliver: -1,
         max_ack_pending: MAX_INTENT_TIMERS,
     };
+    let schedules = ConsumerSpec {
+        stream: streams::SCHEDULES,
+        name: SCHEDULE_TIMERS.to_owned(),
+        filter: "nexus.fire.*".to_owned(),
+        ack_wait: Duration::from_secs(15),
+        max_deliver: -1,
+        max_ack_pending: MAX_SCHEDULE_TIMERS,
+    };
     per_partition(streams::EVENTS, "hook", "nexus.ev")
         .chain(per_partition(streams::DELIVERIES, "delivery", "nexus.dl"))
-        .chain([claims, intents])
+        .chain([claims, intents, schedules])
         .collect()
 }
 
@@ -356,7 +368,7 @@ mod tests {
         let names: BTreeSet<&str> = all.streams.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names.len(), all.streams.len());
         assert!(all.consumers.iter().all(|c| names.contains(c.stream)));
-        assert_eq!(all.consumers.len(), 2 * usize::from(PARTITIONS) + 2);
+        assert_eq!(all.consumers.len(), 2 * usize::from(PARTITIONS) + 3);
         assert!(all.streams.iter().all(|s| s.replicas == 3));
     }
 }

@@ -1,0 +1,155 @@
+//! Durable timers against the real server.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use scheduler_svc::fired::{Fired, OnFire};
+use scheduler_svc::timer::{TimerOutcome, TimerPlace, Timers};
+use shared::bus::{Bus, NatsConfig};
+use shared::clock::{Clock as _, SystemClock, pause};
+use shared::model::schedule::ScheduleTimer;
+use shared::process::lifecycle::Shutdown;
+use shared::testing::nats::NatsServer;
+use shared::wire::topology::{SCHEDULE_TIMERS, topology};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+async fn connect(server: &NatsServer) -> Bus {
+    let config = NatsConfig {
+        servers: vec![server.url()],
+        ..NatsConfig::default()
+    };
+    Bus::connect(&config, "test").await.expect("the server is there")
+}
+
+/// Remembers what fired.
+#[derive(Default)]
+struct Heard(Mutex<Vec<ScheduleTimer>>);
+
+#[async_trait]
+impl OnFire<ScheduleTimer> for Heard {
+    async fn fired(&self, timer: &ScheduleTimer) -> anyhow::Result<()> {
+        self.0.lock().expect("not poisoned").push(timer.clone());
+        Ok(())
+    }
+}
+
+impl Heard {
+    fn ids(&self) -> Vec<(String, u64)> {
+        let heard = self.0.lock().expect("not poisoned");
+        let mut ids: Vec<_> = heard.iter().map(|timer| (timer.id.clone(), timer.generation)).collect();
+        ids.sort();
+        ids.dedup();
+        ids
+    }
+}
+
+/// Sets the timer `id`, due in `in_ms`, of `generation`.
+async fn put(timers: &Timers, id: &str, in_ms: i64, generation: u64) -> TimerOutcome {
+    let due = SystemClock.now().plus(in_ms);
+    let timer = ScheduleTimer {
+        id: id.to_owned(),
+        nominal: due,
+        generation,
+    };
+    let place = TimerPlace::of_schedule(id);
+    let put = timers.put(&place, due, &timer, |set| set.generation <= generation);
+    put.await.expect("it is decided")
+}
+
+async fn cancel(timers: &Timers, id: &str, generation: u64) -> TimerOutcome {
+    let place = TimerPlace::of_schedule(id);
+    let canceled = timers.cancel(&place, |set: &ScheduleTimer| set.generation <= generation);
+    canceled.await.expect("it is decided")
+}
+
+async fn get(timers: &Timers, id: &str) -> Option<ScheduleTimer> {
+    timers.get(&TimerPlace::of_schedule(id)).await.expect("it is read")
+}
+
+async fn hear(bus: &Bus, shutdown: &Shutdown) -> (Arc<Heard>, tokio::task::JoinHandle<()>) {
+    let heard = Arc::new(Heard::default());
+    let owner = Arc::clone(&heard) as Arc<dyn OnFire<ScheduleTimer>>;
+    let fired = Fired::new(bus.clone(), SCHEDULE_TIMERS, owner);
+    let stop = shutdown.clone();
+    let task = tokio::spawn(async move { fired.run(&stop).await.expect("the consumer is there") });
+    (heard, task)
+}
+
+async fn until_heard(heard: &Heard, expected: &[(&str, u64)]) {
+    let expected: Vec<(String, u64)> = expected.iter().map(|(id, n)| ((*id).to_owned(), *n)).collect();
+    let waited = tokio::time::timeout(DEADLINE, async {
+        while heard.ids().len() < expected.len() {
+            pause(Duration::from_millis(20)).await;
+        }
+    });
+    let _ = waited.await;
+    assert_eq!(heard.ids(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timer_fires_is_replaced_and_withdrawn() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server).await;
+    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    let (timers, shutdown) = (Timers::new(bus.clone()), Shutdown::default());
+    let (heard, task) = hear(&bus, &shutdown).await;
+    let (done, newer) = (TimerOutcome::Done, TimerOutcome::Newer);
+
+    assert_eq!(put(&timers, "far", 3_600_000, 3).await, done);
+    assert_eq!(put(&timers, "far", 500, 2).await, newer, "an older one");
+    assert_eq!(put(&timers, "replaced", 3_600_000, 1).await, done);
+    assert_eq!(put(&timers, "replaced", 900, 2).await, done);
+    assert_eq!(put(&timers, "withdrawn", 700, 1).await, done);
+    assert_eq!(cancel(&timers, "withdrawn", 1).await, done);
+    assert_eq!(cancel(&timers, "withdrawn", 1).await, done, "there is none");
+    assert_eq!(cancel(&timers, "far", 2).await, newer);
+    assert_eq!(put(&timers, "overdue", -60_000, 1).await, done);
+    assert_eq!(put(&timers, "last", 1_500, 1).await, done);
+
+    until_heard(&heard, &[("last", 1), ("overdue", 1), ("replaced", 2)]).await;
+    let early = heard
+        .0
+        .lock()
+        .expect("not poisoned")
+        .iter()
+        .any(|t| t.nominal > SystemClock.now());
+    assert!(!early, "none fires early");
+    assert_eq!(get(&timers, "far").await.map(|timer| timer.generation), Some(3));
+    assert_eq!(get(&timers, "last").await, None);
+    shutdown.trigger();
+    task.await.expect("it ends");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn timers_survive_the_servers_death() {
+    let mut server = NatsServer::start().await;
+    let bus = connect(&server).await;
+    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    let timers = Timers::new(bus.clone());
+    for (id, in_ms) in [("during", 300), ("after", 2_500)] {
+        assert_eq!(put(&timers, id, in_ms, 1).await, TimerOutcome::Done);
+    }
+    server.kill9();
+    server.restart().await;
+    let shutdown = Shutdown::default();
+    let (heard, task) = hear(&bus, &shutdown).await;
+    until_heard(&heard, &[("after", 1), ("during", 1)]).await;
+    shutdown.trigger();
+    task.await.expect("it ends");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_who_set_a_timer_the_later_generation_stands() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server).await;
+    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    let timers = Timers::new(bus);
+    for round in 0..20_u64 {
+        let id = format!("raced-{round}");
+        let (_, second) = tokio::join!(put(&timers, &id, 3_600_000, 1), put(&timers, &id, 7_200_000, 2));
+        assert_eq!(second, TimerOutcome::Done);
+        assert_eq!(get(&timers, &id).await.map(|timer| timer.generation), Some(2));
+    }
+}
