@@ -18,6 +18,7 @@ pub struct BrokerService;
 impl Service for BrokerService {
     const NAME: &'static str = "broker-svc";
     const SECTION: &'static str = "broker";
+    const ASKS_MODELS: bool = true;
     type Config = BrokerConfig;
 
     fn check(config: &BrokerConfig) -> Vec<String> {

@@ -49,6 +49,7 @@ pub struct HookService;
 impl Service for HookService {
     const NAME: &'static str = "hook-svc";
     const SECTION: &'static str = "hooks";
+    const ASKS_MODELS: bool = true;
     type Config = HooksConfig;
 
     fn check(config: &HooksConfig) -> Vec<String> {

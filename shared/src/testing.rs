@@ -1,8 +1,11 @@
-//! What tests of every crate use: a clock one can move, seeded ids, a real NATS server of one's own.
+//! What tests of every crate use: a clock one can move, seeded ids, a real NATS server of one's own, a model server
+//! that speaks the providers' wire formats.
 
 mod clock;
 mod ids;
+pub mod model_server;
 pub mod nats;
 
 pub use clock::ManualClock;
 pub use ids::SeededIds;
+pub use model_server::ModelServer;

@@ -22,6 +22,7 @@ use super::shell::{Service, Shell};
 use super::telemetry::Telemetry;
 use crate::bus::Bus;
 use crate::clock::{IdSource, SystemClock, SystemIds, pause};
+use crate::llm::LlmConfig;
 
 /// How a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub struct Prepared<C> {
     pub config: C,
     /// The shared sections.
     pub common: Common,
+    /// Section `[llm]`, where the service asks models.
+    pub llm: LlmConfig,
     /// This replica's id.
     pub instance: String,
     /// Where running processes announce themselves.
@@ -125,7 +128,15 @@ pub fn inspect<S: Service>(document: &Document) -> (toml::Value, Vec<Fault>) {
 pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Result<Prepared<S::Config>, Vec<Fault>> {
     let (common, common_faults) = Common::load(document);
     let own: Loaded<S::Config> = document.section(S::SECTION, S::check);
-    let mut faults = [document.faults().to_vec(), common_faults, own.faults].concat();
+    let llm = if S::ASKS_MODELS {
+        document.section("llm", LlmConfig::faults)
+    } else {
+        Loaded {
+            value: LlmConfig::default(),
+            faults: Vec::new(),
+        }
+    };
+    let mut faults = [document.faults().to_vec(), common_faults, own.faults, llm.faults].concat();
     let instance = environment
         .instance()
         .map_or_else(|| new_instance(environment.host()), str::to_owned);
@@ -145,6 +156,7 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
     Ok(Prepared {
         config: own.value,
         common,
+        llm: llm.value,
         instance,
         run_dir,
         log,
@@ -175,6 +187,7 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
     let Prepared {
         config,
         common,
+        llm,
         instance,
         run_dir,
         log,
@@ -192,6 +205,7 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
     let start = Start {
         config,
         common,
+        llm,
         instance,
         run_dir,
         announcement,
@@ -238,6 +252,7 @@ fn outcome(done: anyhow::Result<()>) -> Exit {
 struct Start<C> {
     config: C,
     common: Common,
+    llm: LlmConfig,
     instance: String,
     run_dir: Option<PathBuf>,
     announcement: Announcement,
@@ -252,6 +267,7 @@ async fn work<S: Service>(
     let Start {
         config,
         common,
+        llm,
         instance,
         run_dir,
         announcement,
@@ -292,6 +308,7 @@ async fn work<S: Service>(
     let shell = Shell {
         config,
         common,
+        llm,
         bus,
         instance,
         clock: Arc::new(SystemClock),

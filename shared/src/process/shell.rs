@@ -13,6 +13,7 @@ use super::health::Health;
 use super::lifecycle::Shutdown;
 use crate::bus::Bus;
 use crate::clock::{SharedClock, SharedIds};
+use crate::llm::LlmConfig;
 
 /// One of the five services.
 pub trait Service: 'static {
@@ -21,6 +22,9 @@ pub trait Service: 'static {
 
     /// Its section of the configuration: `hooks`.
     const SECTION: &'static str;
+
+    /// Whether it asks models: only then section `[llm]` is read, and the key that it names must be there.
+    const ASKS_MODELS: bool = false;
 
     /// Its configuration; `#[serde(default, deny_unknown_fields)]`.
     type Config: DeserializeOwned + Serialize + Default + Send + 'static;
@@ -47,6 +51,8 @@ pub struct Shell<C> {
     pub config: C,
     /// The shared sections.
     pub common: Common,
+    /// Section `[llm]`; its defaults where the service asks no models.
+    pub llm: LlmConfig,
     /// The bus; its topology is there, unless the service [begins alone](Service::begins_alone).
     pub bus: Bus,
     /// This replica's id, unique among all processes.

@@ -9,10 +9,11 @@ use super::environment::Environment;
 use super::fault::Fault;
 
 /// The sections that there are; any other is a fault.
-pub const SECTIONS: [&str; 8] = [
+pub const SECTIONS: [&str; 9] = [
     "nats",
     "telemetry",
     "files",
+    "llm",
     "adapter",
     "hooks",
     "broker",

@@ -1,0 +1,149 @@
+//! Section `[llm]` of `nexus.toml`. *Pure.*
+
+use serde::{Deserialize, Serialize};
+
+use super::price::Prices;
+use crate::process::Secret;
+use crate::retry::Schedule;
+
+/// The model where none is named, for the provider [`Provider::Gemini`].
+pub const DEFAULT_MODEL: &str = "gemini-3-flash-preview";
+
+/// Who is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Provider {
+    /// Google's `streamGenerateContent`.
+    #[default]
+    Gemini,
+    /// OpenAI's chat completions, or whoever speaks them at `base_url`.
+    #[serde(rename = "openai")]
+    OpenAi,
+    /// Anthropic's messages.
+    Anthropic,
+}
+
+/// Section `[llm]`: read by the services that ask models (broker-svc, hook-svc).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LlmConfig {
+    /// Who is asked.
+    pub provider: Provider,
+    /// The model that is asked where nobody names another; empty = the default of `gemini`.
+    pub model: String,
+    /// Where the provider is, up to and with its version (`http://127.0.0.1:11434/v1`); empty = its own address.
+    pub base_url: String,
+    /// The key, as a reference: `env:GEMINI_API_KEY` or `file:/path`. A server of one's own may need none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<Secret>,
+    /// How long nothing may come from the provider, milliseconds.
+    pub idle_timeout_ms: u64,
+    /// Repeating after 429, 5xx and broken streams. The provider's `Retry-After` is respected where it is longer.
+    pub retry: Schedule,
+    /// US dollars per million tokens, by model.
+    pub prices: Prices,
+}
+
+impl Default for LlmConfig {
+    fn default() -> Self {
+        Self {
+            provider: Provider::default(),
+            model: String::new(),
+            base_url: String::new(),
+            api_key: None,
+            idle_timeout_ms: 60_000,
+            retry: Schedule {
+                initial_ms: 500,
+                max_ms: 20_000,
+                max_attempts: 5,
+                ..Schedule::default()
+            },
+            prices: Prices::default(),
+        }
+    }
+}
+
+/// Why a configuration cannot be used to ask anybody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LlmFault {
+    /// No key, and the provider's own address.
+    #[error("llm.api_key: required where llm.base_url is empty; expected \"env:NAME\" or \"file:/path\"")]
+    NoKey,
+    /// No model, and a provider without a default.
+    #[error("llm.model: required where llm.provider is not gemini")]
+    NoModel,
+    /// The client could not be made.
+    #[error("llm: the HTTP client cannot be made")]
+    NoClient,
+}
+
+impl LlmConfig {
+    /// Faults of meaning, each `key: what is expected`. A section that nobody needs is without fault when it is empty.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let url = self.base_url.as_str();
+        if !(url.is_empty() || url.starts_with("http://") || url.starts_with("https://")) {
+            faults.push(format!(
+                "base_url: `{url}` found, expected http://… or https://… or nothing"
+            ));
+        }
+        if self.idle_timeout_ms == 0 {
+            faults.push("idle_timeout_ms: at least 1".to_owned());
+        }
+        for (model, price) in &self.prices.0 {
+            let all = [Some(price.input), Some(price.output), price.cached];
+            if all.into_iter().flatten().any(|price| !price.is_finite() || price < 0.0) {
+                faults.push(format!(
+                    "prices.{model}: expected US dollars per million tokens, not negative"
+                ));
+            }
+        }
+        faults
+    }
+
+    /// The model that is asked where the question names none.
+    ///
+    /// # Errors
+    /// [`LlmFault`] says what is missing.
+    pub fn usable(&self) -> Result<&str, LlmFault> {
+        if self.api_key.is_none() && self.base_url.is_empty() {
+            return Err(LlmFault::NoKey);
+        }
+        match (self.model.as_str(), self.provider) {
+            ("", Provider::Gemini) => Ok(DEFAULT_MODEL),
+            ("", Provider::OpenAi | Provider::Anthropic) => Err(LlmFault::NoModel),
+            (model, _) => Ok(model),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> LlmConfig {
+        toml::from_str(text).expect("a good section")
+    }
+
+    #[test]
+    fn the_default_is_without_fault_and_not_usable_without_a_key() {
+        let config = LlmConfig::default();
+        assert_eq!(config.faults(), Vec::<String>::new());
+        assert_eq!(config.usable(), Err(LlmFault::NoKey));
+    }
+
+    #[test]
+    fn a_server_of_ones_own_needs_no_key_but_a_model() {
+        let own = parsed("provider = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"");
+        assert_eq!(own.usable(), Err(LlmFault::NoModel));
+        let own = parsed("provider = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"m\"");
+        assert_eq!(own.usable(), Ok("m"));
+    }
+
+    #[test]
+    fn every_fault_is_told() {
+        let wrong = parsed("base_url = \"x\"\nidle_timeout_ms = 0\n[prices.m]\ninput = -1\noutput = 0");
+        assert_eq!(wrong.faults().len(), 3, "{:?}", wrong.faults());
+    }
+}

@@ -1,0 +1,131 @@
+//! What an answer costs, in whole micro-dollars. *Pure.*
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::answer::Usage;
+
+/// Tokens that prices are for.
+const TOKENS_PER_PRICE: u128 = 1_000_000;
+
+/// Millionths of a US dollar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct MicroDollars(pub u64);
+
+impl MicroDollars {
+    /// As US dollars, for records that hold them so.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "exact up to nine billion dollars")]
+    pub fn dollars(self) -> f64 {
+        self.0 as f64 / 1_000_000.0
+    }
+}
+
+/// What a million tokens of a model cost, in US dollars, as providers' price lists say it.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// Tokens in.
+    pub input: f64,
+    /// Tokens out, reasoning included.
+    pub output: f64,
+    /// Tokens in that were cached; absent = as `input`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached: Option<f64>,
+}
+
+/// Prices by model. A name is looked up whole, then without what follows its last `-` or `@`, so that a dated name
+/// (`model-2026-01-31`) finds the price of its family.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Prices(pub BTreeMap<String, Price>);
+
+impl Default for Prices {
+    fn default() -> Self {
+        let flash = Price {
+            input: 0.50,
+            output: 3.00,
+            cached: Some(0.05),
+        };
+        Self(BTreeMap::from([("gemini-3-flash-preview".to_owned(), flash)]))
+    }
+}
+
+impl Prices {
+    /// The price of `model`.
+    #[must_use]
+    pub fn of(&self, model: &str) -> Option<&Price> {
+        let mut name = model;
+        loop {
+            if let Some(price) = self.0.get(name) {
+                return Some(price);
+            }
+            name = &name[..name.rfind(['-', '@'])?];
+        }
+    }
+}
+
+/// What `usage` costs at `price`, rounded up to a whole micro-dollar once, at the end.
+#[must_use]
+pub fn cost(usage: &Usage, price: &Price) -> MicroDollars {
+    let cached = usage.cached.min(usage.input);
+    let parts = [
+        (usage.input - cached, price.input),
+        (cached, price.cached.unwrap_or(price.input)),
+        (usage.output, price.output),
+    ];
+    let total: u128 = parts
+        .iter()
+        .map(|(tokens, dollars)| u128::from(*tokens) * u128::from(micro(*dollars)))
+        .sum();
+    MicroDollars(u64::try_from(total.div_ceil(TOKENS_PER_PRICE)).unwrap_or(u64::MAX))
+}
+
+/// A list price in whole micro-dollars per million tokens.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "rounded, and kept within what a price can be"
+)]
+fn micro(dollars: f64) -> u64 {
+    (dollars.clamp(0.0, 1_000_000.0) * 1_000_000.0).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLASH: Price = Price {
+        input: 0.50,
+        output: 3.00,
+        cached: Some(0.05),
+    };
+
+    #[test]
+    fn cached_tokens_are_priced_as_cached_and_the_sum_is_rounded_up_once() {
+        let check = |input, cached, output, micro| {
+            let usage = Usage {
+                input,
+                cached,
+                output,
+                reasoning: 0,
+            };
+            assert_eq!(cost(&usage, &FLASH), MicroDollars(micro), "{usage:?}");
+        };
+        check(0, 0, 0, 0);
+        check(1_000_000, 0, 1_000_000, 3_500_000);
+        check(1_000_000, 1_000_000, 0, 50_000);
+        check(1, 0, 0, 1);
+        check(100, 50, 10, 58);
+    }
+
+    #[test]
+    fn a_dated_name_finds_the_price_of_its_family() {
+        let prices = Prices::default();
+        assert_eq!(prices.of("gemini-3-flash-preview"), Some(&FLASH));
+        assert_eq!(prices.of("gemini-3-flash-preview-05-20"), Some(&FLASH));
+        assert_eq!(prices.of("gemini-3"), None);
+        assert_eq!(prices.of("unknown"), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! The client crate's errors in ours. *Pure.*
+
+use std::time::Duration;
+
+use genai::Error;
+use serde_json::Value;
+
+use crate::llm::error::AskModelError;
+use crate::model::time::UnixMillis;
+
+/// What is kept of what a provider said, bytes.
+const MAX_DETAIL_BYTES: usize = 500;
+/// The longest wait that a provider may ask for.
+const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
+/// How providers say that the question does not fit.
+const TOO_LONG: [&str; 6] = [
+    "context_length_exceeded",
+    "maximum context length",
+    "prompt is too long",
+    "exceeds the maximum number of tokens",
+    "input token count",
+    "request_too_large",
+];
+
+/// What `error` means, `received` bytes of text into an answer of which something had come where `begun`.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the crate's errors, most of which are found before anything is sent"
+)]
+pub(super) fn of(error: Error, received: usize, begun: bool, now: UnixMillis) -> AskModelError {
+    match error {
+        Error::HttpError {
+            status, body, headers, ..
+        } => {
+            let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+            let after = retry_after(header("retry-after-ms"), header("retry-after"), now);
+            of_status(status.as_u16(), &body, after)
+        }
+        Error::WebStream { error, cause, .. } => match error.downcast::<Error>() {
+            Ok(error) => of(*error, received, begun, now),
+            Err(error) => {
+                let detail = shortened(&chain(error.as_ref(), &cause));
+                if begun {
+                    AskModelError::Truncated { received, detail }
+                } else {
+                    AskModelError::Unreachable { detail }
+                }
+            }
+        },
+        // The client crate hands out what stood before the end of the stream, whether or not an event was whole.
+        Error::StreamParse { serde_error, .. } => AskModelError::Truncated {
+            received,
+            detail: shortened(&format!("an event cannot be read: {serde_error}")),
+        },
+        Error::ChatResponse { body, .. } => of_event(&body),
+        Error::JsonValueExt(error) => AskModelError::BadAnswer {
+            detail: shortened(&error.to_string()),
+        },
+        // Faults of the question, found before anything was sent.
+        other => AskModelError::Refused {
+            status: 0,
+            detail: shortened(&other.to_string()),
+        },
+    }
+}
+
+fn of_status(status: u16, body: &str, after: Option<Duration>) -> AskModelError {
+    let detail = shortened(&said(body));
+    let lower = body.to_lowercase();
+    match status {
+        401 | 403 => AskModelError::Unauthorised { detail },
+        // Waiting fills no purse.
+        429 if lower.contains("insufficient_quota") => AskModelError::Refused { status, detail },
+        429 => AskModelError::RateLimited { after, detail },
+        400 | 413 if status == 413 || TOO_LONG.iter().any(|mark| lower.contains(mark)) => {
+            AskModelError::TooLong { detail }
+        }
+        408 | 500.. => AskModelError::Overloaded { status, after, detail },
+        _ => AskModelError::Refused { status, detail },
+    }
+}
+
+/// An error that came as an event of the stream, after a good status.
+fn of_event(body: &Value) -> AskModelError {
+    let text = body.to_string();
+    let lower = text.to_lowercase();
+    let detail = shortened(&said(&text));
+    let inner = body.get("error").unwrap_or(body);
+    let code = inner.get("code").and_then(Value::as_u64).unwrap_or(0);
+    if TOO_LONG.iter().any(|mark| lower.contains(mark)) {
+        AskModelError::TooLong { detail }
+    } else if code == 429 || lower.contains("rate_limit") || lower.contains("resource_exhausted") {
+        AskModelError::RateLimited { after: None, detail }
+    } else if code >= 500
+        || ["overloaded", "api_error", "server_error", "internal", "unavailable"]
+            .iter()
+            .any(|mark| lower.contains(mark))
+    {
+        AskModelError::Overloaded {
+            status: 0,
+            after: None,
+            detail,
+        }
+    } else {
+        AskModelError::Refused { status: 0, detail }
+    }
+}
+
+/// The provider's message within its error body, else the body.
+fn said(body: &str) -> String {
+    let parsed: Option<Value> = serde_json::from_str(body).ok();
+    // Gemini wraps the errors of its streams into a list.
+    let first = parsed.as_ref().map(|value| value.get(0).unwrap_or(value));
+    let message = first.and_then(|value| {
+        let inner = value.get("error").unwrap_or(value);
+        inner.get("message").and_then(Value::as_str).map(str::to_owned)
+    });
+    message.unwrap_or_else(|| body.trim().to_owned())
+}
+
+/// What the headers `retry-after-ms` and `retry-after` (seconds or an HTTP date) ask for.
+fn retry_after(millis: Option<&str>, seconds: Option<&str>, now: UnixMillis) -> Option<Duration> {
+    let exact = millis
+        .and_then(|text| text.trim().parse().ok())
+        .map(Duration::from_millis);
+    let asked = exact.or_else(|| {
+        let text = seconds?.trim();
+        if let Ok(seconds) = text.parse::<f64>() {
+            return Duration::try_from_secs_f64(seconds).ok();
+        }
+        let at = httpdate::parse_http_date(text).ok()?;
+        let at = at.duration_since(std::time::UNIX_EPOCH).ok()?;
+        Some(at.saturating_sub(Duration::from_millis(u64::try_from(now.0).unwrap_or(0))))
+    });
+    asked.map(|asked| asked.min(MAX_RETRY_AFTER))
+}
+
+/// The error and what caused it, in one line.
+fn chain(error: &(dyn std::error::Error + 'static), cause: &str) -> String {
+    let mut line = cause.to_owned();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        line.push_str(": ");
+        line.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    line
+}
+
+fn shortened(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_DETAIL_BYTES)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_may_be_in_milliseconds_seconds_or_a_date() {
+        let now = UnixMillis(784_111_777_000);
+        let check = |millis, seconds, expected: Option<u64>| {
+            assert_eq!(
+                retry_after(millis, seconds, now),
+                expected.map(Duration::from_millis),
+                "{millis:?} {seconds:?}"
+            );
+        };
+        check(Some("20"), Some("7"), Some(20));
+        check(None, Some("7"), Some(7_000));
+        check(None, Some("0.5"), Some(500));
+        check(None, Some("Sun, 06 Nov 1994 08:49:39 GMT"), Some(2_000));
+        check(None, Some("Sun, 06 Nov 1994 08:49:30 GMT"), Some(0));
+        check(None, Some("86400"), Some(3_600_000));
+        check(None, Some("-1"), None);
+        check(None, None, None);
+    }
+
+    #[test]
+    fn a_status_says_whether_asking_again_helps() {
+        let transient = |status, body| of_status(status, body, None).is_transient();
+        assert!(transient(429, "{}") && transient(500, "") && transient(529, "") && transient(503, ""));
+        assert!(!transient(429, "{\"error\":{\"code\":\"insufficient_quota\"}}"));
+        assert!(!transient(401, "") && !transient(404, ""));
+        let long = of_status(400, "{\"error\":{\"message\":\"prompt is too long: 9 > 8\"}}", None);
+        assert!(matches!(long, AskModelError::TooLong { detail } if detail == "prompt is too long: 9 > 8"));
+    }
+
+    #[test]
+    fn errors_within_a_stream_are_told_apart() {
+        let anthropic = serde_json::json!({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}});
+        assert!(matches!(of_event(&anthropic), AskModelError::Overloaded { detail, .. } if detail == "busy"));
+        let gemini =
+            serde_json::json!({"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}});
+        assert!(matches!(of_event(&gemini), AskModelError::RateLimited { .. }));
+        let openai = serde_json::json!({"message": "bad", "type": "invalid_request_error"});
+        assert!(matches!(of_event(&openai), AskModelError::Refused { .. }));
+    }
+}

@@ -1,0 +1,226 @@
+//! A model's provider on loopback: it speaks OpenAI's chat completions, Gemini's `streamGenerateContent` and
+//! Anthropic's messages, all three as streams of events, byte for byte as they come from the real ones.
+//!
+//! What it answers is a script or a rule; how the bytes are cut into packets is said per answer. It records every
+//! request and counts them, so that a test can say how often a model was asked.
+//!
+//! ```no_run
+//! # async fn example() {
+//! use shared::testing::model_server::{ModelServer, Scripted};
+//! let server = ModelServer::scripted([Scripted::text("hello")]).await;
+//! // provider = "openai", base_url = server.base_url("openai"), model = "any"
+//! # }
+//! ```
+
+mod anthropic;
+mod gemini;
+mod openai;
+mod script;
+mod wires;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
+use axum::response::Response;
+use futures_util::stream::{self, StreamExt as _};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+pub use script::{Call, Cut, Ending, Scripted, Speech};
+pub use wires::Wire;
+
+/// What a request was.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// How the caller speaks.
+    pub wire: Wire,
+    /// The path, with its query.
+    pub path: String,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Value,
+}
+
+impl Recorded {
+    /// The text of the newest user message, whichever wire it came on; empty where it holds something else.
+    #[must_use]
+    pub fn last_user_text(&self) -> String {
+        self.wire.last_user_text(&self.body)
+    }
+
+    /// What tools answered, oldest first, as text.
+    #[must_use]
+    pub fn tool_results(&self) -> Vec<String> {
+        self.wire.tool_results(&self.body)
+    }
+
+    /// Names of the tools that were offered.
+    #[must_use]
+    pub fn offered_tools(&self) -> Vec<String> {
+        self.wire.offered_tools(&self.body)
+    }
+}
+
+/// Says what is answered to a request; the number counts requests from 0.
+type Rule = Arc<dyn Fn(&Recorded, usize) -> Scripted + Send + Sync>;
+
+#[derive(Clone)]
+struct Shared {
+    rule: Rule,
+    recorded: Arc<Mutex<Vec<Recorded>>>,
+}
+
+impl Shared {
+    fn recorded(&self) -> MutexGuard<'_, Vec<Recorded>> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A running provider; gone when dropped.
+pub struct ModelServer {
+    address: SocketAddr,
+    shared: Shared,
+    serving: JoinHandle<()>,
+}
+
+impl std::fmt::Debug for ModelServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelServer")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for ModelServer {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl ModelServer {
+    /// Answers the requests with `script` in their order; beyond its end with status 500.
+    pub async fn scripted(script: impl IntoIterator<Item = Scripted>) -> Self {
+        let left: Mutex<VecDeque<Scripted>> = Mutex::new(script.into_iter().collect());
+        Self::ruled(move |_, _| {
+            let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            next.unwrap_or_else(|| Scripted::status(500, "the script is at its end"))
+        })
+        .await
+    }
+
+    /// Answers each request with what `rule` says of it and of its number, which counts from 0.
+    ///
+    /// # Panics
+    /// Where no port can be had.
+    pub async fn ruled(rule: impl Fn(&Recorded, usize) -> Scripted + Send + Sync + 'static) -> Self {
+        let shared = Shared {
+            rule: Arc::new(rule),
+            recorded: Arc::default(),
+        };
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await;
+        let listener = listener.expect("a free port");
+        let address = listener.local_addr().expect("its address");
+        let router = Router::new().fallback(answer).with_state(shared.clone());
+        let serving = tokio::spawn(async move {
+            let ended = axum::serve(listener, router).await;
+            ended.expect("serving");
+        });
+        Self {
+            address,
+            shared,
+            serving,
+        }
+    }
+
+    /// What `llm.base_url` is for `provider` (`openai`, `gemini`, `anthropic`).
+    #[must_use]
+    pub fn base_url(&self, provider: &str) -> String {
+        let version = if provider == "gemini" { "v1beta" } else { "v1" };
+        format!("http://{}/{version}", self.address)
+    }
+
+    /// How often a model was asked.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        self.shared.recorded().len()
+    }
+
+    /// Every request, oldest first.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Recorded> {
+        self.shared.recorded().clone()
+    }
+}
+
+async fn answer(State(shared): State<Shared>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let Some(wire) = Wire::of(uri.path()) else {
+        return plain(404, "no such path", &[]);
+    };
+    let Ok(body) = serde_json::from_slice::<Value>(&body) else {
+        return plain(400, "the body is no JSON", &[]);
+    };
+    let request = Recorded {
+        wire,
+        path: uri.to_string(),
+        headers,
+        body,
+    };
+    let number = {
+        let mut recorded = shared.recorded();
+        recorded.push(request.clone());
+        recorded.len() - 1
+    };
+    match (shared.rule)(&request, number) {
+        Scripted::Status { code, headers, body } => plain(code, &body, &headers),
+        Scripted::Say { speech, cut, ending } => {
+            let whole = wire.stream(&speech);
+            let kept = match &ending {
+                Ending::Whole | Ending::Held => whole.len(),
+                Ending::Dropped { after } | Ending::Closed { after } => (*after).min(whole.len()),
+            };
+            events(cut.packets(&whole[..kept]), &ending)
+        }
+        Scripted::Raw { bytes, cut, ending } => events(cut.packets(&bytes), &ending),
+    }
+}
+
+fn plain(code: u16, body: &str, headers: &[(String, String)]) -> Response {
+    let mut response = Response::builder()
+        .status(code)
+        .header("content-type", "application/json");
+    for (name, value) in headers {
+        response = response.header(name, value);
+    }
+    response.body(Body::from(body.to_owned())).expect("a response")
+}
+
+/// The packets as the body of an event stream. Each is flushed before the next is made, so that each is a packet.
+fn events(packets: Vec<Vec<u8>>, ending: &Ending) -> Response {
+    let packets = stream::iter(
+        packets
+            .into_iter()
+            .map(|packet| Ok::<_, std::io::Error>(Bytes::from(packet))),
+    );
+    let paced = packets.then(|packet| async move {
+        tokio::task::yield_now().await;
+        packet
+    });
+    let body = match ending {
+        Ending::Whole | Ending::Closed { .. } => Body::from_stream(paced),
+        Ending::Held => Body::from_stream(paced.chain(stream::pending())),
+        Ending::Dropped { .. } => {
+            let broken = stream::once(async { Err(std::io::Error::other("the connection is dropped")) });
+            Body::from_stream(paced.chain(broken))
+        }
+    };
+    let response = Response::builder()
+        .header("content-type", "text/event-stream")
+        .body(body);
+    response.expect("a response")
+}
