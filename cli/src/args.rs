@@ -53,6 +53,9 @@ pub enum Command {
     /// Messages that were given up.
     #[command(subcommand)]
     Dlq(DlqAction),
+    /// Hooks that keep failing.
+    #[command(subcommand)]
+    Breaker(BreakerAction),
     /// Sessions.
     #[command(subcommand)]
     Session(SessionAction),
@@ -174,6 +177,22 @@ pub enum DlqAction {
         /// All of them.
         #[arg(long, conflicts_with = "number")]
         all: bool,
+    },
+}
+
+/// `nexus breaker`.
+#[derive(Debug, Subcommand)]
+pub enum BreakerAction {
+    /// One line each.
+    List {
+        /// Also those of hooks that failed long ago and work now.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Let a paused hook run again at once, once its cause is mended.
+    Reset {
+        /// The hook's id.
+        hook: String,
     },
 }
 

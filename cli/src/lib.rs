@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod bench;
+pub mod breaker;
 pub mod config;
 pub mod demo;
 pub mod dlq;
@@ -40,6 +41,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Tail(options) => tail::execute(&common, options).await,
         Command::Trace(options) => trace::execute(&common, options).await,
         Command::Dlq(action) => dlq::execute(&common, action).await,
+        Command::Breaker(action) => breaker::execute(&common, action).await,
         Command::Session(action) => session::execute(&common, action).await,
         Command::Config(action) => config::execute(&common, action),
         Command::Bench(options) => bench::execute(&common, options).await,

@@ -4,7 +4,7 @@
 //! The record is the event's done-marker and is stored before the ack. Whoever is given the event again reads the
 //! marker first; what a crash left half done is done again with the same ids, which changes nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -20,9 +20,12 @@ use shared::wire::headers::{Carrier, MSG_ID};
 use shared::wire::subject;
 use shared::wire::topology::streams::INVOCATIONS;
 
+use crate::breakers::Breakers;
+use crate::choice::Signs;
 use crate::error::HandleEventError;
 use crate::fire::{Performer, Wish};
 use crate::invocation::{Evaluated, ROUTED_BY_ANOTHER, billed, failure, invocation, record, slim};
+use crate::passes::Passes;
 use crate::roster::Roster;
 use crate::runner::{Done, Evaluation, Job, Outcome, Pool, Spent, Step, Verdict};
 use crate::task::Task;
@@ -35,6 +38,8 @@ const REDRIVEN: &str = "redrive:";
 pub(crate) struct Evaluator {
     pub(crate) performer: Performer,
     pub(crate) pool: Pool,
+    pub(crate) breakers: Breakers,
+    pub(crate) passes: Mutex<Passes>,
     pub(crate) projection: Projection,
     pub(crate) clock: SharedClock,
     pub(crate) instance: String,
@@ -73,6 +78,7 @@ impl Evaluator {
             finished_at: self.clock.now(),
             passed: outcomes.passed,
             hooks: outcomes.hooks,
+            passes: self.passes_due(),
         };
         self.store(task, record(evaluated), carrier).await?;
         meters.evaluated.increment(1);
@@ -126,20 +132,24 @@ impl Evaluator {
         } else {
             Vec::new()
         };
+        let in_force = self.pool.current();
+        let me = format!("{}/{}", self.instance, task.event.id);
+        let choice = self.choose(in_force.set(), &stored, &me).await;
         let job = Job {
             event_id: task.event.id.clone(),
             event_json: Bytes::from(serde_json::to_vec(&task.event).unwrap_or_default()),
             now,
-            skip: stored.iter().map(|wish| wish.hook_id.clone()).collect(),
+            only: choice.only.clone(),
         };
         if self.pool.reads_model() {
             // A script that asks must find the very event that it is shown, and everything before it.
             let caught_up = self.projection.reached(Source::Events, task.sequence).await;
             caught_up.map_err(|_| HandleEventError::Stopped)?;
         }
-        let mut evaluation = self.pool.evaluate(job).await;
+        let mut evaluation = self.pool.evaluate(in_force, job).await;
         let roster = self.performer.registry.roster_of(evaluation.set());
         let mut course = Course::new(&roster, task);
+        course.outcomes.hooks.extend(choice.skipped(evaluation.set()));
         let mut performing = FuturesUnordered::new();
         let perform = |wish| self.performer.perform(task, wish, now, carrier);
         for wish in stored {
@@ -164,6 +174,7 @@ impl Evaluator {
                 }
             }
         }
+        self.settle(&choice, evaluation.set(), &course.health, &me).await;
         Ok(course.outcomes)
     }
 
@@ -224,10 +235,11 @@ struct Course<'a> {
     waiting: Vec<Wish>,
     /// Hooks whose wishes were taken up.
     underway: Vec<String>,
+    health: Signs,
 }
 
 impl<'a> Course<'a> {
-    const fn new(roster: &'a Arc<Roster>, task: &'a Task) -> Self {
+    fn new(roster: &'a Arc<Roster>, task: &'a Task) -> Self {
         Self {
             roster,
             task,
@@ -239,6 +251,7 @@ impl<'a> Course<'a> {
             routed: false,
             waiting: Vec::new(),
             underway: Vec::new(),
+            health: Signs::default(),
         }
     }
 
@@ -255,8 +268,9 @@ impl<'a> Course<'a> {
                 self.narrow(slow.collect());
                 None
             }
-            Step::Done(Done { passed, .. }) => {
+            Step::Done(Done { passed, latencies_us }) => {
                 self.all_answered = true;
+                self.health.latencies_us = latencies_us;
                 self.outcomes.passed += passed;
                 self.narrow(Vec::new());
                 None
@@ -279,6 +293,7 @@ impl<'a> Course<'a> {
             outcome,
             spent,
         } = verdict;
+        self.health.told.push(hook.id.clone());
         let result = match outcome {
             Outcome::Fired(result) => result,
             Outcome::DisableSelf => Box::new(HookResult {
@@ -296,6 +311,7 @@ impl<'a> Course<'a> {
                 if let Some(failed) = self.outcomes.hooks.last_mut() {
                     *failed = billed(failed.clone(), spent);
                 }
+                self.health.failed.push(hook.id.clone());
                 return None;
             }
         };
@@ -337,9 +353,11 @@ impl<'a> Course<'a> {
                 self.routed = true;
                 self.outcomes.hooks.push(invocation);
             }
-            HookOutcome::Suppressed { .. } | HookOutcome::Skipped { .. } | HookOutcome::Failed { .. } => {
+            HookOutcome::Failed { .. } => {
+                self.health.failed.push(invocation.hook_id.clone());
                 self.outcomes.hooks.push(invocation);
             }
+            HookOutcome::Suppressed { .. } | HookOutcome::Skipped { .. } => self.outcomes.hooks.push(invocation),
         }
     }
 

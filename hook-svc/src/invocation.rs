@@ -5,7 +5,7 @@
 
 use shared::model::event::EventId;
 use shared::model::hook::HookResult;
-use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
+use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome, HookPasses};
 use shared::model::time::UnixMillis;
 
 use crate::runner::Spent;
@@ -18,6 +18,9 @@ pub const ONE_SHOT_ALREADY_FIRED: &str = "one_shot_already_fired";
 
 /// Why nothing came of a fire: the hook was switched off meanwhile.
 pub const HOOK_DISABLED: &str = "hook_disabled";
+
+/// Why a hook was not called: its breaker is open.
+pub const BREAKER_OPEN: &str = "breaker_open";
 
 /// Why nothing came of a `@fallback` hook's fire.
 pub const ROUTED_BY_ANOTHER: &str = "routed_by_another";
@@ -48,6 +51,8 @@ pub struct Evaluated {
     pub passed: u32,
     /// What the others did.
     pub hooks: Vec<HookInvocation>,
+    /// Passes not told yet, by hook.
+    pub passes: Vec<HookPasses>,
 }
 
 /// One hook's part.
@@ -97,6 +102,7 @@ pub fn record(evaluated: Evaluated) -> EventInvocations {
         finished_at,
         passed,
         mut hooks,
+        passes,
     } = evaluated;
     hooks.sort_by(|a, b| a.hook_id.cmp(&b.hook_id));
     EventInvocations {
@@ -107,12 +113,14 @@ pub fn record(evaluated: Evaluated) -> EventInvocations {
         finished_at,
         passed,
         hooks,
+        passes,
     }
 }
 
 /// `record` without what makes it large: results (their dispatches hold them), stacks, long errors.
 #[must_use]
 pub fn slim(mut record: EventInvocations) -> EventInvocations {
+    record.passes.clear();
     for hook in &mut record.hooks {
         match &mut hook.outcome {
             HookOutcome::Fired { result, .. } => {
@@ -153,6 +161,7 @@ mod tests {
             finished_at: UnixMillis(2),
             passed: 3,
             hooks,
+            passes: Vec::new(),
         }
     }
 

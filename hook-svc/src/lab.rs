@@ -160,13 +160,14 @@ impl Bench {
             self.pool.load(Arc::new(HookSet::new(hooks.values().cloned()))).await?;
         }
         self.pool.count(&id, trial.counters);
+        let in_force = self.pool.current();
         let job = Job {
             event_id: event.id.clone(),
             event_json: Bytes::from(serde_json::to_vec(event).unwrap_or_default()),
             now,
-            skip: hooks.keys().filter(|other| **other != id).cloned().collect(),
+            only: Some(in_force.set().index(&id).into_iter().collect()),
         };
-        Ok(self.pool.evaluate(job).await)
+        Ok(self.pool.evaluate(in_force, job).await)
     }
 }
 

@@ -7,6 +7,8 @@
 
 pub mod admission;
 pub mod authored;
+pub mod breakers;
+mod choice;
 pub mod config;
 pub mod directory;
 pub mod dispatch;
@@ -25,6 +27,7 @@ mod meters;
 pub mod once;
 pub mod order;
 mod owner;
+mod passes;
 pub mod registry;
 pub mod result;
 pub mod roster;

@@ -61,6 +61,19 @@ pub fn retired(state: Option<&HookState>) -> Option<HookState> {
     })
 }
 
+/// The state of a hook whose breaker is open (`paused`) or closed; none where it says so already, or the hook is
+/// switched off for another reason.
+#[must_use]
+pub fn paused(state: Option<&HookState>, paused: bool) -> Option<HookState> {
+    let state = state.cloned().unwrap_or_default();
+    let status = match (state.status, paused) {
+        (HookStatus::Active, true) => HookStatus::Paused,
+        (HookStatus::Paused, false) => HookStatus::Active,
+        (HookStatus::Active | HookStatus::Paused | HookStatus::Disabled | HookStatus::Errored, _) => return None,
+    };
+    Some(HookState { status, ..state })
+}
+
 /// What happened to a hook since it was last written down.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tally {
@@ -125,6 +138,22 @@ mod tests {
         assert_eq!(
             last_fire(Some(&state), &event(1), &fire(), UnixMillis(5)),
             Verdict::Lost(HOOK_DISABLED)
+        );
+    }
+
+    #[test]
+    fn a_breaker_pauses_and_frees_active_hooks_only() {
+        let state = paused(None, true).expect("it was active");
+        assert_eq!(state.status, HookStatus::Paused);
+        assert_eq!(paused(Some(&state), true), None);
+        assert_eq!(
+            paused(Some(&state), false).map(|state| state.status),
+            Some(HookStatus::Active)
+        );
+        let disabled = retired(None).expect("it was active");
+        assert_eq!(
+            (paused(Some(&disabled), true), paused(Some(&disabled), false)),
+            (None, None)
         );
     }
 

@@ -246,28 +246,36 @@ impl Registry {
         }
     }
 
-    /// Compare-and-set of a hook's state, until it succeeds or `next` wants nothing changed.
     async fn change(
         &self,
         hook_id: &str,
-        mut next: impl FnMut(Option<&HookState>) -> Option<HookState>,
+        next: impl FnMut(Option<&HookState>) -> Option<HookState>,
     ) -> Result<(), CasError> {
-        let key = token(hook_id);
-        let mut tries = 0;
-        loop {
-            let entry = self.inner.states.get(&key).await?;
-            let Some(state) = next(entry.as_ref().map(|entry| &entry.value)) else {
-                return Ok(());
-            };
-            let written = match &entry {
-                None => self.inner.states.create(&key, &state).await,
-                Some(entry) => self.inner.states.update(&key, &state, entry.revision).await,
-            };
-            match written {
-                Ok(_) => return Ok(()),
-                Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
-                Err(error) => return Err(error),
-            }
+        change_state(&self.inner.states, hook_id, next).await
+    }
+}
+
+/// Compare-and-set of a hook's state, until it succeeds or `next` wants nothing changed.
+pub(crate) async fn change_state(
+    states: &Kv<HookState>,
+    hook_id: &str,
+    mut next: impl FnMut(Option<&HookState>) -> Option<HookState>,
+) -> Result<(), CasError> {
+    let key = token(hook_id);
+    let mut tries = 0;
+    loop {
+        let entry = states.get(&key).await?;
+        let Some(state) = next(entry.as_ref().map(|entry| &entry.value)) else {
+            return Ok(());
+        };
+        let written = match &entry {
+            None => states.create(&key, &state).await,
+            Some(entry) => states.update(&key, &state, entry.revision).await,
+        };
+        match written {
+            Ok(_) => return Ok(()),
+            Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
+            Err(error) => return Err(error),
         }
     }
 }

@@ -43,7 +43,8 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// The roster of `records` and `states`: enabled records with a good source, neither paused nor disabled.
+    /// The roster of `records` and `states`: enabled records with a good source that are not disabled. Paused hooks are
+    /// among them: their breaker decides, event by event, whether they are called.
     ///
     /// A hook with `@schedule` and no `@match` runs on its own timer's events only, so it is not in the set.
     #[must_use]
@@ -51,7 +52,11 @@ impl Roster {
         let sees_events = |(key, record): &(&String, &HookRecord)| {
             let status = states.get(*key).map_or(HookStatus::Active, |state| state.status);
             let scheduled_only = !record.metadata.schedules.is_empty() && record.metadata.match_rule.is_none();
-            record.enabled && status == HookStatus::Active && !record.source.is_empty() && !scheduled_only
+            let runs = match status {
+                HookStatus::Active | HookStatus::Paused => true,
+                HookStatus::Disabled | HookStatus::Errored => false,
+            };
+            record.enabled && runs && !record.source.is_empty() && !scheduled_only
         };
         let set = HookSet::new(records.iter().filter(sees_events).map(|(_, record)| source_of(record)));
         let traits = records
@@ -113,11 +118,15 @@ const fn traits_of(record: &HookRecord) -> Traits {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use shared::model::hook::{FiredOnce, HookResult};
 
     use super::*;
     use crate::sync::tests::record;
+
+    pub(crate) fn source(id: &str) -> HookSource {
+        source_of(&record(id))
+    }
 
     fn ids(roster: &Roster) -> Vec<&str> {
         roster.set.hooks().iter().map(|hook| hook.id.as_str()).collect()
@@ -132,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn disabled_paused_sourceless_and_timed_hooks_see_nothing() {
+    fn disabled_sourceless_and_timed_hooks_see_nothing_and_paused_ones_wait_for_their_probe() {
         let mut timed = record("timed");
         timed.metadata.schedules.push("every 30m".to_owned());
         let paused = HookState {
@@ -153,7 +162,7 @@ mod tests {
             timed,
         ];
         let roster = check(records, vec![("paused", paused)]);
-        assert_eq!(ids(&roster), ["good"]);
+        assert_eq!(ids(&roster), ["good", "paused"]);
     }
 
     #[test]

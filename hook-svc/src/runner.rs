@@ -1,6 +1,6 @@
 //! What evaluates events against hook scripts: the port, and its one adapter, Bun worker processes.
 //!
-//! `Pool::evaluate(job)` hands one event to a worker that holds all hooks and answers an [`Evaluation`]: verdicts
+//! `Pool::evaluate(pool.current(), job)` hands one event to a worker that holds all hooks and answers an [`Evaluation`]: verdicts
 //! arrive one by one, fired ones as soon as they are known (hooks that answer at once first, waiting ones later),
 //! then [`Step::Done`] with how many merely passed. A hook that throws, never resolves, loops or kills its worker
 //! costs only itself; an event is never lost or stuck because of a dead worker.
@@ -138,6 +138,20 @@ pub struct Counters {
     pub last_triggered: Option<UnixMillis>,
 }
 
+/// The hooks in force at one instant: what an event is evaluated against, also where others are in force by then.
+#[derive(Debug, Clone)]
+pub struct InForce {
+    loaded: Arc<sources::Loaded>,
+}
+
+impl InForce {
+    /// The hooks.
+    #[must_use]
+    pub fn set(&self) -> &Arc<HookSet> {
+        self.loaded.set()
+    }
+}
+
 /// One event to be evaluated.
 #[derive(Debug, Clone)]
 pub struct Job {
@@ -147,8 +161,8 @@ pub struct Job {
     pub event_json: Bytes,
     /// The evaluation time, `ctx.now`.
     pub now: UnixMillis,
-    /// Ids of hooks that shall not see it (already decided, disabled meanwhile, prefiltered); mostly empty.
-    pub skip: Vec<String>,
+    /// Indices of the hooks that see it, ascending; `None` = all.
+    pub only: Option<Vec<u32>>,
 }
 
 /// What one hook did.

@@ -1,10 +1,11 @@
 //! The wiring: files and registry → workers; streams → read model; partitions → owner.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use shared::breaker::BreakerPolicy;
 use shared::bus::partition::{self, Group};
 use shared::bus::{Bus, ServiceHandle, ServiceSpec};
 use shared::clock::{SharedClock, pause};
@@ -16,6 +17,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::admission::{Condition, takes_part};
+use crate::breakers::Breakers;
 use crate::config::HooksConfig;
 use crate::directory::Directory;
 use crate::dispatch::Rules;
@@ -89,10 +91,13 @@ impl Service for HookService {
             let (path, clock) = (shell.common.files.identities.clone(), Arc::clone(&shell.clock));
             background.spawn(identities::follow(path, known, projection.clone(), clock));
         }
+        let breakers = Breakers::new(&shell.bus, Arc::clone(&shell.clock), BreakerPolicy::default());
+        let following = breakers.clone();
+        background.spawn(async move { following.follow().await });
         let feeding = Shutdown::default();
         let mut feed = tokio::spawn(feed::run(shell.bus.clone(), projection.clone(), feeding.clone()));
 
-        let owner = owner(&shell, &registry, rules, &pool, &projection);
+        let owner = owner(&shell, &registry, breakers, rules, &pool, &projection);
         let group = Group {
             name: "hook",
             stream: EVENTS,
@@ -216,6 +221,7 @@ async fn flush(registry: Registry) {
 fn owner(
     shell: &Shell<HooksConfig>,
     registry: &Registry,
+    breakers: Breakers,
     rules: Rules,
     pool: &Pool,
     projection: &Projection,
@@ -230,6 +236,8 @@ fn owner(
     let evaluator = Evaluator {
         performer,
         pool: pool.clone(),
+        breakers,
+        passes: Mutex::default(),
         projection: projection.clone(),
         clock,
         instance: shell.instance.clone(),

@@ -1,11 +1,14 @@
-//! A circuit breaker as a value. *Pure.*
+//! A hook's circuit breaker as a value, shared by all replicas in the KV bucket `breakers`. *Pure.*
 //!
-//! Closed, everything passes; after enough failures in a row it opens and refuses; after a cool-down one probe passes:
-//! its success closes the breaker, its failure opens it for longer. A probe whose outcome is never recorded (its
-//! process died) is forgotten after another cool-down. The value is small and serialisable: replicas share it in the
-//! KV bucket `breakers` by compare-and-set.
+//! Closed, everything passes; after enough failures in a row it opens and refuses; after a cool-down exactly one probe
+//! passes, which somebody claims: its success closes the breaker, its failure opens it again for as long. A claim whose
+//! outcome never comes (its process died) expires, and another may claim. Outcomes of operations that were admitted
+//! before the breaker opened change nothing while it is open.
 //!
-//! Source: `003_b33e857b632aa7dc.txt` §8.5 (hook health).
+//! Every change is a new value, to be stored by compare-and-set; `None` means that nothing is to be written. A claim
+//! names its holder, so that equal bytes in the bucket mean the same writer.
+//!
+//! Source: `003_b33e857b632aa7dc.txt` §8.5; `hooks.md` "Health, breaker, invocations".
 
 use serde::{Deserialize, Serialize};
 
@@ -17,10 +20,8 @@ use crate::model::time::UnixMillis;
 pub struct BreakerPolicy {
     /// Failures in a row that open it; at least 1.
     pub failures_to_open: u32,
-    /// The first cool-down, in milliseconds.
+    /// How long it stays open before a probe, in milliseconds.
     pub cool_down_ms: u64,
-    /// The longest cool-down, in milliseconds: each failed probe doubles it up to here.
-    pub max_cool_down_ms: u64,
 }
 
 impl Default for BreakerPolicy {
@@ -28,18 +29,29 @@ impl Default for BreakerPolicy {
         Self {
             failures_to_open: 5,
             cool_down_ms: 300_000,
-            max_cool_down_ms: 300_000,
         }
     }
 }
 
-/// How one admitted operation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// It worked.
-    Success,
-    /// It failed in the way that the breaker guards against.
-    Failure,
+/// Where a breaker stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum Circuit {
+    /// Everything passes.
+    #[default]
+    Closed,
+    /// Nothing passes before `until`.
+    Open {
+        /// When a probe may be claimed.
+        until: UnixMillis,
+    },
+    /// One probe is under way.
+    HalfOpen {
+        /// Who claimed it.
+        by: String,
+        /// When another may claim it.
+        until: UnixMillis,
+    },
 }
 
 /// What a breaker says to one operation.
@@ -47,73 +59,130 @@ pub enum Outcome {
 pub enum Admission {
     /// Go ahead.
     Pass,
-    /// Go ahead, alone: the outcome decides whether the breaker closes.
+    /// Nobody holds the probe: claim it first.
+    Claim,
+    /// The probe is yours already.
     Probe,
     /// Do not try before this instant.
     Refuse {
-        /// When a probe may pass at the earliest.
+        /// When a probe may be claimed at the earliest.
         until: UnixMillis,
     },
 }
 
-/// The breaker of one thing that can fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// The breaker of one hook: a value of KV `breakers`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Breaker {
+    /// Which hook; its key may be shortened.
+    pub hook_id: String,
+    /// The source that failed, by its SHA-256: a changed source begins anew.
+    pub content_hash: String,
     /// Failures since the last success.
-    failures: u32,
-    /// Times it opened since it last was closed.
-    openings: u32,
-    /// While open: when a probe may pass. Absent while closed.
-    probe_at: Option<UnixMillis>,
-    /// Whether a probe was let through whose outcome is not known: other outcomes while open are stragglers.
-    probing: bool,
+    pub failures: u32,
+    /// Where it stands.
+    #[serde(default)]
+    pub circuit: Circuit,
+    /// The last failure that counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error_at: Option<UnixMillis>,
 }
 
 impl Breaker {
-    /// Whether operations are refused or probed rather than passed.
+    /// The breaker of a hook that never failed.
     #[must_use]
-    pub const fn is_open(&self) -> bool {
-        self.probe_at.is_some()
-    }
-
-    /// Whether an operation may run at `now`; a probe takes the only place until its outcome, or a cool-down, is over.
-    #[must_use]
-    pub fn admit(&mut self, policy: &BreakerPolicy, now: UnixMillis) -> Admission {
-        match self.probe_at {
-            None => Admission::Pass,
-            Some(until) if now < until => Admission::Refuse { until },
-            Some(_) => {
-                self.probing = true;
-                self.probe_at = Some(now.plus(self.cool_down(policy)));
-                Admission::Probe
-            }
+    pub fn of(hook_id: &str, content_hash: &str) -> Self {
+        Self {
+            hook_id: hook_id.to_owned(),
+            content_hash: content_hash.to_owned(),
+            ..Self::default()
         }
     }
 
-    /// Takes in how an admitted operation ended at `now`.
-    pub fn record(&mut self, policy: &BreakerPolicy, outcome: Outcome, now: UnixMillis) {
-        match outcome {
-            Outcome::Success => *self = Self::default(),
-            Outcome::Failure => {
-                self.failures = self.failures.saturating_add(1);
-                let enough = !self.is_open() && self.failures >= policy.failures_to_open.max(1);
-                if self.probing || enough {
-                    self.probing = false;
-                    self.openings = self.openings.saturating_add(1);
-                    self.probe_at = Some(now.plus(self.cool_down(policy)));
-                }
+    /// Whether nothing of it matters: closed, and no failure since the last success.
+    #[must_use]
+    pub const fn is_at_rest(&self) -> bool {
+        self.failures == 0 && self.is_closed()
+    }
+
+    /// Whether operations pass.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        matches!(self.circuit, Circuit::Closed)
+    }
+
+    /// Whether `me` may run an operation at `now`.
+    #[must_use]
+    pub fn admit(&self, me: &str, now: UnixMillis) -> Admission {
+        match &self.circuit {
+            Circuit::Closed => Admission::Pass,
+            Circuit::HalfOpen { by, .. } if by == me => Admission::Probe,
+            Circuit::Open { until } | Circuit::HalfOpen { until, .. } if now < *until => {
+                Admission::Refuse { until: *until }
             }
+            Circuit::Open { .. } | Circuit::HalfOpen { .. } => Admission::Claim,
         }
     }
 
-    fn cool_down(&self, policy: &BreakerPolicy) -> i64 {
-        let doublings = self.openings.saturating_sub(1).min(u64::BITS - 1);
-        let grown = policy
-            .cool_down_ms
-            .saturating_mul(1 << doublings)
-            .min(policy.max_cool_down_ms);
-        i64::try_from(grown).unwrap_or(i64::MAX)
+    /// The breaker once `me` holds the probe until `now` plus `claim_ms`; `None` where it is not to be had.
+    #[must_use]
+    pub fn claimed(&self, me: &str, claim_ms: u64, now: UnixMillis) -> Option<Self> {
+        (self.admit(me, now) == Admission::Claim).then(|| Self {
+            circuit: Circuit::HalfOpen {
+                by: me.to_owned(),
+                until: later(now, claim_ms),
+            },
+            ..self.clone()
+        })
     }
+
+    /// The breaker once an operation of `me` failed at `now`; `None` where that changes nothing.
+    #[must_use]
+    pub fn failed(&self, policy: &BreakerPolicy, me: &str, now: UnixMillis) -> Option<Self> {
+        let failures = self.failures.saturating_add(1);
+        let opens = match &self.circuit {
+            Circuit::Closed => failures >= policy.failures_to_open.max(1),
+            Circuit::HalfOpen { by, .. } if by == me => true,
+            Circuit::Open { .. } | Circuit::HalfOpen { .. } => return None,
+        };
+        let circuit = if opens {
+            Circuit::Open {
+                until: later(now, policy.cool_down_ms),
+            }
+        } else {
+            Circuit::Closed
+        };
+        Some(Self {
+            failures,
+            circuit,
+            last_error_at: Some(now),
+            ..self.clone()
+        })
+    }
+
+    /// The breaker once an operation of `me` succeeded; `None` where that changes nothing.
+    #[must_use]
+    pub fn succeeded(&self, me: &str) -> Option<Self> {
+        let counts = match &self.circuit {
+            Circuit::Closed => self.failures > 0,
+            Circuit::HalfOpen { by, .. } => by == me,
+            Circuit::Open { .. } => false,
+        };
+        counts.then(|| self.reset())
+    }
+
+    /// The breaker closed, its failures forgotten.
+    #[must_use]
+    pub fn reset(&self) -> Self {
+        Self {
+            failures: 0,
+            circuit: Circuit::Closed,
+            ..self.clone()
+        }
+    }
+}
+
+fn later(now: UnixMillis, millis: u64) -> UnixMillis {
+    now.plus(i64::try_from(millis).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -123,19 +192,28 @@ mod tests {
     const POLICY: BreakerPolicy = BreakerPolicy {
         failures_to_open: 3,
         cool_down_ms: 100,
-        max_cool_down_ms: 350,
     };
+    const CLAIM_MS: u64 = 20;
 
-    /// Runs a script of steps: `+` success, `-` failure, `?` admission, `>n` time moves on by n ms.
+    /// Runs a script of steps by two parties `a` and `b`: `a+` success, `a-` failure, `a?` admission with the claim
+    /// taken where it is to be had, `>n` time moves on by n ms. Answers what the admissions were.
     fn check(script: &str, expected: &[Admission]) {
-        let (mut breaker, mut now, mut answers) = (Breaker::default(), UnixMillis(0), Vec::new());
+        let (mut breaker, mut now, mut answers) = (Breaker::of("h", "1"), UnixMillis(0), Vec::new());
         for step in script.split(' ') {
-            match step.split_at(1) {
-                ("+", _) => breaker.record(&POLICY, Outcome::Success, now),
-                ("-", _) => breaker.record(&POLICY, Outcome::Failure, now),
-                ("?", _) => answers.push(breaker.admit(&POLICY, now)),
-                (_, millis) => now = now.plus(millis.parse().expect("a number")),
-            }
+            let (party, act) = step.split_at(1);
+            let next = match act {
+                "+" => breaker.succeeded(party),
+                "-" => breaker.failed(&POLICY, party, now),
+                "?" => {
+                    answers.push(breaker.admit(party, now));
+                    breaker.claimed(party, CLAIM_MS, now)
+                }
+                millis => {
+                    now = now.plus(millis.parse().expect("a number"));
+                    None
+                }
+            };
+            breaker = next.unwrap_or(breaker);
         }
         assert_eq!(answers, expected, "{script}");
     }
@@ -148,46 +226,42 @@ mod tests {
 
     #[test]
     fn it_opens_after_failures_in_a_row_only() {
-        check("- - ? + - - ?", &[Admission::Pass, Admission::Pass]);
-        check("- - - ?", &[refuse(100)]);
+        check("a- b- a? a+ a- b- b?", &[Admission::Pass, Admission::Pass]);
+        check("a- b- a- b?", &[refuse(100)]);
     }
 
     #[test]
     fn one_probe_passes_after_the_cool_down_and_its_success_closes() {
-        check("- - - >100 ? ? + ?", &[Admission::Probe, refuse(200), Admission::Pass]);
-    }
-
-    #[test]
-    fn a_failed_probe_doubles_the_cool_down_up_to_its_bound() {
         check(
-            "- - - >100 ? - ? >200 ? - ?",
-            &[Admission::Probe, refuse(300), Admission::Probe, refuse(650)],
+            "a- a- a- >100 a? b? a? a+ b?",
+            &[Admission::Claim, refuse(120), Admission::Probe, Admission::Pass],
         );
     }
 
     #[test]
-    fn stragglers_that_fail_while_it_is_open_change_nothing() {
-        check("- - - - - ? >100 ?", &[refuse(100), Admission::Probe]);
-    }
-
-    #[test]
-    fn a_lost_probe_is_forgotten() {
-        check("- - - >100 ? >100 ?", &[Admission::Probe, Admission::Probe]);
-    }
-
-    #[test]
-    fn after_closing_the_cool_down_starts_small_again() {
+    fn a_failed_probe_opens_it_for_as_long_again() {
         check(
-            "- - - >100 ? - >200 ? + - - - ?",
-            &[Admission::Probe, Admission::Probe, refuse(400)],
+            "a- a- a- >100 b? >5 b- a? >100 a?",
+            &[Admission::Claim, refuse(205), Admission::Claim],
         );
     }
 
     #[test]
-    fn it_survives_a_round_trip() {
-        let mut breaker = Breaker::default();
-        (0..5).for_each(|_| breaker.record(&POLICY, Outcome::Failure, UnixMillis(7)));
-        let text = serde_json::to_string(&breaker).expect("it serialises");
-        assert_eq!(serde_json::from_str::<Breaker>(&text).expect("it reads back"), breaker);
+    fn stragglers_change_nothing_while_it_is_open() {
+        check("a- a- a- a- b+ b?", &[refuse(100)]);
+        check("a- a- a- >100 a? b- b+ b?", &[Admission::Claim, refuse(120)]);
+    }
+
+    #[test]
+    fn a_lost_probe_expires_and_its_late_outcome_is_nothing() {
+        check(
+            "a- a- a- >100 a? >20 b? a- a+ a? b+ a?",
+            &[Admission::Claim, Admission::Claim, refuse(140), Admission::Pass],
+        );
+    }
+
+    #[test]
+    fn a_success_at_rest_writes_nothing() {
+        assert_eq!(Breaker::of("h", "1").succeeded("a"), None);
     }
 }

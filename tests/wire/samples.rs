@@ -1,6 +1,7 @@
 //! One value of every schema, with every field set.
 
 use serde_json::{Map, Value, json};
+use shared::breaker::{Breaker, Circuit};
 use shared::model::approval::ApprovalRequest;
 use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
 use shared::model::event::{
@@ -10,7 +11,7 @@ use shared::model::hook::{
     FiredOnce, HookContextPatch, HookMetadata, HookMode, HookOrigin, HookRecord, HookResult, HookState, HookStatus,
     Routing,
 };
-use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
+use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome, HookPasses};
 use shared::model::ledger::{Cursor, DispatchRef};
 use shared::model::order::{SessionOrder, Wanted};
 use shared::model::permission::{Level, PermissionSet, ToolRules};
@@ -273,6 +274,7 @@ pub(crate) fn invocations() -> EventInvocations {
         finished_at: AT.plus(3),
         passed: 7,
         hooks: outcomes.into_iter().map(hook).collect(),
+        passes: Vec::new(),
     }
 }
 
@@ -415,6 +417,30 @@ pub(crate) fn hook() -> HookRecord {
         updated_at: AT.plus(1),
         disabled_reason: some("deleted"),
         parse_error: some("line 3"),
+    }
+}
+
+pub(crate) fn invocations_with_passes() -> EventInvocations {
+    EventInvocations {
+        passes: vec![HookPasses {
+            hook_id: "h".to_owned(),
+            count: 12,
+            latencies_us: vec![80, 120],
+        }],
+        ..invocations()
+    }
+}
+
+pub(crate) fn breaker() -> Breaker {
+    Breaker {
+        hook_id: "work/route".to_owned(),
+        content_hash: "0a1b".to_owned(),
+        failures: 5,
+        circuit: Circuit::HalfOpen {
+            by: "hook-svc-1/webchat:1".to_owned(),
+            until: AT.plus(35_000),
+        },
+        last_error_at: Some(AT),
     }
 }
 

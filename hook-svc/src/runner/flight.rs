@@ -42,13 +42,9 @@ pub(super) struct UnknownHook {
 }
 
 impl Flight {
-    /// `job` against `loaded`, nothing answered yet. `steps` has a place for each hook and two more.
+    /// `job` against `loaded`, nothing answered yet. `steps` has a place for each hook called and two more.
     pub(super) fn new(job: Job, loaded: Arc<Loaded>, steps: mpsc::Sender<Step>, place: OwnedSemaphorePermit) -> Self {
-        let remaining = if job.skip.is_empty() {
-            None
-        } else {
-            Some(not_skipped(&job, &loaded))
-        };
+        let remaining = job.only.clone();
         Self {
             job,
             loaded,
@@ -274,12 +270,4 @@ impl Flight {
         }
         let _ = self.steps.try_send(Step::Done(done));
     }
-}
-
-fn not_skipped(job: &Job, loaded: &Loaded) -> Vec<u32> {
-    (0_u32..)
-        .zip(loaded.set().hooks())
-        .filter(|(_, hook)| !job.skip.iter().any(|id| *id == hook.id))
-        .map(|(index, _)| index)
-        .collect()
 }

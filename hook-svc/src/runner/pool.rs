@@ -15,7 +15,7 @@ use super::bun::{self, FindBunError};
 use super::flight::Flight;
 use super::sources::Loaded;
 use super::worker::{self, Common};
-use super::{Counters, Evaluation, HookSet, Job, PoolConfig};
+use super::{Counters, Done, Evaluation, HookSet, InForce, Job, PoolConfig, Step};
 
 /// Most events under way in one pool; [`Pool::evaluate`] waits beyond it.
 pub const MAX_UNDER_WAY: usize = 4_096;
@@ -89,19 +89,30 @@ impl Pool {
         Ok(())
     }
 
-    /// Hands one event over; waits while [`MAX_UNDER_WAY`] events are under way.
-    pub async fn evaluate(&self, job: Job) -> Evaluation {
+    /// The hooks in force now.
+    #[must_use]
+    pub fn current(&self) -> InForce {
+        InForce {
+            loaded: Arc::clone(self.inner.common.board().current()),
+        }
+    }
+
+    /// Hands one event over, to be evaluated against `in_force`; waits while [`MAX_UNDER_WAY`] events are under way.
+    pub async fn evaluate(&self, in_force: InForce, job: Job) -> Evaluation {
         let common = &self.inner.common;
-        let place = Arc::clone(&self.inner.places).acquire_owned().await;
-        let mut board = common.board();
-        let loaded = Arc::clone(board.current());
+        let InForce { loaded } = in_force;
         let set = Arc::clone(loaded.set());
         // One verdict a hook, who is waiting, and the end.
-        let (sender, steps) = mpsc::channel(set.hooks().len() + 2);
+        let verdicts = job.only.as_ref().map_or(set.hooks().len(), Vec::len);
+        let (sender, steps) = mpsc::channel(verdicts + 2);
+        if verdicts == 0 {
+            let _ = sender.try_send(Step::Done(Done::default()));
+            return Evaluation { set, steps };
+        }
+        let place = Arc::clone(&self.inner.places).acquire_owned().await;
         if let Ok(place) = place
-            && board.enqueue(Flight::new(job, loaded, sender, place))
+            && common.board().enqueue(Flight::new(job, loaded, sender, place))
         {
-            drop(board);
             common.queued.notify_one();
         }
         Evaluation { set, steps }

@@ -1,5 +1,6 @@
 //! hook-svc as a real process, with a real nats-server and a real Bun.
 
+mod breakers;
 mod evaluation;
 mod faults;
 mod hooks;

@@ -1,5 +1,6 @@
 //! Which type travels under which name, and the bounds between its fields. *Pure.* Source: `wire.md` "Schema".
 
+use crate::breaker::Breaker;
 use crate::model::approval::{ApprovalRequest, Confirmation};
 use crate::model::dispatch::Dispatch;
 use crate::model::event::{Event, MAX_EVENT_BYTES, MAX_HOPS};
@@ -124,6 +125,10 @@ impl Wire for HookRecord {
 
 impl Wire for HookState {
     const SCHEMA: &'static str = "hook_state";
+}
+
+impl Wire for Breaker {
+    const SCHEMA: &'static str = "breaker";
 }
 
 impl Wire for ApprovalRequest {

@@ -91,6 +91,7 @@ pub(super) fn invocations(sequence: u64, id: EventId, hooks: Vec<HookInvocation>
         finished_at: at(sequence + 2),
         passed: 9,
         hooks,
+        passes: Vec::new(),
     };
     Applied::Invocations {
         sequence,

@@ -1,0 +1,95 @@
+//! How often hooks passed, until it is told: a pass alone costs two additions, and a record tells about those of the
+//! last second. *Pure.*
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use shared::model::invocation::{HookPasses, MAX_TOLD_LATENCIES};
+
+use crate::runner::HookSet;
+
+/// How often passes are told.
+const TELL: Duration = Duration::from_secs(1);
+
+/// Passes of the hooks of one set that were not told yet.
+#[derive(Debug, Default)]
+pub(crate) struct Passes {
+    set: Arc<HookSet>,
+    /// By index into the set.
+    hooks: Vec<Untold>,
+    told: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Untold {
+    count: u32,
+    /// A ring: the latest stands at `count - 1`, taken modulo its length.
+    latencies_us: [u32; MAX_TOLD_LATENCIES],
+}
+
+impl Passes {
+    /// Hook `index` of `set` passed.
+    pub(crate) fn passed(&mut self, set: &Arc<HookSet>, index: usize, latency_us: u32) {
+        if !Arc::ptr_eq(&self.set, set) {
+            // What is left of the former set is a second's worth at most, and is dropped with it.
+            self.set = Arc::clone(set);
+            self.hooks.clear();
+            self.hooks.resize(set.hooks().len(), Untold::default());
+        }
+        if let Some(hook) = self.hooks.get_mut(index) {
+            hook.latencies_us[hook.count as usize % MAX_TOLD_LATENCIES] = latency_us;
+            hook.count = hook.count.saturating_add(1);
+        }
+    }
+
+    /// What is to be told `now`; empty where something was told less than a second ago.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<HookPasses> {
+        if self.told.is_some_and(|told| now.saturating_duration_since(told) < TELL) {
+            return Vec::new();
+        }
+        self.told = Some(now);
+        let named = self.hooks.iter_mut().zip(self.set.hooks());
+        named
+            .filter(|(untold, _)| untold.count > 0)
+            .map(|(untold, hook)| std::mem::take(untold).told(&hook.id))
+            .collect()
+    }
+}
+
+impl Untold {
+    fn told(self, hook_id: &str) -> HookPasses {
+        let kept = (self.count as usize).min(MAX_TOLD_LATENCIES);
+        let first = self.count as usize - kept;
+        HookPasses {
+            hook_id: hook_id.to_owned(),
+            count: self.count,
+            latencies_us: (first..self.count as usize)
+                .map(|at| self.latencies_us[at % MAX_TOLD_LATENCIES])
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::clock::{Clock as _, SystemClock};
+
+    use super::*;
+    use crate::roster::tests::source;
+
+    #[test]
+    fn passes_are_told_once_a_second_with_the_latest_latencies() {
+        let set = Arc::new(HookSet::new([source("a"), source("b")]));
+        let (mut passes, start) = (Passes::default(), SystemClock.monotonic());
+        for us in 1..=25 {
+            passes.passed(&set, 1, us);
+        }
+        let told = passes.due(start);
+        assert_eq!((told.len(), told[0].hook_id.as_str(), told[0].count), (1, "b", 25));
+        assert_eq!(told[0].latencies_us, (6..=25).collect::<Vec<_>>());
+        passes.passed(&set, 0, 9);
+        assert!(passes.due(start + TELL / 2).is_empty());
+        assert_eq!(passes.due(start + TELL)[0].latencies_us, [9]);
+        assert!(passes.due(start + TELL * 2).is_empty());
+    }
+}

@@ -1,0 +1,251 @@
+//! Breakers: one state for all replicas, and what a paused hook looks like from outside.
+
+use std::sync::Arc;
+
+use hook_svc::breakers::Breakers;
+use hook_svc::runner::{HookSet, HookSource};
+use shared::breaker::{Breaker, BreakerPolicy, Circuit};
+use shared::bus::{Bus, NatsConfig};
+use shared::model::hook::HookStatus;
+use shared::model::invocation::HookOutcome;
+use shared::model::time::UnixMillis;
+use shared::testing::ManualClock;
+use shared::testing::nats::NatsServer;
+use shared::wire::subject::token;
+use shared::wire::topology::{buckets, topology};
+
+use crate::world::{World, event, eventually, of};
+
+const FIVE_MINUTES_MS: u64 = 300_000;
+const TIMEOUT_MS: u64 = 10_000;
+const CLAIM_MS: u64 = TIMEOUT_MS + 5_000;
+
+/// Three replicas' breakers on one server, one clock, and the one hook.
+struct Timeline {
+    replicas: Vec<Breakers>,
+    set: HookSet,
+    clock: ManualClock,
+    bus: Bus,
+    _nats: NatsServer,
+}
+
+impl Timeline {
+    async fn begin() -> Self {
+        let nats = NatsServer::start().await;
+        let clock = ManualClock::at(UnixMillis(1_700_000_000_000));
+        let mut buses = Vec::new();
+        for name in ["a", "b", "c"] {
+            let config = NatsConfig {
+                servers: vec![nats.url()],
+                ..NatsConfig::default()
+            };
+            buses.push(Bus::connect(&config, name).await.expect("connected"));
+        }
+        buses[0].ensure(&topology(1), false).await.expect("the topology stands");
+        let breakers = |bus: &Bus| Breakers::new(bus, Arc::new(clock.clone()), BreakerPolicy::default());
+        let replicas: Vec<Breakers> = buses.iter().map(breakers).collect();
+        for replica in replicas.clone() {
+            tokio::spawn(async move { replica.follow().await });
+        }
+        Self {
+            replicas,
+            set: HookSet::new([hook("1")]),
+            clock,
+            bus: buses.remove(0),
+            _nats: nats,
+        }
+    }
+
+    fn me(replica: usize) -> String {
+        format!("replica-{replica}/event")
+    }
+
+    async fn fails_at(&self, replica: usize) {
+        self.replicas[replica]
+            .failed(&self.set.hooks()[0], &Self::me(replica))
+            .await;
+    }
+
+    async fn succeeds_at(&self, replica: usize) {
+        self.replicas[replica]
+            .succeeded(&self.set, &Self::me(replica), |_| true)
+            .await;
+    }
+
+    /// Which replicas show the hook an event now, asked all at once.
+    async fn shown(&self) -> Vec<usize> {
+        let asked = (0..3).map(|replica| async move {
+            let me = Self::me(replica);
+            self.replicas[replica]
+                .admit(&self.set, None, &me)
+                .await
+                .is_empty()
+                .then_some(replica)
+        });
+        futures_util::future::join_all(asked)
+            .await
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// Waits until every replica has heard of a breaker for which `holds`.
+    async fn all_see(&self, what: &str, holds: impl Fn(Option<&Breaker>) -> bool) {
+        eventually(what, async || {
+            self.replicas.iter().all(|replica| holds(replica.of("h").as_ref()))
+        })
+        .await;
+    }
+
+    async fn all_see_it_open(&self) {
+        self.all_see("open", |breaker| {
+            breaker.is_some_and(|breaker| matches!(breaker.circuit, Circuit::Open { .. }))
+        })
+        .await;
+    }
+
+    async fn status(&self) -> HookStatus {
+        let states = self.bus.kv::<shared::model::hook::HookState>(buckets::HOOK_STATE);
+        let state = states.get(&token("h")).await.expect("readable");
+        state.map_or(HookStatus::Active, |entry| entry.value.status)
+    }
+}
+
+fn hook(content_hash: &str) -> HookSource {
+    HookSource {
+        id: "h".to_owned(),
+        name: "h".to_owned(),
+        source: String::new(),
+        content_hash: content_hash.to_owned(),
+        timeout_ms: TIMEOUT_MS,
+        created_at: UnixMillis(0),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timeline_over_three_replicas() {
+    let line = Timeline::begin().await;
+    for replica in [0, 1, 2, 0] {
+        line.fails_at(replica).await;
+    }
+    assert_eq!(line.shown().await, [0, 1, 2], "four failures in a row are not enough");
+    line.all_see("four failures", |breaker| {
+        breaker.is_some_and(|breaker| breaker.failures == 4)
+    })
+    .await;
+    line.succeeds_at(1).await;
+    line.all_see("none", |breaker| breaker.is_none()).await;
+    for replica in [0, 1, 2, 0, 1] {
+        line.fails_at(replica).await;
+    }
+    line.all_see_it_open().await;
+    eventually("the hook is paused", async || line.status().await == HookStatus::Paused).await;
+    assert_eq!(line.shown().await, [0; 0]);
+    line.clock.advance(FIVE_MINUTES_MS - 1);
+    assert_eq!(line.shown().await, [0; 0], "not a moment before");
+
+    line.clock.advance(1);
+    let prober = line.shown().await;
+    assert_eq!(prober.len(), 1, "one probe in the whole cluster: {prober:?}");
+    line.succeeds_at((prober[0] + 1) % 3).await;
+    line.fails_at((prober[0] + 2) % 3).await;
+    assert_eq!(
+        line.shown().await,
+        prober,
+        "what others still had under way decides nothing"
+    );
+    line.fails_at(prober[0]).await;
+    line.all_see_it_open().await;
+    line.clock.advance(FIVE_MINUTES_MS - 1);
+    assert_eq!(line.shown().await, [0; 0], "the cool-down began anew");
+
+    line.clock.advance(1);
+    let lost = line.shown().await;
+    assert_eq!(lost.len(), 1);
+    line.clock.advance(CLAIM_MS - 1);
+    assert_eq!(line.shown().await, lost, "the claim stands");
+    line.clock.advance(1);
+    let after_expiry = line.shown().await;
+    assert!(
+        after_expiry.iter().any(|replica| *replica != lost[0]),
+        "another may probe: {after_expiry:?}"
+    );
+    for replica in after_expiry {
+        line.succeeds_at(replica).await;
+    }
+    line.all_see("closed", |breaker| breaker.is_none()).await;
+    assert_eq!(line.shown().await, [0, 1, 2]);
+    eventually("the hook is active", async || line.status().await == HookStatus::Active).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_source_begins_anew() {
+    let mut line = Timeline::begin().await;
+    for _ in 0..5 {
+        line.fails_at(0).await;
+    }
+    line.all_see_it_open().await;
+    line.set = HookSet::new([hook("2")]);
+    assert_eq!(line.shown().await, [0, 1, 2]);
+    eventually("the hook is active", async || line.status().await == HookStatus::Active).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_keeps_failing_is_paused_and_skipped_until_it_is_reset() {
+    let fails = "export default ({ event }) => { if (event.content === 'bad') throw new Error('no'); return { fire: false }; };\n";
+    let mut world = World::new(&[
+        ("fails.ts", fails),
+        ("fine.ts", "export default () => ({ fire: true });\n"),
+    ])
+    .await;
+    for name in ["a", "b"] {
+        world.start(name);
+    }
+    world.wait_for_members(2).await;
+    for number in 0..5 {
+        let bad = event(&format!("v{number}"), number, "bad");
+        world.publish(&bad).await;
+        assert!(matches!(
+            of(&world.record(&bad).await, "fails").outcome,
+            HookOutcome::Failed { .. }
+        ));
+    }
+    eventually("the hook is paused", async || {
+        world
+            .hook_state("fails")
+            .await
+            .is_some_and(|state| state.status == HookStatus::Paused)
+    })
+    .await;
+    let mut number = 5;
+    let mut outcomes = async |expected: fn(&HookOutcome) -> bool| {
+        for _ in 0..8 {
+            let later = event(&format!("v{number}"), number, "good");
+            number += 1;
+            world.publish(&later).await;
+            let record = world.record(&later).await;
+            assert!(matches!(of(&record, "fine").outcome, HookOutcome::Fired { .. }));
+            let found = record.hooks.iter().find(|hook| hook.hook_id == "fails");
+            assert!(
+                found.map_or(expected(&HookOutcome::Passed), |hook| expected(&hook.outcome)),
+                "{record:?}"
+            );
+        }
+    };
+    outcomes(|outcome| matches!(outcome, HookOutcome::Skipped { reason } if reason == "breaker_open")).await;
+
+    let breakers = world.bus.kv::<Breaker>(buckets::BREAKERS);
+    let open = breakers.get(&token("fails")).await.expect("readable").expect("stored");
+    breakers
+        .update(&token("fails"), &open.value.reset(), open.revision)
+        .await
+        .expect("reset");
+    eventually("the hook is active", async || {
+        world
+            .hook_state("fails")
+            .await
+            .is_some_and(|state| state.status == HookStatus::Active)
+    })
+    .await;
+    outcomes(|outcome| *outcome == HookOutcome::Passed).await;
+}
