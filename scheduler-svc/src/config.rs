@@ -1,6 +1,11 @@
 //! Section `[scheduler]`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use shared::schedule::zone_named;
+
+use crate::schedules::jobs::{self, Job};
 
 /// Section `[scheduler]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,6 +15,14 @@ pub struct SchedulerConfig {
     pub ticks: bool,
     /// How often the clock is looked at, milliseconds: how late a tick may be after the clock was put forward.
     pub look_every_ms: u64,
+    /// The zone of schedules that name none.
+    pub time_zone: String,
+    /// How often all schedules are looked at for what is missing, milliseconds.
+    pub reconcile_every_ms: u64,
+    /// How far ahead of the host's clock this replica's runs, milliseconds: for rehearsals of what a time to come brings.
+    pub clock_offset_ms: i64,
+    /// What fires for nobody by name.
+    pub jobs: BTreeMap<String, Job>,
 }
 
 impl Default for SchedulerConfig {
@@ -17,6 +30,10 @@ impl Default for SchedulerConfig {
         Self {
             ticks: true,
             look_every_ms: 1_000,
+            time_zone: "UTC".to_owned(),
+            reconcile_every_ms: 3_600_000,
+            clock_offset_ms: 0,
+            jobs: BTreeMap::new(),
         }
     }
 }
@@ -25,11 +42,20 @@ impl SchedulerConfig {
     /// What no type can say, as `key: expectation`.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
-        if (1..=60_000).contains(&self.look_every_ms) {
-            Vec::new()
-        } else {
-            vec!["look_every_ms: expected 1 to 60000".to_owned()]
+        let mut faults = Vec::new();
+        if !(1..=60_000).contains(&self.look_every_ms) {
+            faults.push("look_every_ms: expected 1 to 60000".to_owned());
         }
+        if !(1_000..=86_400_000).contains(&self.reconcile_every_ms) {
+            faults.push("reconcile_every_ms: expected 1000 to 86400000".to_owned());
+        }
+        if let Err(error) = zone_named(&self.time_zone) {
+            faults.push(format!("time_zone: {error}"));
+        }
+        if let Err(wrong) = jobs::specs(&self.jobs, &self.time_zone) {
+            faults.extend(wrong);
+        }
+        faults
     }
 }
 
@@ -40,14 +66,13 @@ mod tests {
     #[test]
     fn bounds() {
         assert!(SchedulerConfig::default().faults().is_empty());
-        assert_eq!(
-            SchedulerConfig {
-                look_every_ms: 0,
-                ..SchedulerConfig::default()
-            }
-            .faults()
-            .len(),
-            1
-        );
+        let wrong = SchedulerConfig {
+            look_every_ms: 0,
+            reconcile_every_ms: 0,
+            time_zone: "Mars".to_owned(),
+            jobs: BTreeMap::from([("a".to_owned(), Job::default())]),
+            ..SchedulerConfig::default()
+        };
+        assert_eq!(wrong.faults().len(), 4, "{:?}", wrong.faults());
     }
 }

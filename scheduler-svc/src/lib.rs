@@ -1,4 +1,4 @@
-//! Ticks: what happens because time passes.
+//! What happens because time passes: ticks and schedules.
 //!
 //! [`tick`] decides (pure), [`ticker`] publishes. Every replica publishes every tick under the same message id, so no
 //! leader is elected.
@@ -6,6 +6,8 @@
 
 pub mod config;
 pub mod fired;
+pub mod offset;
+pub mod schedules;
 pub mod service;
 pub mod tick;
 pub mod ticker;

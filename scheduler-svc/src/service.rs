@@ -1,12 +1,25 @@
-//! Clock → due minutes → tick events.
+//! Clock → due minutes → tick events; records → timers → what fires → events.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
+use shared::clock::{SharedClock, pause};
+use shared::model::schedule::ScheduleTimer;
 use shared::process::{Service, Shell};
+use shared::wire::topology::SCHEDULE_TIMERS;
 
 use crate::config::SchedulerConfig;
+use crate::fired::{Fired, OnFire};
+use crate::offset::OffsetClock;
+use crate::schedules::heartbeat::{self, heartbeats};
+use crate::schedules::keeper::Keeper;
+use crate::schedules::{api, jobs};
 use crate::ticker::Ticker;
+
+/// Wait before the configuration's schedules are written again after a fault.
+const REPAIR_PAUSE: Duration = Duration::from_secs(1);
 
 /// The scheduler: what happens because time passes.
 #[derive(Debug)]
@@ -22,14 +35,63 @@ impl Service for SchedulerService {
     }
 
     async fn serve(shell: Shell<Self::Config>) -> anyhow::Result<()> {
-        if !shell.config.ticks {
-            shell.shutdown.requested().await;
-            return Ok(());
-        }
+        let clock: SharedClock = OffsetClock::over(Arc::clone(&shell.clock), shell.config.clock_offset_ms);
+        let keeper = Keeper::new(shell.bus.clone(), Arc::clone(&clock));
+        let wanted = wanted(&shell, &clock)?;
+        let service = api::spec(&keeper, &shell.config.time_zone);
+        let _service = shell.bus.serve(service).await.map_err(anyhow::Error::msg)?;
+        let owner = Arc::new(keeper.clone()) as Arc<dyn OnFire<ScheduleTimer>>;
+        let fired = Fired::new(shell.bus.clone(), SCHEDULE_TIMERS, owner);
         let look_every = Duration::from_millis(shell.config.look_every_ms);
-        Ticker::new(shell.bus.clone(), Arc::clone(&shell.clock), look_every)
-            .run(&shell.shutdown)
-            .await;
-        Ok(())
+        let reconcile_every = Duration::from_millis(shell.config.reconcile_every_ms);
+        let (ticked, handed, ..) = tokio::join!(
+            async {
+                if shell.config.ticks {
+                    let ticker = Ticker::new(shell.bus.clone(), Arc::clone(&clock), look_every);
+                    ticker.run(&shell.shutdown).await;
+                }
+            },
+            fired.run(&shell.shutdown),
+            keeper.run(reconcile_every, &shell.shutdown),
+            say(&keeper, &wanted, &shell),
+        );
+        let () = ticked;
+        handed.context("fired timers")
+    }
+}
+
+/// The schedules of the configuration: jobs, and the heartbeats of `personas.yaml`, each under its prefix.
+fn wanted(
+    shell: &Shell<SchedulerConfig>,
+    clock: &SharedClock,
+) -> anyhow::Result<[(&'static str, Vec<shared::model::schedule::ScheduleSpec>); 2]> {
+    let jobs = jobs::specs(&shell.config.jobs, &shell.config.time_zone)
+        .map_err(|faults| anyhow::anyhow!("scheduler: {}", faults.join("; ")))?;
+    let path = &shell.common.files.personas;
+    let text = if path.is_empty() {
+        String::new()
+    } else {
+        std::fs::read_to_string(Path::new(path)).with_context(|| format!("read {path}"))?
+    };
+    let beats = heartbeats(&text, clock.now())?;
+    Ok([(jobs::PREFIX, jobs), (heartbeat::PREFIX, beats)])
+}
+
+/// Writes what the configuration says, again until it stands.
+async fn say(
+    keeper: &Keeper,
+    wanted: &[(&'static str, Vec<shared::model::schedule::ScheduleSpec>)],
+    shell: &Shell<SchedulerConfig>,
+) {
+    for (prefix, specs) in wanted {
+        while !shell.shutdown.is_requested() {
+            match keeper.book().replace(prefix, specs, keeper.now()).await {
+                Ok(()) => break,
+                Err(error) => {
+                    tracing::warn!(%error, prefix, "schedules of the configuration are written later");
+                    pause(REPAIR_PAUSE).await;
+                }
+            }
+        }
     }
 }

@@ -178,7 +178,7 @@ impl Timers {
 
 /// `at` as the server reads it; what lies beyond the years that RFC 3339 knows is put at its end.
 fn rfc3339(at: UnixMillis) -> String {
-    const LAST: i64 = 253_402_214_400_000;
+    const LAST: i64 = 253_402_207_200_000;
     let at = jiff::Timestamp::from_millisecond(at.0.clamp(0, LAST)).unwrap_or_default();
     format!("{at:.3}")
 }

@@ -7,6 +7,7 @@
 pub mod approval;
 pub mod dispatch;
 pub mod event;
+pub mod heartbeat;
 pub mod hook;
 pub mod hook_api;
 pub mod identity;
@@ -18,5 +19,6 @@ pub mod permission;
 pub mod receipt;
 pub mod reply;
 pub mod schedule;
+pub mod schedule_api;
 pub mod session;
 pub mod time;

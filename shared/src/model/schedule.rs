@@ -2,6 +2,7 @@
 //! `003_b33e857b632aa7dc.txt` §4, §15.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::time::UnixMillis;
 
@@ -116,6 +117,9 @@ pub struct ScheduleSpec {
     /// What its events say: the text of an event's content.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub content: String,
+    /// What else its events carry, beside `metadata.schedule`.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
 }
 
 /// Why nothing fires at present.
@@ -150,6 +154,16 @@ pub struct LastFiring {
     pub at: UnixMillis,
 }
 
+/// A firing that waits for the one before it to end (overlap `buffer_one`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BufferedFiring {
+    /// The instant that it stands for.
+    pub nominal: UnixMillis,
+    /// When it is looked again whether the other has ended.
+    pub look_at: UnixMillis,
+}
+
 /// A schedule in KV `schedules`. Every change is a compare-and-set of the whole record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -159,26 +173,28 @@ pub struct ScheduleRecord {
     /// Set while it is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Pause>,
-    /// What comes next; none = it is over, or nobody has looked yet.
+    /// Every nominal instant up to this one is decided on.
+    pub decided_until: UnixMillis,
+    /// What comes next; none = it is over or paused, or nobody has looked yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<NextFiring>,
     /// What was fired last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastFiring>,
-    /// Firings whose events may not be published yet: decided on, in order.
+    /// What the last decision fires, in order. Its events are published before the timer of this generation is set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub firing: Vec<UnixMillis>,
-    /// A firing that waits for the one before it to end (overlap `buffer_one`).
+    /// A firing that waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub buffered: Option<UnixMillis>,
+    pub buffered: Option<BufferedFiring>,
     /// How many fired.
     #[serde(default)]
     pub fired: u64,
     /// How many were left out: missed, or while another was under way.
     #[serde(default)]
     pub skipped: u64,
-    /// Counts the changes of what is next, from the milliseconds of its making on (so that what is removed and made anew
-    /// does not count from the same); a timer belongs to one of them.
+    /// Counts the decisions, from the milliseconds of its making on (so that what is removed and made anew does not count
+    /// from the same); a timer belongs to one of them.
     #[serde(default)]
     pub generation: u64,
     /// When it was made.
@@ -194,6 +210,7 @@ impl ScheduleRecord {
         Self {
             spec,
             paused: None,
+            decided_until: now,
             next: None,
             last: None,
             firing: Vec::new(),
@@ -203,6 +220,17 @@ impl ScheduleRecord {
             generation: u64::try_from(now.0).unwrap_or(0),
             created_at: now,
             updated_at: now,
+        }
+    }
+
+    /// When its timer is due: at the next firing, or at the next look whether a waiting one may fire.
+    #[must_use]
+    pub fn timer_due(&self) -> Option<UnixMillis> {
+        let next = self.next.map(|next| next.due);
+        let look = self.buffered.map(|buffered| buffered.look_at);
+        match (next, look) {
+            (Some(next), Some(look)) => Some(next.min(look)),
+            (one, other) => one.or(other),
         }
     }
 }

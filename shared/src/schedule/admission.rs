@@ -44,17 +44,25 @@ pub enum AdmitScheduleError {
 /// # Errors
 /// [`AdmitScheduleError`] says why.
 pub fn admit(text: &str, zone: &str, now: UnixMillis) -> Result<Schedule, AdmitScheduleError> {
+    let schedule = check(text, zone, now)?;
+    match next_after(&schedule, now) {
+        Some(first) if first.since(now) <= MAX_AHEAD_MS => Ok(schedule),
+        Some(_) | None => Err(AdmitScheduleError::Never),
+    }
+}
+
+/// Reads `text` with wall-clock times in `zone`, and refuses what fires too often from `since` on. It may be over.
+///
+/// # Errors
+/// [`AdmitScheduleError`] says why.
+pub fn check(text: &str, zone: &str, since: UnixMillis) -> Result<Schedule, AdmitScheduleError> {
     let schedule = Schedule::parse_with(text, zone, DayRule::Either)?;
     match &schedule.timing {
         Timing::Rrule(rule) if rule.freq() == Freq::Secondly => return Err(AdmitScheduleError::Secondly),
         Timing::Every { .. } | Timing::Cron(_) | Timing::Rrule(_) | Timing::At(_) => {}
     }
-    let first = next_after(&schedule, now).filter(|first| first.since(now) <= MAX_AHEAD_MS);
-    if first.is_none() {
-        return Err(AdmitScheduleError::Never);
-    }
     let sampled = if may_be_dense(&schedule) { SAMPLED } else { 0 };
-    let sample = preview(&schedule, now, sampled);
+    let sample = preview(&schedule, since, sampled);
     for pair in sample.windows(2) {
         let distance_ms = pair[1].since(pair[0]);
         if distance_ms < MIN_DISTANCE_MS {

@@ -135,11 +135,10 @@ impl ScheduleBook {
 fn changed(record: &ScheduleRecord, spec: &ScheduleSpec, now: UnixMillis) -> ScheduleRecord {
     let same_times = record.spec.schedule == spec.schedule && record.spec.zone == spec.zone;
     ScheduleRecord {
-        next: record
-            .next
-            .filter(|_| same_times && record.spec.policies.jitter_ms == spec.policies.jitter_ms),
+        decided_until: if same_times { record.decided_until } else { now },
+        next: None,
+        buffered: record.buffered.filter(|_| same_times),
         spec: spec.clone(),
-        generation: record.generation + 1,
         updated_at: now,
         ..record.clone()
     }

@@ -1,0 +1,226 @@
+//! `nexus.svc.schedule.{list,show,next,pause,resume,fire,backfill}`: schedules for operators, answered by any replica.
+
+use shared::bus::ServiceSpec;
+use shared::model::schedule::{LastFiring, MAX_NOTE_BYTES, Pause, ScheduleRecord};
+use shared::model::schedule_api::{
+    BackfillSchedule, ListSchedules, MAX_FIRINGS, OneSchedule, PREVIEWED, PauseSchedule, PreviewSchedule,
+    ScheduleFired, ScheduleList, SchedulePreview,
+};
+use shared::model::time::UnixMillis;
+use shared::schedule::{Schedule, preview};
+
+use super::event;
+use super::keeper::{KeepScheduleError, Keeper, plan};
+
+/// Longest list of schedules that one answer holds.
+const MAX_LISTED: usize = 10_000;
+const BAD_REQUEST: usize = 400;
+const NOT_FOUND: usize = 404;
+const CONFLICT: usize = 409;
+const UNAVAILABLE: usize = 503;
+
+/// Why an order is refused: code and text.
+#[derive(Debug)]
+pub struct Refusal(usize, String);
+
+impl From<KeepScheduleError> for Refusal {
+    fn from(error: KeepScheduleError) -> Self {
+        let code = match &error {
+            KeepScheduleError::Unknown { .. } => NOT_FOUND,
+            KeepScheduleError::Contended { .. } => CONFLICT,
+            KeepScheduleError::Schedule(_) | KeepScheduleError::EventId(_) => BAD_REQUEST,
+            KeepScheduleError::Read(_)
+            | KeepScheduleError::Write(_)
+            | KeepScheduleError::Publish(_)
+            | KeepScheduleError::Timer(_) => UNAVAILABLE,
+        };
+        Self(code, error.to_string())
+    }
+}
+
+impl From<Refusal> for (usize, String) {
+    fn from(refusal: Refusal) -> Self {
+        (refusal.0, refusal.1)
+    }
+}
+
+/// The service over `keeper`; texts without a zone have their times in `zone`.
+#[must_use]
+pub fn spec(keeper: &Keeper, zone: &str) -> ServiceSpec {
+    let (listing, showing, previewing, pausing) = (keeper.clone(), keeper.clone(), keeper.clone(), keeper.clone());
+    let (resuming, firing, backfilling) = (keeper.clone(), keeper.clone(), keeper.clone());
+    let zone = zone.to_owned();
+    ServiceSpec::new("schedule", "What fires when")
+        .endpoint("list", move |question: ListSchedules| {
+            let keeper = listing.clone();
+            async move { Ok(list(&keeper, &question).await?) }
+        })
+        .endpoint("show", move |question: OneSchedule| {
+            let keeper = showing.clone();
+            async move { Ok(one(&keeper, &question.id).await?) }
+        })
+        .endpoint("next", move |question: PreviewSchedule| {
+            let (keeper, zone) = (previewing.clone(), zone.clone());
+            async move { Ok(next(&keeper, question, &zone).await?) }
+        })
+        .endpoint("pause", move |order: PauseSchedule| {
+            let keeper = pausing.clone();
+            async move { Ok(pause(&keeper, order).await?) }
+        })
+        .endpoint("resume", move |order: OneSchedule| {
+            let keeper = resuming.clone();
+            async move { Ok(resume(&keeper, &order.id).await?) }
+        })
+        .endpoint("fire", move |order: OneSchedule| {
+            let keeper = firing.clone();
+            async move { Ok(fire(&keeper, &order.id).await?) }
+        })
+        .endpoint("backfill", move |order: BackfillSchedule| {
+            let keeper = backfilling.clone();
+            async move { Ok(backfill(&keeper, &order).await?) }
+        })
+}
+
+async fn list(keeper: &Keeper, question: &ListSchedules) -> Result<ScheduleList, Refusal> {
+    let entries = keeper.book().kv().entries().await.map_err(KeepScheduleError::from)?;
+    let mut schedules: Vec<ScheduleRecord> = entries
+        .into_iter()
+        .map(|(_, entry)| entry.value)
+        .filter(|record| record.spec.id.starts_with(&question.prefix))
+        .take(MAX_LISTED)
+        .collect();
+    schedules.sort_by(|one, other| one.spec.id.cmp(&other.spec.id));
+    Ok(ScheduleList { schedules })
+}
+
+async fn one(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Refusal> {
+    let entry = keeper.book().get(id).await.map_err(KeepScheduleError::from)?;
+    let entry = entry.ok_or_else(|| KeepScheduleError::Unknown { id: id.to_owned() })?;
+    Ok(entry.value)
+}
+
+async fn next(keeper: &Keeper, question: PreviewSchedule, zone: &str) -> Result<SchedulePreview, Refusal> {
+    let after = question.after.unwrap_or_else(|| keeper.now());
+    let count = question.count.unwrap_or(PREVIEWED).min(MAX_FIRINGS);
+    match (question.id, question.schedule) {
+        (Some(id), None) => {
+            let record = one(keeper, &id).await?;
+            let firings = plan(&record).map_err(KeepScheduleError::from)?.preview(after, count);
+            Ok(SchedulePreview {
+                zone: record.spec.zone,
+                firings,
+            })
+        }
+        (None, Some(text)) => {
+            let zone = question.zone.unwrap_or_else(|| zone.to_owned());
+            let schedule = Schedule::parse(&text, &zone).map_err(KeepScheduleError::from)?;
+            let firings = preview(&schedule, after, count).into_iter();
+            let firings = firings.map(|at| shared::model::schedule::NextFiring { nominal: at, due: at });
+            Ok(SchedulePreview {
+                zone,
+                firings: firings.collect(),
+            })
+        }
+        (Some(_), Some(_)) | (None, None) => Err(Refusal(BAD_REQUEST, "expected an id or a schedule".to_owned())),
+    }
+}
+
+async fn pause(keeper: &Keeper, order: PauseSchedule) -> Result<ScheduleRecord, Refusal> {
+    if order.note.len() > MAX_NOTE_BYTES {
+        return Err(Refusal(BAD_REQUEST, format!("note: at most {MAX_NOTE_BYTES} bytes")));
+    }
+    keeper
+        .change(&order.id, |record, now| {
+            Ok(ScheduleRecord {
+                paused: Some(Pause {
+                    note: order.note.clone(),
+                    by: order.by.clone(),
+                    at: now,
+                }),
+                next: None,
+                buffered: None,
+                firing: Vec::new(),
+                generation: record.generation + 1,
+                ..record.clone()
+            })
+        })
+        .await
+}
+
+/// What lies in the pause is neither fired nor missed.
+async fn resume(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Refusal> {
+    keeper
+        .change(id, |record, now| {
+            if record.paused.is_none() {
+                return Err(Refusal(CONFLICT, format!("schedule `{id}` is not paused")));
+            }
+            let decided_until = record.decided_until.max(now);
+            let next = plan(record).map_err(KeepScheduleError::from)?.next(decided_until);
+            Ok(ScheduleRecord {
+                paused: None,
+                decided_until,
+                next,
+                firing: Vec::new(),
+                generation: record.generation + 1,
+                ..record.clone()
+            })
+        })
+        .await
+}
+
+/// Fires now, paused or not; what is next stays next.
+async fn fire(keeper: &Keeper, id: &str) -> Result<ScheduleFired, Refusal> {
+    let fired = keeper.change(id, |record, now| Ok::<_, Refusal>(firing_too(record, vec![now], now)));
+    events(&fired.await?)
+}
+
+async fn backfill(keeper: &Keeper, order: &BackfillSchedule) -> Result<ScheduleFired, Refusal> {
+    let fired = keeper.change(&order.id, |record, now| {
+        if order.until <= order.from || order.until > now {
+            return Err(Refusal(
+                BAD_REQUEST,
+                "expected `from` before `until`, and no future".to_owned(),
+            ));
+        }
+        let all = plan(record)
+            .map_err(KeepScheduleError::from)?
+            .preview(order.from.plus(-1), MAX_FIRINGS + 1);
+        let wanted: Vec<UnixMillis> = all
+            .into_iter()
+            .map(|firing| firing.nominal)
+            .filter(|nominal| *nominal < order.until)
+            .collect();
+        if wanted.len() > MAX_FIRINGS {
+            return Err(Refusal(
+                BAD_REQUEST,
+                format!("more than {MAX_FIRINGS} firings lie there"),
+            ));
+        }
+        Ok(firing_too(record, wanted, now))
+    });
+    events(&fired.await?)
+}
+
+fn firing_too(record: &ScheduleRecord, firing: Vec<UnixMillis>, now: UnixMillis) -> ScheduleRecord {
+    let last = firing.last().map(|nominal| LastFiring {
+        nominal: *nominal,
+        at: now,
+    });
+    ScheduleRecord {
+        last: last.or(record.last),
+        fired: record.fired + firing.len() as u64,
+        firing,
+        generation: record.generation + 1,
+        ..record.clone()
+    }
+}
+
+fn events(record: &ScheduleRecord) -> Result<ScheduleFired, Refusal> {
+    let ids = record.firing.iter().map(|nominal| {
+        let event = event::firing(&record.spec, *nominal, *nominal).map_err(KeepScheduleError::from)?;
+        Ok(event.id.as_str().to_owned())
+    });
+    Ok(ScheduleFired {
+        events: ids.collect::<Result<_, KeepScheduleError>>()?,
+    })
+}

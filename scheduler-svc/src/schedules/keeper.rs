@@ -1,0 +1,309 @@
+//! Keeps the records of schedules, their timers and their events in step, on any number of replicas.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use shared::bus::{Bus, CasError, Entry, KvEvent, Outgoing};
+use shared::clock::{SharedClock, pause};
+use shared::model::event::{Event, ParseEventIdError};
+use shared::model::schedule::{ScheduleRecord, ScheduleTimer};
+use shared::model::time::UnixMillis;
+use shared::process::lifecycle::Shutdown;
+use shared::process::trace::{carrier_of, root_span};
+use shared::schedule::book::ScheduleBook;
+use shared::schedule::{ParseScheduleError, Schedule, zone_named};
+use shared::wire::headers::{Carrier, HOPS};
+use shared::wire::subject;
+use shared::wire::topology::streams;
+use tracing::Instrument as _;
+
+use super::decide::{Decision, Plan, decide};
+use super::event;
+use super::under_way::is_under_way;
+use crate::fired::OnFire;
+use crate::timer::{TimerPlace, Timers};
+
+/// How often one look is begun anew while others write the record.
+const TRIES: u32 = 32;
+/// Wait before a record is looked at again after a fault.
+const REPAIR_PAUSE: Duration = Duration::from_secs(1);
+
+/// A look at a schedule came to no end.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepScheduleError {
+    /// The records cannot be read.
+    #[error(transparent)]
+    Read(#[from] shared::bus::ReadStreamError),
+    /// The record cannot be written.
+    #[error(transparent)]
+    Write(#[from] CasError),
+    /// An event cannot be published.
+    #[error(transparent)]
+    Publish(#[from] shared::bus::PublishError),
+    /// The timer cannot be set.
+    #[error(transparent)]
+    Timer(#[from] crate::timer::SetTimerError),
+    /// The schedule cannot be read.
+    #[error(transparent)]
+    Schedule(#[from] ParseScheduleError),
+    /// The schedule's id makes no event id.
+    #[error(transparent)]
+    EventId(#[from] ParseEventIdError),
+    /// There is no such schedule.
+    #[error("no schedule `{id}`")]
+    Unknown {
+        /// The id.
+        id: String,
+    },
+    /// Others write it all the time.
+    #[error("schedule `{id}` is written by others all the time")]
+    Contended {
+        /// The id.
+        id: String,
+    },
+}
+
+/// Keeps schedules.
+#[derive(Clone)]
+pub struct Keeper {
+    bus: Bus,
+    book: ScheduleBook,
+    timers: Timers,
+    clock: SharedClock,
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeper").finish_non_exhaustive()
+    }
+}
+
+/// What is needed to know when `record` fires, with the zone's data of this moment.
+///
+/// # Errors
+/// [`ParseScheduleError`] where its text cannot be read.
+pub fn plan(record: &ScheduleRecord) -> Result<Plan<'_>, ParseScheduleError> {
+    Ok(Plan {
+        spec: &record.spec,
+        schedule: Schedule::parse(&record.spec.schedule, &record.spec.zone)?,
+        zone: zone_named(&record.spec.zone)?,
+    })
+}
+
+impl Keeper {
+    /// On `bus`, by `clock`.
+    #[must_use]
+    pub fn new(bus: Bus, clock: SharedClock) -> Self {
+        Self {
+            book: ScheduleBook::new(&bus),
+            timers: Timers::new(bus.clone()),
+            bus,
+            clock,
+        }
+    }
+
+    /// The records.
+    #[must_use]
+    pub const fn book(&self) -> &ScheduleBook {
+        &self.book
+    }
+
+    /// The clock.
+    #[must_use]
+    pub fn now(&self) -> UnixMillis {
+        self.clock.now()
+    }
+
+    /// Looks at every schedule that there is, then at each that its owner writes, and at all again each `every`.
+    pub async fn run(&self, every: Duration, shutdown: &Shutdown) {
+        while !shutdown.is_requested() {
+            let again = pause(every);
+            tokio::pin!(again);
+            let mut watch = self.book.kv().watch_all();
+            let mut is_current = false;
+            loop {
+                let told = tokio::select! {
+                    () = shutdown.requested() => return,
+                    () = &mut again => break,
+                    told = watch.next() => told,
+                };
+                match told {
+                    // What a replica has written itself, or any other has: it brings it about.
+                    KvEvent::Put { value, .. } if is_current && value.next.is_some() => {}
+                    KvEvent::Put { value, .. } => self.reconcile(&value.spec.id).await,
+                    KvEvent::Gone { .. } => {}
+                    KvEvent::Bad { key, error } => tracing::warn!(key, error, "schedule cannot be read"),
+                    KvEvent::Current => {
+                        is_current = true;
+                        tracing::debug!("all schedules are looked at");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks at `id`, and leaves a fault to the next look.
+    async fn reconcile(&self, id: &str) {
+        if let Err(error) = self.look(id, None).await {
+            tracing::warn!(schedule = id, %error, "schedule is looked at later");
+            pause(REPAIR_PAUSE).await;
+        }
+    }
+
+    /// Brings the schedule `id` to where it should be now; `fired` is its timer, where that has fired.
+    ///
+    /// # Errors
+    /// [`KeepScheduleError`]; what was done stands, and looking again completes it.
+    pub async fn look(&self, id: &str, fired: Option<&ScheduleTimer>) -> Result<(), KeepScheduleError> {
+        for _ in 0..TRIES {
+            let Some(entry) = self.book.get(id).await? else {
+                return Ok(());
+            };
+            let record = &entry.value;
+            let own = fired.filter(|timer| timer.generation == record.generation);
+            let mut now = self.clock.now();
+            match own {
+                // The server's clock says so, whatever ours shows.
+                Some(_) => now = now.max(record.timer_due().unwrap_or(now)),
+                None => self.complete(record).await?,
+            }
+            match self.decision(record, now).await? {
+                Decision::Nothing | Decision::Ask => return Ok(()),
+                Decision::Write(after) => {
+                    if self.write(&entry, &after).await? {
+                        return self.bring_about(&after).await;
+                    }
+                }
+            }
+        }
+        Err(KeepScheduleError::Contended { id: id.to_owned() })
+    }
+
+    /// Changes the record of `id` as `change` says, and brings about what follows.
+    ///
+    /// # Errors
+    /// [`KeepScheduleError`], or what `change` refuses.
+    pub async fn change<E: From<KeepScheduleError>>(
+        &self,
+        id: &str,
+        change: impl Fn(&ScheduleRecord, UnixMillis) -> Result<ScheduleRecord, E>,
+    ) -> Result<ScheduleRecord, E> {
+        let unread = |error| E::from(KeepScheduleError::Read(error));
+        for _ in 0..TRIES {
+            let entry = self.book.get(id).await.map_err(unread)?;
+            let entry = entry.ok_or_else(|| KeepScheduleError::Unknown { id: id.to_owned() })?;
+            self.complete(&entry.value).await?;
+            let after = change(&entry.value, self.clock.now())?;
+            if self.write(&entry, &after).await? {
+                self.bring_about(&after).await?;
+                return Ok(after);
+            }
+        }
+        Err(KeepScheduleError::Contended { id: id.to_owned() }.into())
+    }
+
+    async fn decision(&self, record: &ScheduleRecord, now: UnixMillis) -> Result<Decision, KeepScheduleError> {
+        let plan = plan(record)?;
+        match (decide(record, &plan, now, None), record.last) {
+            (Decision::Ask, Some(last)) => {
+                let last = event::firing(&record.spec, last.nominal, last.at)?;
+                let under_way = is_under_way(&self.bus, record, &last).await;
+                Ok(decide(record, &plan, now, Some(under_way)))
+            }
+            (decision, _) => Ok(decision),
+        }
+    }
+
+    /// Whether the record was still the one that was read.
+    async fn write(&self, entry: &Entry<ScheduleRecord>, after: &ScheduleRecord) -> Result<bool, KeepScheduleError> {
+        let key = ScheduleBook::key(&after.spec.id);
+        match self.book.kv().update(&key, after, entry.revision).await {
+            Ok(_) => Ok(true),
+            Err(CasError::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Brings a decision about that somebody else may have left half done: otherwise its timer stands.
+    async fn complete(&self, record: &ScheduleRecord) -> Result<(), KeepScheduleError> {
+        if record.timer_due().is_some() {
+            let set: Option<ScheduleTimer> = self.timers.get(&TimerPlace::of_schedule(&record.spec.id)).await?;
+            if set.is_some_and(|set| set.generation >= record.generation) {
+                return Ok(());
+            }
+        }
+        if self.is_published(record).await? {
+            return self.set_timer(record).await;
+        }
+        self.bring_about(record).await
+    }
+
+    /// Whether the events of the last decision are stored: they are the last of the schedule's own conversation. The
+    /// server forgets ids after an hour, and a scheduler may come back later.
+    async fn is_published(&self, record: &ScheduleRecord) -> Result<bool, KeepScheduleError> {
+        let Some(nominal) = record.firing.last() else {
+            return Ok(true);
+        };
+        let event = event::firing(&record.spec, *nominal, *nominal)?;
+        let place = subject::conversation(&event.channel, event.account(), &event.peer.id);
+        let stored = self.bus.last_on_subject(streams::EVENTS, &place).await?;
+        Ok(stored.is_some_and(|stored| stored.decode::<Event>().is_ok_and(|last| last.id == event.id)))
+    }
+
+    /// Publishes the events of what fires, then sets the timer of what is next.
+    async fn bring_about(&self, record: &ScheduleRecord) -> Result<(), KeepScheduleError> {
+        for nominal in &record.firing {
+            self.publish(record, *nominal).await?;
+        }
+        self.set_timer(record).await
+    }
+
+    async fn set_timer(&self, record: &ScheduleRecord) -> Result<(), KeepScheduleError> {
+        let place = TimerPlace::of_schedule(&record.spec.id);
+        let generation = record.generation;
+        let yields = |set: &ScheduleTimer| set.generation <= generation;
+        match record.timer_due() {
+            Some(due) => {
+                let timer = ScheduleTimer {
+                    id: record.spec.id.clone(),
+                    nominal: record.next.map_or(due, |next| next.nominal),
+                    generation,
+                };
+                self.timers.put(&place, due, &timer, yields).await?;
+            }
+            None => {
+                self.timers.cancel(&place, yields).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn publish(&self, record: &ScheduleRecord, nominal: UnixMillis) -> Result<(), KeepScheduleError> {
+        let now = self.clock.now();
+        let event = event::firing(&record.spec, nominal, now)?;
+        let span = root_span("scheduler.schedule");
+        let carrier = carrier_of(&span, &Carrier::default());
+        span.record("event_id", tracing::field::display(&event.id));
+        let out = Outgoing::new(subject::event(&event), &event)
+            .msg_id(event.id.as_str())
+            .header(HOPS, event.hops.to_string())
+            .carrier(&carrier);
+        let published = self.bus.publish(out).instrument(span).await?;
+        let late_ms = now.since(nominal);
+        tracing::debug!(event_id = %event.id, late_ms, duplicate = published.duplicate, "schedule fires");
+        let outcome = if published.duplicate {
+            "another_was_first"
+        } else {
+            "stored"
+        };
+        metrics::counter!("nexus_scheduler_firings_total", "outcome" => outcome).increment(1);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl OnFire<ScheduleTimer> for Keeper {
+    async fn fired(&self, timer: &ScheduleTimer) -> anyhow::Result<()> {
+        Ok(self.look(&timer.id, Some(timer)).await?)
+    }
+}

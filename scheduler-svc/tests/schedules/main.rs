@@ -1,0 +1,6 @@
+//! Schedules against the real server, with real processes where they die.
+
+mod deaths;
+mod downtime;
+mod orders;
+mod world;

@@ -1,0 +1,117 @@
+//! A server, schedulers as processes, and what they published.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use shared::bus::{Bus, NatsConfig};
+use shared::clock::pause;
+use shared::model::event::Event;
+use shared::model::schedule::ScheduleRecord;
+use shared::schedule::book::ScheduleBook;
+use shared::testing::nats::NatsServer;
+use shared::wire::topology::{streams, topology};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) struct World {
+    pub(crate) server: NatsServer,
+    pub(crate) bus: Bus,
+    pub(crate) directory: TempDir,
+}
+
+impl World {
+    pub(crate) async fn start() -> Self {
+        let server = NatsServer::start().await;
+        let bus = connect(&server).await;
+        bus.ensure(&topology(1), false).await.expect("the topology is made");
+        Self {
+            server,
+            bus,
+            directory: tempfile::tempdir().expect("a directory"),
+        }
+    }
+
+    /// Writes the configuration: `[scheduler]` and its jobs (name, keys).
+    pub(crate) fn configure(&self, scheduler: &str, jobs: &[(String, String)]) {
+        let mut text = format!(
+            "[nats]\nservers = [\"{}\"]\n[scheduler]\nticks = false\n{scheduler}\n",
+            self.server.url()
+        );
+        for (name, keys) in jobs {
+            let _ = writeln!(text, "[scheduler.jobs.{name}]\n{keys}");
+        }
+        std::fs::write(self.directory.path().join("nexus.toml"), text).expect("the configuration is written");
+    }
+
+    /// Starts a scheduler; it ends when the handle does.
+    pub(crate) fn scheduler(&self) -> Child {
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.directory.path().join("scheduler.log"))
+            .expect("a log");
+        Command::new(env!("CARGO_BIN_EXE_scheduler-svc"))
+            .arg("--config")
+            .arg(self.directory.path().join("nexus.toml"))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the scheduler starts")
+    }
+
+    /// What the schedulers said.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("scheduler.log")).unwrap_or_default()
+    }
+
+    /// Events by schedule: their nominal times, in the order of the stream, duplicates and all.
+    pub(crate) async fn fired(&self) -> BTreeMap<String, Vec<i64>> {
+        let mut fired: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+        let mut from = 1;
+        loop {
+            let page = self.bus.history(streams::EVENTS, "nexus.ev.>", from, 1_000).await;
+            let page = page.expect("the stream is read");
+            let Some(last) = page.last() else { return fired };
+            from = last.sequence + 1;
+            for stored in &page {
+                let event: Event = stored.decode().expect("an event");
+                let id = event.metadata["schedule"]["id"]
+                    .as_str()
+                    .expect("a schedule")
+                    .to_owned();
+                fired.entry(id).or_default().push(event.timestamp.0);
+            }
+        }
+    }
+
+    pub(crate) async fn record(&self, id: &str) -> Option<ScheduleRecord> {
+        let entry = ScheduleBook::new(&self.bus).get(id).await.expect("the bucket is read");
+        entry.map(|entry| entry.value)
+    }
+
+    /// Waits until the record of `id` is as `wanted`.
+    pub(crate) async fn until_record(&self, id: &str, wanted: impl Fn(&ScheduleRecord) -> bool) -> ScheduleRecord {
+        let waited = tokio::time::timeout(DEADLINE, async {
+            loop {
+                if let Some(record) = self.record(id).await.filter(&wanted) {
+                    return record;
+                }
+                pause(Duration::from_millis(25)).await;
+            }
+        });
+        waited.await.unwrap_or_else(|_| panic!("{id} in time:\n{}", self.log()))
+    }
+}
+
+pub(crate) async fn connect(server: &NatsServer) -> Bus {
+    let config = NatsConfig {
+        servers: vec![server.url()],
+        ..NatsConfig::default()
+    };
+    Bus::connect(&config, "test").await.expect("the server is there")
+}
