@@ -95,7 +95,7 @@ pub(crate) fn event() -> Event {
         content: "grüße, 世界".to_owned(),
         content_types: vec!["text".to_owned(), "image".to_owned()],
         attachments: vec![attachment()],
-        metadata: object(json!({ "is_group": true, "n": -1, "x": 1.5, "deep": { "list": [null, "a"] } })),
+        metadata: object(json!({ "deep": { "list": [null, "a"] }, "is_group": true, "n": -1, "x": 1.5 })),
         tags: vec!["vip".to_owned()],
         hops: 2,
     }
