@@ -62,6 +62,10 @@ pub fn split(text: &str, limit: Limit) -> Vec<&str> {
 /// Where to cut `text`, in bytes; none = it fits whole.
 fn cut(text: &str, limit: Limit) -> Option<usize> {
     let max = limit.max.max(1);
+    // No unit counts more than bytes: what is short enough in bytes need not be looked at.
+    if text.len() <= max {
+        return None;
+    }
     let (mut used, mut fits) = (0, 0);
     let (mut paragraph, mut line, mut word) = (0, 0, 0);
     let mut after_newline = false;
