@@ -1,5 +1,7 @@
 //! Message headers by name. *Pure.* Source: `wire.md` "Headers".
 
+use std::borrow::Cow;
+
 /// Deduplication id; the server ignores a second message with the same one within the stream's window.
 pub const MSG_ID: &str = "Nats-Msg-Id";
 /// `application/cbor` or `application/json`.
@@ -26,9 +28,25 @@ pub const EXPECTED_LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Seq
 /// Time to live of a message.
 pub const TTL: &str = "Nats-TTL";
 
+/// The names that nearly every message has: not copied for each.
+const KNOWN: [&str; 12] = [
+    MSG_ID,
+    CONTENT_TYPE,
+    SCHEMA,
+    TRACEPARENT,
+    TRACESTATE,
+    HOPS,
+    CAUSATION,
+    DISPATCH,
+    TURN,
+    REPEATED,
+    EXPECTED_LAST_SUBJECT_SEQUENCE,
+    TTL,
+];
+
 /// Headers of one message: few, one value each (the last one wins). Their order means nothing.
 #[derive(Debug, Clone, Default)]
-pub struct Headers(Vec<(String, String)>);
+pub struct Headers(Vec<(Cow<'static, str>, String)>);
 
 impl PartialEq for Headers {
     fn eq(&self, other: &Self) -> bool {
@@ -55,21 +73,25 @@ impl Headers {
     }
 
     /// Sets `name` to `value`, replacing what was there. Line breaks become spaces: they would end the header.
-    pub fn insert(&mut self, name: impl Into<String>, value: impl Into<String>) {
-        let name = name.into();
+    pub fn insert(&mut self, name: impl AsRef<str>, value: impl Into<String>) {
+        let name = name.as_ref();
         let mut value = value.into();
         if value.contains(['\r', '\n']) {
             value = value.replace(['\r', '\n'], " ");
         }
-        match self.0.iter_mut().find(|(key, _)| key.eq_ignore_ascii_case(&name)) {
+        match self.0.iter_mut().find(|(key, _)| key.eq_ignore_ascii_case(name)) {
             Some((_, old)) => *old = value,
-            None => self.0.push((name, value)),
+            None => {
+                let known = KNOWN.into_iter().find(|known| *known == name);
+                self.0
+                    .push((known.map_or_else(|| Cow::Owned(name.to_owned()), Cow::Borrowed), value));
+            }
         }
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        self.0.iter().map(|(name, value)| (name.as_ref(), value.as_str()))
     }
 
     /// Whether there are none.
@@ -79,7 +101,7 @@ impl Headers {
     }
 }
 
-impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Headers {
+impl<N: AsRef<str>, V: Into<String>> FromIterator<(N, V)> for Headers {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
         let mut headers = Self::new();
         for (name, value) in pairs {
