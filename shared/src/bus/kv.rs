@@ -264,8 +264,16 @@ impl<T: Wire> Kv<T> {
     /// Everything in the bucket and every change from now on, in order.
     #[must_use]
     pub fn watch_all(&self) -> KvWatch<T> {
+        self.watch("")
+    }
+
+    /// The keys that begin with `prefix` (empty, or whole tokens with their last dot) and every change of them from now
+    /// on, in order.
+    #[must_use]
+    pub fn watch(&self, prefix: &str) -> KvWatch<T> {
         KvWatch {
             kv: self.clone(),
+            filter: format!("$KV.{}.{prefix}>", self.bucket),
             messages: None,
             last: 0,
             told_current: false,
@@ -296,6 +304,7 @@ impl<T: Wire> Kv<T> {
 /// A watch over a bucket; heals itself for ever, and may then tell a value again.
 pub struct KvWatch<T> {
     kv: Kv<T>,
+    filter: String,
     messages: Option<pull::Ordered>,
     last: u64,
     at_start: u64,
@@ -321,7 +330,7 @@ impl<T: Wire> KvWatch<T> {
         };
         let config = pull::OrderedConfig {
             deliver_policy: policy,
-            filter_subject: format!("$KV.{}.>", self.kv.bucket),
+            filter_subject: self.filter.clone(),
             ..Default::default()
         };
         if !self.told_current {
@@ -341,6 +350,9 @@ impl<T: Wire> KvWatch<T> {
             .create_consumer(config)
             .await
             .map_err(|error| error.to_string())?;
+        if !self.told_current && consumer.cached_info().num_pending == 0 {
+            self.at_start = 0;
+        }
         self.messages = Some(consumer.messages().await.map_err(|error| error.to_string())?);
         Ok(())
     }

@@ -76,7 +76,7 @@ fn follow<T: Wire + Send + 'static>(
     changed: Arc<Notify>,
     apply: impl Fn(Option<(&str, u64, bool)>) + Send + 'static,
 ) -> JoinHandle<()> {
-    let mut watch = kv.watch_all();
+    let mut watch = kv.watch(&prefix);
     tokio::spawn(async move {
         loop {
             match watch.next().await {
