@@ -85,6 +85,10 @@ pub struct Incoming {
 }
 
 /// Where it is said that a message is settled.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "every message has one, and most the large one: a box would be one more allocation each"
+)]
 pub(super) enum Acker {
     /// To the server.
     Server(async_nats::jetstream::message::Acker),
