@@ -9,6 +9,7 @@ use shared::breaker::BreakerPolicy;
 use shared::bus::partition::{self, Group};
 use shared::bus::{Bus, ServiceHandle, ServiceSpec};
 use shared::clock::{SharedClock, pause};
+use shared::model::identity::Identities;
 use shared::process::lifecycle::Shutdown;
 use shared::process::{Health, Service, Shell};
 use shared::projection::{Projection, feed};
@@ -19,6 +20,7 @@ use tokio::task::JoinSet;
 use crate::admission::{Condition, takes_part};
 use crate::breakers::Breakers;
 use crate::config::HooksConfig;
+use crate::desk::Desk;
 use crate::directory::Directory;
 use crate::dispatch::Rules;
 use crate::evaluate::Evaluator;
@@ -29,8 +31,8 @@ use crate::lab::Lab;
 use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::Registry;
-use crate::runner::{NoHost, Pool, PoolConfig};
-use crate::{events_api, identities};
+use crate::runner::{Pool, PoolConfig};
+use crate::{embed, events_api, identities};
 
 /// How often it is decided whether this replica takes part.
 const ADMISSION: Duration = Duration::from_millis(200);
@@ -87,10 +89,7 @@ impl Service for HookService {
         let admission = hooks(&shell, &registry, &mut background).admission(&shell, &projection, &pool, joined);
         background.spawn(admission);
         background.spawn(flush(registry.clone()));
-        if !shell.common.files.identities.is_empty() {
-            let (path, clock) = (shell.common.files.identities.clone(), Arc::clone(&shell.clock));
-            background.spawn(identities::follow(path, known, projection.clone(), clock));
-        }
+        tend(&shell, &projection, known, &mut background);
         let breakers = Breakers::new(&shell.bus, Arc::clone(&shell.clock), BreakerPolicy::default());
         let following = breakers.clone();
         background.spawn(async move { following.follow().await });
@@ -138,6 +137,17 @@ struct Hooks {
     synced: watch::Receiver<Option<u64>>,
     /// Up to which revision the workers hold the registry; none where they do not yet.
     loaded: watch::Receiver<Option<u64>>,
+}
+
+/// Starts what keeps the read model's people and vectors up to date; `known` are the identities in it.
+fn tend(shell: &Shell<HooksConfig>, projection: &Projection, known: Identities, background: &mut JoinSet<()>) {
+    let (config, clock, health) = (shell.config.clone(), Arc::clone(&shell.clock), shell.health.clone());
+    background.spawn(embed::run(config, projection.clone(), clock, health));
+    let path = shell.common.files.identities.clone();
+    if !path.is_empty() {
+        let clock = Arc::clone(&shell.clock);
+        background.spawn(identities::follow(path, known, projection.clone(), clock));
+    }
 }
 
 /// Starts what keeps hooks up to date.
@@ -279,7 +289,7 @@ fn pool_config(config: &HooksConfig, projection: &Projection) -> PoolConfig {
         hard_budget_ms: config.hard_budget_ms,
         db_path: projection.path().to_string_lossy().into(),
         dir: None,
-        host: Arc::new(NoHost),
+        host: Arc::new(Desk::new(projection.clone())),
     }
 }
 

@@ -21,6 +21,7 @@ mod lag;
 mod query;
 mod readers;
 mod schema;
+pub mod search;
 mod seen;
 mod trace;
 mod turns;
@@ -45,6 +46,7 @@ use api::{FindReply, FindRequest, HistoryReply, HistoryRequest, Trace, TraceRequ
 use apply::people::People;
 use lag::Lag;
 use readers::Readers;
+use search::Search;
 use seen::{Recall, Seen};
 use writer::{Command, Writer};
 
@@ -62,6 +64,7 @@ struct Inner {
     readers: Readers,
     seen: Arc<Seen>,
     lag: Lag,
+    search: Search,
     /// How many wait for a position: as long as somebody does, batches are not waited for to fill.
     waiting: AtomicUsize,
     wanted: Notify,
@@ -104,6 +107,7 @@ impl Projection {
             generation,
             seen,
             lag: Lag::default(),
+            search: Search::default(),
             waiting: AtomicUsize::new(0),
             wanted: Notify::new(),
         })))
