@@ -52,7 +52,7 @@ async fn search(common: &Common, bus: &Bus, options: SearchOptions) -> Result<()
     }
     println!("{rows}");
     if !reply.by_meaning {
-        println!("(by words alone: no embedding model; see `nexus doctor` and docs/read-model.md)");
+        println!("(by words alone: no embedding model is in use; see docs/read-model.md)");
     }
     Ok(())
 }

@@ -30,7 +30,7 @@ use crate::keeper::Keeper;
 use crate::lab::Lab;
 use crate::meters::Meters;
 use crate::owner::Owner;
-use crate::registry::Registry;
+use crate::registry::{Listed, Registry};
 use crate::runner::{Pool, PoolConfig};
 use crate::{embed, events_api, identities};
 
@@ -39,6 +39,10 @@ const ADMISSION: Duration = Duration::from_millis(200);
 
 /// How often hooks' counters are written down.
 const FLUSH: Duration = Duration::from_secs(5);
+
+/// Least and longest time between two writings of the read model's table of hooks.
+const LIST_PAUSE: Duration = Duration::from_secs(1);
+const LIST_AGAIN: Duration = Duration::from_secs(30);
 
 /// How long the last counters may take to be written.
 const LAST_FLUSH: Duration = Duration::from_secs(1);
@@ -90,6 +94,7 @@ impl Service for HookService {
         background.spawn(admission);
         background.spawn(flush(registry.clone()));
         tend(&shell, &projection, known, &mut background);
+        background.spawn(list_hooks(registry.listed(), projection.clone()));
         let breakers = Breakers::new(&shell.bus, Arc::clone(&shell.clock), BreakerPolicy::default());
         let following = breakers.clone();
         background.spawn(async move { following.follow().await });
@@ -147,6 +152,20 @@ fn tend(shell: &Shell<HooksConfig>, projection: &Projection, known: Identities, 
     if !path.is_empty() {
         let clock = Arc::clone(&shell.clock);
         background.spawn(identities::follow(path, known, projection.clone(), clock));
+    }
+}
+
+/// Keeps the read model's table of hooks as the registry is; a file that was made anew gets it again within
+/// [`LIST_AGAIN`].
+async fn list_hooks(mut listed: watch::Receiver<Listed>, projection: Projection) {
+    loop {
+        let hooks = listed.borrow_and_update().to_vec();
+        if let Err(error) = projection.list_hooks(hooks).await {
+            tracing::warn!(%error, "the hooks cannot be written to the read model now");
+        }
+        pause(LIST_PAUSE).await;
+        // Time runs out, or the registry goes: either way the table is looked at again.
+        let _ = tokio::time::timeout(LIST_AGAIN, listed.changed()).await;
     }
 }
 

@@ -39,6 +39,7 @@ pub use applied::{Applied, Positions, Source};
 pub use error::{ApplyBatchError, OpenProjectionError, QueryProjectionError};
 
 use crate::model::event::EventId;
+use crate::model::hook::{HookRecord, HookState};
 use crate::model::hook_api::InvocationRow;
 use crate::model::identity::Identities;
 use crate::model::time::UnixMillis;
@@ -150,6 +151,15 @@ impl Projection {
             people.relink(connection)
         })
         .await
+    }
+
+    /// The registry holds these hooks now, in the place of all before.
+    ///
+    /// # Errors
+    /// [`ApplyBatchError`]; what the file said before still stands then.
+    pub async fn list_hooks(&self, hooks: Vec<(HookRecord, HookState)>) -> Result<(), ApplyBatchError> {
+        self.write(move |connection, _| apply::hooks::list(connection, &hooks))
+            .await
     }
 
     /// Has `work` done by the writer in a transaction of its own.
