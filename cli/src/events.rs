@@ -33,12 +33,12 @@ pub async fn execute(common: &Common, action: EventsAction) -> Result<()> {
 
 async fn search(common: &Common, bus: &Bus, options: SearchOptions) -> Result<()> {
     let now = SystemClock.now();
-    let instant = |text: Option<String>| text.map(|text| instant(&text, now)).transpose();
+    let at = |text: Option<String>| text.map(|text| instant(&text, now)).transpose();
     let request = SearchRequest {
         query: options.query,
         channels: (!options.channel.is_empty()).then_some(options.channel),
-        since: instant(options.since)?,
-        until: instant(options.until)?,
+        since: at(options.since)?,
+        until: at(options.until)?,
         limit: options.limit,
     };
     let reply: SearchReply = ask(bus, "nexus.svc.events.search", &request).await?;
@@ -48,7 +48,12 @@ async fn search(common: &Common, bus: &Bus, options: SearchOptions) -> Result<()
     let mut rows = table(&["SCORE", "EVENT", "FROM", "TEXT"]);
     for hit in &reply.hits {
         let score = format!("{:.3}", hit.score);
-        rows.add_row([&score, hit.event_id.as_str(), &hit.from_id, &brief(&hit.excerpt, SHOWN)]);
+        rows.add_row([
+            score.as_str(),
+            hit.event_id.as_str(),
+            hit.from_id.as_str(),
+            brief(&hit.excerpt, SHOWN).as_str(),
+        ]);
     }
     println!("{rows}");
     if !reply.by_meaning {

@@ -102,13 +102,17 @@ fn value(cell: &[u8]) -> f32 {
 
 /// IEEE 754 half precision as single precision; what is not a number, or infinite, counts as nothing.
 fn half(bits: u16) -> f32 {
-    let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
-    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f32::from(bits & 0x3ff));
-    match exponent {
-        0 => sign * fraction * 2_f32.powi(-24),
+    /// The least of the halves that have no leading one: 2⁻²⁴.
+    const LEAST: f32 = 1.0 / 16_777_216.0;
+    /// What the exponents' biases differ by.
+    const BIAS: u32 = 127 - 15;
+    let (exponent, fraction) = (u32::from(bits >> 10 & 0x1f), u32::from(bits & 0x3ff));
+    let magnitude = match exponent {
+        0 => fraction as f32 * LEAST,
         0x1f => 0.0,
-        _ => sign * (1.0 + fraction / 1024.0) * 2_f32.powi(exponent - 15),
-    }
+        _ => f32::from_bits((exponent + BIAS) << 23 | fraction << 13),
+    };
+    if bits & 0x8000 == 0 { magnitude } else { -magnitude }
 }
 
 #[cfg(test)]
