@@ -41,6 +41,7 @@ chaos: tools build ## the long form of the chaos suite: at least 200 kills
 
 tools: ## nats-server and Bun into .tools/, unless fitting ones are on the PATH
 	@deploy/fetch-tools
+	@deploy/fetch-tools --optional wordllama-l2-supercat-256
 
 # One profile and one feature set for the demo and the tests, so that nothing is built twice.
 build: ## the six binaries, dev profile

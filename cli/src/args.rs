@@ -50,6 +50,9 @@ pub enum Command {
     Tail(TailOptions),
     /// Show everything that an event led to, with times, from the ledgers.
     Trace(TraceOptions),
+    /// Events in the read model.
+    #[command(subcommand)]
+    Events(EventsAction),
     /// Messages that were given up.
     #[command(subcommand)]
     Dlq(DlqAction),
@@ -140,6 +143,37 @@ pub struct TailOptions {
     /// End after this many messages.
     #[arg(long)]
     pub count: Option<u64>,
+}
+
+/// `nexus events`.
+#[derive(Debug, Subcommand)]
+pub enum EventsAction {
+    /// Find events by words and by meaning.
+    Search(SearchOptions),
+    /// Show one event as JSON.
+    Show {
+        /// The event's id.
+        event_id: String,
+    },
+}
+
+/// `nexus events search`.
+#[derive(Debug, Args)]
+pub struct SearchOptions {
+    /// What to look for.
+    pub query: String,
+    /// Only on this channel; may be given several times.
+    #[arg(long, value_name = "CHANNEL")]
+    pub channel: Vec<String>,
+    /// Only what happened since then: 90s, 15m, 2h, 7d ago, or Unix milliseconds.
+    #[arg(long, value_name = "WHEN")]
+    pub since: Option<String>,
+    /// Only what happened before then.
+    #[arg(long, value_name = "WHEN")]
+    pub until: Option<String>,
+    /// At most this many.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u32>,
 }
 
 /// `nexus trace`.

@@ -11,6 +11,7 @@ pub mod demo;
 pub mod dlq;
 pub mod doctor;
 pub mod down;
+pub mod events;
 pub mod http;
 pub mod init;
 pub mod launch;
@@ -40,6 +41,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Send(options) => send::execute(&common, options).await,
         Command::Tail(options) => tail::execute(&common, options).await,
         Command::Trace(options) => trace::execute(&common, options).await,
+        Command::Events(action) => events::execute(&common, action).await,
         Command::Dlq(action) => dlq::execute(&common, action).await,
         Command::Breaker(action) => breaker::execute(&common, action).await,
         Command::Session(action) => session::execute(&common, action).await,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use shared::model::session::DmScope;
+use shared::process::Secret;
 
 /// Most events that one replica evaluates at once, where nothing is configured.
 pub const DEFAULT_IN_FLIGHT: usize = 1_024;
@@ -17,6 +18,22 @@ pub const MAX_WORKERS: usize = 64;
 
 /// Milliseconds of synchronous work without progress after which a worker is killed, where nothing is configured.
 pub const DEFAULT_HARD_BUDGET_MS: u64 = 250;
+
+/// The base address of the embedding endpoint, where nothing is configured.
+pub const DEFAULT_EMBEDDER_URL: &str = "https://api.openai.com/v1";
+
+/// What turns texts into vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EmbedderKind {
+    /// The local model of word vectors: no network, some microseconds a text.
+    #[default]
+    Static,
+    /// Any OpenAI-compatible endpoint. Every event's text is sent there.
+    Openai,
+    /// Nothing: words alone.
+    None,
+}
 
 /// What an operator says about hook evaluation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +61,14 @@ pub struct HooksConfig {
     pub in_flight_per_partition: usize,
     /// Most events that this replica evaluates at once.
     pub in_flight: usize,
+    /// What `search()` understands meaning with.
+    pub embedder: EmbedderKind,
+    /// `static`: the model's folder, empty = the one that `deploy/fetch-tools` brings; `openai`: the model's name.
+    pub embedder_model: String,
+    /// `openai`: the endpoint's base address.
+    pub embedder_url: String,
+    /// `openai`: the key for it, where one is needed.
+    pub embedder_key: Option<Secret>,
     /// This replica's name among the members; empty = its instance id. Two replicas never share one.
     pub members_name: String,
 }
@@ -61,6 +86,10 @@ impl Default for HooksConfig {
             dm_scope: DmScope::Main,
             in_flight_per_partition: DEFAULT_IN_FLIGHT_PER_PARTITION,
             in_flight: DEFAULT_IN_FLIGHT,
+            embedder: EmbedderKind::Static,
+            embedder_model: String::new(),
+            embedder_url: DEFAULT_EMBEDDER_URL.to_owned(),
+            embedder_key: None,
             members_name: String::new(),
         }
     }
@@ -82,6 +111,12 @@ impl HooksConfig {
         }
         if self.hard_budget_ms == 0 {
             faults.push("hard_budget_ms: expected at least 1".to_owned());
+        }
+        if self.embedder == EmbedderKind::Openai && self.embedder_model.is_empty() {
+            faults.push("embedder_model: the model's name is expected with embedder = \"openai\"".to_owned());
+        }
+        if !self.embedder_url.starts_with("http://") && !self.embedder_url.starts_with("https://") {
+            faults.push("embedder_url: an address that begins with http:// or https:// is expected".to_owned());
         }
         let bounds = [
             ("in_flight_per_partition", self.in_flight_per_partition),

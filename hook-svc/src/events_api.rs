@@ -1,7 +1,7 @@
-//! `nexus.svc.events.{find,history,trace}`: questions to the read model, answered by any replica.
+//! `nexus.svc.events.{find,history,trace,search}`: questions to the read model, answered by any replica.
 
 use shared::bus::ServiceSpec;
-use shared::projection::api::{FindRequest, HistoryRequest, TraceRequest};
+use shared::projection::api::{FindRequest, HistoryRequest, SearchRequest, TraceRequest};
 use shared::projection::{Projection, QueryProjectionError};
 
 /// The code of an answer that could not be given.
@@ -11,6 +11,7 @@ const UNAVAILABLE: usize = 503;
 #[must_use]
 pub fn spec(projection: &Projection) -> ServiceSpec {
     let (find, history, trace) = (projection.clone(), projection.clone(), projection.clone());
+    let search = projection.clone();
     ServiceSpec::new("events", "What happened, and what it led to")
         .endpoint("find", move |question: FindRequest| {
             let projection = find.clone();
@@ -23,6 +24,10 @@ pub fn spec(projection: &Projection) -> ServiceSpec {
         .endpoint("trace", move |question: TraceRequest| {
             let projection = trace.clone();
             async move { projection.trace(question).await.map_err(|error| refusal(&error)) }
+        })
+        .endpoint("search", move |question: SearchRequest| {
+            let projection = search.clone();
+            async move { projection.search(question).await.map_err(|error| refusal(&error)) }
         })
 }
 

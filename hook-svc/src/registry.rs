@@ -62,7 +62,11 @@ struct Inner {
     /// Newest last; never empty.
     rosters: Mutex<VecDeque<Arc<Roster>>>,
     tallies: Mutex<HashMap<String, Tally>>,
+    listed: watch::Sender<Listed>,
 }
+
+/// Every hook of the registry and what became of it.
+pub type Listed = Arc<Vec<(HookRecord, HookState)>>;
 
 /// One change of either bucket.
 enum Change {
@@ -91,6 +95,7 @@ impl Registry {
             pool,
             rosters: Mutex::new(VecDeque::from([Arc::new(Roster::default())])),
             tallies: Mutex::default(),
+            listed: watch::Sender::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -142,11 +147,20 @@ impl Registry {
             self.keep(former);
             return false;
         }
+        let state = |key: &String| view.states.get(key).cloned().unwrap_or_default();
+        let all = view.records.iter().map(|(key, record)| (record.clone(), state(key)));
+        self.inner.listed.send_replace(Arc::new(all.collect()));
         if changed {
             tracing::info!(hooks, "hooks are loaded");
             metrics::gauge!("nexus_hook_hooks_total").set(hooks as f64);
         }
         true
+    }
+
+    /// All hooks as the watches have told, whether or not they see events.
+    #[must_use]
+    pub fn listed(&self) -> watch::Receiver<Listed> {
+        self.inner.listed.subscribe()
     }
 
     fn keep(&self, roster: Arc<Roster>) {

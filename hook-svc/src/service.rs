@@ -9,6 +9,7 @@ use shared::breaker::BreakerPolicy;
 use shared::bus::partition::{self, Group};
 use shared::bus::{Bus, ServiceHandle, ServiceSpec};
 use shared::clock::{SharedClock, pause};
+use shared::model::identity::Identities;
 use shared::process::lifecycle::Shutdown;
 use shared::process::{Health, Service, Shell};
 use shared::projection::{Projection, feed};
@@ -19,6 +20,7 @@ use tokio::task::JoinSet;
 use crate::admission::{Condition, takes_part};
 use crate::breakers::Breakers;
 use crate::config::HooksConfig;
+use crate::desk::Desk;
 use crate::directory::Directory;
 use crate::dispatch::Rules;
 use crate::evaluate::Evaluator;
@@ -28,15 +30,19 @@ use crate::keeper::Keeper;
 use crate::lab::Lab;
 use crate::meters::Meters;
 use crate::owner::Owner;
-use crate::registry::Registry;
-use crate::runner::{NoHost, Pool, PoolConfig};
-use crate::{events_api, identities};
+use crate::registry::{Listed, Registry};
+use crate::runner::{Pool, PoolConfig};
+use crate::{embed, events_api, identities};
 
 /// How often it is decided whether this replica takes part.
 const ADMISSION: Duration = Duration::from_millis(200);
 
 /// How often hooks' counters are written down.
 const FLUSH: Duration = Duration::from_secs(5);
+
+/// Least and longest time between two writings of the read model's table of hooks.
+const LIST_PAUSE: Duration = Duration::from_secs(1);
+const LIST_AGAIN: Duration = Duration::from_secs(30);
 
 /// How long the last counters may take to be written.
 const LAST_FLUSH: Duration = Duration::from_secs(1);
@@ -87,10 +93,8 @@ impl Service for HookService {
         let admission = hooks(&shell, &registry, &mut background).admission(&shell, &projection, &pool, joined);
         background.spawn(admission);
         background.spawn(flush(registry.clone()));
-        if !shell.common.files.identities.is_empty() {
-            let (path, clock) = (shell.common.files.identities.clone(), Arc::clone(&shell.clock));
-            background.spawn(identities::follow(path, known, projection.clone(), clock));
-        }
+        tend(&shell, &projection, known, &mut background);
+        background.spawn(list_hooks(registry.listed(), projection.clone()));
         let breakers = Breakers::new(&shell.bus, Arc::clone(&shell.clock), BreakerPolicy::default());
         let following = breakers.clone();
         background.spawn(async move { following.follow().await });
@@ -139,6 +143,31 @@ struct Hooks {
     synced: watch::Receiver<Option<u64>>,
     /// Up to which revision the workers hold the registry; none where they do not yet.
     loaded: watch::Receiver<Option<u64>>,
+}
+
+/// Starts what keeps the read model's people and vectors up to date; `known` are the identities in it.
+fn tend(shell: &Shell<HooksConfig>, projection: &Projection, known: Identities, background: &mut JoinSet<()>) {
+    let (config, clock, health) = (shell.config.clone(), Arc::clone(&shell.clock), shell.health.clone());
+    background.spawn(embed::run(config, projection.clone(), clock, health));
+    let path = shell.common.files.identities.clone();
+    if !path.is_empty() {
+        let clock = Arc::clone(&shell.clock);
+        background.spawn(identities::follow(path, known, projection.clone(), clock));
+    }
+}
+
+/// Keeps the read model's table of hooks as the registry is; a file that was made anew gets it again within
+/// [`LIST_AGAIN`].
+async fn list_hooks(mut listed: watch::Receiver<Listed>, projection: Projection) {
+    loop {
+        let hooks = listed.borrow_and_update().to_vec();
+        if let Err(error) = projection.list_hooks(hooks).await {
+            tracing::warn!(%error, "the hooks cannot be written to the read model now");
+        }
+        pause(LIST_PAUSE).await;
+        // Time runs out, or the registry goes: either way the table is looked at again.
+        let _ = tokio::time::timeout(LIST_AGAIN, listed.changed()).await;
+    }
 }
 
 /// Starts what keeps hooks up to date.
@@ -280,7 +309,7 @@ fn pool_config(config: &HooksConfig, projection: &Projection) -> PoolConfig {
         hard_budget_ms: config.hard_budget_ms,
         db_path: projection.path().to_string_lossy().into(),
         dir: None,
-        host: Arc::new(NoHost),
+        host: Arc::new(Desk::new(projection.clone())),
     }
 }
 

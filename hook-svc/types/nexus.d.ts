@@ -91,7 +91,7 @@ interface HookContext {
   event: NexusEvent;
   /** The read model, SQLite; open it read-only. */
   dbPath: string;
-  /** Ids of events like `query`, best first, scores from 0 to 1. Rejects with `code: "not_available"` where there is none. */
+  /** Ids of events like `query`, best first, scores from 0 to 1. Rejects with a `code` where it cannot be answered. */
   search(query: string, options?: SearchOptions): Promise<{ eventId: string; score: number }[]>;
   /** One call of the configured model. Rejects with `code: "not_available"` where there is none. */
   llm(prompt: string, options?: LlmOptions): Promise<string>;

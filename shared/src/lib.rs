@@ -4,6 +4,7 @@
 pub mod breaker;
 pub mod bus;
 pub mod clock;
+pub mod embed;
 pub mod llm;
 pub mod model;
 pub mod process;

@@ -21,6 +21,7 @@ mod lag;
 mod query;
 mod readers;
 mod schema;
+pub mod search;
 mod seen;
 mod trace;
 mod turns;
@@ -38,6 +39,7 @@ pub use applied::{Applied, Positions, Source};
 pub use error::{ApplyBatchError, OpenProjectionError, QueryProjectionError};
 
 use crate::model::event::EventId;
+use crate::model::hook::{HookRecord, HookState};
 use crate::model::hook_api::InvocationRow;
 use crate::model::identity::Identities;
 use crate::model::time::UnixMillis;
@@ -45,6 +47,7 @@ use api::{FindReply, FindRequest, HistoryReply, HistoryRequest, Trace, TraceRequ
 use apply::people::People;
 use lag::Lag;
 use readers::Readers;
+use search::Search;
 use seen::{Recall, Seen};
 use writer::{Command, Writer};
 
@@ -62,6 +65,7 @@ struct Inner {
     readers: Readers,
     seen: Arc<Seen>,
     lag: Lag,
+    search: Search,
     /// How many wait for a position: as long as somebody does, batches are not waited for to fill.
     waiting: AtomicUsize,
     wanted: Notify,
@@ -104,6 +108,7 @@ impl Projection {
             generation,
             seen,
             lag: Lag::default(),
+            search: Search::default(),
             waiting: AtomicUsize::new(0),
             wanted: Notify::new(),
         })))
@@ -146,6 +151,15 @@ impl Projection {
             people.relink(connection)
         })
         .await
+    }
+
+    /// The registry holds these hooks now, in the place of all before.
+    ///
+    /// # Errors
+    /// [`ApplyBatchError`]; what the file said before still stands then.
+    pub async fn list_hooks(&self, hooks: Vec<(HookRecord, HookState)>) -> Result<(), ApplyBatchError> {
+        self.write(move |connection, _| apply::hooks::list(connection, &hooks))
+            .await
     }
 
     /// Has `work` done by the writer in a transaction of its own.

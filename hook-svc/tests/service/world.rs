@@ -21,7 +21,7 @@ use shared::wire::topology::streams::{DISPATCHES, DLQ, EVENTS, INVOCATIONS};
 use shared::wire::topology::{PARTITIONS, buckets, partition_filter, topology};
 
 /// Longest wait for anything, generous for a busy machine.
-const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The server, the hooks directory, and the replicas.
 pub(crate) struct World {
@@ -102,6 +102,11 @@ impl World {
         self.folder.path().join("hooks")
     }
 
+    /// Replicas that start from now on read it.
+    pub(crate) fn write_identities(&self, text: &str) {
+        std::fs::write(self.folder.path().join("identities.yaml"), text).expect("written");
+    }
+
     pub(crate) fn agent_dir(&self) -> PathBuf {
         self.folder.path().join("agents")
     }
@@ -127,7 +132,13 @@ impl World {
             self.folder.path().join("data").display(),
             self.agent_dir().display(),
         );
-        std::fs::write(&config, text).expect("written");
+        let identities = self.folder.path().join("identities.yaml");
+        let files = if identities.exists() {
+            format!("[files]\nidentities = \"{}\"\n", identities.display())
+        } else {
+            String::new()
+        };
+        std::fs::write(&config, text + &files).expect("written");
         let child = Command::new(env!("CARGO_BIN_EXE_hook-svc"))
             .arg("--config")
             .arg(&config)

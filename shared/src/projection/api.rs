@@ -1,4 +1,4 @@
-//! Questions to the read model and their answers, as `nexus.svc.events.{find,history,trace}` takes and gives
+//! Questions to the read model and their answers, as `nexus.svc.events.{find,history,trace,search}` takes and gives
 //! them (NATS micro; the CLI and the adapter ask). *Pure.*
 
 use serde::{Deserialize, Serialize};
@@ -136,6 +136,59 @@ pub struct HistoryReply {
     pub more: bool,
 }
 
+/// Hits in an answer where `search` names no limit.
+pub const DEFAULT_HITS: u32 = 10;
+
+/// Most hits in one answer.
+pub const MAX_HITS: u32 = 100;
+
+/// `search`: events like a text, by words and by meaning. The names are those of `ctx.search()`
+/// (`003_b33e857b632aa7dc.txt` §8.2).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SearchRequest {
+    /// What is looked for.
+    pub query: String,
+    /// On these channels alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<Vec<String>>,
+    /// Happened then or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<UnixMillis>,
+    /// Happened before then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<UnixMillis>,
+    /// At most this many ([`DEFAULT_HITS`], at most [`MAX_HITS`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// An event that was found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SearchHit {
+    /// Which.
+    pub event_id: EventId,
+    /// How good, from 0 to 1; comparable within one answer.
+    pub score: f64,
+    /// Its channel.
+    pub channel: String,
+    /// When it happened.
+    pub timestamp: UnixMillis,
+    /// The sender's id.
+    pub from_id: String,
+    /// The beginning of its text.
+    pub excerpt: String,
+}
+
+/// What `search` found.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct SearchReply {
+    /// The best first.
+    pub hits: Vec<SearchHit>,
+    /// Whether meaning was asked too; else words alone.
+    pub by_meaning: bool,
+}
+
 /// `trace`: everything that an event led to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -196,6 +249,12 @@ pub struct Trace {
 #[must_use]
 pub fn limit(asked: Option<u32>) -> u32 {
     asked.unwrap_or(DEFAULT_EVENTS).clamp(1, MAX_EVENTS)
+}
+
+/// The number of hits that counts, where `asked` was asked for.
+#[must_use]
+pub fn search_limit(asked: Option<u32>) -> u32 {
+    asked.unwrap_or(DEFAULT_HITS).clamp(1, MAX_HITS)
 }
 
 fn default_account() -> String {

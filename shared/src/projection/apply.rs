@@ -3,7 +3,7 @@
 mod details;
 mod event;
 mod harness;
-mod hooks;
+pub(super) mod hooks;
 mod ledger;
 pub(super) mod people;
 mod receipt;

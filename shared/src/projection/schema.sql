@@ -106,6 +106,8 @@ CREATE TABLE hook_health(hook_id TEXT PRIMARY KEY, invocation_count INTEGER, suc
 CREATE TABLE embeddings(event_id TEXT NOT NULL, model TEXT NOT NULL, vector BLOB NOT NULL,
   sequence INTEGER PRIMARY KEY, scale REAL NOT NULL);
 CREATE INDEX embeddings_event ON embeddings(event_id);
+-- from EVENTS: whose vectors are not of what they say now
+CREATE TABLE nexus_reembed(sequence INTEGER PRIMARY KEY);
 
 -- a derived index that nothing fills yet
 CREATE TABLE episodes(id TEXT PRIMARY KEY, started_at INTEGER, ended_at INTEGER, summary TEXT);

@@ -4,8 +4,10 @@ mod contract;
 mod equal;
 mod file;
 mod follow;
+mod measure;
 mod people;
 mod samples;
+mod search;
 mod speed;
 mod trace;
 

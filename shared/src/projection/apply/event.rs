@@ -120,9 +120,8 @@ fn revise(
     if !deleted {
         index(connection, sequence, &event.content)?;
     }
-    // A new text is embedded anew: who embeds looks for rows without a vector.
     connection
-        .prepare_cached("DELETE FROM embeddings WHERE sequence = ?1")?
+        .prepare_cached("INSERT OR IGNORE INTO nexus_reembed(sequence) VALUES(?1)")?
         .execute([sequence])?;
     details::rewrite(connection, event)?;
     details::write_state(connection, published_at, event)

@@ -4,6 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::json;
 use crate::model::dispatch::Dispatch;
+use crate::model::hook::{HookRecord, HookState};
 use crate::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
 use crate::model::session::QueueMode;
 use crate::model::time::UnixMillis;
@@ -34,6 +35,38 @@ pub(super) fn write_invocations(connection: &Connection, record: &EventInvocatio
         write_invocation(connection, record, hook)?;
     }
     Ok(())
+}
+
+/// Writes the registry in the place of what it was.
+pub(crate) fn list(connection: &Connection, hooks: &[(HookRecord, HookState)]) -> Result<(), rusqlite::Error> {
+    connection.execute("DELETE FROM hooks", [])?;
+    let mut statement = connection.prepare_cached(
+        "INSERT OR REPLACE INTO hooks(id, name, description, script, enabled, mode, created_by, created_at, updated_at,
+           trigger_count, last_triggered, last_error, status) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)",
+    )?;
+    for (record, state) in hooks {
+        statement.execute(params![
+            record.id,
+            record.metadata.name,
+            record.metadata.description,
+            record.source,
+            record.enabled,
+            name(&record.metadata.mode),
+            record.created_by,
+            record.created_at.0,
+            record.updated_at.0,
+            to_sql(state.trigger_count),
+            state.last_triggered.map(|at| at.0),
+            state.last_error.as_ref().or(record.parse_error.as_ref()),
+            name(&state.status),
+        ])?;
+    }
+    Ok(())
+}
+
+/// The name that serde gives a variant.
+fn name(variant: &impl serde::Serialize) -> String {
+    json(variant).trim_matches('"').to_owned()
 }
 
 /// What the columns say of an outcome.

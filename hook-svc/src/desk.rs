@@ -1,0 +1,70 @@
+//! Answers what scripts ask: `ctx.search()` from the read model.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use shared::projection::Projection;
+use shared::projection::api::SearchRequest;
+use tokio::sync::Semaphore;
+
+use crate::runner::{Answered, Call, CallError, Host, Spent, not_available};
+
+/// Searches at once; more wait for their turn.
+const SEARCHES_AT_ONCE: usize = 4;
+
+/// Longest that a search may take, its turn included.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The host of one replica's workers.
+#[derive(Debug)]
+pub struct Desk {
+    projection: Projection,
+    searches: Semaphore,
+}
+
+impl Desk {
+    /// Answers from `projection`.
+    #[must_use]
+    pub fn new(projection: Projection) -> Self {
+        Self {
+            projection,
+            searches: Semaphore::new(SEARCHES_AT_ONCE),
+        }
+    }
+
+    async fn search(&self, args: Value) -> Result<Value, CallError> {
+        let request: SearchRequest = serde_json::from_value(args)
+            .map_err(|error| CallError::new("bad_arguments", format!("search(): {error}")))?;
+        let search = async {
+            let _turn = self.searches.acquire().await;
+            self.projection.search(request).await
+        };
+        let late = |_| CallError::new("timed_out", "search() took too long");
+        let found = tokio::time::timeout(SEARCH_TIMEOUT, search).await.map_err(late)?;
+        let reply = found.map_err(|error| {
+            tracing::warn!(error = crate::error::chain(&error), "a script's search has no answer");
+            CallError::new("unavailable", error.to_string())
+        })?;
+        let hits = reply.hits.iter();
+        Ok(hits
+            .map(|hit| json!({"eventId": hit.event_id, "score": hit.score}))
+            .collect())
+    }
+}
+
+#[async_trait]
+impl Host for Desk {
+    async fn call(&self, call: Call) -> Answered {
+        match call.name.as_str() {
+            "search" => Answered {
+                outcome: self.search(call.args).await,
+                spent: Spent {
+                    search_calls: 1,
+                    ..Spent::default()
+                },
+            },
+            other => not_available(other),
+        }
+    }
+}

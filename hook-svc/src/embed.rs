@@ -1,0 +1,67 @@
+//! Which embedder `search()` uses, by configuration; without one it goes by words alone.
+
+mod remote;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use shared::clock::SharedClock;
+use shared::embed::{Embedder, STATIC_MODEL, StaticModel};
+use shared::process::Health;
+use shared::projection::Projection;
+use shared::projection::search::keep;
+
+use crate::config::{EmbedderKind, HooksConfig};
+
+/// Where the tooling puts models, seen from the checkout's root.
+const MODELS: &str = ".tools/models";
+
+/// The health page's part.
+const PART: &str = "search";
+
+/// Embeds for ever what the read model takes in; ends at once where nothing is to embed with. Searching by words goes
+/// on either way, so a model that is missing is told of and makes nobody unready.
+pub async fn run(config: HooksConfig, projection: Projection, clock: SharedClock, health: Health) {
+    let embedder = tokio::task::spawn_blocking(move || embedder(&config)).await;
+    match embedder.unwrap_or_else(|error| Err(error.to_string())) {
+        Ok(Some(embedder)) => {
+            health.set(PART, true, format!("by words and by meaning ({})", embedder.model()));
+            keep::run(projection, embedder, clock).await;
+        }
+        Ok(None) => health.set(PART, true, "by words alone, as configured"),
+        Err(reason) => {
+            tracing::warn!(reason, "search goes by words alone");
+            health.set(PART, true, format!("by words alone: {reason}"));
+        }
+    }
+}
+
+fn embedder(config: &HooksConfig) -> Result<Option<Arc<dyn Embedder>>, String> {
+    match config.embedder {
+        EmbedderKind::None => Ok(None),
+        EmbedderKind::Static => {
+            let folder = folder(&config.embedder_model);
+            let model = StaticModel::load(&folder).map_err(|error| crate::error::chain(&error))?;
+            Ok(Some(Arc::new(model)))
+        }
+        EmbedderKind::Openai => {
+            let key = config.embedder_key.as_ref();
+            let remote = remote::Remote::new(&config.embedder_url, &config.embedder_model, key)?;
+            Ok(Some(Arc::new(remote)))
+        }
+    }
+}
+
+/// The configured folder, else the checkout's own tool above the executable or the working directory.
+fn folder(configured: &str) -> PathBuf {
+    if !configured.is_empty() {
+        return PathBuf::from(configured);
+    }
+    let below = Path::new(MODELS).join(STATIC_MODEL);
+    let starts = [std::env::current_exe().ok(), std::env::current_dir().ok()];
+    let mut above = starts
+        .iter()
+        .flatten()
+        .flat_map(|start| start.ancestors().map(|dir| dir.join(&below)));
+    above.find(|folder| folder.is_dir()).unwrap_or(below)
+}

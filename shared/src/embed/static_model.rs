@@ -1,0 +1,126 @@
+//! The local model: one vector per word piece, a text's vector is their mean.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+
+use super::tokens::Tokenizer;
+use super::weights::{self, Matrix};
+use super::{EmbedTextsError, Embedder, LoadModelError, MAX_TEXT_CHARS};
+
+/// The model that `deploy/fetch-tools` brings into `.tools/models`, and the name of its folder.
+pub const STATIC_MODEL: &str = "wordllama-l2-supercat-256";
+
+/// Files of a model's folder.
+const WEIGHTS: &str = "model.safetensors";
+const TOKENIZER: &str = "tokenizer.json";
+
+/// Words whose pieces are remembered; beyond it the memory is cleared.
+const MAX_REMEMBERED: usize = 65_536;
+
+/// Longest word that is remembered, in bytes.
+const MAX_REMEMBERED_BYTES: usize = 32;
+
+/// Texts beyond which work is moved off the runtime's threads.
+const MANY: usize = 8;
+
+/// A loaded model; clones share it.
+#[derive(Debug, Clone)]
+pub struct StaticModel(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    tokenizer: Tokenizer,
+    matrix: Matrix,
+    words: Mutex<HashMap<Box<str>, Arc<[u32]>>>,
+}
+
+impl StaticModel {
+    /// Loads the model in `folder`, by whose name it is called.
+    ///
+    /// # Errors
+    /// [`LoadModelError`]: it is not there, or not what it should be.
+    pub fn load(folder: &Path) -> Result<Self, LoadModelError> {
+        let read = |name: &str| {
+            let path = folder.join(name);
+            std::fs::read(&path).map_err(|source| match source.kind() {
+                std::io::ErrorKind::NotFound => LoadModelError::Absent(folder.to_path_buf()),
+                _ => LoadModelError::Read { path, source },
+            })
+        };
+        let tokenizer = Tokenizer::parse(&read(TOKENIZER)?)?;
+        let matrix = weights::read(&read(WEIGHTS)?)?;
+        if matrix.rows() < tokenizer.pieces() {
+            return Err(LoadModelError::Mismatch {
+                pieces: tokenizer.pieces(),
+                rows: matrix.rows(),
+            });
+        }
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self(Arc::new(Inner {
+            name,
+            tokenizer,
+            matrix,
+            words: Mutex::default(),
+        })))
+    }
+
+    /// The vector of `text`.
+    #[must_use]
+    pub fn vector(&self, text: &str) -> Vec<f32> {
+        let inner = &*self.0;
+        let mut sum = vec![0.0; inner.matrix.columns];
+        let end = text.char_indices().nth(MAX_TEXT_CHARS).map_or(text.len(), |(at, _)| at);
+        for word in text[..end].split_whitespace() {
+            for &piece in inner.pieces(word).iter() {
+                for (sum, value) in sum.iter_mut().zip(inner.matrix.row(piece)) {
+                    *sum += value;
+                }
+            }
+        }
+        let length = sum.iter().map(|value| value * value).sum::<f32>().sqrt();
+        if length > 0.0 {
+            sum.iter_mut().for_each(|value| *value /= length);
+        }
+        sum
+    }
+}
+
+impl Inner {
+    fn pieces(&self, word: &str) -> Arc<[u32]> {
+        if word.len() > MAX_REMEMBERED_BYTES {
+            return self.tokenizer.encode(word).into();
+        }
+        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = words.get(word) {
+            return Arc::clone(known);
+        }
+        let pieces: Arc<[u32]> = self.tokenizer.encode(word).into();
+        if words.len() >= MAX_REMEMBERED {
+            words.clear();
+        }
+        words.insert(word.into(), Arc::clone(&pieces));
+        pieces
+    }
+}
+
+#[async_trait]
+impl Embedder for StaticModel {
+    fn model(&self) -> &str {
+        &self.0.name
+    }
+
+    async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>, EmbedTextsError> {
+        let (model, many) = (self.clone(), texts.len() > MANY);
+        let work = move || texts.iter().map(|text| model.vector(text)).collect::<Vec<_>>();
+        if !many {
+            return Ok(work());
+        }
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| EmbedTextsError::Unavailable(error.to_string()))
+    }
+}

@@ -1,0 +1,166 @@
+//! The one matrix of a `safetensors` file. *Pure.*
+//!
+//! The format: u64 little endian length of a JSON header, the header (`name → {dtype, shape, data_offsets}`), the bytes.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// Largest header that is believed, in bytes.
+const MAX_HEADER_BYTES: usize = 1024 * 1024;
+
+/// Why bytes are not a matrix.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ReadWeightsError {
+    /// The header does not end within the file.
+    #[error("the header of {0} bytes is not in the file")]
+    Header(u64),
+    /// The header is no JSON of the expected form.
+    #[error("the header cannot be read: {0}")]
+    Json(String),
+    /// There is no matrix of half or single precision in it.
+    #[error("no two-dimensional tensor of type F16 or F32 is in the file")]
+    NoMatrix,
+    /// The matrix lies outside of the file, or is not as long as its shape says.
+    #[error("tensor {0} is not whole")]
+    Truncated(String),
+}
+
+#[derive(Debug, Deserialize)]
+struct Tensor {
+    dtype: String,
+    shape: Vec<usize>,
+    data_offsets: [usize; 2],
+}
+
+/// Rows of equal length.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Matrix {
+    pub(super) columns: usize,
+    pub(super) values: Vec<f32>,
+}
+
+impl Matrix {
+    /// The row `index`; empty where there is none.
+    pub(super) fn row(&self, index: u32) -> &[f32] {
+        let start = (index as usize).saturating_mul(self.columns);
+        self.values.get(start..start + self.columns).unwrap_or_default()
+    }
+
+    /// How many rows there are.
+    pub(super) fn rows(&self) -> usize {
+        self.values.len().checked_div(self.columns).unwrap_or(0)
+    }
+}
+
+/// Reads the first matrix of `bytes`.
+pub(super) fn read(bytes: &[u8]) -> Result<Matrix, ReadWeightsError> {
+    let length = bytes
+        .first_chunk::<8>()
+        .map_or(u64::MAX, |length| u64::from_le_bytes(*length));
+    let size = usize::try_from(length).ok().filter(|&size| size <= MAX_HEADER_BYTES);
+    let header = size
+        .and_then(|size| bytes.get(8..8 + size))
+        .ok_or(ReadWeightsError::Header(length))?;
+    let data = &bytes[8 + header.len()..];
+    let mut entries: BTreeMap<String, serde_json::Value> =
+        serde_json::from_slice(header).map_err(|error| ReadWeightsError::Json(error.to_string()))?;
+    entries.remove("__metadata__");
+    for (name, entry) in entries {
+        let tensor: Tensor =
+            serde_json::from_value(entry).map_err(|error| ReadWeightsError::Json(format!("{name}: {error}")))?;
+        let (Some(width), [rows, columns]) = (width(&tensor.dtype), tensor.shape.as_slice()) else {
+            continue;
+        };
+        let [from, to] = tensor.data_offsets;
+        let wanted = rows.checked_mul(*columns).and_then(|cells| cells.checked_mul(width));
+        let cells = data.get(from..to).filter(|cells| Some(cells.len()) == wanted);
+        let cells = cells.ok_or(ReadWeightsError::Truncated(name))?;
+        return Ok(Matrix {
+            columns: *columns,
+            values: cells.chunks_exact(width).map(value).collect(),
+        });
+    }
+    Err(ReadWeightsError::NoMatrix)
+}
+
+fn width(dtype: &str) -> Option<usize> {
+    match dtype {
+        "F16" => Some(2),
+        "F32" => Some(4),
+        _ => None,
+    }
+}
+
+fn value(cell: &[u8]) -> f32 {
+    match *cell {
+        [a, b] => half(u16::from_le_bytes([a, b])),
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+        _ => 0.0,
+    }
+}
+
+/// IEEE 754 half precision as single precision; what is not a number, or infinite, counts as nothing.
+fn half(bits: u16) -> f32 {
+    /// The least of the halves that have no leading one: 2⁻²⁴.
+    const LEAST: f32 = 1.0 / 16_777_216.0;
+    /// What the exponents' biases differ by.
+    const BIAS: u32 = 127 - 15;
+    let (exponent, fraction) = (u32::from(bits >> 10 & 0x1f), u32::from(bits & 0x3ff));
+    let magnitude = match exponent {
+        0 => fraction as f32 * LEAST,
+        0x1f => 0.0,
+        _ => f32::from_bits((exponent + BIAS) << 23 | fraction << 13),
+    };
+    if bits & 0x8000 == 0 { magnitude } else { -magnitude }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(header: &str, data: &[u8]) -> Vec<u8> {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.extend_from_slice(data);
+        bytes
+    }
+
+    #[test]
+    fn halves_are_read() {
+        for (bits, value) in [
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (0x3555, 0.333_251_95),
+            (0x0001, 5.960_464_5e-8),
+            (0, 0.0),
+        ] {
+            assert!((half(bits) - value).abs() < 1e-9, "{bits:#x}: {}", half(bits));
+        }
+    }
+
+    #[test]
+    fn a_matrix_is_found_by_its_shape() {
+        let header = r#"{"__metadata__":{"a":"b"},"bias":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+            "embedding":{"dtype":"F16","shape":[2,2],"data_offsets":[4,12]}}"#;
+        let matrix = read(&file(header, &[0, 0, 0, 0, 0, 0x3c, 0, 0xc0, 0, 0, 0, 0x3c])).expect("a matrix");
+        assert_eq!(
+            (matrix.rows(), matrix.row(0), matrix.row(1)),
+            (2, [1.0, -2.0].as_slice(), [0.0, 1.0].as_slice())
+        );
+        assert_eq!(matrix.row(2), [0.0_f32; 0]);
+    }
+
+    #[test]
+    fn what_is_no_matrix_is_refused() {
+        assert_eq!(read(b"short"), Err(ReadWeightsError::Header(u64::MAX)));
+        assert_eq!(read(&u64::MAX.to_le_bytes()), Err(ReadWeightsError::Header(u64::MAX)));
+        assert_eq!(read(&file("{}", &[])), Err(ReadWeightsError::NoMatrix));
+        let cut = r#"{"e":{"dtype":"F16","shape":[2,2],"data_offsets":[0,8]}}"#;
+        assert_eq!(
+            read(&file(cut, &[0; 7])),
+            Err(ReadWeightsError::Truncated("e".to_owned()))
+        );
+        assert!(matches!(read(&file("[", &[])), Err(ReadWeightsError::Json(_))));
+    }
+}

@@ -1,0 +1,154 @@
+//! `search()`: words (FTS5, BM25) and meaning (vectors), fused by reciprocal rank.
+//!
+//! SQLite holds the vectors, [`vectors`] a copy in memory that is asked; [`keep`] makes both behind the streams and off
+//! everybody's path. Without an embedder, and until it has caught up, words alone answer.
+
+pub(super) mod fuse;
+pub mod keep;
+mod store;
+pub(super) mod vectors;
+pub(super) mod words;
+
+use std::sync::{Arc, OnceLock, RwLock};
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use self::fuse::Ranked;
+use self::vectors::{Filter, Quantized, VectorIndex};
+use super::api::{SearchHit, SearchReply, SearchRequest, search_limit};
+use super::applied::{from_sql, to_sql};
+use super::{Projection, QueryProjectionError};
+use crate::embed::Embedder;
+use crate::model::event::EventId;
+use crate::model::time::UnixMillis;
+
+/// Candidates that each of the two searches hands to the fusion at most.
+const CANDIDATES: usize = 100;
+
+/// Longest query, in characters; what comes after is not looked for.
+const MAX_QUERY_CHARS: usize = 1_000;
+
+/// Characters of an event's content that a hit shows.
+const SHOWN_CHARS: usize = 200;
+
+/// What searching by meaning needs.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    embedder: OnceLock<Arc<dyn Embedder>>,
+    index: RwLock<VectorIndex>,
+}
+
+impl Projection {
+    /// Events like `request`'s query, best first. Deleted ones are not found.
+    ///
+    /// # Errors
+    /// [`QueryProjectionError`] where the file cannot be read.
+    pub async fn search(&self, mut request: SearchRequest) -> Result<SearchReply, QueryProjectionError> {
+        if let Some((end, _)) = request.query.char_indices().nth(MAX_QUERY_CHARS) {
+            request.query.truncate(end);
+        }
+        let vector = self.embed_query(&request.query).await;
+        let projection = self.clone();
+        self.ask(move |connection| {
+            let by_meaning = vector.map(|vector| projection.nearest(&vector, &request));
+            let by_words = by_words(connection, &request)?;
+            answer(connection, &request, &by_words, by_meaning.as_deref())
+        })
+        .await
+    }
+
+    async fn embed_query(&self, query: &str) -> Option<Quantized> {
+        let embedder = self.0.search.embedder.get()?;
+        match embedder.embed(vec![query.to_owned()]).await {
+            Ok(vectors) => vectors.first().and_then(|vector| Quantized::of(vector)),
+            Err(error) => {
+                tracing::warn!(model = embedder.model(), %error, "a query is answered by words alone");
+                None
+            }
+        }
+    }
+
+    fn nearest(&self, vector: &Quantized, request: &SearchRequest) -> Vec<u64> {
+        let filter = Filter {
+            channels: request.channels.as_deref(),
+            since: request.since.map_or(i64::MIN, |since| since.0),
+            until: request.until.map_or(i64::MAX, |until| until.0),
+        };
+        let index = self.0.search.index.read();
+        let index = index.unwrap_or_else(std::sync::PoisonError::into_inner);
+        index.nearest(vector, &filter, CANDIDATES)
+    }
+}
+
+/// Sequences of the events that match enough of the query's words, by BM25.
+fn by_words(connection: &Connection, request: &SearchRequest) -> Result<Vec<u64>, rusqlite::Error> {
+    let Some(expression) = words::expression(&request.query) else {
+        return Ok(Vec::new());
+    };
+    let channels = request
+        .channels
+        .as_ref()
+        .map(|channels| serde_json::json!(channels).to_string());
+    let mut statement = connection.prepare_cached(
+        "SELECT e.sequence FROM events_fts f JOIN events e ON e.sequence = f.rowid
+         WHERE f.events_fts MATCH ?1 AND (?2 IS NULL OR e.channel IN (SELECT value FROM json_each(?2)))
+           AND e.timestamp >= ?3 AND e.timestamp < ?4
+         ORDER BY f.rank LIMIT ?5",
+    )?;
+    let rows = statement.query_map(
+        params![
+            expression,
+            channels,
+            request.since.map_or(i64::MIN, |since| since.0),
+            request.until.map_or(i64::MAX, |until| until.0),
+            to_sql(CANDIDATES as u64),
+        ],
+        |row| row.get(0).map(from_sql),
+    )?;
+    rows.collect()
+}
+
+fn answer(
+    connection: &Connection,
+    request: &SearchRequest,
+    by_words: &[u64],
+    by_meaning: Option<&[u64]>,
+) -> Result<SearchReply, rusqlite::Error> {
+    let limit = search_limit(request.limit) as usize;
+    let lists: Vec<&[u64]> = std::iter::once(by_words).chain(by_meaning).collect();
+    let mut hits = Vec::with_capacity(limit);
+    for Ranked { sequence, score } in fuse::reciprocal_rank(&lists) {
+        if hits.len() == limit {
+            break;
+        }
+        hits.extend(hit(connection, sequence, score)?);
+    }
+    Ok(SearchReply {
+        hits,
+        by_meaning: by_meaning.is_some(),
+    })
+}
+
+/// The hit at `sequence`; none where the event was deleted meanwhile.
+fn hit(connection: &Connection, sequence: u64, score: f64) -> Result<Option<SearchHit>, rusqlite::Error> {
+    let found = connection
+        .prepare_cached(
+            "SELECT id, channel, timestamp, from_id, substr(content, 1, ?2) FROM events
+             WHERE sequence = ?1 AND direction <> 'deleted'",
+        )?
+        .query_row((to_sql(sequence), to_sql(SHOWN_CHARS as u64)), |row| {
+            let id: String = row.get(0)?;
+            Ok((id, row.get(1)?, UnixMillis(row.get(2)?), row.get(3)?, row.get(4)?))
+        })
+        .optional()?;
+    Ok(found.and_then(|(id, channel, timestamp, from_id, excerpt)| {
+        Some(SearchHit {
+            event_id: EventId::parse(id).ok()?,
+            score,
+            channel,
+            timestamp,
+            from_id,
+            excerpt,
+        })
+    }))
+}

@@ -1,0 +1,135 @@
+//! Vectors in SQLite, the truth: what is to be embedded, what has been.
+
+use rusqlite::{Connection, params};
+
+use super::vectors::Quantized;
+use crate::projection::applied::{from_sql, to_sql};
+
+/// An event whose text is to be embedded, or whose vector is to go.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub(super) sequence: u64,
+    pub(super) id: String,
+    pub(super) channel: String,
+    pub(super) timestamp: i64,
+    /// Empty = there is nothing to embed (any more).
+    pub(super) content: String,
+}
+
+/// What comes next.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    pub(super) rows: Vec<Row>,
+    /// Everything up to this sequence is in `rows` or embedded; none = the rows are changes of earlier events.
+    pub(super) up_to: Option<u64>,
+}
+
+const COLUMNS: &str =
+    "e.sequence, e.id, e.channel, e.timestamp, CASE WHEN e.direction = 'deleted' THEN '' ELSE e.content END";
+
+/// The next rows, `count` at most: changed events first, then new ones after `position`.
+pub(super) fn pending(connection: &Connection, position: u64, count: usize) -> Result<Pending, rusqlite::Error> {
+    let changed = format!("SELECT {COLUMNS} FROM nexus_reembed r JOIN events e ON e.sequence = r.sequence LIMIT ?1");
+    let mut statement = connection.prepare_cached(&changed)?;
+    let rows: Vec<Row> = statement
+        .query_map([to_sql(count as u64)], row)?
+        .collect::<Result<_, _>>()?;
+    if !rows.is_empty() {
+        return Ok(Pending { rows, up_to: None });
+    }
+    let new = format!("SELECT {COLUMNS} FROM events e WHERE e.sequence > ?1 ORDER BY e.sequence LIMIT ?2");
+    let mut statement = connection.prepare_cached(&new)?;
+    let rows: Vec<Row> = statement
+        .query_map((to_sql(position), to_sql(count as u64)), row)?
+        .collect::<Result<_, _>>()?;
+    let up_to = rows.last().map(|row| row.sequence);
+    Ok(Pending { rows, up_to })
+}
+
+fn row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
+    Ok(Row {
+        sequence: from_sql(row.get(0)?),
+        id: row.get(1)?,
+        channel: row.get(2)?,
+        timestamp: row.get(3)?,
+        content: row.get(4)?,
+    })
+}
+
+fn mark(model: &str) -> String {
+    format!("embeddings:{model}")
+}
+
+/// Up to which event everything is embedded by `model`; vectors of other models go.
+pub(super) fn resume(connection: &Connection, model: &str) -> Result<(), rusqlite::Error> {
+    connection.execute("DELETE FROM embeddings WHERE model <> ?1", [model])?;
+    connection.execute(
+        "DELETE FROM nexus_positions WHERE stream LIKE 'embeddings:%' AND stream <> ?1",
+        [mark(model)],
+    )?;
+    Ok(())
+}
+
+/// Up to which event everything is embedded by `model`.
+pub(super) fn position(connection: &Connection, model: &str) -> Result<u64, rusqlite::Error> {
+    connection
+        .prepare_cached("SELECT coalesce(max(sequence), 0) FROM nexus_positions WHERE stream = ?1")?
+        .query_row([mark(model)], |row| row.get(0).map(from_sql))
+}
+
+/// Stores vectors (none = the row has none) and how far that is, all in the caller's transaction.
+pub(super) fn write(
+    connection: &Connection,
+    model: &str,
+    rows: &[(Row, Option<Quantized>)],
+    up_to: Option<u64>,
+) -> Result<(), rusqlite::Error> {
+    for (row, vector) in rows {
+        let sequence = to_sql(row.sequence);
+        if up_to.is_none() {
+            connection
+                .prepare_cached("DELETE FROM nexus_reembed WHERE sequence = ?1")?
+                .execute([sequence])?;
+        }
+        let Some(vector) = vector else {
+            connection
+                .prepare_cached("DELETE FROM embeddings WHERE sequence = ?1")?
+                .execute([sequence])?;
+            continue;
+        };
+        let bytes: Vec<u8> = vector.bytes.iter().map(|byte| byte.cast_unsigned()).collect();
+        connection
+            .prepare_cached(
+                "INSERT OR REPLACE INTO embeddings(event_id, model, vector, sequence, scale) VALUES(?1,?2,?3,?4,?5)",
+            )?
+            .execute(params![row.id, model, bytes, sequence, vector.scale])?;
+    }
+    if let Some(up_to) = up_to {
+        connection
+            .prepare_cached("INSERT OR REPLACE INTO nexus_positions(stream, sequence) VALUES(?1, ?2)")?
+            .execute((mark(model), to_sql(up_to)))?;
+    }
+    Ok(())
+}
+
+/// Hands every stored vector of `model` to `take`: channel, time, sequence, vector.
+pub(super) fn load(
+    connection: &Connection,
+    model: &str,
+    mut take: impl FnMut(&str, i64, u64, &Quantized),
+) -> Result<(), rusqlite::Error> {
+    let mut statement = connection.prepare(
+        "SELECT e.channel, e.timestamp, v.sequence, v.scale, v.vector FROM embeddings v
+         JOIN events e ON e.sequence = v.sequence WHERE v.model = ?1 ORDER BY v.sequence",
+    )?;
+    let mut rows = statement.query([model])?;
+    while let Some(row) = rows.next()? {
+        let bytes = row.get_ref(4)?.as_blob()?;
+        let vector = Quantized {
+            bytes: bytes.iter().map(|byte| byte.cast_signed()).collect(),
+            scale: row.get(3)?,
+        };
+        take(row.get_ref(0)?.as_str()?, row.get(1)?, from_sql(row.get(2)?), &vector);
+    }
+    Ok(())
+}

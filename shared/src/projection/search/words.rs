@@ -1,0 +1,108 @@
+//! A query in words → what FTS5 is asked. *Pure.*
+//!
+//! The gate of the fusion stands here: an event counts as found by words only where it holds at least
+//! [`SHARE`] of the query's words that mean something. A plain OR would find everything that shares one common word,
+//! and such a list ruins what the vectors found (`libraries.md` "fusion with FTS5").
+
+/// Share of the query's words that an event must hold.
+const SHARE: f64 = 0.6;
+
+/// Words of a query that count: more make the expression long, and the longest say most.
+const MAX_WORDS: usize = 8;
+
+/// Words that say nothing by themselves.
+const STOPWORDS: &str = " a about after all also am an and any are as at be because been before being but by can could did do does \
+    doing down for from get got had has have having he her here him his how i if in into is it its just let me more most my no nor \
+    not now of off on once only or other our out over own please s same she should so some such t than that the their them then \
+    there these they this those through to too under until up us very was we were what when where which while who whom why will \
+    with would you your ";
+
+/// The FTS5 expression for `query`; none where no word is in it.
+pub(crate) fn expression(query: &str) -> Option<String> {
+    let words = meaningful(query);
+    if words.is_empty() {
+        return None;
+    }
+    let needed = (words.len() as f64 * SHARE).ceil() as usize;
+    let mut groups = Vec::new();
+    choose(&words, needed.max(1), &mut Vec::new(), &mut groups);
+    Some(groups.join(" OR "))
+}
+
+/// The words that count, in their order; all of them where none means anything.
+fn meaningful(query: &str) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for word in query
+        .split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+    {
+        let word = word.to_lowercase();
+        if !all.contains(&word) {
+            all.push(word);
+        }
+    }
+    let mut some: Vec<String> = all.iter().filter(|word| !is_stopword(word)).cloned().collect();
+    if some.is_empty() {
+        some = all;
+    }
+    while some.len() > MAX_WORDS {
+        let shortest = (0..some.len()).rev().min_by_key(|&at| some[at].chars().count());
+        shortest.map(|at| some.remove(at));
+    }
+    some
+}
+
+fn is_stopword(word: &str) -> bool {
+    STOPWORDS
+        .split(' ')
+        .any(|stopword| !stopword.is_empty() && stopword == word)
+}
+
+/// Every way to take `needed` of `words`, each as one AND.
+fn choose<'a>(words: &'a [String], needed: usize, taken: &mut Vec<&'a str>, groups: &mut Vec<String>) {
+    if needed == 0 {
+        let quoted: Vec<String> = taken.iter().map(|word| format!("\"{word}\"")).collect();
+        groups.push(format!("({})", quoted.join(" AND ")));
+        return;
+    }
+    for at in 0..words.len().saturating_sub(needed - 1) {
+        taken.push(&words[at]);
+        choose(&words[at + 1..], needed - 1, taken, groups);
+        taken.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_of_the_words_are_asked_for() {
+        for (query, expected) in [
+            ("flight", "(\"flight\")"),
+            ("Is my flight late?", "(\"flight\" AND \"late\")"),
+            (
+                "red green blue",
+                "(\"red\" AND \"green\") OR (\"red\" AND \"blue\") OR (\"green\" AND \"blue\")",
+            ),
+            (
+                "to be or not to be",
+                "(\"to\" AND \"be\" AND \"or\") OR (\"to\" AND \"be\" AND \"not\") OR (\"to\" AND \"or\" AND \"not\") OR (\"be\" AND \"or\" AND \"not\")",
+            ),
+            (
+                "\"quoted\" NEAR(x*",
+                "(\"quoted\" AND \"near\") OR (\"quoted\" AND \"x\") OR (\"near\" AND \"x\")",
+            ),
+        ] {
+            assert_eq!(expression(query).as_deref(), Some(expected), "{query}");
+        }
+        assert_eq!(expression(" ?!\0 "), None);
+    }
+
+    #[test]
+    fn a_long_query_stays_bounded() {
+        let query: String = (0..1_000).map(|n| format!("word{n} ")).collect();
+        let groups = expression(&query).expect("words").split(" OR ").count();
+        assert_eq!(groups, 56, "5 of 8");
+    }
+}
