@@ -40,6 +40,8 @@ pub struct HooksConfig {
     pub hard_budget_ms: u64,
     /// Which direct conversations share one session.
     pub dm_scope: DmScope,
+    /// Path of the routing bindings and webhook mappings; empty = none.
+    pub bindings: String,
     /// Most events of one partition that are evaluated at once.
     pub in_flight_per_partition: usize,
     /// Most events that this replica evaluates at once.
@@ -59,6 +61,7 @@ impl Default for HooksConfig {
             workers: 0,
             hard_budget_ms: DEFAULT_HARD_BUDGET_MS,
             dm_scope: DmScope::Main,
+            bindings: String::new(),
             in_flight_per_partition: DEFAULT_IN_FLIGHT_PER_PARTITION,
             in_flight: DEFAULT_IN_FLIGHT,
             members_name: String::new(),

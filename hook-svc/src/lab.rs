@@ -63,6 +63,8 @@ impl Trial {
                 content_hash: HEXLOWER.encode(&Sha256::digest(source.as_bytes())),
                 timeout_ms,
                 created_at: now,
+                created_by: "operator".to_owned(),
+                sees: crate::runner::Sees::Everything,
             },
             // No registered author's name holds a control character.
             author: "\u{1}test".to_owned(),

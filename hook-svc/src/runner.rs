@@ -11,6 +11,7 @@ mod blame;
 mod board;
 mod bun;
 mod calls;
+mod filter;
 mod flight;
 mod host;
 mod note;
@@ -22,13 +23,16 @@ mod worker;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use shared::model::event::EventId;
+use shared::model::event::{Event, EventId};
 use shared::model::hook::HookResult;
 use shared::model::time::UnixMillis;
 use tokio::sync::mpsc;
+
+use self::filter::Filter;
+use crate::prefilter::Rule;
 
 pub use self::bun::FindBunError;
 pub use self::host::{Answered, Call, CallError, Host, NOT_AVAILABLE, NoHost, Spent, not_available};
@@ -67,6 +71,22 @@ pub struct HookSource {
     pub timeout_ms: u64,
     /// When first seen; scripts read it as `ctx.hook.created_at`.
     pub created_at: UnixMillis,
+    /// Its author: hooks of two authors never share a process.
+    pub created_by: String,
+    /// Which events it sees.
+    pub sees: Sees,
+}
+
+/// Which events a hook sees.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Sees {
+    /// All but changes of what it saw before.
+    #[default]
+    Everything,
+    /// Those that meet its `@match`; and where it has a `@schedule`, those of its own timer.
+    Matching(Rule),
+    /// Those of its own timer: it has a `@schedule` and no `@match`.
+    OwnTimer,
 }
 
 impl HookSource {
@@ -89,6 +109,7 @@ pub struct HookSet {
     hooks: Vec<Arc<HookSource>>,
     by_id: HashMap<String, u32>,
     reads_model: bool,
+    filter: OnceLock<Filter>,
 }
 
 impl HookSet {
@@ -120,6 +141,12 @@ impl HookSet {
     #[must_use]
     pub fn hooks(&self) -> &[Arc<HookSource>] {
         &self.hooks
+    }
+
+    /// Which hooks see `event`, by index, ascending; `None` = all.
+    #[must_use]
+    pub fn seeing(&self, event: &Event) -> Option<Vec<u32>> {
+        self.filter.get_or_init(|| Filter::of(&self.hooks)).seeing(self, event)
     }
 
     /// The index of the hook `id`.

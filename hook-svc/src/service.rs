@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::admission::{Condition, takes_part};
+use crate::bindings::Bindings;
 use crate::breakers::Breakers;
 use crate::config::HooksConfig;
 use crate::directory::Directory;
@@ -67,6 +68,7 @@ impl Service for HookService {
             presets,
             dm_scope: config.dm_scope,
         };
+        let bindings = Bindings::load(&config.bindings)?;
         let projection = Projection::open(&projection_path(config, &name)).context("read model")?;
         let known = rules.identities.clone();
         projection
@@ -91,13 +93,14 @@ impl Service for HookService {
             let (path, clock) = (shell.common.files.identities.clone(), Arc::clone(&shell.clock));
             background.spawn(identities::follow(path, known, projection.clone(), clock));
         }
+        background.spawn(bindings.clone().follow());
         let breakers = Breakers::new(&shell.bus, Arc::clone(&shell.clock), BreakerPolicy::default());
         let following = breakers.clone();
         background.spawn(async move { following.follow().await });
         let feeding = Shutdown::default();
         let mut feed = tokio::spawn(feed::run(shell.bus.clone(), projection.clone(), feeding.clone()));
 
-        let owner = owner(&shell, &registry, breakers, rules, &pool, &projection);
+        let owner = owner(&shell, &registry, (breakers, bindings), rules, &pool, &projection);
         let group = Group {
             name: "hook",
             stream: EVENTS,
@@ -221,7 +224,7 @@ async fn flush(registry: Registry) {
 fn owner(
     shell: &Shell<HooksConfig>,
     registry: &Registry,
-    breakers: Breakers,
+    (breakers, bindings): (Breakers, Bindings),
     rules: Rules,
     pool: &Pool,
     projection: &Projection,
@@ -237,6 +240,7 @@ fn owner(
         performer,
         pool: pool.clone(),
         breakers,
+        bindings,
         passes: Mutex::default(),
         projection: projection.clone(),
         clock,

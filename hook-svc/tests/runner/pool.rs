@@ -191,6 +191,8 @@ pub(crate) fn timed(id: &str, timeout_ms: u64, source: &str) -> HookSource {
         content_hash: format!("{:x}", source.len()) + source,
         timeout_ms,
         created_at: UnixMillis(7),
+        created_by: "operator".to_owned(),
+        sees: hook_svc::runner::Sees::Everything,
     }
 }
 
