@@ -28,7 +28,7 @@ use crate::fire::{Performer, Wish};
 use crate::invocation::{Evaluated, ROUTED_BY_ANOTHER, billed, failure, invocation, record, slim};
 use crate::passes::Passes;
 use crate::roster::Roster;
-use crate::runner::{Done, Evaluation, Job, Outcome, Pool, Spent, Step, Verdict};
+use crate::runner::{Done, Evaluation, Job, Outcome, Pools, Spent, Step, Verdict};
 use crate::task::Task;
 
 /// How message ids of redriven dead letters begin (`nexus dlq redrive`).
@@ -38,7 +38,7 @@ const REDRIVEN: &str = "redrive:";
 #[derive(Debug)]
 pub(crate) struct Evaluator {
     pub(crate) performer: Performer,
-    pub(crate) pool: Pool,
+    pub(crate) pool: Pools,
     pub(crate) breakers: Breakers,
     pub(crate) bindings: Bindings,
     pub(crate) passes: Mutex<Passes>,

@@ -1,6 +1,6 @@
 //! What evaluates events against hook scripts: the port, and its one adapter, Bun worker processes.
 //!
-//! `Pool::evaluate(pool.current(), job)` hands one event to a worker that holds all hooks and answers an [`Evaluation`]: verdicts
+//! `Pools::evaluate(pools.current(), job)` hands one event to a worker that holds all hooks and answers an [`Evaluation`]: verdicts
 //! arrive one by one, fired ones as soon as they are known (hooks that answer at once first, waiting ones later),
 //! then [`Step::Done`] with how many merely passed. A hook that throws, never resolves, loops or kills its worker
 //! costs only itself; an event is never lost or stuck because of a dead worker.
@@ -15,8 +15,11 @@ mod filter;
 mod flight;
 mod host;
 mod note;
+mod parts;
 mod pool;
+mod pools;
 mod protocol;
+mod sandbox;
 mod sources;
 mod watch;
 mod worker;
@@ -32,11 +35,14 @@ use shared::model::time::UnixMillis;
 use tokio::sync::mpsc;
 
 use self::filter::Filter;
+use self::parts::Joined;
 use crate::prefilter::Rule;
 
 pub use self::bun::FindBunError;
 pub use self::host::{Answered, Call, CallError, Host, NOT_AVAILABLE, NoHost, Spent, not_available};
 pub use self::pool::{LoadHooksError, MAX_UNDER_WAY, MIN_HARD_BUDGET_MS, Pool, StartPoolError};
+pub use self::pools::{InForce, Pools};
+pub use self::sandbox::{CheckSandboxError, Sandbox};
 
 /// How a pool runs.
 #[derive(Debug, Clone)]
@@ -50,6 +56,10 @@ pub struct PoolConfig {
     pub hard_budget_ms: u64,
     /// Path of the read model that scripts see as `ctx.dbPath`.
     pub db_path: Arc<str>,
+    /// How the workers are confined (`hooks.sandbox`).
+    pub sandbox: Sandbox,
+    /// Start workers only when there is something to do, and end them when there is not.
+    pub lazy: bool,
     /// Where hook sources are unpacked for the workers; `None` = a fresh directory below the system's temporary one.
     pub dir: Option<PathBuf>,
     /// Answers `ctx.search()` and `ctx.llm()`.
@@ -113,6 +123,17 @@ pub struct HookSet {
 }
 
 impl HookSet {
+    /// A set of hooks with ids of their own.
+    fn of(hooks: Vec<Arc<HookSource>>) -> Self {
+        let by_id = (0_u32..).zip(&hooks).map(|(index, hook)| (hook.id.clone(), index));
+        Self {
+            by_id: by_id.collect(),
+            reads_model: hooks.iter().any(|hook| hook.reads_model()),
+            hooks,
+            filter: OnceLock::new(),
+        }
+    }
+
     /// A set of `hooks`; of two with one id the later stands.
     #[must_use]
     pub fn new(hooks: impl IntoIterator<Item = HookSource>) -> Self {
@@ -163,20 +184,6 @@ pub struct Counters {
     pub trigger_count: u64,
     /// When last.
     pub last_triggered: Option<UnixMillis>,
-}
-
-/// The hooks in force at one instant: what an event is evaluated against, also where others are in force by then.
-#[derive(Debug, Clone)]
-pub struct InForce {
-    loaded: Arc<sources::Loaded>,
-}
-
-impl InForce {
-    /// The hooks.
-    #[must_use]
-    pub fn set(&self) -> &Arc<HookSet> {
-        self.loaded.set()
-    }
 }
 
 /// One event to be evaluated.
@@ -250,14 +257,28 @@ pub struct Done {
 #[derive(Debug)]
 pub struct Evaluation {
     set: Arc<HookSet>,
-    steps: mpsc::Receiver<Step>,
+    steps: mpsc::Receiver<(usize, Step)>,
+    /// Where several pools evaluate it.
+    joined: Option<Joined>,
 }
 
 impl Evaluation {
+    const fn of(set: Arc<HookSet>, steps: mpsc::Receiver<(usize, Step)>, joined: Option<Joined>) -> Self {
+        Self { set, steps, joined }
+    }
+
     /// The next step; `None` after [`Step::Done`], and where the pool was stopped before the event was done
     /// (then the event is to be evaluated again elsewhere).
     pub async fn next(&mut self) -> Option<Step> {
-        self.steps.recv().await
+        loop {
+            let (part, step) = self.steps.recv().await?;
+            let Some(joined) = &mut self.joined else {
+                return Some(step);
+            };
+            if let Some(step) = joined.take(part, step) {
+                return Some(step);
+            }
+        }
     }
 
     /// The hooks against which the event is evaluated: those in force when it was handed over.

@@ -30,7 +30,7 @@ use crate::lab::Lab;
 use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::Registry;
-use crate::runner::{NoHost, Pool, PoolConfig};
+use crate::runner::{NoHost, PoolConfig, Pools};
 use crate::{events_api, identities};
 
 /// How often it is decided whether this replica takes part.
@@ -77,9 +77,10 @@ impl Service for HookService {
             .context("identities in the read model")?;
         let pool_config = pool_config(config, &projection);
         let lab = Lab::new(pool_config.clone(), Arc::clone(&shell.clock));
-        let pool = Pool::start(pool_config, Arc::clone(&shell.clock))
+        let pool = Pools::start(pool_config, Arc::clone(&shell.clock))
             .await
             .context("workers")?;
+        tell_sandbox(&shell.health, pool.lacks());
         let registry = Registry::new(&shell.bus, pool.clone());
         let hooks_api = hooks_api(&shell, &registry, &lab, &projection);
         let apis = serve(&shell.bus, [events_api::spec(&projection), hooks_api]).await?;
@@ -169,7 +170,7 @@ impl Hooks {
         self,
         shell: &Shell<HooksConfig>,
         projection: &Projection,
-        pool: &Pool,
+        pool: &Pools,
         joined: watch::Sender<bool>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (projection, pool) = (projection.clone(), pool.clone());
@@ -188,6 +189,15 @@ impl Hooks {
             }
         }
     }
+}
+
+fn tell_sandbox(health: &Health, lacks: &[String]) {
+    let detail = if lacks.is_empty() {
+        "hooks are confined".to_owned()
+    } else {
+        format!("degraded: {}", lacks.join("; "))
+    };
+    health.set("sandbox", true, detail);
 }
 
 fn tell(health: &Health, condition: Condition, takes_part: bool) {
@@ -226,7 +236,7 @@ fn owner(
     registry: &Registry,
     (breakers, bindings): (Breakers, Bindings),
     rules: Rules,
-    pool: &Pool,
+    pool: &Pools,
     projection: &Projection,
 ) -> Arc<Owner> {
     let (bus, clock): (Bus, SharedClock) = (shell.bus.clone(), Arc::clone(&shell.clock));
@@ -279,10 +289,17 @@ fn pool_config(config: &HooksConfig, projection: &Projection) -> PoolConfig {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     PoolConfig {
         bun: (!config.bun.is_empty()).then(|| PathBuf::from(&config.bun)),
-        workers: if config.workers == 0 { cores } else { config.workers },
+        // One of them stands by for the other, even on a single core.
+        workers: if config.workers == 0 {
+            cores.max(2)
+        } else {
+            config.workers
+        },
         hard_budget_ms: config.hard_budget_ms,
         db_path: projection.path().to_string_lossy().into(),
         dir: None,
+        sandbox: config.sandbox,
+        lazy: false,
         host: Arc::new(NoHost),
     }
 }
