@@ -146,7 +146,7 @@ mappings:
 "#;
     let table = Table::parse(file).expect("a file");
     assert_eq!((table.len(), table.priority(), table.is_fallback()), (4, 70, false));
-    let decide = |source: &str, metadata: serde_json::Value| {
+    let decide = |source: &str, metadata: Value| {
         let mut event = Event::new(
             EventId::parse("webhook:x/1").expect("valid"),
             "webhook",

@@ -4,6 +4,7 @@ mod breakers;
 mod evaluation;
 mod faults;
 mod hooks;
+mod hostile;
 mod replicas;
 mod tools;
 mod world;
