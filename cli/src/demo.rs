@@ -74,7 +74,7 @@ fn write_files(directory: &Path, receiver: &str) -> Result<String> {
     Ok(format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\n\n[files]\nchannels = {channels:?}\n\n\
          [adapter]\nlisten = \"127.0.0.1:0\"\n\n[adapter.webhook.github]\nscheme = \"github\"\n\
-         secret = \"env:NEXUS_DEMO_GITHUB_SECRET\"\n\n[hooks]\ndir = {hooks:?}\n"
+         secret = \"env:NEXUS_DEMO_GITHUB_SECRET\"\n\n[hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\n"
     ))
 }
 

@@ -99,7 +99,7 @@ fn default_config(directory: &Path, http_port: u16) -> Result<String> {
     }
     Ok(format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\n\n[adapter]\nlisten = \"127.0.0.1:{http_port}\"\n\n\
-         [adapter.http]\nopen = true\n\n[hooks]\ndir = {hooks:?}\n"
+         [adapter.http]\nopen = true\n\n[hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\n"
     ))
 }
 

@@ -2,12 +2,15 @@
 
 use std::sync::{Arc, PoisonError};
 
+use shared::model::event::Event;
 use shared::model::invocation::{HookInvocation, HookOutcome, HookPasses};
 
+use crate::bindings;
 use crate::evaluate::Evaluator;
 use crate::fire::Wish;
 use crate::invocation::{BREAKER_OPEN, invocation};
-use crate::runner::HookSet;
+use crate::roster::Traits;
+use crate::runner::{HookSet, Spent};
 
 /// Which hooks of a set see an event.
 #[derive(Debug, Default)]
@@ -45,8 +48,8 @@ impl Choice {
 
 impl Evaluator {
     /// Who of `set` sees an event of which `stored` fires are decided; `me` names this evaluation.
-    pub(crate) async fn choose(&self, set: &HookSet, stored: &[Wish], me: &str) -> Choice {
-        let mut only = None;
+    pub(crate) async fn choose(&self, set: &HookSet, event: &Event, stored: &[Wish], me: &str) -> Choice {
+        let mut only = set.seeing(event);
         if !stored.is_empty() {
             let decided: Vec<u32> = stored.iter().filter_map(|wish| set.index(&wish.hook_id)).collect();
             leave_out(&mut only, set, &decided);
@@ -54,6 +57,26 @@ impl Evaluator {
         let refused = self.breakers.admit(set, only.as_deref(), me).await;
         leave_out(&mut only, set, &refused);
         Choice { only, refused }
+    }
+
+    /// What the bindings file wants done about `event`.
+    pub(crate) fn bound(&self, event: &Event) -> Option<Wish> {
+        let table = self.bindings.table();
+        let begun = self.clock.monotonic();
+        let result = table.decide(event)?;
+        let took = self.clock.monotonic().saturating_duration_since(begun);
+        Some(Wish {
+            hook_id: bindings::HOOK_ID.to_owned(),
+            latency_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            traits: Traits {
+                priority: table.priority(),
+                fallback: table.is_fallback(),
+                one_shot: false,
+            },
+            result: Box::new(result),
+            decided: false,
+            spent: Spent::default(),
+        })
     }
 
     /// Tells the breakers, and counts the passes, once every hook has answered.

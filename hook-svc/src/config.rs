@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use shared::model::session::DmScope;
 use shared::process::Secret;
 
+use crate::runner::Sandbox;
+
 /// Most events that one replica evaluates at once, where nothing is configured.
 pub const DEFAULT_IN_FLIGHT: usize = 1_024;
 
@@ -55,8 +57,13 @@ pub struct HooksConfig {
     pub workers: usize,
     /// Milliseconds of synchronous work without progress after which a worker is killed.
     pub hard_budget_ms: u64,
+    /// Whether hook-svc starts where hooks cannot be confined whole: `enforce` (it does not) or `degraded` (it does,
+    /// and says what is missing).
+    pub sandbox: Sandbox,
     /// Which direct conversations share one session.
     pub dm_scope: DmScope,
+    /// Path of the routing bindings and webhook mappings; empty = none.
+    pub bindings: String,
     /// Most events of one partition that are evaluated at once.
     pub in_flight_per_partition: usize,
     /// Most events that this replica evaluates at once.
@@ -83,7 +90,9 @@ impl Default for HooksConfig {
             bun: String::new(),
             workers: 0,
             hard_budget_ms: DEFAULT_HARD_BUDGET_MS,
+            sandbox: Sandbox::Enforce,
             dm_scope: DmScope::Main,
+            bindings: String::new(),
             in_flight_per_partition: DEFAULT_IN_FLIGHT_PER_PARTITION,
             in_flight: DEFAULT_IN_FLIGHT,
             embedder: EmbedderKind::Static,

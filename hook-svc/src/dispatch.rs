@@ -3,8 +3,10 @@
 //! A hook says as much as it likes; what it leaves open is read off the event and its sender. The same event,
 //! hook, result and evaluation time give the same dispatch, byte for byte, so that a redelivery repeats it.
 
+use std::borrow::Cow;
+
 use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
-use shared::model::event::Event;
+use shared::model::event::{Direction, Event};
 use shared::model::hook::{HookResult, Routing};
 use shared::model::identity::{Identities, PermissionPresets};
 use shared::model::permission::{Level, PermissionSet, ToolRules};
@@ -53,7 +55,7 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
     let routing = result.routing.as_ref().unwrap_or(&none);
     let context = result.context.clone().unwrap_or_default();
     Dispatch {
-        id: dispatch_id(&event.id, event.timestamp, fire.hook_id),
+        id: dispatch_id(&event.id, event.timestamp, &cause(&fire)),
         event_id: event.id.clone(),
         event_seq: fire.event_seq,
         hook_id: fire.hook_id.to_owned(),
@@ -89,6 +91,14 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
             event: event.id.clone(),
             hops: event.hops,
         },
+    }
+}
+
+/// What tells this fire from the hook's others upon the same id: a change of an item has the id of the item.
+fn cause<'a>(fire: &Fire<'a>) -> Cow<'a, str> {
+    match fire.event.direction {
+        Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => Cow::Borrowed(fire.hook_id),
+        Direction::Updated | Direction::Deleted => Cow::Owned(format!("{}@{}", fire.hook_id, fire.event_seq)),
     }
 }
 

@@ -20,6 +20,7 @@ use shared::wire::headers::{Carrier, MSG_ID};
 use shared::wire::subject;
 use shared::wire::topology::streams::INVOCATIONS;
 
+use crate::bindings::Bindings;
 use crate::breakers::Breakers;
 use crate::choice::Signs;
 use crate::error::HandleEventError;
@@ -27,7 +28,7 @@ use crate::fire::{Performer, Wish};
 use crate::invocation::{Evaluated, ROUTED_BY_ANOTHER, billed, failure, invocation, record, slim};
 use crate::passes::Passes;
 use crate::roster::Roster;
-use crate::runner::{Done, Evaluation, Job, Outcome, Pool, Spent, Step, Verdict};
+use crate::runner::{Done, Evaluation, Job, Outcome, Pools, Spent, Step, Verdict};
 use crate::task::Task;
 
 /// How message ids of redriven dead letters begin (`nexus dlq redrive`).
@@ -37,8 +38,9 @@ const REDRIVEN: &str = "redrive:";
 #[derive(Debug)]
 pub(crate) struct Evaluator {
     pub(crate) performer: Performer,
-    pub(crate) pool: Pool,
+    pub(crate) pool: Pools,
     pub(crate) breakers: Breakers,
+    pub(crate) bindings: Bindings,
     pub(crate) passes: Mutex<Passes>,
     pub(crate) projection: Projection,
     pub(crate) clock: SharedClock,
@@ -65,11 +67,7 @@ impl Evaluator {
             return Ok(());
         }
         let started_at = self.clock.now();
-        let outcomes = if task.is_shown() {
-            self.evaluate(task, started_at, carrier).await?
-        } else {
-            Outcomes::default()
-        };
+        let outcomes = self.evaluate(task, started_at, carrier).await?;
         let evaluated = Evaluated {
             event_id: task.event.id.clone(),
             event_seq: task.sequence,
@@ -127,14 +125,14 @@ impl Evaluator {
 
     /// Shows the event to every hook and performs what they wish.
     async fn evaluate(&self, task: &Task, now: UnixMillis, carrier: &Carrier) -> Result<Outcomes, HandleEventError> {
-        let stored = if task.replayed {
+        let stored = if task.replayed && task.is_shown() {
             self.stored_wishes(&task.event.id)
         } else {
             Vec::new()
         };
         let in_force = self.pool.current();
         let me = format!("{}/{}", self.instance, task.event.id);
-        let choice = self.choose(in_force.set(), &stored, &me).await;
+        let choice = self.choose(in_force.set(), &task.event, &stored, &me).await;
         let job = Job {
             event_id: task.event.id.clone(),
             event_json: Bytes::from(serde_json::to_vec(&task.event).unwrap_or_default()),
@@ -154,6 +152,11 @@ impl Evaluator {
         let perform = |wish| self.performer.perform(task, wish, now, carrier);
         for wish in stored {
             course.underway.push(wish.hook_id.clone());
+            performing.push(perform(wish));
+        }
+        if let Some(wish) = self.bound(&task.event)
+            && let Some(wish) = course.wants(wish)
+        {
             performing.push(perform(wish));
         }
         loop {
@@ -316,7 +319,6 @@ impl<'a> Course<'a> {
             }
         };
         let traits = self.roster.traits(&hook.id);
-        let fires = result.fire;
         let wish = Wish {
             hook_id: hook.id.clone(),
             latency_us,
@@ -325,11 +327,16 @@ impl<'a> Course<'a> {
             decided: false,
             spent,
         };
-        if traits.fallback && fires {
+        self.wants(wish)
+    }
+
+    /// Answers `wish` where it is to be performed now; a fallback's fire waits for what the others do.
+    fn wants(&mut self, wish: Wish) -> Option<Wish> {
+        if wish.traits.fallback && wish.result.fire {
             self.waiting.push(wish);
             return None;
         }
-        self.underway.push(hook.id.clone());
+        self.underway.push(wish.hook_id.clone());
         Some(wish)
     }
 

@@ -9,6 +9,8 @@ use oxc_parser::{Parser, ParserReturn};
 use oxc_span::SourceType;
 use shared::model::hook::{HookMetadata, HookMode};
 
+use crate::prefilter::{ParseRuleError, Rule};
+
 /// Priority of a hook that names none.
 pub const DEFAULT_PRIORITY: i32 = 50;
 
@@ -237,7 +239,7 @@ fn apply(metadata: &mut HookMetadata, tag: &Tag) -> Result<(), &'static str> {
             "" => metadata.fallback = true,
             _ => return Err("nothing after it"),
         },
-        "match" => metadata.match_rule = Some(match_rule(value).ok_or("`field=value` pairs")?),
+        "match" => metadata.match_rule = Some(match_rule(value)?),
         _ => metadata.other_tags.push((tag.name.clone(), tag.value.clone())),
     }
     Ok(())
@@ -278,14 +280,17 @@ fn time_zone(value: &str) -> Option<String> {
     (!value.is_empty() && value.chars().all(is_plain)).then(|| value.to_owned())
 }
 
-fn match_rule(value: &str) -> Option<String> {
-    let mut pairs = value.split_whitespace().peekable();
-    pairs.peek()?;
-    let is_pair = |pair: &str| {
-        pair.split_once('=')
-            .is_some_and(|(field, wanted)| !field.is_empty() && !wanted.is_empty())
-    };
-    pairs.all(is_pair).then(|| value.to_owned())
+fn match_rule(value: &str) -> Result<String, &'static str> {
+    match Rule::parse(value) {
+        Ok(_) => Ok(value.to_owned()),
+        Err(ParseRuleError::Empty | ParseRuleError::NoPair(_)) => Err("`field=value[,value…]` pairs"),
+        Err(ParseRuleError::UnknownField(_)) => Err(
+            "fields among channel, account, source, direction, from, role, kind, peer, parent, guild, team, thread, type, tag, content and metadata.…",
+        ),
+        Err(ParseRuleError::UnknownValue { expected, .. }) => Err(expected),
+        Err(ParseRuleError::OpenQuote) => Err("an end to every quoted value"),
+        Err(ParseRuleError::TooLong) => Err("at most 32 pairs of at most 1,000 values"),
+    }
 }
 
 #[cfg(test)]

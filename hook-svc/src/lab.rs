@@ -16,7 +16,7 @@ use shared::model::time::UnixMillis;
 use tokio::sync::Mutex;
 
 use crate::runner::{
-    Counters, Evaluation, HookSet, HookSource, Job, LoadHooksError, Outcome, Pool, PoolConfig, StartPoolError, Step,
+    Counters, Evaluation, HookSet, HookSource, Job, LoadHooksError, Outcome, PoolConfig, Pools, StartPoolError, Step,
     Verdict,
 };
 
@@ -63,6 +63,8 @@ impl Trial {
                 content_hash: HEXLOWER.encode(&Sha256::digest(source.as_bytes())),
                 timeout_ms,
                 created_at: now,
+                created_by: "operator".to_owned(),
+                sees: crate::runner::Sees::Everything,
             },
             // No registered author's name holds a control character.
             author: "\u{1}test".to_owned(),
@@ -74,7 +76,7 @@ impl Trial {
 /// The workers of one author.
 #[derive(Debug)]
 struct Bench {
-    pool: Pool,
+    pool: Pools,
     hooks: Mutex<BTreeMap<String, HookSource>>,
 }
 
@@ -137,7 +139,7 @@ impl Lab {
             // Evaluations under way keep it until they have ended: the last clone of the pool ends its workers.
             benches.remove(&other);
         }
-        let pool = Pool::start(self.config.clone(), Arc::clone(&self.clock)).await?;
+        let pool = Pools::start(self.config.clone(), Arc::clone(&self.clock)).await?;
         let bench = Arc::new(Bench {
             pool,
             hooks: Mutex::default(),

@@ -7,6 +7,7 @@
 
 pub mod admission;
 pub mod authored;
+pub mod bindings;
 pub mod breakers;
 mod choice;
 pub mod config;
@@ -30,6 +31,7 @@ pub mod once;
 pub mod order;
 mod owner;
 mod passes;
+pub mod prefilter;
 pub mod registry;
 pub mod result;
 pub mod roster;

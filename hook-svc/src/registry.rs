@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use crate::once::{self, Tally, Verdict};
 use crate::roster::Roster;
-use crate::runner::{Counters, HookSet, Pool};
+use crate::runner::{Counters, HookSet, Pools};
 
 /// How long after a change further ones are awaited, so that a whole directory is loaded at once.
 const COALESCE: Duration = Duration::from_millis(25);
@@ -58,7 +58,7 @@ pub struct Registry {
 struct Inner {
     hooks: Kv<HookRecord>,
     states: Kv<HookState>,
-    pool: Pool,
+    pool: Pools,
     /// Newest last; never empty.
     rosters: Mutex<VecDeque<Arc<Roster>>>,
     tallies: Mutex<HashMap<String, Tally>>,
@@ -88,7 +88,7 @@ struct View {
 impl Registry {
     /// The registry on `bus`, empty until [`Registry::follow`] has heard of it; `pool` evaluates its hooks.
     #[must_use]
-    pub fn new(bus: &Bus, pool: Pool) -> Self {
+    pub fn new(bus: &Bus, pool: Pools) -> Self {
         let inner = Inner {
             hooks: bus.kv(HOOKS),
             states: bus.kv(HOOK_STATE),
@@ -304,7 +304,7 @@ async fn forward<T: shared::wire::envelope::Wire + 'static>(
 }
 
 impl View {
-    fn take(&mut self, change: Change, pool: &Pool) {
+    fn take(&mut self, change: Change, pool: &Pools) {
         match change {
             Change::Hook(KvEvent::Put { key, value, revision }) => {
                 self.revision = self.revision.max(revision);
@@ -338,7 +338,7 @@ impl View {
     }
 
     /// Scripts read these as `ctx.hook.trigger_count` and `.last_triggered`.
-    fn count(&self, key: &str, state: &HookState, pool: &Pool) {
+    fn count(&self, key: &str, state: &HookState, pool: &Pools) {
         if let Some(record) = self.records.get(key) {
             let counters = Counters {
                 trigger_count: state.trigger_count,

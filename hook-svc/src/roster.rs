@@ -6,10 +6,11 @@ use std::sync::Arc;
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use shared::model::event::EventId;
-use shared::model::hook::{HookMode, HookRecord, HookState, HookStatus};
+use shared::model::hook::{HookMetadata, HookMode, HookRecord, HookState, HookStatus};
 
 use crate::once::StoredFire;
-use crate::runner::{HookSet, HookSource};
+use crate::prefilter::Rule;
+use crate::runner::{HookSet, HookSource, Sees};
 
 /// What the runner need not know of a hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,17 +47,16 @@ impl Roster {
     /// The roster of `records` and `states`: enabled records with a good source that are not disabled. Paused hooks are
     /// among them: their breaker decides, event by event, whether they are called.
     ///
-    /// A hook with `@schedule` and no `@match` runs on its own timer's events only, so it is not in the set.
+    /// A hook with `@schedule` and no `@match` sees its own timer's events only.
     #[must_use]
     pub fn of(records: &BTreeMap<String, HookRecord>, states: &BTreeMap<String, HookState>) -> Self {
         let sees_events = |(key, record): &(&String, &HookRecord)| {
             let status = states.get(*key).map_or(HookStatus::Active, |state| state.status);
-            let scheduled_only = !record.metadata.schedules.is_empty() && record.metadata.match_rule.is_none();
             let runs = match status {
                 HookStatus::Active | HookStatus::Paused => true,
                 HookStatus::Disabled | HookStatus::Errored => false,
             };
-            record.enabled && runs && !record.source.is_empty() && !scheduled_only
+            record.enabled && runs && !record.source.is_empty()
         };
         let set = HookSet::new(records.iter().filter(sees_events).map(|(_, record)| source_of(record)));
         let traits = records
@@ -106,7 +106,21 @@ pub fn source_of(record: &HookRecord) -> HookSource {
         content_hash: HEXLOWER.encode(&Sha256::digest(record.source.as_bytes())),
         timeout_ms: record.metadata.timeout_ms,
         created_at: record.created_at,
+        created_by: record.created_by.clone(),
+        sees: sees(&record.metadata),
     }
+}
+
+fn sees(metadata: &HookMetadata) -> Sees {
+    let Some(text) = &metadata.match_rule else {
+        return if metadata.schedules.is_empty() {
+            Sees::Everything
+        } else {
+            Sees::OwnTimer
+        };
+    };
+    // The rule was read when the file was; one that cannot be read any more says nothing about other events.
+    Rule::parse(text).map_or(Sees::OwnTimer, Sees::Matching)
 }
 
 const fn traits_of(record: &HookRecord) -> Traits {
@@ -141,7 +155,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn disabled_sourceless_and_timed_hooks_see_nothing_and_paused_ones_wait_for_their_probe() {
+    fn disabled_and_sourceless_hooks_see_nothing_and_paused_ones_wait_for_their_probe() {
         let mut timed = record("timed");
         timed.metadata.schedules.push("every 30m".to_owned());
         let paused = HookState {
@@ -162,7 +176,7 @@ pub(crate) mod tests {
             timed,
         ];
         let roster = check(records, vec![("paused", paused)]);
-        assert_eq!(ids(&roster), ["good", "paused"]);
+        assert_eq!(ids(&roster), ["good", "paused", "timed"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What evaluates events against hook scripts: the port, and its one adapter, Bun worker processes.
 //!
-//! `Pool::evaluate(pool.current(), job)` hands one event to a worker that holds all hooks and answers an [`Evaluation`]: verdicts
+//! `Pools::evaluate(pools.current(), job)` hands one event to a worker that holds all hooks and answers an [`Evaluation`]: verdicts
 //! arrive one by one, fired ones as soon as they are known (hooks that answer at once first, waiting ones later),
 //! then [`Step::Done`] with how many merely passed. A hook that throws, never resolves, loops or kills its worker
 //! costs only itself; an event is never lost or stuck because of a dead worker.
@@ -11,28 +11,38 @@ mod blame;
 mod board;
 mod bun;
 mod calls;
+mod filter;
 mod flight;
 mod host;
 mod note;
+mod parts;
 mod pool;
+mod pools;
 mod protocol;
+mod sandbox;
 mod sources;
 mod watch;
 mod worker;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use shared::model::event::EventId;
+use shared::model::event::{Event, EventId};
 use shared::model::hook::HookResult;
 use shared::model::time::UnixMillis;
 use tokio::sync::mpsc;
 
+use self::filter::Filter;
+use self::parts::Joined;
+use crate::prefilter::Rule;
+
 pub use self::bun::FindBunError;
 pub use self::host::{Answered, Call, CallError, Host, NOT_AVAILABLE, NoHost, Spent, not_available};
 pub use self::pool::{LoadHooksError, MAX_UNDER_WAY, MIN_HARD_BUDGET_MS, Pool, StartPoolError};
+pub use self::pools::{InForce, Pools};
+pub use self::sandbox::{CheckSandboxError, Sandbox};
 
 /// How a pool runs.
 #[derive(Debug, Clone)]
@@ -46,6 +56,10 @@ pub struct PoolConfig {
     pub hard_budget_ms: u64,
     /// Path of the read model that scripts see as `ctx.dbPath`.
     pub db_path: Arc<str>,
+    /// How the workers are confined (`hooks.sandbox`).
+    pub sandbox: Sandbox,
+    /// Start workers only when there is something to do, and end them when there is not.
+    pub lazy: bool,
     /// Where hook sources are unpacked for the workers; `None` = a fresh directory below the system's temporary one.
     pub dir: Option<PathBuf>,
     /// Answers `ctx.search()` and `ctx.llm()`.
@@ -67,6 +81,22 @@ pub struct HookSource {
     pub timeout_ms: u64,
     /// When first seen; scripts read it as `ctx.hook.created_at`.
     pub created_at: UnixMillis,
+    /// Its author: hooks of two authors never share a process.
+    pub created_by: String,
+    /// Which events it sees.
+    pub sees: Sees,
+}
+
+/// Which events a hook sees.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Sees {
+    /// All but changes of what it saw before.
+    #[default]
+    Everything,
+    /// Those that meet its `@match`; and where it has a `@schedule`, those of its own timer.
+    Matching(Rule),
+    /// Those of its own timer: it has a `@schedule` and no `@match`.
+    OwnTimer,
 }
 
 impl HookSource {
@@ -89,9 +119,21 @@ pub struct HookSet {
     hooks: Vec<Arc<HookSource>>,
     by_id: HashMap<String, u32>,
     reads_model: bool,
+    filter: OnceLock<Filter>,
 }
 
 impl HookSet {
+    /// A set of hooks with ids of their own.
+    fn of(hooks: Vec<Arc<HookSource>>) -> Self {
+        let by_id = (0_u32..).zip(&hooks).map(|(index, hook)| (hook.id.clone(), index));
+        Self {
+            by_id: by_id.collect(),
+            reads_model: hooks.iter().any(|hook| hook.reads_model()),
+            hooks,
+            filter: OnceLock::new(),
+        }
+    }
+
     /// A set of `hooks`; of two with one id the later stands.
     #[must_use]
     pub fn new(hooks: impl IntoIterator<Item = HookSource>) -> Self {
@@ -122,6 +164,12 @@ impl HookSet {
         &self.hooks
     }
 
+    /// Which hooks see `event`, by index, ascending; `None` = all.
+    #[must_use]
+    pub fn seeing(&self, event: &Event) -> Option<Vec<u32>> {
+        self.filter.get_or_init(|| Filter::of(&self.hooks)).seeing(self, event)
+    }
+
     /// The index of the hook `id`.
     #[must_use]
     pub fn index(&self, id: &str) -> Option<u32> {
@@ -136,20 +184,6 @@ pub struct Counters {
     pub trigger_count: u64,
     /// When last.
     pub last_triggered: Option<UnixMillis>,
-}
-
-/// The hooks in force at one instant: what an event is evaluated against, also where others are in force by then.
-#[derive(Debug, Clone)]
-pub struct InForce {
-    loaded: Arc<sources::Loaded>,
-}
-
-impl InForce {
-    /// The hooks.
-    #[must_use]
-    pub fn set(&self) -> &Arc<HookSet> {
-        self.loaded.set()
-    }
 }
 
 /// One event to be evaluated.
@@ -223,14 +257,28 @@ pub struct Done {
 #[derive(Debug)]
 pub struct Evaluation {
     set: Arc<HookSet>,
-    steps: mpsc::Receiver<Step>,
+    steps: mpsc::Receiver<(usize, Step)>,
+    /// Where several pools evaluate it.
+    joined: Option<Joined>,
 }
 
 impl Evaluation {
+    const fn of(set: Arc<HookSet>, steps: mpsc::Receiver<(usize, Step)>, joined: Option<Joined>) -> Self {
+        Self { set, steps, joined }
+    }
+
     /// The next step; `None` after [`Step::Done`], and where the pool was stopped before the event was done
     /// (then the event is to be evaluated again elsewhere).
     pub async fn next(&mut self) -> Option<Step> {
-        self.steps.recv().await
+        loop {
+            let (part, step) = self.steps.recv().await?;
+            let Some(joined) = &mut self.joined else {
+                return Some(step);
+            };
+            if let Some(step) = joined.take(part, step) {
+                return Some(step);
+            }
+        }
     }
 
     /// The hooks against which the event is evaluated: those in force when it was handed over.

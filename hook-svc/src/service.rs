@@ -18,6 +18,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::admission::{Condition, takes_part};
+use crate::bindings::Bindings;
 use crate::breakers::Breakers;
 use crate::config::HooksConfig;
 use crate::desk::Desk;
@@ -31,7 +32,7 @@ use crate::lab::Lab;
 use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::{Listed, Registry};
-use crate::runner::{Pool, PoolConfig};
+use crate::runner::{PoolConfig, Pools};
 use crate::{embed, events_api, identities};
 
 /// How often it is decided whether this replica takes part.
@@ -73,6 +74,7 @@ impl Service for HookService {
             presets,
             dm_scope: config.dm_scope,
         };
+        let bindings = Bindings::load(&config.bindings)?;
         let projection = Projection::open(&projection_path(config, &name)).context("read model")?;
         let known = rules.identities.clone();
         projection
@@ -81,9 +83,10 @@ impl Service for HookService {
             .context("identities in the read model")?;
         let pool_config = pool_config(config, &projection);
         let lab = Lab::new(pool_config.clone(), Arc::clone(&shell.clock));
-        let pool = Pool::start(pool_config, Arc::clone(&shell.clock))
+        let pool = Pools::start(pool_config, Arc::clone(&shell.clock))
             .await
             .context("workers")?;
+        tell_sandbox(&shell.health, pool.lacks());
         let registry = Registry::new(&shell.bus, pool.clone());
         let hooks_api = hooks_api(&shell, &registry, &lab, &projection);
         let apis = serve(&shell.bus, [events_api::spec(&projection), hooks_api]).await?;
@@ -95,13 +98,14 @@ impl Service for HookService {
         background.spawn(flush(registry.clone()));
         tend(&shell, &projection, known, &mut background);
         background.spawn(list_hooks(registry.listed(), projection.clone()));
+        background.spawn(bindings.clone().follow());
         let breakers = Breakers::new(&shell.bus, Arc::clone(&shell.clock), BreakerPolicy::default());
         let following = breakers.clone();
         background.spawn(async move { following.follow().await });
         let feeding = Shutdown::default();
         let mut feed = tokio::spawn(feed::run(shell.bus.clone(), projection.clone(), feeding.clone()));
 
-        let owner = owner(&shell, &registry, breakers, rules, &pool, &projection);
+        let owner = owner(&shell, &registry, (breakers, bindings), rules, &pool, &projection);
         let group = Group {
             name: "hook",
             stream: EVENTS,
@@ -196,7 +200,7 @@ impl Hooks {
         self,
         shell: &Shell<HooksConfig>,
         projection: &Projection,
-        pool: &Pool,
+        pool: &Pools,
         joined: watch::Sender<bool>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (projection, pool) = (projection.clone(), pool.clone());
@@ -215,6 +219,15 @@ impl Hooks {
             }
         }
     }
+}
+
+fn tell_sandbox(health: &Health, lacks: &[String]) {
+    let detail = if lacks.is_empty() {
+        "hooks are confined".to_owned()
+    } else {
+        format!("degraded: {}", lacks.join("; "))
+    };
+    health.set("sandbox", true, detail);
 }
 
 fn tell(health: &Health, condition: Condition, takes_part: bool) {
@@ -251,9 +264,9 @@ async fn flush(registry: Registry) {
 fn owner(
     shell: &Shell<HooksConfig>,
     registry: &Registry,
-    breakers: Breakers,
+    (breakers, bindings): (Breakers, Bindings),
     rules: Rules,
-    pool: &Pool,
+    pool: &Pools,
     projection: &Projection,
 ) -> Arc<Owner> {
     let (bus, clock): (Bus, SharedClock) = (shell.bus.clone(), Arc::clone(&shell.clock));
@@ -267,6 +280,7 @@ fn owner(
         performer,
         pool: pool.clone(),
         breakers,
+        bindings,
         passes: Mutex::default(),
         projection: projection.clone(),
         clock,
@@ -305,10 +319,17 @@ fn pool_config(config: &HooksConfig, projection: &Projection) -> PoolConfig {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     PoolConfig {
         bun: (!config.bun.is_empty()).then(|| PathBuf::from(&config.bun)),
-        workers: if config.workers == 0 { cores } else { config.workers },
+        // One of them stands by for the other, even on a single core.
+        workers: if config.workers == 0 {
+            cores.max(2)
+        } else {
+            config.workers
+        },
         hard_budget_ms: config.hard_budget_ms,
         db_path: projection.path().to_string_lossy().into(),
         dir: None,
+        sandbox: config.sandbox,
+        lazy: false,
         host: Arc::new(Desk::new(projection.clone())),
     }
 }

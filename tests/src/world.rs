@@ -151,7 +151,7 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
     // Two cores carry up to ten services and three servers: a hook that waits for the processor is not looping.
     plan.config = format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\n\n[files]\n{files}\n[adapter]\nlisten = \"127.0.0.1:0\"\n{}\n\
-         [hooks]\ndir = {hooks:?}\nworkers = 1\nhard_budget_ms = 10000\n",
+         [hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\nworkers = 1\nhard_budget_ms = 10000\n",
         setup.adapter
     );
     plan

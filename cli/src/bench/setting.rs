@@ -37,7 +37,7 @@ fn plan(directory: &Path, options: &BenchOptions, durability: &str, firing: bool
     let mut plan = Plan::all(directory, 1);
     plan.config = format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\nlevel = \"warn\"\n\n[adapter]\nlisten = \"127.0.0.1:0\"\n\
-         accept = \"stream\"\n\n[adapter.http]\nopen = true\n\n[hooks]\ndir = {hooks:?}\nhard_budget_ms = 5000\n"
+         accept = \"stream\"\n\n[adapter.http]\nopen = true\n\n[hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\nhard_budget_ms = 5000\n"
     );
     plan.sync_interval = (durability != "process").then(|| "always".to_owned());
     plan.servers = if durability == "replicated" { 3 } else { 1 };

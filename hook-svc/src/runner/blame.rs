@@ -99,6 +99,8 @@ mod tests {
             content_hash: hash.to_owned(),
             timeout_ms: 1_000,
             created_at: UnixMillis(0),
+            created_by: "operator".to_owned(),
+            sees: crate::runner::Sees::Everything,
         }
     }
 

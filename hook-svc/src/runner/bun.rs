@@ -1,11 +1,9 @@
-//! Bun: finding a fitting binary and launching worker processes.
+//! Bun: finding a fitting binary, and the worker's source.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use tokio::process::{Child, Command};
-
-use super::note::NoteFile;
+use tokio::process::Command;
 
 /// The oldest Bun that the shim runs on: `better-sqlite3` statements iterate, `Bun.peek.status`, `drainMicrotasks`.
 pub(super) const MIN_VERSION: (u32, u32) = (1, 4);
@@ -14,7 +12,7 @@ pub(super) const MIN_VERSION: (u32, u32) = (1, 4);
 const TOOL: &str = ".tools/bin/bun";
 
 /// The worker's source, by file name.
-const SHIM: [(&str, &str); 8] = [
+const SHIM: [(&str, &str); 10] = [
     ("calls.ts", include_str!("shim/calls.ts")),
     ("worker.ts", include_str!("shim/worker.ts")),
     ("evaluate.ts", include_str!("shim/evaluate.ts")),
@@ -22,6 +20,8 @@ const SHIM: [(&str, &str); 8] = [
     ("frames.ts", include_str!("shim/frames.ts")),
     ("hooks.ts", include_str!("shim/hooks.ts")),
     ("note.ts", include_str!("shim/note.ts")),
+    ("harden.ts", include_str!("shim/harden.ts")),
+    ("probe.ts", include_str!("shim/probe.ts")),
     ("sqlite.ts", include_str!("shim/sqlite.ts")),
 ];
 
@@ -107,24 +107,6 @@ pub(super) fn unpack_shim(dir: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(&shim)?;
     SHIM.iter()
         .try_for_each(|(name, source)| std::fs::write(shim.join(name), source))
-}
-
-/// Launches a worker: an empty environment, no look-up of packages on the network, killed when dropped.
-pub(super) fn launch(bun: &Path, dir: &Path, note: &NoteFile, db_path: &str) -> std::io::Result<Child> {
-    let mut note_arg = std::ffi::OsString::from("note=");
-    note_arg.push(note.path());
-    Command::new(bun)
-        .args(["--no-install", "run"])
-        .arg(dir.join("shim/worker.ts"))
-        .arg(note_arg)
-        .arg(format!("db={db_path}"))
-        .current_dir(dir)
-        .env_clear()
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
 }
 
 #[cfg(test)]

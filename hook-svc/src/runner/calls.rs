@@ -116,6 +116,8 @@ mod tests {
             content_hash: String::new(),
             timeout_ms: 1,
             created_at: UnixMillis(0),
+            created_by: "operator".to_owned(),
+            sees: crate::runner::Sees::Everything,
         };
         Call {
             event_id: EventId::parse("web:1").expect("valid"),

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::calls::Calls;
 use super::host::Call;
+use super::parts::Steps;
 use super::protocol::Answer;
 use super::sources::Loaded;
 use super::{Done, Job, Outcome, Step, Verdict};
@@ -22,7 +23,7 @@ const MAX_DEATHS: u32 = 6;
 pub(super) struct Flight {
     job: Job,
     loaded: Arc<Loaded>,
-    steps: mpsc::Sender<Step>,
+    steps: Steps,
     _place: OwnedSemaphorePermit,
     remaining: Option<Vec<u32>>,
     answered: bool,
@@ -43,7 +44,7 @@ pub(super) struct UnknownHook {
 
 impl Flight {
     /// `job` against `loaded`, nothing answered yet. `steps` has a place for each hook called and two more.
-    pub(super) fn new(job: Job, loaded: Arc<Loaded>, steps: mpsc::Sender<Step>, place: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(job: Job, loaded: Arc<Loaded>, steps: Steps, place: OwnedSemaphorePermit) -> Self {
         let remaining = job.only.clone();
         Self {
             job,
@@ -136,7 +137,7 @@ impl Flight {
         }
         let ended = answer.waiting.is_empty();
         if is_first && !ended && !self.moved {
-            let _ = self.steps.try_send(Step::Waiting(answer.waiting.clone()));
+            self.steps.send(Step::Waiting(answer.waiting.clone()));
         }
         self.remaining = Some(answer.waiting);
         if ended {
@@ -244,7 +245,8 @@ impl Flight {
             index,
             hooks: hooks.len(),
         })?;
-        if self.verdicts == hooks.len() {
+        let called = self.job.only.as_ref().map_or(hooks.len(), Vec::len);
+        if self.verdicts >= called {
             // More verdicts than hooks: only a forged answer can do this. The last places are for `Waiting` and `Done`.
             return Ok(());
         }
@@ -259,7 +261,7 @@ impl Flight {
             spent: self.calls.spent(&hook.id),
         };
         // Nobody listens where the caller has dropped its evaluation; the event is then finished all the same.
-        let _ = self.steps.try_send(Step::Verdict(Box::new(verdict)));
+        self.steps.send(Step::Verdict(Box::new(verdict)));
         Ok(())
     }
 
@@ -268,6 +270,6 @@ impl Flight {
         if self.moved {
             done.latencies_us.clear();
         }
-        let _ = self.steps.try_send(Step::Done(done));
+        self.steps.send(Step::Done(done));
     }
 }

@@ -6,16 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shared::clock::SharedClock;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
 use super::bun::{self, FindBunError};
 use super::flight::Flight;
+use super::parts::Steps;
+use super::sandbox::{CheckSandboxError, Jail};
 use super::sources::Loaded;
 use super::worker::{self, Common};
-use super::{Counters, Done, Evaluation, HookSet, InForce, Job, PoolConfig, Step};
+use super::{Counters, HookSet, Job, PoolConfig};
 
 /// Most events under way in one pool; [`Pool::evaluate`] waits beyond it.
 pub const MAX_UNDER_WAY: usize = 4_096;
@@ -45,13 +47,15 @@ impl Pool {
     pub async fn start(config: PoolConfig, clock: SharedClock) -> Result<Self, StartPoolError> {
         let bun = bun::find(config.bun.as_deref()).await?;
         let dir = make_dir(config.dir.as_deref(), &clock).map_err(StartPoolError::MakeDirectory)?;
+        let jail = Jail::check(&bun, &dir, config.sandbox).await?;
         let workers = config.workers.max(1);
         let common = Arc::new(Common {
             board: Mutex::new(Board::new(workers)),
             queued: tokio::sync::Notify::new(),
             stop: CancellationToken::new(),
             ready: 0.into(),
-            bun,
+            jail,
+            lazy: config.lazy,
             dir,
             db_path: config.db_path,
             host: config.host,
@@ -77,56 +81,39 @@ impl Pool {
     ///
     /// # Errors
     /// [`LoadHooksError`]; the former set stays in force.
-    pub async fn load(&self, set: Arc<HookSet>) -> Result<(), LoadHooksError> {
+    pub(super) async fn load(&self, set: Arc<HookSet>) -> Result<Arc<Loaded>, LoadHooksError> {
         let common = &self.inner.common;
         let _one = self.inner.switching.lock().await;
         let former = Arc::clone(common.board().current());
         let dir = common.dir.clone();
         let unpacked = tokio::task::spawn_blocking(move || Loaded::unpack(set, &former, &dir)).await;
         let loaded = unpacked.map_err(|_| LoadHooksError::Stopped)??;
-        common.board().switch(Arc::new(loaded));
+        let loaded = Arc::new(loaded);
+        common.board().switch(Arc::clone(&loaded));
         common.queued.notify_waiters();
-        Ok(())
+        Ok(loaded)
     }
 
-    /// The hooks in force now.
-    #[must_use]
-    pub fn current(&self) -> InForce {
-        InForce {
-            loaded: Arc::clone(self.inner.common.board().current()),
-        }
-    }
-
-    /// Hands one event over, to be evaluated against `in_force`; waits while [`MAX_UNDER_WAY`] events are under way.
-    pub async fn evaluate(&self, in_force: InForce, job: Job) -> Evaluation {
+    /// Hands one event over, to be evaluated against `loaded`; waits while [`MAX_UNDER_WAY`] events are under way.
+    pub(super) async fn hand_over(&self, loaded: Arc<Loaded>, job: Job, steps: Steps) {
         let common = &self.inner.common;
-        let InForce { loaded } = in_force;
-        let set = Arc::clone(loaded.set());
-        // One verdict a hook, who is waiting, and the end.
-        let verdicts = job.only.as_ref().map_or(set.hooks().len(), Vec::len);
-        let (sender, steps) = mpsc::channel(verdicts + 2);
-        if verdicts == 0 {
-            let _ = sender.try_send(Step::Done(Done::default()));
-            return Evaluation { set, steps };
-        }
         let place = Arc::clone(&self.inner.places).acquire_owned().await;
         if let Ok(place) = place
-            && common.board().enqueue(Flight::new(job, loaded, sender, place))
+            && common.board().enqueue(Flight::new(job, loaded, steps, place))
         {
             common.queued.notify_one();
         }
-        Evaluation { set, steps }
-    }
-
-    /// Whether a hook of the set in force reads the read model.
-    #[must_use]
-    pub fn reads_model(&self) -> bool {
-        self.inner.common.board().current().set().reads_model()
     }
 
     /// Tells the workers a hook's counters; events handed over afterwards see them.
     pub fn count(&self, hook_id: &str, counters: Counters) {
         self.inner.common.board().count(hook_id, counters);
+    }
+
+    /// What the workers' sandbox lacks; empty where they are confined whole.
+    #[must_use]
+    pub fn lacks(&self) -> &[String] {
+        self.inner.common.jail.missing()
     }
 
     /// Worker processes that are up.
@@ -173,6 +160,9 @@ pub enum StartPoolError {
     /// No Bun that fits.
     #[error("no bun to run hooks with")]
     FindBun(#[from] FindBunError),
+    /// Hooks cannot be confined.
+    #[error("no sandbox to run hooks in")]
+    Sandbox(#[from] CheckSandboxError),
     /// No place for the workers' files.
     #[error("the directory for hook workers cannot be made")]
     MakeDirectory(#[source] std::io::Error),
@@ -191,6 +181,9 @@ pub enum LoadHooksError {
         /// Why.
         source: std::io::Error,
     },
+    /// An author's pool does not start.
+    #[error("an author's hook workers do not start")]
+    StartPool(#[source] Box<StartPoolError>),
     /// The pool is going down.
     #[error("the hook workers are being stopped")]
     Stopped,

@@ -1,4 +1,4 @@
-//! Whether a worker still moves. *Pure but for [`cpu_time`].*
+//! Whether a worker still moves. *Pure but for [`cpu_time`] and [`memory_mb`].*
 //!
 //! A worker that has something to do must either call hooks (its note counts) or say something (frames); where it
 //! merely waits for `await`s of its scripts it answers a ping. If nothing of this happens for the hard budget *of
@@ -86,6 +86,14 @@ fn cpu_time(pid: u32) -> Option<Duration> {
         .parse()
         .ok()
         .map(Duration::from_nanos)
+}
+
+/// Memory that `pid` holds, in MiB; `None` where the kernel does not tell.
+pub(super) fn memory_mb(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let held = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = held.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(kib / 1024)
 }
 
 #[cfg(test)]

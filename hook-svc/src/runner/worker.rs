@@ -20,11 +20,11 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
-use super::bun;
 use super::flight::{Flight, UnknownHook};
 use super::host::Host;
 use super::note::NoteFile;
 use super::protocol::{ReadFrameError, Reply};
+use super::sandbox::Jail;
 use super::sources::Loaded;
 use super::watch::{self, Pulse};
 
@@ -38,6 +38,16 @@ const RESTART_MAX: Duration = Duration::from_secs(5);
 /// A process that has sent so many frames was ready and has loaded or answered something.
 const FRAMES_OF_A_WORKER: u64 = 2;
 
+/// Memory beyond which a worker is killed, in MiB: above what its sandbox lets it hold, so that this is for machines
+/// without one.
+const MAX_MEMORY_MB: u64 = 768;
+
+/// Memory beyond which a worker is replaced when nothing is under way in it, in MiB.
+const GROWN_MEMORY_MB: u64 = 384;
+
+/// How long a worker that is started for work alone stays without any.
+const IDLE: Duration = Duration::from_mins(1);
+
 /// Longest piece of what a script prints that is logged at once, in bytes.
 const MAX_PRINTED_BYTES: usize = 2_048;
 
@@ -49,7 +59,8 @@ pub(super) struct Common {
     pub(super) queued: Notify,
     pub(super) stop: CancellationToken,
     pub(super) ready: AtomicUsize,
-    pub(super) bun: PathBuf,
+    pub(super) jail: Jail,
+    pub(super) lazy: bool,
     pub(super) dir: PathBuf,
     pub(super) db_path: Arc<str>,
     pub(super) host: Arc<dyn Host>,
@@ -80,12 +91,37 @@ enum WorkerDeath {
     Frame(#[source] ReadFrameError),
     #[error("it sent {0}")]
     Hook(#[from] UnknownHook),
+    #[error("it holds {0} MiB of memory")]
+    Memory(u64),
+    #[error("it has grown to {0} MiB and is replaced")]
+    Grown(u64),
+    #[error("it had nothing to do")]
+    Idle,
+}
+
+impl WorkerDeath {
+    /// Whether it ended because we wanted it to, with nothing under way.
+    const fn is_orderly(&self) -> bool {
+        match self {
+            Self::Grown(_) | Self::Idle => true,
+            Self::Start(_)
+            | Self::Pipe(_)
+            | Self::Exited
+            | Self::Stuck(_)
+            | Self::Frame(_)
+            | Self::Hook(_)
+            | Self::Memory(_) => false,
+        }
+    }
 }
 
 /// Keeps worker `index` alive until the pool stops.
 pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize) {
     let mut delay = Duration::ZERO;
     while !common.stop.is_cancelled() {
+        if common.lazy && !wait_for_work(&common).await {
+            return;
+        }
         let run = Run::new(&common, &clock, index);
         let death = tokio::select! {
             () = common.stop.cancelled() => return,
@@ -102,6 +138,20 @@ pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize) 
                 () = common.stop.cancelled() => return,
                 () = pause(delay) => {}
             }
+        }
+    }
+}
+
+/// Waits until an event is queued; false where the pool is stopped before.
+async fn wait_for_work(common: &Common) -> bool {
+    loop {
+        let queued = common.queued.notified();
+        if common.board().is_waiting() {
+            return true;
+        }
+        tokio::select! {
+            () = common.stop.cancelled() => return false,
+            () = queued => {}
         }
     }
 }
@@ -127,6 +177,7 @@ struct State<'a> {
     up: Option<UpMark<'a>>,
     ping: bool,
     frames: u64,
+    retires: bool,
     note: Option<NoteFile>,
 }
 
@@ -157,6 +208,7 @@ impl<'a> Run<'a> {
             up: None,
             ping: false,
             frames: 0,
+            retires: false,
             note: None,
         };
         Self {
@@ -196,7 +248,7 @@ impl<'a> Run<'a> {
     fn launch(&self) -> std::io::Result<(Child, ChildStdin, ChildStdout, ChildStderr)> {
         let number = self.common.launched.fetch_add(1, Ordering::Relaxed);
         let note = NoteFile::create(self.common.dir.join(format!("note-{number}")))?;
-        let mut child = bun::launch(&self.common.bun, &self.common.dir, &note, &self.common.db_path)?;
+        let mut child = self.common.jail.launch(&self.common.dir, &note, &self.common.db_path)?;
         self.state().note = Some(note);
         let piped = || std::io::Error::other("a pipe is missing");
         let stdin = child.stdin.take().ok_or_else(piped)?;
@@ -207,6 +259,7 @@ impl<'a> Run<'a> {
 
     /// Ends when nothing has moved for the hard budget although something is to be done.
     async fn watch(&self, pid: u32) -> Result<(), WorkerDeath> {
+        let mut idle_since = None;
         let mut pulse = Pulse::new(self.common.hard_budget, pid);
         loop {
             pause(self.common.hard_budget / watch::LOOKS_PER_BUDGET).await;
@@ -217,6 +270,13 @@ impl<'a> Run<'a> {
                 Some(note) => note.read().map_err(WorkerDeath::Pipe)?.steps,
                 None => 0,
             };
+            let is_needed = is_busy || self.common.board().is_waiting();
+            idle_since = (!is_needed).then(|| idle_since.unwrap_or(now));
+            let is_idle = idle_since.is_some_and(|since| now.saturating_duration_since(since) > IDLE);
+            if self.common.lazy && is_idle {
+                return Err(WorkerDeath::Idle);
+            }
+            self.weigh(&mut state, pid)?;
             match pulse.look(is_busy, state.up.is_some(), (steps, state.frames), now) {
                 watch::Look::Moving => {}
                 watch::Look::Ask => {
@@ -226,6 +286,22 @@ impl<'a> Run<'a> {
                 watch::Look::Stuck(since) => return Err(WorkerDeath::Stuck(since.as_millis())),
             }
         }
+    }
+
+    /// Ends a process that holds too much, and one that has grown once nothing is under way in it.
+    fn weigh(&self, state: &mut State<'_>, pid: u32) -> Result<(), WorkerDeath> {
+        let held = watch::memory_mb(pid).unwrap_or_default();
+        if held > MAX_MEMORY_MB {
+            return Err(WorkerDeath::Memory(held));
+        }
+        if held > GROWN_MEMORY_MB && state.loading.is_none() {
+            if state.in_flight.is_empty() {
+                return Err(WorkerDeath::Grown(held));
+            }
+            // Where others are up it takes no more, so that it comes to its end.
+            state.retires = self.common.ready.load(Ordering::Relaxed) > 1;
+        }
+        Ok(())
     }
 
     async fn log_output(&self, mut stderr: ChildStderr) {
@@ -260,15 +336,19 @@ impl<'a> Run<'a> {
             .slot
             .and_then(|slot| state.in_flight.get(&slot))
             .map(|flight| flight.job().event_id.to_string());
-        tracing::warn!(
-            worker = self.index,
-            cause,
-            hook,
-            event_id = event,
-            in_flight,
-            "hook worker died"
-        );
-        metrics::counter!("nexus_hook_worker_deaths_total").increment(1);
+        if death.is_orderly() {
+            tracing::debug!(worker = self.index, cause, "hook worker is ended");
+        } else {
+            tracing::warn!(
+                worker = self.index,
+                cause,
+                hook,
+                event_id = event,
+                in_flight,
+                "hook worker died"
+            );
+            metrics::counter!("nexus_hook_worker_deaths_total").increment(1);
+        }
         state.up = None;
         let mut slots: Vec<_> = state.in_flight.drain().collect();
         slots.sort_unstable_by_key(|(slot, _)| *slot);

@@ -18,6 +18,8 @@ fn example(id: &str) -> (HookMetadata, HookSource) {
         content_hash: "1".to_owned(),
         timeout_ms: metadata.timeout_ms,
         created_at: UnixMillis(0),
+        created_by: "operator".to_owned(),
+        sees: hook_svc::runner::Sees::Everything,
         source,
     };
     (metadata, hook)

@@ -3,6 +3,7 @@
 mod calls;
 mod deaths;
 mod examples;
+mod hostile;
 mod pool;
 mod reload;
 mod verdicts;

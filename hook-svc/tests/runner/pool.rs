@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hook_svc::runner::{Done, HookSet, HookSource, Host, Job, NoHost, Outcome, Pool, PoolConfig, Spent, Step};
+use hook_svc::runner::{
+    Done, HookSet, HookSource, Host, Job, NoHost, Outcome, PoolConfig, Pools, Sandbox, Spent, Step,
+};
 use serde_json::{Value, json};
 use shared::clock::SystemClock;
 use shared::model::event::Event;
@@ -21,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A pool that is stopped at the end of its test.
 pub(crate) struct TestPool {
-    pub(crate) pool: Pool,
+    pub(crate) pool: Pools,
 }
 
 /// What was answered to one event.
@@ -83,26 +85,30 @@ impl TestPool {
             workers,
             hard_budget_ms: 250,
             db_path: DB_PATH.into(),
+            sandbox: Sandbox::Degraded,
+            lazy: false,
             dir: None,
             host,
         };
-        let pool = Pool::start(config, Arc::new(SystemClock))
+        let pool = Pools::start(config, Arc::new(SystemClock))
             .await
             .expect("bun >= 1.4 in .tools/bin");
         pool.load(Arc::new(HookSet::new(hooks))).await.expect("loads");
         Self { pool }
     }
 
-    pub(crate) async fn try_start(bun: Option<PathBuf>) -> Result<Pool, String> {
+    pub(crate) async fn try_start(bun: Option<PathBuf>) -> Result<Pools, String> {
         let config = PoolConfig {
             bun,
             workers: 1,
             hard_budget_ms: 250,
             db_path: DB_PATH.into(),
+            sandbox: Sandbox::Degraded,
+            lazy: false,
             dir: None,
             host: Arc::new(NoHost),
         };
-        Pool::start(config, Arc::new(SystemClock)).await.map_err(|error| {
+        Pools::start(config, Arc::new(SystemClock)).await.map_err(|error| {
             format!(
                 "{error}: {}",
                 std::error::Error::source(&error)
@@ -191,6 +197,8 @@ pub(crate) fn timed(id: &str, timeout_ms: u64, source: &str) -> HookSource {
         content_hash: format!("{:x}", source.len()) + source,
         timeout_ms,
         created_at: UnixMillis(7),
+        created_by: "operator".to_owned(),
+        sees: hook_svc::runner::Sees::Everything,
     }
 }
 

@@ -119,6 +119,8 @@ fn hook(content_hash: &str) -> HookSource {
         content_hash: content_hash.to_owned(),
         timeout_ms: TIMEOUT_MS,
         created_at: UnixMillis(0),
+        created_by: "operator".to_owned(),
+        sees: hook_svc::runner::Sees::Everything,
     }
 }
 

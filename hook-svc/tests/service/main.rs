@@ -4,6 +4,7 @@ mod breakers;
 mod evaluation;
 mod faults;
 mod hooks;
+mod hostile;
 mod read_model;
 mod replicas;
 mod tools;

@@ -126,7 +126,7 @@ impl World {
     pub(crate) fn start(&mut self, name: &str) {
         let config = self.folder.path().join(format!("{name}.toml"));
         let text = format!(
-            "[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nagent_dir = \"{}\"\nworkers = 1\n",
+            "[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nagent_dir = \"{}\"\nworkers = 1\nsandbox = \"degraded\"\n",
             self.nats.url(),
             self.hooks_dir().display(),
             self.folder.path().join("data").display(),

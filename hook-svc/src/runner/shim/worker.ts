@@ -5,6 +5,7 @@ import "./sqlite.ts";
 import { answered } from "./calls.ts";
 import { evaluate, onLate, type Answer } from "./evaluate.ts";
 import { divertOutput, receive, send } from "./frames.ts";
+import { harden } from "./harden.ts";
 import { count, failureOf, loadHooks, type HookSet } from "./hooks.ts";
 
 // After so many milliseconds of a batch what is known is sent, so that a slow hook does not hold its neighbours.
@@ -79,6 +80,7 @@ function forbid(name: string): void {
 }
 
 divertOutput();
+harden();
 process.on("unhandledRejection", stray);
 process.on("uncaughtException", stray);
 for (const name of ["exit", "reallyExit", "abort", "kill", "_kill", "dlopen", "chdir"]) if (name in process) forbid(name);

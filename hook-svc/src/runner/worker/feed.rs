@@ -44,7 +44,7 @@ impl Run<'_> {
 
     fn has_room(&self) -> bool {
         let state = self.state();
-        state.up.is_some() && state.loading.is_none() && state.unanswered < WINDOW_EVENTS
+        state.up.is_some() && state.loading.is_none() && !state.retires && state.unanswered < WINDOW_EVENTS
     }
 
     /// Fills `buffer` with the next frame; false when there is nothing to send.
@@ -60,7 +60,7 @@ impl Run<'_> {
             protocol::write_replies(buffer, &replies);
             return true;
         }
-        if state.up.is_none() || state.loading.is_some() || state.unanswered >= WINDOW_EVENTS {
+        if state.up.is_none() || state.loading.is_some() || state.retires || state.unanswered >= WINDOW_EVENTS {
             return false;
         }
         let mut board = self.common.board();

@@ -1,0 +1,155 @@
+//! Routing bindings and webhook mappings: one declarative file that acts as one hook and fires at most once an event.
+//!
+//! The [`table`] is the file compiled into one index; this shell reads the file at start, and again when it changes. A
+//! changed file with a fault leaves the last good one in force.
+//!
+//! Source: `003_b33e857b632aa7dc.txt` §4–5; `hooks.md` "Native prefilter and routing bindings".
+
+mod file;
+mod table;
+mod template;
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use shared::clock::pause;
+
+pub use self::file::LoadBindingsError;
+pub use self::table::Table;
+
+/// The id under which the file fires.
+pub const HOOK_ID: &str = "bindings.yaml";
+
+/// How often it is looked whether the file has changed.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Largest file, in bytes.
+const MAX_FILE_BYTES: u64 = 32 * 1024 * 1024;
+
+/// The file in force; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Bindings {
+    /// None = there is no such file.
+    path: Option<PathBuf>,
+    table: Arc<RwLock<Arc<Table>>>,
+}
+
+/// What tells a changed file from the one that was read.
+type Stamp = Option<(SystemTime, u64)>;
+
+impl Bindings {
+    /// Reads the file at `path`; the empty path stands for no bindings.
+    ///
+    /// # Errors
+    /// [`LoadBindingsError`] with every fault of the file.
+    pub fn load(path: &str) -> Result<Self, LoadBindingsError> {
+        if path.is_empty() {
+            return Ok(Self::default());
+        }
+        let path = PathBuf::from(path);
+        let table = read(&path)?;
+        tracing::info!(path = %path.display(), rules = table.len(), "bindings are loaded");
+        Ok(Self {
+            path: Some(path),
+            table: Arc::new(RwLock::new(Arc::new(table))),
+        })
+    }
+
+    /// The table in force.
+    #[must_use]
+    pub fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads the file again whenever it changes, for ever.
+    pub async fn follow(self) {
+        let Some(path) = self.path.clone() else {
+            return std::future::pending().await;
+        };
+        let mut seen = stamp(&path);
+        loop {
+            pause(LOOK).await;
+            let found = stamp(&path);
+            if found == seen {
+                continue;
+            }
+            seen = found;
+            match read(&path) {
+                Ok(table) => {
+                    tracing::info!(path = %path.display(), rules = table.len(), "bindings are loaded");
+                    *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+                }
+                Err(error) => tracing::error!(%error, "bindings are not loaded, the former ones stay in force"),
+            }
+        }
+    }
+}
+
+fn stamp(path: &std::path::Path) -> Stamp {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+fn read(path: &std::path::Path) -> Result<Table, LoadBindingsError> {
+    let whole = |fault: String| LoadBindingsError {
+        path: path.to_owned(),
+        faults: vec![fault],
+    };
+    let length = std::fs::metadata(path)
+        .map_err(|error| whole(format!("cannot be read: {error}")))?
+        .len();
+    if length > MAX_FILE_BYTES {
+        return Err(whole(format!(
+            "{length} bytes found, at most {MAX_FILE_BYTES} are expected"
+        )));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| whole(format!("cannot be read: {error}")))?;
+    Table::parse(&text).map_err(|faults| LoadBindingsError {
+        path: path.to_owned(),
+        faults,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let error = Bindings::load("/nowhere/bindings.yaml").expect_err("there is no such file");
+        assert!(
+            error.to_string().starts_with("/nowhere/bindings.yaml: cannot be read:"),
+            "{error}"
+        );
+        assert!(Bindings::load("").expect("none are wanted").table().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_changed_file_is_read_again_and_a_bad_one_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("bindings.yaml");
+        std::fs::write(&path, "bindings: [{persona: a}]").expect("written");
+        let bindings = Bindings::load(&path.to_string_lossy()).expect("it loads");
+        let follower = tokio::spawn(bindings.clone().follow());
+        let becomes = async |rules: usize| {
+            while bindings.table().len() != rules {
+                pause(Duration::from_millis(20)).await;
+            }
+        };
+        std::fs::write(&path, "bindings: [{persona: a}, {persona: b, match: {channel: sms}}]").expect("written");
+        tokio::time::timeout(Duration::from_secs(30), becomes(2))
+            .await
+            .expect("it is read again");
+        std::fs::write(&path, "bindings: [{persona: a}, {}, {}, {}]").expect("written");
+        std::fs::write(
+            &path,
+            "bindings: [{persona: a}, {persona: b, match: {channel: sms}}, {persona: c, match: {team: t}}]",
+        )
+        .expect("written");
+        tokio::time::timeout(Duration::from_secs(30), becomes(3))
+            .await
+            .expect("it is read again");
+        follower.abort();
+    }
+}

@@ -1,0 +1,306 @@
+//! The file, compiled: every binding and mapping a rule of one index, and whose turn it is where several are met. *Pure.*
+//!
+//! Mappings come before bindings, first listed first. Among bindings the most specific tier wins (peer, parent peer,
+//! guild with roles, guild, team, account, channel, default), and within a tier the first listed. A binding of a peer
+//! also stands for the conversations that hang under it, as one of the parent's tier.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+use shared::model::event::{Direction, Event, PeerKind};
+use shared::model::hook::{HookContextPatch, HookResult, Routing};
+use shared::model::session::QueueMode;
+
+use super::file::{Binding, File, Mapping, Match, OneOrMore, PeerMatch};
+use super::template::Template;
+use crate::header::DEFAULT_PRIORITY;
+use crate::prefilter::{Field, Index, Pattern, Predicate, Rule};
+
+/// Most bindings and mappings together.
+const MAX_ENTRIES: usize = 100_000;
+
+/// Most faults that are told at once.
+const MAX_FAULTS: usize = 20;
+
+/// How specific an entry is, the most specific first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Tier {
+    Mapping,
+    Peer,
+    ParentPeer,
+    GuildAndRoles,
+    Guild,
+    Team,
+    Account,
+    Channel,
+    Default,
+}
+
+/// Where an event goes that meets a rule.
+#[derive(Debug, Clone, PartialEq)]
+struct Target {
+    tier: Tier,
+    persona: Option<String>,
+    session: Option<Template>,
+    queue_mode: Option<QueueMode>,
+    text: Option<Template>,
+}
+
+/// A bindings file, ready to be asked.
+#[derive(Debug, Default)]
+pub struct Table {
+    index: Index,
+    /// By rule.
+    targets: Vec<Target>,
+    entries: usize,
+    priority: i32,
+    fallback: bool,
+}
+
+impl Table {
+    /// Compiles `text`.
+    ///
+    /// # Errors
+    /// What is wrong with it, each naming the entry or the line.
+    pub fn parse(text: &str) -> Result<Self, Vec<String>> {
+        let file: Option<File> = serde_yaml_ng::from_str(text).map_err(|error| vec![error.to_string()])?;
+        let file = file.unwrap_or_default();
+        let entries = file.bindings.len() + file.mappings.len();
+        let mut faults = Vec::new();
+        if entries > MAX_ENTRIES {
+            faults.push(format!("{entries} entries found, at most {MAX_ENTRIES} are expected"));
+        }
+        let (mut rules, mut targets) = (Vec::new(), Vec::new());
+        let mut seen = HashSet::new();
+        // Of two equal rules in one tier the first listed wins always: the second need not be asked.
+        let mut file_under = |rule: Rule, target: Target| {
+            if seen.insert((target.tier as u8, rule.clone())) {
+                rules.push(rule);
+                targets.push(target);
+            }
+        };
+        for (at, mapping) in file.mappings.iter().enumerate() {
+            match of_mapping(mapping) {
+                Ok((rule, target)) => file_under(rule, target),
+                Err(fault) => faults.push(format!("mappings[{at}].{fault}")),
+            }
+        }
+        for (at, binding) in file.bindings.iter().enumerate() {
+            match of_binding(binding) {
+                Ok(found) => found.into_iter().for_each(|(rule, target)| file_under(rule, target)),
+                Err(fault) => faults.push(format!("bindings[{at}].{fault}")),
+            }
+        }
+        if !faults.is_empty() {
+            faults.truncate(MAX_FAULTS);
+            return Err(faults);
+        }
+        Ok(Self {
+            index: Index::new(rules),
+            targets,
+            entries,
+            priority: file.priority.unwrap_or(DEFAULT_PRIORITY),
+            fallback: file.fallback,
+        })
+    }
+
+    /// How many bindings and mappings there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.entries
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Priority of the dispatches.
+    #[must_use]
+    pub const fn priority(&self) -> i32 {
+        self.priority
+    }
+
+    /// Whether it fires only where no other hook routed the event.
+    #[must_use]
+    pub const fn is_fallback(&self) -> bool {
+        self.fallback
+    }
+
+    /// Where `event` goes; none where nothing is said about it. Only what came to us is routed: what we sent, and
+    /// changes of what was routed before, would go to the agent that caused them.
+    #[must_use]
+    pub fn decide(&self, event: &Event) -> Option<HookResult> {
+        match event.direction {
+            Direction::Received | Direction::Created => {}
+            Direction::Sent | Direction::Observed | Direction::Updated | Direction::Deleted => return None,
+        }
+        let met = self.index.matching(event).into_iter();
+        let first = met.min_by_key(|&rule| (self.targets[rule as usize].tier, rule))?;
+        Some(self.targets[first as usize].result(event))
+    }
+}
+
+impl Target {
+    fn result(&self, event: &Event) -> HookResult {
+        HookResult {
+            fire: true,
+            routing: Some(Routing {
+                persona: self.persona.clone(),
+                session: self.session.as_ref().map(|template| template.fill(event)),
+                queue_mode: self.queue_mode,
+                thread: None,
+            }),
+            context: self.text.as_ref().map(|template| HookContextPatch {
+                system_prompt: Some(template.fill(event)),
+                ..HookContextPatch::default()
+            }),
+            ..HookResult::default()
+        }
+    }
+}
+
+fn of_binding(binding: &Binding) -> Result<Vec<(Rule, Target)>, String> {
+    if binding.persona.is_empty() {
+        return Err("persona: a non-empty name is expected".to_owned());
+    }
+    let target = Target {
+        tier: tier(&binding.matches),
+        persona: Some(binding.persona.clone()),
+        session: template("session", binding.session.as_deref())?,
+        queue_mode: binding.queue_mode,
+        text: None,
+    };
+    let matches = &binding.matches;
+    if matches.roles.is_some() && matches.guild.is_none() {
+        return Err("match.roles: expected together with match.guild".to_owned());
+    }
+    let common = [
+        one_of(Field::Channel, "channel", matches.channel.as_ref())?,
+        one_of(Field::Account, "account", matches.account.as_ref())?,
+        one_of(Field::Guild, "guild", matches.guild.as_ref())?,
+        one_of(Field::Role, "roles", matches.roles.as_ref())?,
+        one_of(Field::Team, "team", matches.team.as_ref())?,
+    ];
+    let common: Vec<Predicate> = common.into_iter().flatten().collect();
+    let parent = match &matches.parent_peer {
+        Some(parent) => one_of(Field::Parent, "parent_peer.id", Some(&parent.id))?,
+        None => None,
+    };
+    let rule = |own: Vec<Predicate>| Rule::new(common.iter().chain(&parent).cloned().chain(own));
+    let Some(peer) = &matches.peer else {
+        return Ok(vec![(rule(Vec::new()), target)]);
+    };
+    let mut found = vec![(rule(of_peer(peer)?), target.clone())];
+    if parent.is_none() {
+        let above = one_of(Field::Parent, "peer.id", Some(&peer.id))?;
+        let target = Target {
+            tier: Tier::ParentPeer,
+            ..target
+        };
+        found.push((rule(above.into_iter().collect()), target));
+    }
+    Ok(found)
+}
+
+fn of_peer(peer: &PeerMatch) -> Result<Vec<Predicate>, String> {
+    let id = one_of(Field::Peer, "peer.id", Some(&peer.id))?;
+    let kind = peer.kind.map(|kind| {
+        let word = match kind {
+            PeerKind::Dm => "dm",
+            PeerKind::Group => "group",
+            PeerKind::Channel => "channel",
+        };
+        Predicate {
+            field: Field::Kind,
+            patterns: vec![Pattern::Exact(word.to_owned())],
+        }
+    });
+    Ok(id.into_iter().chain(kind).collect())
+}
+
+const fn tier(matches: &Match) -> Tier {
+    match matches {
+        Match { peer: Some(_), .. } => Tier::Peer,
+        Match {
+            parent_peer: Some(_), ..
+        } => Tier::ParentPeer,
+        Match {
+            guild: Some(_),
+            roles: Some(_),
+            ..
+        } => Tier::GuildAndRoles,
+        Match { guild: Some(_), .. } => Tier::Guild,
+        Match { team: Some(_), .. } => Tier::Team,
+        Match { account: Some(_), .. } => Tier::Account,
+        Match { channel: Some(_), .. } => Tier::Channel,
+        _ => Tier::Default,
+    }
+}
+
+fn of_mapping(mapping: &Mapping) -> Result<(Rule, Target), String> {
+    let mut predicates = Vec::new();
+    predicates.extend(one_of(Field::Source, "source", mapping.source.as_ref())?);
+    if let Some(path) = &mapping.path {
+        let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        if name.is_empty() {
+            return Err("path: a path that ends in a source's name is expected".to_owned());
+        }
+        predicates.push(Predicate {
+            field: Field::Source,
+            patterns: vec![Pattern::parse(name)],
+        });
+    }
+    if predicates.is_empty() {
+        return Err("source: a webhook source or a `path` is expected".to_owned());
+    }
+    for (name, wanted) in &mapping.matches {
+        let field = Field::parse(&format!("metadata.{name}"))
+            .ok_or_else(|| format!("match.{name}: a field such as `payload.type` is expected"))?;
+        let patterns = alternatives(wanted)
+            .ok_or_else(|| format!("match.{name}: a text, number or truth value, or a list of them, is expected"))?;
+        predicates.push(Predicate { field, patterns });
+    }
+    let target = Target {
+        tier: Tier::Mapping,
+        persona: mapping.persona.clone(),
+        session: template("session", mapping.session.as_deref())?,
+        queue_mode: mapping.queue_mode,
+        text: template("text", mapping.text.as_deref())?,
+    };
+    Ok((Rule::new(predicates), target))
+}
+
+fn template(name: &str, text: Option<&str>) -> Result<Option<Template>, String> {
+    text.map(Template::parse)
+        .transpose()
+        .map_err(|fault| format!("{name}: {fault}"))
+}
+
+fn one_of(field: Field, name: &str, values: Option<&OneOrMore>) -> Result<Option<Predicate>, String> {
+    let Some(values) = values else { return Ok(None) };
+    let texts = values.texts();
+    if texts.is_empty() || texts.iter().any(String::is_empty) {
+        return Err(format!("match.{name}: a non-empty value is expected"));
+    }
+    Ok(Some(Predicate {
+        field,
+        patterns: texts.iter().map(|text| Pattern::parse(text)).collect(),
+    }))
+}
+
+fn alternatives(wanted: &Value) -> Option<Vec<Pattern>> {
+    let one = |value: &Value| crate::prefilter::scalar(value).map(|text| Pattern::parse(&text));
+    match wanted {
+        Value::Array(items) if !items.is_empty() => items.iter().map(one).collect(),
+        Value::Array(_) => None,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            one(wanted).map(|pattern| vec![pattern])
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,214 @@
+//! What `nexus-jail` does, on Linux.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset,
+    RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus, Scope,
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
+
+/// Exit code of a jail that does not run its program.
+const REFUSED: u8 = 97;
+
+/// What the rules are written for: files, truncation, device control, TCP, signals and abstract sockets.
+const LANDLOCK_ABI: ABI = ABI::V6;
+
+const MIB: u64 = 1024 * 1024;
+
+/// Runs the jail that `arguments` ask for; returns only where that fails.
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
+    let Some(end) = arguments.iter().position(|argument| argument == "--") else {
+        return refuse("`--` and a program are expected");
+    };
+    let (options, program) = (&arguments[..end], &arguments[end + 1..]);
+    let Some((path, rest)) = program.split_first() else {
+        return refuse("a program is expected after `--`");
+    };
+    let options: Vec<(&str, &str)> = options.iter().filter_map(|option| option.split_once('=')).collect();
+    let is_strict = values(&options, "strict").any(|value| value == "1");
+    for (name, confined) in [
+        ("resource limits", limit(&options)),
+        ("Landlock", confine_files(&options)),
+        ("seccomp", confine_calls()),
+    ] {
+        if let Err(error) = confined {
+            if is_strict {
+                return refuse(&format!("{name}: {error}"));
+            }
+            eprintln!("missing: {name}: {error}");
+        }
+    }
+    let mut command = Command::new(path);
+    command.args(rest).env_clear();
+    command.envs(values(&options, "env").filter_map(|pair| pair.split_once(':')));
+    refuse(&format!("{path} does not run: {}", command.exec()))
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("nexus-jail: {why}");
+    ExitCode::from(REFUSED)
+}
+
+fn values<'a>(options: &'a [(&'a str, &'a str)], key: &'a str) -> impl Iterator<Item = &'a str> {
+    options
+        .iter()
+        .filter(move |(name, _)| *name == key)
+        .map(|(_, value)| *value)
+}
+
+fn limit(options: &[(&str, &str)]) -> Result<(), String> {
+    use rlimit::Resource;
+    let set = |resource: Resource, most: u64| {
+        resource
+            .set(most, most)
+            .map_err(|error| format!("{}: {error}", resource.as_name()))
+    };
+    for (key, resource, unit) in [
+        ("data_mb", Resource::DATA, MIB),
+        ("file_mb", Resource::FSIZE, MIB),
+        ("files", Resource::NOFILE, 1),
+        ("cpu_s", Resource::CPU, 1),
+    ] {
+        for value in values(options, key) {
+            let number: u64 = value
+                .parse()
+                .map_err(|_| format!("{key}={value}: a number is expected"))?;
+            set(resource, number.saturating_mul(unit))?;
+        }
+    }
+    set(Resource::CORE, 0)
+}
+
+fn confine_files(options: &[(&str, &str)]) -> Result<(), String> {
+    let text = |error: landlock::RulesetError| error.to_string();
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(LANDLOCK_ABI))
+        .and_then(|rules| rules.handle_access(AccessNet::from_all(LANDLOCK_ABI)))
+        .and_then(|rules| rules.scope(Scope::from_all(LANDLOCK_ABI)))
+        .and_then(Ruleset::create)
+        .map_err(text)?;
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    for (key, access) in [
+        ("ro", read),
+        ("rx", read | AccessFs::Execute),
+        ("wf", AccessFs::ReadFile | AccessFs::WriteFile),
+    ] {
+        for path in values(options, key) {
+            rules = allow(rules, Path::new(path), access)?;
+        }
+    }
+    match rules.restrict_self().map_err(text)?.ruleset {
+        RulesetStatus::FullyEnforced => Ok(()),
+        RulesetStatus::PartiallyEnforced => Err("the kernel enforces only a part of it".to_owned()),
+        RulesetStatus::NotEnforced => Err("the kernel does not have it".to_owned()),
+    }
+}
+
+/// A path that is not there can be left out: nobody can read it.
+fn allow(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, String> {
+    let Ok(metadata) = std::fs::metadata(path) else {
+        return Ok(rules);
+    };
+    let fd = PathFd::new(path).map_err(|error| error.to_string())?;
+    let access = if metadata.is_dir() {
+        access
+    } else {
+        access & AccessFs::from_file(LANDLOCK_ABI)
+    };
+    rules
+        .add_rule(PathBeneath::new(fd, access))
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Calls that no hook needs and that reach out of its process. They fail as if forbidden.
+fn forbidden() -> Vec<libc::c_long> {
+    let mut calls = vec![
+        libc::SYS_socket,
+        libc::SYS_socketpair,
+        libc::SYS_connect,
+        libc::SYS_bind,
+        libc::SYS_listen,
+        libc::SYS_accept,
+        libc::SYS_accept4,
+        libc::SYS_io_uring_enter,
+        libc::SYS_io_uring_register,
+        libc::SYS_ptrace,
+        libc::SYS_process_vm_readv,
+        libc::SYS_process_vm_writev,
+        libc::SYS_kill,
+        libc::SYS_tkill,
+        libc::SYS_pidfd_open,
+        libc::SYS_pidfd_send_signal,
+        libc::SYS_pidfd_getfd,
+        libc::SYS_bpf,
+        libc::SYS_perf_event_open,
+        libc::SYS_userfaultfd,
+        libc::SYS_mount,
+        libc::SYS_umount2,
+        libc::SYS_unshare,
+        libc::SYS_setns,
+        libc::SYS_keyctl,
+        libc::SYS_add_key,
+        libc::SYS_request_key,
+        libc::SYS_init_module,
+        libc::SYS_finit_module,
+        libc::SYS_kexec_load,
+        libc::SYS_open_by_handle_at,
+        libc::SYS_chroot,
+        libc::SYS_pivot_root,
+        libc::SYS_fsopen,
+        libc::SYS_move_mount,
+        libc::SYS_open_tree,
+        libc::SYS_setuid,
+        libc::SYS_setgid,
+        libc::SYS_personality,
+        libc::SYS_fchmod,
+        libc::SYS_fchmodat,
+        libc::SYS_fchown,
+        libc::SYS_fchownat,
+        libc::SYS_utimensat,
+        libc::SYS_setxattr,
+    ];
+    #[cfg(target_arch = "x86_64")]
+    calls.extend([libc::SYS_fork, libc::SYS_vfork, libc::SYS_chmod, libc::SYS_chown]);
+    calls.sort_unstable();
+    calls
+}
+
+fn confine_calls() -> Result<(), String> {
+    let text = |error: seccompiler::BackendError| error.to_string();
+    let arch: TargetArch = std::env::consts::ARCH.try_into().map_err(text)?;
+    let filter = |rules: BTreeMap<i64, Vec<SeccompRule>>, code: i32| -> Result<BpfProgram, String> {
+        let action = SeccompAction::Errno(code.unsigned_abs());
+        SeccompFilter::new(rules, SeccompAction::Allow, action, arch)
+            .and_then(TryInto::try_into)
+            .map_err(text)
+    };
+    let rule = |argument, length, comparison, value| {
+        SeccompCondition::new(argument, length, comparison, value)
+            .and_then(|condition| SeccompRule::new(vec![condition]))
+            .map_err(text)
+    };
+    let mut denied: BTreeMap<i64, Vec<SeccompRule>> = forbidden().into_iter().map(|call| (call, Vec::new())).collect();
+    // Threads may be made, processes may not; signals go to this process's own threads only.
+    let no_thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD.unsigned_abs().into());
+    denied.insert(libc::SYS_clone, vec![rule(0, SeccompCmpArgLen::Qword, no_thread, 0)?]);
+    let own = u64::from(std::process::id());
+    denied.insert(
+        libc::SYS_tgkill,
+        vec![rule(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, own)?],
+    );
+    // "No such call" makes the C library and Bun fall back to calls that are judged above.
+    let unknown = [libc::SYS_clone3, libc::SYS_io_uring_setup].map(|call| (call, Vec::new()));
+    let fall_back = filter(BTreeMap::from(unknown), libc::ENOSYS)?;
+    let deny = filter(denied, libc::EPERM)?;
+    seccompiler::apply_filter(&fall_back).map_err(|error| error.to_string())?;
+    seccompiler::apply_filter(&deny).map_err(|error| error.to_string())
+}

@@ -1,0 +1,165 @@
+//! What rules may ask about an event. *Pure.*
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use serde_json::Value;
+use shared::model::event::{Direction, Event, PeerKind};
+
+/// A field of an event.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Field {
+    /// `channel`.
+    Channel,
+    /// `account`: the account's name, `default` where the event has none.
+    Account,
+    /// `source`: the adapter, and for webhooks their source's name.
+    Source,
+    /// `direction`.
+    Direction,
+    /// `from`: the sender's id.
+    From,
+    /// `role`: any of the sender's roles.
+    Role,
+    /// `kind`: `dm`, `group`, `channel`.
+    Kind,
+    /// `peer`: the conversation's id.
+    Peer,
+    /// `parent`: the conversation above it.
+    Parent,
+    /// `guild`.
+    Guild,
+    /// `team`.
+    Team,
+    /// `thread`.
+    Thread,
+    /// `type`: any of the content types.
+    Type,
+    /// `tag`: any of the tags.
+    Tag,
+    /// `content`: the text, without regard to ASCII case.
+    Content,
+    /// `metadata.a.b`: a text, number or truth value in the metadata.
+    Metadata(Vec<String>),
+}
+
+impl Field {
+    /// The field called `name`.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        if let Some(path) = name.strip_prefix("metadata.") {
+            let parts: Vec<String> = path.split('.').map(str::to_owned).collect();
+            return parts
+                .iter()
+                .all(|part| !part.is_empty())
+                .then_some(Self::Metadata(parts));
+        }
+        Some(match name {
+            "channel" => Self::Channel,
+            "account" => Self::Account,
+            "source" => Self::Source,
+            "direction" => Self::Direction,
+            "from" | "sender" => Self::From,
+            "role" => Self::Role,
+            "kind" => Self::Kind,
+            "peer" => Self::Peer,
+            "parent" => Self::Parent,
+            "guild" => Self::Guild,
+            "team" => Self::Team,
+            "thread" => Self::Thread,
+            "type" => Self::Type,
+            "tag" => Self::Tag,
+            "content" => Self::Content,
+            _ => return None,
+        })
+    }
+}
+
+/// An event as rules see it.
+#[derive(Debug)]
+pub(super) struct Facts<'e> {
+    event: &'e Event,
+    content: OnceCell<String>,
+}
+
+impl<'e> Facts<'e> {
+    pub(super) const fn of(event: &'e Event) -> Self {
+        Self {
+            event,
+            content: OnceCell::new(),
+        }
+    }
+
+    /// The text in lower case (ASCII).
+    pub(super) fn content(&self) -> &str {
+        self.content.get_or_init(|| self.event.content.to_ascii_lowercase())
+    }
+
+    /// Calls `ask` with the values of `field` until it answers true; whether it did.
+    pub(super) fn any(&self, field: &Field, mut ask: impl FnMut(&str) -> bool) -> bool {
+        let event = self.event;
+        match field {
+            Field::Channel => ask(&event.channel),
+            Field::Account => ask(event.account()),
+            Field::Source => {
+                ask(&event.source_adapter) || event.metadata.get("source").and_then(Value::as_str).is_some_and(ask)
+            }
+            Field::Direction => ask(direction(event.direction)),
+            Field::From => ask(&event.from.id),
+            Field::Role => event.from.roles.iter().any(|role| ask(role)),
+            Field::Kind => ask(kind(event.peer.kind)),
+            Field::Peer => ask(&event.peer.id),
+            Field::Parent => event.peer.parent_id.as_deref().is_some_and(ask),
+            Field::Guild => event.peer.guild_id.as_deref().is_some_and(ask),
+            Field::Team => event.peer.team_id.as_deref().is_some_and(ask),
+            Field::Thread => event.thread_id.as_deref().is_some_and(ask),
+            Field::Type => event.content_types.iter().any(|kind| ask(kind)),
+            Field::Tag => event.tags.iter().any(|tag| ask(tag)),
+            Field::Content => ask(self.content()),
+            Field::Metadata(path) => {
+                let mut parts = path.iter();
+                let first = parts.next().and_then(|part| event.metadata.get(part));
+                let found = parts.try_fold(first, |value, part| value.map(|value| inner(value, part)));
+                found.flatten().and_then(scalar).is_some_and(|text| ask(&text))
+            }
+        }
+    }
+}
+
+/// The member or item of `value` that `part` names.
+pub(crate) fn inner<'v>(value: &'v Value, part: &str) -> Option<&'v Value> {
+    match value {
+        Value::Object(object) => object.get(part),
+        Value::Array(items) => items.get(part.parse::<usize>().ok()?),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
+}
+
+/// A plain value as text.
+pub(crate) fn scalar(value: &Value) -> Option<Cow<'_, str>> {
+    match value {
+        Value::String(text) => Some(Cow::Borrowed(text)),
+        Value::Number(number) => Some(Cow::Owned(number.to_string())),
+        Value::Bool(truth) => Some(Cow::Borrowed(if *truth { "true" } else { "false" })),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+const fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Received => "received",
+        Direction::Sent => "sent",
+        Direction::Observed => "observed",
+        Direction::Created => "created",
+        Direction::Updated => "updated",
+        Direction::Deleted => "deleted",
+    }
+}
+
+const fn kind(kind: PeerKind) -> &'static str {
+    match kind {
+        PeerKind::Dm => "dm",
+        PeerKind::Group => "group",
+        PeerKind::Channel => "channel",
+    }
+}

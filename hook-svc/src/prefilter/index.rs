@@ -1,0 +1,262 @@
+//! Many rules, and which of them an event meets. *Pure.*
+
+use std::collections::{BTreeMap, HashMap};
+
+use aho_corasick::AhoCorasick;
+use shared::model::event::Event;
+
+use super::facts::{Facts, Field};
+use super::pattern::Pattern;
+use super::rule::{Predicate, Rule};
+
+/// What a rule costs that must be looked at for every event, and one that is found by a substring, in rules found by
+/// a value that all of them share.
+const SCAN_WEIGHT: usize = usize::MAX;
+const SUBSTRING_WEIGHT: usize = 8;
+
+/// Shortest substring that is worth a search.
+const MIN_SUBSTRING_BYTES: usize = 3;
+
+/// Rules by their most selective predicate. Rules are numbered in the order in which they were given.
+#[derive(Debug, Default)]
+pub struct Index {
+    rules: Vec<Rule>,
+    tables: Vec<(Field, Table)>,
+    /// Finds substrings of the text; none where no rule is filed under one.
+    text: Option<AhoCorasick>,
+    /// By substring: rules.
+    by_text: Vec<Vec<u32>>,
+    /// Rules that nothing selective says anything about.
+    scanned: Vec<u32>,
+}
+
+/// Rules filed under values of one field.
+#[derive(Debug, Default)]
+struct Table {
+    exact: HashMap<String, Vec<u32>>,
+    prefixes: HashMap<String, Vec<u32>>,
+    /// Lengths of the prefixes, in bytes, ascending.
+    lengths: Vec<usize>,
+}
+
+impl Index {
+    /// An index of `rules`.
+    ///
+    /// # Panics
+    /// Never: a substring automaton of so few bytes can always be built.
+    #[must_use]
+    pub fn new(rules: Vec<Rule>) -> Self {
+        let mut shares: HashMap<(&Field, &Pattern), usize> = HashMap::new();
+        for predicate in rules.iter().flat_map(Rule::predicates) {
+            for pattern in &predicate.patterns {
+                *shares.entry((&predicate.field, pattern)).or_default() += 1;
+            }
+        }
+        let mut tables: BTreeMap<Field, Table> = BTreeMap::new();
+        let mut texts: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        let mut scanned = Vec::new();
+        for (number, rule) in (0_u32..).zip(&rules) {
+            let best = rule
+                .predicates()
+                .iter()
+                .min_by_key(|predicate| weight(predicate, &shares));
+            match best.filter(|predicate| weight(predicate, &shares) < SCAN_WEIGHT) {
+                None => scanned.push(number),
+                Some(predicate) if predicate.field == Field::Content => {
+                    for pattern in &predicate.patterns {
+                        texts.entry(pattern.literal().to_owned()).or_default().push(number);
+                    }
+                }
+                Some(predicate) => tables
+                    .entry(predicate.field.clone())
+                    .or_default()
+                    .file(predicate, number),
+            }
+        }
+        drop(shares);
+        let text = (!texts.is_empty())
+            .then(|| AhoCorasick::new(texts.keys()).ok())
+            .flatten();
+        if text.is_none() {
+            scanned.extend(texts.values().flatten());
+        }
+        Self {
+            rules,
+            tables: tables.into_iter().collect(),
+            text,
+            by_text: texts.into_values().collect(),
+            scanned,
+        }
+    }
+
+    /// How many rules there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The rule `number`.
+    #[must_use]
+    pub fn rule(&self, number: u32) -> Option<&Rule> {
+        self.rules.get(number as usize)
+    }
+
+    /// The rules that `event` meets, ascending.
+    #[must_use]
+    pub fn matching(&self, event: &Event) -> Vec<u32> {
+        if self.rules.is_empty() {
+            return Vec::new();
+        }
+        let facts = Facts::of(event);
+        let mut found = self.scanned.clone();
+        for (field, table) in &self.tables {
+            facts.any(field, |value| {
+                table.look_up(value, &mut found);
+                false
+            });
+        }
+        if let Some(text) = &self.text {
+            for hit in text.find_overlapping_iter(facts.content()) {
+                found.extend(&self.by_text[hit.pattern().as_usize()]);
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found.retain(|&number| self.rules[number as usize].holds(&facts));
+        found
+    }
+}
+
+impl Table {
+    fn file(&mut self, predicate: &Predicate, number: u32) {
+        for pattern in &predicate.patterns {
+            let rules = match pattern {
+                Pattern::Prefix(text) => {
+                    if let Err(at) = self.lengths.binary_search(&text.len()) {
+                        self.lengths.insert(at, text.len());
+                    }
+                    self.prefixes.entry(text.clone())
+                }
+                Pattern::Exact(text) => self.exact.entry(text.clone()),
+                // Not selected for a table.
+                Pattern::Contains(_) | Pattern::Glob { .. } => continue,
+            };
+            rules.or_default().push(number);
+        }
+    }
+
+    fn look_up(&self, value: &str, found: &mut Vec<u32>) {
+        if let Some(rules) = self.exact.get(value) {
+            found.extend(rules);
+        }
+        for &length in &self.lengths {
+            // Inside a character no prefix ends.
+            match value.get(..length) {
+                Some(start) => found.extend(self.prefixes.get(start).into_iter().flatten()),
+                None if length > value.len() => break,
+                None => {}
+            }
+        }
+    }
+}
+
+/// How many rules a look at this predicate is expected to bring up.
+fn weight(predicate: &Predicate, shares: &HashMap<(&Field, &Pattern), usize>) -> usize {
+    let is_text = predicate.field == Field::Content;
+    let one = |pattern: &Pattern| {
+        let shared = shares.get(&(&predicate.field, pattern)).copied().unwrap_or(1);
+        match pattern {
+            _ if is_text && pattern.literal().len() >= MIN_SUBSTRING_BYTES => shared.saturating_mul(SUBSTRING_WEIGHT),
+            _ if is_text => SCAN_WEIGHT,
+            Pattern::Exact(_) => shared,
+            // Short beginnings mean more values than long ones.
+            Pattern::Prefix(text) if !text.is_empty() => shared.saturating_add(64 / text.len()),
+            Pattern::Prefix(_) | Pattern::Contains(_) | Pattern::Glob { .. } => SCAN_WEIGHT,
+        }
+    };
+    let total = predicate.patterns.iter().map(one);
+    total.fold(0, usize::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use shared::model::event::EventId;
+    use shared::model::time::UnixMillis;
+
+    use super::*;
+
+    fn event(channel: &str, from: &str, content: &str) -> Event {
+        let mut event = Event::new(EventId::parse("x:1").expect("valid"), channel, from, UnixMillis(1));
+        event.from.id = from.to_owned();
+        event.content = content.to_owned();
+        event
+    }
+
+    fn index(rules: &[String]) -> Index {
+        Index::new(rules.iter().map(|rule| Rule::parse(rule).expect("a rule")).collect())
+    }
+
+    #[test]
+    fn rules_are_found_by_whatever_is_selective_in_them() {
+        let rules = [
+            "channel=sms from=+1555*",
+            "channel=sms content=*code*",
+            "direction=received",
+            "from=*@example.com",
+            "channel=sms,imessage from=ann",
+            "content=*code*,*pin* channel=email",
+            "peer=ä*",
+        ]
+        .map(str::to_owned);
+        let index = index(&rules);
+        for (event, expected) in [
+            (event("sms", "+15551", "your Code"), vec![0, 1, 2]),
+            (event("email", "ann@example.com", "PIN code pin"), vec![2, 3, 5]),
+            (event("imessage", "ann", ""), vec![2, 4]),
+            (event("imessage", "äb", ""), vec![2, 6]),
+        ] {
+            assert_eq!(index.matching(&event), expected, "{event:?}");
+        }
+    }
+
+    #[test]
+    fn ten_thousand_rules_leave_a_handful_to_look_at() {
+        let rules: Vec<String> = (0..10_000)
+            .map(|n| format!("channel=imessage direction=received peer=+1555{n:07}"))
+            .collect();
+        let index = index(&rules);
+        assert!(index.scanned.is_empty());
+        assert_eq!(index.matching(&event("imessage", "+15550000042", "hello")), [42]);
+        assert_eq!(index.matching(&event("sms", "+15550000042", "hello")), [0; 0]);
+    }
+
+    fn rule() -> impl Strategy<Value = String> {
+        let value = "[ab]{1,2}\\*?|\\*[ab]\\*|\\*|[ab]\\*[ab]";
+        let pair = (prop::sample::select(vec!["channel", "from", "content", "tag"]), value);
+        prop::collection::vec(pair.prop_map(|(field, value)| format!("{field}={value}")), 1..4)
+            .prop_map(|pairs| pairs.join(" "))
+    }
+
+    proptest! {
+        #[test]
+        fn the_index_finds_what_looking_at_every_rule_finds(
+            rules in prop::collection::vec(rule(), 0..30),
+            (channel, from, content) in ("[ab]{0,3}", "[ab]{0,3}", "[ab]{0,4}"),
+            tags in prop::collection::vec("[ab]{1,2}", 0..3),
+        ) {
+            let index = index(&rules);
+            let mut event = event(&channel, &from, &content);
+            event.tags = tags;
+            let facts = Facts::of(&event);
+            let expected: Vec<u32> = (0_u32..).zip(&index.rules).filter(|(_, rule)| rule.holds(&facts)).map(|(n, _)| n).collect();
+            prop_assert_eq!(index.matching(&event), expected);
+        }
+    }
+}

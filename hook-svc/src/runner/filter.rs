@@ -1,0 +1,129 @@
+//! Which hooks of a set see an event: `@match`, changes of what is known, a hook's own timer. *Pure.*
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use shared::model::event::{Direction, Event};
+
+use super::{HookSet, HookSource, Sees};
+use crate::prefilter::{Index, Rule};
+
+/// The channel of timers.
+const TIMER: &str = "timer";
+
+/// Compiled from a set's hooks.
+#[derive(Debug, Default)]
+pub(super) struct Filter {
+    /// Hooks that see everything.
+    open: Vec<u32>,
+    /// The rules of the others.
+    index: Index,
+    /// By rule: its hook.
+    hooks: Vec<u32>,
+    /// Every hook sees everything.
+    is_open: bool,
+}
+
+impl Filter {
+    pub(super) fn of(hooks: &[Arc<HookSource>]) -> Self {
+        let mut filter = Self::default();
+        let mut rules = Vec::new();
+        for (index, hook) in (0_u32..).zip(hooks) {
+            match &hook.sees {
+                Sees::Everything => filter.open.push(index),
+                Sees::Matching(rule) => {
+                    rules.push(rule.clone());
+                    filter.hooks.push(index);
+                }
+                Sees::OwnTimer => {}
+            }
+        }
+        filter.is_open = filter.open.len() == hooks.len();
+        filter.index = Index::new(rules);
+        filter
+    }
+
+    /// Who of `set` sees `event`; `None` = all. Changes of an item are for those that ask for their direction.
+    pub(super) fn seeing(&self, set: &HookSet, event: &Event) -> Option<Vec<u32>> {
+        let is_change = match event.direction {
+            Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => false,
+            Direction::Updated | Direction::Deleted => true,
+        };
+        if self.is_open && !is_change {
+            return None;
+        }
+        let mut seeing = if is_change { Vec::new() } else { self.open.clone() };
+        for number in self.index.matching(event) {
+            if !is_change || self.index.rule(number).is_some_and(Rule::names_direction) {
+                seeing.push(self.hooks[number as usize]);
+            }
+        }
+        seeing.extend(timed(event).and_then(|id| set.index(id)));
+        seeing.sort_unstable();
+        seeing.dedup();
+        Some(seeing)
+    }
+}
+
+/// The hook whose timer `event` is.
+fn timed(event: &Event) -> Option<&str> {
+    if event.channel != TIMER {
+        return None;
+    }
+    let target = event.metadata.get("schedule")?.get("target")?;
+    if target.get("kind").and_then(Value::as_str) != Some("hook") {
+        return None;
+    }
+    target.get("id").and_then(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use shared::model::event::EventId;
+    use shared::model::time::UnixMillis;
+
+    use super::*;
+    use crate::roster::tests::source;
+
+    fn set() -> HookSet {
+        let seeing = |id: &str, sees| HookSource { sees, ..source(id) };
+        let rule = |text| Sees::Matching(Rule::parse(text).expect("a rule"));
+        HookSet::new([
+            seeing("all", Sees::Everything),
+            seeing("sms", rule("channel=sms")),
+            seeing("changes", rule("channel=sms direction=updated,received")),
+            seeing("timed", Sees::OwnTimer),
+        ])
+    }
+
+    fn event(channel: &str) -> Event {
+        Event::new(EventId::parse("x:1").expect("valid"), channel, "ann", UnixMillis(1))
+    }
+
+    #[test]
+    fn a_hook_sees_what_it_asks_for() {
+        let set = set();
+        assert_eq!(set.seeing(&event("email")), Some(vec![0]));
+        assert_eq!(set.seeing(&event("sms")), Some(vec![0, 1, 2]));
+        let open = HookSet::new([source("a"), source("b")]);
+        assert_eq!(open.seeing(&event("sms")), None);
+    }
+
+    #[test]
+    fn changes_are_for_those_that_ask_for_them() {
+        let mut changed = event("sms");
+        changed.direction = Direction::Updated;
+        assert_eq!(set().seeing(&changed), Some(vec![2]));
+        assert_eq!(HookSet::new([source("a")]).seeing(&changed), Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_timer_wakes_its_own_hook() {
+        let mut tick = event("timer");
+        assert_eq!(set().seeing(&tick), Some(vec![0]));
+        let schedule = json!({"id": "s", "target": {"kind": "hook", "id": "timed"}});
+        tick.metadata.insert("schedule".to_owned(), schedule);
+        assert_eq!(set().seeing(&tick), Some(vec![0, 3]));
+    }
+}

@@ -1,0 +1,215 @@
+//! How a worker process is confined: through `nexus-jail`, tried out before any hook runs.
+//!
+//! At start a probe runs in the jail and tries what a hook may not do, and whether its code is compiled at all: a
+//! memory limit that is too small for the compiler's reservation makes Bun interpret, silently and ten times slower.
+//! Where anything is missing, [`Sandbox::Enforce`] refuses; [`Sandbox::Degraded`] runs with what there is and says so.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::process::{Child, Command};
+
+use super::note::NoteFile;
+
+/// The launcher, beside the program or one directory above it.
+const LAUNCHER: &str = "nexus-jail";
+
+/// Data memory of a worker, in MiB; what it holds is about a fifth of it.
+const DATA_MB: u32 = 512;
+
+/// Largest file that a worker may write (its own note), in MiB, and open files.
+const FILE_MB: u32 = 1;
+const OPEN_FILES: u32 = 128;
+
+/// Processor seconds of one worker: the end of a loop whose supervisor was killed.
+const CPU_S: u32 = 4 * 3_600;
+
+/// What Bun is told: a reservation that fits [`DATA_MB`], and no third compiler, which costs more than it gives here.
+const ENVIRONMENT: [(&str, &str); 2] = [
+    ("BUN_JSC_jitMemoryReservationSize", "67108864"),
+    ("BUN_JSC_useFTLJIT", "false"),
+];
+
+/// What Bun itself reads, where it is there.
+const SYSTEM: [&str; 5] = [
+    "/proc/self",
+    "/dev/null",
+    "/dev/urandom",
+    "/etc/localtime",
+    "/usr/share/zoneinfo",
+];
+const LIBRARIES: [&str; 3] = ["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64"];
+
+/// How long the probe may take.
+const PROBE: Duration = Duration::from_secs(30);
+
+/// What is asked of the sandbox (`hooks.sandbox`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sandbox {
+    /// All of it, or hook-svc does not start.
+    #[default]
+    Enforce,
+    /// What this machine has; what is missing is said in the log and in `/readyz`.
+    Degraded,
+}
+
+/// The sandbox is not what it should be.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "hooks cannot be confined on this machine: {}; `hooks.sandbox = \"degraded\"` runs them with what there is",
+    missing.join("; ")
+)]
+pub struct CheckSandboxError {
+    /// What is missing.
+    pub missing: Vec<String>,
+}
+
+/// A way to launch workers, tried out.
+#[derive(Debug)]
+pub(super) struct Jail {
+    bun: PathBuf,
+    launcher: Option<PathBuf>,
+    is_strict: bool,
+    missing: Vec<String>,
+}
+
+/// What the probe found: each true where it is as it should be.
+#[derive(Debug, Deserialize)]
+struct Found {
+    compiled: bool,
+    read: bool,
+    write: bool,
+    spawn: bool,
+    signal: bool,
+    network: bool,
+}
+
+impl Jail {
+    /// Finds the launcher and tries it, with the worker's files in `dir`.
+    pub(super) async fn check(bun: &Path, dir: &Path, wanted: Sandbox) -> Result<Self, CheckSandboxError> {
+        let bun = bun.canonicalize().unwrap_or_else(|_| bun.to_owned());
+        let mut jail = Self {
+            bun,
+            launcher: launcher(),
+            is_strict: true,
+            missing: Vec::new(),
+        };
+        let found = jail.probe(dir).await;
+        match (found, wanted) {
+            (Ok(()), Sandbox::Enforce | Sandbox::Degraded) => Ok(jail),
+            (Err(missing), Sandbox::Enforce) => Err(CheckSandboxError { missing }),
+            (Err(missing), Sandbox::Degraded) => {
+                tracing::warn!(missing = missing.join("; "), "hooks run in a degraded sandbox");
+                jail.is_strict = false;
+                jail.missing = missing;
+                Ok(jail)
+            }
+        }
+    }
+
+    /// What is missing; empty where hooks are confined whole.
+    pub(super) fn missing(&self) -> &[String] {
+        &self.missing
+    }
+
+    /// Launches a worker: nothing of our environment, no look-up of packages, killed when dropped.
+    pub(super) fn launch(&self, dir: &Path, note: &NoteFile, db_path: &str) -> std::io::Result<Child> {
+        let mut note_arg = std::ffi::OsString::from("note=");
+        note_arg.push(note.path());
+        let model = Path::new(db_path).parent().filter(|folder| folder.is_dir());
+        self.command(dir, Some(note.path()), model)
+            .args(["--no-install", "run"])
+            .arg(dir.join("shim/worker.ts"))
+            .arg(note_arg)
+            .arg(format!("db={db_path}"))
+            .current_dir(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+    }
+
+    /// Bun, confined; its arguments are to follow.
+    fn command(&self, dir: &Path, note: Option<&Path>, model: Option<&Path>) -> Command {
+        let Some(launcher) = &self.launcher else {
+            let mut command = Command::new(&self.bun);
+            command.env_clear().envs(ENVIRONMENT);
+            return command;
+        };
+        let mut command = Command::new(launcher);
+        command.env_clear();
+        command.arg(if self.is_strict { "strict=1" } else { "strict=0" });
+        let read = [dir].into_iter().chain(model).map(|path| ("ro", path));
+        let system = SYSTEM.iter().map(|path| ("ro", Path::new(path)));
+        let run = LIBRARIES.iter().map(|path| ("rx", Path::new(path)));
+        let own = [("rx", self.bun.as_path())]
+            .into_iter()
+            .chain(note.map(|path| ("wf", path)));
+        for (key, path) in read.chain(system).chain(run).chain(own) {
+            let mut argument = std::ffi::OsString::from(format!("{key}="));
+            argument.push(path);
+            command.arg(argument);
+        }
+        for (name, value) in ENVIRONMENT {
+            command.arg(format!("env={name}:{value}"));
+        }
+        for (name, most) in [
+            ("data_mb", DATA_MB),
+            ("file_mb", FILE_MB),
+            ("files", OPEN_FILES),
+            ("cpu_s", CPU_S),
+        ] {
+            command.arg(format!("{name}={most}"));
+        }
+        command.arg("--").arg(&self.bun);
+        command
+    }
+
+    /// Tries everything once; `Err` names what is missing.
+    async fn probe(&self, dir: &Path) -> Result<(), Vec<String>> {
+        if self.launcher.is_none() {
+            return Err(vec![format!("{LAUNCHER} is not beside the program")]);
+        }
+        let mut command = self.command(dir, None, None);
+        command
+            .args(["--no-install", "run"])
+            .arg(dir.join("shim/probe.ts"))
+            .current_dir(dir)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        let output = match tokio::time::timeout(PROBE, command.output()).await {
+            Ok(Ok(output)) => output,
+            Ok(Err(error)) => return Err(vec![format!("{LAUNCHER} does not run: {error}")]),
+            Err(_) => return Err(vec!["the probe does not end".to_owned()]),
+        };
+        let Ok(found) = serde_json::from_slice::<Found>(&output.stdout) else {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+            return Err(vec![format!("{}: {line}", output.status)]);
+        };
+        let missing: Vec<String> = [
+            (found.compiled, "the just-in-time compiler does not work"),
+            (found.read, "files can be read"),
+            (found.write, "files can be written"),
+            (found.spawn, "processes can be started"),
+            (found.signal, "signals can be sent"),
+            (found.network, "the network can be reached"),
+        ]
+        .into_iter()
+        .filter(|(is_right, _)| !is_right)
+        .map(|(_, what)| what.to_owned())
+        .collect();
+        if missing.is_empty() { Ok(()) } else { Err(missing) }
+    }
+}
+
+/// The launcher, beside the running program; that of tests lies one directory deeper.
+fn launcher() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let mut candidates = program.ancestors().skip(1).take(2).map(|folder| folder.join(LAUNCHER));
+    candidates.find(|path| path.is_file())
+}

@@ -1,0 +1,39 @@
+// Tries, in the sandbox, what no hook may do, and whether its code is compiled. Says so in one line of JSON.
+
+import { numberOfDFGCompiles } from "bun:jsc";
+import fs from "node:fs";
+
+function hot(n: number): number {
+  let sum = 0;
+  for (let i = 0; i < n; i++) sum = (sum + i * 3) ^ i;
+  return sum;
+}
+
+const ROUNDS = 5000;
+for (let i = 0; i < ROUNDS && numberOfDFGCompiles(hot) === 0; i++) hot(2000);
+
+function fails(act: () => unknown): boolean {
+  try {
+    act();
+    return false;
+  } catch {
+    return true;
+  }
+}
+
+let network = false;
+try {
+  await fetch("http://127.0.0.1:1/");
+} catch (error: any) {
+  // A refused connection was tried; a forbidden one was not.
+  network = error?.code === "EPERM" || error?.code === "EACCES";
+}
+
+console.log(JSON.stringify({
+  compiled: (numberOfDFGCompiles(hot) as unknown as number) > 0,
+  read: fails(() => fs.readFileSync("/etc/passwd")),
+  write: fails(() => fs.writeFileSync("/tmp/nexus-jail-probe", "")),
+  spawn: fails(() => Bun.spawnSync([process.execPath, "--version"])),
+  signal: fails(() => process.kill(process.ppid, 0)),
+  network,
+}));

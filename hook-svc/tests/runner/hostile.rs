@@ -1,0 +1,211 @@
+//! Hooks that try what they may not do: each costs only itself, and everything that is denied is tried from inside.
+
+use std::time::Duration;
+
+use hook_svc::runner::{HookSource, Sees};
+use serde_json::Value;
+use shared::clock::{Clock as _, SystemClock};
+
+use crate::pool::{TestPool, dm, timed};
+
+const FIRES: &str = "export default async (ctx) => ({ fire: true, context: { prompt: ctx.event.id } });";
+
+/// What an innocent neighbour sees of the built-ins.
+const LOOKS: &str = "export default () => ({ fire: true, context: { extracted: {
+  json: JSON.stringify({ a: 1 }), polluted: ({}).polluted === undefined, push: [1].concat([2]).length } } });";
+
+/// Tries `attempt` and tells how it ended.
+fn trying(attempt: &str) -> String {
+    format!(
+        "import fs from 'node:fs'; import net from 'node:net'; import {{ spawnSync }} from 'node:child_process';
+        import {{ Worker as Thread }} from 'node:worker_threads'; import {{ dlopen }} from 'bun:ffi';
+        const connect = (...to) => new Promise((done, fail) => {{ net.connect(...to).on('connect', done).on('error', fail); }});
+        export default async () => {{
+          let said = 'done';
+          try {{ const answer = await (async () => {{ {attempt} }})(); if (answer === -1) said = 'refused'; }} catch {{ said = 'refused'; }}
+          return {{ fire: true, context: {{ extracted: {{ said }} }} }};
+        }};"
+    )
+}
+
+fn by(author: &str, hook: HookSource) -> HookSource {
+    HookSource {
+        created_by: author.to_owned(),
+        sees: Sees::Everything,
+        ..hook
+    }
+}
+
+fn extracted(answer: &crate::pool::Answer, hook: &str, field: &str) -> Value {
+    let context = answer.fired(hook).context.expect("a context");
+    context.extracted.expect("extracted")[field].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_denied_is_refused() {
+    let attempts = [
+        ("reads a file", "fs.readFileSync('/etc/passwd');"),
+        (
+            "reads a secret of another process",
+            "fs.readFileSync('/proc/1/environ');",
+        ),
+        ("lists a directory", "fs.readdirSync('/');"),
+        ("writes a file", "fs.writeFileSync('/tmp/nexus-evil', 'x');"),
+        (
+            "writes a neighbour",
+            "fs.writeFileSync(process.cwd() + '/hooks/evil.ts', 'x');",
+        ),
+        ("fetches", "await fetch('http://127.0.0.1:4222/');"),
+        ("connects", "await connect(4222, '127.0.0.1');"),
+        ("connects to a socket file", "await connect('/run/x.sock');"),
+        ("listens", "Bun.serve({ port: 0, fetch: () => new Response('') });"),
+        (
+            "spawns",
+            "const { error } = spawnSync('/bin/true'); if (error) throw error;",
+        ),
+        ("spawns by Bun", "Bun.spawnSync(['/bin/true']);"),
+        ("signals", "process.kill(process.ppid, 0);"),
+        (
+            "signals by the C library",
+            "return dlopen('libc.so.6', { kill: { args: ['int', 'int'], returns: 'int' } }).symbols.kill(process.ppid, 0);",
+        ),
+        (
+            "forks by the C library",
+            "return dlopen('libc.so.6', { fork: { args: [], returns: 'int' } }).symbols.fork();",
+        ),
+        ("starts a thread", "new Thread('data:text/javascript,1');"),
+        ("exits", "process.exit(3);"),
+    ];
+    let sources: Vec<(&str, String)> = attempts
+        .iter()
+        .map(|(name, attempt)| (*name, trying(attempt)))
+        .collect();
+    let hooks = sources
+        .iter()
+        .map(|(name, source)| timed(name, 30_000, source))
+        .collect();
+    let pool = TestPool::start_with(hooks, 1).await;
+    if !pool.pool.lacks().is_empty() {
+        eprintln!("not tried, this machine lacks: {}", pool.pool.lacks().join("; "));
+        return pool.stop().await;
+    }
+    let answer = pool.evaluate(dm("web:1", "x")).await;
+    for (name, _) in attempts {
+        assert_eq!(extracted(&answer, name, "said"), "refused", "a hook that {name}");
+    }
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_our_environment_is_seen() {
+    let env = "export default () => ({ fire: true, context: { extracted: { env: Object.keys(process.env).filter((n) => !n.startsWith('BUN_JSC')) } } });";
+    let pool = TestPool::start(&[("env", env)]).await;
+    let seen = extracted(&pool.evaluate(dm("web:1", "x")).await, "env", "env");
+    assert_eq!(seen, serde_json::json!([]));
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patched_built_ins_are_an_error_of_the_patcher() {
+    let patches = [
+        "Object.prototype.polluted = 1;",
+        "JSON.stringify = () => 'forged';",
+        "Array.prototype.concat = () => [];",
+        "globalThis.JSON = {};",
+        "Promise.prototype.then = () => {};",
+        "Object.prototype.toString = () => 'x';",
+    ];
+    let mut hooks: Vec<HookSource> = patches
+        .iter()
+        .enumerate()
+        .map(|(at, patch)| {
+            timed(
+                &format!("patch-{at}"),
+                30_000,
+                &format!("export default () => {{ {patch} return {{ fire: false }}; }};"),
+            )
+        })
+        .collect();
+    hooks.push(timed("z-looks", 30_000, LOOKS));
+    // Programs do give their own objects such properties.
+    let own = "class Mine extends Error { constructor() { super('m'); this.name = 'Mine'; } }
+        export default () => { const o = {}; o.toString = () => 'own'; const e = new Mine(); e.message = 'n'; return { fire: true, context: { prompt: `${o} ${e}` } }; };";
+    hooks.push(timed("z-own", 30_000, own));
+    let pool = TestPool::start_with(hooks, 1).await;
+    let answer = pool.evaluate(dm("web:1", "x")).await;
+    for at in 0..patches.len() {
+        assert!(
+            answer.error(&format!("patch-{at}")).starts_with("TypeError: "),
+            "{}",
+            patches[at]
+        );
+    }
+    assert_eq!(extracted(&answer, "z-looks", "json"), r#"{"a":1}"#);
+    assert_eq!(extracted(&answer, "z-looks", "polluted"), true);
+    let own = answer.fired("z-own").context.and_then(|context| context.system_prompt);
+    assert_eq!(own.as_deref(), Some("own Mine: n"));
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_gigabytes_are_an_error_of_their_hook() {
+    let greedy = "export default () => { const held = []; for (let i = 0; i < 2048; i++) held.push(new Uint8Array(1 << 20).fill(1)); return { fire: true }; };";
+    let pool = TestPool::start(&[("a", FIRES), ("greedy", greedy), ("z", FIRES)]).await;
+    let events: Vec<String> = (0..10).map(|n| format!("web:{n}")).collect();
+    let answers = futures_util::future::join_all(events.iter().map(|id| pool.evaluate(dm(id, "x")))).await;
+    for (id, answer) in events.iter().zip(&answers) {
+        for good in ["a", "z"] {
+            let prompt = answer.fired(good).context.and_then(|context| context.system_prompt);
+            assert_eq!(prompt.as_ref(), Some(id));
+        }
+        assert!(!answer.error("greedy").is_empty());
+    }
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_author_forges_nothing_but_their_own() {
+    // Answers for the neighbour at index 0 of its own process, and then garbage.
+    let forges = "import fs from 'node:fs';
+        export default () => {
+          const body = Buffer.from(JSON.stringify({ r: [[0, 0, [1, 1], [[0, 1, '{\"fire\":true,\"context\":{\"prompt\":\"forged\"}}']], [], [], []]] }));
+          const frame = Buffer.alloc(4 + body.length); frame.writeUInt32LE(body.length, 0); frame.set(body, 4);
+          fs.writeSync(1, frame); fs.writeSync(1, Buffer.from([255, 255, 255, 255]));
+          return { fire: false };
+        };";
+    let hooks = vec![
+        timed("a", 30_000, FIRES),
+        by("mallory", timed("forges", 30_000, forges)),
+        by("ann", timed("m", 30_000, FIRES)),
+        timed("z", 30_000, FIRES),
+    ];
+    let pool = TestPool::start_with(hooks, 1).await;
+    for number in 0..8 {
+        let id = format!("web:{number}");
+        let answer = pool.evaluate(dm(&id, "x")).await;
+        for good in ["a", "m", "z"] {
+            let prompt = answer.fired(good).context.and_then(|context| context.system_prompt);
+            assert_eq!(prompt.as_ref(), Some(&id), "{good}");
+        }
+    }
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_with_a_loop_in_it_is_done_soon() {
+    let pool = TestPool::start(&[
+        ("a", FIRES),
+        ("loops", "export default () => { for (;;) {} };"),
+        ("z", FIRES),
+    ])
+    .await;
+    // The first event waits for the processes to come up.
+    pool.evaluate(dm("web:0", "x")).await;
+    let begun = SystemClock.monotonic();
+    let answer = pool.evaluate(dm("web:1", "x")).await;
+    let took = SystemClock.monotonic().duration_since(begun);
+    answer.fired("z");
+    // Half a second on a machine with a core to spare; `docs/performance.md` has the measured figure.
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    pool.stop().await;
+}
