@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use shared::bus::Bus;
 use shared::clock::SharedClock;
-use shared::model::session::SessionRef;
+use shared::model::session::{QueueSettings, SessionRef};
 use shared::process::lifecycle::Shutdown;
 
 use crate::agent::Agent;
@@ -17,6 +17,7 @@ use crate::cache::FoldCache;
 use crate::config::BrokerConfig;
 use crate::feed::Feed;
 use crate::personas::{Personas, Runner};
+use crate::session::settings::Policy;
 use crate::settled::Settled;
 
 /// Name of this service in dead letters.
@@ -56,8 +57,11 @@ pub struct Broker {
     running: Mutex<HashMap<SessionRef, usize>>,
     waiting: AtomicU64,
     counter: AtomicU64,
+    /// By the settings of personas, of which there are few.
+    policies: Mutex<HashMap<QueueSettings, Arc<Policy>>>,
     echo: Arc<dyn Agent>,
     nats: Arc<dyn Agent>,
+    instead: Option<Arc<dyn Agent>>,
 }
 
 impl Broker {
@@ -83,8 +87,10 @@ impl Broker {
             running: Mutex::default(),
             waiting: AtomicU64::new(0),
             counter: AtomicU64::new(started.saturating_mul(COUNTERS_PER_MS)),
+            policies: Mutex::default(),
             echo: Arc::new(Echo),
             nats: Arc::new(Nats::new(bus.clone())),
+            instead: None,
             bus,
             clock,
             instance,
@@ -95,9 +101,34 @@ impl Broker {
         }
     }
 
+    /// What holds for the queues of `persona`'s sessions.
+    #[must_use]
+    pub fn policy(&self, persona: &str) -> Arc<Policy> {
+        let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+        let settings = self.personas.of(persona).queue;
+        let policy = policies.entry(settings).or_insert_with(|| {
+            Arc::new(Policy {
+                common: settings.or(self.config.queue),
+                channels: self.config.queue_by_channel.clone(),
+                presets: self.personas.permission_levels.clone(),
+            })
+        });
+        Arc::clone(policy)
+    }
+
+    /// It, with `agent` answering for everybody, whatever the personas say.
+    #[must_use]
+    pub fn answering(mut self, agent: Arc<dyn Agent>) -> Self {
+        self.instead = Some(agent);
+        self
+    }
+
     /// Who answers behind `runner`.
     #[must_use]
     pub fn agent(&self, runner: Runner) -> Arc<dyn Agent> {
+        if let Some(instead) = &self.instead {
+            return Arc::clone(instead);
+        }
         match runner {
             Runner::Echo => Arc::clone(&self.echo),
             Runner::Nats => Arc::clone(&self.nats),

@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use shared::model::identity::PermissionPresets;
 use shared::model::ledger::TurnLimits;
+use shared::model::session::QueueSettings;
+
+use crate::reset::{Reset, is_zone};
 
 /// The persona that answers for names that the file does not hold.
 pub const DEFAULT_PERSONA: &str = "default";
@@ -37,8 +40,12 @@ pub struct Limits {
     pub no_agent_ms: u64,
     /// Turns of history that go along.
     pub history_turns: usize,
-    /// Text of history that goes along, bytes.
-    pub history_bytes: usize,
+    /// Text of history that goes along, tokens (four bytes each).
+    pub history_tokens: usize,
+    /// Tokens of a turn, in and out; none = any number.
+    pub tokens: Option<u64>,
+    /// Cost of a turn, US dollars; none = any.
+    pub cost_usd: Option<f64>,
 }
 
 impl Default for Limits {
@@ -50,7 +57,9 @@ impl Default for Limits {
             reply_timeout_ms: 60_000,
             no_agent_ms: 30_000,
             history_turns: 32,
-            history_bytes: 16 * 1_024,
+            history_tokens: 4_096,
+            tokens: None,
+            cost_usd: None,
         }
     }
 }
@@ -62,14 +71,14 @@ impl Limits {
         TurnLimits {
             wall_ms: self.wall_ms,
             model_calls: self.model_calls,
-            tokens: None,
-            cost_usd: None,
+            tokens: self.tokens,
+            cost_usd: self.cost_usd,
         }
     }
 }
 
 /// Who answers for a name, and how.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Persona {
     /// Who answers.
@@ -78,6 +87,25 @@ pub struct Persona {
     pub prompt: String,
     /// What bounds its turns.
     pub limits: Limits,
+    /// Queue settings of its sessions, before the global ones.
+    pub queue: QueueSettings,
+    /// When the history of its sessions begins anew.
+    pub reset: Reset,
+    /// Time zone in which it is told what time it is: an IANA name.
+    pub timezone: String,
+}
+
+impl Default for Persona {
+    fn default() -> Self {
+        Self {
+            runner: Runner::default(),
+            prompt: String::new(),
+            limits: Limits::default(),
+            queue: QueueSettings::default(),
+            reset: Reset::default(),
+            timezone: "UTC".to_owned(),
+        }
+    }
 }
 
 /// The content of `personas.yaml`.
@@ -99,6 +127,14 @@ pub enum ParsePersonasError {
     /// Not YAML of this shape.
     #[error("personas: not the expected YAML")]
     Yaml(#[from] serde_yaml_ng::Error),
+    /// No such time zone.
+    #[error("personas.{persona}.timezone: `{zone}` is not the name of a time zone")]
+    Zone {
+        /// Whose.
+        persona: String,
+        /// What stands there.
+        zone: String,
+    },
     /// A bound that cannot hold.
     #[error("personas.{persona}.limits.{key}: must be at least 1")]
     Zero {
@@ -119,7 +155,13 @@ impl Personas {
             return Ok(Self::default());
         }
         let parsed: Self = serde_yaml_ng::from_str(text)?;
-        for (name, Persona { limits, .. }) in &parsed.personas {
+        for (name, Persona { limits, timezone, .. }) in &parsed.personas {
+            if !is_zone(timezone) {
+                return Err(ParsePersonasError::Zone {
+                    persona: name.clone(),
+                    zone: timezone.clone(),
+                });
+            }
             let bounds = [
                 ("wall_ms", limits.wall_ms),
                 ("model_calls", u64::from(limits.model_calls)),

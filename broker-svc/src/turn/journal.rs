@@ -121,6 +121,17 @@ impl Running {
         })
     }
 
+    /// Sequences of the dispatches that it was begun for: those that were put in later aside.
+    #[must_use]
+    pub fn answers(&self) -> Vec<u64> {
+        let steered = |sequence: u64| {
+            let mut passages = self.passages.iter();
+            passages.any(|passage| matches!(passage, Passage::Steered { dispatch } if dispatch.sequence == sequence))
+        };
+        let sequences = self.dispatches.iter().map(|dispatch| dispatch.sequence);
+        sequences.filter(|&sequence| !steered(sequence)).collect()
+    }
+
     /// Model calls that were answered.
     #[must_use]
     pub fn model_calls(&self) -> u32 {

@@ -5,8 +5,9 @@ fn turn() -> Turn {
     Turn::of(
         &session(),
         &Fold::default(),
-        &pending(4, 1, "a", 50),
+        &[pending(4, 1, "a", 50)],
         &Limits::default(),
+        &PermissionPresets::default(),
     )
 }
 
