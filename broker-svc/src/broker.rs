@@ -7,16 +7,20 @@ use std::time::{Duration, Instant};
 
 use shared::bus::Bus;
 use shared::clock::SharedClock;
-use shared::model::session::SessionRef;
+use shared::llm::SharedModel;
+use shared::model::session::{QueueSettings, SessionRef};
 use shared::process::lifecycle::Shutdown;
 
 use crate::agent::Agent;
 use crate::agent::echo::Echo;
+use crate::agent::llm::Llm;
 use crate::agent::nats::Nats;
+use crate::agent::process::Process;
 use crate::cache::FoldCache;
 use crate::config::BrokerConfig;
 use crate::feed::Feed;
 use crate::personas::{Personas, Runner};
+use crate::session::settings::Policy;
 use crate::settled::Settled;
 
 /// Name of this service in dead letters.
@@ -56,8 +60,14 @@ pub struct Broker {
     running: Mutex<HashMap<SessionRef, usize>>,
     waiting: AtomicU64,
     counter: AtomicU64,
+    /// By the settings of personas, of which there are few.
+    policies: Mutex<HashMap<QueueSettings, Arc<Policy>>>,
     echo: Arc<dyn Agent>,
     nats: Arc<dyn Agent>,
+    instead: Option<Arc<dyn Agent>>,
+    process: Arc<dyn Agent>,
+    /// None where no persona asks models.
+    llm: Option<Arc<dyn Agent>>,
 }
 
 impl Broker {
@@ -83,8 +93,12 @@ impl Broker {
             running: Mutex::default(),
             waiting: AtomicU64::new(0),
             counter: AtomicU64::new(started.saturating_mul(COUNTERS_PER_MS)),
+            policies: Mutex::default(),
             echo: Arc::new(Echo),
             nats: Arc::new(Nats::new(bus.clone())),
+            instead: None,
+            process: Arc::new(Process::new(Arc::new(personas.clone()), bus.clone())),
+            llm: None,
             bus,
             clock,
             instance,
@@ -95,12 +109,52 @@ impl Broker {
         }
     }
 
-    /// Who answers behind `runner`.
+    /// What holds for the queues of `persona`'s sessions.
+    #[must_use]
+    pub fn policy(&self, persona: &str) -> Arc<Policy> {
+        let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+        let settings = self.personas.of(persona).queue;
+        let policy = policies.entry(settings).or_insert_with(|| {
+            Arc::new(Policy {
+                common: settings.or(self.config.queue),
+                channels: self.config.queue_by_channel.clone(),
+                presets: self.personas.permission_levels.clone(),
+            })
+        });
+        Arc::clone(policy)
+    }
+
+    /// It, with `agent` answering for everybody, whatever the personas say.
+    #[must_use]
+    pub fn answering(mut self, agent: Arc<dyn Agent>) -> Self {
+        self.instead = Some(agent);
+        self
+    }
+
+    /// With `model` for personas that ask one.
+    #[must_use]
+    pub fn with_model(mut self, model: SharedModel) -> Self {
+        let personas = Arc::new(self.personas.clone());
+        self.llm = Some(Arc::new(Llm::new(
+            model,
+            personas,
+            self.bus.clone(),
+            Arc::clone(&self.clock),
+        )));
+        self
+    }
+
+    /// Who answers behind `runner`. A persona that asks a model where there is none is one whose agent is not there.
     #[must_use]
     pub fn agent(&self, runner: Runner) -> Arc<dyn Agent> {
+        if let Some(instead) = &self.instead {
+            return Arc::clone(instead);
+        }
         match runner {
             Runner::Echo => Arc::clone(&self.echo),
             Runner::Nats => Arc::clone(&self.nats),
+            Runner::Process => Arc::clone(&self.process),
+            Runner::Llm => Arc::clone(self.llm.as_ref().unwrap_or(&self.nats)),
         }
     }
 

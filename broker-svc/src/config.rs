@@ -1,6 +1,9 @@
 //! Section `[broker]` of `nexus.toml`. *Pure.*
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use shared::model::session::QueueSettings;
 use shared::retry::Schedule;
 use shared::wire::topology::CLAIM_ACK_WAIT;
 
@@ -25,6 +28,10 @@ pub struct BrokerConfig {
     /// Waits between two questions to a remote agent that did not answer. Its number of attempts does not count:
     /// the persona's limits end the turn.
     pub agent_retry: Schedule,
+    /// Queue settings of sessions for which neither the hook, the session, the channel nor the persona says otherwise.
+    pub queue: QueueSettings,
+    /// Queue settings by channel.
+    pub queue_by_channel: BTreeMap<String, QueueSettings>,
 }
 
 impl Default for BrokerConfig {
@@ -43,6 +50,8 @@ impl Default for BrokerConfig {
                 ..Schedule::default()
             }
             .unbounded(),
+            queue: QueueSettings::default(),
+            queue_by_channel: BTreeMap::new(),
         }
     }
 }

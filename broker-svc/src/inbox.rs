@@ -12,16 +12,17 @@ use shared::bus::Stored;
 use shared::model::dispatch::{Dispatch, derived_ulid};
 use shared::model::event::EventId;
 use shared::model::ledger::DispatchRef;
+use shared::model::order::SessionOrder;
 use shared::model::session::SessionRef;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::envelope::DecodeError;
-use shared::wire::headers::{CAUSATION, MSG_ID};
+use shared::wire::envelope::{DecodeError, Wire as _};
+use shared::wire::headers::{CAUSATION, MSG_ID, SCHEMA};
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 
 use crate::broker::Broker;
 use crate::broker::SERVICE;
-use crate::session::Pending;
+use crate::session::{Arrival, Pending, Placed};
 
 /// Dispatches read at one look.
 pub const LOOK_LIMIT: usize = 64;
@@ -42,8 +43,8 @@ pub struct Bad {
 /// What one look found.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// What can be run.
-    pub good: Vec<Pending>,
+    /// Dispatches that can be run, and orders.
+    pub good: Vec<Arrival>,
     /// What cannot.
     pub bad: Vec<Bad>,
     /// The last sequence that was looked at; none where nothing was there.
@@ -59,8 +60,8 @@ impl Look {
 
     fn add(&mut self, session: &SessionRef, stored: &Stored) {
         self.through = Some(stored.sequence);
-        match pending(session, stored) {
-            Ok(pending) => self.good.push(pending),
+        match arrival(session, stored) {
+            Ok(arrival) => self.good.push(arrival),
             Err((reason, detail)) => self.bad.push(Bad {
                 stored: stored.clone(),
                 reason,
@@ -120,6 +121,23 @@ pub async fn fetch(bus: &Bus, session: &SessionRef, sequences: &[u64]) -> Result
     Ok(found)
 }
 
+fn arrival(session: &SessionRef, stored: &Stored) -> Result<Arrival, (&'static str, String)> {
+    let schema = stored.headers.get(SCHEMA).and_then(|schema| schema.split('/').next());
+    if schema != Some(SessionOrder::SCHEMA) {
+        return pending(session, stored).map(Arrival::Dispatch);
+    }
+    let order: SessionOrder = stored
+        .decode()
+        .map_err(|error: DecodeError| (error.reason(), error.to_string()))?;
+    if order.target != *session {
+        return Err(("wrong_session", format!("the order is for {}", order.target)));
+    }
+    Ok(Arrival::Order(Placed {
+        sequence: stored.sequence,
+        order,
+    }))
+}
+
 fn pending(session: &SessionRef, stored: &Stored) -> Result<Pending, (&'static str, String)> {
     let dispatch: Dispatch = stored
         .decode()
@@ -135,6 +153,7 @@ fn pending(session: &SessionRef, stored: &Stored) -> Result<Pending, (&'static s
     }
     Ok(Pending {
         sequence: stored.sequence,
+        arrived: stored.published_at,
         dispatch: Arc::new(dispatch),
         carrier: stored.carrier(),
     })

@@ -3,13 +3,14 @@
 //! [`service`] wires; [`claims`] pulls and keeps claims, [`worker`] runs one claimed session, [`owner`] appends to its
 //! ledger and publishes its replies, [`inbox`] reads its dispatches out of what [`feed`] brings, [`sweeper`] finds what was lost and
 //! [`quarantine`] parks what goes nowhere. What they decide is in pure files: [`session`] (which dispatch runs),
-//! [`fold`] (what the ledger adds up to), [`turn`] (what is appended), [`context`] and [`tools`] (what the agent is
-//! asked), [`personas`], [`window`], [`sweep`] and [`settled`].
+//! [`fold`] (what the ledger adds up to), [`turn`] (what is appended, and what a turn does next), [`context`],
+//! [`compact`] and [`tools`] (what the agent is asked), [`personas`], [`reset`], [`window`], [`sweep`] and [`settled`].
 
 pub mod agent;
 pub mod broker;
 pub mod cache;
 pub mod claims;
+pub mod compact;
 pub mod config;
 pub mod context;
 pub mod error;
@@ -17,9 +18,11 @@ pub mod feed;
 pub mod fold;
 pub mod hold;
 pub mod inbox;
+pub mod live;
 pub mod owner;
 pub mod personas;
 pub mod quarantine;
+pub mod reset;
 #[cfg(test)]
 mod sample;
 pub mod service;
@@ -27,6 +30,7 @@ pub mod session;
 pub mod settled;
 pub mod sweep;
 pub mod sweeper;
+pub mod tool;
 pub mod tools;
 pub mod turn;
 pub mod window;

@@ -175,6 +175,7 @@ impl Owner {
     }
 
     fn open_record(&mut self) {
+        self.fold.at = self.broker.clock.now();
         if let Some(checkpoint) = self.fold.checkpoint() {
             self.checkpointed = true;
             self.push(checkpoint);
@@ -231,7 +232,7 @@ impl Owner {
         let entries = std::mem::take(&mut self.staged);
         let record = LedgerRecord {
             append: append.clone(),
-            at: self.broker.clock.now(),
+            at: self.fold.at,
             entries,
         };
         let expected = self.fold.last_sequence;

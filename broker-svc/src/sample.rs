@@ -57,6 +57,7 @@ pub(crate) fn dispatch(event: u64, hook: &str, priority: i32) -> Dispatch {
 pub(crate) fn pending(sequence: u64, event: u64, hook: &str, priority: i32) -> Pending {
     Pending {
         sequence,
+        arrived: UnixMillis(1_000),
         dispatch: Arc::new(dispatch(event, hook, priority)),
         carrier: Carrier::default(),
     }

@@ -1,59 +1,56 @@
-//! The session machine: which dispatches run, in which order, and which never. *Pure.*
+//! The session machine: which dispatches run, in which order, together with which, and which never. *Pure.*
 //!
-//! Source: `sessions.md` "Queue modes". Every mode but `followup` is treated as `followup`: a turn of its own
-//! afterwards, in order. A dispatch handed in is started exactly once or dropped with a reason, never forgotten,
-//! and a turn is never started while another runs.
+//! Source: `sessions.md` "Queue modes". Every dispatch handed in ends exactly once as a turn or part of one, as
+//! steered, or dropped with a reason (one of `steer-backlog` is steered besides), and a turn is never started while
+//! another runs. The machine is rebuilt from `DISPATCHES` and the ledger by every owner.
+
+pub mod arrival;
+pub mod settings;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use shared::model::dispatch::Dispatch;
-use shared::model::ledger::DispatchRef;
-use shared::model::session::QueueMode;
+use shared::model::order::Wanted;
+use shared::model::permission::PermissionSet;
+use shared::model::session::{Overflow, QueueMode, QueueSettings};
 use shared::model::time::UnixMillis;
-use shared::wire::headers::Carrier;
 use ulid::Ulid;
 
-use crate::fold::Fold;
+use crate::fold::{Fold, SUMMARIZED};
+use crate::turn::journal::Passage;
+pub use arrival::{Arrival, Pending, Placed};
+use arrival::{order, same_target, target_of};
+use settings::{Policy, Rules};
 
-/// A dispatch that waits, and where it stands in `DISPATCHES`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Pending {
-    /// Its sequence in `DISPATCHES`.
-    pub sequence: u64,
-    /// What is to be done.
-    pub dispatch: Arc<Dispatch>,
-    /// The trace that it belongs to.
-    pub carrier: Carrier,
-}
-
-impl Pending {
-    /// How the ledger names it, without its content.
-    #[must_use]
-    pub fn reference(&self) -> DispatchRef {
-        DispatchRef {
-            id: self.dispatch.id,
-            sequence: self.sequence,
-            event_id: self.dispatch.event_id.clone(),
-            content: String::new(),
-        }
-    }
-}
+/// A `collect` turn begins at the latest this many debounce times after the first arrival.
+const MOST_DEBOUNCES: u64 = 10;
 
 /// What happens to a session.
 #[derive(Debug, Clone)]
 pub enum Input {
     /// What one look at the session's subject found, in any order.
-    Arrived(Vec<Pending>),
+    Arrived(Vec<Arrival>),
     /// The running turn is over: completed, failed or interrupted.
     TurnEnded,
+    /// Time has passed.
+    Tick,
 }
 
 /// Why a dispatch is not run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DropReason {
     /// A dispatch of the same id was handed in before.
     Duplicate,
+    /// A newer one interrupted the session.
+    Superseded,
+    /// The session was aborted.
+    Aborted,
+    /// There was no room; a line about it goes into the next turn's context.
+    Summarized,
+    /// There was no room, and it was the oldest.
+    OverflowOld,
+    /// There was no room, and it was the newest.
+    OverflowNew,
 }
 
 impl DropReason {
@@ -62,6 +59,11 @@ impl DropReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Duplicate => "duplicate",
+            Self::Superseded => "superseded",
+            Self::Aborted => "aborted",
+            Self::Summarized => SUMMARIZED,
+            Self::OverflowOld => "overflow: old",
+            Self::OverflowNew => "overflow: new",
         }
     }
 }
@@ -69,11 +71,11 @@ impl DropReason {
 /// What is to be done about it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Run a turn for this dispatch.
+    /// Run one turn for these dispatches, in order.
     Start {
-        /// Which.
-        pending: Pending,
-        /// How long it waited since its hook was evaluated, milliseconds; never negative.
+        /// Which; at least one.
+        pendings: Vec<Pending>,
+        /// How long the first waited since its hook was evaluated, milliseconds; never negative.
         waited_ms: u64,
     },
     /// Write down that it is not run.
@@ -83,34 +85,96 @@ pub enum Effect {
         /// Why.
         reason: DropReason,
     },
+    /// Cancel the running turn.
+    Cancel {
+        /// Why.
+        reason: String,
+    },
+    /// Write down that an order is carried out; a reset begins history anew.
+    Carry {
+        /// Which.
+        placed: Placed,
+    },
+    /// Write down that an order was given before.
+    Repeated {
+        /// Which.
+        placed: Placed,
+    },
+    /// Hand in [`Input::Tick`] at this time.
+    Wake {
+        /// When.
+        at: UnixMillis,
+    },
 }
 
-/// The queue of one session in its owner's memory; it is rebuilt from `DISPATCHES` and the ledger by every owner.
+#[derive(Debug, Clone)]
+struct Waiting {
+    pending: Pending,
+    collect: bool,
+    debounce_ms: u64,
+    cap: usize,
+}
+
+/// A message to be put into the running turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Steering {
+    /// Which.
+    pub pending: Pending,
+    /// It also gets a turn of its own.
+    pub backlog: bool,
+}
+
+#[derive(Debug, Default)]
+struct Busy {
+    sequences: Vec<u64>,
+    permissions: Vec<PermissionSet>,
+    cancelled: bool,
+}
+
+/// The queue of one session in its owner's memory.
 #[derive(Debug, Default)]
 pub struct Session {
-    running: Option<u64>,
-    waiting: VecDeque<Pending>,
+    policy: Arc<Policy>,
+    own: QueueSettings,
+    running: Option<Busy>,
+    waiting: VecDeque<Waiting>,
+    steering: VecDeque<Steering>,
+    /// A reset that waits for the end of the running turn.
+    resets: Vec<Placed>,
     /// Sequences handed in since the session was taken; bounded by what one taking reads.
     seen: BTreeSet<u64>,
     /// Ids consumed by earlier turns or handed in since.
     ids: BTreeSet<Ulid>,
-    /// The turn that a former owner began: it goes first.
-    resume: Vec<u64>,
+    /// Those that the running turn has seen, and that get a turn of their own as well.
+    steered: BTreeSet<u64>,
 }
 
 impl Session {
-    /// The machine of a session just taken, whose ledger folds to `fold`.
+    /// The machine of a session just taken, whose ledger folds to `fold`. A turn that a former owner began runs.
     #[must_use]
-    pub fn new(fold: &Fold) -> Self {
-        let resume = fold
-            .running
-            .as_ref()
-            .map(|turn| turn.dispatches.iter().map(|d| d.sequence).collect());
-        Self {
+    pub fn new(fold: &Fold, policy: Arc<Policy>) -> Self {
+        let mut machine = Self {
+            policy,
+            own: fold.queue,
             ids: fold.recent.iter().copied().collect(),
-            resume: resume.unwrap_or_default(),
             ..Self::default()
+        };
+        if let Some(turn) = &fold.running {
+            machine.seen.extend(turn.dispatches.iter().map(|d| d.sequence));
+            machine.ids.extend(turn.dispatches.iter().map(|d| d.id));
+            machine
+                .steered
+                .extend(turn.passages.iter().filter_map(|passage| match passage {
+                    Passage::Steered { dispatch } => Some(dispatch.sequence),
+                    Passage::Answered { .. } | Passage::Called { .. } => None,
+                }));
+            machine.running = Some(Busy {
+                sequences: turn.dispatches.iter().map(|d| d.sequence).collect(),
+                permissions: vec![turn.permissions.clone()],
+                cancelled: false,
+            });
         }
+        machine
     }
 
     /// Takes `input` in and says what follows.
@@ -119,60 +183,239 @@ impl Session {
         let mut effects = Vec::new();
         match input {
             Input::Arrived(batch) => self.arrived(batch, &mut effects),
-            Input::TurnEnded => self.running = None,
+            Input::TurnEnded => self.ended(),
+            Input::Tick => {}
         }
-        if self.running.is_none()
-            && let Some(pending) = self.waiting.pop_front()
-        {
-            self.running = Some(pending.sequence);
-            let waited_ms = u64::try_from(now.since(pending.dispatch.timestamp)).unwrap_or(0);
-            effects.push(Effect::Start { pending, waited_ms });
+        if self.running.is_none() {
+            effects.extend(self.resets.drain(..).map(|placed| Effect::Carry { placed }));
+            effects.extend(self.start(now));
         }
         effects
     }
 
-    fn arrived(&mut self, mut batch: Vec<Pending>, effects: &mut Vec<Effect>) {
-        batch.retain(|pending| self.seen.insert(pending.sequence));
-        batch.sort_by(|a, b| order(a).cmp(&order(b)));
-        let (resumed, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(|p| self.resume.contains(&p.sequence));
-        for pending in resumed.into_iter().rev() {
-            self.ids.insert(pending.dispatch.id);
-            self.waiting.push_front(pending);
+    fn arrived(&mut self, mut batch: Vec<Arrival>, effects: &mut Vec<Effect>) {
+        batch.retain(|arrival| self.seen.insert(arrival.sequence()));
+        batch.sort_by_key(Arrival::sequence);
+        let mut dispatches = Vec::new();
+        for arrival in batch {
+            match arrival {
+                Arrival::Dispatch(pending) => dispatches.push(pending),
+                Arrival::Order(placed) => {
+                    self.take_in(std::mem::take(&mut dispatches), effects);
+                    self.ordered(placed, effects);
+                }
+            }
         }
-        for pending in batch {
-            if !self.ids.insert(pending.dispatch.id) {
-                effects.push(Effect::Drop {
-                    pending,
-                    reason: DropReason::Duplicate,
-                });
+        self.take_in(dispatches, effects);
+    }
+
+    fn take_in(&mut self, mut pendings: Vec<Pending>, effects: &mut Vec<Effect>) {
+        pendings.sort_by(|a, b| order(a).cmp(&order(b)));
+        for pending in pendings {
+            if self.ids.insert(pending.dispatch.id) {
+                self.queue(pending, effects);
+            } else {
+                effects.push(dropped(pending, DropReason::Duplicate));
+            }
+        }
+    }
+
+    fn queue(&mut self, pending: Pending, effects: &mut Vec<Effect>) {
+        let rules = self.policy.rules(self.own, &pending.dispatch);
+        let steers = self.running.as_ref().is_some_and(|busy| {
+            let may_join = |turn| self.policy.may_join(turn, &pending.dispatch.permissions);
+            !busy.cancelled && busy.permissions.iter().all(may_join)
+        });
+        let waiting = Waiting {
+            pending: pending.clone(),
+            collect: rules.mode == QueueMode::Collect,
+            debounce_ms: rules.debounce_ms,
+            cap: rules.cap,
+        };
+        match rules.mode {
+            QueueMode::Interrupt => {
+                self.clear(DropReason::Superseded, effects);
+                self.cancel(&format!("interrupted by dispatch {}", pending.dispatch.id), effects);
+                self.waiting.push_back(waiting);
+            }
+            QueueMode::Steer if steers => self.steering.push_back(Steering {
+                pending,
+                backlog: false,
+            }),
+            QueueMode::SteerBacklog if steers && !self.steered.contains(&pending.sequence) => {
+                self.steering.push_back(Steering { pending, backlog: true });
+                self.waiting.push_back(waiting);
+            }
+            QueueMode::Followup | QueueMode::Collect | QueueMode::Steer | QueueMode::SteerBacklog => {
+                self.waiting.push_back(waiting);
+            }
+        }
+        if self.running.is_some() {
+            self.make_room(rules, effects);
+        }
+    }
+
+    fn make_room(&mut self, rules: Rules, effects: &mut Vec<Effect>) {
+        while self.queued() > rules.cap {
+            let (newest, reason) = match rules.overflow {
+                Overflow::Summarize => (false, DropReason::Summarized),
+                Overflow::Old => (false, DropReason::OverflowOld),
+                Overflow::New => (true, DropReason::OverflowNew),
+            };
+            let sequences = self.waiting.iter().map(|w| w.pending.sequence);
+            let sequences = sequences.chain(self.steering.iter().map(|s| s.pending.sequence));
+            let victim = if newest { sequences.max() } else { sequences.min() };
+            let Some(pending) = victim.and_then(|sequence| self.remove(sequence)) else {
+                return;
+            };
+            effects.push(dropped(pending, reason));
+        }
+    }
+
+    /// Takes one out, wherever it waits.
+    fn remove(&mut self, sequence: u64) -> Option<Pending> {
+        let steering = self.steering.iter().position(|s| s.pending.sequence == sequence);
+        let steering = steering.and_then(|at| self.steering.remove(at)).map(|s| s.pending);
+        let waiting = self.waiting.iter().position(|w| w.pending.sequence == sequence);
+        let waiting = waiting.and_then(|at| self.waiting.remove(at)).map(|w| w.pending);
+        waiting.or(steering)
+    }
+
+    fn clear(&mut self, reason: DropReason, effects: &mut Vec<Effect>) {
+        while let Some(sequence) = self.lowest_waiting() {
+            effects.extend(self.remove(sequence).map(|pending| dropped(pending, reason)));
+        }
+    }
+
+    fn cancel(&mut self, reason: &str, effects: &mut Vec<Effect>) {
+        if let Some(busy) = self.running.as_mut().filter(|busy| !busy.cancelled) {
+            busy.cancelled = true;
+            let reason = reason.to_owned();
+            effects.push(Effect::Cancel { reason });
+        }
+    }
+
+    fn ordered(&mut self, placed: Placed, effects: &mut Vec<Effect>) {
+        if !self.ids.insert(placed.order.id) {
+            effects.push(Effect::Repeated { placed });
+            return;
+        }
+        let by = format!("{} by {}", placed.order.wanted.name(), placed.order.by);
+        match &placed.order.wanted {
+            Wanted::Abort => {
+                self.clear(DropReason::Aborted, effects);
+                self.cancel(&by, effects);
+            }
+            Wanted::Interrupt => self.cancel(&by, effects),
+            Wanted::Queue { settings } => self.own = *settings,
+            Wanted::Reset if self.running.is_some() => {
+                self.resets.push(placed);
+                return;
+            }
+            Wanted::Reset => {}
+        }
+        effects.push(Effect::Carry { placed });
+    }
+
+    /// What was not put into the turn any more gets a turn of its own, in its place.
+    fn ended(&mut self) {
+        self.running = None;
+        self.steered.clear();
+        for Steering { pending, backlog } in std::mem::take(&mut self.steering) {
+            if backlog {
                 continue;
             }
-            match pending.dispatch.queue_mode.unwrap_or_default() {
-                QueueMode::Followup
-                | QueueMode::Collect
-                | QueueMode::Steer
-                | QueueMode::Interrupt
-                | QueueMode::SteerBacklog => self.waiting.push_back(pending),
-            }
+            let Rules { debounce_ms, cap, .. } = self.policy.rules(self.own, &pending.dispatch);
+            let place = self.waiting.partition_point(|w| w.pending.sequence < pending.sequence);
+            let waiting = Waiting {
+                pending,
+                collect: false,
+                debounce_ms,
+                cap,
+            };
+            self.waiting.insert(place, waiting);
         }
     }
 
-    /// The lowest sequence that was handed in and is not over, `except` aside (it is just being written down): the
-    /// cursor's floor stays below it.
-    #[must_use]
-    pub fn lowest_open(&self, except: u64) -> Option<u64> {
-        self.waiting
-            .iter()
-            .map(|p| p.sequence)
-            .chain(self.running)
-            .filter(|&sequence| sequence != except)
-            .min()
+    fn start(&mut self, now: UnixMillis) -> Option<Effect> {
+        let head = self.waiting.front()?;
+        if !head.collect {
+            let head = self.waiting.pop_front()?;
+            return Some(self.begin(vec![head.pending], now));
+        }
+        let together = self.waiting.iter().take_while(|w| w.collect).count();
+        if together == self.waiting.len() && together < head.cap {
+            let arrived = || self.waiting.iter().map(|w| w.pending.arrived);
+            let wait = |debounces: u64| i64::try_from(head.debounce_ms.saturating_mul(debounces)).unwrap_or(i64::MAX);
+            let quiet = arrived().max()?.plus(wait(1));
+            let at = quiet.min(arrived().min()?.plus(wait(MOST_DEBOUNCES)));
+            if now < at {
+                return Some(Effect::Wake { at });
+            }
+        }
+        let target = target_of(&head.pending).clone();
+        let (mut turn, mut rest) = (Vec::new(), VecDeque::new());
+        for (index, waiting) in std::mem::take(&mut self.waiting).into_iter().enumerate() {
+            if index < together && same_target(target_of(&waiting.pending), &target) {
+                turn.push(waiting.pending);
+            } else {
+                rest.push_back(waiting);
+            }
+        }
+        self.waiting = rest;
+        Some(self.begin(turn, now))
     }
 
-    /// How many wait behind the running turn.
+    fn begin(&mut self, pendings: Vec<Pending>, now: UnixMillis) -> Effect {
+        self.running = Some(Busy {
+            sequences: pendings.iter().map(|p| p.sequence).collect(),
+            permissions: pendings.iter().map(|p| p.dispatch.permissions.clone()).collect(),
+            cancelled: false,
+        });
+        let first = pendings.first().map_or(now, |p| p.dispatch.timestamp);
+        let waited_ms = u64::try_from(now.since(first)).unwrap_or(0);
+        Effect::Start { pendings, waited_ms }
+    }
+
+    /// Takes out what is to be put into the running turn before its next model call.
+    pub fn take_steering(&mut self) -> Vec<Steering> {
+        let taken: Vec<Steering> = self.steering.drain(..).collect();
+        if let Some(busy) = &mut self.running {
+            let own = taken.iter().filter(|steering| !steering.backlog);
+            busy.sequences.extend(own.map(|steering| steering.pending.sequence));
+        }
+        self.steered.extend(taken.iter().map(|s| s.pending.sequence));
+        taken
+    }
+
+    /// Whether something waits to be put into the running turn.
     #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
+    pub fn is_steering(&self) -> bool {
+        !self.steering.is_empty()
+    }
+
+    /// The lowest sequence that was handed in and is not over, `except` aside (they are just being written down): the
+    /// cursor's floor stays below it.
+    #[must_use]
+    pub fn lowest_open(&self, except: &[u64]) -> Option<u64> {
+        let running = self.running.iter().flat_map(|busy| busy.sequences.iter().copied());
+        let waiting = self.waiting.iter().map(|w| w.pending.sequence);
+        let steering = self.steering.iter().map(|s| s.pending.sequence);
+        let resets = self.resets.iter().map(|placed| placed.sequence);
+        let open = running.chain(waiting).chain(steering).chain(resets);
+        open.filter(|sequence| !except.contains(sequence)).min()
+    }
+
+    fn lowest_waiting(&self) -> Option<u64> {
+        let waiting = self.waiting.iter().map(|w| w.pending.sequence);
+        waiting.chain(self.steering.iter().map(|s| s.pending.sequence)).min()
+    }
+
+    /// How many wait behind or for the running turn, each once.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        let steering = self.steering.iter().filter(|steering| !steering.backlog);
+        self.waiting.len() + steering.count()
     }
 
     /// Whether a turn runs.
@@ -182,15 +425,8 @@ impl Session {
     }
 }
 
-/// What orders the dispatches that one look found: event, then higher priority, then hook, then place.
-fn order(pending: &Pending) -> (u64, std::cmp::Reverse<i32>, &str, u64) {
-    let dispatch = &pending.dispatch;
-    (
-        dispatch.event_seq,
-        std::cmp::Reverse(dispatch.priority),
-        &dispatch.hook_id,
-        pending.sequence,
-    )
+const fn dropped(pending: Pending, reason: DropReason) -> Effect {
+    Effect::Drop { pending, reason }
 }
 
 #[cfg(test)]

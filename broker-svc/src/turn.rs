@@ -4,20 +4,25 @@
 //! commit is `turn_completed{reply}`; nothing is published before it stands in the ledger. Source: `sessions.md`
 //! "Durable turns".
 
+pub mod arguments;
 pub mod journal;
 pub mod steps;
 
 use shared::model::dispatch::{Causation, DeliveryContext, derived_ulid};
-use shared::model::event::Attachment;
+use shared::model::event::{Attachment, EventId};
+use shared::model::identity::PermissionPresets;
 use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry, TurnFailure, TurnLimits, Usage};
 use shared::model::permission::PermissionSet;
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use ulid::Ulid;
 
+use crate::agent::Origin;
 use crate::fold::{Fold, MAX_HISTORY_TEXT, shortened};
 use crate::personas::Limits;
 use crate::session::Pending;
+use crate::tools::merged;
+use journal::Running;
 
 /// Longest answer that is kept and delivered, bytes; the rest is cut and the cut is marked.
 pub const MAX_ANSWER_BYTES: usize = 256 * 1_024;
@@ -92,23 +97,59 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The turn that answers `pending` in `session`, which folds to `fold`.
+    /// The turn that answers `pendings`, of which there is at least one, in `session`, which folds to `fold`. The last
+    /// of them says where the answer goes.
     #[must_use]
-    pub fn of(session: &SessionRef, fold: &Fold, pending: &Pending, limits: &Limits) -> Self {
-        let dispatch = &pending.dispatch;
-        let content = shortened(&dispatch.message.content, MAX_HISTORY_TEXT);
+    pub fn of(
+        session: &SessionRef,
+        fold: &Fold,
+        pendings: &[Pending],
+        limits: &Limits,
+        presets: &PermissionPresets,
+    ) -> Self {
+        let permissions: Vec<&PermissionSet> = pendings.iter().map(|p| &p.dispatch.permissions).collect();
+        let ids: Vec<String> = pendings.iter().map(|p| p.dispatch.id.to_string()).collect();
+        let parts: Vec<&str> = std::iter::once("turn").chain(ids.iter().map(String::as_str)).collect();
+        let began = pendings.first().map(|p| p.dispatch.timestamp).unwrap_or_default();
+        let with_content = |pending: &Pending| DispatchRef {
+            content: shortened(&pending.dispatch.message.content, MAX_HISTORY_TEXT),
+            ..pending.reference()
+        };
+        let (delivery, causation) = destination(pendings);
         Self {
-            id: derived_ulid(dispatch.timestamp, &["turn", &dispatch.id.to_string()]),
+            id: derived_ulid(began, &parts),
             parent: fold.head,
-            dispatches: vec![DispatchRef {
-                content,
-                ..pending.reference()
-            }],
-            permissions: dispatch.permissions.clone(),
+            dispatches: pendings.iter().map(with_content).collect(),
+            permissions: merged(&permissions, presets),
             limits: limits.of_turn(),
             session: session.clone(),
-            delivery: dispatch.delivery_context.clone(),
-            causation: dispatch.causation.clone(),
+            delivery,
+            causation,
+        }
+    }
+
+    /// The turn `running` of `session`, which a former owner began to answer `pendings`.
+    #[must_use]
+    pub fn resumed(session: &SessionRef, fold: &Fold, running: &Running, pendings: &[Pending]) -> Self {
+        let (delivery, causation) = destination(pendings);
+        Self {
+            id: running.turn,
+            parent: fold.head,
+            dispatches: running.dispatches.clone(),
+            permissions: running.permissions.clone(),
+            limits: running.limits,
+            session: session.clone(),
+            delivery,
+            causation,
+        }
+    }
+
+    /// What it came from, and where its answer goes.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        Origin {
+            delivery: self.delivery.clone(),
+            causation: self.causation.clone(),
         }
     }
 
@@ -146,22 +187,38 @@ impl Turn {
             usage,
         } = answer;
         let content = bounded(content);
+        let completed = self.settled(content.clone(), attachments, cursor);
+        let answered = LedgerEntry::ModelAnswered {
+            opaque: None,
+            step: 1,
+            content,
+            tool_calls: Vec::new(),
+            usage,
+        };
+        [answered, completed]
+    }
+
+    /// The turn is done, and what its model answered stands in the ledger: the commit alone.
+    #[must_use]
+    pub fn settled(&self, content: String, attachments: Vec<Attachment>, cursor: Cursor) -> LedgerEntry {
         let said = !content.is_empty() || !attachments.is_empty();
-        let reply = said.then(|| Box::new(self.reply(content.clone(), attachments)));
-        [
-            LedgerEntry::ModelAnswered {
-                step: 1,
-                content,
-                tool_calls: Vec::new(),
-                usage,
-            },
-            LedgerEntry::TurnCompleted {
-                turn: self.id,
-                reply,
-                head: self.id,
-                cursor,
-            },
-        ]
+        LedgerEntry::TurnCompleted {
+            turn: self.id,
+            reply: said.then(|| Box::new(self.reply(content, attachments))),
+            head: self.id,
+            cursor,
+        }
+    }
+
+    /// It is cancelled; what it had said is kept and not delivered.
+    #[must_use]
+    pub fn interrupted(&self, reason: String, partial: String, cursor: Cursor) -> LedgerEntry {
+        LedgerEntry::TurnInterrupted {
+            turn: self.id,
+            reason,
+            partial: bounded(partial),
+            cursor,
+        }
     }
 
     /// It cannot be done, and the user is told.
@@ -190,7 +247,23 @@ impl Turn {
     }
 }
 
-fn bounded(content: String) -> String {
+/// Where the answer to `pendings` goes, and what it came from: the last of them says; hops count from the longest chain.
+fn destination(pendings: &[Pending]) -> (DeliveryContext, Causation) {
+    let last = pendings.last().map(|p| &p.dispatch);
+    let delivery = last.map(|d| d.delivery_context.clone()).unwrap_or_default();
+    let event = last.map_or_else(nothing, |d| d.causation.event.clone());
+    let hops = pendings.iter().map(|p| p.dispatch.causation.hops).max().unwrap_or(0);
+    (delivery, Causation { event, hops })
+}
+
+/// What a turn of no dispatch came from; there is none such.
+fn nothing() -> EventId {
+    EventId::parse("turn:none").expect("a word, a colon and a word")
+}
+
+/// `content`, or as much of it as is kept and delivered.
+#[must_use]
+pub fn bounded(content: String) -> String {
     if content.len() <= MAX_ANSWER_BYTES {
         return content;
     }

@@ -6,33 +6,33 @@
 //! stops without a trace.
 
 mod ask;
+mod bell;
+mod queue;
+mod steps;
+mod turn;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use shared::bus::claim;
-use shared::model::ledger::{Cursor, LedgerEntry};
+use shared::bus::{CoreSubscription, claim};
+use shared::clock::pause;
 use shared::model::session::SessionRef;
-use shared::process::trace;
+use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
-use tracing::Instrument as _;
 
 use crate::broker::Broker;
 use crate::cache::Remembered;
-use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;
-use crate::fold::{Standing, advanced, runnable};
+use crate::fold::{Standing, runnable};
 use crate::hold::Hold;
-use crate::inbox::{self, Bad, Look};
+use crate::inbox;
 use crate::owner::{Owner, load};
-use crate::session::{DropReason, Effect, Input, Pending, Session};
-use crate::turn::{Answer, Turn};
-
-/// Text staged at most before it is appended, bytes: records stay far below the server's largest payload.
-const MAX_STAGED_BYTES: usize = 128 * 1_024;
+use crate::session::{Effect, Input, Session};
+use crate::turn::Turn;
+use turn::Ended;
 
 /// A claim at hand.
 #[derive(Debug)]
@@ -77,6 +77,12 @@ struct Worker<'a> {
     claimed: &'a Claimed,
     owner: Owner,
     machine: Session,
+    /// What the machine wants done next: turns and waits; everything else is done at once.
+    effects: VecDeque<Effect>,
+    /// Why the running turn is to be cancelled.
+    cancelled: Option<String>,
+    /// Rings when something comes for the session; listened to while something takes time.
+    bell: Option<CoreSubscription>,
     /// Everything on the session's subject up to here was handed to the machine.
     looked_through: u64,
     /// Bad ones that were found and are not given up yet: the cursor's floor stays below them.
@@ -87,7 +93,7 @@ struct Worker<'a> {
     /// Sequences whose consumption is staged or appended since the last flush.
     consumed: Vec<u64>,
     /// Turns staged or appended whose latency is told once their replies are out: when the dispatch was made.
-    unmeasured: Vec<shared::model::time::UnixMillis>,
+    unmeasured: Vec<UnixMillis>,
     /// The session is given back although work is left.
     yields: bool,
 }
@@ -103,7 +109,10 @@ impl<'a> Worker<'a> {
         Self {
             broker,
             claimed,
-            machine: Session::new(owner.fold()),
+            machine: Session::new(owner.fold(), broker.policy(&claimed.session.persona)),
+            effects: VecDeque::new(),
+            cancelled: None,
+            bell: None,
             looked_through: owner.fold().cursor.floor,
             owner,
             bad: BTreeSet::new(),
@@ -121,8 +130,8 @@ impl<'a> Worker<'a> {
         loop {
             let look = self.look().await?;
             let found = look.found();
-            let effects = self.take_in(look).await?;
-            self.drive(effects).await?;
+            self.take_in(look).await?;
+            self.drive().await?;
             // One that came alone is usually the only one, and the look after the release sees any other.
             if found <= 1 || self.yields {
                 break;
@@ -133,115 +142,77 @@ impl<'a> Worker<'a> {
 
     /// A turn that a former owner began goes first; where its dispatch is gone, it is written down as interrupted.
     async fn resume(&mut self) -> Result<(), RunSessionError> {
-        let standing = Standing::of(self.owner.fold(), self.owner.published());
         let Some(running) = self.owner.fold().running.clone() else {
             return Ok(());
         };
-        if !runnable(&standing, None, self.broker.clock.now()) {
-            return Ok(());
-        }
-        let sequences: Vec<u64> = running.dispatches.iter().map(|d| d.sequence).collect();
-        let found = inbox::fetch(&self.broker.bus, &self.claimed.session, &sequences).await?;
-        if found.len() < sequences.len() {
-            let mut cursor = self.owner.fold().cursor.clone();
-            for sequence in sequences {
-                cursor = advanced(&cursor, sequence, self.looked_through, None);
-            }
-            let reason = "its dispatch is gone".to_owned();
-            let partial = running
-                .answered()
-                .map(|(_, content, _)| content.to_owned())
-                .unwrap_or_default();
-            self.owner.stage(LedgerEntry::TurnInterrupted {
-                turn: running.turn,
-                reason,
-                partial,
-                cursor,
-            });
-            self.machine = Session::new(self.owner.fold());
-            return Ok(());
-        }
+        let standing = Standing::of(self.owner.fold(), self.owner.published());
+        let suspended = !runnable(&standing, None, self.broker.clock.now());
         // The first look puts the others behind it, and knows which of them is the lowest that is open.
-        let mut look = self.look().await?;
-        look.good.extend(found);
-        let effects = self.take_in(look).await?;
-        self.drive(effects).await
-    }
-
-    async fn look(&mut self) -> Result<Look, RunSessionError> {
-        let look = inbox::look(self.broker, &self.claimed.session, self.looked_through + 1).await?;
-        self.looked_through = look.through.unwrap_or(self.looked_through);
-        Ok(look)
-    }
-
-    /// Hands what a look found to the machine; what cannot be run is given up.
-    async fn take_in(&mut self, mut look: Look) -> Result<VecDeque<Effect>, RunSessionError> {
-        look.good
-            .retain(|pending| !self.owner.fold().cursor.contains(pending.sequence));
-        look.bad
-            .retain(|bad| !self.owner.fold().cursor.contains(bad.stored.sequence));
-        self.bad.extend(look.bad.iter().map(|bad| bad.stored.sequence));
-        let effects = self.machine.handle(Input::Arrived(look.good), self.broker.clock.now());
-        for bad in look.bad {
-            self.give_up(&bad).await?;
+        let look = self.look().await?;
+        self.take_in(look).await?;
+        if suspended && self.cancelled.is_none() {
+            return Ok(());
         }
-        Ok(effects.into())
+        let sequences = running.answers();
+        let found = inbox::fetch(&self.broker.bus, &self.claimed.session, &sequences).await?;
+        if suspended || found.len() < sequences.len() {
+            let gone = || "its dispatch is gone".to_owned();
+            let reason = self.cancelled.take().unwrap_or_else(gone);
+            let partial = running.answered().map(|(_, content, _)| content.to_owned());
+            let turn = Turn::resumed(&self.claimed.session, self.owner.fold(), &running, &found);
+            let partial = partial.unwrap_or_default();
+            self.end(&turn, &found, Ended::Cancelled { reason, partial });
+        } else {
+            self.turn(&found).await?;
+        }
+        self.turn_ended();
+        self.drive().await
     }
 
-    async fn give_up(&mut self, bad: &Bad) -> Result<(), RunSessionError> {
-        self.owner.own().await?;
-        self.broker
-            .bus
-            .dead_letter_record(bad.letter(self.broker.clock.now()))
-            .await?;
-        let dispatch = bad.reference();
-        self.bad.remove(&dispatch.sequence);
-        let cursor = self.cursor_after(dispatch.sequence);
-        let reason = format!("{}: {}", bad.reason, bad.detail);
-        self.owner.stage(LedgerEntry::DispatchDropped {
-            dispatch,
-            reason,
-            cursor,
-        });
-        self.owner.commit().await
+    fn turn_ended(&mut self) {
+        let effects = self.machine.handle(Input::TurnEnded, self.broker.clock.now());
+        self.note(effects);
     }
 
-    fn cursor_after(&mut self, consumed: u64) -> Cursor {
-        self.consumed.push(consumed);
-        let bad = self.bad.first().copied();
-        let open = self.machine.lowest_open(consumed).into_iter().chain(bad).min();
-        advanced(&self.owner.fold().cursor, consumed, self.looked_through, open)
-    }
-
-    async fn drive(&mut self, mut effects: VecDeque<Effect>) -> Result<(), RunSessionError> {
-        while let Some(effect) = effects.pop_front() {
+    /// Does what the machine wants until it wants nothing more, or somebody else shall have a turn.
+    async fn drive(&mut self) -> Result<(), RunSessionError> {
+        while let Some(effect) = self.effects.pop_front() {
             match effect {
-                Effect::Drop { pending, reason } => self.drop_one(&pending, reason),
-                Effect::Start { pending, waited_ms } => {
-                    if self.must_yield() {
-                        self.yields = true;
-                        return Ok(());
-                    }
-                    metrics::histogram!("nexus_broker_queue_wait_seconds").record(seconds(waited_ms));
-                    effects.extend(self.turn(&pending).await?);
-                    effects.extend(self.machine.handle(Input::TurnEnded, self.broker.clock.now()));
+                Effect::Start { .. } | Effect::Wake { .. } if self.must_yield() => {
+                    self.yields = true;
+                    return Ok(());
                 }
+                Effect::Start { pendings, waited_ms } => {
+                    metrics::histogram!("nexus_broker_queue_wait_seconds").record(seconds(waited_ms));
+                    self.turn(&pendings).await?;
+                    self.turn_ended();
+                }
+                Effect::Wake { at } if self.effects.is_empty() => self.wait_until(at).await?,
+                // A newer wish stands behind it.
+                Effect::Wake { at: _ } => {}
+                other @ (Effect::Drop { .. }
+                | Effect::Cancel { .. }
+                | Effect::Carry { .. }
+                | Effect::Repeated { .. }) => self.note(vec![other]),
             }
         }
         Ok(())
     }
 
-    fn drop_one(&mut self, pending: &Pending, reason: DropReason) {
-        let cursor = self.cursor_after(pending.sequence);
-        tracing::info!(
-            session = %self.claimed.session, dispatch_id = %pending.dispatch.id, event_id = %pending.dispatch.event_id,
-            reason = reason.name(), "dispatch is dropped"
-        );
-        self.owner.stage(LedgerEntry::DispatchDropped {
-            dispatch: pending.reference(),
-            reason: reason.name().to_owned(),
-            cursor,
-        });
+    /// Waits for the end of a debounce; what comes meanwhile may end it sooner, or later.
+    async fn wait_until(&mut self, at: UnixMillis) -> Result<(), RunSessionError> {
+        self.flush().await?;
+        self.listen().await?;
+        if !self.effects.is_empty() {
+            return Ok(());
+        }
+        let wait = u64::try_from(at.since(self.broker.clock.now())).unwrap_or(0);
+        let wait = std::pin::pin!(pause(Duration::from_millis(wait)));
+        if self.beside(wait).await?.is_some() {
+            let effects = self.machine.handle(Input::Tick, self.broker.clock.now());
+            self.note(effects);
+        }
+        Ok(())
     }
 
     fn must_yield(&self) -> bool {
@@ -257,96 +228,6 @@ impl<'a> Worker<'a> {
             .as_millis();
         let long = self.turns >= config.fairness_turns || held >= u128::from(config.fairness_ms);
         long && self.broker.claims_waiting() > 0
-    }
-
-    /// Runs one turn; answers what came in meanwhile.
-    async fn turn(&mut self, pending: &Pending) -> Result<Vec<Effect>, RunSessionError> {
-        let span = trace::consumer_span("broker.turn", &pending.carrier);
-        span.record("event_id", tracing::field::display(&pending.dispatch.event_id));
-        span.record("dispatch_id", tracing::field::display(pending.dispatch.id));
-        span.record("session", tracing::field::display(&self.claimed.session));
-        self.owner.carrier = trace::carrier_of(&span, &pending.carrier);
-        self.turn_within(pending).instrument(span).await
-    }
-
-    async fn turn_within(&mut self, pending: &Pending) -> Result<Vec<Effect>, RunSessionError> {
-        let persona = self.broker.personas.of(&self.claimed.session.persona);
-        let turn = Turn::of(&self.claimed.session, self.owner.fold(), pending, &persona.limits);
-        let agent = self.broker.agent(persona.runner);
-        let mut meanwhile = Vec::new();
-        let outcome = match turn.recovered(self.owner.fold()) {
-            Some(Some(answer)) => Ok(answer),
-            recovered if agent.is_pure() => {
-                let presets = &self.broker.personas.permission_levels;
-                let setting = Setting {
-                    persona,
-                    tools: &[],
-                    presets,
-                };
-                let now = self.broker.clock.now();
-                let request = assemble(setting, &self.claimed.session, self.owner.fold(), &turn, pending, now);
-                if recovered.is_none() {
-                    self.owner.stage(turn.started());
-                }
-                let timeout = std::time::Duration::from_millis(persona.limits.wall_ms);
-                agent.ask(&request, timeout).await.map_err(|error| failure_of(&error))
-            }
-            recovered => {
-                self.flush().await?;
-                if recovered.is_none() {
-                    self.owner.stage(turn.started());
-                }
-                self.owner.own().await?;
-                self.ask(&turn, pending, persona, agent.as_ref(), &mut meanwhile)
-                    .await?
-            }
-        };
-        self.end(&turn, pending, outcome);
-        if !agent.is_pure() || self.staged_bytes > MAX_STAGED_BYTES || self.turns.is_multiple_of(MAX_STAGED_TURNS) {
-            self.flush().await?;
-        }
-        Ok(meanwhile)
-    }
-
-    fn end(&mut self, turn: &Turn, pending: &Pending, outcome: Result<Answer, shared::model::ledger::TurnFailure>) {
-        let cursor = self.cursor_after(pending.sequence);
-        let label = match outcome {
-            Ok(answer) => {
-                self.staged_bytes += 2 * answer.content.len() + pending.dispatch.message.content.len();
-                for entry in turn.completed(answer, cursor) {
-                    self.owner.stage(entry);
-                }
-                "completed"
-            }
-            Err(failure) => {
-                tracing::warn!(
-                    session = %self.claimed.session, turn = %turn.id, dispatch_id = %pending.dispatch.id,
-                    event_id = %pending.dispatch.event_id, ?failure, "turn failed"
-                );
-                self.owner.stage(turn.failed(failure, cursor));
-                "failed"
-            }
-        };
-        self.turns += 1;
-        self.unmeasured.push(pending.dispatch.timestamp);
-        metrics::counter!("nexus_broker_turns_total", "outcome" => label).increment(1);
-    }
-
-    /// Appends what is staged, then publishes the replies that the ledger holds now.
-    async fn flush(&mut self) -> Result<(), RunSessionError> {
-        self.owner.commit().await?;
-        self.staged_bytes = 0;
-        // Only what the ledger says is settled: the sweeper takes our word for it.
-        let consumed = std::mem::take(&mut self.consumed);
-        self.broker
-            .settled(|settled| consumed.into_iter().for_each(|sequence| settled.add(sequence)));
-        self.owner.publish_replies().await?;
-        let now = self.broker.clock.now();
-        for dispatched in self.unmeasured.drain(..) {
-            let took = u64::try_from(now.since(dispatched)).unwrap_or(0);
-            metrics::histogram!("nexus_broker_turn_latency_seconds").record(seconds(took));
-        }
-        Ok(())
     }
 
     /// Gives the session back: delete the claim by its sequence, then look once more; who finds something claims.
@@ -384,16 +265,6 @@ impl<'a> Worker<'a> {
             claim::publish(&broker.bus, &claimed.session, &claimed.carrier).await?;
         }
         Ok(())
-    }
-}
-
-/// Turns staged at most before they are appended.
-const MAX_STAGED_TURNS: u32 = 8;
-
-/// A pure agent has nobody to wait for: what it says first is final.
-fn failure_of(error: &crate::turn::AskAgentError) -> shared::model::ledger::TurnFailure {
-    shared::model::ledger::TurnFailure::Agent {
-        error: error.to_string(),
     }
 }
 

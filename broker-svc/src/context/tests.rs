@@ -10,7 +10,13 @@ use crate::turn::Answer;
 fn asked(turns: u64, limits: Limits, change: impl FnOnce(&mut shared::model::dispatch::Dispatch)) -> AgentRequest {
     let mut fold = Fold::default();
     for number in 1..=turns {
-        let turn = Turn::of(&session(), &fold, &pending(number, number, "a", 50), &limits);
+        let turn = Turn::of(
+            &session(),
+            &fold,
+            &[pending(number, number, "a", 50)],
+            &limits,
+            &PermissionPresets::default(),
+        );
         fold.apply_entry(&turn.started());
         let answer = Answer {
             content: format!("answer {number}"),
@@ -38,8 +44,14 @@ fn asked(turns: u64, limits: Limits, change: impl FnOnce(&mut shared::model::dis
         tools: &tools,
         presets: &presets,
     };
-    let turn = Turn::of(&session(), &fold, &one, &limits);
-    assemble(setting, &session(), &fold, &turn, &one, UnixMillis(1_700_000_000_000))
+    let turn = Turn::of(
+        &session(),
+        &fold,
+        &[one.clone()],
+        &limits,
+        &PermissionPresets::default(),
+    );
+    assemble(setting, &session(), &fold, &turn, &[one], UnixMillis(1_700_000_000_000))
 }
 
 #[test]
@@ -53,7 +65,7 @@ fn the_prompt_has_its_parts_in_order() {
         "Be brief.",
         "## Extracted Context\n{\n  \"code\": \"123456\"",
         "## Trust",
-        "## Now\n2023-11-14T22:13:20Z",
+        "## Now\nTuesday, 2023-11-14T22:13:20+00:00 (UTC)",
     ];
     let places: Vec<_> = parts.iter().map(|part| request.system_prompt.find(part)).collect();
     assert!(
@@ -77,7 +89,7 @@ fn history_is_whole_turns_the_newest_that_fit() {
         .collect();
     assert_eq!(said, ["message 4", "answer 4", "message 5", "answer 5", "message 99"]);
     let tight = Limits {
-        history_bytes: 20,
+        history_tokens: 6,
         ..Limits::default()
     };
     assert_eq!(asked(5, tight, |_| {}).messages.len(), 3);

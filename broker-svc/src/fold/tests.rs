@@ -5,6 +5,7 @@ use super::*;
 use crate::personas::Limits;
 use crate::sample::{pending, session};
 use crate::turn::{Answer, Turn};
+use shared::model::identity::PermissionPresets;
 
 fn record(epoch: u64, counter: u64, entries: Vec<LedgerEntry>) -> LedgerRecord {
     let append = AppendId {
@@ -30,7 +31,13 @@ fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
             entries.push(LedgerEntry::SessionOpened { session: session() });
         }
         let one = pending(number, number, "a", 50);
-        let turn = Turn::of(&session(), &state, &one, &Limits::default());
+        let turn = Turn::of(
+            &session(),
+            &state,
+            std::slice::from_ref(&one),
+            &Limits::default(),
+            &PermissionPresets::default(),
+        );
         let cursor = advanced(&state.cursor, number, number, None);
         let answer = Answer {
             content: "x".repeat(usize::from(*step) * 40),
@@ -74,7 +81,13 @@ fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
 fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
     let mut state = Fold::default();
     let one = pending(4, 1, "a", 50);
-    let turn = Turn::of(&session(), &state, &one, &Limits::default());
+    let turn = Turn::of(
+        &session(),
+        &state,
+        std::slice::from_ref(&one),
+        &Limits::default(),
+        &PermissionPresets::default(),
+    );
     state.apply_entry(&turn.started());
     assert!(state.running.is_some());
     let answer = Answer {

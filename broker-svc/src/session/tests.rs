@@ -1,139 +1,426 @@
-use proptest::prelude::*;
+mod books;
+
+use shared::model::ledger::{LedgerEntry, ToolCall, Usage};
+use ulid::Ulid;
+
+use shared::model::order::SessionOrder;
 
 use super::*;
-use crate::sample::pending;
+use crate::sample::{pending, session};
+use crate::turn::Turn;
+use crate::turn::journal::Running;
+use crate::turn::steps::{Situation, Step, next};
 
 const NOW: UnixMillis = UnixMillis(5_000);
 
-fn started(effects: &[Effect]) -> Vec<u64> {
-    let starts = effects.iter().filter_map(|effect| match effect {
-        Effect::Start { pending, .. } => Some(pending.sequence),
-        Effect::Drop { .. } => None,
-    });
-    starts.collect()
+fn arrived(pendings: Vec<Pending>) -> Input {
+    Input::Arrived(pendings.into_iter().map(Arrival::Dispatch).collect())
 }
 
-/// Hands `batches` in one after the other, ends each turn, and answers what ran in which order.
-fn order_of(machine: &mut Session, batches: Vec<Vec<Pending>>) -> Vec<u64> {
-    let mut ran = Vec::new();
-    for batch in batches {
-        ran.extend(started(&machine.handle(Input::Arrived(batch), NOW)));
-    }
+/// Message `number` in `mode`, at sequence `number`, arrived at [`NOW`].
+fn message(number: u64, mode: QueueMode) -> Pending {
+    let mut one = pending(number, number, "a", 50);
+    one.arrived = NOW;
+    Arc::make_mut(&mut one.dispatch).queue_mode = Some(mode);
+    one
+}
+
+fn order_to(sequence: u64, wanted: Wanted) -> Input {
+    Input::Arrived(vec![Arrival::Order(Placed {
+        sequence,
+        order: SessionOrder {
+            id: Ulid::from(u128::from(sequence)),
+            target: session(),
+            wanted,
+            by: "ada".to_owned(),
+            reason: String::new(),
+            at: NOW,
+        },
+    })])
+}
+
+/// What `effects` say, in short.
+fn told(effects: &[Effect]) -> Vec<String> {
+    let effect = |effect: &Effect| match effect {
+        Effect::Start { pendings, .. } => {
+            let sequences: Vec<String> = pendings.iter().map(|p| p.sequence.to_string()).collect();
+            format!("start {}", sequences.join("+"))
+        }
+        Effect::Drop { pending, reason } => format!("drop {} {}", pending.sequence, reason.name()),
+        Effect::Cancel { reason: _ } => "cancel".to_owned(),
+        Effect::Carry { placed } => format!("carry {}", placed.order.wanted.name()),
+        Effect::Repeated { placed } => format!("repeated {}", placed.order.wanted.name()),
+        Effect::Wake { at } => format!("wake {}", at.since(NOW)),
+    };
+    effects.iter().map(effect).collect()
+}
+
+/// Ends turns until none runs, at a time when every debounce is over; answers what was started.
+fn drained(machine: &mut Session) -> Vec<String> {
+    let later = NOW.plus(60_000);
+    let mut all = told(&machine.handle(Input::Tick, later));
     while machine.is_running() {
-        ran.extend(started(&machine.handle(Input::TurnEnded, NOW)));
+        all.extend(told(&machine.handle(Input::TurnEnded, later)));
     }
-    ran
+    all
 }
 
-#[test]
-fn an_idle_session_starts_at_once_and_a_busy_one_afterwards() {
+/// Where a session is when messages come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum State {
+    Idle,
+    /// Before its first model call.
+    Running,
+    /// The model is answering.
+    Streaming,
+    /// The first of two tools is at work.
+    Tool,
+}
+
+/// The journal of turn 1 in `state`.
+fn journal(state: State) -> Option<Running> {
+    let limits = crate::personas::Limits::default();
+    let mut fold = Fold::default();
+    let turn = Turn::of(
+        &session(),
+        &fold,
+        &[message(1, QueueMode::Followup)],
+        &limits,
+        &shared::model::identity::PermissionPresets::default(),
+    );
+    fold.at = NOW;
+    fold.apply_entry(&turn.started());
+    let call = |id: &str| ToolCall {
+        call: id.to_owned(),
+        name: "look".to_owned(),
+        arguments: serde_json::Value::Null,
+    };
+    match state {
+        State::Idle => return None,
+        State::Running | State::Streaming => {}
+        State::Tool => {
+            fold.apply_entry(&LedgerEntry::ModelAnswered {
+                opaque: None,
+                step: 1,
+                content: String::new(),
+                tool_calls: vec![call("1-1"), call("1-2")],
+                usage: Usage::default(),
+            });
+            fold.apply_entry(&LedgerEntry::ToolStarted {
+                call: "1-1".to_owned(),
+                name: "look".to_owned(),
+                args_hash: String::new(),
+            });
+        }
+    }
+    fold.running
+}
+
+/// Puts a session into `state`, lets `count` messages of `mode` come (numbers from 2), and says what follows: at once,
+/// of the running turn's next step, and once the turn is over.
+fn cell(mode: QueueMode, state: State, count: u64) -> String {
     let mut machine = Session::default();
-    assert_eq!(
-        started(&machine.handle(Input::Arrived(vec![pending(3, 1, "a", 50)]), NOW)),
-        [3]
-    );
-    assert!(started(&machine.handle(Input::Arrived(vec![pending(4, 2, "a", 50)]), NOW)).is_empty());
-    assert_eq!(
-        (machine.waiting(), machine.lowest_open(0), machine.lowest_open(3)),
-        (1, Some(3), Some(4))
-    );
-    assert_eq!(started(&machine.handle(Input::TurnEnded, NOW)), [4]);
+    if state != State::Idle {
+        assert_eq!(
+            told(&machine.handle(arrived(vec![message(1, QueueMode::Followup)]), NOW)),
+            ["start 1"]
+        );
+    }
+    let mut said = told(&machine.handle(arrived((2..2 + count).map(|n| message(n, mode)).collect()), NOW));
+    if let Some(mut running) = journal(state).filter(|_| !said.contains(&"cancel".to_owned())) {
+        // The tool in flight, and the model that is answering, come to their end first.
+        let ends = match state {
+            State::Idle | State::Running => None,
+            State::Streaming => Some(LedgerEntry::ModelAnswered {
+                opaque: None,
+                step: 1,
+                content: "done".to_owned(),
+                tool_calls: Vec::new(),
+                usage: Usage::default(),
+            }),
+            State::Tool => Some(LedgerEntry::ToolFinished {
+                call: "1-1".to_owned(),
+                outcome: shared::model::ledger::ToolOutcome::Ok {
+                    result: serde_json::Value::Null,
+                },
+            }),
+        };
+        ends.iter().for_each(|entry| running.apply(entry));
+        loop {
+            let steering = machine.is_steering();
+            match next(&running, Situation { now: NOW, steering }) {
+                Step::Ask { step } => {
+                    let steered = machine.take_steering();
+                    let steered: Vec<String> = steered.iter().map(|s| s.pending.sequence.to_string()).collect();
+                    said.push(format!("ask {step} with [{}]", steered.join(" ")));
+                    break;
+                }
+                Step::Skip { call, outcome } => {
+                    said.push(format!("skip {}", call.call));
+                    running.apply(&LedgerEntry::ToolFinished {
+                        call: call.call,
+                        outcome,
+                    });
+                }
+                Step::Run { call } => {
+                    said.push(format!("run {}", call.call));
+                    break;
+                }
+                Step::Finish { .. } => {
+                    said.push("finish".to_owned());
+                    break;
+                }
+                other @ (Step::Recover { .. } | Step::Fail { .. }) => panic!("{other:?}"),
+            }
+        }
+    }
+    said.push("|".to_owned());
+    if state == State::Idle && !machine.is_running() {
+        said.extend(drained(&mut machine));
+    } else {
+        said.extend(told(&machine.handle(Input::TurnEnded, NOW)));
+        said.extend(drained(&mut machine));
+    }
+    assert_eq!(machine.lowest_open(&[]), None, "something was forgotten: {said:?}");
+    said.join(", ")
+}
+
+/// Every cell of the table in `sessions.md`: mode × where the session is × one or three messages.
+#[test]
+fn every_cell_of_the_table_of_queue_modes() {
+    use QueueMode::{Collect, Followup, Interrupt, Steer, SteerBacklog};
+    use State::{Idle, Running, Streaming, Tool};
+    let table = [
+        (Followup, Idle, 1, "start 2, |"),
+        (Followup, Idle, 3, "start 2, |, start 3, start 4"),
+        (Followup, Running, 1, "ask 1 with [], |, start 2"),
+        (Followup, Running, 3, "ask 1 with [], |, start 2, start 3, start 4"),
+        (Followup, Streaming, 1, "finish, |, start 2"),
+        (Followup, Streaming, 3, "finish, |, start 2, start 3, start 4"),
+        (Followup, Tool, 1, "run 1-2, |, start 2"),
+        (Followup, Tool, 3, "run 1-2, |, start 2, start 3, start 4"),
+        (Collect, Idle, 1, "wake 1000, |, start 2"),
+        (Collect, Idle, 3, "wake 1000, |, start 2+3+4"),
+        (Collect, Running, 1, "ask 1 with [], |, wake 1000, start 2"),
+        (Collect, Running, 3, "ask 1 with [], |, wake 1000, start 2+3+4"),
+        (Collect, Streaming, 1, "finish, |, wake 1000, start 2"),
+        (Collect, Streaming, 3, "finish, |, wake 1000, start 2+3+4"),
+        (Collect, Tool, 1, "run 1-2, |, wake 1000, start 2"),
+        (Collect, Tool, 3, "run 1-2, |, wake 1000, start 2+3+4"),
+        (Steer, Idle, 1, "start 2, |"),
+        // The first starts a turn before the others are looked at; they steer it.
+        (Steer, Idle, 3, "start 2, |, start 3, start 4"),
+        (Steer, Running, 1, "ask 1 with [2], |"),
+        (Steer, Running, 3, "ask 1 with [2 3 4], |"),
+        // The model ends the turn before they could be put in.
+        (Steer, Streaming, 1, "finish, |, start 2"),
+        (Steer, Streaming, 3, "finish, |, start 2, start 3, start 4"),
+        (Steer, Tool, 1, "skip 1-2, ask 2 with [2], |"),
+        (Steer, Tool, 3, "skip 1-2, ask 2 with [2 3 4], |"),
+        (SteerBacklog, Idle, 1, "start 2, |"),
+        (SteerBacklog, Idle, 3, "start 2, |, start 3, start 4"),
+        (SteerBacklog, Running, 1, "ask 1 with [2], |, start 2"),
+        (
+            SteerBacklog,
+            Running,
+            3,
+            "ask 1 with [2 3 4], |, start 2, start 3, start 4",
+        ),
+        (SteerBacklog, Streaming, 1, "finish, |, start 2"),
+        (SteerBacklog, Streaming, 3, "finish, |, start 2, start 3, start 4"),
+        (SteerBacklog, Tool, 1, "skip 1-2, ask 2 with [2], |, start 2"),
+        (
+            SteerBacklog,
+            Tool,
+            3,
+            "skip 1-2, ask 2 with [2 3 4], |, start 2, start 3, start 4",
+        ),
+        (Interrupt, Idle, 1, "start 2, |"),
+        (Interrupt, Idle, 3, "drop 2 superseded, drop 3 superseded, start 4, |"),
+        (Interrupt, Running, 1, "cancel, |, start 2"),
+        (
+            Interrupt,
+            Running,
+            3,
+            "cancel, drop 2 superseded, drop 3 superseded, |, start 4",
+        ),
+        (Interrupt, Streaming, 1, "cancel, |, start 2"),
+        (
+            Interrupt,
+            Streaming,
+            3,
+            "cancel, drop 2 superseded, drop 3 superseded, |, start 4",
+        ),
+        (Interrupt, Tool, 1, "cancel, |, start 2"),
+        (
+            Interrupt,
+            Tool,
+            3,
+            "cancel, drop 2 superseded, drop 3 superseded, |, start 4",
+        ),
+    ];
+    let wrong: Vec<String> = table
+        .iter()
+        .map(|&(mode, state, count, expected)| (mode, state, count, expected, cell(mode, state, count)))
+        .filter(|(_, _, _, expected, got)| expected != got)
+        .map(|(mode, state, count, expected, got)| format!("{mode:?} {state:?} {count}: {expected} / {got}"))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
 fn what_is_pending_at_one_look_is_ordered_by_event_then_priority_then_hook() {
+    let mut machine = Session::default();
     let batch = vec![
         pending(7, 2, "a", 90),
         pending(8, 1, "b", 50),
         pending(9, 1, "a", 50),
         pending(10, 1, "z", 90),
     ];
-    assert_eq!(order_of(&mut Session::default(), vec![batch]), [10, 9, 8, 7]);
+    let mut said = told(&machine.handle(arrived(batch), NOW));
+    said.extend(drained(&mut machine));
+    assert_eq!(said, ["start 10", "start 9", "start 8", "start 7"]);
 }
 
 #[test]
 fn a_dispatch_of_the_same_id_is_dropped_with_its_reason() {
     let mut machine = Session::default();
-    let effects = machine.handle(
-        Input::Arrived(vec![pending(3, 1, "a", 50), pending(9, 1, "a", 50)]),
-        NOW,
-    );
-    assert!(matches!(&effects[0], Effect::Drop { pending, reason: DropReason::Duplicate } if pending.sequence == 9));
-    assert_eq!(started(&effects), [3]);
-    assert_eq!(
-        machine.handle(Input::Arrived(vec![pending(3, 1, "a", 50)]), NOW),
-        [],
-        "the same message again"
-    );
+    let effects = machine.handle(arrived(vec![pending(3, 1, "a", 50), pending(9, 1, "a", 50)]), NOW);
+    assert_eq!(told(&effects), ["drop 9 duplicate", "start 3"]);
+    let again = machine.handle(arrived(vec![pending(3, 1, "a", 50)]), NOW);
+    assert!(again.is_empty(), "the same message again: {again:?}");
 }
 
 #[test]
-fn a_turn_that_a_former_owner_began_goes_first() {
-    let mut fold = Fold::default();
-    let begun = pending(9, 9, "a", 50);
-    let limits = crate::personas::Limits::default();
-    fold.apply_entry(&crate::turn::Turn::of(&crate::sample::session(), &fold, &begun, &limits).started());
-    let mut machine = Session::new(&fold);
+fn a_turn_that_a_former_owner_began_runs_and_what_it_has_seen_is_not_queued_again() {
+    let mut fold = Fold {
+        running: journal(State::Running),
+        ..Fold::default()
+    };
+    let steered = |number: u64, backlog| LedgerEntry::Steered {
+        dispatch: message(number, QueueMode::Steer).reference(),
+        backlog,
+    };
+    fold.apply_entry(&steered(2, false));
+    fold.apply_entry(&steered(3, true));
+    let mut machine = Session::new(&fold, Arc::default());
+    assert!(machine.is_running());
+    let batch = vec![
+        message(1, QueueMode::Followup),
+        message(2, QueueMode::Steer),
+        message(3, QueueMode::SteerBacklog),
+        message(4, QueueMode::Followup),
+    ];
+    assert!(machine.handle(arrived(batch), NOW).is_empty());
+    assert!(!machine.is_steering(), "it was put in already");
+    assert_eq!(machine.lowest_open(&[1, 2]), Some(3));
+    assert_eq!(told(&machine.handle(Input::TurnEnded, NOW)), ["start 3"]);
+    assert_eq!(drained(&mut machine), ["start 4"]);
+}
+
+#[test]
+fn collected_messages_to_different_places_become_different_turns() {
+    let mut machine = Session::default();
+    let to = |number: u64, peer: &str| {
+        let mut one = message(number, QueueMode::Collect);
+        let context = &mut Arc::make_mut(&mut one.dispatch).delivery_context;
+        context.peer_id = Some(peer.to_owned());
+        context.reply_to_id = Some(number.to_string());
+        one
+    };
+    let batch = vec![
+        to(1, "a"),
+        to(2, "b"),
+        to(3, "a"),
+        message(4, QueueMode::Followup),
+        to(5, "a"),
+    ];
+    let mut said = told(&machine.handle(arrived(batch), NOW));
+    said.extend(drained(&mut machine));
+    assert_eq!(said, ["start 1+3", "start 2", "start 4", "start 5"]);
+}
+
+#[test]
+fn a_debounce_counts_from_the_last_arrival_and_ends_at_last() {
+    let mut machine = Session::default();
+    let at = |number: u64, ms: i64| {
+        let mut one = message(number, QueueMode::Collect);
+        one.arrived = NOW.plus(ms);
+        one
+    };
+    assert_eq!(told(&machine.handle(arrived(vec![at(1, 0)]), NOW)), ["wake 1000"]);
     assert_eq!(
-        order_of(&mut machine, vec![vec![pending(3, 1, "a", 50), begun]]),
-        [9, 3]
+        told(&machine.handle(arrived(vec![at(2, 900)]), NOW.plus(900))),
+        ["wake 1900"]
     );
+    assert_eq!(told(&machine.handle(Input::Tick, NOW.plus(1_899))), ["wake 1900"]);
+    assert_eq!(told(&machine.handle(Input::Tick, NOW.plus(1_900))), ["start 1+2"]);
+    let mut machine = Session::default();
+    for number in 1..=11 {
+        let ms = i64::try_from(number - 1).expect("small") * 950;
+        let said = told(&machine.handle(arrived(vec![at(number, ms)]), NOW.plus(ms)));
+        assert_eq!(said, [format!("wake {}", (ms + 1_000).min(10_000))], "{number}");
+    }
+    let all = machine.handle(Input::Tick, NOW.plus(10_000));
+    assert!(matches!(&all[..], [Effect::Start { pendings, .. }] if pendings.len() == 11));
 }
 
-fn batches() -> impl Strategy<Value = Vec<Vec<(u64, u64, u8, i32)>>> {
-    prop::collection::vec(
-        prop::collection::vec((0_u64..40, 0_u64..12, 0_u8..3, -2_i32..3), 0..6),
-        0..8,
-    )
-}
-
-proptest! {
-    /// Whatever arrives, in whatever order and however often: every message is started once or dropped once, and no
-    /// turn starts while another runs.
-    #[test]
-    fn nothing_is_lost_and_nothing_runs_beside(input in batches(), ends in prop::collection::vec(any::<bool>(), 8)) {
+#[test]
+fn what_has_no_room_is_dropped_as_the_session_says() {
+    let check = |overflow, expected: &[&str]| {
         let mut machine = Session::default();
-        let mut handed = BTreeSet::new();
-        let (mut over, mut running) = (Vec::new(), None);
-        let mut note = |effects: Vec<Effect>, running: &mut Option<u64>| {
-            for effect in effects {
-                match effect {
-                    Effect::Start { pending, .. } => {
-                        assert_eq!(*running, None, "a second turn");
-                        *running = Some(pending.sequence);
-                        over.push(pending.sequence);
-                    }
-                    Effect::Drop { pending, .. } => over.push(pending.sequence),
-                }
-            }
+        let settings = QueueSettings {
+            cap: Some(2),
+            overflow: Some(overflow),
+            ..QueueSettings::default()
         };
-        for (batch, end) in input.iter().zip(ends.iter().chain(std::iter::repeat(&true))) {
-            handed.extend(batch.iter().map(|(sequence, ..)| *sequence));
-            let made = |&(sequence, event, hook, priority): &(u64, u64, u8, i32)| pending(sequence, event, &hook.to_string(), priority);
-            note(machine.handle(Input::Arrived(batch.iter().map(made).collect()), NOW), &mut running);
-            if *end {
-                running = None;
-                note(machine.handle(Input::TurnEnded, NOW), &mut running);
-            }
-        }
-        while running.take().is_some() {
-            note(machine.handle(Input::TurnEnded, NOW), &mut running);
-        }
-        let once: BTreeSet<u64> = over.iter().copied().collect();
-        prop_assert_eq!(over.len(), once.len(), "one of them twice");
-        prop_assert_eq!(once, handed);
-        prop_assert_eq!(machine.lowest_open(0), None);
-    }
+        assert_eq!(
+            told(&machine.handle(order_to(1, Wanted::Queue { settings }), NOW)),
+            ["carry queue"]
+        );
+        let batch = (10..15).map(|n| message(n, QueueMode::Followup)).collect();
+        assert_eq!(
+            told(&machine.handle(arrived(batch), NOW)),
+            ["start 10"],
+            "what waited for an idle session is not too much"
+        );
+        drop(machine.handle(Input::TurnEnded, NOW));
+        drop(machine.handle(Input::TurnEnded, NOW));
+        assert_eq!(machine.queued(), 2);
+        let more = arrived(vec![message(20, QueueMode::Followup)]);
+        let mut said = told(&machine.handle(more, NOW));
+        said.extend(drained(&mut machine));
+        assert_eq!(said, expected);
+    };
+    check(
+        Overflow::Summarize,
+        &["drop 13 overflow: summarized", "start 14", "start 20"],
+    );
+    check(Overflow::Old, &["drop 13 overflow: old", "start 14", "start 20"]);
+    check(Overflow::New, &["drop 20 overflow: new", "start 13", "start 14"]);
+}
 
-    /// One conversation's dispatches, which come in event order, run in event order however the looks cut them.
-    #[test]
-    fn order_is_kept(cuts in prop::collection::vec(1_usize..5, 1..10)) {
-        let mut sequence = 0;
-        let batches: Vec<Vec<Pending>> = cuts.iter().map(|&size| (0..size).map(|_| {
-            sequence += 1;
-            pending(10 * sequence, sequence, "a", 50)
-        }).collect()).collect();
-        let ran = order_of(&mut Session::default(), batches);
-        prop_assert_eq!(ran, (1..=sequence).map(|n| 10 * n).collect::<Vec<_>>());
-    }
+#[test]
+fn orders_are_carried_out_once_and_in_their_place() {
+    let mut machine = Session::default();
+    let batch = (1..4).map(|n| message(n, QueueMode::Followup)).collect();
+    assert_eq!(told(&machine.handle(arrived(batch), NOW)), ["start 1"]);
+    assert!(machine.handle(order_to(10, Wanted::Reset), NOW).is_empty());
+    assert_eq!(
+        told(&machine.handle(order_to(11, Wanted::Interrupt), NOW)),
+        ["cancel", "carry interrupt"]
+    );
+    assert_eq!(machine.lowest_open(&[1]), Some(2));
+    assert_eq!(told(&machine.handle(Input::TurnEnded, NOW)), ["carry reset", "start 2"]);
+    let said = told(&machine.handle(order_to(12, Wanted::Abort), NOW));
+    assert_eq!(said, ["drop 3 aborted", "cancel", "carry abort"]);
+    assert!(machine.handle(Input::TurnEnded, NOW).is_empty());
+    let mut again = Session {
+        ids: machine.ids.clone(),
+        ..Session::default()
+    };
+    assert_eq!(
+        told(&again.handle(order_to(12, Wanted::Abort), NOW)),
+        ["repeated abort"]
+    );
 }

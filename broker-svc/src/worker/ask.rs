@@ -1,53 +1,85 @@
-//! Asking an agent that works outside: the question is repeated until it is answered or the turn's limits end it.
-//!
-//! Meanwhile the session's subject is looked at each second and whenever it rings: the bell (a core subscription) may
-//! ring twice or not at all, so data is always read from where the last look ended.
+//! Asking an agent that works outside and answers whole: the question is repeated until it is answered or the turn's
+//! limits end it.
 
 use std::time::{Duration, Instant};
 
-use shared::bus::CoreSubscription;
 use shared::clock::pause;
 use shared::model::ledger::TurnFailure;
-use shared::wire::subject;
 
 use super::Worker;
+use super::turn::Ended;
 use crate::agent::Agent;
 use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;
-use crate::inbox::LOOK_LIMIT;
-use crate::personas::Persona;
-use crate::session::{Effect, Pending};
+use crate::personas::{Limits, Persona};
+use crate::session::Pending;
 use crate::turn::{Answer, AskAgentError, Next, Turn, after};
 
-/// How often a running turn looks up: at its deadline, at the request to stop, at its queue.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Part of the drain time kept for handing the session back.
-const HAND_BACK_BEFORE: Duration = Duration::from_secs(2);
+/// Wait before a question is repeated where the configuration names none.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What is known of the questions of one turn that were not answered.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    /// Questions asked.
+    attempt: u32,
+    malformed: u32,
+    absent_since: Option<Instant>,
+}
+
+impl Patience {
+    /// A question was asked at `asked` and ended at `ended` with `outcome`; the turn has run for `spent_ms`. Says what
+    /// follows.
+    pub(super) fn after(
+        &mut self,
+        outcome: Result<Answer, AskAgentError>,
+        (asked, ended): (Instant, Instant),
+        spent_ms: u64,
+        limits: &Limits,
+    ) -> Next {
+        self.attempt += 1;
+        match &outcome {
+            Err(AskAgentError::NoAgent) => {
+                self.absent_since.get_or_insert(asked);
+            }
+            Err(AskAgentError::Malformed(_)) => {
+                self.absent_since = None;
+                self.malformed += 1;
+            }
+            Ok(_) | Err(AskAgentError::Silent(_) | AskAgentError::Unreachable(_) | AskAgentError::Refused { .. }) => {
+                self.absent_since = None;
+            }
+        }
+        let absent = self
+            .absent_since
+            .map_or(0, |since| millis(ended.saturating_duration_since(since)));
+        after(outcome, spent_ms, absent, self.malformed, limits)
+    }
+
+    /// How long to wait before the next question.
+    pub(super) fn wait(&self, schedule: &shared::retry::Schedule) -> Duration {
+        schedule.delay(self.attempt.max(1), 0.5).unwrap_or(ASK_AGAIN)
+    }
+}
 
 impl Worker<'_> {
-    /// Asks `agent` until `turn` has its answer or its failure. Effects of what arrives meanwhile go to `meanwhile`.
+    /// Asks `agent` until `turn` has its answer or its failure, or is cancelled.
     ///
     /// # Errors
     /// [`RunSessionError`] where the session is not ours any more or has to be handed back.
     pub(super) async fn ask(
         &mut self,
         turn: &Turn,
-        pending: &Pending,
+        pendings: &[Pending],
         persona: &Persona,
         agent: &dyn Agent,
-        meanwhile: &mut Vec<Effect>,
-    ) -> Result<Result<Answer, TurnFailure>, RunSessionError> {
-        let mut bell = self.bell().await;
+    ) -> Result<Ended, RunSessionError> {
         let begun = self.broker.clock.monotonic();
-        let mut absent_since: Option<Instant> = None;
-        let (mut attempt, mut malformed) = (0_u32, 0_u32);
+        let mut patience = Patience::default();
         loop {
-            attempt += 1;
-            let asked_at = self.broker.clock.monotonic();
-            let left = persona
-                .limits
-                .wall_ms
-                .saturating_sub(millis(asked_at.saturating_duration_since(begun)));
+            let asked = self.broker.clock.monotonic();
+            let spent = millis(asked.saturating_duration_since(begun));
+            let left = persona.limits.wall_ms.saturating_sub(spent);
             let timeout = Duration::from_millis(left.min(persona.limits.reply_timeout_ms).max(1));
             let setting = Setting {
                 persona,
@@ -55,112 +87,53 @@ impl Worker<'_> {
                 presets: &self.broker.personas.permission_levels,
             };
             let now = self.broker.clock.now();
-            let mut request = assemble(setting, &self.claimed.session, self.owner.fold(), turn, pending, now);
+            let mut request = assemble(setting, &self.claimed.session, self.owner.fold(), turn, pendings, now);
             request.deadline = now.plus(i64::try_from(left).unwrap_or(i64::MAX));
-            let outcome = self.beside(agent.ask(&request, timeout), &mut bell, meanwhile).await?;
-            let ended = self.broker.clock.monotonic();
-            match &outcome {
-                Err(AskAgentError::NoAgent) => {
-                    absent_since.get_or_insert(asked_at);
-                }
-                Err(AskAgentError::Malformed(_)) => {
-                    absent_since = None;
-                    malformed += 1;
-                }
-                Ok(_)
-                | Err(AskAgentError::Silent(_) | AskAgentError::Unreachable(_) | AskAgentError::Refused { .. }) => {
-                    absent_since = None;
-                }
-            }
-            if let Err(error) = &outcome {
-                tracing::info!(
-                    session = %self.claimed.session, turn = %turn.id, dispatch_id = %pending.dispatch.id,
-                    event_id = %pending.dispatch.event_id, attempt, %error, "agent did not answer"
-                );
-            }
-            let absent = absent_since.map_or(0, |since| millis(ended.saturating_duration_since(since)));
-            match after(
-                outcome,
-                millis(ended.saturating_duration_since(begun)),
-                absent,
-                malformed,
-                &persona.limits,
-            ) {
-                Next::Complete(answer) => return Ok(Ok(answer)),
-                Next::Fail(failure) => return Ok(Err(failure)),
-                Next::AskAgain => {
-                    let wait = self.broker.config.agent_retry.delay(attempt, 0.5).unwrap_or(LOOK_EVERY);
-                    self.beside(pause(wait), &mut bell, meanwhile).await?;
-                }
-            }
-        }
-    }
-
-    /// Waits for `work`, looking up each second and at each ring.
-    async fn beside<T>(
-        &mut self,
-        work: impl Future<Output = T>,
-        bell: &mut Option<CoreSubscription>,
-        meanwhile: &mut Vec<Effect>,
-    ) -> Result<T, RunSessionError> {
-        tokio::pin!(work);
-        loop {
-            let rung = async {
-                match bell.as_mut() {
-                    Some(bell) => bell.next().await.is_some(),
-                    None => std::future::pending().await,
-                }
+            let question = std::pin::pin!(agent.ask(&request, timeout));
+            let Some(outcome) = self.beside(question).await? else {
+                return Ok(self.cancelled_turn(String::new()));
             };
-            tokio::select! {
-                biased;
-                done = &mut work => return Ok(done),
-                open = rung => if !open { *bell = None },
-                () = pause(LOOK_EVERY) => {}
+            let ended = self.broker.clock.monotonic();
+            let spent = millis(ended.saturating_duration_since(begun));
+            if let Err(error) = &outcome {
+                self.not_answered(turn, error);
             }
-            self.look_up(meanwhile).await?;
-        }
-    }
-
-    async fn look_up(&mut self, meanwhile: &mut Vec<Effect>) -> Result<(), RunSessionError> {
-        if !self.claimed.hold.is_live() {
-            return Err(RunSessionError::Stale);
-        }
-        if self.broker.overdue() {
-            return Err(RunSessionError::HandBack);
-        }
-        if self.machine.waiting() < LOOK_LIMIT {
-            let look = self.look().await?;
-            meanwhile.extend(self.take_in(look).await?);
-        }
-        Ok(())
-    }
-
-    /// Listens to the session's subject. Without a bell the look each second finds the same, later.
-    async fn bell(&self) -> Option<CoreSubscription> {
-        match self
-            .broker
-            .bus
-            .core_subscribe(&subject::dispatch(&self.claimed.session))
-            .await
-        {
-            Ok(bell) => Some(bell),
-            Err(error) => {
-                tracing::debug!(session = %self.claimed.session, error, "no bell");
-                None
+            match patience.after(outcome, (asked, ended), spent, &persona.limits) {
+                Next::Complete(answer) => return Ok(Ended::Answered(answer)),
+                Next::Fail(failure) => return Ok(Ended::Failed(failure)),
+                Next::AskAgain => {
+                    if !self.wait_to_ask_again(&patience).await? {
+                        return Ok(self.cancelled_turn(String::new()));
+                    }
+                }
             }
         }
     }
-}
 
-impl crate::broker::Broker {
-    /// Whether the request to stop is so old that running turns must be handed back.
-    fn overdue(&self) -> bool {
-        let patience = self.drain.saturating_sub(HAND_BACK_BEFORE);
-        self.stopping_since()
-            .is_some_and(|since| self.clock.monotonic().saturating_duration_since(since) >= patience)
+    pub(super) fn not_answered(&self, turn: &Turn, error: &AskAgentError) {
+        tracing::info!(session = %self.claimed.session, turn = %turn.id, %error, "agent did not answer");
+    }
+
+    /// Waits; says whether the turn goes on.
+    pub(super) async fn wait_to_ask_again(&mut self, patience: &Patience) -> Result<bool, RunSessionError> {
+        let wait = std::pin::pin!(pause(patience.wait(&self.broker.config.agent_retry)));
+        Ok(self.beside(wait).await?.is_some())
+    }
+
+    /// The end of a turn that the machine wants cancelled; `partial` is what it had said.
+    pub(super) fn cancelled_turn(&mut self, partial: String) -> Ended {
+        let reason = self.cancelled.take().unwrap_or_else(|| "cancelled".to_owned());
+        Ended::Cancelled { reason, partial }
+    }
+
+    /// A limit of the turn is reached.
+    pub(super) fn over(limit: &str) -> Ended {
+        Ended::Failed(TurnFailure::Limit {
+            limit: limit.to_owned(),
+        })
     }
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

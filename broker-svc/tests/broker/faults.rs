@@ -131,7 +131,7 @@ async fn a_session_that_goes_nowhere_is_quarantined_and_can_be_released() {
     let running = bench.run("b1", "").await;
     eventually("the last try is counted", async || {
         let mark = marks.get(&key).await.expect("a bucket").expect("a mark").value;
-        mark.tries.is_some_and(|tries| tries.begun == MAX_TRIES)
+        mark.quarantined.is_some() || mark.tries.is_some_and(|tries| tries.begun == MAX_TRIES)
     })
     .await;
     eventually("a dead letter", async || bench.dead_letters().await.len() == 1).await;
@@ -182,11 +182,18 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
     let one = dispatch(&main, 1);
     let sequence = bench.publish(&one).await;
     let pending = Pending {
+        arrived: UnixMillis(0),
         sequence,
         dispatch: one.into(),
         carrier: Carrier::default(),
     };
-    let turn = Turn::of(&main, &Fold::default(), &pending, &Limits::default());
+    let turn = Turn::of(
+        &main,
+        &Fold::default(),
+        &[pending],
+        &Limits::default(),
+        &shared::model::identity::PermissionPresets::default(),
+    );
     let cursor = advanced(&Fold::default().cursor, sequence, sequence, None);
     let mut entries = vec![
         LedgerEntry::SessionOpened { session: main.clone() },

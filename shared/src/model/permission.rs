@@ -62,7 +62,9 @@ pub fn permitted(name: &str, permissions: &PermissionSet, presets: &PermissionPr
     allow.is_some_and(|patterns| patterns.iter().any(|pattern| glob(pattern, name)))
 }
 
-const fn level_name(level: Level) -> &'static str {
+/// The preset that `level` names.
+#[must_use]
+pub const fn level_name(level: Level) -> &'static str {
     match level {
         Level::Full => "full",
         Level::Restricted => "restricted",
@@ -73,7 +75,8 @@ const fn level_name(level: Level) -> &'static str {
 
 /// Whether `text` matches `pattern`, where `*` stands for any characters and `?` for one. Linear in memory, and at
 /// most pattern × text in time.
-fn glob(pattern: &str, text: &str) -> bool {
+#[must_use]
+pub fn glob(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.to_lowercase().chars().collect();
     let text: Vec<char> = text.to_lowercase().chars().collect();
     let (mut p, mut t, mut star) = (0, 0, None);

@@ -1,0 +1,114 @@
+//! Compaction: when a session's history outgrows what a persona sends along, a summary stands for its beginning. *Pure.*
+//!
+//! Source: `sessions.md` "Sessions". The ledger keeps everything; only the context is shorter. The summary is made of
+//! the turns' first words, so that it costs nothing and is the same whoever makes it.
+
+use shared::model::ledger::LedgerEntry;
+
+use crate::context::tokens_of;
+use crate::fold::{Exchange, Fold, shortened};
+use crate::personas::Limits;
+
+/// Longest line about one side of a turn, bytes.
+const LINE_BYTES: usize = 160;
+/// Longest summary, bytes; the oldest lines go first.
+pub const SUMMARY_BYTES: usize = 8 * 1_024;
+/// Turns that are never summarised: what was said last is needed word by word.
+const KEEP_TURNS: usize = 4;
+
+/// The entry that shortens the history of `fold`, where it is longer than `limits` send along: the older half goes.
+#[must_use]
+pub fn compaction(fold: &Fold, limits: &Limits) -> Option<LedgerEntry> {
+    let size = |exchange: &Exchange| tokens_of(&exchange.user) + tokens_of(&exchange.agent);
+    let total: usize = fold.history.iter().map(size).sum();
+    if total <= limits.history_tokens && fold.history.len() < limits.history_turns {
+        return None;
+    }
+    let mut left = total;
+    let most = fold.history.len().saturating_sub(KEEP_TURNS);
+    let mut going = 0;
+    while going < most && (left > limits.history_tokens / 2 || fold.history.len() - going > limits.history_turns / 2) {
+        left -= size(&fold.history[going]);
+        going += 1;
+    }
+    let last = fold.history.get(going.checked_sub(1)?)?;
+    let mut lines: Vec<String> = fold.summary.iter().flat_map(|s| s.lines().map(str::to_owned)).collect();
+    lines.extend(fold.history.iter().take(going).map(line));
+    let mut bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
+    let mut from = 0;
+    while bytes > SUMMARY_BYTES && from + 1 < lines.len() {
+        bytes -= lines[from].len() + 1;
+        from += 1;
+    }
+    Some(LedgerEntry::Compacted {
+        through: last.turn,
+        summary: lines[from..].join("\n"),
+    })
+}
+
+fn line(exchange: &Exchange) -> String {
+    let side = |text: &str| {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let whole = words.join(" ");
+        let cut = shortened(&whole, LINE_BYTES);
+        if cut.len() < whole.len() {
+            format!("{cut}…")
+        } else {
+            cut
+        }
+    };
+    format!("- user: {} / agent: {}", side(&exchange.user), side(&exchange.agent))
+}
+
+#[cfg(test)]
+mod tests {
+    use ulid::Ulid;
+
+    use super::*;
+
+    fn told(turns: u128, text: &str) -> Fold {
+        let mut fold = Fold::default();
+        fold.history.extend((1..=turns).map(|n| Exchange {
+            turn: Ulid::from(n),
+            user: format!("question {n} {text}"),
+            agent: format!("answer {n}"),
+        }));
+        fold
+    }
+
+    #[test]
+    fn a_short_history_stays() {
+        assert_eq!(compaction(&told(31, ""), &Limits::default()), None);
+    }
+
+    #[test]
+    fn a_long_one_loses_its_older_half_to_a_summary_that_tells_of_it() {
+        let mut fold = told(32, "");
+        let entry = compaction(&fold, &Limits::default()).expect("it is too long");
+        fold.apply_entry(&entry);
+        assert_eq!(fold.history.len(), 16);
+        let summary = fold.summary.clone().expect("a summary");
+        assert!(
+            summary.starts_with("- user: question 1 / agent: answer 1\n"),
+            "{summary}"
+        );
+        assert_eq!(
+            (summary.lines().count(), compaction(&fold, &Limits::default())),
+            (16, None)
+        );
+    }
+
+    #[test]
+    fn whatever_happens_the_summary_is_bounded_and_the_last_words_stay() {
+        let mut fold = told(40, &"word ".repeat(2_000));
+        for _ in 0..20 {
+            if let Some(entry) = compaction(&fold, &Limits::default()) {
+                fold.apply_entry(&entry);
+            }
+            let more = told(10, &"word ".repeat(2_000)).history;
+            fold.history.extend(more);
+        }
+        assert!(fold.summary.is_some_and(|summary| summary.len() <= SUMMARY_BYTES));
+        assert!(fold.history.len() >= KEEP_TURNS);
+    }
+}

@@ -1,0 +1,88 @@
+//! What arrives at a session, and what orders and joins it. *Pure.*
+
+use std::sync::Arc;
+
+use shared::model::dispatch::{DeliveryContext, Dispatch};
+use shared::model::ledger::DispatchRef;
+use shared::model::order::SessionOrder;
+use shared::model::time::UnixMillis;
+use shared::wire::headers::Carrier;
+
+/// A dispatch that waits, and where it stands in `DISPATCHES`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pending {
+    /// Its sequence in `DISPATCHES`.
+    pub sequence: u64,
+    /// When the stream took it.
+    pub arrived: UnixMillis,
+    /// What is to be done.
+    pub dispatch: Arc<Dispatch>,
+    /// The trace that it belongs to.
+    pub carrier: Carrier,
+}
+
+impl Pending {
+    /// How the ledger names it, without its content.
+    #[must_use]
+    pub fn reference(&self) -> DispatchRef {
+        DispatchRef {
+            id: self.dispatch.id,
+            sequence: self.sequence,
+            event_id: self.dispatch.event_id.clone(),
+            content: String::new(),
+        }
+    }
+}
+
+/// An order, and where it stands in `DISPATCHES`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placed {
+    /// Its sequence in `DISPATCHES`.
+    pub sequence: u64,
+    /// What is wanted.
+    pub order: SessionOrder,
+}
+
+/// What a look finds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Arrival {
+    /// A dispatch.
+    Dispatch(Pending),
+    /// An order.
+    Order(Placed),
+}
+
+impl Arrival {
+    /// Its sequence in `DISPATCHES`.
+    #[must_use]
+    pub const fn sequence(&self) -> u64 {
+        match self {
+            Self::Dispatch(pending) => pending.sequence,
+            Self::Order(placed) => placed.sequence,
+        }
+    }
+}
+
+pub(super) fn target_of(pending: &Pending) -> &DeliveryContext {
+    &pending.dispatch.delivery_context
+}
+
+/// Whether an answer to both can be one message; which of them it refers to does not count.
+pub(super) fn same_target(one: &DeliveryContext, other: &DeliveryContext) -> bool {
+    let place = |at: &DeliveryContext| DeliveryContext {
+        reply_to_id: None,
+        ..at.clone()
+    };
+    place(one) == place(other)
+}
+
+/// What orders the dispatches that one look found: event, then higher priority, then hook, then place.
+pub(super) fn order(pending: &Pending) -> (u64, std::cmp::Reverse<i32>, &str, u64) {
+    let dispatch = &pending.dispatch;
+    (
+        dispatch.event_seq,
+        std::cmp::Reverse(dispatch.priority),
+        &dispatch.hook_id,
+        pending.sequence,
+    )
+}

@@ -1,0 +1,102 @@
+//! Waiting for something while looking up: at the deadline, at the request to stop, at the queue.
+//!
+//! The bell is a core subscription on the session's subject: it may ring twice or not at all, and before the stream
+//! holds what it rings for, so data is always read from where the last look ended: soon after a ring, and each second.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use shared::clock::pause;
+use shared::wire::subject;
+
+use super::Worker;
+use crate::error::RunSessionError;
+
+/// How often a running turn looks up without being rung.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Waits between the looks after a ring, milliseconds, until one of them finds something.
+const LOOKS_AFTER_RING: [u64; 6] = [1, 4, 10, 25, 50, 100];
+/// Part of the drain time kept for handing the session back.
+const HAND_BACK_BEFORE: Duration = Duration::from_secs(2);
+/// Dispatches that may wait in memory; more are looked for once there is room.
+const MAX_QUEUED: usize = 1_024;
+
+impl Worker<'_> {
+    /// Waits for `work`, looking up meanwhile. None where the machine wants something first: the running turn to be
+    /// cancelled, or something to be started.
+    pub(super) async fn beside<F: Future>(
+        &mut self,
+        mut work: Pin<&mut F>,
+    ) -> Result<Option<F::Output>, RunSessionError> {
+        let mut looks = LOOKS_AFTER_RING.len();
+        loop {
+            let bell = &mut self.bell;
+            let rung = async {
+                match bell.as_mut() {
+                    Some(bell) => bell.next().await.is_some(),
+                    None => std::future::pending().await,
+                }
+            };
+            let wait = LOOKS_AFTER_RING
+                .get(looks)
+                .map_or(LOOK_EVERY, |&ms| Duration::from_millis(ms));
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(Some(done)),
+                open = rung => {
+                    looks = 0;
+                    if !open {
+                        self.bell = None;
+                    }
+                }
+                () = pause(wait) => looks = looks.saturating_add(1),
+            }
+            let before = self.looked_through;
+            self.look_up().await?;
+            if self.looked_through > before {
+                looks = LOOKS_AFTER_RING.len();
+            }
+            if self.cancelled.is_some() || !self.effects.is_empty() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Looks at the deadline, the request to stop and the queue.
+    pub(super) async fn look_up(&mut self) -> Result<(), RunSessionError> {
+        if !self.claimed.hold.is_live() {
+            return Err(RunSessionError::Stale);
+        }
+        if self.broker.overdue() {
+            return Err(RunSessionError::HandBack);
+        }
+        if self.machine.queued() < MAX_QUEUED {
+            let look = self.look().await?;
+            self.take_in(look).await?;
+        }
+        Ok(())
+    }
+
+    /// Listens to the session's subject from now on, and looks at what came before. Without a bell the look each
+    /// second finds the same, later.
+    pub(super) async fn listen(&mut self) -> Result<(), RunSessionError> {
+        if self.bell.is_some() {
+            return Ok(());
+        }
+        let subject = subject::dispatch(&self.claimed.session);
+        match self.broker.bus.core_subscribe(&subject).await {
+            Ok(bell) => self.bell = Some(bell),
+            Err(error) => tracing::debug!(session = %self.claimed.session, error, "no bell"),
+        }
+        self.look_up().await
+    }
+}
+
+impl crate::broker::Broker {
+    /// Whether the request to stop is so old that running turns must be handed back.
+    fn overdue(&self) -> bool {
+        let patience = self.drain.saturating_sub(HAND_BACK_BEFORE);
+        self.stopping_since()
+            .is_some_and(|since| self.clock.monotonic().saturating_duration_since(since) >= patience)
+    }
+}

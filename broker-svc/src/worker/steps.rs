@@ -1,0 +1,291 @@
+//! A turn of an agent that thinks in steps: the shell around [`crate::turn::steps`].
+//!
+//! Each step is in the ledger before anything outside learns of it: what the model answered before its tools run,
+//! `tool_started` before the tool, what was steered before the model is asked. Gates of issue-wide kind sit at three
+//! places: before and after the model in `ask_model`, around one call in `admit` and `run`.
+
+use std::time::Duration;
+
+use shared::model::event::Attachment;
+use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome};
+use shared::wire::agent::{AgentRequest, ToolDescription};
+use tokio_util::sync::CancellationToken;
+
+use super::Worker;
+use super::ask::{Patience, millis};
+use super::turn::Ended;
+use crate::agent::{Call, Offer, Question, Said, Stepper};
+use crate::context::{Setting, assemble, steered};
+use crate::error::RunSessionError;
+use crate::personas::Persona;
+use crate::session::{Pending, Steering};
+use crate::tools::permitted;
+use crate::turn::arguments::{args_hash, bounded_outcome};
+use crate::turn::steps::{INTERRUPTED, Situation, Step, left_ms, next};
+use crate::turn::{Answer, AskAgentError, Next, Turn, bounded};
+
+/// How long a tool has to stop by itself once its turn is cancelled.
+const STOP_GRACE: Duration = Duration::from_millis(50);
+
+/// What stays the same over a turn's steps.
+struct Thinking<'a> {
+    turn: &'a Turn,
+    persona: &'a Persona,
+    stepper: &'a dyn Stepper,
+    offers: Vec<Offer>,
+    request: AgentRequest,
+}
+
+/// How a step went.
+enum Stepped {
+    On,
+    Ended(Ended),
+}
+
+impl Worker<'_> {
+    /// Takes `turn` from where its journal stands to its end.
+    ///
+    /// # Errors
+    /// [`RunSessionError`] where the session is not ours any more or has to be handed back.
+    pub(super) async fn think(
+        &mut self,
+        turn: &Turn,
+        pendings: &[Pending],
+        persona: &Persona,
+        stepper: &dyn Stepper,
+    ) -> Result<Ended, RunSessionError> {
+        let offers = stepper.tools(&self.claimed.session.persona).await;
+        let tools: Vec<ToolDescription> = offers.iter().map(|offer| offer.description.clone()).collect();
+        let setting = Setting {
+            persona,
+            tools: &tools,
+            presets: &self.broker.personas.permission_levels,
+        };
+        // The same whenever the turn is taken up, so that its model calls share one beginning.
+        let began = self.owner.fold().running.as_ref().map(|running| running.began_at);
+        let began = began.unwrap_or_else(|| self.broker.clock.now());
+        let request = assemble(setting, &self.claimed.session, self.owner.fold(), turn, pendings, began);
+        let thinking = Thinking {
+            turn,
+            persona,
+            stepper,
+            offers,
+            request,
+        };
+        let mut patience = Patience::default();
+        let mut attachments = Vec::new();
+        loop {
+            self.look_up().await?;
+            if self.cancelled.is_some() {
+                return Ok(self.cancelled_turn(String::new()));
+            }
+            let situation = Situation {
+                now: self.broker.clock.now(),
+                steering: self.machine.is_steering(),
+            };
+            let Some(step) = self
+                .owner
+                .fold()
+                .running
+                .as_ref()
+                .map(|running| next(running, situation))
+            else {
+                return Ok(Self::over("journal"));
+            };
+            let stepped = match step {
+                Step::Ask { step } => self.ask_model(&thinking, step, &mut patience, &mut attachments).await?,
+                Step::Run { call } => self.admit(&thinking, call).await?,
+                Step::Recover { call } => self.recover(&thinking, call).await?,
+                Step::Skip { call, outcome } => {
+                    self.finished(call.call, outcome);
+                    Stepped::On
+                }
+                Step::Finish { content } => Stepped::Ended(Ended::Settled {
+                    content,
+                    attachments: std::mem::take(&mut attachments),
+                }),
+                Step::Fail { limit } => Stepped::Ended(Self::over(limit)),
+            };
+            if let Stepped::Ended(ended) = stepped {
+                return Ok(ended);
+            }
+        }
+    }
+
+    fn finished(&mut self, call: String, outcome: ToolOutcome) {
+        let outcome = bounded_outcome(outcome);
+        self.owner.stage(LedgerEntry::ToolFinished { call, outcome });
+    }
+
+    fn left(&self) -> Duration {
+        let now = self.broker.clock.now();
+        let running = self.owner.fold().running.as_ref();
+        Duration::from_millis(running.map_or(0, |running| left_ms(running, now)))
+    }
+
+    /// Asks the model once, with what was steered put in before.
+    async fn ask_model(
+        &mut self,
+        thinking: &Thinking<'_>,
+        step: u32,
+        patience: &mut Patience,
+        attachments: &mut Vec<Attachment>,
+    ) -> Result<Stepped, RunSessionError> {
+        for Steering { pending, backlog } in self.machine.take_steering() {
+            let dispatch = DispatchRef {
+                content: steered(&pending),
+                ..pending.reference()
+            };
+            self.owner.stage(LedgerEntry::Steered { dispatch, backlog });
+        }
+        self.owner.own().await?;
+        let running = self.owner.fold().running.as_ref();
+        let question = Question {
+            request: thinking.request.clone(),
+            so_far: running.map(|running| running.lines()).unwrap_or_default(),
+            step,
+            origin: thinking.turn.origin(),
+        };
+        let asked = self.broker.clock.monotonic();
+        let mut partial = String::new();
+        let mut said = |text: &str| partial.push_str(text);
+        let answer = tokio::time::timeout(self.left(), thinking.stepper.answer(&question, &mut said));
+        let outcome = self.beside(std::pin::pin!(answer)).await?;
+        let outcome = match outcome {
+            None => return Ok(Stepped::Ended(self.cancelled_turn(partial))),
+            Some(Err(_)) => return Ok(Stepped::Ended(Self::over("wall_ms"))),
+            Some(Ok(outcome)) => outcome,
+        };
+        let error = match outcome {
+            Ok(said) => {
+                *patience = Patience::default();
+                *attachments = self.answered(step, said);
+                return Ok(Stepped::On);
+            }
+            Err(error) => error,
+        };
+        self.not_answered(thinking.turn, &error);
+        self.ask_again(thinking, error, asked, patience).await
+    }
+
+    async fn ask_again(
+        &mut self,
+        thinking: &Thinking<'_>,
+        error: AskAgentError,
+        asked: std::time::Instant,
+        patience: &mut Patience,
+    ) -> Result<Stepped, RunSessionError> {
+        let ended = self.broker.clock.monotonic();
+        let spent = thinking.persona.limits.wall_ms.saturating_sub(millis(self.left()));
+        let outcome: Result<Answer, AskAgentError> = Err(error);
+        match patience.after(outcome, (asked, ended), spent, &thinking.persona.limits) {
+            Next::Fail(failure) => Ok(Stepped::Ended(Ended::Failed(failure))),
+            Next::Complete(_) => Ok(Stepped::On),
+            Next::AskAgain => match self.wait_to_ask_again(patience).await? {
+                true => Ok(Stepped::On),
+                false => Ok(Stepped::Ended(self.cancelled_turn(String::new()))),
+            },
+        }
+    }
+
+    /// Stages what the model said; calls that must not be run are answered with why.
+    fn answered(&mut self, step: u32, said: Said) -> Vec<Attachment> {
+        let id = |index: usize| format!("{step}-{}", index + 1);
+        let faults: Vec<(String, Option<String>)> = said
+            .calls
+            .iter()
+            .enumerate()
+            .map(|(index, call)| (id(index), call.fault.clone()))
+            .collect();
+        let calls = said.calls.into_iter().enumerate().map(|(index, call)| ToolCall {
+            call: id(index),
+            name: call.name,
+            arguments: call.arguments,
+        });
+        self.owner.stage(LedgerEntry::ModelAnswered {
+            step,
+            content: bounded(said.content),
+            tool_calls: calls.collect(),
+            usage: said.usage,
+            opaque: said.opaque,
+        });
+        for (call, fault) in faults {
+            if let Some(error) = fault {
+                self.finished(call, ToolOutcome::Error { error });
+            }
+        }
+        said.attachments
+    }
+
+    /// Runs a call that the turn may make; any other is answered with why not.
+    async fn admit(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
+        if let Some(error) = self.refused(thinking, &call) {
+            self.finished(call.call, ToolOutcome::Error { error });
+            return Ok(Stepped::On);
+        }
+        self.owner.stage(LedgerEntry::ToolStarted {
+            call: call.call.clone(),
+            name: call.name.clone(),
+            args_hash: args_hash(&call.arguments),
+        });
+        self.run(thinking, call).await
+    }
+
+    fn refused(&self, thinking: &Thinking<'_>, call: &ToolCall) -> Option<String> {
+        let known = thinking.offers.iter().any(|offer| offer.description.name == call.name);
+        let presets = &self.broker.personas.permission_levels;
+        // One answer for both, so that a model does not learn which tools there are.
+        let may = known && permitted(&call.name, &thinking.turn.permissions, presets);
+        (!may).then(|| format!("there is no tool `{}` in this turn", call.name))
+    }
+
+    /// A call that a former owner began: again where that changes nothing more.
+    async fn recover(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
+        let offer = thinking.offers.iter().find(|offer| offer.description.name == call.name);
+        if offer.is_some_and(|offer| offer.idempotent) && self.refused(thinking, &call).is_none() {
+            return self.run(thinking, call).await;
+        }
+        let reason = INTERRUPTED.to_owned();
+        self.finished(call.call, ToolOutcome::Unknown { reason });
+        Ok(Stepped::On)
+    }
+
+    async fn run(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
+        self.owner.own().await?;
+        let cancel = CancellationToken::new();
+        // Whatever ends the wait, the tool is told.
+        let told = cancel.clone().drop_guard();
+        let id = call.call.clone();
+        let left = self.left();
+        let asked = Call {
+            session: self.claimed.session.clone(),
+            turn: thinking.turn.id,
+            epoch: self.owner.fold().epoch,
+            call,
+            permissions: thinking.turn.permissions.clone(),
+            origin: thinking.turn.origin(),
+            deadline: self.broker.clock.monotonic() + left,
+            cancel: cancel.clone(),
+        };
+        let mut work = std::pin::pin!(tokio::time::timeout(left, thinking.stepper.call(asked)));
+        let outcome = self.beside(work.as_mut()).await?;
+        let ended = match outcome {
+            Some(Ok(outcome)) => {
+                told.disarm();
+                self.finished(id, outcome);
+                return Ok(Stepped::On);
+            }
+            Some(Err(_)) => Self::over("wall_ms"),
+            None => self.cancelled_turn(String::new()),
+        };
+        cancel.cancel();
+        let outcome = match tokio::time::timeout(STOP_GRACE, work).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) | Err(_) => ToolOutcome::Unknown {
+                reason: INTERRUPTED.to_owned(),
+            },
+        };
+        self.finished(id, outcome);
+        Ok(Stepped::Ended(ended))
+    }
+}

@@ -1,0 +1,187 @@
+//! One turn: begun, asked for, ended, appended.
+
+use std::time::Duration;
+
+use shared::model::event::Attachment;
+use shared::model::ledger::{LedgerEntry, TurnFailure};
+use shared::process::trace;
+use tracing::Instrument as _;
+
+use super::{Worker, seconds};
+use crate::agent::Agent;
+use crate::compact::compaction;
+use crate::context::{Setting, assemble};
+use crate::error::RunSessionError;
+use crate::personas::Persona;
+use crate::session::Pending;
+use crate::tools::merged;
+use crate::turn::{Answer, AskAgentError, Turn};
+
+/// Text staged at most before it is appended, bytes: records stay far below the server's largest payload.
+const MAX_STAGED_BYTES: usize = 128 * 1_024;
+/// Turns staged at most before they are appended.
+const MAX_STAGED_TURNS: u32 = 8;
+
+/// How a turn ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The agent answered whole.
+    Answered(Answer),
+    /// The model's last answer stands in the ledger, or is staged.
+    Settled {
+        content: String,
+        attachments: Vec<Attachment>,
+    },
+    /// It cannot be done.
+    Failed(TurnFailure),
+    /// It was cancelled.
+    Cancelled {
+        reason: String,
+        /// What it had said since the ledger's last entry.
+        partial: String,
+    },
+}
+
+impl Worker<'_> {
+    /// Runs one turn for `pendings`, of which there is at least one.
+    pub(super) async fn turn(&mut self, pendings: &[Pending]) -> Result<(), RunSessionError> {
+        let Some(pending) = pendings.last() else { return Ok(()) };
+        let span = trace::consumer_span("broker.turn", &pending.carrier);
+        span.record("event_id", tracing::field::display(&pending.dispatch.event_id));
+        span.record("dispatch_id", tracing::field::display(pending.dispatch.id));
+        span.record("session", tracing::field::display(&self.claimed.session));
+        self.owner.carrier = trace::carrier_of(&span, &pending.carrier);
+        self.turn_within(pendings).instrument(span).await
+    }
+
+    async fn turn_within(&mut self, pendings: &[Pending]) -> Result<(), RunSessionError> {
+        let persona = self.broker.personas.of(&self.claimed.session.persona);
+        let agent = self.broker.agent(persona.runner);
+        if agent.is_pure() {
+            let (turn, ended) = self.answer_at_once(pendings, persona, agent.as_ref()).await;
+            self.end(&turn, pendings, ended);
+            if self.staged_bytes > MAX_STAGED_BYTES || self.turns.is_multiple_of(MAX_STAGED_TURNS) {
+                self.flush().await?;
+            }
+            return Ok(());
+        }
+        self.flush().await?;
+        let (turn, answered) = self.begin(pendings, persona, true);
+        self.owner.own().await?;
+        self.listen().await?;
+        let ended = match (answered, agent.steps()) {
+            (_, Some(stepper)) => self.think(&turn, pendings, persona, stepper).await?,
+            (Some(answer), None) => Ended::Answered(answer),
+            (None, None) => self.ask(&turn, pendings, persona, agent.as_ref()).await?,
+        };
+        self.end(&turn, pendings, ended);
+        self.flush().await
+    }
+
+    /// Stages the turn's beginning, unless the ledger has it already: then the second value is what the agent had
+    /// answered, if it had.
+    fn begin(&mut self, pendings: &[Pending], persona: &Persona, compacts: bool) -> (Turn, Option<Answer>) {
+        let session = &self.claimed.session;
+        if let Some(running) = &self.owner.fold().running {
+            let turn = Turn::resumed(session, self.owner.fold(), running, pendings);
+            let answered = turn.recovered(self.owner.fold()).flatten();
+            return (turn, answered);
+        }
+        let now = self.broker.clock.now();
+        if let Some(reason) = persona.reset.due(self.owner.fold().active_at, now) {
+            self.owner.stage(LedgerEntry::SessionReset { reason });
+        }
+        if compacts && let Some(compacted) = compaction(self.owner.fold(), &persona.limits) {
+            self.owner.stage(compacted);
+        }
+        let presets = &self.broker.personas.permission_levels;
+        let mut turn = Turn::of(session, self.owner.fold(), pendings, &persona.limits, presets);
+        if let Some(ceiling) = &persona.permissions {
+            turn.permissions = merged(&[&turn.permissions, ceiling], presets);
+        }
+        self.owner.stage(turn.started());
+        (turn, None)
+    }
+
+    /// The whole turn of an agent that has no effect outside: nothing of it is appended yet.
+    async fn answer_at_once(&mut self, pendings: &[Pending], persona: &Persona, agent: &dyn Agent) -> (Turn, Ended) {
+        let (turn, answered) = self.begin(pendings, persona, false);
+        if let Some(answer) = answered {
+            return (turn, Ended::Answered(answer));
+        }
+        let presets = &self.broker.personas.permission_levels;
+        let setting = Setting {
+            persona,
+            tools: &[],
+            presets,
+        };
+        let now = self.broker.clock.now();
+        let request = assemble(setting, &self.claimed.session, self.owner.fold(), &turn, pendings, now);
+        let timeout = Duration::from_millis(persona.limits.wall_ms);
+        let ended = match agent.ask(&request, timeout).await {
+            Ok(answer) => Ended::Answered(answer),
+            Err(error) => Ended::Failed(failure_of(&error)),
+        };
+        (turn, ended)
+    }
+
+    /// Stages the turn's end.
+    pub(super) fn end(&mut self, turn: &Turn, pendings: &[Pending], ended: Ended) {
+        self.cancelled = None;
+        let running = self.owner.fold().running.as_ref();
+        let sequences: Vec<u64> =
+            running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());
+        let cursor = self.cursor_after(&sequences);
+        let text: usize = pendings.iter().map(|p| p.dispatch.message.content.len()).sum();
+        let label = match ended {
+            Ended::Answered(answer) => {
+                self.staged_bytes += 2 * answer.content.len() + text;
+                for entry in turn.completed(answer, cursor) {
+                    self.owner.stage(entry);
+                }
+                "completed"
+            }
+            Ended::Settled { content, attachments } => {
+                self.owner.stage(turn.settled(content, attachments, cursor));
+                "completed"
+            }
+            Ended::Failed(failure) => {
+                tracing::warn!(session = %self.claimed.session, turn = %turn.id, ?failure, "turn failed");
+                self.owner.stage(turn.failed(failure, cursor));
+                "failed"
+            }
+            Ended::Cancelled { reason, partial } => {
+                tracing::info!(session = %self.claimed.session, turn = %turn.id, reason, "turn is interrupted");
+                self.owner.stage(turn.interrupted(reason, partial, cursor));
+                "interrupted"
+            }
+        };
+        self.turns += 1;
+        self.unmeasured.extend(pendings.iter().map(|p| p.dispatch.timestamp));
+        metrics::counter!("nexus_broker_turns_total", "outcome" => label).increment(1);
+    }
+
+    /// Appends what is staged, then publishes the replies that the ledger holds now.
+    pub(super) async fn flush(&mut self) -> Result<(), RunSessionError> {
+        self.owner.commit().await?;
+        self.staged_bytes = 0;
+        // Only what the ledger says is settled: the sweeper takes our word for it.
+        let consumed = std::mem::take(&mut self.consumed);
+        self.broker
+            .settled(|settled| consumed.into_iter().for_each(|sequence| settled.add(sequence)));
+        self.owner.publish_replies().await?;
+        let now = self.broker.clock.now();
+        for dispatched in self.unmeasured.drain(..) {
+            let took = u64::try_from(now.since(dispatched)).unwrap_or(0);
+            metrics::histogram!("nexus_broker_turn_latency_seconds").record(seconds(took));
+        }
+        Ok(())
+    }
+}
+
+/// A pure agent has nobody to wait for: what it says first is final.
+fn failure_of(error: &AskAgentError) -> TurnFailure {
+    TurnFailure::Agent {
+        error: error.to_string(),
+    }
+}
