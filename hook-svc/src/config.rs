@@ -36,9 +36,13 @@ pub enum EmbedderKind {
     /// Nothing: words alone.
     None,
 }
+/// US dollars a day for the model, of one hook and of all, where nothing is configured.
+pub const DEFAULT_DAILY_USD_PER_HOOK: f64 = 1.0;
+/// See [`DEFAULT_DAILY_USD_PER_HOOK`].
+pub const DEFAULT_DAILY_USD: f64 = 10.0;
 
 /// What an operator says about hook evaluation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HooksConfig {
     /// The hooks directory; empty = this replica follows the registry alone.
@@ -76,6 +80,12 @@ pub struct HooksConfig {
     pub embedder_url: String,
     /// `openai`: the key for it, where one is needed.
     pub embedder_key: Option<Secret>,
+    /// Time zone of `@schedule`s whose hooks name none.
+    pub time_zone: String,
+    /// US dollars that one hook may spend on `llm()` in a day (UTC).
+    pub llm_daily_usd_per_hook: f64,
+    /// US dollars that all hooks together may spend on `llm()` in a day (UTC).
+    pub llm_daily_usd: f64,
     /// This replica's name among the members; empty = its instance id. Two replicas never share one.
     pub members_name: String,
 }
@@ -99,6 +109,9 @@ impl Default for HooksConfig {
             embedder_model: String::new(),
             embedder_url: DEFAULT_EMBEDDER_URL.to_owned(),
             embedder_key: None,
+            time_zone: "UTC".to_owned(),
+            llm_daily_usd_per_hook: DEFAULT_DAILY_USD_PER_HOOK,
+            llm_daily_usd: DEFAULT_DAILY_USD,
             members_name: String::new(),
         }
     }
@@ -126,6 +139,18 @@ impl HooksConfig {
         }
         if !self.embedder_url.starts_with("http://") && !self.embedder_url.starts_with("https://") {
             faults.push("embedder_url: an address that begins with http:// or https:// is expected".to_owned());
+        }
+        if let Err(error) = shared::schedule::zone_named(&self.time_zone) {
+            faults.push(format!("time_zone: {error}"));
+        }
+        let budgets = [
+            ("llm_daily_usd_per_hook", self.llm_daily_usd_per_hook),
+            ("llm_daily_usd", self.llm_daily_usd),
+        ];
+        for (key, value) in budgets {
+            if !value.is_finite() || value < 0.0 {
+                faults.push(format!("{key}: {value} found, expected dollars, 0 or more"));
+            }
         }
         let bounds = [
             ("in_flight_per_partition", self.in_flight_per_partition),

@@ -6,6 +6,7 @@
 //! [`roster`] that the [`runner`]'s workers hold.
 
 pub mod admission;
+mod answers;
 pub mod authored;
 pub mod bindings;
 pub mod breakers;
@@ -26,6 +27,7 @@ pub mod identities;
 pub mod invocation;
 pub mod keeper;
 pub mod lab;
+pub mod llm;
 mod meters;
 pub mod once;
 pub mod order;
@@ -39,5 +41,6 @@ pub mod runner;
 pub mod service;
 pub mod sync;
 mod task;
+pub mod timers;
 
 pub use service::HookService;

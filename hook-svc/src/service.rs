@@ -18,6 +18,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::admission::{Condition, takes_part};
+use crate::answers::Answers;
 use crate::bindings::Bindings;
 use crate::breakers::Breakers;
 use crate::config::HooksConfig;
@@ -28,11 +29,12 @@ use crate::evaluate::Evaluator;
 use crate::fire::Performer;
 use crate::hook_api::{self, HookApi};
 use crate::keeper::Keeper;
-use crate::lab::Lab;
+use crate::lab::{Lab, pool_config};
+use crate::llm::{self, Budget, Limits, LlmHost};
 use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::{Listed, Registry};
-use crate::runner::{PoolConfig, Pools};
+use crate::runner::{Host, Pools};
 use crate::{embed, events_api, identities};
 
 /// How often it is decided whether this replica takes part.
@@ -59,6 +61,7 @@ impl Service for HookService {
     const NAME: &'static str = "hook-svc";
     const SECTION: &'static str = "hooks";
     const ASKS_MODELS: bool = true;
+    const ASKS_MODELS: bool = true;
     type Config = HooksConfig;
 
     fn check(config: &HooksConfig) -> Vec<String> {
@@ -81,13 +84,13 @@ impl Service for HookService {
             .identify(known.clone(), shell.clock.now())
             .await
             .context("identities in the read model")?;
-        let pool_config = pool_config(config, &projection);
+        let pool_config = pool_config(config, projection.path(), host(&shell, &projection));
         let lab = Lab::new(pool_config.clone(), Arc::clone(&shell.clock));
         let pool = Pools::start(pool_config, Arc::clone(&shell.clock))
             .await
             .context("workers")?;
         tell_sandbox(&shell.health, pool.lacks());
-        let registry = Registry::new(&shell.bus, pool.clone());
+        let registry = Registry::new(&shell.bus, pool.clone(), &config.time_zone);
         let hooks_api = hooks_api(&shell, &registry, &lab, &projection);
         let apis = serve(&shell.bus, [events_api::spec(&projection), hooks_api]).await?;
 
@@ -99,6 +102,8 @@ impl Service for HookService {
         tend(&shell, &projection, known, &mut background);
         background.spawn(list_hooks(registry.listed(), projection.clone()));
         background.spawn(bindings.clone().follow());
+        let (timed, clock) = (registry.clone(), Arc::clone(&shell.clock));
+        background.spawn(async move { timed.keep_schedules(clock).await });
         let breakers = Breakers::new(&shell.bus, Arc::clone(&shell.clock), BreakerPolicy::default());
         let following = breakers.clone();
         background.spawn(async move { following.follow().await });
@@ -271,6 +276,7 @@ fn owner(
 ) -> Arc<Owner> {
     let (bus, clock): (Bus, SharedClock) = (shell.bus.clone(), Arc::clone(&shell.clock));
     let performer = Performer {
+        answers: Answers::new(&bus),
         bus,
         registry: registry.clone(),
         rules,
@@ -303,6 +309,24 @@ async fn serve(bus: &Bus, specs: [ServiceSpec; 2]) -> anyhow::Result<Vec<Service
     Ok(handles)
 }
 
+/// Answers what scripts ask.
+fn host(shell: &Shell<HooksConfig>, projection: &Projection) -> Arc<dyn Host> {
+    let clock = || Arc::clone(&shell.clock);
+    let limits = Limits {
+        hook_usd: shell.config.llm_daily_usd_per_hook,
+        all_usd: shell.config.llm_daily_usd,
+    };
+    let model = llm::model(&shell.llm, clock(), shell.shutdown.clone());
+    if let Err(why) = &model {
+        tracing::info!(why, "hooks have no model");
+    }
+    Arc::new(LlmHost::new(
+        model,
+        Budget::new(&shell.bus, limits, clock()),
+        Arc::new(Desk::new(projection.clone())),
+    ))
+}
+
 fn hooks_api(shell: &Shell<HooksConfig>, registry: &Registry, lab: &Lab, projection: &Projection) -> ServiceSpec {
     let agent_dir = (!shell.config.agent_dir.is_empty()).then(|| PathBuf::from(&shell.config.agent_dir));
     hook_api::spec(HookApi {
@@ -313,25 +337,6 @@ fn hooks_api(shell: &Shell<HooksConfig>, registry: &Registry, lab: &Lab, project
         projection: projection.clone(),
         clock: Arc::clone(&shell.clock),
     })
-}
-
-fn pool_config(config: &HooksConfig, projection: &Projection) -> PoolConfig {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    PoolConfig {
-        bun: (!config.bun.is_empty()).then(|| PathBuf::from(&config.bun)),
-        // One of them stands by for the other, even on a single core.
-        workers: if config.workers == 0 {
-            cores.max(2)
-        } else {
-            config.workers
-        },
-        hard_budget_ms: config.hard_budget_ms,
-        db_path: projection.path().to_string_lossy().into(),
-        dir: None,
-        sandbox: config.sandbox,
-        lazy: false,
-        host: Arc::new(Desk::new(projection.clone())),
-    }
 }
 
 fn member_name(config: &HooksConfig, instance: &str) -> String {

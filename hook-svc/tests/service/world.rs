@@ -26,6 +26,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 /// The server, the hooks directory, and the replicas.
 pub(crate) struct World {
     replicas: Vec<Replica>,
+    /// Further sections of the configuration of replicas that start from now on.
+    pub(crate) sections: String,
     pub(crate) bus: Bus,
     pub(crate) nats: NatsServer,
     folder: tempfile::TempDir,
@@ -80,6 +82,7 @@ impl World {
         std::fs::create_dir_all(folder.path().join("hooks")).expect("made");
         let world = Self {
             replicas: Vec::new(),
+            sections: String::new(),
             bus,
             nats,
             folder,
@@ -104,7 +107,14 @@ impl World {
 
     /// Replicas that start from now on read it.
     pub(crate) fn write_identities(&self, text: &str) {
-        std::fs::write(self.folder.path().join("identities.yaml"), text).expect("written");
+        self.write_file("identities.yaml", text);
+    }
+
+    /// A file beside the hooks directory.
+    pub(crate) fn write_file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path
     }
 
     pub(crate) fn agent_dir(&self) -> PathBuf {
@@ -126,11 +136,12 @@ impl World {
     pub(crate) fn start(&mut self, name: &str) {
         let config = self.folder.path().join(format!("{name}.toml"));
         let text = format!(
-            "[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nagent_dir = \"{}\"\nworkers = 1\nsandbox = \"degraded\"\n",
+            "[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nagent_dir = \"{}\"\nworkers = 1\nsandbox = \"degraded\"\n{}",
             self.nats.url(),
             self.hooks_dir().display(),
             self.folder.path().join("data").display(),
             self.agent_dir().display(),
+            self.sections,
         );
         let identities = self.folder.path().join("identities.yaml");
         let files = if identities.exists() {
