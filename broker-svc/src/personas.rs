@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use shared::model::heartbeat::Heartbeat;
 use shared::model::identity::PermissionPresets;
 use shared::model::ledger::TurnLimits;
 
@@ -78,6 +79,9 @@ pub struct Persona {
     pub prompt: String,
     /// What bounds its turns.
     pub limits: Limits,
+    /// When it is woken with nobody having said anything; the scheduler's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heartbeat: Option<Heartbeat>,
 }
 
 /// The content of `personas.yaml`.
