@@ -9,6 +9,8 @@ mod intents;
 mod ledger;
 #[path = "wire/samples.rs"]
 mod samples;
+#[path = "wire/schedule.rs"]
+mod schedule;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -130,6 +132,8 @@ fn coordination_is_frozen() {
     check("session_mark", &samples::session_mark());
     check("settled_floor", &samples::settled_floor());
     check("approval", &samples::approval());
+    check("schedule", &schedule::schedule());
+    check("schedule_timer", &schedule::schedule_timer());
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod faults;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use shared::model::heartbeat::Heartbeat;
 use shared::model::identity::PermissionPresets;
 use shared::model::ledger::TurnLimits;
 use shared::model::permission::PermissionSet;
@@ -128,6 +129,9 @@ pub struct Persona {
     pub reset: Reset,
     /// Time zone in which it is told what time it is: an IANA name.
     pub timezone: String,
+    /// When it is woken with nobody having said anything; the scheduler's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heartbeat: Option<Heartbeat>,
 }
 
 impl Default for Persona {
@@ -145,6 +149,7 @@ impl Default for Persona {
             queue: QueueSettings::default(),
             reset: Reset::default(),
             timezone: "UTC".to_owned(),
+            heartbeat: None,
         }
     }
 }

@@ -69,6 +69,9 @@ pub enum Command {
     /// Hooks: write, test, replay history, put in force, switch.
     #[command(subcommand)]
     Hook(HookAction),
+    /// What fires when.
+    #[command(subcommand)]
+    Schedule(ScheduleAction),
     /// The configuration.
     #[command(subcommand)]
     Config(ConfigAction),
@@ -234,6 +237,62 @@ pub enum BreakerAction {
     Reset {
         /// The hook's id.
         hook: String,
+    },
+}
+
+/// `nexus schedule`.
+#[derive(Debug, Subcommand)]
+pub enum ScheduleAction {
+    /// One line each.
+    List {
+        /// Only ids that begin so: `hook:`, `persona:`, `config:`.
+        #[arg(default_value = "")]
+        prefix: String,
+    },
+    /// Everything about one.
+    Show {
+        /// The schedule's id.
+        id: String,
+    },
+    /// The next times of a schedule, or of a text such as "cron 0 9 * * MON-FRI".
+    Next {
+        /// The schedule's id, or the text.
+        schedule: String,
+        /// The zone of a text's times.
+        #[arg(long, value_name = "ZONE")]
+        zone: Option<String>,
+        /// How many.
+        #[arg(long, default_value_t = 10)]
+        count: usize,
+    },
+    /// Let nothing fire until it is resumed.
+    Pause {
+        /// The schedule's id.
+        id: String,
+        /// Why.
+        #[arg(long, default_value = "")]
+        note: String,
+    },
+    /// Go on; what lay in the pause is not made up for.
+    Resume {
+        /// The schedule's id.
+        id: String,
+    },
+    /// Fire once, now.
+    Fire {
+        /// The schedule's id.
+        id: String,
+    },
+    /// Fire what lies in a time past, at once and in order, at most 100.
+    Backfill {
+        /// The schedule's id.
+        id: String,
+        /// From this instant on: 2026-11-22T09:00:00Z.
+        #[arg(long)]
+        from: String,
+        /// Before this instant; now where there is none.
+        #[arg(long)]
+        until: Option<String>,
     },
 }
 

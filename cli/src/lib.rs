@@ -17,6 +17,7 @@ pub mod http;
 pub mod init;
 pub mod launch;
 pub mod output;
+pub mod schedule;
 pub mod send;
 pub mod session;
 pub mod tail;
@@ -47,6 +48,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Breaker(action) => breaker::execute(&common, action).await,
         Command::Session(action) => session::execute(&common, action).await,
         Command::Hook(action) => hook::execute(&common, action).await,
+        Command::Schedule(action) => schedule::execute(&common, action).await,
         Command::Config(action) => config::execute(&common, action),
         Command::Bench(options) => bench::execute(&common, options).await,
         Command::Init(options) => init::execute(&options),

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use shared::model::event::DEFAULT_ACCOUNT;
+use shared::model::heartbeat::{EVENT_PREFIX, QUIET};
 use shared::model::reply::Reply;
+
+/// The channel of timers: nobody is there.
+const TIMER_CHANNEL: &str = "timer";
 
 /// What a rule says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -46,9 +50,13 @@ pub struct SendPolicy {
 }
 
 impl SendPolicy {
-    /// None = `reply` may leave; otherwise the name of the rule that keeps it: `rule {index from 1}` or `default`.
+    /// None = `reply` may leave; otherwise the name of the rule that keeps it: `rule {index from 1}`, `default`, or one that
+    /// always holds: `quiet heartbeat`, `nobody to deliver to`.
     #[must_use]
     pub fn denies(&self, reply: &Reply) -> Option<String> {
+        if let Some(always) = always_denied(reply) {
+            return Some(always.to_owned());
+        }
         let decided = self.rules.iter().enumerate().find(|(_, rule)| rule.matches(reply));
         let (action, name) = match decided {
             Some((index, rule)) => (rule.action, format!("rule {}", index + 1)),
@@ -59,6 +67,14 @@ impl SendPolicy {
             Action::Deny => Some(name),
         }
     }
+}
+
+/// A heartbeat that says nothing, and what answers a timer with nowhere to go.
+fn always_denied(reply: &Reply) -> Option<&'static str> {
+    if reply.causation.event.as_str().starts_with(EVENT_PREFIX) && reply.content.trim() == QUIET {
+        return Some("quiet heartbeat");
+    }
+    (reply.delivery_context.channel == TIMER_CHANNEL).then_some("nobody to deliver to")
 }
 
 impl Rule {
@@ -77,6 +93,8 @@ impl Rule {
 
 #[cfg(test)]
 mod tests {
+    use shared::model::event::EventId;
+
     use super::*;
     use crate::examples::reply;
 
@@ -94,6 +112,21 @@ mod tests {
             rules: rules.to_vec(),
         };
         assert_eq!(policy.denies(&reply("x")).as_deref(), expected);
+    }
+
+    #[test]
+    fn a_heartbeat_that_says_nothing_stays() {
+        let mut quiet = reply(" HEARTBEAT_OK\n");
+        assert_eq!(SendPolicy::default().denies(&quiet), None, "somebody asked");
+        quiet.causation.event = EventId::parse("timer:persona:atlas:60000").expect("an id");
+        assert_eq!(SendPolicy::default().denies(&quiet).as_deref(), Some("quiet heartbeat"));
+        quiet.content = "The build is red.".to_owned();
+        assert_eq!(SendPolicy::default().denies(&quiet), None);
+        quiet.delivery_context.channel = "timer".to_owned();
+        assert_eq!(
+            SendPolicy::default().denies(&quiet).as_deref(),
+            Some("nobody to deliver to")
+        );
     }
 
     #[test]

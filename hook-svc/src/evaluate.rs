@@ -27,7 +27,7 @@ use crate::error::HandleEventError;
 use crate::fire::{Performer, Wish};
 use crate::invocation::{Evaluated, ROUTED_BY_ANOTHER, billed, failure, invocation, record, slim};
 use crate::passes::Passes;
-use crate::roster::Roster;
+use crate::roster::{Roster, Traits};
 use crate::runner::{Done, Evaluation, Job, Outcome, Pools, Spent, Step, Verdict};
 use crate::task::Task;
 
@@ -154,6 +154,10 @@ impl Evaluator {
             course.underway.push(wish.hook_id.clone());
             performing.push(perform(wish));
         }
+        if let Some(wish) = heartbeat(task) {
+            course.underway.push(wish.hook_id.clone());
+            performing.push(perform(wish));
+        }
         if let Some(wish) = self.bound(&task.event)
             && let Some(wish) = course.wants(wish)
         {
@@ -255,6 +259,19 @@ fn marker_id(task: &Task) -> EventId {
     }
     let own = EventId::parse(format!("change:{}/{}", task.sequence, task.event.source_adapter));
     own.unwrap_or_else(|_| task.event.id.clone())
+}
+
+/// The fire of `task`'s event where that is a persona's heartbeat.
+fn heartbeat(task: &Task) -> Option<Wish> {
+    let result = crate::heartbeat::fire(&task.event).filter(|_| task.is_shown())?;
+    Some(Wish {
+        hook_id: crate::heartbeat::HOOK_ID.to_owned(),
+        latency_us: 0,
+        traits: Traits::default(),
+        result: Box::new(result),
+        decided: false,
+        spent: Spent::default(),
+    })
 }
 
 /// How far the evaluation of one event has come.

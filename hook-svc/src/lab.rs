@@ -185,7 +185,7 @@ pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn Host>) ->
 /// One hook upon many events: history that is replayed. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Replay {
-    pool: Pool,
+    pool: Pools,
     hook_id: Arc<str>,
 }
 
@@ -195,7 +195,7 @@ impl Replay {
     /// # Errors
     /// [`TryHookError`] where there are none.
     pub async fn start(config: PoolConfig, clock: SharedClock, trial: Trial) -> Result<Self, TryHookError> {
-        let pool = Pool::start(config, clock).await?;
+        let pool = Pools::start(config, clock).await?;
         let hook_id = trial.hook.id.as_str().into();
         pool.load(Arc::new(HookSet::new([trial.hook]))).await?;
         Ok(Self { pool, hook_id })

@@ -22,6 +22,7 @@ pub mod events_api;
 mod fire;
 pub mod gate;
 pub mod header;
+mod heartbeat;
 pub mod hook_api;
 pub mod identities;
 pub mod invocation;

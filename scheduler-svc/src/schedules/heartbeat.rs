@@ -74,7 +74,6 @@ fn spec(persona: &str, beat: Heartbeat, now: UnixMillis) -> Result<ScheduleSpec,
     let mark = HeartbeatMark {
         session: beat.session,
         deliver: beat.deliver,
-        quiet: beat.quiet,
     };
     let metadata = Map::from_iter([("heartbeat".to_owned(), json!(mark))]);
     Ok(ScheduleSpec {
@@ -127,10 +126,7 @@ mod tests {
             until_minute: 1_350,
         };
         assert_eq!(spec.active_hours, Some(hours));
-        assert_eq!(
-            spec.metadata["heartbeat"],
-            json!({"session": "inner", "quiet": "HEARTBEAT_OK"})
-        );
+        assert_eq!(spec.metadata["heartbeat"], json!({"session": "inner"}));
     }
 
     #[test]

@@ -5,8 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use super::dispatch::DeliveryContext;
 
-/// What a persona answers where it has nothing to say: not delivered.
+/// What a persona answers to a heartbeat where it has nothing to say: not delivered.
 pub const QUIET: &str = "HEARTBEAT_OK";
+/// How the ids of heartbeats' events begin.
+pub const EVENT_PREFIX: &str = "timer:persona:";
 
 /// `heartbeat` of a persona in `personas.yaml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,8 +26,6 @@ pub struct Heartbeat {
     pub session: String,
     /// Where its answer goes; nowhere where there is none.
     pub deliver: Option<DeliveryContext>,
-    /// The answer that says nothing, and is not delivered.
-    pub quiet: String,
 }
 
 impl Default for Heartbeat {
@@ -37,7 +37,6 @@ impl Default for Heartbeat {
             prompt: format!("Heartbeat: look whether anything needs you. If nothing does, answer {QUIET}."),
             session: "main".to_owned(),
             deliver: None,
-            quiet: QUIET.to_owned(),
         }
     }
 }
@@ -50,6 +49,4 @@ pub struct HeartbeatMark {
     /// Where the answer goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deliver: Option<DeliveryContext>,
-    /// The answer that is not delivered.
-    pub quiet: String,
 }
