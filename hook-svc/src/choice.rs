@@ -7,6 +7,7 @@ use shared::model::invocation::{HookInvocation, HookOutcome, HookPasses};
 
 use crate::bindings;
 use crate::evaluate::Evaluator;
+use crate::fire::Wish;
 use crate::invocation::{BREAKER_OPEN, invocation};
 use crate::roster::Traits;
 use crate::runner::{HookSet, Spent};

@@ -270,6 +270,7 @@ fn heartbeat(task: &Task) -> Option<Wish> {
         traits: Traits::default(),
         result: Box::new(result),
         decided: false,
+        volatile: false,
         spent: Spent::default(),
     })
 }

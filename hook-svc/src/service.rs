@@ -61,7 +61,6 @@ impl Service for HookService {
     const NAME: &'static str = "hook-svc";
     const SECTION: &'static str = "hooks";
     const ASKS_MODELS: bool = true;
-    const ASKS_MODELS: bool = true;
     type Config = HooksConfig;
 
     fn check(config: &HooksConfig) -> Vec<String> {

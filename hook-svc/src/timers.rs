@@ -44,6 +44,7 @@ pub fn specs(
                 policies: SchedulePolicies::default(),
                 active_hours: None,
                 content: String::new(),
+                metadata: serde_json::Map::new(),
             });
         }
     }
