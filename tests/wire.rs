@@ -124,6 +124,7 @@ fn coordination_is_frozen() {
     check("invocations-passes", &samples::invocations_with_passes());
     check("lease", &samples::lease());
     check("member", &samples::member());
+    check("partition_floors", &samples::partition_floors());
     check("session_mark", &samples::session_mark());
     check("settled_floor", &samples::settled_floor());
     check("approval", &samples::approval());

@@ -55,6 +55,7 @@ impl Service for DeliveryService {
             stream: streams::DELIVERIES,
             instance: shell.instance.clone(),
             may_join,
+            settled: partition::Settled::ByServer,
             batch: PULL_BATCH,
             clock: Arc::clone(&shell.clock),
         };

@@ -1,4 +1,4 @@
-//! One partition's owner: takes its messages in order, keeps several under way, acks each when its record is stored.
+//! One partition's owner: takes its messages in order, keeps several under way, settles each when its record is stored.
 //!
 //! What stops a partition from being blocked: a message that cannot be read goes to the dead letters at once; one
 //! that keeps failing, after some tries in place (so that its conversation's order holds and all others go on);
@@ -33,17 +33,14 @@ const SERVICE: &str = "hook-svc";
 /// Unclean take-overs after which a message is given up.
 const MAX_UNCLEAN: u32 = 3;
 
-/// Deliveries after which a message is given up.
-const MAX_DELIVERIES: u64 = 5;
-
 /// Tries in place after which a message is given up; those that failed because the bus is away do not count.
 const MAX_TRIES: u32 = 5;
 
 /// Wait before the second try in place; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often a long evaluation says that it goes on; well within the consumer's ack wait.
-const PROGRESS: Duration = Duration::from_secs(20);
+/// Longest wait between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// How long the owner tries to note that it ended in good order.
 const NOTE: Duration = Duration::from_secs(1);
@@ -148,10 +145,6 @@ impl Owner {
                 return Ok(Some(Work::dead(incoming, error.reason(), error.to_string())));
             }
         };
-        if incoming.delivered > MAX_DELIVERIES {
-            let detail = format!("event {}: delivered {} times", event.id, incoming.delivered);
-            return Ok(Some(Work::dead(incoming, "too_many_deliveries", detail)));
-        }
         let replayed = shift.may_be_done(&incoming);
         let place = shift.gate.enter(&event);
         let partition = shift.partition;
@@ -213,18 +206,7 @@ impl Owner {
         let span = trace::consumer_span("hook.evaluate", &from);
         span.record("event_id", task.event.id.as_str());
         let carrier = trace::carrier_of(&span, &from);
-        let trying = async {
-            let ended = self.try_until_done(&task, &carrier);
-            tokio::pin!(ended);
-            loop {
-                tokio::select! {
-                    biased;
-                    () = &mut ended => return,
-                    () = pause(PROGRESS) => task.incoming.progress().await,
-                }
-            }
-        };
-        trying.instrument(span).await;
+        self.try_until_done(&task, &carrier).instrument(span).await;
         meters.in_flight.decrement(1.0);
         meters
             .seconds
@@ -255,28 +237,30 @@ impl Owner {
             }
             tracing::warn!(event_id = %task.event.id, tries, error = detail, "event is tried again");
             pause(wait).await;
-            wait = (wait * 2).min(PROGRESS);
+            wait = (wait * 2).min(LONGEST_PAUSE);
         }
     }
 
     /// The whole message goes to the dead letters, then it is done with.
     async fn give_up(&self, incoming: &Incoming, verdict: &Verdict) {
         self.evaluator.performer.meters.dead.increment(1);
-        let letter = self
-            .evaluator
-            .performer
-            .bus
-            .dead_letter(SERVICE, incoming, verdict, self.evaluator.clock.now());
-        match letter.await {
-            Ok(()) => {}
-            // The event itself stays in its stream for ever; holding up all others would help nobody.
-            Err(error @ PublishError::TooLarge { .. }) => {
-                tracing::error!(sequence = incoming.sequence, %error, "dead letter is too large and not stored");
+        let mut wait = FIRST_PAUSE;
+        loop {
+            let bus = &self.evaluator.performer.bus;
+            let letter = bus.dead_letter(SERVICE, incoming, verdict, self.evaluator.clock.now());
+            match letter.await {
+                Ok(()) => break,
+                // The event itself stays in its stream for ever; holding up all others would help nobody.
+                Err(error @ PublishError::TooLarge { .. }) => {
+                    tracing::error!(sequence = incoming.sequence, %error, "dead letter is too large and not stored");
+                    break;
+                }
+                Err(error) => {
+                    tracing::error!(sequence = incoming.sequence, %error, "dead letter is not stored, trying again");
+                }
             }
-            Err(error) => {
-                tracing::error!(sequence = incoming.sequence, %error, "dead letter is not stored, the message comes again");
-                return;
-            }
+            pause(wait).await;
+            wait = (wait * 2).min(LONGEST_PAUSE);
         }
         incoming.term().await;
     }
@@ -302,11 +286,9 @@ impl Shift {
             .is_none_or(|first| last.saturating_sub(*first) < MAX_PAST_FLOOR.unsigned_abs())
     }
 
-    /// Whether a former owner, or an earlier delivery, may have handled the message: it ran at most
-    /// [`MAX_PAST_FLOOR`] messages past the ack floor, at which counting began.
+    /// Whether a former owner may have handled the message: it ran at most [`MAX_PAST_FLOOR`] messages past the stored
+    /// floor, at which counting began.
     fn may_be_done(&self, incoming: &Incoming) -> bool {
-        let taken_over =
-            incoming.sequence <= self.replay_through && incoming.consumer_sequence <= MAX_PAST_FLOOR.unsigned_abs() + 1;
-        taken_over || incoming.delivered > 1
+        incoming.sequence <= self.replay_through && incoming.consumer_sequence <= MAX_PAST_FLOOR.unsigned_abs() + 1
     }
 }

@@ -103,6 +103,7 @@ impl Service for HookService {
             stream: EVENTS,
             instance: name,
             may_join,
+            settled: partition::Settled::ByOwner,
             batch: config.in_flight_per_partition,
             clock: Arc::clone(&shell.clock),
         };

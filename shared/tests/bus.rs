@@ -236,6 +236,7 @@ fn replica(bus: &Bus, name: &str, log: &Log) -> (Shutdown, tokio::task::JoinHand
         stream: streams::EVENTS,
         instance: name.to_owned(),
         may_join,
+        settled: partition::Settled::ByOwner,
         batch: 20,
         clock: Arc::new(SystemClock),
     };

@@ -21,7 +21,7 @@ use shared::model::session::{Overflow, QueueMode, QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
 use shared::wire::agent::{AgentReply, AgentRequest, ChatMessage, Role, ToolDescription};
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::session_mark::{Claim, LeaseRecord, Member, SessionMark, SettledFloor};
+use shared::wire::session_mark::{Claim, LeaseRecord, Member, PartitionFloors, SessionMark, SettledFloor};
 use ulid::Ulid;
 
 pub(crate) const AT: UnixMillis = UnixMillis(1_790_000_000_123);
@@ -385,6 +385,10 @@ pub(crate) fn session_mark() -> SessionMark {
         tries: None,
         since: AT,
     }
+}
+
+pub(crate) fn partition_floors() -> PartitionFloors {
+    PartitionFloors { floors: vec![0, 41, 7] }
 }
 
 pub(crate) const fn settled_floor() -> SettledFloor {

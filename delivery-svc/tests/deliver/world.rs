@@ -217,6 +217,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
         stream: streams::DELIVERIES,
         instance,
         may_join,
+        settled: partition::Settled::ByServer,
         batch: 500,
         clock: Arc::new(SystemClock),
     };

@@ -15,9 +15,10 @@ use shared::testing::nats::NatsServer;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::Wire;
 use shared::wire::headers::Headers;
+use shared::wire::session_mark::PartitionFloors;
 use shared::wire::subject;
 use shared::wire::topology::streams::{DISPATCHES, DLQ, EVENTS, INVOCATIONS};
-use shared::wire::topology::{buckets, topology};
+use shared::wire::topology::{PARTITIONS, buckets, partition_filter, topology};
 
 /// Longest wait for anything, generous for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -230,12 +231,17 @@ impl World {
         .await;
     }
 
-    /// Waits until every event of every partition is acked.
+    /// Waits until every event of every partition is settled, and stored to be.
     pub(crate) async fn wait_until_acked(&self) {
-        eventually("every event is acked", async || {
-            for partition in 0..64 {
-                let lag = self.bus.consumer_lag(EVENTS, &format!("hook-{partition}")).await;
-                if lag != Ok(0) {
+        let kv = self.bus.kv::<PartitionFloors>(buckets::ATTEMPTS);
+        eventually("every event is settled", async || {
+            let stored = kv.get("floors.hook").await.expect("readable");
+            let floors = stored.map(|entry| entry.value.floors).unwrap_or_default();
+            for partition in 0..PARTITIONS {
+                let subject = partition_filter(EVENTS, partition);
+                let last = self.bus.last_on_subject(EVENTS, &subject).await.expect("readable");
+                let floor = floors.get(usize::from(partition)).copied().unwrap_or(0);
+                if last.is_some_and(|last| last.sequence > floor) {
                     return false;
                 }
             }

@@ -1,5 +1,8 @@
 //! Messages as they come from the server, in our own types.
 
+use std::sync::Arc;
+
+use async_nats::jetstream::AckKind;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 
@@ -8,12 +11,13 @@ use crate::wire::envelope::{DecodeError, Wire, decode};
 use crate::wire::headers::{Carrier, Headers};
 
 use super::connect::Bus;
+use super::partition::Floor;
 
 /// Our headers of the client's.
 pub(super) fn headers_of(map: Option<&async_nats::HeaderMap>) -> Headers {
     let Some(map) = map else { return Headers::new() };
     map.iter()
-        .filter_map(|(name, values)| values.last().map(|value| (name.to_string(), value.as_str().to_owned())))
+        .filter_map(|(name, values)| values.last().map(|value| (name, value.as_str())))
         .collect()
 }
 
@@ -77,7 +81,19 @@ pub struct Incoming {
     pub pending: u64,
     /// Name of its stream.
     pub stream: String,
-    pub(super) acker: async_nats::jetstream::message::Acker,
+    pub(super) acker: Acker,
+}
+
+/// Where it is said that a message is settled.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "every message has one, and most the large one: a box would be one more allocation each"
+)]
+pub(super) enum Acker {
+    /// To the server.
+    Server(async_nats::jetstream::message::Acker),
+    /// To the partition's own floor: the server hears nothing.
+    Floor(Arc<Floor>),
 }
 
 impl std::fmt::Debug for Incoming {
@@ -114,7 +130,7 @@ impl Incoming {
             published_at,
             pending,
             stream,
-            acker,
+            acker: Acker::Server(acker),
         })
     }
 
@@ -134,26 +150,36 @@ impl Incoming {
 
     /// Says that all its effects are durable. A lost ack costs a redelivery, which finds the effects there.
     pub async fn ack(&self) {
-        self.answer(async_nats::jetstream::AckKind::Ack).await;
+        self.answer(AckKind::Ack).await;
     }
 
     /// Asks for it again, after `delay` or at once.
     pub async fn nak(&self, delay: Option<std::time::Duration>) {
-        self.answer(async_nats::jetstream::AckKind::Nak(delay)).await;
+        self.answer(AckKind::Nak(delay)).await;
     }
 
     /// Says that nobody shall be given it again.
     pub async fn term(&self) {
-        self.answer(async_nats::jetstream::AckKind::Term).await;
+        self.answer(AckKind::Term).await;
     }
 
     /// Says that it is still being worked on.
     pub async fn progress(&self) {
-        self.answer(async_nats::jetstream::AckKind::Progress).await;
+        self.answer(AckKind::Progress).await;
     }
 
-    async fn answer(&self, kind: async_nats::jetstream::AckKind) {
-        if let Err(error) = self.acker.ack_with(kind).await {
+    async fn answer(&self, kind: AckKind) {
+        let acker = match &self.acker {
+            Acker::Server(acker) => acker,
+            Acker::Floor(floor) => {
+                // The rest speaks of redeliveries, of which there are none.
+                if matches!(kind, AckKind::Ack | AckKind::Term) {
+                    floor.settle(self.sequence);
+                }
+                return;
+            }
+        };
+        if let Err(error) = acker.ack_with(kind).await {
             tracing::debug!(subject = %self.subject, sequence = self.sequence, %error, "ack was not sent");
         }
     }

@@ -8,6 +8,7 @@
 //! pull (a stopped process whose connection still stands): then, and on every broken pull, the partition is begun
 //! anew by another reset. Order is a property that this keeps; single effect never depends on it.
 
+mod floor;
 mod lease;
 mod owned;
 mod view;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::clock::SharedClock;
 use crate::process::lifecycle::Shutdown;
@@ -29,8 +31,10 @@ use crate::wire::topology::{PARTITIONS, buckets};
 use super::connect::Bus;
 use super::kv::Kv;
 
+pub(in crate::bus) use floor::Floor;
 pub use owned::Owned;
 
+use floor::Floors;
 use lease::{Held, take};
 use view::View;
 
@@ -41,6 +45,16 @@ pub(super) const TTL: Duration = Duration::from_secs(3);
 const SILENCE: Duration = Duration::from_secs(12);
 /// How often both are refreshed.
 const TICK: Duration = Duration::from_millis(700);
+
+/// Who keeps how far a partition is settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// The server, in a durable consumer: each message is acked.
+    ByServer,
+    /// The owners, in a floor: for streams that keep their messages, and whose messages leave done-markers. A message
+    /// that is not settled is not given again while its owner lives.
+    ByOwner,
+}
 
 /// Who shares what.
 #[derive(Debug, Clone)]
@@ -53,6 +67,8 @@ pub struct Group {
     pub instance: String,
     /// Whether this replica may take part at this moment.
     pub may_join: watch::Receiver<bool>,
+    /// Who keeps how far a partition is settled.
+    pub settled: Settled,
     /// Messages asked for at once, per partition.
     pub batch: usize,
     /// Measures deadlines.
@@ -79,6 +95,13 @@ where
     let members: Kv<Member> = bus.kv(buckets::MEMBERS);
     let view = View::watch(&bus, group.name, &group.clock);
     let group = Arc::new(group);
+    let floors = Arc::new(Floors::new(&bus, group.name));
+    // Ends with this function.
+    let mut keeping = JoinSet::new();
+    if group.settled == Settled::ByOwner {
+        let floors = Arc::clone(&floors);
+        keeping.spawn(async move { floors.keep().await });
+    }
     let mut held: HashMap<u16, Held> = HashMap::new();
     let mut joined = false;
     view.settled().await;
@@ -86,21 +109,41 @@ where
         let leaving = shutdown.is_requested();
         let may_join = !leaving && *group.may_join.borrow();
         joined = announce(&members, &group, may_join, joined).await;
-        held.retain(|_, lease| !lease.is_over());
+        held.retain(|partition, lease| {
+            if lease.is_over() {
+                floors.forget(*partition);
+            }
+            !lease.is_over()
+        });
         let wanted = if may_join { wanted(&view, &group) } else { Vec::new() };
         for (partition, lease) in &mut held {
             if wanted.get(usize::from(*partition)) != Some(&true) {
                 lease.give_back();
             }
         }
+        let mut any_ended = false;
+        for lease in held.values_mut() {
+            any_ended |= lease.note_end();
+        }
+        if !keeping.is_empty() && any_ended {
+            // The next owner begins at the floor; where that is not stored, it looks for more done-markers.
+            if tokio::time::timeout(TICK, floors.store()).await.is_err() {
+                tracing::debug!(group = group.name, "floors were not stored at the end");
+            }
+        }
         join_all(held.values_mut().map(Held::refresh)).await;
         // What is asked while nobody listens would be answered when it is long stale.
         let wanted = if bus.is_connected() { wanted } else { Vec::new() };
         let free = view.free(&wanted, |partition| held.contains_key(&partition));
-        let taken =
-            join_all(free.into_iter().map(|(partition, revision)| {
-                take(bus.clone(), Arc::clone(&group), partition, revision, handler.clone())
-            }));
+        let taken = join_all(free.into_iter().map(|(partition, revision)| {
+            take(
+                bus.clone(),
+                Arc::clone(&group),
+                Arc::clone(&floors),
+                (partition, revision),
+                handler.clone(),
+            )
+        }));
         held.extend(
             taken
                 .await

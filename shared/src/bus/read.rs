@@ -20,6 +20,8 @@ use super::publish::ApiError;
 
 /// The server's code for "no such message".
 const NO_MESSAGE: u64 = 10_037;
+/// The server's code for "no such consumer".
+const NO_CONSUMER: u64 = 10_014;
 /// How long a leader may be missing before the reader is told.
 const READ_TRIES: u32 = 6;
 /// Largest direct batch, in messages.
@@ -225,6 +227,29 @@ impl Bus {
             .api::<StateAnswer>(stream, &format!("STREAM.INFO.{stream}"), &json!({}))
             .await?;
         Ok(answer.state)
+    }
+
+    /// Up to which stream sequence a durable consumer's messages are all acked; none where there is no such consumer.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where it cannot be asked.
+    pub(super) async fn ack_floor(&self, stream: &str, consumer: &str) -> Result<Option<u64>, ReadStreamError> {
+        #[derive(Deserialize)]
+        struct Floor {
+            stream_seq: u64,
+        }
+        #[derive(Deserialize)]
+        struct Info {
+            ack_floor: Floor,
+        }
+        let info = self
+            .api::<Info>(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({}))
+            .await;
+        match info {
+            Ok(info) => Ok(Some(info.ack_floor.stream_seq)),
+            Err(ReadStreamError::Refused { code: NO_CONSUMER, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// How many messages wait at a durable consumer, undelivered and unacked together.

@@ -70,6 +70,17 @@ pub struct SettledFloor {
     pub sequence: u64,
 }
 
+/// How far each partition of a group is settled (KV `attempts`, key `floors.{group}`).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PartitionFloors {
+    /// By partition: everything in it up to this stream sequence is settled, 0 = nothing is known.
+    pub floors: Vec<u64>,
+}
+
+impl Wire for PartitionFloors {
+    const SCHEMA: &'static str = "partition_floors";
+}
+
 impl Wire for Claim {
     const SCHEMA: &'static str = "claim";
 }

@@ -305,12 +305,26 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         .collect()
 }
 
+/// The subjects of one partition, as they are stored in `stream`.
+///
+/// # Panics
+/// Where `stream` has no partitions.
+#[must_use]
+pub fn partition_filter(stream: &str, partition: u16) -> String {
+    let root = match stream {
+        streams::EVENTS => "nexus.ev",
+        streams::DELIVERIES => "nexus.dl",
+        other => panic!("stream {other} has no partitions"),
+    };
+    format!("{root}.{partition}.>")
+}
+
 fn consumers() -> Vec<ConsumerSpec> {
-    let per_partition = |stream: &'static str, group: &'static str, root: &'static str| {
+    let per_partition = |stream: &'static str, group: &'static str| {
         (0..PARTITIONS).map(move |partition| ConsumerSpec {
             stream,
             name: format!("{group}-{partition}"),
-            filter: format!("{root}.{partition}.>"),
+            filter: partition_filter(stream, partition),
             ack_wait: Duration::from_secs(60),
             max_deliver: -1,
             max_ack_pending: MAX_PAST_FLOOR,
@@ -340,8 +354,8 @@ fn consumers() -> Vec<ConsumerSpec> {
         max_deliver: -1,
         max_ack_pending: MAX_SCHEDULE_TIMERS,
     };
-    per_partition(streams::EVENTS, "hook", "nexus.ev")
-        .chain(per_partition(streams::DELIVERIES, "delivery", "nexus.dl"))
+    // Those of `EVENTS` come and go with the partitions' owners.
+    per_partition(streams::DELIVERIES, "delivery")
         .chain([claims, intents, schedules])
         .collect()
 }
@@ -368,7 +382,7 @@ mod tests {
         let names: BTreeSet<&str> = all.streams.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names.len(), all.streams.len());
         assert!(all.consumers.iter().all(|c| names.contains(c.stream)));
-        assert_eq!(all.consumers.len(), 2 * usize::from(PARTITIONS) + 3);
+        assert_eq!(all.consumers.len(), usize::from(PARTITIONS) + 3);
         assert!(all.streams.iter().all(|s| s.replicas == 3));
     }
 }

@@ -16,8 +16,9 @@ use super::super::connect::Bus;
 use super::super::error::PublishError;
 use super::super::kv::Kv;
 use super::super::publish::Outgoing;
-use super::owned::{Owned, reset};
-use super::{Group, TICK, TTL};
+use super::floor::Floors;
+use super::owned::{Owned, begin};
+use super::{Group, Settled, TICK, TTL};
 
 /// How much earlier than the server the holder thinks its lease over: clock drift and the way there.
 const MARGIN: Duration = Duration::from_millis(300);
@@ -66,6 +67,7 @@ pub(super) struct Held {
     revision: u64,
     deadline: Deadline,
     handler: JoinHandle<()>,
+    ended: bool,
     over: bool,
 }
 
@@ -98,9 +100,15 @@ impl Held {
         select_all(ending).await;
     }
 
-    /// Moves the lease forward, or gives it back where the handler has ended.
+    /// Notes whether the handler has ended; says so.
+    pub(super) fn note_end(&mut self) -> bool {
+        self.ended = self.handler.is_finished();
+        self.ended
+    }
+
+    /// Moves the lease forward, or gives it back where the handler is noted to have ended.
     pub(super) async fn refresh(&mut self) {
-        if self.handler.is_finished() {
+        if self.ended {
             self.release().await;
             return;
         }
@@ -163,6 +171,17 @@ impl Held {
     }
 }
 
+/// One holding of one partition.
+pub(super) struct Tenure {
+    pub(super) bus: Bus,
+    pub(super) group: Arc<Group>,
+    pub(super) floors: Arc<Floors>,
+    pub(super) partition: u16,
+    /// The lease's first revision.
+    pub(super) epoch: u64,
+    pub(super) deadline: Deadline,
+}
+
 /// The message that writes the lease `key`, where it stands at `revision`.
 fn lease(key: &str, record: &LeaseRecord, revision: u64) -> Outgoing {
     Outgoing::new(format!("$KV.{}.{key}", buckets::LEASES), record)
@@ -177,7 +196,13 @@ async fn poll_finished(handler: &JoinHandle<()>) {
 }
 
 /// Takes the lease on `partition` at `revision`, and starts the handler; none where somebody was faster.
-pub(super) async fn take<H, F>(bus: Bus, group: Arc<Group>, partition: u16, revision: u64, handler: H) -> Option<Held>
+pub(super) async fn take<H, F>(
+    bus: Bus,
+    group: Arc<Group>,
+    floors: Arc<Floors>,
+    (partition, revision): (u16, u64),
+    handler: H,
+) -> Option<Held>
 where
     H: Fn(Owned) -> F + Send + Sync + 'static,
     F: Future<Output = ()> + Send + 'static,
@@ -207,7 +232,15 @@ where
     };
     let deadline = Deadline::new(Arc::clone(&group.clock), asked_at);
     tracing::debug!(key, epoch = taken, "partition is taken");
-    let handler = tokio::spawn(generations(bus, group, partition, taken, deadline.clone(), handler));
+    let tenure = Tenure {
+        bus,
+        group,
+        floors,
+        partition,
+        epoch: taken,
+        deadline: deadline.clone(),
+    };
+    let handler = tokio::spawn(generations(tenure, handler));
     Some(Held {
         partition,
         kv,
@@ -216,21 +249,30 @@ where
         revision: taken,
         deadline,
         handler,
+        ended: false,
         over: false,
     })
 }
 
 /// Runs the handler again and again while the lease lives: each time the partition has to be begun anew.
-async fn generations<H, F>(bus: Bus, group: Arc<Group>, partition: u16, epoch: u64, deadline: Deadline, handler: H)
+async fn generations<H, F>(tenure: Tenure, handler: H)
 where
     H: Fn(Owned) -> F,
     F: Future<Output = ()>,
 {
-    let mut fresh = true;
+    let Tenure {
+        group,
+        floors,
+        partition,
+        deadline,
+        ..
+    } = &tenure;
+    let floor = (group.settled == Settled::ByOwner).then(|| floors.take(*partition));
+    let mut generation = 0;
     while !deadline.stop.is_cancelled() && deadline.is_live() {
-        match reset(&bus, &group, partition, epoch, fresh, deadline.clone()).await {
+        match begin(&tenure, floor.as_ref(), generation).await {
             Ok(owned) => {
-                fresh = false;
+                generation += 1;
                 handler(owned).await;
             }
             Err(error) => {

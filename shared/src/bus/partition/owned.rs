@@ -3,23 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{PullConsumer, pull};
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
 use futures_util::StreamExt as _;
 
 use crate::wire::session_mark::LeaseRecord;
-use crate::wire::topology::buckets;
+use crate::wire::topology::{buckets, partition_filter};
 
 use super::super::connect::Bus;
 use super::super::error::CasError;
 use super::super::kv::Kv;
-use super::super::message::Incoming;
-use super::Group;
-use super::lease::Deadline;
+use super::super::message::{Acker, Incoming};
+use super::floor::Floor;
+use super::lease::{Deadline, Tenure};
 
 /// How long the server holds a pull: longer ones of a former owner may still stand after a take-over.
 const PULL_EXPIRES: Duration = Duration::from_secs(5);
 /// How often an idle pull shows that it lives.
 const PULL_HEARTBEAT: Duration = Duration::from_millis(1_500);
+/// After how long without a pull the server forgets a consumer that was made for one holding: longer than an owner takes
+/// no message because all it has are slow, short enough that those of owners that crash again and again do not pile up.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
 
 /// A partition that this replica owns until [`Owned::next`] answers none.
 pub struct Owned {
@@ -37,6 +40,8 @@ pub struct Owned {
     deadline: Deadline,
     messages: pull::Stream,
     expected: u64,
+    /// Where settled messages are noted; none = the server is told.
+    floor: Option<Arc<Floor>>,
     /// The first seconds of an ownership: a forgotten pull may have swallowed what should have come first.
     watchdog: Option<Duration>,
 }
@@ -54,6 +59,13 @@ impl Owned {
     /// The next message, in order. None = take no more: finish what is in flight and return; the partition was
     /// given to another, has to be begun anew, or the process stops.
     pub async fn next(&mut self) -> Option<Incoming> {
+        if let Some(floor) = &self.floor {
+            tokio::select! {
+                biased;
+                () = self.deadline.stop.cancelled() => return None,
+                () = floor.room() => {}
+            }
+        }
         let watchdog = self.watchdog;
         let patience = async move {
             match watchdog {
@@ -74,7 +86,7 @@ impl Owned {
         if !self.deadline.is_live() {
             return None;
         }
-        let incoming = match message? {
+        let mut incoming = match message? {
             Ok(message) => Incoming::new(message)?,
             Err(error) => {
                 tracing::debug!(partition = self.partition, %error, "pull is broken, begun anew");
@@ -92,6 +104,10 @@ impl Owned {
             return None;
         }
         self.expected += 1;
+        if let Some(floor) = &self.floor {
+            floor.given(incoming.sequence);
+            incoming.acker = Acker::Floor(Arc::clone(floor));
+        }
         Some(incoming)
     }
 
@@ -130,30 +146,20 @@ impl Owned {
     }
 }
 
-/// Begins `partition` at its ack floor. `fresh`: a former owner's pull may still stand.
-pub(super) async fn reset(
-    bus: &Bus,
-    group: &Arc<Group>,
-    partition: u16,
-    epoch: u64,
-    fresh: bool,
-    deadline: Deadline,
-) -> Result<Owned, String> {
-    let name = format!("{}-{partition}", group.name);
-    let stream = bus
-        .jetstream
-        .get_stream_no_info(group.stream)
-        .await
-        .map_err(|error| error.to_string())?;
-    stream
-        .reset_consumer(&name, None)
-        .await
-        .map_err(|error| error.to_string())?;
-    let consumer: PullConsumer = bus
-        .jetstream
-        .get_consumer_from_stream(&name, group.stream)
-        .await
-        .map_err(|error| error.to_string())?;
+/// Begins the partition of `tenure` at its floor; `generation` counts how often that was done before.
+pub(super) async fn begin(tenure: &Tenure, floor: Option<&Arc<Floor>>, generation: u32) -> Result<Owned, String> {
+    let Tenure {
+        bus,
+        group,
+        partition,
+        epoch,
+        deadline,
+        ..
+    } = tenure;
+    let consumer = match floor {
+        None => reset(tenure).await?,
+        Some(floor) => make(tenure, floor, generation).await?,
+    };
     let messages = consumer
         .stream()
         .max_messages_per_batch(group.batch)
@@ -166,17 +172,90 @@ pub(super) async fn reset(
         .stream_state(group.stream)
         .await
         .map_err(|error| error.to_string())?;
+    // A former owner's pull may still stand, where there is one consumer for all owners.
+    let may_be_swallowed = generation == 0 && floor.is_none();
     Ok(Owned {
-        partition,
-        epoch,
+        partition: *partition,
+        epoch: *epoch,
         replay_through: state.last,
         bus: bus.clone(),
         attempts: bus.kv(buckets::ATTEMPTS),
         attempts_key: format!("attempts.{}.{partition}", group.name),
         holder: group.instance.clone(),
-        deadline,
+        deadline: deadline.clone(),
         messages,
         expected: 1,
-        watchdog: fresh.then_some(PULL_EXPIRES + Duration::from_secs(1)),
+        floor: floor.cloned(),
+        watchdog: may_be_swallowed.then_some(PULL_EXPIRES + Duration::from_secs(1)),
     })
+}
+
+/// The partition's durable consumer, at its ack floor.
+async fn reset(tenure: &Tenure) -> Result<PullConsumer, String> {
+    let Tenure {
+        bus, group, partition, ..
+    } = tenure;
+    let name = format!("{}-{partition}", group.name);
+    let stream = bus
+        .jetstream
+        .get_stream_no_info(group.stream)
+        .await
+        .map_err(|error| error.to_string())?;
+    stream
+        .reset_consumer(&name, None)
+        .await
+        .map_err(|error| error.to_string())?;
+    bus.jetstream
+        .get_consumer_from_stream(&name, group.stream)
+        .await
+        .map_err(|error| error.to_string())
+}
+
+/// A consumer of this holding alone, behind the floor; the server forgets it soon after nobody pulls it any more.
+async fn make(tenure: &Tenure, floor: &Floor, generation: u32) -> Result<PullConsumer, String> {
+    let Tenure {
+        bus,
+        group,
+        floors,
+        partition,
+        epoch,
+        ..
+    } = tenure;
+    let stored = match floors.read(*partition).await.map_err(|error| error.to_string())? {
+        0 => kept_by_server(tenure).await?,
+        stored => stored,
+    };
+    let start = floor.begin(stored);
+    let config = pull::Config {
+        name: Some(format!("{}-{partition}-{epoch}-{generation}", group.name)),
+        filter_subject: partition_filter(group.stream, *partition),
+        deliver_policy: if start == 0 {
+            DeliverPolicy::All
+        } else {
+            DeliverPolicy::ByStartSequence {
+                start_sequence: start + 1,
+            }
+        },
+        ack_policy: AckPolicy::None,
+        memory_storage: true,
+        num_replicas: 1,
+        inactive_threshold: FORGOTTEN_AFTER,
+        ..pull::Config::default()
+    };
+    bus.jetstream
+        .create_consumer_on_stream(config, group.stream)
+        .await
+        .map_err(|error| error.to_string())
+}
+
+/// The ack floor of the partition's durable consumer, where data was begun with one.
+async fn kept_by_server(tenure: &Tenure) -> Result<u64, String> {
+    let Tenure {
+        bus, group, partition, ..
+    } = tenure;
+    let name = format!("{}-{partition}", group.name);
+    match bus.ack_floor(group.stream, &name).await {
+        Ok(floor) => Ok(floor.unwrap_or(0)),
+        Err(error) => Err(error.to_string()),
+    }
 }
