@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shared::bus::{Bus, CasError, KvEvent, NatsConfig, Outgoing, PublishError, PullOptions, claim, ledger, partition};
-use shared::clock::{SystemClock, pause};
+use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::{Event, EventId};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
@@ -256,6 +256,25 @@ fn replica(bus: &Bus, name: &str, log: &Log) -> (Shutdown, tokio::task::JoinHand
     };
     let task = tokio::spawn(partition::run(bus.clone(), group, shutdown.clone(), handler));
     (shutdown, task)
+}
+
+#[tokio::test]
+async fn a_replica_is_not_woken_by_its_own_refreshes() {
+    const ALL: u64 = 64;
+    let (_server, bus) = world().await;
+    let (stop, running) = replica(&bus, "a", &Log::default());
+    let written = async || bus.stream_state("KV_leases").await.expect("readable").last;
+    eventually("all leases are taken", async || written().await >= ALL).await;
+    let (begun, at) = (written().await, SystemClock.monotonic());
+    eventually("each is refreshed four times", async || {
+        written().await >= begun + 4 * ALL
+    })
+    .await;
+    // One refresh each 0.7 s: from the first to the fourth it takes three times as long.
+    let took = SystemClock.monotonic().duration_since(at);
+    assert!(took >= Duration::from_millis(1_800), "four refreshes within {took:?}");
+    stop.trigger();
+    running.await.expect("no panic");
 }
 
 #[tokio::test]

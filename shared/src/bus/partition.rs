@@ -104,34 +104,27 @@ where
     }
     let mut held: HashMap<u16, Held> = HashMap::new();
     let mut joined = false;
+    let mut refresh_at = group.clock.monotonic();
     view.settled().await;
     loop {
         let leaving = shutdown.is_requested();
         let may_join = !leaving && *group.may_join.borrow();
-        joined = announce(&members, &group, may_join, joined).await;
-        held.retain(|partition, lease| {
-            if lease.is_over() {
-                floors.forget(*partition);
-            }
-            !lease.is_over()
-        });
+        // Other changes than the clock's wake this loop as well, own writes among them.
+        let now = group.clock.monotonic();
+        let is_due = now >= refresh_at;
+        if is_due {
+            refresh_at = now + TICK;
+        }
+        if is_due || may_join != joined {
+            joined = announce(&members, &group, may_join, joined).await;
+        }
         let wanted = if may_join { wanted(&view, &group) } else { Vec::new() };
         for (partition, lease) in &mut held {
             if wanted.get(usize::from(*partition)) != Some(&true) {
                 lease.give_back();
             }
         }
-        let mut any_ended = false;
-        for lease in held.values_mut() {
-            any_ended |= lease.note_end();
-        }
-        if !keeping.is_empty() && any_ended {
-            // The next owner begins at the floor; where that is not stored, it looks for more done-markers.
-            if tokio::time::timeout(TICK, floors.store()).await.is_err() {
-                tracing::debug!(group = group.name, "floors were not stored at the end");
-            }
-        }
-        join_all(held.values_mut().map(Held::refresh)).await;
+        keep_up(&mut held, is_due, &floors).await;
         // What is asked while nobody listens would be answered when it is long stale.
         let wanted = if bus.is_connected() { wanted } else { Vec::new() };
         let free = view.free(&wanted, |partition| held.contains_key(&partition));
@@ -156,12 +149,32 @@ where
             return;
         }
         tokio::select! {
-            () = crate::clock::pause(TICK) => {}
+            () = crate::clock::pause(refresh_at.saturating_duration_since(group.clock.monotonic())) => {}
             () = view.changed() => {}
             () = Held::any_over(&held) => {}
             () = shutdown.requested(), if !leaving => {}
         }
     }
+}
+
+/// Gives back the leases whose handlers have ended; refreshes the others where that is due.
+async fn keep_up(held: &mut HashMap<u16, Held>, is_due: bool, floors: &Floors) {
+    let mut any_ended = false;
+    for lease in held.values_mut() {
+        any_ended |= lease.note_end();
+    }
+    // The next owner begins at the floor; where that is not stored, it looks for more done-markers.
+    if any_ended && tokio::time::timeout(TICK, floors.store()).await.is_err() {
+        tracing::debug!("floors were not stored at the end");
+    }
+    let attended = held.values_mut().filter(|lease| is_due || lease.has_ended());
+    join_all(attended.map(Held::refresh)).await;
+    held.retain(|partition, lease| {
+        if lease.is_over() {
+            floors.forget(*partition);
+        }
+        !lease.is_over()
+    });
 }
 
 /// Which partitions this replica should hold, by index, as far as it knows the members.

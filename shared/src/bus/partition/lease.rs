@@ -106,6 +106,11 @@ impl Held {
         self.ended
     }
 
+    /// Whether the handler was noted to have ended.
+    pub(super) const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Moves the lease forward, or gives it back where the handler is noted to have ended.
     pub(super) async fn refresh(&mut self) {
         if self.ended {

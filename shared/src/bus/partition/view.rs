@@ -70,28 +70,35 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Follows one group's records. `apply` says whether what it was told is news: a lease that is merely refreshed is none, or
+/// every refresh would wake all replicas, and each of them refresh its own.
 fn follow<T: Wire + Send + 'static>(
     kv: &Kv<T>,
     prefix: String,
     changed: Arc<Notify>,
-    apply: impl Fn(Option<(&str, u64, bool)>) + Send + 'static,
+    apply: impl Fn(Option<(&str, u64, bool)>) -> bool + Send + 'static,
 ) -> JoinHandle<()> {
     let mut watch = kv.watch(&prefix);
     tokio::spawn(async move {
         loop {
-            match watch.next().await {
+            let is_news = match watch.next().await {
                 KvEvent::Put { key, revision, .. } => {
                     let Some(key) = key.strip_prefix(&prefix) else { continue };
-                    apply(Some((key, revision, true)));
+                    apply(Some((key, revision, true)))
                 }
                 KvEvent::Gone { key, revision } => {
                     let Some(key) = key.strip_prefix(&prefix) else { continue };
-                    apply(Some((key, revision, false)));
+                    apply(Some((key, revision, false)))
                 }
-                KvEvent::Bad { key, error } => tracing::warn!(key, error, "a coordination record cannot be read"),
+                KvEvent::Bad { key, error } => {
+                    tracing::warn!(key, error, "a coordination record cannot be read");
+                    false
+                }
                 KvEvent::Current => apply(None),
+            };
+            if is_news {
+                changed.notify_one();
             }
-            changed.notify_one();
         }
     })
 }
@@ -111,9 +118,12 @@ impl View {
                 move |told| {
                     let mut state = lock(&state);
                     match told {
-                        Some((key, _, true)) => drop(state.members.insert(key.to_owned(), clock.monotonic())),
-                        Some((key, _, false)) => drop(state.members.remove(key)),
-                        None => state.settled[0] = true,
+                        Some((key, _, true)) => state.members.insert(key.to_owned(), clock.monotonic()).is_none(),
+                        Some((key, _, false)) => state.members.remove(key).is_some(),
+                        None => {
+                            state.settled[0] = true;
+                            true
+                        }
                     }
                 },
             )
@@ -128,17 +138,19 @@ impl View {
                     let mut state = lock(&state);
                     match told {
                         Some((key, revision, held)) => {
-                            if let Ok(partition) = key.parse() {
-                                let told_at = clock.monotonic();
-                                let lease = Lease {
-                                    revision,
-                                    held,
-                                    told_at,
-                                };
-                                state.leases.insert(partition, lease);
-                            }
+                            let Ok(partition) = key.parse() else { return false };
+                            let lease = Lease {
+                                revision,
+                                held,
+                                told_at: clock.monotonic(),
+                            };
+                            let before = state.leases.insert(partition, lease);
+                            before.is_none_or(|before| before.held != held)
                         }
-                        None => state.settled[1] = true,
+                        None => {
+                            state.settled[1] = true;
+                            true
+                        }
                     }
                 },
             )
