@@ -1,7 +1,7 @@
 //! `nexus doctor`: is everything here that is needed, and does what runs keep its promises?
 
 use anyhow::{Result, bail};
-use shared::bus::Bus;
+use shared::bus::{Bus, partition};
 use shared::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use shared::wire::topology::{PARTITIONS, streams, topology};
 
@@ -134,17 +134,13 @@ async fn drift(bus: &Bus, replicas: usize) -> Finding {
 /// What waits where. Waiting is no fault in itself; dead letters are.
 async fn lags(bus: &Bus) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (what, stream, group) in [
-        ("hooks", streams::EVENTS, "hook"),
-        ("deliveries", streams::DELIVERIES, "delivery"),
-    ] {
-        let mut waiting = 0;
-        for partition in 0..PARTITIONS {
-            waiting += bus
-                .consumer_lag(stream, &format!("{group}-{partition}"))
-                .await
-                .unwrap_or(0);
-        }
+    let mut deliveries = 0;
+    for partition in 0..PARTITIONS {
+        let consumer = format!("delivery-{partition}");
+        deliveries += bus.consumer_lag(streams::DELIVERIES, &consumer).await.unwrap_or(0);
+    }
+    let hooks = partition::unsettled(bus, streams::EVENTS, "hook").await.unwrap_or(0);
+    for (what, waiting) in [("hooks", hooks), ("deliveries", deliveries)] {
         findings.push(Finding {
             what,
             ok: true,

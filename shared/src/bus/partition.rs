@@ -32,7 +32,7 @@ use super::connect::Bus;
 use super::kv::Kv;
 
 pub(in crate::bus) use floor::Floor;
-pub use owned::Owned;
+pub use owned::{Owned, unsettled};
 
 use floor::Floors;
 use lease::{Held, take};

@@ -7,13 +7,13 @@ use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pu
 use futures_util::StreamExt as _;
 
 use crate::wire::session_mark::LeaseRecord;
-use crate::wire::topology::{buckets, partition_filter};
+use crate::wire::topology::{PARTITIONS, buckets, partition_filter};
 
 use super::super::connect::Bus;
-use super::super::error::CasError;
+use super::super::error::{CasError, ReadStreamError};
 use super::super::kv::Kv;
 use super::super::message::{Acker, Incoming};
-use super::floor::Floor;
+use super::floor::{Floor, Floors};
 use super::lease::{Deadline, Tenure};
 
 /// How long the server holds a pull: longer ones of a former owner may still stand after a take-over.
@@ -246,6 +246,36 @@ async fn make(tenure: &Tenure, floor: &Floor, generation: u32) -> Result<PullCon
         .create_consumer_on_stream(config, group.stream)
         .await
         .map_err(|error| error.to_string())
+}
+
+/// How many messages of `group`'s partitions of `stream`, settled [`super::Settled::ByOwner`], are not settled yet as far
+/// as is stored.
+///
+/// # Errors
+/// [`ReadStreamError`] where the server cannot be asked.
+pub async fn unsettled(bus: &Bus, stream: &str, group: &str) -> Result<u64, ReadStreamError> {
+    let floors = Floors::new(bus, group);
+    let mut sum = 0;
+    for partition in 0..PARTITIONS {
+        let from = floors.read(partition).await? + 1;
+        let config = pull::Config {
+            filter_subject: partition_filter(stream, partition),
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
+            ack_policy: AckPolicy::None,
+            memory_storage: true,
+            num_replicas: 1,
+            inactive_threshold: Duration::from_secs(1),
+            ..pull::Config::default()
+        };
+        // What a new consumer has before it is the count; nobody pulls it, and it is forgotten.
+        let made = bus.jetstream.create_consumer_on_stream(config, stream).await;
+        let made = made.map_err(|error| ReadStreamError::Unavailable {
+            stream: stream.to_owned(),
+            detail: error.to_string(),
+        })?;
+        sum += made.cached_info().num_pending;
+    }
+    Ok(sum)
 }
 
 /// The ack floor of the partition's durable consumer, where data was begun with one.
