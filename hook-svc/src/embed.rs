@@ -21,7 +21,7 @@ const PART: &str = "search";
 
 /// Embeds for ever what the read model takes in; ends at once where nothing is to embed with. Searching by words goes
 /// on either way, so a model that is missing is told of and makes nobody unready.
-pub async fn run(config: HooksConfig, projection: Projection, clock: SharedClock, health: Health) {
+pub(crate) async fn run(config: HooksConfig, projection: Projection, clock: SharedClock, health: Health) {
     let embedder = tokio::task::spawn_blocking(move || embedder(&config)).await;
     match embedder.unwrap_or_else(|error| Err(error.to_string())) {
         Ok(Some(embedder)) => {
