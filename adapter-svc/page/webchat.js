@@ -16,6 +16,7 @@ const empty = document.querySelector("#empty");
 const visitor = remembered("nexus.visitor", newId);
 const waiting = recalled();
 const shown = new Map();
+const partial = new Map();
 let account = "default";
 let socket = null;
 let retry = FIRST_RETRY_MS;
@@ -132,7 +133,31 @@ const hear = {
     settle(word.id, false);
     complain("");
   },
-  part: show,
+  part(item) {
+    // The whole takes the place of the pieces that were shown while it was made.
+    const turn = /^out:([^/]*)\//.exec(item.id)?.[1];
+    partial.get(turn)?.remove();
+    partial.delete(turn);
+    show(item);
+  },
+  partial({ turn, step, seq, text, done }) {
+    if (shown.has(`out:${turn}/0`)) return;
+    let line = partial.get(turn);
+    if (!line) {
+      line = document.createElement("li");
+      line.className = "received partial";
+      partial.set(turn, line);
+      log.append(line);
+      empty.hidden = true;
+    }
+    // A model call that begins, or begins anew, says what it says from the start.
+    if (seq === 0 || line.dataset.step !== String(step)) line.textContent = "";
+    line.dataset.step = step;
+    line.append(text);
+    // A call that ends without a word wanted its tools.
+    if (done && !line.textContent) line.textContent = "…";
+    log.scrollTop = log.scrollHeight;
+  },
   error(word) {
     const passing = ["spool_full", "spool_failed", "busy", "overloaded", "not_stored"].includes(word.error.code);
     complain(word.error.message);

@@ -5,12 +5,15 @@
 //! on whichever broker takes it.
 
 pub mod echo;
+pub mod llm;
 pub mod nats;
+pub mod process;
 
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use serde_json::Value;
+use shared::model::dispatch::{Causation, DeliveryContext};
 use shared::model::event::Attachment;
 use shared::model::ledger::{ToolCall, ToolOutcome, Usage};
 use shared::model::permission::PermissionSet;
@@ -52,6 +55,15 @@ pub struct Offer {
     pub idempotent: bool,
 }
 
+/// Where a turn comes from and where its answer goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// Where the answer goes.
+    pub delivery: DeliveryContext,
+    /// The event that it answers, and how many led to it.
+    pub causation: Causation,
+}
+
 /// One model call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
@@ -61,6 +73,8 @@ pub struct Question {
     pub so_far: Vec<Line>,
     /// Which model call of the turn it is; the first is 1.
     pub step: u32,
+    /// Where the turn comes from.
+    pub origin: Origin,
 }
 
 /// A tool call that a model asks for.
@@ -85,6 +99,8 @@ pub struct Said {
     pub attachments: Vec<Attachment>,
     /// What it cost.
     pub usage: Usage,
+    /// What the model's provider must see again when the turn goes on.
+    pub opaque: Option<Value>,
 }
 
 /// One tool call.
@@ -100,6 +116,8 @@ pub struct Call {
     pub call: ToolCall,
     /// What the turn may do, `credentials` among it.
     pub permissions: PermissionSet,
+    /// Where the turn comes from.
+    pub origin: Origin,
     /// When nobody waits for the outcome any more.
     pub deadline: Instant,
     /// Cancelled where the turn is interrupted; a moment later the future is dropped.

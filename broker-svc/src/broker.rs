@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 
 use shared::bus::Bus;
 use shared::clock::SharedClock;
+use shared::llm::SharedModel;
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::process::lifecycle::Shutdown;
 
 use crate::agent::Agent;
 use crate::agent::echo::Echo;
+use crate::agent::llm::Llm;
 use crate::agent::nats::Nats;
+use crate::agent::process::Process;
 use crate::cache::FoldCache;
 use crate::config::BrokerConfig;
 use crate::feed::Feed;
@@ -62,6 +65,9 @@ pub struct Broker {
     echo: Arc<dyn Agent>,
     nats: Arc<dyn Agent>,
     instead: Option<Arc<dyn Agent>>,
+    process: Arc<dyn Agent>,
+    /// None where no persona asks models.
+    llm: Option<Arc<dyn Agent>>,
 }
 
 impl Broker {
@@ -91,6 +97,8 @@ impl Broker {
             echo: Arc::new(Echo),
             nats: Arc::new(Nats::new(bus.clone())),
             instead: None,
+            process: Arc::new(Process::new(Arc::new(personas.clone()), bus.clone())),
+            llm: None,
             bus,
             clock,
             instance,
@@ -123,7 +131,20 @@ impl Broker {
         self
     }
 
-    /// Who answers behind `runner`.
+    /// With `model` for personas that ask one.
+    #[must_use]
+    pub fn with_model(mut self, model: SharedModel) -> Self {
+        let personas = Arc::new(self.personas.clone());
+        self.llm = Some(Arc::new(Llm::new(
+            model,
+            personas,
+            self.bus.clone(),
+            Arc::clone(&self.clock),
+        )));
+        self
+    }
+
+    /// Who answers behind `runner`. A persona that asks a model where there is none is one whose agent is not there.
     #[must_use]
     pub fn agent(&self, runner: Runner) -> Arc<dyn Agent> {
         if let Some(instead) = &self.instead {
@@ -132,6 +153,8 @@ impl Broker {
         match runner {
             Runner::Echo => Arc::clone(&self.echo),
             Runner::Nats => Arc::clone(&self.nats),
+            Runner::Process => Arc::clone(&self.process),
+            Runner::Llm => Arc::clone(self.llm.as_ref().unwrap_or(&self.nats)),
         }
     }
 

@@ -3,14 +3,19 @@
 //! Source: `sessions.md` "Agents". A name that the file does not hold is answered by its persona `default`; without
 //! a file that is the echo, so that the system runs out of the box.
 
+mod faults;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use shared::model::identity::PermissionPresets;
 use shared::model::ledger::TurnLimits;
+use shared::model::permission::PermissionSet;
 use shared::model::session::QueueSettings;
 
-use crate::reset::{Reset, is_zone};
+use crate::reset::Reset;
+use crate::tool::credentials::References;
+pub use faults::{ParsePersonasError, PersonaFault};
 
 /// The persona that answers for names that the file does not hold.
 pub const DEFAULT_PERSONA: &str = "default";
@@ -24,6 +29,24 @@ pub enum Runner {
     Echo,
     /// Whoever serves `nexus.agent.<persona>`.
     Nats,
+    /// A model and its tools, by section `[llm]`.
+    Llm,
+    /// A program of one's own.
+    Process,
+}
+
+/// The program of runner `process`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Program {
+    /// The program.
+    pub command: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its environment beside `PATH`, `HOME`, `USER`, `LANG`, `TMPDIR`: values, or references `env:NAME`, `file:/path`.
+    pub env: BTreeMap<String, String>,
+    /// Where it runs; empty = where the broker does.
+    pub directory: String,
 }
 
 /// What bounds a persona's turns.
@@ -83,8 +106,20 @@ impl Limits {
 pub struct Persona {
     /// Who answers.
     pub runner: Runner,
+    /// The model that is asked; none = that of section `[llm]`.
+    pub model: Option<String>,
+    /// Tokens that one answer of the model may have; none = the provider's bound.
+    pub max_tokens: Option<u32>,
     /// The system prompt.
     pub prompt: String,
+    /// The built-in tools that it has: globs. What a turn may use of them its permissions say.
+    pub tools: Vec<String>,
+    /// More than this no turn of it may do, whatever its dispatch says; none = no such bound.
+    pub permissions: Option<PermissionSet>,
+    /// The program of runner `process`.
+    pub process: Option<Program>,
+    /// Hooks within its turns, as written.
+    pub hooks: Vec<serde_json::Map<String, serde_json::Value>>,
     /// What bounds its turns.
     pub limits: Limits,
     /// Queue settings of its sessions, before the global ones.
@@ -99,7 +134,13 @@ impl Default for Persona {
     fn default() -> Self {
         Self {
             runner: Runner::default(),
+            model: None,
+            max_tokens: None,
             prompt: String::new(),
+            tools: vec!["*".to_owned()],
+            permissions: None,
+            process: None,
+            hooks: Vec::new(),
             limits: Limits::default(),
             queue: QueueSettings::default(),
             reset: Reset::default(),
@@ -116,65 +157,41 @@ pub struct Personas {
     pub personas: BTreeMap<String, Persona>,
     /// Presets of tools by level.
     pub permission_levels: PermissionPresets,
+    /// Secrets that tools may resolve where a turn's permissions name them: references `env:NAME`, `file:/path`.
+    pub credentials: References,
     /// What answers where neither the name nor `default` is in the file.
     #[serde(skip)]
     fallback: Persona,
-}
-
-/// Why a text is not a `personas.yaml`.
-#[derive(Debug, thiserror::Error)]
-pub enum ParsePersonasError {
-    /// Not YAML of this shape.
-    #[error("personas: not the expected YAML")]
-    Yaml(#[from] serde_yaml_ng::Error),
-    /// No such time zone.
-    #[error("personas.{persona}.timezone: `{zone}` is not the name of a time zone")]
-    Zone {
-        /// Whose.
-        persona: String,
-        /// What stands there.
-        zone: String,
-    },
-    /// A bound that cannot hold.
-    #[error("personas.{persona}.limits.{key}: must be at least 1")]
-    Zero {
-        /// Whose.
-        persona: String,
-        /// Which.
-        key: &'static str,
-    },
 }
 
 impl Personas {
     /// Reads `personas.yaml`.
     ///
     /// # Errors
-    /// [`ParsePersonasError`] names line and key, or the bound that cannot hold.
+    /// [`ParsePersonasError`] names every key that is wrong and what is expected there.
     pub fn parse(text: &str) -> Result<Self, ParsePersonasError> {
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
-        let parsed: Self = serde_yaml_ng::from_str(text)?;
-        for (name, Persona { limits, timezone, .. }) in &parsed.personas {
-            if !is_zone(timezone) {
-                return Err(ParsePersonasError::Zone {
-                    persona: name.clone(),
-                    zone: timezone.clone(),
-                });
-            }
-            let bounds = [
-                ("wall_ms", limits.wall_ms),
-                ("model_calls", u64::from(limits.model_calls)),
-                ("reply_timeout_ms", limits.reply_timeout_ms),
-            ];
-            if let Some((key, _)) = bounds.into_iter().find(|(_, bound)| *bound == 0) {
-                return Err(ParsePersonasError::Zero {
-                    persona: name.clone(),
-                    key,
-                });
-            }
+        let yaml = serde_yaml_ng::Deserializer::from_str(text);
+        let parsed: Self = serde_path_to_error::deserialize(yaml).map_err(|error| {
+            ParsePersonasError(vec![PersonaFault {
+                key: error.path().to_string(),
+                problem: error.inner().to_string(),
+            }])
+        })?;
+        let faults = faults::of(&parsed);
+        if faults.is_empty() {
+            Ok(parsed)
+        } else {
+            Err(ParsePersonasError(faults))
         }
-        Ok(parsed)
+    }
+
+    /// Whether a persona asks models.
+    #[must_use]
+    pub fn ask_models(&self) -> bool {
+        self.personas.values().any(|persona| persona.runner == Runner::Llm)
     }
 
     /// Who answers for `name`.
@@ -212,13 +229,54 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_the_key() {
-        let unknown = Personas::parse("personas: {a: {runer: echo}}").expect_err("an unknown key");
-        let source = std::error::Error::source(&unknown)
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        assert!(source.contains("runer"), "{source}");
-        let zero = Personas::parse("personas: {a: {limits: {wall_ms: 0}}}").expect_err("a bound of nothing");
-        assert!(zero.to_string().contains("personas.a.limits.wall_ms"), "{zero}");
+    fn faults_name_the_key_and_what_is_expected_there() {
+        let check = |text: &str, expected: &[&str]| {
+            let error = Personas::parse(text).expect_err(text).to_string();
+            assert!(expected.iter().all(|part| error.contains(part)), "{error}");
+        };
+        check(
+            "personas: {a: {runer: echo}}",
+            &["personas.a", "runer", "expected one of", "`runner`"],
+        );
+        check(
+            "personas: {a: {runner: eco}}",
+            &["personas.a.runner", "eco", "`echo`", "`llm`"],
+        );
+        check(
+            "personas: {a: {limits: {wall_ms: 0}}}",
+            &["personas.a.limits.wall_ms", "at least 1"],
+        );
+        // All faults of meaning at once.
+        let text = "credentials: {k: s3cret}\npersonas: {a: {runner: process}, b: {timezone: Mars}}";
+        check(
+            text,
+            &["credentials.k", "personas.a.process.command", "personas.b.timezone"],
+        );
+    }
+
+    #[test]
+    fn a_whole_file_is_read() {
+        let text = "
+credentials: {github: 'env:GITHUB_TOKEN'}
+permission_levels: {restricted: {allow: ['search_*']}}
+personas:
+  shop:
+    runner: llm
+    model: gemini-3-flash-preview
+    max_tokens: 2000
+    prompt: You take the shop's orders.
+    tools: ['search_*', list_intents]
+    permissions: {level: restricted, tools: {allow: ['*'], deny: ['delete_*']}, credentials: [github]}
+    limits: {model_calls: 8, tokens: 50000, cost_usd: 0.25}
+    hooks: [{hook: PreToolUse, builtin: audit_log}]
+  mine: {runner: process, process: {command: ./agent.sh, args: [-v], env: {KEY: 'env:KEY'}, directory: /tmp}}
+";
+        let personas = Personas::parse(text).expect("a good file");
+        assert!(personas.ask_models());
+        assert_eq!(personas.of("shop").limits.cost_usd, Some(0.25));
+        assert_eq!(
+            personas.of("mine").process.as_ref().map(|program| program.args.len()),
+            Some(1)
+        );
     }
 }

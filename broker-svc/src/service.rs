@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use shared::process::{Service, Shell};
+use shared::llm::{self, LlmConfig};
+use shared::process::config::Fault;
+use shared::process::{Common, Service, Shell};
 
 use crate::broker::Broker;
 use crate::config::BrokerConfig;
@@ -25,11 +27,42 @@ impl Service for BrokerService {
         config.faults()
     }
 
+    fn check_files(common: &Common, llm: &LlmConfig) -> Vec<Fault> {
+        let path = &common.files.personas;
+        let told = |key: &str, problem: String| Fault {
+            source: path.clone(),
+            key: key.to_owned(),
+            problem,
+        };
+        let text = match path.as_str() {
+            "" => return Vec::new(),
+            path => std::fs::read_to_string(path),
+        };
+        let parsed = match text.map(|text| Personas::parse(&text)) {
+            Ok(Ok(personas)) => personas,
+            Ok(Err(error)) => {
+                return error
+                    .0
+                    .into_iter()
+                    .map(|fault| told(&fault.key, fault.problem))
+                    .collect();
+            }
+            Err(error) => return vec![told("", format!("cannot be read: {error}"))],
+        };
+        // A persona that asks a model needs one that can be asked.
+        let usable = if parsed.ask_models() { llm.usable().err() } else { None };
+        usable
+            .map(|fault| told("personas", format!("runner llm: {fault}")))
+            .into_iter()
+            .collect()
+    }
+
     async fn serve(shell: Shell<BrokerConfig>) -> anyhow::Result<()> {
         let personas = personas(&shell.common.files.personas)?;
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
         let Shell {
             config,
+            llm,
             bus,
             instance,
             clock,
@@ -37,7 +70,15 @@ impl Service for BrokerService {
             health,
             ..
         } = shell;
-        let broker = Arc::new(Broker::new(bus, clock, instance, config, personas, shutdown, drain));
+        let model = personas
+            .ask_models()
+            .then(|| llm::open(llm, Arc::clone(&clock), shutdown.clone()))
+            .transpose()?;
+        let mut broker = Broker::new(bus, clock, instance, config, personas, shutdown, drain);
+        if let Some(model) = model {
+            broker = broker.with_model(model);
+        }
+        let broker = Arc::new(broker);
         let beside = [
             tokio::spawn(feed::serve(Arc::clone(&broker))),
             tokio::spawn(sweeper::serve(Arc::clone(&broker))),

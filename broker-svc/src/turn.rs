@@ -17,6 +17,7 @@ use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use ulid::Ulid;
 
+use crate::agent::Origin;
 use crate::fold::{Fold, MAX_HISTORY_TEXT, shortened};
 use crate::personas::Limits;
 use crate::session::Pending;
@@ -143,6 +144,15 @@ impl Turn {
         }
     }
 
+    /// What it came from, and where its answer goes.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        Origin {
+            delivery: self.delivery.clone(),
+            causation: self.causation.clone(),
+        }
+    }
+
     /// Whether the ledger says already that it began; if so, also what the agent answered then, which is neither
     /// asked nor paid for again.
     #[must_use]
@@ -179,6 +189,7 @@ impl Turn {
         let content = bounded(content);
         let completed = self.settled(content.clone(), attachments, cursor);
         let answered = LedgerEntry::ModelAnswered {
+            opaque: None,
             step: 1,
             content,
             tool_calls: Vec::new(),

@@ -20,6 +20,9 @@ use crate::effects::Outfit;
 /// Messages asked for at once, per partition.
 const PULL_BATCH: usize = 500;
 
+/// The channel of messages between agents.
+const AGENTS: &str = "agent";
+
 /// The deliverer: replies leave through it, and come back as events.
 #[derive(Debug)]
 pub struct DeliveryService;
@@ -80,6 +83,8 @@ fn channels(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Channels> {
     let answer_within = std::time::Duration::from_millis(config.webchat_answer_ms);
     Ok(Channels::default()
         .with(nats::NAME, NatsChannel::new(shell.bus.clone()))
+        // What an agent answers to another one that wrote to it: whoever waits listens.
+        .with(AGENTS, NatsChannel::new(shell.bus.clone()))
         .with(webchat::NAME, WebchatChannel::new(shell.bus.clone(), answer_within))
         .with(
             webhook::NAME,

@@ -38,6 +38,7 @@ fn turn_entries() -> Vec<LedgerEntry> {
             },
         },
         LedgerEntry::ModelAnswered {
+            opaque: None,
             step: 1,
             content: "let me pay".to_owned(),
             tool_calls: vec![call],

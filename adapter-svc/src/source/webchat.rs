@@ -25,7 +25,7 @@ use crate::error::Refusal;
 use crate::gateway::Gateway;
 use crate::normalize;
 use crate::trace::accept_span;
-use protocol::{FromPage, Item, Part, ToPage};
+use protocol::{ForPage, FromPage, Item, ToPage};
 
 /// Largest WebSocket message of a page, in bytes.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
@@ -254,8 +254,9 @@ impl Page {
 
     /// Shows a part on the page and tells the deliverer that somebody was there.
     async fn forward(&mut self, message: CoreMessage) -> Result<(), Gone> {
-        let part: Part = match serde_json::from_slice(&message.payload) {
-            Ok(part) => part,
+        let part = match serde_json::from_slice(&message.payload) {
+            Ok(ForPage::Part(part)) => part,
+            Ok(ForPage::Partial(partial)) => return self.say(&ToPage::Partial(&partial)).await,
             Err(error) => {
                 tracing::warn!(%error, subject = message.subject, "part for a chat page cannot be read");
                 return Ok(());

@@ -92,6 +92,24 @@ async fn a_part_reaches_every_open_page_of_its_peer_and_is_answered() {
 }
 
 #[tokio::test]
+async fn pieces_of_an_answer_are_shown_while_it_is_made() {
+    let world = World::start("").await;
+    let mut page = Page::open(&world).await;
+    let piece = json!({ "turn": "01T", "step": 1, "seq": 0, "text": "two pe", "done": false });
+    let to = subject::webchat("default", "v 1");
+    world
+        .bus
+        .core_publish(&to, &Headers::new(), piece.to_string().into())
+        .await;
+    let word = page.hear("partial").await;
+    assert_eq!(
+        (word["turn"].as_str(), word["text"].as_str()),
+        (Some("01T"), Some("two pe"))
+    );
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn what_a_page_says_wrong_is_named_and_the_socket_stays_open() {
     let world = World::start("").await;
     let mut page = Page::open(&world).await;

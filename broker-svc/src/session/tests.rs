@@ -100,6 +100,7 @@ fn journal(state: State) -> Option<Running> {
         State::Running | State::Streaming => {}
         State::Tool => {
             fold.apply_entry(&LedgerEntry::ModelAnswered {
+                opaque: None,
                 step: 1,
                 content: String::new(),
                 tool_calls: vec![call("1-1"), call("1-2")],
@@ -131,6 +132,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
         let ends = match state {
             State::Idle | State::Running => None,
             State::Streaming => Some(LedgerEntry::ModelAnswered {
+                opaque: None,
                 step: 1,
                 content: "done".to_owned(),
                 tool_calls: Vec::new(),

@@ -31,6 +31,9 @@ pub enum Passage {
         /// What it wants done.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<ToolCall>,
+        /// What its provider must see again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        opaque: Option<serde_json::Value>,
     },
     /// A tool was called.
     Called {
@@ -60,6 +63,8 @@ pub enum Line {
         content: String,
         /// What it wants done; every call is answered by a [`Line::Tool`] behind.
         tool_calls: Vec<ToolCall>,
+        /// What its provider must see again.
+        opaque: Option<serde_json::Value>,
     },
     /// A tool.
     Tool {
@@ -107,6 +112,7 @@ impl Running {
                 step,
                 content,
                 tool_calls,
+                opaque: _,
             } => Some((*step, content.as_str(), tool_calls.as_slice())),
             Passage::Called { .. } | Passage::Steered { .. } => None,
         })
@@ -153,12 +159,14 @@ impl Running {
                 content,
                 tool_calls,
                 usage,
+                opaque,
             } => {
                 self.usage = sum(&self.usage, usage);
                 self.passages.push(Passage::Answered {
                     step: *step,
                     content: content.clone(),
                     tool_calls: tool_calls.clone(),
+                    opaque: opaque.clone(),
                 });
             }
             LedgerEntry::ToolStarted { call, .. } => self.passages.push(Passage::Called {
@@ -229,9 +237,11 @@ impl Running {
                 step: _,
                 content,
                 tool_calls,
+                opaque,
             } => Some(Line::Assistant {
                 content: content.clone(),
                 tool_calls: tool_calls.clone(),
+                opaque: opaque.clone(),
             }),
             Passage::Called { call, outcome } => outcome.as_ref().map(|outcome| Line::Tool {
                 call: call.clone(),

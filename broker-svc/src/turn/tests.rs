@@ -38,6 +38,7 @@ fn an_answer_in_the_ledger_is_not_asked_for_again() {
     fold.apply_entry(&turn().started());
     assert_eq!(turn().recovered(&fold), Some(None));
     let answered = LedgerEntry::ModelAnswered {
+        opaque: None,
         step: 1,
         content: "hi".to_owned(),
         tool_calls: Vec::new(),

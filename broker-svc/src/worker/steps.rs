@@ -144,6 +144,7 @@ impl Worker<'_> {
             request: thinking.request.clone(),
             so_far: running.map(|running| running.lines()).unwrap_or_default(),
             step,
+            origin: thinking.turn.origin(),
         };
         let asked = self.broker.clock.monotonic();
         let mut partial = String::new();
@@ -206,6 +207,7 @@ impl Worker<'_> {
             content: bounded(said.content),
             tool_calls: calls.collect(),
             usage: said.usage,
+            opaque: said.opaque,
         });
         for (call, fault) in faults {
             if let Some(error) = fault {
@@ -261,6 +263,7 @@ impl Worker<'_> {
             epoch: self.owner.fold().epoch,
             call,
             permissions: thinking.turn.permissions.clone(),
+            origin: thinking.turn.origin(),
             deadline: self.broker.clock.monotonic() + left,
             cancel: cancel.clone(),
         };

@@ -14,6 +14,7 @@ use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;
 use crate::personas::Persona;
 use crate::session::Pending;
+use crate::tools::merged;
 use crate::turn::{Answer, AskAgentError, Turn};
 
 /// Text staged at most before it is appended, bytes: records stay far below the server's largest payload.
@@ -94,7 +95,10 @@ impl Worker<'_> {
             self.owner.stage(compacted);
         }
         let presets = &self.broker.personas.permission_levels;
-        let turn = Turn::of(session, self.owner.fold(), pendings, &persona.limits, presets);
+        let mut turn = Turn::of(session, self.owner.fold(), pendings, &persona.limits, presets);
+        if let Some(ceiling) = &persona.permissions {
+            turn.permissions = merged(&[&turn.permissions, ceiling], presets);
+        }
         self.owner.stage(turn.started());
         (turn, None)
     }

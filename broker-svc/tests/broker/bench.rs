@@ -9,6 +9,7 @@ use broker_svc::personas::Personas;
 use broker_svc::{claims, feed, quarantine, sweeper};
 use shared::bus::{Bus, NatsConfig, Outgoing, Stored, claim, ledger};
 use shared::clock::{Clock, SystemClock, pause};
+use shared::llm::{self, LlmConfig};
 use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
 use shared::model::event::EventId;
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
@@ -113,11 +114,15 @@ impl Bench {
     }
 
     async fn broker_with(&self, name: &str, personas: &str, config: BrokerConfig) -> Arc<Broker> {
+        Arc::new(self.unshared(name, personas, config).await)
+    }
+
+    async fn unshared(&self, name: &str, personas: &str, config: BrokerConfig) -> Broker {
         let bus = connect(&self.server).await;
         let personas = Personas::parse(personas).expect("personas");
         let drain = Duration::from_secs(4);
         let clock = Arc::new(SystemClock);
-        Arc::new(Broker::new(
+        Broker::new(
             bus,
             clock,
             name.to_owned(),
@@ -125,7 +130,7 @@ impl Bench {
             personas,
             Shutdown::default(),
             drain,
-        ))
+        )
     }
 
     pub(crate) async fn run(&self, name: &str, personas: &str) -> Running {
@@ -133,7 +138,17 @@ impl Bench {
     }
 
     pub(crate) async fn run_with(&self, name: &str, personas: &str, config: BrokerConfig) -> Running {
-        let broker = self.broker_with(name, personas, config).await;
+        Self::running(self.broker_with(name, personas, config).await)
+    }
+
+    /// A broker whose personas may ask the model of `llm`.
+    pub(crate) async fn run_asking(&self, name: &str, personas: &str, llm: LlmConfig) -> Running {
+        let model = llm::open(llm, Arc::new(SystemClock), Shutdown::default()).expect("a usable model");
+        let broker = self.unshared(name, personas, BrokerConfig::default()).await;
+        Self::running(Arc::new(broker.with_model(model)))
+    }
+
+    fn running(broker: Arc<Broker>) -> Running {
         let pulling = Arc::clone(&broker);
         let tasks = vec![
             tokio::spawn(async move { claims::serve(&pulling).await.expect("claims are there") }),

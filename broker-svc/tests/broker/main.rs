@@ -3,6 +3,8 @@
 mod bench;
 mod faults;
 mod healing;
+mod models;
 mod ownership;
+mod programs;
 mod remote_agent;
 mod turns;

@@ -203,6 +203,9 @@ pub enum LedgerEntry {
         tool_calls: Vec<ToolCall>,
         /// What it cost.
         usage: Usage,
+        /// What its provider must see again when the turn goes on (signed thoughts).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        opaque: Option<Value>,
     },
     /// A tool is about to run.
     ToolStarted {

@@ -136,7 +136,8 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
             faults: Vec::new(),
         }
     };
-    let mut faults = [document.faults().to_vec(), common_faults, own.faults, llm.faults].concat();
+    let files = S::check_files(&common, &llm.value);
+    let mut faults = [document.faults().to_vec(), common_faults, own.faults, llm.faults, files].concat();
     let instance = environment
         .instance()
         .map_or_else(|| new_instance(environment.host()), str::to_owned);

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::announce::Announcement;
-use super::config::Common;
+use super::config::{Common, Fault};
 use super::health::Health;
 use super::lifecycle::Shutdown;
 use crate::bus::Bus;
@@ -39,6 +39,12 @@ pub trait Service: 'static {
     #[must_use]
     fn begins_alone(_config: &Self::Config) -> bool {
         false
+    }
+
+    /// Faults in the files that the shared sections name, as far as this service reads them.
+    #[must_use]
+    fn check_files(_common: &Common, _llm: &LlmConfig) -> Vec<Fault> {
+        Vec::new()
     }
 
     /// Does the work. Returns when [`Shell::shutdown`] was requested and everything in flight is finished.

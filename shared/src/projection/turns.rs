@@ -146,6 +146,7 @@ impl<'a> SessionRows<'a> {
                 content,
                 tool_calls,
                 usage,
+                opaque: _,
             } => self.answer(*step, content, tool_calls, *usage),
             LedgerEntry::ToolStarted {
                 call,

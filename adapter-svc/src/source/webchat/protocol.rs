@@ -49,6 +49,8 @@ pub enum ToPage<'a> {
     },
     /// A part of an answer.
     Part(Item),
+    /// A piece of an answer that is being made; the part that follows has the whole.
+    Partial(&'a Partial),
     /// Something the page said was not taken.
     Error {
         /// The page's id for it, where it could be read.
@@ -82,6 +84,31 @@ pub struct Part {
     /// When it was sent.
     #[serde(default)]
     pub at: UnixMillis,
+}
+
+/// A piece of an answer that is being made, as the broker publishes it on `nexus.webchat.<account>.<peer>`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Partial {
+    /// The turn; the parts of its answer are the events `out:{turn}/…`.
+    pub turn: String,
+    /// Which model call of the turn.
+    pub step: u32,
+    /// Counts the pieces of a call from 0; a piece 0 begins the call anew.
+    pub seq: u64,
+    /// The text.
+    pub text: String,
+    /// Whether the call is over.
+    pub done: bool,
+}
+
+/// What comes for the open pages of a visitor.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum ForPage {
+    /// A part.
+    Part(Part),
+    /// A piece of what becomes one.
+    Partial(Partial),
 }
 
 impl From<Part> for Item {

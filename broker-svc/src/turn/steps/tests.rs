@@ -35,6 +35,7 @@ fn call(id: &str) -> ToolCall {
 
 fn answered(step: u32, calls: &[&str]) -> LedgerEntry {
     LedgerEntry::ModelAnswered {
+        opaque: None,
         step,
         content: format!("said {step}"),
         tool_calls: calls.iter().map(|id| call(id)).collect(),

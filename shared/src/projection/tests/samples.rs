@@ -177,6 +177,7 @@ pub(super) fn answered(n: u64) -> LedgerEntry {
         cost_usd: 0.0,
     };
     LedgerEntry::ModelAnswered {
+        opaque: None,
         step: 1,
         content: format!("echo: hello number {n}"),
         tool_calls: Vec::new(),

@@ -120,6 +120,7 @@ async fn entries_of_a_running_turn_find_it_across_messages() {
     };
     let usage = crate::model::ledger::Usage::default();
     let asked = LedgerEntry::ModelAnswered {
+        opaque: None,
         step: 1,
         content: String::new(),
         tool_calls: vec![call],

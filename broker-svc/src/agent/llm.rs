@@ -1,0 +1,264 @@
+//! The built-in agent: a model and its tools, one step at a time over the turn's journal.
+//!
+//! It keeps nothing between two steps: the conversation is the journal's, so any broker asks the next question. A tool
+//! call whose arguments are no JSON, or do not fit the tool's schema, is answered with why and never started.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use shared::bus::Bus;
+use shared::clock::SharedClock;
+use shared::llm::{self, Ask, AskModelError, Finish, MalformedArguments, Message, SharedModel, ToolRequest, ToolSpec};
+use shared::model::ledger::{ToolCall as Asked, ToolOutcome, Usage};
+use shared::wire::agent::{AgentRequest, Role, ToolDescription};
+
+use super::{Agent, AskedCall, Call, Offer, Question, Said, Stepper};
+use crate::live::Live;
+use crate::personas::{Persona, Personas};
+use crate::tool::credentials::{Credentials, References};
+use crate::tool::schema::misfit;
+use crate::tool::toolbox::Toolbox;
+use crate::tool::{ToolCall, failed};
+use crate::turn::journal::Line;
+use crate::turn::{Answer, AskAgentError};
+
+/// The agent `llm`.
+#[derive(Debug)]
+pub struct Llm {
+    model: SharedModel,
+    toolbox: Toolbox,
+    personas: Arc<Personas>,
+    credentials: Arc<References>,
+    bus: Bus,
+    clock: SharedClock,
+}
+
+impl Llm {
+    /// An agent that asks `model`, for `personas`.
+    #[must_use]
+    pub fn new(model: SharedModel, personas: Arc<Personas>, bus: Bus, clock: SharedClock) -> Self {
+        Self {
+            model,
+            toolbox: Toolbox::new(&bus, &clock),
+            credentials: Arc::new(personas.credentials.clone()),
+            personas,
+            bus,
+            clock,
+        }
+    }
+
+    fn ask_of(&self, question: &Question, persona: &Persona) -> Ask {
+        let request = &question.request;
+        let left = u64::try_from(request.deadline.since(self.clock.now())).unwrap_or(0);
+        Ask {
+            model: persona.model.clone(),
+            system: request.system_prompt.clone(),
+            messages: conversation(request, &question.so_far),
+            tools: request.tools.iter().map(spec).collect(),
+            max_tokens: persona.max_tokens,
+            timeout: Duration::from_millis(left.max(1)),
+            stream: true,
+            json: None,
+        }
+    }
+}
+
+#[async_trait]
+impl Agent for Llm {
+    fn is_pure(&self) -> bool {
+        false
+    }
+
+    async fn ask(&self, _request: &AgentRequest, _timeout: Duration) -> Result<Answer, AskAgentError> {
+        Err(AskAgentError::Refused {
+            error: "it answers in steps".to_owned(),
+            retryable: false,
+        })
+    }
+
+    fn steps(&self) -> Option<&dyn Stepper> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Stepper for Llm {
+    async fn tools(&self, persona: &str) -> Vec<Offer> {
+        let tools = self.toolbox.of(self.personas.of(persona));
+        let offers = tools.iter().map(|tool| Offer {
+            description: tool.description().clone(),
+            idempotent: tool.is_idempotent(),
+        });
+        offers.collect()
+    }
+
+    async fn answer(
+        &self,
+        question: &Question,
+        said: &mut (dyn for<'a> FnMut(&'a str) + Send),
+    ) -> Result<Said, AskAgentError> {
+        let request = &question.request;
+        let ask = self.ask_of(question, self.personas.of(&request.persona));
+        let delivery = &question.origin.delivery;
+        let live = Live::begin(
+            self.bus.clone(),
+            &request.session,
+            delivery,
+            request.turn,
+            question.step,
+        );
+        let mut hear = |text: &str| {
+            said(text);
+            live.say(text);
+        };
+        let answer = self.model.answer(ask, &mut hear).await;
+        let answer = answer.map_err(|error| fault(&error))?;
+        Ok(Said {
+            content: told(answer.content, &answer.finish),
+            calls: answer
+                .tool_calls
+                .into_iter()
+                .map(|call| asked(call, &request.tools))
+                .collect(),
+            attachments: Vec::new(),
+            usage: Usage {
+                tokens_in: answer.usage.input,
+                tokens_out: answer.usage.output,
+                cost_usd: answer.cost.map_or(0.0, llm::MicroDollars::dollars),
+            },
+            opaque: answer.opaque,
+        })
+    }
+
+    async fn call(&self, call: Call) -> ToolOutcome {
+        let persona = self.personas.of(&call.session.persona);
+        let Some(tool) = self.toolbox.find(persona, &call.call.name) else {
+            return failed("not available");
+        };
+        metrics::counter!("nexus_broker_tool_calls_total").increment(1);
+        let credentials = Credentials::of(Arc::clone(&self.credentials), &call.permissions);
+        tool.call(ToolCall { call, credentials }).await
+    }
+}
+
+fn spec(tool: &ToolDescription) -> ToolSpec {
+    ToolSpec {
+        name: tool.name.clone(),
+        description: tool.description.clone(),
+        parameters: tool.parameters.clone(),
+    }
+}
+
+/// History and message, then what was said and done in this turn.
+fn conversation(request: &AgentRequest, so_far: &[Line]) -> Vec<Message> {
+    let before = request.messages.iter().map(|message| match message.role {
+        Role::User => Message::user(message.content.clone()),
+        Role::Assistant => Message::assistant(message.content.clone()),
+    });
+    before.chain(so_far.iter().map(line)).collect()
+}
+
+fn line(line: &Line) -> Message {
+    match line {
+        Line::User { content } => Message::user(content.clone()),
+        Line::Assistant {
+            content,
+            tool_calls,
+            opaque,
+        } => Message::Assistant {
+            content: content.clone(),
+            tool_calls: tool_calls.iter().map(requested).collect(),
+            opaque: opaque.clone(),
+        },
+        Line::Tool { call, name, outcome } => Message::Tool {
+            id: call.clone(),
+            name: name.clone(),
+            content: reading(outcome),
+        },
+    }
+}
+
+fn requested(call: &Asked) -> ToolRequest {
+    let arguments = match &call.arguments {
+        Value::Object(_) => Ok(call.arguments.clone()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Err(MalformedArguments {
+                text: String::new(),
+                detail: "not kept".to_owned(),
+            })
+        }
+    };
+    ToolRequest {
+        id: call.call.clone(),
+        name: call.name.clone(),
+        arguments,
+    }
+}
+
+/// An outcome as the model reads it.
+fn reading(outcome: &ToolOutcome) -> String {
+    match outcome {
+        ToolOutcome::Ok {
+            result: Value::String(text),
+        } => text.clone(),
+        ToolOutcome::Ok { result } => result.to_string(),
+        ToolOutcome::Error { error } => format!("error: {error}"),
+        ToolOutcome::Skipped { reason } => format!("skipped: {reason}"),
+        ToolOutcome::Unknown { reason } => format!("outcome unknown: {reason}"),
+    }
+}
+
+/// A call as the journal takes it, with the reason why it must not be run, where there is one. A tool that was not
+/// offered is the caller's to refuse.
+fn asked(call: ToolRequest, offered: &[ToolDescription]) -> AskedCall {
+    let schema = offered.iter().find(|tool| tool.name == call.name);
+    let (arguments, fault) = match call.arguments {
+        Ok(arguments) => {
+            let misfit = schema.and_then(|tool| misfit(&tool.parameters, &arguments));
+            let fault = misfit.map(|misfit| format!("the arguments do not fit the tool's schema: {misfit}"));
+            (arguments, fault)
+        }
+        Err(malformed) => (Value::Null, Some(malformed.to_string())),
+    };
+    AskedCall {
+        name: call.name,
+        arguments,
+        fault,
+    }
+}
+
+/// The text, and why it is not the whole, where it is not.
+fn told(content: String, finish: &Finish) -> String {
+    let note = match finish {
+        Finish::Done => return content,
+        Finish::Length => "[cut: the model reached its bound of tokens]".to_owned(),
+        Finish::Filtered { reason } => format!("[the model's provider withheld the rest: {reason}]"),
+        Finish::Other { reason } => format!("[the model stopped: {reason}]"),
+    };
+    if content.is_empty() {
+        note
+    } else {
+        format!("{content} {note}")
+    }
+}
+
+fn fault(error: &AskModelError) -> AskAgentError {
+    match error {
+        AskModelError::Silent { silent_ms } => AskAgentError::Silent(*silent_ms),
+        AskModelError::TimedOut { waited_ms } => AskAgentError::Silent(*waited_ms),
+        AskModelError::RateLimited { .. }
+        | AskModelError::Overloaded { .. }
+        | AskModelError::Unreachable { .. }
+        | AskModelError::Truncated { .. }
+        | AskModelError::Stopped => AskAgentError::Unreachable(error.to_string()),
+        AskModelError::BadAnswer { .. } => AskAgentError::Malformed(error.to_string()),
+        AskModelError::Unauthorised { .. } | AskModelError::TooLong { .. } | AskModelError::Refused { .. } => {
+            AskAgentError::Refused {
+                error: error.to_string(),
+                retryable: false,
+            }
+        }
+    }
+}

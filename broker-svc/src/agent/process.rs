@@ -1,0 +1,239 @@
+//! An external harness as an agent: a program is given `AgentRequest/1` as JSON on its standard input and says JSON
+//! lines on its standard output.
+//!
+//! A line is `{"type": "text", "text": "…"}` (a piece of the answer, shown as it comes), `{"type": "answer", "content":
+//! "…", "attachments": […], "usage": {…}}` (the end; without `content` the pieces are the answer), or `{"type":
+//! "error", "error": "…", "retryable": false}`. The program runs in a process group of its own, all of which is killed
+//! when the turn is cancelled, when its time is over, and when the answer is there. Source: `sessions.md` "Agents".
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use shared::bus::Bus;
+use shared::model::dispatch::DeliveryContext;
+use shared::model::event::Attachment;
+use shared::model::ledger::Usage;
+use shared::process::Secret;
+use shared::wire::agent::AgentRequest;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+
+use super::Agent;
+use crate::live::Live;
+use crate::personas::{Personas, Program};
+use crate::turn::{Answer, AskAgentError, MAX_ANSWER_BYTES};
+
+/// Longest line, bytes.
+const MAX_LINE_BYTES: u64 = 4 * 1_024 * 1_024;
+/// What is kept of standard error, for the log and the ledger, bytes.
+const MAX_STDERR_BYTES: u64 = 2_000;
+/// How long a harness that has closed its output may take to end.
+const END_WITHIN: Duration = Duration::from_millis(500);
+/// What a harness keeps of our environment.
+const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "USER"];
+
+/// The agent `process`.
+#[derive(Debug)]
+pub struct Process {
+    personas: Arc<Personas>,
+    bus: Bus,
+}
+
+/// What a harness says on one line.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Line {
+    Text {
+        text: String,
+    },
+    Answer {
+        #[serde(default)]
+        content: Option<String>,
+        #[serde(default)]
+        attachments: Vec<Attachment>,
+        #[serde(default)]
+        usage: Option<Usage>,
+    },
+    Error {
+        error: String,
+        #[serde(default)]
+        retryable: bool,
+    },
+}
+
+/// A process group that ends with this; by its leader's process id.
+struct Group(Option<u32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let Some(leader) = self.0.take() else { return };
+        // `kill` is asked because a signal to a group is no safe call of the standard library; the runtime reaps it.
+        let mut kill = Command::new("kill");
+        kill.args(["-KILL", "--", &format!("-{leader}")]);
+        kill.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if let Err(error) = kill.spawn() {
+            tracing::warn!(leader, %error, "process group is not killed");
+        }
+    }
+}
+
+impl Process {
+    /// An agent that runs the programs of `personas`.
+    #[must_use]
+    pub const fn new(personas: Arc<Personas>, bus: Bus) -> Self {
+        Self { personas, bus }
+    }
+
+    async fn run(&self, program: &Program, request: &AgentRequest) -> Result<Answer, AskAgentError> {
+        let mut child = start(program, request)?;
+        let group = Group(child.id());
+        let unreachable = |what: &str| AskAgentError::Unreachable(format!("{} has no {what}", program.command));
+        let mut stdin = child.stdin.take().ok_or_else(|| unreachable("input"))?;
+        let stdout = child.stdout.take().ok_or_else(|| unreachable("output"))?;
+        let stderr = child.stderr.take().ok_or_else(|| unreachable("error output"))?;
+        let question = serde_json::to_vec(request).unwrap_or_default();
+        // A harness may speak before it has read everything, and may not read at all.
+        let told = async move {
+            let _ = stdin.write_all(&question).await;
+            let _ = stdin.write_all(b"\n").await;
+            drop(stdin);
+            std::future::pending::<()>().await;
+        };
+        let complaint = tokio::spawn(complaint(stderr));
+        let live = Live::begin(
+            self.bus.clone(),
+            &request.session,
+            &DeliveryContext::default(),
+            request.turn,
+            1,
+        );
+        let answer = tokio::select! {
+            answer = listen(stdout, &live) => answer,
+            () = told => Ok(None),
+        };
+        drop(live);
+        if let Some(answer) = answer? {
+            return Ok(answer);
+        }
+        // It has closed its output: it is given a moment to end, so that its exit code is its own.
+        let status = tokio::time::timeout(END_WITHIN, child.wait()).await;
+        drop(group);
+        let status = status
+            .ok()
+            .and_then(Result::ok)
+            .map_or_else(|| "running".to_owned(), |status| status.to_string());
+        let said = tokio::time::timeout(END_WITHIN, complaint).await;
+        let said = said.ok().and_then(Result::ok).unwrap_or_default();
+        Err(AskAgentError::Malformed(format!(
+            "it ended without an answer ({status}): {}",
+            said.trim()
+        )))
+    }
+}
+
+async fn listen(stdout: ChildStdout, live: &Live) -> Result<Option<Answer>, AskAgentError> {
+    let mut lines = BufReader::new(stdout);
+    let mut pieces = String::new();
+    loop {
+        let mut line = Vec::new();
+        let read = (&mut lines).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await;
+        match read {
+            Ok(0) => return Ok(None),
+            Ok(_) if line.iter().all(u8::is_ascii_whitespace) => continue,
+            Ok(_) => {}
+            Err(error) => return Err(AskAgentError::Unreachable(error.to_string())),
+        }
+        let said = serde_json::from_slice::<Line>(&line);
+        match said.map_err(|error| AskAgentError::Malformed(format!("a line cannot be read: {error}")))? {
+            Line::Text { text } => {
+                if pieces.len() + text.len() <= MAX_ANSWER_BYTES {
+                    live.say(&text);
+                    pieces.push_str(&text);
+                }
+            }
+            Line::Answer {
+                content,
+                attachments,
+                usage,
+            } => {
+                return Ok(Some(Answer {
+                    content: content.unwrap_or(pieces),
+                    attachments,
+                    usage: usage.unwrap_or_default(),
+                }));
+            }
+            Line::Error { error, retryable } => return Err(AskAgentError::Refused { error, retryable }),
+        }
+    }
+}
+
+/// The beginning of what the program says on standard error; the rest is read and forgotten.
+async fn complaint(mut stderr: ChildStderr) -> String {
+    let mut kept = Vec::new();
+    let _ = (&mut stderr).take(MAX_STDERR_BYTES).read_to_end(&mut kept).await;
+    let _ = tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await;
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+fn start(program: &Program, request: &AgentRequest) -> Result<Child, AskAgentError> {
+    let mut command = Command::new(&program.command);
+    command
+        .args(&program.args)
+        .env_clear()
+        .env("NEXUS_TURN", request.turn.to_string())
+        .env("NEXUS_PERSONA", &request.persona)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true);
+    for name in KEPT {
+        if let Ok(value) = Secret::resolve(&format!("env:{name}")) {
+            command.env(name, value.reveal());
+        }
+    }
+    for (name, value) in &program.env {
+        let value = match value.starts_with("env:") || value.starts_with("file:") {
+            true => Secret::resolve(value).map_err(|error| AskAgentError::Refused {
+                error: format!("process.env.{name}: {error}"),
+                retryable: false,
+            })?,
+            false => {
+                command.env(name, value);
+                continue;
+            }
+        };
+        command.env(name, value.reveal());
+    }
+    if !program.directory.is_empty() {
+        command.current_dir(&program.directory);
+    }
+    command.spawn().map_err(|error| AskAgentError::Refused {
+        error: format!("{} cannot be started: {error}", program.command),
+        retryable: false,
+    })
+}
+
+#[async_trait]
+impl Agent for Process {
+    fn is_pure(&self) -> bool {
+        false
+    }
+
+    async fn ask(&self, request: &AgentRequest, timeout: Duration) -> Result<Answer, AskAgentError> {
+        let persona = self.personas.of(&request.persona);
+        let Some(program) = &persona.process else {
+            return Err(AskAgentError::Refused {
+                error: format!("persona {} names no program", request.persona),
+                retryable: false,
+            });
+        };
+        let silent = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        tokio::time::timeout(timeout, self.run(program, request))
+            .await
+            .unwrap_or(Err(AskAgentError::Silent(silent)))
+    }
+}

@@ -1,0 +1,117 @@
+//! Partial answers, as they come: on the core subject of the session, and on that of the open pages of a web chat.
+//!
+//! Nothing of it is stored, and whoever misses a piece has the whole in the reply: so pieces are joined while the bus is
+//! busy, and never waited for. Source: `sessions.md` "Agents" (Streaming).
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use shared::bus::Bus;
+use shared::clock::pause;
+use shared::model::dispatch::DeliveryContext;
+use shared::model::event::DEFAULT_ACCOUNT;
+use shared::model::session::SessionRef;
+use shared::wire::envelope::Format;
+use shared::wire::headers::{CONTENT_TYPE, Headers};
+use shared::wire::subject;
+use tokio::sync::Notify;
+use ulid::Ulid;
+
+/// Between two messages of one answer: text is joined meanwhile.
+const JOIN_FOR: Duration = Duration::from_millis(40);
+/// The channel whose pages show partial answers.
+const WEBCHAT: &str = "webchat";
+
+/// A piece of an answer that is being made.
+#[derive(Debug, Serialize)]
+struct Piece<'a> {
+    /// The turn.
+    turn: Ulid,
+    /// Which model call of the turn.
+    step: u32,
+    /// Counts the pieces of this attempt from 0: a piece 0 of the same step begins it anew.
+    seq: u64,
+    /// What was said since the piece before.
+    text: &'a str,
+    /// Whether the model call is over, well or not.
+    done: bool,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    text: Mutex<(String, bool)>,
+    changed: Notify,
+}
+
+impl Said {
+    fn change(&self, change: impl FnOnce(&mut (String, bool))) {
+        change(&mut self.text.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_one();
+    }
+}
+
+/// One answer on its way. Dropped, it is over.
+#[derive(Debug)]
+pub struct Live {
+    said: Arc<Said>,
+}
+
+impl Live {
+    /// Begins to tell of model call `step` of `turn`.
+    #[must_use]
+    pub fn begin(bus: Bus, session: &SessionRef, delivery: &DeliveryContext, turn: Ulid, step: u32) -> Self {
+        let mut subjects = vec![subject::stream(session)];
+        if delivery.channel == WEBCHAT
+            && let Some(peer) = &delivery.peer_id
+        {
+            let account = delivery.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
+            subjects.push(subject::webchat(account, peer));
+        }
+        let said = Arc::new(Said::default());
+        tokio::spawn(tell(bus, subjects, turn, step, Arc::clone(&said)));
+        Self { said }
+    }
+
+    /// The model says `text`.
+    pub fn say(&self, text: &str) {
+        self.said.change(|(said, _)| said.push_str(text));
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.said.change(|(_, done)| *done = true);
+    }
+}
+
+async fn tell(bus: Bus, subjects: Vec<String>, turn: Ulid, step: u32, said: Arc<Said>) {
+    let headers: Headers = [(CONTENT_TYPE, Format::Json.content_type())].into_iter().collect();
+    let mut seq = 0;
+    loop {
+        said.changed.notified().await;
+        let (text, done) = {
+            let mut held = said.text.lock().unwrap_or_else(PoisonError::into_inner);
+            (std::mem::take(&mut held.0), held.1)
+        };
+        // Who said nothing has nothing to end.
+        if !text.is_empty() || (done && seq > 0) {
+            let piece = Piece {
+                turn,
+                step,
+                seq,
+                text: &text,
+                done,
+            };
+            let payload = bytes::Bytes::from(serde_json::to_vec(&piece).unwrap_or_default());
+            for subject in &subjects {
+                bus.core_publish(subject, &headers, payload.clone()).await;
+            }
+            seq += 1;
+        }
+        if done {
+            return;
+        }
+        pause(JOIN_FOR).await;
+    }
+}

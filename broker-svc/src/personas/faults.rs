@@ -1,0 +1,83 @@
+//! What is wrong with a `personas.yaml` that can be read. *Pure.*
+
+use std::fmt;
+
+use super::{Persona, Personas, Runner};
+use crate::reset::is_zone;
+
+/// One fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PersonaFault {
+    /// Dotted path of the key.
+    pub key: String,
+    /// What was found and what is expected.
+    pub problem: String,
+}
+
+impl fmt::Display for PersonaFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.problem)
+    }
+}
+
+/// Why a text is not a `personas.yaml`: every fault that was found, at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParsePersonasError(pub Vec<PersonaFault>);
+
+impl fmt::Display for ParsePersonasError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&faults.join("; "))
+    }
+}
+
+impl std::error::Error for ParsePersonasError {}
+
+/// Faults of meaning.
+pub(super) fn of(personas: &Personas) -> Vec<PersonaFault> {
+    let mut faults = Vec::new();
+    for (name, reference) in &personas.credentials {
+        if !(reference.starts_with("env:") || reference.starts_with("file:")) {
+            let problem = "expected a reference, `env:NAME` or `file:/path`".to_owned();
+            faults.push(fault(format!("credentials.{name}"), problem));
+        }
+    }
+    for (name, persona) in &personas.personas {
+        of_persona(name, persona, &mut faults);
+    }
+    faults
+}
+
+fn fault(key: String, problem: String) -> PersonaFault {
+    PersonaFault { key, problem }
+}
+
+fn of_persona(name: &str, persona: &Persona, faults: &mut Vec<PersonaFault>) {
+    let mut wrong = |key: &str, problem: String| faults.push(fault(format!("personas.{name}.{key}"), problem));
+    let zone = &persona.timezone;
+    if !is_zone(zone) {
+        wrong("timezone", format!("`{zone}` is not the name of a time zone"));
+    }
+    let limits = &persona.limits;
+    let bounds = [
+        ("limits.wall_ms", limits.wall_ms),
+        ("limits.model_calls", u64::from(limits.model_calls)),
+        ("limits.reply_timeout_ms", limits.reply_timeout_ms),
+        ("max_tokens", persona.max_tokens.map_or(1, u64::from)),
+        ("limits.tokens", limits.tokens.unwrap_or(1)),
+    ];
+    for (key, _) in bounds.into_iter().filter(|(_, bound)| *bound == 0) {
+        wrong(key, "must be at least 1".to_owned());
+    }
+    if limits.cost_usd.is_some_and(|most| !most.is_finite() || most < 0.0) {
+        wrong("limits.cost_usd", "expected US dollars, not negative".to_owned());
+    }
+    let program = persona.process.as_ref().map(|program| program.command.as_str());
+    match (persona.runner, program) {
+        (Runner::Process, None | Some("")) => wrong("process.command", "required where runner is process".to_owned()),
+        (Runner::Echo | Runner::Nats | Runner::Llm, Some(_)) => {
+            wrong("process", "expected only where runner is process".to_owned());
+        }
+        (Runner::Process, Some(_)) | (Runner::Echo | Runner::Nats | Runner::Llm, None) => {}
+    }
+}

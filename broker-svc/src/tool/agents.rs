@@ -1,0 +1,279 @@
+//! Agents that speak to agents: messages are events, so they are routed, traced and bounded as everything else is.
+//!
+//! The event's id follows from the turn and the call, so a message that is sent again is the same one. A chain of more
+//! than [`MAX_HOPS`] causes is refused and audited. Who waits for the reply listens on the core subject to which the
+//! channel `agent` of delivery-svc sends it. Source: `sessions.md` "Agents".
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use shared::bus::{Bus, CoreSubscription, Outgoing};
+use shared::clock::SharedClock;
+use shared::model::dispatch::derived_ulid;
+use shared::model::event::{Event, EventId, MAX_HOPS, Sender};
+use shared::model::ledger::{LedgerEntry, LedgerRecord, ToolOutcome};
+use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
+use shared::wire::agent::ToolDescription;
+use shared::wire::envelope::Format;
+use shared::wire::headers::{CAUSATION, CONTENT_TYPE, HOPS, Headers};
+use shared::wire::subject;
+use shared::wire::topology::streams::LEDGER;
+
+use super::catalogue::described;
+use super::{Tool, ToolCall, failed};
+
+/// The channel of such events.
+pub const CHANNEL: &str = "agent";
+/// Longest wait for a reply where the turn has more time left.
+const MAX_WAIT: Duration = Duration::from_mins(2);
+/// Longest message, bytes.
+const MAX_MESSAGE_BYTES: usize = 64 * 1_024;
+
+/// `send_message_to_agent`.
+#[derive(Debug)]
+pub struct SendMessage {
+    bus: Bus,
+    clock: SharedClock,
+    description: ToolDescription,
+}
+
+#[derive(Debug, Deserialize)]
+struct Wanted {
+    to: String,
+    content: String,
+    #[serde(default)]
+    wait_for_reply: bool,
+}
+
+/// A part as the channel sends it.
+#[derive(Debug, Deserialize)]
+struct Part {
+    content: String,
+}
+
+impl SendMessage {
+    /// The tool, speaking over `bus`.
+    #[must_use]
+    pub fn new(bus: Bus, clock: SharedClock) -> Self {
+        let properties = json!({
+            "to": {"type": "string", "minLength": 1, "maxLength": 64, "description": "Name of the persona."},
+            "content": {"type": "string", "minLength": 1, "maxLength": MAX_MESSAGE_BYTES},
+            "wait_for_reply": {"type": "boolean", "description": "Whether its answer is the result of this call."}
+        });
+        let text = "Sends a message to another agent, which sees it as any other message.";
+        Self {
+            bus,
+            clock,
+            description: described("send_message_to_agent", text, &properties, &["to", "content"]),
+        }
+    }
+
+    /// The chain is too long: nothing is sent, and who looks after the system can see it.
+    async fn refuse(&self, call: &ToolCall, to: &str) -> ToolOutcome {
+        let asked = &call.call;
+        let hops = asked.origin.causation.hops;
+        let id = format!("agent-hops:{}:{}", asked.turn, asked.call.call);
+        let record = json!({
+            "at": self.clock.now(), "reason": "hops", "hops": hops, "from": asked.session, "to": to,
+            "turn": asked.turn, "call": asked.call.call, "event": asked.origin.causation.event,
+        });
+        let headers: Headers = [(CONTENT_TYPE, Format::Json.content_type())].into_iter().collect();
+        let out = Outgoing::raw(subject::audit("agent"), headers, record.to_string().into_bytes().into()).msg_id(id);
+        if let Err(error) = self.bus.publish(out).await {
+            tracing::warn!(session = %asked.session, turn = %asked.turn, %error, "refusal is not audited");
+        }
+        tracing::warn!(session = %asked.session, turn = %asked.turn, to, hops, "message to an agent is refused");
+        failed(format!("refused: more than {MAX_HOPS} messages have led to each other"))
+    }
+
+    /// The first part of the answer to `event`.
+    async fn reply(&self, mut parts: CoreSubscription, event: &EventId, within: Duration) -> Option<String> {
+        let answer = async {
+            loop {
+                let message = parts.next().await?;
+                if message.headers.get(CAUSATION) == Some(event.as_str()) {
+                    return serde_json::from_slice::<Part>(&message.payload).ok();
+                }
+            }
+        };
+        let part = tokio::time::timeout(within, answer).await.ok().flatten();
+        part.map(|part| part.content)
+    }
+}
+
+/// The event that carries the message of `call` to persona `to`.
+fn message(call: &ToolCall, to: &str, content: String) -> Option<Event> {
+    let asked = &call.call;
+    let from = &asked.session;
+    let at = UnixMillis(i64::try_from(asked.turn.timestamp_ms()).unwrap_or(i64::MAX));
+    let id = derived_ulid(at, &["agent-message", &asked.turn.to_string(), &asked.call.call]);
+    let id = EventId::parse(format!("agent:{}:{to}:{id}", from.persona)).ok()?;
+    let mut event = Event::new(id, CHANNEL, &format!("{}/{}", from.persona, from.session), at);
+    event.account_id = Some(to.to_owned());
+    event.from = Sender {
+        id: format!("agent:{}", from.persona),
+        display_name: Some(from.persona.clone()),
+        ..Sender::default()
+    };
+    event.content = content;
+    event.content_types = vec!["text".to_owned()];
+    event.hops = asked.origin.causation.hops.saturating_add(1);
+    event.metadata.insert("to".to_owned(), json!(to));
+    event.metadata.insert("from".to_owned(), json!(from.persona));
+    event.metadata.insert("session".to_owned(), json!(from.session));
+    event.metadata.insert("turn".to_owned(), json!(asked.turn));
+    Some(event)
+}
+
+#[async_trait]
+impl Tool for SendMessage {
+    fn description(&self) -> &ToolDescription {
+        &self.description
+    }
+
+    fn is_idempotent(&self) -> bool {
+        // The message is the same one again, but a reply that came meanwhile is not heard twice.
+        false
+    }
+
+    async fn call(&self, call: ToolCall) -> ToolOutcome {
+        let wanted: Wanted = match serde_json::from_value(call.call.call.arguments.clone()) {
+            Ok(wanted) => wanted,
+            Err(error) => return failed(error.to_string()),
+        };
+        if call.call.origin.causation.hops >= MAX_HOPS {
+            return self.refuse(&call, &wanted.to).await;
+        }
+        let Some(event) = message(&call, &wanted.to, wanted.content) else {
+            return failed("there is no agent of this name");
+        };
+        // Listening begins before anybody can answer.
+        let parts = match self.bus.core_subscribe(&subject::out(&wanted.to, &event.peer.id)).await {
+            Ok(parts) => parts,
+            Err(error) => return failed(format!("not available: {error}")),
+        };
+        let out = Outgoing::new(subject::event(&event), &event)
+            .msg_id(event.id.to_string())
+            .header(HOPS, event.hops.to_string())
+            .header(CAUSATION, call.call.origin.causation.event.to_string());
+        if let Err(error) = self.bus.publish(out).await {
+            return ToolOutcome::Unknown {
+                reason: error.to_string(),
+            };
+        }
+        if !wanted.wait_for_reply {
+            return ToolOutcome::Ok {
+                result: json!({"sent": event.id}),
+            };
+        }
+        let left = call.call.deadline.saturating_duration_since(self.clock.monotonic());
+        let reply = tokio::select! {
+            reply = self.reply(parts, &event.id, left.min(MAX_WAIT)) => reply,
+            () = call.call.cancel.cancelled() => None,
+        };
+        ToolOutcome::Ok {
+            result: json!({"sent": event.id, "reply": reply, "answered": reply.is_some()}),
+        }
+    }
+}
+
+/// `get_agent_status`.
+#[derive(Debug)]
+pub struct AgentStatus {
+    bus: Bus,
+    description: ToolDescription,
+}
+
+impl AgentStatus {
+    /// The tool, reading over `bus`.
+    #[must_use]
+    pub fn new(bus: Bus) -> Self {
+        let properties = json!({
+            "agent": {"type": "string", "minLength": 1, "description": "Name of the persona."},
+            "session": {"type": "string", "description": "Which of its sessions; main where none is named."}
+        });
+        let text = "Says whether another agent is at work, and since when.";
+        Self {
+            bus,
+            description: described("get_agent_status", text, &properties, &["agent"]),
+        }
+    }
+}
+
+#[async_trait]
+impl Tool for AgentStatus {
+    fn description(&self) -> &ToolDescription {
+        &self.description
+    }
+
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+
+    async fn call(&self, call: ToolCall) -> ToolOutcome {
+        let text = |key: &str| {
+            call.call
+                .call
+                .arguments
+                .get(key)
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+        };
+        let session = SessionRef {
+            persona: text("agent").unwrap_or_default(),
+            session: text("session").unwrap_or_else(|| "main".to_owned()),
+        };
+        let last = self.bus.last_on_subject(LEDGER, &subject::ledger(&session)).await;
+        let record = match last {
+            Ok(Some(stored)) => stored.decode::<LedgerRecord>(),
+            Ok(None) => {
+                return ToolOutcome::Ok {
+                    result: json!({"agent": session.persona, "session": session.session, "status": "unknown"}),
+                };
+            }
+            Err(error) => return failed(format!("not available: {error}")),
+        };
+        match record {
+            Ok(record) => ToolOutcome::Ok {
+                result: json!({
+                    "agent": session.persona, "session": session.session,
+                    "status": status(&record), "since": record.at,
+                }),
+            },
+            Err(error) => failed(error.to_string()),
+        }
+    }
+}
+
+/// Where a session stands whose newest record is `record`.
+fn status(record: &LedgerRecord) -> &'static str {
+    match record.entries.last() {
+        Some(LedgerEntry::ApprovalRequested { .. }) => "waits for an approval",
+        Some(
+            LedgerEntry::Owned { .. }
+            | LedgerEntry::TurnStarted { .. }
+            | LedgerEntry::ModelAnswered { .. }
+            | LedgerEntry::ToolStarted { .. }
+            | LedgerEntry::ToolFinished { .. }
+            | LedgerEntry::ApprovalDecided { .. }
+            | LedgerEntry::HookRan { .. }
+            | LedgerEntry::Steered { .. },
+        ) => "at work",
+        Some(
+            LedgerEntry::SessionOpened { .. }
+            | LedgerEntry::TurnCompleted { .. }
+            | LedgerEntry::ReplyPublished { .. }
+            | LedgerEntry::Checkpoint { .. }
+            | LedgerEntry::TurnFailed { .. }
+            | LedgerEntry::TurnInterrupted { .. }
+            | LedgerEntry::DispatchDropped { .. }
+            | LedgerEntry::Compacted { .. }
+            | LedgerEntry::SessionReset { .. }
+            | LedgerEntry::Ordered { .. },
+        )
+        | None => "idle",
+    }
+}

@@ -1,0 +1,229 @@
+//! The built-in tools: hooks, the session's own future, the search, other agents.
+//!
+//! Source: `003_b33e857b632aa7dc.txt` §9.4; `schedule.md` "HookIntent"; `sessions.md` "Agents". Where no service
+//! answers, a tool says `not available`.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use shared::bus::Bus;
+use shared::clock::SharedClock;
+use shared::model::dispatch::derived_ulid;
+use shared::model::time::UnixMillis;
+use shared::wire::agent::ToolDescription;
+
+use super::agents::{AgentStatus, SendMessage};
+use super::service::{Question, ServiceTool};
+use super::{Tool, ToolCall};
+
+/// A tool that asks a service.
+struct Row {
+    name: &'static str,
+    subject: &'static str,
+    idempotent: bool,
+    question: Question,
+    description: &'static str,
+    properties: fn() -> Value,
+    required: &'static [&'static str],
+}
+
+/// All of them.
+pub(super) fn builtins(bus: &Bus, clock: &SharedClock) -> Vec<Arc<dyn Tool>> {
+    let services = ROWS.iter().map(|row| -> Arc<dyn Tool> {
+        Arc::new(ServiceTool {
+            description: described(row.name, row.description, &(row.properties)(), row.required),
+            subject: row.subject,
+            idempotent: row.idempotent,
+            question: row.question,
+            bus: bus.clone(),
+            clock: Arc::clone(clock),
+        })
+    });
+    let agents: [Arc<dyn Tool>; 2] = [
+        Arc::new(SendMessage::new(bus.clone(), Arc::clone(clock))),
+        Arc::new(AgentStatus::new(bus.clone())),
+    ];
+    services.chain(agents).collect()
+}
+
+/// A tool's description; `properties` are those of its arguments, of which no others are taken.
+pub(super) fn described(name: &str, description: &str, properties: &Value, required: &[&str]) -> ToolDescription {
+    ToolDescription {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        parameters: json!({
+            "type": "object", "properties": properties, "required": required, "additionalProperties": false
+        }),
+    }
+}
+
+const ROWS: [Row; 10] = [
+    Row {
+        name: "create_hook",
+        subject: "nexus.svc.hook.create",
+        idempotent: false,
+        question: authored,
+        description: "Creates a hook: a TypeScript function that sees every event and may start an agent.",
+        properties: || {
+            json!({
+                "name": {"type": "string", "maxLength": 64}, "description": {"type": "string"},
+                "mode": {"enum": ["persistent", "one-shot"]},
+                "script": {"type": "string", "description": "The function body; returns {fire: boolean, …}."}
+            })
+        },
+        required: &["name", "script"],
+    },
+    Row {
+        name: "list_hooks",
+        subject: "nexus.svc.hook.list",
+        idempotent: true,
+        question: arguments,
+        description: "Lists hooks with how they fare.",
+        properties: || json!({"status": {"type": "string"}, "created_by": {"type": "string"}}),
+        required: &[],
+    },
+    Row {
+        name: "get_hook",
+        subject: "nexus.svc.hook.get",
+        idempotent: true,
+        question: arguments,
+        description: "Shows one hook: its source and its newest runs.",
+        properties: || json!({"name": {"type": "string"}, "invocations": {"type": "integer", "minimum": 1}}),
+        required: &["name"],
+    },
+    Row {
+        name: "disable_hook",
+        subject: "nexus.svc.hook.disable",
+        idempotent: true,
+        question: arguments,
+        description: "Switches a hook off.",
+        properties: || json!({"name": {"type": "string"}, "reason": {"type": "string"}}),
+        required: &["name"],
+    },
+    Row {
+        name: "delete_hook",
+        subject: "nexus.svc.hook.delete",
+        idempotent: false,
+        question: arguments,
+        description: "Removes a hook for good.",
+        properties: || json!({"name": {"type": "string"}}),
+        required: &["name"],
+    },
+    Row {
+        name: "search_events",
+        subject: "nexus.svc.events.search",
+        idempotent: true,
+        question: arguments,
+        description: "Searches everything that was said and done on all channels.",
+        properties: || {
+            json!({
+                "query": {"type": "string"}, "channels": {"type": "array", "items": {"type": "string"}},
+                "since": {"type": "integer", "description": "Unix milliseconds"},
+                "until": {"type": "integer", "description": "Unix milliseconds"},
+                "limit": {"type": "integer", "minimum": 1, "maximum": 100}
+            })
+        },
+        required: &["query"],
+    },
+    Row {
+        name: "schedule_intent",
+        subject: "nexus.svc.intent.propose",
+        // Its id follows from the call: the same question again is the same intent.
+        idempotent: true,
+        question: proposed,
+        description: "Asks for an action of your own later. `schedule` is typed, never free text: \
+            {type: at, local, zone} | {type: after, seconds} | {type: cron, expression, zone, until} | \
+            {type: rrule, rule, start, zone} | {type: user_idle, for_seconds} | {type: chat_ended} | \
+            {type: event_matches, match}. It may be refused, with the reason.",
+        properties: || {
+            json!({
+                "kind": {"type": "string", "description": "remind, follow_up, send_message, run_hook"},
+                "parameters": {"type": "object"},
+                "schedule": {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]},
+                "scope": {"type": "object"},
+                "approval": {"enum": ["none", "before_fire", "before_admission"]},
+                "expires_at": {"type": "integer", "description": "Unix milliseconds"},
+                "reason": {"type": "string", "maxLength": 1024},
+                "supersedes": {"type": "string"},
+                "cancel_on_user_turn": {"type": "boolean"}
+            })
+        },
+        required: &["kind", "schedule"],
+    },
+    Row {
+        name: "reschedule_intent",
+        subject: "nexus.svc.intent.reschedule",
+        idempotent: true,
+        question: own,
+        description: "Gives one of your intents another time.",
+        properties: || {
+            json!({
+                "id": {"type": "string"}, "why": {"type": "string"},
+                "schedule": {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}
+            })
+        },
+        required: &["id", "schedule"],
+    },
+    Row {
+        name: "cancel_intent",
+        subject: "nexus.svc.intent.cancel",
+        idempotent: true,
+        question: own,
+        description: "Withdraws one of your intents.",
+        properties: || json!({"id": {"type": "string"}, "why": {"type": "string"}}),
+        required: &["id"],
+    },
+    Row {
+        name: "list_intents",
+        subject: "nexus.svc.intent.list",
+        idempotent: true,
+        question: own,
+        description: "Lists your intents.",
+        properties: || {
+            json!({
+                "status": {"enum": ["proposed", "pending", "running", "completed", "failed", "canceled", "rejected"]},
+                "after": {"type": "integer"}, "limit": {"type": "integer", "minimum": 1, "maximum": 200}
+            })
+        },
+        required: &[],
+    },
+];
+
+/// The arguments as they stand.
+fn arguments(call: &ToolCall) -> Value {
+    call.call.call.arguments.clone()
+}
+
+fn with(call: &ToolCall, added: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    let mut question = match arguments(call) {
+        Value::Object(map) => map,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+    };
+    // What the runtime knows wins over what a model says of itself.
+    question.extend(added.into_iter().map(|(key, value)| (key.to_owned(), value)));
+    Value::Object(question)
+}
+
+fn authored(call: &ToolCall) -> Value {
+    let persona = &call.call.session.persona;
+    with(call, [("created_by", json!(format!("agent:{persona}")))])
+}
+
+fn own(call: &ToolCall) -> Value {
+    with(call, [("agent", json!(call.call.session.persona))])
+}
+
+fn proposed(call: &ToolCall) -> Value {
+    let asked = &call.call;
+    let at = UnixMillis(i64::try_from(asked.turn.timestamp_ms()).unwrap_or(i64::MAX));
+    json!({
+        "id": derived_ulid(at, &["intent", &asked.turn.to_string(), &asked.call.call]),
+        "wish": asked.call.arguments,
+        "agent": asked.session.persona,
+        "session": asked.session.session,
+        "turn": asked.turn,
+        "permissions": asked.permissions,
+        "delivery_context": asked.origin.delivery,
+        "causation": asked.origin.causation.event,
+    })
+}

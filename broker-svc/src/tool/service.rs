@@ -1,0 +1,72 @@
+//! Tools that are a question to a service of the bus.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use shared::bus::{Bus, RequestError};
+use shared::clock::SharedClock;
+use shared::model::ledger::ToolOutcome;
+use shared::wire::agent::ToolDescription;
+use shared::wire::headers::Headers;
+
+use super::{Tool, ToolCall, failed};
+
+/// The longest that a service may take.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// Makes the service's question out of the call: the arguments, and what the runtime knows of the asker.
+pub type Question = fn(&ToolCall) -> Value;
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct ServiceTool {
+    /// Name, description, schema.
+    pub description: ToolDescription,
+    /// Whom to ask: `nexus.svc.…`.
+    pub subject: &'static str,
+    /// Whether asking the same again changes nothing more.
+    pub idempotent: bool,
+    /// The question.
+    pub question: Question,
+    /// The bus.
+    pub bus: Bus,
+    /// The clock.
+    pub clock: SharedClock,
+}
+
+#[async_trait]
+impl Tool for ServiceTool {
+    fn description(&self) -> &ToolDescription {
+        &self.description
+    }
+
+    fn is_idempotent(&self) -> bool {
+        self.idempotent
+    }
+
+    async fn call(&self, call: ToolCall) -> ToolOutcome {
+        let question = (self.question)(&call);
+        let left = call.call.deadline.saturating_duration_since(self.clock.monotonic());
+        let asked = self
+            .bus
+            .request::<Value, Value>(self.subject, Headers::new(), &question, left.min(MAX_WAIT));
+        let cancel = call.call.cancel;
+        tokio::select! {
+            answer = asked => outcome(answer),
+            () = cancel.cancelled() => ToolOutcome::Unknown { reason: "interrupted".to_owned() },
+        }
+    }
+}
+
+fn outcome(answer: Result<Value, RequestError>) -> ToolOutcome {
+    match answer {
+        Ok(result) => ToolOutcome::Ok { result },
+        Err(RequestError::NoResponder { .. }) => failed("not available"),
+        Err(RequestError::Service { code, text, .. }) => failed(format!("{code}: {text}")),
+        // It may have been done, and it may not.
+        Err(error @ (RequestError::Timeout { .. } | RequestError::Answer { .. })) => ToolOutcome::Unknown {
+            reason: error.to_string(),
+        },
+    }
+}

@@ -1,0 +1,266 @@
+//! The built-in agent against a model server: its tools, its bounds, what is heard of it while it speaks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use shared::bus::ServiceSpec;
+use shared::llm::{LlmConfig, Provider};
+use shared::model::event::{Event, MAX_HOPS};
+use shared::model::ledger::{LedgerEntry, ToolOutcome};
+use shared::model::permission::{Level, PermissionSet, ToolRules};
+use shared::retry::Schedule;
+use shared::testing::ModelServer;
+use shared::testing::model_server::{Call, Scripted};
+use shared::wire::subject;
+use shared::wire::topology::streams;
+
+use crate::bench::{Bench, dispatch, eventually, session};
+
+pub(crate) const PERSONA: &str = "personas: {default: {runner: llm, prompt: be brief}}";
+
+pub(crate) fn config(server: &ModelServer, provider: Provider, name: &str) -> LlmConfig {
+    LlmConfig {
+        provider,
+        model: "gemini-3-flash-preview".to_owned(),
+        base_url: server.base_url(name),
+        retry: Schedule {
+            initial_ms: 1,
+            max_ms: 2,
+            ..Schedule::default()
+        },
+        ..LlmConfig::default()
+    }
+}
+
+/// Sends `to` a message that may use the tools matched by `allow`.
+pub(crate) async fn send(bench: &Bench, to: &shared::model::session::SessionRef, event: u64, allow: &[&str], hops: u8) {
+    let mut dispatch = dispatch(to, event);
+    dispatch.permissions = PermissionSet {
+        level: Level::Restricted,
+        tools: Some(ToolRules {
+            allow: Some(allow.iter().map(|&pattern| pattern.to_owned()).collect()),
+            deny: Vec::new(),
+        }),
+        credentials: None,
+    };
+    dispatch.causation.hops = hops;
+    bench.publish(&dispatch).await;
+    bench.claim(to).await;
+}
+
+fn outcomes(entries: &[LedgerEntry]) -> Vec<ToolOutcome> {
+    let mut finished = Vec::new();
+    for entry in entries {
+        if let LedgerEntry::ToolFinished { outcome, .. } = entry {
+            finished.push(outcome.clone());
+        }
+    }
+    finished
+}
+
+fn started(entries: &[LedgerEntry]) -> usize {
+    entries
+        .iter()
+        .filter(|entry| matches!(entry, LedgerEntry::ToolStarted { .. }))
+        .count()
+}
+
+/// Asks for `call`, and says what came of it.
+fn one_call(
+    name: &'static str,
+    arguments: Value,
+) -> impl Fn(&shared::testing::model_server::Recorded, usize) -> Scripted {
+    move |request, _| match request.tool_results().last() {
+        None => Scripted::calls([Call::new("c1", name, &arguments)]),
+        Some(result) => Scripted::text(&format!("it says {result}")),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_uses_a_tool_over_each_wire_and_answers() {
+    let bench = Bench::start().await;
+    let served = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&served);
+    let spec = ServiceSpec::new("hook", "test").endpoint("list", move |question: Value| {
+        let counted = Arc::clone(&counted);
+        async move {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, (usize, String)>(json!({"hooks": [question["status"]]}))
+        }
+    });
+    let service = bench.bus.serve(spec).await.expect("a service");
+    for (number, (provider, name)) in [
+        (Provider::OpenAi, "openai"),
+        (Provider::Gemini, "gemini"),
+        (Provider::Anthropic, "anthropic"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let server = ModelServer::ruled(one_call("list_hooks", json!({"status": "active"}))).await;
+        let running = bench.run_asking("b1", PERSONA, config(&server, provider, name)).await;
+        let here = session(name);
+        let mut heard = bench
+            .bus
+            .core_subscribe(&subject::stream(&here))
+            .await
+            .expect("a stream");
+        send(&bench, &here, 1, &["list_*"], 0).await;
+        eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
+        assert_eq!(server.calls(), 2, "{name}");
+        assert_eq!(served.load(Ordering::Relaxed), number + 1, "{name}");
+        assert_eq!(server.requests()[0].offered_tools(), ["list_hooks"], "{name}");
+        let entries = bench.entries(&here).await;
+        let reply = bench.replies().await.pop().expect("a reply");
+        assert_eq!(reply.content, r#"it says {"hooks":["active"]}"#, "{name}");
+        let mut costs = 0.0;
+        for entry in &entries {
+            if let LedgerEntry::ModelAnswered { usage, .. } = entry {
+                costs += usage.cost_usd;
+            }
+        }
+        assert!((costs - 2.0 * 0.000_092).abs() < 1e-9, "{name}: {costs}");
+        let mut partial = String::new();
+        let mut done = false;
+        while !done {
+            let piece = heard.next().await.expect("a piece");
+            let piece: Value = serde_json::from_slice(&piece.payload).expect("JSON");
+            partial.push_str(piece["text"].as_str().unwrap_or_default());
+            done = piece["done"] == true;
+        }
+        assert_eq!(partial, reply.content, "{name}");
+        running.stop().await;
+    }
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_must_not_be_run_is_not_started_and_the_model_is_told() {
+    let bench = Bench::start().await;
+    let server = ModelServer::ruled(|request, _| {
+        let call = |name: &str, arguments: &str| Call {
+            arguments: arguments.to_owned(),
+            ..Call::new("c", name, &json!({}))
+        };
+        if request.tool_results().is_empty() {
+            let calls = [
+                call("search_events", "{\"query\": "),
+                call("search_events", "{\"limit\": 3}"),
+                call("create_hook", "{\"name\": \"a\", \"script\": \"b\"}"),
+                call("search_events", "{\"query\": \"x\"}"),
+            ];
+            Scripted::calls(calls.into_iter().enumerate().map(|(index, call)| Call {
+                id: Some(format!("c{index}")),
+                ..call
+            }))
+        } else {
+            Scripted::text("so be it")
+        }
+    })
+    .await;
+    let running = bench
+        .run_asking("b1", PERSONA, config(&server, Provider::OpenAi, "openai"))
+        .await;
+    let main = session("main");
+    send(&bench, &main, 1, &["search_*"], 0).await;
+    eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+    let told = server.requests()[1].tool_results();
+    assert!(told[0].contains("malformed arguments"), "{told:?}");
+    assert!(told[1].contains("schema") && told[1].contains("query"), "{told:?}");
+    assert!(told[2].contains("no tool `create_hook`"), "{told:?}");
+    assert_eq!(told[3], "error: not available", "nobody serves it");
+    let entries = bench.entries(&main).await;
+    assert_eq!((started(&entries), outcomes(&entries).len()), (1, 4), "{entries:?}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_personas_ceiling_holds_whatever_the_dispatch_allows() {
+    let bench = Bench::start().await;
+    let server = ModelServer::scripted([Scripted::text("hello")]).await;
+    let personas = "personas: {default: {runner: llm, tools: ['*_hook*', search_events], \
+                    permissions: {level: full, tools: {allow: ['*'], deny: ['create_*', 'delete_*']}}}}";
+    let running = bench
+        .run_asking("b1", personas, config(&server, Provider::OpenAi, "openai"))
+        .await;
+    let main = session("main");
+    send(&bench, &main, 1, &["*"], 0).await;
+    eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+    let offered = server.requests()[0].offered_tools();
+    assert_eq!(offered, ["disable_hook", "get_hook", "list_hooks", "search_events"]);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_write_to_each_other_as_events_and_not_for_ever() {
+    let bench = Bench::start().await;
+    let wanted = json!({"to": "bob", "content": "are you there?"});
+    let server = ModelServer::ruled(one_call("send_message_to_agent", wanted)).await;
+    let running = bench
+        .run_asking("b1", PERSONA, config(&server, Provider::OpenAi, "openai"))
+        .await;
+    for (name, hops) in [("near", 2), ("far", MAX_HOPS)] {
+        let here = session(name);
+        send(&bench, &here, 1, &["*"], hops).await;
+        eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
+    }
+    let events = bench
+        .bus
+        .history(streams::EVENTS, "nexus.ev.*.agent.>", 1, 10)
+        .await
+        .expect("events");
+    let events: Vec<Event> = events.iter().map(|stored| stored.decode().expect("an event")).collect();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert!(
+        events[0].id.as_str().starts_with("agent:default:bob:"),
+        "{}",
+        events[0].id
+    );
+    assert_eq!((events[0].hops, events[0].content.as_str()), (3, "are you there?"));
+    let audited = bench
+        .bus
+        .history(streams::AUDIT, "nexus.audit.agent", 1, 10)
+        .await
+        .expect("audit");
+    assert_eq!(audited.len(), 1);
+    let replies = bench.replies().await;
+    assert!(replies[1].content.contains("refused"), "{}", replies[1].content);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_waits_hears_the_reply() {
+    let bench = Bench::start().await;
+    let wanted = json!({"to": "bob", "content": "are you there?", "wait_for_reply": true});
+    let server = ModelServer::ruled(one_call("send_message_to_agent", wanted)).await;
+    let running = bench
+        .run_asking("b1", PERSONA, config(&server, Provider::Gemini, "gemini"))
+        .await;
+    let main = session("main");
+    send(&bench, &main, 1, &["*"], 0).await;
+    let mut sent = None;
+    eventually("the event", async || {
+        let events = bench
+            .bus
+            .history(streams::EVENTS, "nexus.ev.*.agent.>", 1, 10)
+            .await
+            .expect("events");
+        sent = events.first().map(|stored| stored.decode::<Event>().expect("an event"));
+        sent.is_some()
+    })
+    .await;
+    let sent = sent.expect("an event");
+    // As channel `agent` of delivery-svc sends it.
+    let headers = [(shared::wire::headers::CAUSATION, sent.id.as_str())]
+        .into_iter()
+        .collect();
+    let part = bytes::Bytes::from(json!({"content": "I am"}).to_string());
+    bench
+        .bus
+        .core_publish(&subject::out("bob", &sent.peer.id), &headers, part)
+        .await;
+    eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+    assert!(bench.replies().await[0].content.contains("I am"));
+    running.stop().await;
+}
