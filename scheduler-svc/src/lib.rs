@@ -2,10 +2,12 @@
 //!
 //! [`tick`] decides (pure), [`ticker`] publishes. Every replica publishes every tick under the same message id, so no
 //! leader is elected.
+//! [`intent`] is what agents ask of their own future.
 #![warn(missing_docs)]
 
 pub mod config;
 pub mod fired;
+pub mod intent;
 pub mod offset;
 pub mod schedules;
 pub mod service;

@@ -1,4 +1,4 @@
-//! Clock → due minutes → tick events; records → timers → what fires → events.
+//! Clock → due minutes → tick events; records → timers → what fires → events; beside it the intents.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use shared::wire::topology::SCHEDULE_TIMERS;
 
 use crate::config::SchedulerConfig;
 use crate::fired::{Fired, OnFire};
+use crate::intent;
 use crate::offset::OffsetClock;
 use crate::schedules::heartbeat::{self, heartbeats};
 use crate::schedules::keeper::Keeper;
@@ -42,9 +43,10 @@ impl Service for SchedulerService {
         let _service = shell.bus.serve(service).await.map_err(anyhow::Error::msg)?;
         let owner = Arc::new(keeper.clone()) as Arc<dyn OnFire<ScheduleTimer>>;
         let fired = Fired::new(shell.bus.clone(), SCHEDULE_TIMERS, owner);
+        let registry = intent::service::registry(&shell.common.files.intents)?;
         let look_every = Duration::from_millis(shell.config.look_every_ms);
         let reconcile_every = Duration::from_millis(shell.config.reconcile_every_ms);
-        let (ticked, handed, ..) = tokio::join!(
+        let (ticked, handed, intended, ..) = tokio::join!(
             async {
                 if shell.config.ticks {
                     let ticker = Ticker::new(shell.bus.clone(), Arc::clone(&clock), look_every);
@@ -52,12 +54,34 @@ impl Service for SchedulerService {
                 }
             },
             fired.run(&shell.shutdown),
+            intents(&shell, &clock, registry),
             keeper.run(reconcile_every, &shell.shutdown),
             say(&keeper, &wanted, &shell),
         );
         let () = ticked;
+        intended.context("intents")?;
         handed.context("fired timers")
     }
+}
+
+/// Runs the intents; without them the process does not go on.
+async fn intents(
+    shell: &Shell<SchedulerConfig>,
+    clock: &SharedClock,
+    registry: intent::registry::Registry,
+) -> anyhow::Result<()> {
+    let needs = intent::service::Needs {
+        bus: shell.bus.clone(),
+        clock: Arc::clone(clock),
+        ids: Arc::clone(&shell.ids),
+        instance: shell.instance.clone(),
+        shutdown: shell.shutdown.clone(),
+    };
+    let ended = intent::service::run(needs, registry).await;
+    if ended.is_err() {
+        shell.shutdown.trigger();
+    }
+    ended
 }
 
 /// The schedules of the configuration: jobs, and the heartbeats of `personas.yaml`, each under its prefix.

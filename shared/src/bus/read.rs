@@ -218,6 +218,21 @@ impl Bus {
         }
     }
 
+    /// Removes everything on `subject` from `stream`; answers how many messages that were.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where the leader cannot be asked.
+    pub async fn purge_subject(&self, stream: &str, subject: &str) -> Result<u64, ReadStreamError> {
+        #[derive(Deserialize)]
+        struct Purged {
+            purged: u64,
+        }
+        let answer = self
+            .api::<Purged>(stream, &format!("STREAM.PURGE.{stream}"), &json!({ "filter": subject }))
+            .await?;
+        Ok(answer.purged)
+    }
+
     /// Where `stream` stands.
     ///
     /// # Errors

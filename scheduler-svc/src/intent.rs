@@ -1,0 +1,27 @@
+//! HookIntents: what agents ask of their own future, admitted or refused, fired once, told of.
+//!
+//! Pure: [`registry`] and [`schema`] (the kinds), [`plan`] (when), [`admission`] (whether), [`machine`] (the lifecycle), [`firing`] (the
+//! event and the dispatch of a firing), [`outcome`] (how its turn ended). Shells: [`store`] (compare-and-set and audit),
+//! [`books`], [`timers`], [`approvals`], [`quiet`], [`desk`] (what is asked), [`clerk`] (what time, approvers and
+//! sessions bring), [`bell`], [`conditions`], [`reconcile`]. Source: `schedule.md` "HookIntent".
+
+pub mod admission;
+pub mod approvals;
+pub mod bell;
+pub mod books;
+pub mod clerk;
+pub mod conditions;
+pub mod desk;
+pub mod error;
+pub mod firing;
+pub mod hooks;
+pub mod machine;
+pub mod outcome;
+pub mod plan;
+pub mod quiet;
+pub mod reconcile;
+pub mod registry;
+pub mod schema;
+pub mod service;
+pub mod store;
+pub mod timers;

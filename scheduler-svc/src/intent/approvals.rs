@@ -1,0 +1,184 @@
+//! A human's word on an intent, in KV `approvals`: asked for once, decided by compare-and-set, so that a decision racing
+//! the expiry has one winner.
+//!
+//! An approver may decide before the intent is due: then the request is made decided, and found so at its time. Before
+//! the request is stored, a timer for its expiry is: whoever crashes after a decision, the timer brings it to its end.
+//! Source: `sessions.md` "Approvals"; `schedule.md` "HookIntent" (Approval requirement).
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use shared::bus::{Bus, CasError, Entry, Kv};
+use shared::model::approval::{ApprovalRequest, ApprovalStatus, Confirmation};
+use shared::model::intent::timer::TimerPurpose;
+use shared::model::intent::{Intent, IntentStatus};
+use shared::model::time::UnixMillis;
+use shared::wire::topology::buckets::APPROVALS;
+
+use super::error::HandleIntentError;
+use super::timers;
+
+/// How long an approver has, milliseconds.
+pub const EXPIRES_AFTER_MS: i64 = 15 * 60_000;
+/// Tries of one decision while others decide.
+const MAX_TRIES: u32 = 16;
+
+/// Where approvals are.
+#[derive(Debug)]
+pub struct Approvals {
+    bus: Bus,
+    values: Kv<Confirmation>,
+}
+
+/// A decision.
+#[derive(Debug, Clone, Copy)]
+pub struct Decision<'a> {
+    /// Yes or no.
+    pub approve: bool,
+    /// Who says so.
+    pub by: &'a str,
+    /// What they say.
+    pub response: Option<&'a str>,
+}
+
+/// The approval that `intent` needs where it stands. A new schedule needs a new one, and so does each occurrence.
+#[must_use]
+pub fn key(intent: &Intent) -> String {
+    let id = intent.intent.id;
+    match (intent.status, intent.due) {
+        (IntentStatus::Proposed, _) => format!("intent.{id}.admission"),
+        (_, Some(due)) => format!("intent.{id}.{due}"),
+        (_, None) => format!("intent.{id}.condition-{}", intent.lineage.len()),
+    }
+}
+
+fn hash(arguments: &Value) -> String {
+    Sha256::digest(arguments.to_string().as_bytes())
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+fn request(intent: &Intent, now: UnixMillis, expires_at: UnixMillis) -> Confirmation {
+    let record = &intent.intent;
+    let arguments = serde_json::json!({
+        "kind": record.kind, "parameters": record.parameters, "schedule": record.schedule, "scope": record.scope,
+    });
+    Confirmation {
+        request: ApprovalRequest {
+            id: key(intent),
+            call: record.id.to_string(),
+            tool: format!("intent:{}", record.kind),
+            arguments_hash: hash(&arguments),
+            arguments,
+            policy: "intents".to_owned(),
+            approvers: vec!["owner".to_owned()],
+            expires_at,
+        },
+        status: ApprovalStatus::Pending,
+        requested_by: format!("agent:{}", record.agent),
+        requested_at: now,
+        decided_at: None,
+        decided_by: None,
+        response: None,
+    }
+}
+
+impl Approvals {
+    /// On `bus`.
+    #[must_use]
+    pub fn new(bus: &Bus) -> Self {
+        Self {
+            values: bus.kv(APPROVALS),
+            bus: bus.clone(),
+        }
+    }
+
+    /// Where the approval of `intent` stands; asked for where nobody has asked yet, and lapsed where its time is over.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`] where the bucket cannot be read or written.
+    pub async fn ask(&self, intent: &Intent, now: UnixMillis) -> Result<Confirmation, HandleIntentError> {
+        let id = intent.intent.id;
+        for _ in 0..MAX_TRIES {
+            let Some(Entry { value, revision }) = self.values.get(&key(intent)).await? else {
+                let asked = request(intent, now, now.plus(EXPIRES_AFTER_MS));
+                let nominal = intent.due.unwrap_or(now);
+                let timer = timers::timer(intent, TimerPurpose::Approval, nominal);
+                timers::put(&self.bus, &timer, asked.request.expires_at).await?;
+                match self.values.create(&key(intent), &asked).await {
+                    Ok(_) => return Ok(asked),
+                    Err(CasError::Conflict { .. }) => continue,
+                    Err(error) => return Err(HandleIntentError::cas(id, error)),
+                }
+            };
+            if value.status != ApprovalStatus::Pending || now < value.request.expires_at {
+                return Ok(value);
+            }
+            let lapsed = Confirmation {
+                status: ApprovalStatus::Expired,
+                decided_at: Some(now),
+                ..value
+            };
+            match self.values.update(&key(intent), &lapsed, revision).await {
+                Ok(_) => return Ok(lapsed),
+                Err(CasError::Conflict { .. }) => {}
+                Err(error) => return Err(HandleIntentError::cas(id, error)),
+            }
+        }
+        Err(HandleIntentError::Conflict(id))
+    }
+
+    /// Whether somebody was asked for the approval of `intent`, or has decided it.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`] where the bucket cannot be read.
+    pub async fn was_asked(&self, intent: &Intent) -> Result<bool, HandleIntentError> {
+        Ok(self.values.get(&key(intent)).await?.is_some())
+    }
+
+    /// Decides the approval of `intent`; the same decision again is fine, another one is not.
+    ///
+    /// # Errors
+    /// [`HandleIntentError::Decided`] where it was decided otherwise, or has lapsed.
+    pub async fn decide(
+        &self,
+        intent: &Intent,
+        decision: Decision<'_>,
+        now: UnixMillis,
+    ) -> Result<Confirmation, HandleIntentError> {
+        let id = intent.intent.id;
+        let wanted = if decision.approve {
+            ApprovalStatus::Approved
+        } else {
+            ApprovalStatus::Rejected
+        };
+        for _ in 0..MAX_TRIES {
+            let (asked, revision) = match self.values.get(&key(intent)).await? {
+                Some(entry) => (entry.value, entry.revision),
+                None => (request(intent, now, now.plus(EXPIRES_AFTER_MS)), 0),
+            };
+            if asked.status == wanted {
+                return Ok(asked);
+            }
+            if asked.status != ApprovalStatus::Pending || now >= asked.request.expires_at {
+                let by = asked.decided_by.as_deref().unwrap_or("nobody");
+                return Err(HandleIntentError::Decided(format!(
+                    "the approval was decided otherwise already, by {by}, or has lapsed"
+                )));
+            }
+            let decided = Confirmation {
+                status: wanted,
+                decided_at: Some(now),
+                decided_by: Some(decision.by.to_owned()),
+                response: decision.response.map(ToOwned::to_owned),
+                ..asked
+            };
+            match self.values.update(&key(intent), &decided, revision).await {
+                Ok(_) => return Ok(decided),
+                Err(CasError::Conflict { .. }) => {}
+                Err(error) => return Err(HandleIntentError::cas(id, error)),
+            }
+        }
+        Err(HandleIntentError::Conflict(id))
+    }
+}

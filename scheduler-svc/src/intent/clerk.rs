@@ -1,0 +1,418 @@
+//! What time, approvers and sessions bring about: firing, ending, lapsing.
+//!
+//! Every way through here may be gone twice, by two replicas at once, or be cut off at any line: state is decided by
+//! compare-and-set, what is published has ids that follow from the state, and timers are stored before the state that
+//! counts on them. So a timer that rings twice, or for a time that is over, changes nothing.
+
+use std::sync::Arc;
+
+use shared::bus::{Bus, Entry, Outgoing, claim};
+use shared::clock::SharedClock;
+use shared::model::approval::ApprovalStatus;
+use shared::model::intent::timer::{IntentTimer, TimerPurpose};
+use shared::model::intent::{ApprovalRequirement, Intent, IntentCode, IntentStatus};
+use shared::model::ledger::LedgerRecord;
+use shared::model::time::UnixMillis;
+use shared::process::trace::{carrier_of, root_span};
+use shared::wire::headers::{CAUSATION, Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS};
+use shared::wire::subject;
+use shared::wire::topology::streams::LEDGER;
+use tracing::Instrument as _;
+use ulid::Ulid;
+
+use super::approvals::Approvals;
+use super::bell::Bell;
+use super::books::Books;
+use super::error::HandleIntentError;
+use super::machine::{self, Cause, Ending};
+use super::outcome::{Found, Search};
+use super::quiet::{self, Quiet};
+use super::registry::Registry;
+use super::store::Store;
+use super::{conditions, firing, hooks, plan, timers};
+
+/// Tries of one step while others take steps on the same intent.
+const MAX_TRIES: u32 = 16;
+/// First look whether a turn has ended, milliseconds after its firing; the bell is usually faster.
+const FIRST_LOOK_MS: i64 = 30_000;
+/// Longest time between two looks, milliseconds.
+const MAX_LOOK_MS: i64 = 600_000;
+/// After so long nobody will say any more how a turn ended, milliseconds.
+const NO_OUTCOME_MS: i64 = 24 * 3_600_000;
+/// Records of a session looked at for one end.
+const MAX_RECORDS: u32 = 512;
+/// By whom the runtime's own steps are taken.
+pub const RUNTIME: &str = "runtime";
+
+/// Whoever acts on intents that are there.
+#[derive(Debug)]
+pub struct Clerk {
+    /// The bus.
+    pub bus: Bus,
+    /// The clock.
+    pub clock: SharedClock,
+    /// The kinds.
+    pub registry: Registry,
+    /// Intents.
+    pub store: Store,
+    /// Agents' books.
+    pub books: Books,
+    /// Approvals.
+    pub approvals: Approvals,
+    /// Listens for ends.
+    pub bell: Bell,
+}
+
+impl Clerk {
+    /// What `timer` rings for is done, if it is still to be done.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]: the timer has to ring again.
+    pub async fn ring(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
+        match timer.purpose {
+            TimerPurpose::Fire => self.due(&timer.agent, timer.intent, timer.nominal, None).await,
+            // An approver is asked only once the condition holds.
+            TimerPurpose::Approval => {
+                let met = Some(IntentCode::ConditionMet);
+                self.due(&timer.agent, timer.intent, timer.nominal, met).await
+            }
+            TimerPurpose::Outcome => self.check_outcome(timer).await,
+        }
+    }
+
+    /// The firing `nominal` of intent `id` is due, or its condition is to be looked at; `met` where it is known to hold.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]: to be tried again.
+    pub async fn due(
+        self: &Arc<Self>,
+        agent: &str,
+        id: Ulid,
+        nominal: UnixMillis,
+        met: Option<IntentCode>,
+    ) -> Result<(), HandleIntentError> {
+        for _ in 0..MAX_TRIES {
+            let Some(entry) = self.store.get(Some(agent), id).await? else {
+                return Ok(());
+            };
+            let done = match entry.value.status {
+                IntentStatus::Proposed => super::desk::decide_admission(self, &entry).await.map(|_| ()),
+                IntentStatus::Pending => self.fire_pending(&entry, nominal, met).await,
+                IntentStatus::Running => self.fire_again(&entry, nominal).await,
+                IntentStatus::Completed
+                | IntentStatus::Failed
+                | IntentStatus::Canceled
+                | IntentStatus::Rescheduled
+                | IntentStatus::Rejected => Ok(()),
+            };
+            match done {
+                Err(HandleIntentError::Conflict(_)) => {}
+                other => return other,
+            }
+        }
+        Err(HandleIntentError::Conflict(id))
+    }
+
+    async fn fire_again(self: &Arc<Self>, entry: &Entry<Intent>, nominal: UnixMillis) -> Result<(), HandleIntentError> {
+        let running = entry.value.running.as_ref();
+        if running.is_some_and(|running| running.nominal == nominal) {
+            self.publish_firing(entry).await?;
+        }
+        Ok(())
+    }
+
+    async fn fire_pending(
+        self: &Arc<Self>,
+        entry: &Entry<Intent>,
+        nominal: UnixMillis,
+        met: Option<IntentCode>,
+    ) -> Result<(), HandleIntentError> {
+        let intent = &entry.value;
+        let now = self.clock.now();
+        let mut code = IntentCode::Due;
+        match intent.due {
+            Some(due) if due != nominal => return Ok(()),
+            Some(_) => {}
+            None => match self.condition(intent, met, now).await? {
+                Condition::Holds => code = IntentCode::ConditionMet,
+                Condition::Waits => return Ok(()),
+                Condition::Over => {
+                    return self
+                        .cancel(entry, IntentCode::DeadlinePassed, "", RUNTIME)
+                        .await
+                        .map(drop);
+                }
+            },
+        }
+        if intent.intent.expires_at.is_some_and(|expires| now > expires) {
+            return self.cancel(entry, IntentCode::Expired, "", RUNTIME).await.map(drop);
+        }
+        if intent.intent.cancel_on_user_turn && quiet::user_spoke(&self.bus, intent).await? {
+            return self.cancel(entry, IntentCode::UserTurn, "", RUNTIME).await.map(drop);
+        }
+        if intent.intent.approval == ApprovalRequirement::BeforeFire && !self.approved(entry, now).await? {
+            return Ok(());
+        }
+        self.fire(entry, nominal, code, now).await
+    }
+
+    /// Whether the condition of `intent` holds; where it does not yet, it is looked at again.
+    async fn condition(
+        &self,
+        intent: &Intent,
+        met: Option<IntentCode>,
+        now: UnixMillis,
+    ) -> Result<Condition, HandleIntentError> {
+        if met.is_some() {
+            return Ok(Condition::Holds);
+        }
+        let over = intent.deadline.is_some_and(|deadline| now >= deadline);
+        if intent.intent.schedule.quiet_seconds().is_none() {
+            return Ok(if over { Condition::Over } else { Condition::Waits });
+        }
+        match quiet::look(&self.bus, intent, now).await? {
+            Quiet::Holds => Ok(Condition::Holds),
+            Quiet::LookAgain(_) if over => Ok(Condition::Over),
+            Quiet::LookAgain(at) => {
+                let at = intent.deadline.map_or(at, |deadline| at.min(deadline));
+                timers::put(&self.bus, &timers::timer(intent, TimerPurpose::Fire, at), at).await?;
+                Ok(Condition::Waits)
+            }
+        }
+    }
+
+    /// Whether an approver has said yes; where one has said no, or nothing in time, it is withdrawn.
+    async fn approved(&self, entry: &Entry<Intent>, now: UnixMillis) -> Result<bool, HandleIntentError> {
+        let confirmation = self.approvals.ask(&entry.value, now).await?;
+        let by = confirmation.decided_by.as_deref().unwrap_or(RUNTIME);
+        let said = confirmation.response.as_deref().unwrap_or_default();
+        match confirmation.status {
+            ApprovalStatus::Approved | ApprovalStatus::Consumed => return Ok(true),
+            ApprovalStatus::Pending => {}
+            ApprovalStatus::Rejected => {
+                self.cancel(entry, IntentCode::Declined, said, by).await?;
+            }
+            ApprovalStatus::Expired | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => {
+                self.cancel(entry, IntentCode::ApprovalExpired, said, by).await?;
+            }
+        }
+        Ok(false)
+    }
+
+    async fn fire(
+        self: &Arc<Self>,
+        entry: &Entry<Intent>,
+        nominal: UnixMillis,
+        code: IntentCode,
+        now: UnixMillis,
+    ) -> Result<(), HandleIntentError> {
+        let look = timers::timer(&entry.value, TimerPurpose::Outcome, nominal);
+        timers::put(&self.bus, &look, now.plus(FIRST_LOOK_MS)).await?;
+        let mut next = machine::fresh(&entry.value);
+        let dispatch = firing::dispatch_of(&next, nominal)?;
+        let cause = Cause {
+            by: RUNTIME,
+            why: "",
+            at: now,
+        };
+        machine::fire(&mut next, nominal, dispatch, code, cause)?;
+        let fired = self.store.advance(entry, next).await?;
+        metrics::histogram!("nexus_scheduler_intent_lateness_seconds").record(now.since(nominal) as f64 / 1_000.0);
+        self.publish_firing(&fired).await
+    }
+
+    /// Publishes what the firing under way is: its event, its dispatch, its claim; or runs its hook.
+    async fn publish_firing(self: &Arc<Self>, entry: &Entry<Intent>) -> Result<(), HandleIntentError> {
+        let intent = &entry.value;
+        let Some(running) = intent.running.clone() else {
+            return Ok(());
+        };
+        let span = root_span("scheduler.intent");
+        let carrier = carrier_of(&span, &Carrier::default());
+        async {
+            let event = firing::event(intent, running.nominal, running.at)?;
+            span.record("event_id", tracing::field::display(&event.id));
+            let target = intent.target();
+            let ear = self.bell.listen(&target).await;
+            let out = Outgoing::new(subject::event(&event), &event)
+                .msg_id(event.id.as_str())
+                .header(HOPS, event.hops.to_string())
+                .carrier(&carrier);
+            let stored = self.bus.publish(out).await?;
+            let Some(dispatch) = firing::dispatch(intent, running.nominal, running.at, stored.sequence)? else {
+                let ending = hooks::run(&self.bus, intent, &event).await?;
+                return self.finish(entry, &ending).await;
+            };
+            let out = Outgoing::new(subject::dispatch(&target), &dispatch)
+                .msg_id(dispatch.id.to_string())
+                .header(HOPS, dispatch.causation.hops.to_string())
+                .header(CAUSATION, dispatch.event_id.as_str())
+                .carrier(&carrier);
+            self.bus.publish(out).await?;
+            claim::publish(&self.bus, &target, &carrier).await?;
+            tracing::info!(
+                event_id = %event.id, dispatch_id = %dispatch.id, session = %target, intent = %intent.intent.id,
+                "intent fired"
+            );
+            if let Some(ear) = ear {
+                let agent = intent.intent.agent.clone();
+                self.bell
+                    .attend(Arc::clone(self), ear, agent, intent.intent.id, running.nominal);
+            }
+            Ok(())
+        }
+        .instrument(span.clone())
+        .await
+    }
+
+    async fn check_outcome(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
+        if self.look_for_end(&timer.agent, timer.intent, timer.nominal).await? {
+            return Ok(());
+        }
+        let Some(entry) = self.store.get(Some(&timer.agent), timer.intent).await? else {
+            return Ok(());
+        };
+        let Some(running) = &entry.value.running else {
+            return Ok(());
+        };
+        let now = self.clock.now();
+        let elapsed = now.since(running.at);
+        if elapsed >= NO_OUTCOME_MS {
+            let ending = Ending {
+                code: IntentCode::NoOutcome,
+                why: "nobody could say within a day how its turn ended".to_owned(),
+            };
+            return self.finish(&entry, &ending).await;
+        }
+        let again = now.plus(elapsed.clamp(FIRST_LOOK_MS, MAX_LOOK_MS));
+        timers::put(&self.bus, timer, again).await?;
+        Ok(())
+    }
+
+    /// Whether the firing `nominal` of intent `id` is over; where its turn has ended, it is now.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]: to be tried again.
+    pub async fn look_for_end(&self, agent: &str, id: Ulid, nominal: UnixMillis) -> Result<bool, HandleIntentError> {
+        for _ in 0..MAX_TRIES {
+            let Some(entry) = self.store.get(Some(agent), id).await? else {
+                return Ok(true);
+            };
+            let running = entry.value.running.clone();
+            let Some(running) = running.filter(|running| running.nominal == nominal) else {
+                return Ok(true);
+            };
+            let Some(dispatch) = running.dispatch else {
+                return Ok(false);
+            };
+            let Some(ending) = self.ending(&entry.value, dispatch, running.at).await? else {
+                return Ok(false);
+            };
+            match self.finish(&entry, &ending).await {
+                Err(HandleIntentError::Conflict(_)) => {}
+                other => return other.map(|()| true),
+            }
+        }
+        Err(HandleIntentError::Conflict(id))
+    }
+
+    async fn ending(
+        &self,
+        intent: &Intent,
+        dispatch: Ulid,
+        at: UnixMillis,
+    ) -> Result<Option<Ending>, HandleIntentError> {
+        let mut search = Search::new(dispatch, at);
+        let subject = subject::ledger(&intent.target());
+        let mut next = self.bus.last_on_subject(LEDGER, &subject).await?;
+        for _ in 0..MAX_RECORDS {
+            let Some(stored) = next else { return Ok(None) };
+            let Ok(record) = stored.decode::<LedgerRecord>() else {
+                return Ok(None);
+            };
+            match search.feed(&record) {
+                Found::Ended(ending) => return Ok(Some(ending)),
+                Found::NotYet => return Ok(None),
+                Found::Further => {}
+            }
+            let upon = stored.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
+            next = match upon.and_then(|upon| upon.parse::<u64>().ok()).unwrap_or(0) {
+                0 => None,
+                upon => self.bus.at_sequence(LEDGER, upon).await?,
+            };
+        }
+        Ok(None)
+    }
+
+    /// Ends the firing under way of `entry`, and plans the next where there is one.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]: to be tried again.
+    pub async fn finish(&self, entry: &Entry<Intent>, ending: &Ending) -> Result<(), HandleIntentError> {
+        let intent = &entry.value;
+        let Some(running) = &intent.running else { return Ok(()) };
+        let now = self.clock.now();
+        let expires = intent.intent.expires_at;
+        let next_due = plan::next(&intent.intent.schedule, now.max(running.nominal))
+            .filter(|due| expires.is_none_or(|expires| *due <= expires));
+        if let Some(due) = next_due {
+            timers::put(&self.bus, &timers::timer(intent, TimerPurpose::Fire, due), due).await?;
+        }
+        let mut next = machine::fresh(intent);
+        machine::end(&mut next, ending, next_due, now)?;
+        self.store.advance(entry, next).await?;
+        timers::stop(
+            &self.bus,
+            &timers::timer(intent, TimerPurpose::Outcome, running.nominal),
+        )
+        .await;
+        if next_due.is_none() {
+            self.settle(intent, true, now).await?;
+        }
+        Ok(())
+    }
+
+    /// Withdraws `entry`.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]; a conflict where somebody else has written.
+    pub async fn cancel(
+        &self,
+        entry: &Entry<Intent>,
+        code: IntentCode,
+        why: &str,
+        by: &str,
+    ) -> Result<Entry<Intent>, HandleIntentError> {
+        let intent = &entry.value;
+        let now = self.clock.now();
+        let mut next = machine::fresh(intent);
+        machine::cancel(&mut next, code, Cause { by, why, at: now })?;
+        let canceled = self.store.advance(entry, next).await?;
+        if let Some(due) = intent.due {
+            timers::stop(&self.bus, &timers::timer(intent, TimerPurpose::Fire, due)).await;
+        }
+        self.settle(intent, intent.fired > 0, now).await?;
+        Ok(canceled)
+    }
+
+    /// What is left behind once `intent` is over: a reservation that no day settles, a mark.
+    async fn settle(&self, intent: &Intent, fired: bool, now: UnixMillis) -> Result<(), HandleIntentError> {
+        let record = &intent.intent;
+        if intent.deadline.is_some() {
+            conditions::forget(&self.bus, intent).await;
+        }
+        // One with a day of its own is spent on that day, by its time alone.
+        if fired && !record.schedule.recurs() && intent.deadline.is_none() {
+            return Ok(());
+        }
+        let writer = || self.store.writer();
+        self.books.settle(&record.agent, record.id, fired, now, &writer).await
+    }
+}
+
+/// Where a condition stands.
+enum Condition {
+    Holds,
+    Waits,
+    Over,
+}

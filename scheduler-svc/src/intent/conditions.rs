@@ -1,0 +1,271 @@
+//! Intents that wait for an event: marks in KV say which there are, and `EVENTS` is read only while there are any.
+//!
+//! Every replica reads; whose compare-and-set is first fires. A mark says from which event on it counts, so a reader that
+//! begins, or hears of a mark late, begins there. The nominal time of such a firing is when the event was stored: the
+//! same for all. A mark is made before its intent is, so a match may come before the value is there: it is tried again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::bus::{Bus, Incoming, Kv, Ordered};
+use shared::clock::pause;
+use shared::model::event::Event;
+use shared::model::intent::mark::IntentMark;
+use shared::model::intent::{Intent, IntentCode, IntentSchedule};
+use shared::model::time::UnixMillis;
+use shared::process::lifecycle::Shutdown;
+use shared::wire::subject::token;
+use shared::wire::topology::buckets::INTENTS;
+use shared::wire::topology::streams::EVENTS;
+
+use super::clerk::Clerk;
+use super::error::HandleIntentError;
+use super::store::STREAM;
+
+/// Events after which a mark is brought up to where the reader is.
+const PROGRESS_EVERY: u64 = 5_000;
+/// How long a match waits for its intent to be there, milliseconds.
+const ORPHAN_MS: i64 = 60_000;
+/// Wait before a match that could not be handled is tried again.
+const AGAIN: Duration = Duration::from_millis(250);
+/// Matches that wait to be tried again, at most.
+const MAX_WAITING: usize = 10_000;
+
+fn key(mark: &IntentMark) -> String {
+    format!("c.{}.{}", token(&mark.agent), mark.intent)
+}
+
+/// The mark of `intent`; none where it waits for no event.
+#[must_use]
+pub fn mark_of(intent: &Intent) -> Option<IntentMark> {
+    match &intent.intent.schedule {
+        IntentSchedule::EventMatches { matches, .. } => Some(IntentMark {
+            intent: intent.intent.id,
+            agent: intent.intent.agent.clone(),
+            matches: matches.clone(),
+            from: intent.events_from,
+            at: intent.lineage.last().map_or(intent.proposed_at, |lineage| lineage.at),
+        }),
+        IntentSchedule::At { .. }
+        | IntentSchedule::After { .. }
+        | IntentSchedule::Cron { .. }
+        | IntentSchedule::Rrule { .. }
+        | IntentSchedule::UserIdle { .. }
+        | IntentSchedule::ChatEnded { .. } => None,
+    }
+}
+
+/// Stores `mark`.
+///
+/// # Errors
+/// [`HandleIntentError`] where the server refuses it.
+pub async fn remember(bus: &Bus, mark: &IntentMark) -> Result<(), HandleIntentError> {
+    let marks: Kv<IntentMark> = bus.kv(INTENTS);
+    let put = marks.put(&key(mark), mark).await;
+    put.map(|_| ())
+        .map_err(|error| HandleIntentError::cas(mark.intent, error))
+}
+
+/// Removes the mark of `intent`, if it has one. One that stays behind is removed by the reader that it leads astray.
+pub async fn forget(bus: &Bus, intent: &Intent) {
+    let Some(mark) = mark_of(intent) else { return };
+    let marks: Kv<IntentMark> = bus.kv(INTENTS);
+    if let Err(error) = marks.delete(&key(&mark), None).await {
+        tracing::debug!(intent = %mark.intent, %error, "mark stays behind");
+    }
+}
+
+/// A match that is to be handled.
+struct Match {
+    mark: IntentMark,
+    at: UnixMillis,
+}
+
+/// Reads events for the intents that wait for one.
+pub struct Conditions {
+    clerk: Arc<Clerk>,
+    marks: BTreeMap<String, IntentMark>,
+    reader: Option<Ordered>,
+    /// Everything up to here was read.
+    position: u64,
+    waiting: VecDeque<Match>,
+}
+
+impl std::fmt::Debug for Conditions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conditions")
+            .field("marks", &self.marks.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Conditions {
+    /// For `clerk`.
+    #[must_use]
+    pub const fn new(clerk: Arc<Clerk>) -> Self {
+        Self {
+            clerk,
+            marks: BTreeMap::new(),
+            reader: None,
+            position: 0,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Reads until `shutdown`.
+    pub async fn run(mut self, shutdown: Shutdown) {
+        let filters = [format!("$KV.{INTENTS}.c.>")];
+        let mut changes = loop {
+            match self.clerk.bus.ordered(STREAM, &filters, 1).await {
+                Ok(changes) => break changes,
+                Err(error) => {
+                    tracing::debug!(%error, "marks of intents cannot be read yet");
+                    pause(AGAIN).await;
+                }
+            }
+            if shutdown.is_requested() {
+                return;
+            }
+        };
+        loop {
+            tokio::select! {
+                () = shutdown.requested() => return,
+                change = changes.next() => self.changed(&change).await,
+                event = next(&mut self.reader) => self.event(&event).await,
+                () = pause(AGAIN), if !self.waiting.is_empty() => self.try_again().await,
+            }
+        }
+    }
+
+    async fn changed(&mut self, change: &Incoming) {
+        let prefix = format!("$KV.{INTENTS}.");
+        let key = change.subject.strip_prefix(&prefix).unwrap_or_default().to_owned();
+        match change.decode::<IntentMark>() {
+            Ok(mark) if !change.payload.is_empty() => {
+                let begins_earlier = self.reader.is_none() || mark.from < self.position;
+                let known = self.marks.insert(key, mark.clone());
+                if begins_earlier && known.is_none_or(|known| known.matches != mark.matches) {
+                    self.read_from(mark.from).await;
+                }
+            }
+            Ok(_) | Err(_) => {
+                self.marks.remove(&key);
+                if self.marks.is_empty() {
+                    self.reader = None;
+                }
+            }
+        }
+    }
+
+    async fn read_from(&mut self, from: u64) {
+        match self.clerk.bus.ordered(EVENTS, &[], from + 1).await {
+            Ok(reader) => {
+                self.reader = Some(reader);
+                self.position = from;
+            }
+            // Without its reader the mark is found again when it changes, and its deadline stands.
+            Err(error) => tracing::warn!(%error, "events cannot be read for the intents that wait for one"),
+        }
+    }
+
+    async fn event(&mut self, stored: &Incoming) {
+        self.position = stored.sequence;
+        let Ok(event) = stored.decode::<Event>() else { return };
+        let matched: Vec<IntentMark> = self
+            .marks
+            .values()
+            .filter(|mark| mark.from < stored.sequence && mark.matches.holds(&event))
+            .cloned()
+            .collect();
+        for mark in matched {
+            if self.waiting.len() < MAX_WAITING {
+                let at = stored.published_at;
+                self.waiting.push_back(Match { mark, at });
+            }
+        }
+        self.try_again().await;
+        self.progress().await;
+    }
+
+    async fn try_again(&mut self) {
+        for _ in 0..self.waiting.len() {
+            let Some(matched) = self.waiting.pop_front() else {
+                return;
+            };
+            if !self.handle(&matched).await {
+                self.waiting.push_back(matched);
+            }
+        }
+    }
+
+    /// Whether `matched` is dealt with.
+    async fn handle(&mut self, matched: &Match) -> bool {
+        let Match { mark, at } = matched;
+        let clerk = &self.clerk;
+        let found = match clerk.store.get(Some(&mark.agent), mark.intent).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(intent = %mark.intent, %error, "matched intent cannot be read yet");
+                return false;
+            }
+        };
+        let Some(entry) = found else {
+            let orphan = clerk.clock.now().since(mark.at) > ORPHAN_MS;
+            if orphan {
+                self.drop_mark(mark).await;
+            }
+            return orphan;
+        };
+        let waits = mark_of(&entry.value).is_some_and(|wanted| wanted.matches == mark.matches);
+        if entry.value.status.is_final() || !waits {
+            self.drop_mark(mark).await;
+            return true;
+        }
+        let met = Some(IntentCode::ConditionMet);
+        match clerk.due(&mark.agent, mark.intent, *at, met).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(intent = %mark.intent, %error, "matched intent is tried again");
+                false
+            }
+        }
+    }
+
+    async fn drop_mark(&mut self, mark: &IntentMark) {
+        let marks: Kv<IntentMark> = self.clerk.bus.kv(INTENTS);
+        self.marks.remove(&key(mark));
+        if let Err(error) = marks.delete(&key(mark), None).await {
+            tracing::debug!(intent = %mark.intent, %error, "mark stays behind");
+        }
+    }
+
+    /// Notes in each mark how far events were looked at for it, so that a restart need not begin at the beginning.
+    async fn progress(&mut self) {
+        if !self.position.is_multiple_of(PROGRESS_EVERY) || !self.waiting.is_empty() {
+            return;
+        }
+        let marks: Kv<IntentMark> = self.clerk.bus.kv(INTENTS);
+        for (key, mark) in &mut self.marks {
+            if mark.from + PROGRESS_EVERY > self.position {
+                continue;
+            }
+            let Ok(Some(entry)) = marks.get(key).await else {
+                continue;
+            };
+            if entry.value == *mark {
+                mark.from = self.position;
+                if let Err(error) = marks.update(key, mark, entry.revision).await {
+                    tracing::debug!(intent = %mark.intent, %error, "progress was not noted");
+                }
+            }
+        }
+    }
+}
+
+async fn next(reader: &mut Option<Ordered>) -> Incoming {
+    match reader {
+        Some(reader) => reader.next().await,
+        None => std::future::pending().await,
+    }
+}

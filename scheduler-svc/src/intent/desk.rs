@@ -1,0 +1,404 @@
+//! What agents, operators and approvers ask of intents: propose, cancel, reschedule, list, get, decide.
+//!
+//! Order of an admission: reservation, timer, mark, value, audit. Cut off before the value is there, a repetition under
+//! the same id goes the same way over the same reservation; without one, the reservation lapses with its day and the
+//! timer rings for nothing.
+
+use std::sync::Arc;
+
+use shared::bus::Entry;
+use shared::clock::SharedIds;
+use shared::model::approval::ApprovalStatus;
+use shared::model::intent::service::{
+    CancelIntent, DecideIntent, GetIntent, IntentAnswer, IntentHistory, IntentList, ListIntents, MAX_LISTED,
+    ProposeIntent, RescheduleIntent,
+};
+use shared::model::intent::timer::TimerPurpose;
+use shared::model::intent::{
+    ApprovalRequirement, Intent, IntentCode, IntentSchedule, IntentStatus, Rejection, firing_of,
+};
+use shared::wire::envelope::Wire as _;
+use shared::wire::topology::streams::EVENTS;
+use ulid::Ulid;
+
+use super::admission::{Fit, delivery, entitled, record};
+use super::approvals::Decision;
+use super::clerk::{Clerk, RUNTIME};
+use super::error::HandleIntentError;
+use super::machine::{self, Cause, Setting};
+use super::{approvals, conditions, timers};
+
+/// Tries of one question while others take steps on the same intent.
+const MAX_TRIES: u32 = 16;
+/// Intents of an answer to `list` that names no limit.
+const DEFAULT_LISTED: usize = 50;
+
+/// Where intents are asked for.
+#[derive(Debug)]
+pub struct Desk {
+    /// Whoever acts on those that are there.
+    pub clerk: Arc<Clerk>,
+    /// Where names of intents come from that nobody named.
+    pub ids: IdSource,
+}
+
+/// Names for intents that come without one.
+pub struct IdSource(pub SharedIds);
+
+impl std::fmt::Debug for IdSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IdSource").finish_non_exhaustive()
+    }
+}
+
+/// Who asks: the agent, or the operator by name.
+fn asker(agent: Option<&str>, by: Option<&str>) -> String {
+    agent.map_or_else(|| by.unwrap_or("operator").to_owned(), |agent| format!("agent:{agent}"))
+}
+
+impl Desk {
+    /// Admits what is asked for, or refuses it and says why.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`] where neither could be written.
+    pub async fn propose(&self, question: ProposeIntent) -> Result<IntentAnswer, HandleIntentError> {
+        let clerk = &self.clerk;
+        let id = question.id.unwrap_or_else(|| self.ids.0.ulid());
+        if let Some(entry) = clerk.store.get(Some(&question.agent), id).await? {
+            return Ok(answer_of(&entry.value));
+        }
+        let depth = self.depth(&question).await?;
+        let intent = record(&clerk.registry, &question, id);
+        let entitled = entitled(&clerk.registry, &intent, &question, depth);
+        let to = delivery(&intent, &question);
+        let by = asker(Some(&question.agent), None);
+        let cause = Cause {
+            by: &by,
+            why: &intent.reason.clone(),
+            at: clerk.clock.now(),
+        };
+        let setting = Setting {
+            permissions: question.permissions.clone(),
+            delivery_context: to.unwrap_or_default(),
+            depth,
+        };
+        let value = machine::proposed(intent, setting, cause);
+        if let Err(detail) = value.check() {
+            return Err(HandleIntentError::Unreadable(detail));
+        }
+        let written = match entitled {
+            Err(rejection) => refuse(clerk, None, value, rejection, IntentCode::Refused, RUNTIME).await,
+            Ok(()) if value.intent.approval == ApprovalRequirement::BeforeAdmission => {
+                clerk.approvals.ask(&value, cause.at).await?;
+                clerk.store.create(value).await
+            }
+            Ok(()) => admit(clerk, None, value, RUNTIME).await,
+        };
+        match written {
+            Ok(entry) => {
+                self.supersede(&entry.value).await?;
+                Ok(answer_of(&entry.value))
+            }
+            // The same question at another replica: whatever that one wrote is the answer.
+            Err(HandleIntentError::Conflict(_)) => {
+                Ok(answer_of(&clerk.store.find(Some(&question.agent), id).await?.value))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How many intents stand before one that this turn asks for.
+    async fn depth(&self, question: &ProposeIntent) -> Result<u8, HandleIntentError> {
+        let Some((parent, _)) = question.causation.as_ref().and_then(firing_of) else {
+            return Ok(0);
+        };
+        let parent = self.clerk.store.get(None, parent).await?;
+        Ok(parent.map_or(1, |entry| entry.value.depth.saturating_add(1)))
+    }
+
+    async fn supersede(&self, value: &Intent) -> Result<(), HandleIntentError> {
+        let Some(old) = value
+            .intent
+            .supersedes
+            .filter(|_| value.status == IntentStatus::Pending)
+        else {
+            return Ok(());
+        };
+        let agent = &value.intent.agent;
+        let why = format!("by {}", value.intent.id);
+        let by = asker(Some(agent), None);
+        match self.withdraw(Some(agent), old, IntentCode::Superseded, &why, &by).await {
+            Ok(_) | Err(HandleIntentError::Unknown(_) | HandleIntentError::Step(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn withdraw(
+        &self,
+        agent: Option<&str>,
+        id: Ulid,
+        code: IntentCode,
+        why: &str,
+        by: &str,
+    ) -> Result<Entry<Intent>, HandleIntentError> {
+        for _ in 0..MAX_TRIES {
+            let entry = self.clerk.store.find(agent, id).await?;
+            match self.clerk.cancel(&entry, code, why, by).await {
+                Err(HandleIntentError::Conflict(_)) => {}
+                other => return other,
+            }
+        }
+        Err(HandleIntentError::Conflict(id))
+    }
+
+    /// Withdraws an intent; one that is withdrawn already is fine.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]: unknown, or over.
+    pub async fn cancel(&self, question: CancelIntent) -> Result<IntentAnswer, HandleIntentError> {
+        let agent = question.agent.as_deref();
+        let by = asker(agent, question.by.as_deref());
+        let withdrawn = self.withdraw(agent, question.id, IntentCode::Withdrawn, &question.why, &by);
+        match withdrawn.await {
+            Ok(entry) => Ok(answer_of(&entry.value)),
+            Err(HandleIntentError::Step(error)) if error.from == IntentStatus::Canceled => {
+                Ok(answer_of(&self.clerk.store.find(agent, question.id).await?.value))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a pending intent another schedule, if it is admitted.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]: unknown, or not pending.
+    pub async fn reschedule(&self, question: RescheduleIntent) -> Result<IntentAnswer, HandleIntentError> {
+        let agent = question.agent.as_deref();
+        let by = asker(agent, question.by.as_deref());
+        for _ in 0..MAX_TRIES {
+            let entry = self.clerk.store.find(agent, question.id).await?;
+            match self.rescheduled(&entry, &question.schedule, &question.why, &by).await {
+                Err(HandleIntentError::Conflict(_)) => {}
+                other => return other,
+            }
+        }
+        Err(HandleIntentError::Conflict(question.id))
+    }
+
+    async fn rescheduled(
+        &self,
+        entry: &Entry<Intent>,
+        schedule: &IntentSchedule,
+        why: &str,
+        by: &str,
+    ) -> Result<IntentAnswer, HandleIntentError> {
+        let (clerk, intent) = (&self.clerk, &entry.value);
+        let now = clerk.clock.now();
+        let to = IntentStatus::Rescheduled;
+        if !intent.status.may_become(to) {
+            let from = intent.status;
+            return Err(machine::TakeStepError { from, to }.into());
+        }
+        let writer = || clerk.store.writer();
+        let reserved = clerk
+            .books
+            .reserve(&clerk.registry, &intent.intent, schedule, now, &writer);
+        let fit = match reserved.await? {
+            Ok(fit) => fit,
+            Err(rejection) => {
+                let mut answer = answer_of(intent);
+                answer.rejection = Some(rejection);
+                return Ok(answer);
+            }
+        };
+        let mut next = machine::fresh(intent);
+        let from = events_from(clerk, schedule).await?;
+        machine::reschedule(&mut next, schedule.clone(), &fit.plan, from, Cause { by, why, at: now })?;
+        arm(clerk, &next, &fit).await?;
+        let written = clerk.store.advance(entry, next).await?;
+        if let Some(due) = intent.due.filter(|due| Some(*due) != written.value.due) {
+            timers::stop(&clerk.bus, &timers::timer(intent, TimerPurpose::Fire, due)).await;
+        }
+        if intent.deadline.is_some() && conditions::mark_of(&written.value).is_none() {
+            conditions::forget(&clerk.bus, intent).await;
+        }
+        Ok(answer_of(&written.value))
+    }
+
+    /// Lists intents.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`] where they cannot be read.
+    pub async fn list(&self, question: ListIntents) -> Result<IntentList, HandleIntentError> {
+        let limit = question.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED);
+        let wanted = |intent: &Intent| {
+            let of_session = question.session.as_ref();
+            of_session.is_none_or(|session| *session == intent.intent.session)
+                && question.status.is_none_or(|status| status == intent.status)
+        };
+        let agent = question.agent.as_deref();
+        self.clerk.store.list(agent, question.after, limit, wanted).await
+    }
+
+    /// One intent, and everything that happened to it.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]: unknown, or not readable.
+    pub async fn get(&self, question: GetIntent) -> Result<IntentHistory, HandleIntentError> {
+        let entry = self.clerk.store.find(question.agent.as_deref(), question.id).await?;
+        self.clerk.store.audit(&entry.value).await?;
+        let history = self.clerk.store.history(question.id).await?;
+        Ok(IntentHistory {
+            intent: entry.value,
+            history,
+        })
+    }
+
+    /// An approver's word.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]: unknown, nothing to decide, decided otherwise.
+    pub async fn decide(&self, question: DecideIntent) -> Result<IntentAnswer, HandleIntentError> {
+        let clerk = &self.clerk;
+        let entry = clerk.store.find(None, question.id).await?;
+        let intent = &entry.value;
+        let open = match intent.status {
+            IntentStatus::Proposed => true,
+            IntentStatus::Pending => intent.intent.approval == ApprovalRequirement::BeforeFire,
+            IntentStatus::Running
+            | IntentStatus::Completed
+            | IntentStatus::Failed
+            | IntentStatus::Canceled
+            | IntentStatus::Rescheduled
+            | IntentStatus::Rejected => false,
+        };
+        if question.by.is_empty() || question.by.starts_with("agent:") || question.by == intent.intent.agent {
+            return Err(HandleIntentError::Decided("an agent does not decide".to_owned()));
+        }
+        if !open {
+            return Err(HandleIntentError::Decided(format!(
+                "nobody waits for a decision: the intent is {}",
+                intent.status
+            )));
+        }
+        let decision = Decision {
+            approve: question.approve,
+            by: &question.by,
+            response: question.response.as_deref(),
+        };
+        let now = clerk.clock.now();
+        // Without a time of its own, an intent whose approver was asked has met its condition.
+        let asked = clerk.approvals.was_asked(intent).await?;
+        clerk.approvals.decide(intent, decision, now).await?;
+        let waits = intent.due.map_or(asked, |due| due <= now) || !question.approve;
+        if waits || intent.status == IntentStatus::Proposed {
+            let nominal = intent.due.unwrap_or(now);
+            let met = (asked || !question.approve).then_some(IntentCode::ConditionMet);
+            clerk.due(&intent.intent.agent, question.id, nominal, met).await?;
+        }
+        Ok(answer_of(&clerk.store.find(None, question.id).await?.value))
+    }
+}
+
+fn answer_of(intent: &Intent) -> IntentAnswer {
+    let mut answer = IntentAnswer::of(intent);
+    if intent.status == IntentStatus::Proposed {
+        answer.approval = Some(approvals::key(intent));
+    }
+    answer
+}
+
+/// Admits `value`, which is `entry`'s next or the first of its name; refuses it where it does not fit.
+async fn admit(
+    clerk: &Clerk,
+    entry: Option<&Entry<Intent>>,
+    mut value: Intent,
+    by: &str,
+) -> Result<Entry<Intent>, HandleIntentError> {
+    let now = clerk.clock.now();
+    let writer = || clerk.store.writer();
+    let schedule = value.intent.schedule.clone();
+    let reserved = clerk
+        .books
+        .reserve(&clerk.registry, &value.intent, &schedule, now, &writer);
+    let fit = match reserved.await? {
+        Ok(fit) => fit,
+        Err(rejection) => return refuse(clerk, entry, value, rejection, IntentCode::Refused, RUNTIME).await,
+    };
+    let from = events_from(clerk, &schedule).await?;
+    let cause = Cause { by, why: "", at: now };
+    machine::admit(&mut value, &fit.plan, from, cause)?;
+    arm(clerk, &value, &fit).await?;
+    write(clerk, entry, value).await
+}
+
+async fn refuse(
+    clerk: &Clerk,
+    entry: Option<&Entry<Intent>>,
+    mut value: Intent,
+    rejection: Rejection,
+    code: IntentCode,
+    by: &str,
+) -> Result<Entry<Intent>, HandleIntentError> {
+    tracing::info!(intent = %value.intent.id, agent = value.intent.agent, %rejection, "intent is refused");
+    metrics::counter!("nexus_scheduler_intents_rejected_total", "code" => rejection.code()).increment(1);
+    let why = rejection.to_string();
+    let at = clerk.clock.now();
+    machine::reject(&mut value, rejection, code, Cause { by, why: &why, at })?;
+    write(clerk, entry, value).await
+}
+
+async fn write(
+    clerk: &Clerk,
+    entry: Option<&Entry<Intent>>,
+    value: Intent,
+) -> Result<Entry<Intent>, HandleIntentError> {
+    match entry {
+        Some(entry) => clerk.store.advance(entry, value).await,
+        None => clerk.store.create(value).await,
+    }
+}
+
+/// Stores what wakes `value`: its timer, and its mark where it waits for an event.
+async fn arm(clerk: &Clerk, value: &Intent, fit: &Fit) -> Result<(), HandleIntentError> {
+    let rings = fit.plan.rings;
+    timers::put(&clerk.bus, &timers::timer(value, TimerPurpose::Fire, rings), rings).await?;
+    if let Some(mark) = conditions::mark_of(value) {
+        conditions::remember(&clerk.bus, &mark).await?;
+    }
+    Ok(())
+}
+
+async fn events_from(clerk: &Clerk, schedule: &IntentSchedule) -> Result<u64, HandleIntentError> {
+    match schedule {
+        IntentSchedule::EventMatches { .. } => Ok(clerk.bus.stream_state(EVENTS).await?.last),
+        IntentSchedule::At { .. }
+        | IntentSchedule::After { .. }
+        | IntentSchedule::Cron { .. }
+        | IntentSchedule::Rrule { .. }
+        | IntentSchedule::UserIdle { .. }
+        | IntentSchedule::ChatEnded { .. } => Ok(0),
+    }
+}
+
+/// Brings an intent that waits for its admission to where its approval says; one that is not decided stays.
+///
+/// # Errors
+/// [`HandleIntentError`]; a conflict where somebody else has written.
+pub(super) async fn decide_admission(clerk: &Clerk, entry: &Entry<Intent>) -> Result<(), HandleIntentError> {
+    let confirmation = clerk.approvals.ask(&entry.value, clerk.clock.now()).await?;
+    let by = confirmation.decided_by.as_deref().unwrap_or(RUNTIME);
+    let next = machine::fresh(&entry.value);
+    let (why, code) = match confirmation.status {
+        ApprovalStatus::Pending => return Ok(()),
+        ApprovalStatus::Approved | ApprovalStatus::Consumed => {
+            return admit(clerk, Some(entry), next, by).await.map(|_| ());
+        }
+        ApprovalStatus::Rejected => (format!("declined by {by}"), IntentCode::Declined),
+        ApprovalStatus::Expired | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => {
+            ("no approver said yes in time".to_owned(), IntentCode::ApprovalExpired)
+        }
+    };
+    let rejection = Rejection::Sensitivity { why };
+    refuse(clerk, Some(entry), next, rejection, code, by).await.map(|_| ())
+}

@@ -1,0 +1,64 @@
+//! What can go wrong with an intent, and what follows from it.
+
+use shared::bus::{CasError, PublishError, ReadStreamError, RequestError};
+use shared::model::event::ParseEventIdError;
+use ulid::Ulid;
+
+use super::machine::TakeStepError;
+
+/// An intent could not be brought further.
+#[derive(Debug, thiserror::Error)]
+pub enum HandleIntentError {
+    /// Somebody else was first; what stands there now decides anew.
+    #[error("intent {0}: somebody else was first")]
+    Conflict(Ulid),
+    /// There is none of this name.
+    #[error("there is no intent {0}")]
+    Unknown(Ulid),
+    /// The lifecycle does not have that step.
+    #[error(transparent)]
+    Step(#[from] TakeStepError),
+    /// Its approval was decided otherwise.
+    #[error("{0}")]
+    Decided(String),
+    /// What is asked for cannot be kept.
+    #[error("{0}")]
+    Unreadable(String),
+    /// The bus refuses, or does not answer.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// The bus cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadStreamError),
+    /// A hook could not be run.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// An id that cannot be.
+    #[error(transparent)]
+    Id(#[from] ParseEventIdError),
+}
+
+impl HandleIntentError {
+    /// As the answer of a service: code and text.
+    #[must_use]
+    pub fn answer(&self) -> (usize, String) {
+        let code = match self {
+            Self::Unknown(_) => 404,
+            Self::Conflict(_) | Self::Step(_) | Self::Decided(_) => 409,
+            Self::Unreadable(_) => 400,
+            Self::Publish(_) | Self::Read(_) | Self::Request(_) => 503,
+            Self::Id(_) => 500,
+        };
+        (code, self.to_string())
+    }
+
+    /// A compare-and-set on `intent` that did not happen.
+    #[must_use]
+    pub fn cas(intent: Ulid, error: CasError) -> Self {
+        match error {
+            CasError::Conflict { .. } => Self::Conflict(intent),
+            CasError::Publish(error) => Self::Publish(error),
+            CasError::Read(error) => Self::Read(error),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What a firing is: an event, and the dispatch that goes straight to the scope's session. *Pure.*
+//!
+//! Both follow from the intent's value alone, so a firing that is repeated publishes the same ids. Source: `schedule.md`
+//! "HookIntent" (Scope, Firing); `wire.md` "Dispatch".
+
+use serde_json::{Map, Value, json};
+use shared::model::dispatch::{Causation, Dispatch, DispatchContext, Message, dispatch_id};
+use shared::model::event::{Direction, Event, EventId, MAX_HOPS, ParseEventIdError, Sender};
+use shared::model::intent::{Intent, event_id};
+use shared::model::session::{QueueMode, SessionRef};
+use shared::model::time::UnixMillis;
+use ulid::Ulid;
+
+/// The kind that runs a hook instead of a turn.
+pub const RUN_HOOK: &str = "run_hook";
+/// The channel of every timer event.
+const CHANNEL: &str = "timer";
+
+/// What stands in a dispatch as the hook that fired.
+#[must_use]
+pub fn hook_id(kind: &str) -> String {
+    format!("intent:{kind}")
+}
+
+/// The dispatch of intent `id` at `nominal`; none for a kind that runs no turn.
+///
+/// # Errors
+/// Never for an id made of these; the type of the event's id demands the check.
+pub fn dispatch_of(intent: &Intent, nominal: UnixMillis) -> Result<Option<Ulid>, ParseEventIdError> {
+    if intent.intent.kind == RUN_HOOK {
+        return Ok(None);
+    }
+    let event = event_id(intent.intent.id, nominal)?;
+    Ok(Some(dispatch_id(&event, nominal, &hook_id(&intent.intent.kind))))
+}
+
+/// The event of `intent`'s firing at `nominal`, in a conversation per session, so that sessions fire side by side.
+///
+/// # Errors
+/// As [`dispatch_of`].
+pub fn event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Result<Event, ParseEventIdError> {
+    let target = intent.target();
+    let mut event = Event::new(event_id(intent.intent.id, nominal)?, CHANNEL, &peer(&target), nominal);
+    event.received_at = at;
+    event.direction = Direction::Created;
+    event.from = Sender {
+        id: format!("agent:{}", intent.intent.agent),
+        ..Sender::default()
+    };
+    event.content = content(intent);
+    event.hops = hops(intent);
+    let metadata = json!({
+        "intent": intent.intent.id.to_string(),
+        "kind": intent.intent.kind,
+        "persona": target.persona,
+        "session": target.session,
+        "parameters": intent.intent.parameters,
+        "reason": intent.intent.reason,
+    });
+    if let Value::Object(metadata) = metadata {
+        event.metadata = metadata;
+    }
+    Ok(event)
+}
+
+fn peer(target: &SessionRef) -> String {
+    target.to_string()
+}
+
+const fn hops(intent: &Intent) -> u8 {
+    let hops = intent.depth.saturating_add(1);
+    if hops > MAX_HOPS { MAX_HOPS } else { hops }
+}
+
+/// The dispatch of the firing `nominal` of `intent`, whose event is stored at `event_seq`.
+///
+/// # Errors
+/// As [`dispatch_of`].
+pub fn dispatch(
+    intent: &Intent,
+    nominal: UnixMillis,
+    at: UnixMillis,
+    event_seq: u64,
+) -> Result<Option<Dispatch>, ParseEventIdError> {
+    let Some(id) = dispatch_of(intent, nominal)? else {
+        return Ok(None);
+    };
+    let event: EventId = event_id(intent.intent.id, nominal)?;
+    let record = &intent.intent;
+    let extracted: Map<String, Value> = [
+        ("intent".to_owned(), Value::from(record.id.to_string())),
+        ("kind".to_owned(), Value::from(record.kind.clone())),
+        ("parameters".to_owned(), Value::Object(record.parameters.clone())),
+    ]
+    .into_iter()
+    .collect();
+    Ok(Some(Dispatch {
+        id,
+        event_id: event.clone(),
+        event_seq,
+        hook_id: hook_id(&record.kind),
+        priority: 50,
+        timestamp: at,
+        target: intent.target(),
+        queue_mode: Some(QueueMode::Followup),
+        message: Message {
+            from: format!("agent:{}", record.agent),
+            content: content(intent),
+            content_type: "text".to_owned(),
+            metadata: Map::new(),
+            attachments: Vec::new(),
+        },
+        permissions: intent.permissions.clone(),
+        context: DispatchContext {
+            system_prompt: Some(instruction(intent)),
+            extracted: Some(extracted),
+            include_thread_history: true,
+        },
+        delivery_context: intent.delivery_context.clone(),
+        causation: Causation {
+            event,
+            hops: hops(intent),
+        },
+    }))
+}
+
+fn parameter<'a>(intent: &'a Intent, name: &str) -> &'a str {
+    let value = intent.intent.parameters.get(name);
+    value.and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What the turn is asked.
+fn content(intent: &Intent) -> String {
+    match intent.intent.kind.as_str() {
+        "remind" => format!(
+            "Reminder: {}. {}",
+            parameter(intent, "subject"),
+            parameter(intent, "message")
+        ),
+        "follow_up" => parameter(intent, "prompt").to_owned(),
+        "send_message" => parameter(intent, "text").to_owned(),
+        other => format!("{other} {}", Value::Object(intent.intent.parameters.clone())),
+    }
+}
+
+/// What the turn is told about itself.
+fn instruction(intent: &Intent) -> String {
+    let record = &intent.intent;
+    let task = match record.kind.as_str() {
+        "remind" => "Remind the user of this now, in your own words.",
+        "follow_up" => "Take the conversation up again as this prompt to yourself says.",
+        "send_message" => "Your answer is sent to the conversation that you named: answer with this text.",
+        _ => "Do what this says.",
+    };
+    let why = if record.reason.is_empty() {
+        String::new()
+    } else {
+        format!(" You gave as reason: {}", record.reason)
+    };
+    format!(
+        "This turn was not asked for by a user: it is the intent {} (`{}`) that you scheduled yourself ({}).{why} {task}",
+        record.id, record.kind, record.schedule
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::model::dispatch::DeliveryContext;
+    use shared::model::intent::service::ProposeIntent;
+    use shared::model::permission::PermissionSet;
+
+    use super::*;
+    use crate::intent::admission::record;
+    use crate::intent::machine::{Cause, Setting, proposed};
+    use crate::intent::registry::Registry;
+
+    const NOW: UnixMillis = UnixMillis(1_795_305_600_000);
+
+    fn intent(kind: &str, parameters: Value) -> Intent {
+        let proposal = ProposeIntent {
+            id: None,
+            wish: serde_json::from_value(json!({
+                "kind": kind, "parameters": parameters, "schedule": { "type": "after", "seconds": 60 },
+                "scope": { "within": "thread", "thread": "t" }, "reason": "because"
+            }))
+            .expect("a wish"),
+            agent: "anna".to_owned(),
+            session: "main".to_owned(),
+            turn: None,
+            permissions: PermissionSet::default(),
+            delivery_context: DeliveryContext {
+                channel: "webchat".to_owned(),
+                ..DeliveryContext::default()
+            },
+            causation: None,
+        };
+        let registry = Registry::shipped().expect("right");
+        let setting = Setting {
+            permissions: proposal.permissions.clone(),
+            delivery_context: proposal.delivery_context.clone(),
+            depth: 2,
+        };
+        let cause = Cause {
+            by: "agent:anna",
+            why: "",
+            at: NOW,
+        };
+        proposed(record(&registry, &proposal, Ulid::from_parts(1, 1)), setting, cause)
+    }
+
+    #[test]
+    fn a_firing_repeated_is_the_same_firing() {
+        let intent = intent("remind", json!({ "subject": "interview", "message": "good luck" }));
+        let (first, again) = (NOW.plus(60_000), NOW.plus(90_000));
+        let event = event(&intent, first, first).expect("an event");
+        assert_eq!(event.id.as_str(), format!("timer:intent:{}:{first}", intent.intent.id));
+        let dispatched = dispatch(&intent, first, first, 7).expect("ids").expect("a turn");
+        let repeated = dispatch(&intent, first, again, 7).expect("ids").expect("a turn");
+        assert_eq!(dispatched.id, repeated.id);
+        assert_eq!(Some(dispatched.id), dispatch_of(&intent, first).expect("ids"));
+        assert_ne!(Some(dispatched.id), dispatch_of(&intent, again).expect("ids"));
+    }
+
+    #[test]
+    fn it_goes_straight_to_its_scope_with_what_its_asker_might_do() {
+        let intent = intent("remind", json!({ "subject": "interview", "message": "good luck" }));
+        let dispatch = dispatch(&intent, NOW, NOW, 7).expect("ids").expect("a turn");
+        assert_eq!(dispatch.target.to_string(), "anna/main:thread:t");
+        assert_eq!(dispatch.message.content, "Reminder: interview. good luck");
+        assert_eq!(dispatch.permissions, PermissionSet::default());
+        assert_eq!(dispatch.causation.hops, 3);
+        let told = dispatch.context.system_prompt.expect("an instruction");
+        assert!(told.contains("because") && told.contains("after 60 s"), "{told}");
+    }
+
+    #[test]
+    fn a_hook_needs_no_turn() {
+        let intent = intent(RUN_HOOK, json!({ "hook": "a" }));
+        assert_eq!(dispatch_of(&intent, NOW), Ok(None));
+        assert_eq!(dispatch(&intent, NOW, NOW, 1), Ok(None));
+    }
+}

@@ -1,0 +1,256 @@
+//! How the turn of a firing ended, read off its session's ledger from the end backwards. *Pure.*
+//!
+//! Backwards, because the end is near: each record names the one it was written upon. Source: `schedule.md` "HookIntent"
+//! (Lifecycle); `sessions.md` "Durable turns".
+
+use shared::model::intent::IntentCode;
+use shared::model::ledger::{LedgerEntry, LedgerRecord, TurnFailure};
+use shared::model::time::UnixMillis;
+use ulid::Ulid;
+
+use super::machine::Ending;
+
+/// How long before the firing a record may have been written by another machine's clock, milliseconds.
+const CLOCK_SLACK_MS: i64 = 60_000;
+
+/// What a search has come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// Its end.
+    Ended(Ending),
+    /// It has begun and is not over, or nobody has begun it: older records cannot tell more.
+    NotYet,
+    /// The record before this one has to be read.
+    Further,
+}
+
+/// The search for the end of one dispatch's turn.
+#[derive(Debug)]
+pub struct Search {
+    dispatch: Ulid,
+    fired_at: UnixMillis,
+    /// Ends seen so far, the oldest last.
+    ends: Vec<(Option<Ulid>, Ending)>,
+}
+
+fn ending(code: IntentCode, why: impl Into<String>) -> Ending {
+    Ending { code, why: why.into() }
+}
+
+fn failure(failure: &TurnFailure) -> String {
+    match failure {
+        TurnFailure::NoAgent => "nobody serves the persona".to_owned(),
+        TurnFailure::Limit { limit } => format!("limit: {limit}"),
+        TurnFailure::Agent { error } | TurnFailure::BadDispatch { error } => error.clone(),
+    }
+}
+
+impl Search {
+    /// For the turn of `dispatch`, which was published after `fired_at`.
+    #[must_use]
+    pub const fn new(dispatch: Ulid, fired_at: UnixMillis) -> Self {
+        Self {
+            dispatch,
+            fired_at,
+            ends: Vec::new(),
+        }
+    }
+
+    /// Takes the next older `record` in.
+    #[must_use]
+    pub fn feed(&mut self, record: &LedgerRecord) -> Found {
+        for entry in record.entries.iter().rev() {
+            if let Some(found) = self.entry(entry) {
+                return found;
+            }
+        }
+        if record.at.since(self.fired_at) < -CLOCK_SLACK_MS {
+            Found::NotYet
+        } else {
+            Found::Further
+        }
+    }
+
+    fn entry(&mut self, entry: &LedgerEntry) -> Option<Found> {
+        match entry {
+            LedgerEntry::TurnCompleted { turn, .. } => self.ends.push((Some(*turn), ending(IntentCode::Done, ""))),
+            LedgerEntry::TurnFailed { turn, failure: why, .. } => {
+                self.ends
+                    .push((Some(*turn), ending(IntentCode::TurnFailed, failure(why))));
+            }
+            LedgerEntry::TurnInterrupted { turn, reason, .. } => {
+                self.ends
+                    .push((Some(*turn), ending(IntentCode::TurnInterrupted, reason)));
+            }
+            LedgerEntry::DispatchDropped { dispatch, reason, .. } if dispatch.id == self.dispatch => {
+                return Some(Found::Ended(ending(IntentCode::DispatchDropped, reason)));
+            }
+            LedgerEntry::TurnStarted { turn, dispatches, .. } => {
+                if dispatches.iter().any(|dispatch| dispatch.id == self.dispatch) {
+                    let end = self.ends.iter().find(|(ended, _)| *ended == Some(*turn));
+                    return Some(end.map_or(Found::NotYet, |(_, end)| Found::Ended(end.clone())));
+                }
+            }
+            LedgerEntry::Steered { dispatch, .. } if dispatch.id == self.dispatch => {
+                let end = self.ends.last();
+                return Some(end.map_or(Found::NotYet, |(_, end)| Found::Ended(end.clone())));
+            }
+            LedgerEntry::DispatchDropped { .. }
+            | LedgerEntry::Steered { .. }
+            | LedgerEntry::SessionOpened { .. }
+            | LedgerEntry::Owned { .. }
+            | LedgerEntry::ModelAnswered { .. }
+            | LedgerEntry::ToolStarted { .. }
+            | LedgerEntry::ToolFinished { .. }
+            | LedgerEntry::ApprovalRequested { .. }
+            | LedgerEntry::ApprovalDecided { .. }
+            | LedgerEntry::HookRan { .. }
+            | LedgerEntry::ReplyPublished { .. }
+            | LedgerEntry::Checkpoint { .. }
+            | LedgerEntry::Compacted { .. }
+            | LedgerEntry::SessionReset { .. }
+            | LedgerEntry::Ordered { .. } => {}
+        }
+        None
+    }
+}
+
+/// Whether `record` may end a turn: what rings the bell of who waits for one.
+#[must_use]
+pub fn ends_something(record: &LedgerRecord) -> bool {
+    record.entries.iter().any(|entry| {
+        matches!(
+            entry,
+            LedgerEntry::TurnCompleted { .. }
+                | LedgerEntry::TurnFailed { .. }
+                | LedgerEntry::TurnInterrupted { .. }
+                | LedgerEntry::DispatchDropped { .. }
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::model::event::EventId;
+    use shared::model::ledger::{AppendId, Cursor, DispatchRef, TurnLimits};
+    use shared::model::permission::PermissionSet;
+
+    use super::*;
+
+    const NOW: UnixMillis = UnixMillis(1_795_305_600_000);
+
+    const fn ulid(number: u128) -> Ulid {
+        Ulid::from_parts(5, number)
+    }
+
+    fn dispatch(number: u128) -> DispatchRef {
+        DispatchRef {
+            id: ulid(number),
+            sequence: 1,
+            event_id: EventId::parse("timer:intent:x:1").expect("an id"),
+            content: String::new(),
+        }
+    }
+
+    fn started(turn: u128, of: u128) -> LedgerEntry {
+        LedgerEntry::TurnStarted {
+            turn: ulid(turn),
+            parent: None,
+            dispatches: vec![dispatch(of)],
+            permissions: PermissionSet::default(),
+            limits: TurnLimits::default(),
+        }
+    }
+
+    fn completed(turn: u128) -> LedgerEntry {
+        LedgerEntry::TurnCompleted {
+            turn: ulid(turn),
+            reply: None,
+            head: ulid(turn),
+            cursor: Cursor::default(),
+        }
+    }
+
+    fn failed(turn: u128) -> LedgerEntry {
+        LedgerEntry::TurnFailed {
+            turn: ulid(turn),
+            failure: TurnFailure::NoAgent,
+            reply: None,
+            cursor: Cursor::default(),
+        }
+    }
+
+    /// What the records (oldest first, one entry list each) say of dispatch 1.
+    fn check(records: Vec<Vec<LedgerEntry>>, seconds_ago: i64) -> Found {
+        let mut search = Search::new(ulid(1), NOW);
+        for entries in records.into_iter().rev() {
+            let record = LedgerRecord {
+                append: AppendId {
+                    broker: "b".to_owned(),
+                    epoch: 1,
+                    counter: 1,
+                },
+                at: NOW.plus(-1_000 * seconds_ago),
+                entries,
+            };
+            match search.feed(&record) {
+                Found::Further => {}
+                found => return found,
+            }
+        }
+        Found::Further
+    }
+
+    fn code(found: Found) -> IntentCode {
+        match found {
+            Found::Ended(end) => end.code,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_end_is_that_of_its_own_turn() {
+        let one_record = vec![vec![started(7, 1), completed(7)]];
+        assert_eq!(code(check(one_record, 0)), IntentCode::Done);
+        let others = vec![vec![started(7, 1)], vec![failed(7)], vec![started(8, 2), completed(8)]];
+        assert_eq!(code(check(others, 0)), IntentCode::TurnFailed);
+    }
+
+    #[test]
+    fn steered_and_dropped_ones_end_too() {
+        let steered = vec![
+            vec![started(7, 2)],
+            vec![LedgerEntry::Steered {
+                dispatch: dispatch(1),
+                backlog: false,
+            }],
+            vec![completed(7)],
+            vec![started(8, 3), failed(8)],
+        ];
+        assert_eq!(
+            code(check(steered, 0)),
+            IntentCode::Done,
+            "the turn that it was put into"
+        );
+        let dropped = LedgerEntry::DispatchDropped {
+            dispatch: dispatch(1),
+            reason: "cap".to_owned(),
+            cursor: Cursor::default(),
+        };
+        assert_eq!(code(check(vec![vec![dropped]], 0)), IntentCode::DispatchDropped);
+    }
+
+    #[test]
+    fn what_is_not_over_is_not_yet() {
+        assert_eq!(
+            check(vec![vec![started(7, 1)], vec![started(8, 2), completed(8)]], 0),
+            Found::NotYet
+        );
+        assert_eq!(check(vec![vec![started(8, 2), completed(8)]], 0), Found::Further);
+        assert_eq!(
+            check(vec![vec![started(8, 2), completed(8)]], 600),
+            Found::NotYet,
+            "older than the firing"
+        );
+    }
+}

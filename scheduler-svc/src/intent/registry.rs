@@ -1,0 +1,320 @@
+//! The registry of kinds (`intents.yaml`): what an agent may ask for, and how much of it. *Pure.*
+//!
+//! Agents cannot invent kinds: one that is not declared is refused, and so is a parameter outside of its schema. Source:
+//! `schedule.md` "HookIntent" (Kinds, Budget, Approval requirement).
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use shared::model::intent::{ApprovalRequirement, Rejection};
+use shared::model::permission::Level;
+
+use super::schema::Schema;
+
+/// Intents that one agent may have pending.
+pub const MAX_PENDING: usize = 100;
+/// Intents that may stand before one in its chain: an intent fired by an intent, and so on.
+pub const MAX_DEPTH: u8 = 8;
+/// What is shipped.
+const SHIPPED: &str = include_str!("intents.yaml");
+
+/// `intents.yaml` is wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum ParseRegistryError {
+    /// It cannot be read.
+    #[error("intents: {0}")]
+    Yaml(String),
+    /// A kind's schema is no JSON Schema.
+    #[error("intents: kinds.{kind}.parameters: {why}")]
+    Schema {
+        /// The kind.
+        kind: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A kind names a budget class that is not there.
+    #[error("intents: kinds.{kind}.budget: there is no class `{class}`")]
+    Class {
+        /// The kind.
+        kind: String,
+        /// The class.
+        class: String,
+    },
+}
+
+/// How much its asker must be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sensitivity {
+    /// Any turn.
+    Low,
+    /// A known person's.
+    Medium,
+    /// The owner's.
+    High,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    budget_classes: BTreeMap<String, u64>,
+    budgets: Budgets,
+    #[serde(default)]
+    agents: BTreeMap<String, AgentRules>,
+    kinds: BTreeMap<String, KindRules>,
+}
+
+/// What an agent's day holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Budgets {
+    /// Tokens.
+    pub tokens_per_day: u64,
+    /// Firings.
+    pub firings_per_day: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AgentRules {
+    tokens_per_day: Option<u64>,
+    firings_per_day: Option<u64>,
+    #[serde(default)]
+    approval: ApprovalRequirement,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KindRules {
+    #[serde(default)]
+    description: String,
+    parameters: Value,
+    sensitivity: Sensitivity,
+    approval: Option<ApprovalRequirement>,
+    capability: Option<String>,
+    budget: String,
+}
+
+/// A kind of intent.
+#[derive(Debug)]
+pub struct Kind {
+    /// What it is for.
+    pub description: String,
+    /// How much its asker must be trusted.
+    pub sensitivity: Sensitivity,
+    /// Whether a human is asked at least.
+    pub approval: ApprovalRequirement,
+    /// The tool that the asking turn must be allowed.
+    pub capability: Option<String>,
+    /// What one firing may cost, tokens.
+    pub tokens: u64,
+    schema: Schema,
+}
+
+/// All kinds, and what agents' days hold.
+#[derive(Debug)]
+pub struct Registry {
+    kinds: BTreeMap<String, Kind>,
+    budgets: Budgets,
+    agents: BTreeMap<String, AgentRules>,
+}
+
+impl std::fmt::Debug for AgentRules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentRules").finish_non_exhaustive()
+    }
+}
+
+impl Registry {
+    /// What is shipped.
+    ///
+    /// # Errors
+    /// Never: a test reads it.
+    pub fn shipped() -> Result<Self, ParseRegistryError> {
+        Self::parse(SHIPPED)
+    }
+
+    /// Reads `intents.yaml`.
+    ///
+    /// # Errors
+    /// [`ParseRegistryError`] names the place.
+    pub fn parse(text: &str) -> Result<Self, ParseRegistryError> {
+        let file: File = serde_yaml_ng::from_str(text).map_err(|error| ParseRegistryError::Yaml(error.to_string()))?;
+        let mut kinds = BTreeMap::new();
+        for (name, rules) in file.kinds {
+            let schema = Schema::parse(&rules.parameters).map_err(|why| ParseRegistryError::Schema {
+                kind: name.clone(),
+                why,
+            })?;
+            let tokens = *file
+                .budget_classes
+                .get(&rules.budget)
+                .ok_or_else(|| ParseRegistryError::Class {
+                    kind: name.clone(),
+                    class: rules.budget.clone(),
+                })?;
+            let kind = Kind {
+                description: rules.description,
+                sensitivity: rules.sensitivity,
+                approval: rules.approval.unwrap_or(derived(rules.sensitivity)),
+                capability: rules.capability,
+                tokens,
+                schema,
+            };
+            kinds.insert(name, kind);
+        }
+        Ok(Self {
+            kinds,
+            budgets: file.budgets,
+            agents: file.agents,
+        })
+    }
+
+    /// The kind `name`.
+    ///
+    /// # Errors
+    /// [`Rejection::UnknownKind`].
+    pub fn kind(&self, name: &str) -> Result<&Kind, Rejection> {
+        self.kinds.get(name).ok_or_else(|| Rejection::UnknownKind {
+            kind: name.chars().take(80).collect(),
+        })
+    }
+
+    /// What a day of `agent` holds.
+    #[must_use]
+    pub fn budgets_of(&self, agent: &str) -> Budgets {
+        let rules = self.agents.get(agent);
+        Budgets {
+            tokens_per_day: rules
+                .and_then(|rules| rules.tokens_per_day)
+                .unwrap_or(self.budgets.tokens_per_day),
+            firings_per_day: rules
+                .and_then(|rules| rules.firings_per_day)
+                .unwrap_or(self.budgets.firings_per_day),
+        }
+    }
+
+    /// Whether a human is asked at least, for whatever `agent` wants.
+    #[must_use]
+    pub fn policy_of(&self, agent: &str) -> ApprovalRequirement {
+        self.agents
+            .get(agent)
+            .map_or_else(Default::default, |rules| rules.approval)
+    }
+}
+
+const fn derived(sensitivity: Sensitivity) -> ApprovalRequirement {
+    match sensitivity {
+        Sensitivity::Low | Sensitivity::Medium => ApprovalRequirement::None,
+        Sensitivity::High => ApprovalRequirement::BeforeFire,
+    }
+}
+
+impl Kind {
+    /// Whether `parameters` fit.
+    ///
+    /// # Errors
+    /// [`Rejection::BadParameters`] with the first place that does not.
+    pub fn check(&self, parameters: &Map<String, Value>) -> Result<(), Rejection> {
+        let misfit = self.schema.check(&Value::Object(parameters.clone()));
+        misfit.map_err(|misfit| Rejection::BadParameters {
+            path: misfit.path,
+            why: misfit.why,
+        })
+    }
+
+    /// Whether a turn of `level` is trusted with it.
+    ///
+    /// # Errors
+    /// [`Rejection::Sensitivity`].
+    pub fn trust(&self, level: Level) -> Result<(), Rejection> {
+        let trusted = match level {
+            Level::Full => Sensitivity::High,
+            Level::Restricted => Sensitivity::Medium,
+            Level::Group | Level::Minimal => Sensitivity::Low,
+        };
+        if self.sensitivity <= trusted {
+            return Ok(());
+        }
+        Err(Rejection::Sensitivity {
+            why: format!(
+                "its sensitivity is {:?}, and the asking turn is trusted up to {trusted:?}",
+                self.sensitivity
+            )
+            .to_lowercase(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(kind: &str, parameters: Value) -> Result<(), Rejection> {
+        let registry = Registry::shipped().expect("what is shipped is right");
+        let parameters = parameters.as_object().cloned().expect("an object");
+        registry.kind(kind)?.check(&parameters)
+    }
+
+    #[test]
+    fn shipped_kinds_take_what_their_schemas_say() {
+        assert_eq!(
+            check("remind", json!({ "subject": "s", "target": "x/y", "message": "m" })),
+            Ok(())
+        );
+        assert_eq!(check("follow_up", json!({ "prompt": "p" })), Ok(()));
+        assert_eq!(check("send_message", json!({ "target": "x/y", "text": "t" })), Ok(()));
+        assert_eq!(check("run_hook", json!({ "hook": "a/b", "input": [1] })), Ok(()));
+    }
+
+    #[test]
+    fn what_is_not_declared_fails_closed() {
+        let unknown = check("dance", json!({})).expect_err("no such kind");
+        assert_eq!(unknown.code(), "unknown_kind");
+        for (parameters, path) in [
+            (json!({ "message": "m" }), ""),
+            (json!({ "subject": "s", "message": 5 }), "/message"),
+            (json!({ "subject": "s", "message": "m", "when": "later" }), "/when"),
+        ] {
+            match check("remind", parameters.clone()) {
+                Err(Rejection::BadParameters { path: found, why }) => {
+                    assert_eq!(found, path, "{parameters}");
+                    assert!(!why.is_empty());
+                }
+                other => panic!("{parameters}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn trust_is_by_level() {
+        let registry = Registry::shipped().expect("right");
+        let send = registry.kind("send_message").expect("shipped");
+        assert!(send.trust(Level::Restricted).is_ok());
+        assert_eq!(
+            send.trust(Level::Group).expect_err("not a group's").code(),
+            "sensitivity"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, words) in [
+            ("kinds: {}", "budget_classes"),
+            (
+                "budget_classes: {}\nbudgets: {tokens_per_day: 1, firings_per_day: 1}\nkinds: {x: {parameters: {}, sensitivity: low, budget: b}}",
+                "kinds.x.budget",
+            ),
+            (
+                "budget_classes: {b: 1}\nbudgets: {tokens_per_day: 1, firings_per_day: 1}\nkinds: {x: {parameters: {type: 5}, sensitivity: low, budget: b}}",
+                "kinds.x.parameters",
+            ),
+        ] {
+            let error = Registry::parse(text).expect_err("wrong").to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Wiring of intents: the service, the timers that ring, the events that are waited for, the reconciler.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use shared::bus::{Bus, Incoming, PullOptions, ServiceHandle, ServiceSpec};
+use shared::clock::{SharedClock, SharedIds};
+use shared::model::intent::service::{
+    CancelIntent, DecideIntent, GetIntent, ListIntents, ProposeIntent, RescheduleIntent, SERVICE,
+};
+use shared::model::intent::timer::IntentTimer;
+use shared::process::lifecycle::Shutdown;
+use shared::wire::topology::INTENT_TIMERS;
+use shared::wire::topology::streams::SCHEDULES;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::approvals::Approvals;
+use super::bell::Bell;
+use super::books::Books;
+use super::clerk::Clerk;
+use super::conditions::Conditions;
+use super::desk::{Desk, IdSource};
+use super::reconcile;
+use super::registry::Registry;
+use super::store::Store;
+
+/// Timers handled at once.
+const AT_ONCE: usize = 128;
+/// Wait before a timer that could not be handled rings again.
+const RING_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// What intents need of the process.
+#[derive(Clone)]
+pub struct Needs {
+    /// The bus.
+    pub bus: Bus,
+    /// The clock.
+    pub clock: SharedClock,
+    /// Names for intents that come without one.
+    pub ids: SharedIds,
+    /// This replica.
+    pub instance: String,
+    /// The request to stop.
+    pub shutdown: Shutdown,
+}
+
+impl std::fmt::Debug for Needs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Needs")
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The registry that `path` names; the shipped one where it is empty.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn registry(path: &str) -> anyhow::Result<Registry> {
+    if path.is_empty() {
+        return Registry::shipped().context("the shipped intents.yaml");
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("files.intents: {path} cannot be read"))?;
+    Registry::parse(&text).with_context(|| format!("files.intents: {path}"))
+}
+
+/// Desk and clerk over `needs`, with the kinds of `registry`.
+#[must_use]
+pub fn desk(needs: &Needs, registry: Registry) -> Arc<Desk> {
+    let clerk = Arc::new(Clerk {
+        bus: needs.bus.clone(),
+        clock: Arc::clone(&needs.clock),
+        registry,
+        store: Store::new(needs.bus.clone(), &needs.instance),
+        books: Books::new(&needs.bus),
+        approvals: Approvals::new(&needs.bus),
+        bell: Bell::new(needs.bus.clone(), needs.shutdown.clone()),
+    });
+    Arc::new(Desk {
+        clerk,
+        ids: IdSource(Arc::clone(&needs.ids)),
+    })
+}
+
+/// Serves `nexus.svc.intent.*` until the handle is dropped.
+///
+/// # Errors
+/// Where the service cannot be announced.
+pub async fn serve(bus: &Bus, desk: &Arc<Desk>) -> anyhow::Result<ServiceHandle> {
+    macro_rules! endpoint {
+        ($spec:expr, $name:literal, $method:ident, $question:ty) => {{
+            let desk = Arc::clone(desk);
+            $spec.endpoint($name, move |question: $question| {
+                let desk = Arc::clone(&desk);
+                async move { desk.$method(question).await.map_err(|error| error.answer()) }
+            })
+        }};
+    }
+    let spec = ServiceSpec::new(SERVICE, "what agents ask of their own future");
+    let spec = endpoint!(spec, "propose", propose, ProposeIntent);
+    let spec = endpoint!(spec, "cancel", cancel, CancelIntent);
+    let spec = endpoint!(spec, "reschedule", reschedule, RescheduleIntent);
+    let spec = endpoint!(spec, "list", list, ListIntents);
+    let spec = endpoint!(spec, "get", get, GetIntent);
+    let spec = endpoint!(spec, "decide", decide, DecideIntent);
+    bus.serve(spec).await.map_err(anyhow::Error::msg)
+}
+
+/// Runs intents on this replica until the process is asked to stop.
+///
+/// # Errors
+/// Where the service or the timers cannot be had.
+pub async fn run(needs: Needs, registry: Registry) -> anyhow::Result<()> {
+    let desk = desk(&needs, registry);
+    let served = serve(&needs.bus, &desk).await?;
+    let mut background = JoinSet::new();
+    background.spawn(Conditions::new(Arc::clone(&desk.clerk)).run(needs.shutdown.clone()));
+    background.spawn(reconcile::run(Arc::clone(&desk.clerk), needs.shutdown.clone()));
+    ring(&needs, &desk.clerk).await?;
+    served.stop().await;
+    while background.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// Handles the timers that ring, until the process is asked to stop; what is under way then is finished.
+async fn ring(needs: &Needs, clerk: &Arc<Clerk>) -> anyhow::Result<()> {
+    let options = PullOptions { batch: AT_ONCE };
+    let mut rung = needs.bus.pull(SCHEDULES, INTENT_TIMERS, options).await?;
+    let slots = Arc::new(Semaphore::new(AT_ONCE));
+    let mut under_way = JoinSet::new();
+    loop {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+            break;
+        };
+        let message = tokio::select! {
+            message = rung.next() => message,
+            () = needs.shutdown.requested() => break,
+        };
+        while under_way.try_join_next().is_some() {}
+        let clerk = Arc::clone(clerk);
+        under_way.spawn(async move {
+            handle(&clerk, &message).await;
+            drop(slot);
+        });
+    }
+    while under_way.join_next().await.is_some() {}
+    Ok(())
+}
+
+async fn handle(clerk: &Arc<Clerk>, message: &Incoming) {
+    let timer = match message.decode::<IntentTimer>() {
+        Ok(timer) => timer,
+        Err(error) => {
+            tracing::warn!(subject = message.subject, %error, "timer cannot be read, and is dropped");
+            message.term().await;
+            return;
+        }
+    };
+    match clerk.ring(&timer).await {
+        Ok(()) => message.ack().await,
+        Err(error) => {
+            tracing::warn!(intent = %timer.intent, purpose = ?timer.purpose, %error, "timer will ring again");
+            message.nak(Some(RING_AGAIN)).await;
+        }
+    }
+}
