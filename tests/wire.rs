@@ -120,6 +120,8 @@ fn coordination_is_frozen() {
     check("claim", &samples::claim());
     check("hook", &samples::hook());
     check("hook_state", &samples::hook_state());
+    check("hook_spend", &samples::hook_spend());
+    check("hook_results", &samples::stored_answers());
     check("breaker", &samples::breaker());
     check("invocations-passes", &samples::invocations_with_passes());
     check("lease", &samples::lease());

@@ -8,8 +8,8 @@ use shared::model::event::{
     Attachment, Direction, Event, EventId, Participant, ParticipantRole, Peer, PeerKind, Sender,
 };
 use shared::model::hook::{
-    FiredOnce, HookContextPatch, HookMetadata, HookMode, HookOrigin, HookRecord, HookResult, HookState, HookStatus,
-    Routing,
+    FiredOnce, HookContextPatch, HookMetadata, HookMode, HookOrigin, HookRecord, HookResult, HookSpend, HookState,
+    HookStatus, Routing, StoredAnswer, StoredAnswers,
 };
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome, HookPasses};
 use shared::model::ledger::{Cursor, DispatchRef};
@@ -264,6 +264,7 @@ pub(crate) fn invocations() -> EventInvocations {
         llm_calls: 1,
         llm_tokens_in: 2,
         llm_tokens_out: 3,
+        llm_cost_usd: 0.0,
         search_calls: 4,
     };
     EventInvocations {
@@ -476,5 +477,28 @@ pub(crate) fn session_order() -> SessionOrder {
         by: "operator".to_owned(),
         reason: "busy".to_owned(),
         at: AT,
+    }
+}
+
+pub(crate) const fn hook_spend() -> HookSpend {
+    HookSpend {
+        calls: 3,
+        tokens_in: 1_200,
+        tokens_out: 80,
+        micro_usd: 1_840,
+    }
+}
+
+pub(crate) fn stored_answers() -> StoredAnswers {
+    StoredAnswers {
+        answers: vec![
+            StoredAnswer::Fired {
+                hook_id: "mom-2fa-helper".to_owned(),
+                result: Box::new(result()),
+            },
+            StoredAnswer::Passed {
+                hook_id: "flight-checkin".to_owned(),
+            },
+        ],
     }
 }

@@ -195,6 +195,55 @@ pub struct FiredOnce {
     pub result: HookResult,
 }
 
+/// An entry of KV `hook_spend`: what was asked of the model on one day, by one hook or by all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HookSpend {
+    /// Calls that reached the model.
+    pub calls: u64,
+    /// Tokens in.
+    pub tokens_in: u64,
+    /// Tokens out.
+    pub tokens_out: u64,
+    /// By the price table, millionths of a US dollar.
+    pub micro_usd: u64,
+}
+
+/// What a hook that asked the model or searched did with one event, before anything came of it: another run might
+/// answer otherwise, so this one counts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum StoredAnswer {
+    /// It fired.
+    Fired {
+        /// Which hook.
+        hook_id: String,
+        /// What it answered.
+        result: Box<HookResult>,
+    },
+    /// It did not, and `@fallback` hooks were fired because of it.
+    Passed {
+        /// Which hook.
+        hook_id: String,
+    },
+}
+
+impl StoredAnswer {
+    /// Which hook.
+    #[must_use]
+    pub fn hook_id(&self) -> &str {
+        match self {
+            Self::Fired { hook_id, .. } | Self::Passed { hook_id } => hook_id,
+        }
+    }
+}
+
+/// An entry of KV `hook_results`: the answers of one event that are not to be asked again.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct StoredAnswers {
+    /// At most one of each hook; the first that was stored.
+    pub answers: Vec<StoredAnswer>,
+}
+
 /// A hook's health over its last 100 invocations (`003_b33e857b632aa7dc.txt` §8.5).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HookHealth {

@@ -60,9 +60,17 @@ pub struct HookInvocation {
     /// Tokens out of the model.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub llm_tokens_out: u32,
+    /// What the model calls cost by the price table, US dollars.
+    #[serde(default, skip_serializing_if = "is_free")]
+    pub llm_cost_usd: f64,
     /// Searches made.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub search_calls: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_free(cost: &f64) -> bool {
+    *cost == 0.0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]

@@ -4,7 +4,7 @@ use crate::breaker::Breaker;
 use crate::model::approval::{ApprovalRequest, Confirmation};
 use crate::model::dispatch::Dispatch;
 use crate::model::event::{Event, MAX_EVENT_BYTES, MAX_HOPS};
-use crate::model::hook::{HookRecord, HookState};
+use crate::model::hook::{HookRecord, HookSpend, HookState, StoredAnswers};
 use crate::model::intent::book::AgentBook;
 use crate::model::intent::mark::IntentMark;
 use crate::model::intent::timer::IntentTimer;
@@ -121,6 +121,14 @@ impl Wire for EventInvocations {
 
 impl Wire for HookRecord {
     const SCHEMA: &'static str = "hook";
+}
+
+impl Wire for HookSpend {
+    const SCHEMA: &'static str = "hook_spend";
+}
+
+impl Wire for StoredAnswers {
+    const SCHEMA: &'static str = "hook_results";
 }
 
 impl Wire for HookState {

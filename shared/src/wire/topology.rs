@@ -66,6 +66,10 @@ pub mod buckets {
     pub const HOOKS: &str = "hooks";
     /// What happened to hooks.
     pub const HOOK_STATE: &str = "hook_state";
+    /// What hooks spent on the model, by day.
+    pub const HOOK_SPEND: &str = "hook_spend";
+    /// What hooks that asked the model or searched answered, by event.
+    pub const HOOK_RESULTS: &str = "hook_results";
     /// Hooks' breakers.
     pub const BREAKERS: &str = "breakers";
     /// What humans are asked.
@@ -298,7 +302,12 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         buckets::SESSION_OVERRIDES,
         buckets::SESSION_CHECKPOINTS,
     ];
-    let fleeting = [buckets::LEASES, buckets::MEMBERS];
+    let fleeting = [
+        buckets::LEASES,
+        buckets::MEMBERS,
+        buckets::HOOK_SPEND,
+        buckets::HOOK_RESULTS,
+    ];
     let lasting = lasting.into_iter().map(|name| bucket(name, false, replicas));
     lasting
         .chain(fleeting.into_iter().map(|name| bucket(name, true, replicas)))

@@ -88,8 +88,9 @@ fn write_invocation(
     connection
         .prepare_cached(
             "INSERT OR IGNORE INTO hook_invocations(hook_id, event_id, started_at, finished_at, latency_ms, fired, result,
-               llm_calls, llm_tokens_in, llm_tokens_out, search_calls, error, stack_trace, outcome, reason, dispatch_id)
-             VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16)",
+               llm_calls, llm_tokens_in, llm_tokens_out, search_calls, error, stack_trace, outcome, reason, dispatch_id,
+               llm_cost_usd)
+             VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17)",
         )?
         .execute(params![
             hook.hook_id,
@@ -108,6 +109,7 @@ fn write_invocation(
             columns.outcome,
             columns.reason,
             columns.dispatch,
+            hook.llm_cost_usd,
         ])?;
     Ok(())
 }

@@ -114,6 +114,7 @@ pub(super) fn fired(n: u64) -> HookInvocation {
         llm_calls: 0,
         llm_tokens_in: 0,
         llm_tokens_out: 0,
+        llm_cost_usd: 0.0,
         search_calls: 0,
     }
 }
