@@ -5,7 +5,6 @@ use std::sync::{Arc, PoisonError};
 use shared::model::invocation::{HookInvocation, HookOutcome, HookPasses};
 
 use crate::evaluate::Evaluator;
-use crate::fire::Wish;
 use crate::invocation::{BREAKER_OPEN, invocation};
 use crate::runner::HookSet;
 
@@ -34,6 +33,14 @@ impl Choice {
         self.only.as_ref().is_none_or(|only| only.binary_search(&index).is_ok())
     }
 
+    /// Hooks of `set` that are called and might answer otherwise another time.
+    pub(crate) fn volatile<'a>(&'a self, set: &'a HookSet) -> impl Iterator<Item = &'a str> {
+        (0_u32..)
+            .zip(set.hooks())
+            .filter(|(index, hook)| self.is_called(*index) && hook.calls_host())
+            .map(|(_, hook)| hook.id.as_str())
+    }
+
     /// What is recorded of hooks that are not called.
     pub(crate) fn skipped(&self, set: &HookSet) -> impl Iterator<Item = HookInvocation> {
         self.refused.iter().map(|&index| {
@@ -44,11 +51,11 @@ impl Choice {
 }
 
 impl Evaluator {
-    /// Who of `set` sees an event of which `stored` fires are decided; `me` names this evaluation.
-    pub(crate) async fn choose(&self, set: &HookSet, stored: &[Wish], me: &str) -> Choice {
+    /// Who of `set` sees an event upon which the hooks `decided` have answered before; `me` names this evaluation.
+    pub(crate) async fn choose(&self, set: &HookSet, decided: &[String], me: &str) -> Choice {
         let mut only = None;
-        if !stored.is_empty() {
-            let decided: Vec<u32> = stored.iter().filter_map(|wish| set.index(&wish.hook_id)).collect();
+        if !decided.is_empty() {
+            let decided: Vec<u32> = decided.iter().filter_map(|id| set.index(id)).collect();
             leave_out(&mut only, set, &decided);
         }
         let refused = self.breakers.admit(set, only.as_deref(), me).await;

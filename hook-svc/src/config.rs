@@ -18,8 +18,13 @@ pub const MAX_WORKERS: usize = 64;
 /// Milliseconds of synchronous work without progress after which a worker is killed, where nothing is configured.
 pub const DEFAULT_HARD_BUDGET_MS: u64 = 250;
 
+/// US dollars a day for the model, of one hook and of all, where nothing is configured.
+pub const DEFAULT_DAILY_USD_PER_HOOK: f64 = 1.0;
+/// See [`DEFAULT_DAILY_USD_PER_HOOK`].
+pub const DEFAULT_DAILY_USD: f64 = 10.0;
+
 /// What an operator says about hook evaluation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HooksConfig {
     /// The hooks directory; empty = this replica follows the registry alone.
@@ -44,6 +49,12 @@ pub struct HooksConfig {
     pub in_flight_per_partition: usize,
     /// Most events that this replica evaluates at once.
     pub in_flight: usize,
+    /// Time zone of `@schedule`s whose hooks name none.
+    pub time_zone: String,
+    /// US dollars that one hook may spend on `llm()` in a day (UTC).
+    pub llm_daily_usd_per_hook: f64,
+    /// US dollars that all hooks together may spend on `llm()` in a day (UTC).
+    pub llm_daily_usd: f64,
     /// This replica's name among the members; empty = its instance id. Two replicas never share one.
     pub members_name: String,
 }
@@ -61,6 +72,9 @@ impl Default for HooksConfig {
             dm_scope: DmScope::Main,
             in_flight_per_partition: DEFAULT_IN_FLIGHT_PER_PARTITION,
             in_flight: DEFAULT_IN_FLIGHT,
+            time_zone: "UTC".to_owned(),
+            llm_daily_usd_per_hook: DEFAULT_DAILY_USD_PER_HOOK,
+            llm_daily_usd: DEFAULT_DAILY_USD,
             members_name: String::new(),
         }
     }
@@ -82,6 +96,18 @@ impl HooksConfig {
         }
         if self.hard_budget_ms == 0 {
             faults.push("hard_budget_ms: expected at least 1".to_owned());
+        }
+        if let Err(error) = shared::schedule::zone_named(&self.time_zone) {
+            faults.push(format!("time_zone: {error}"));
+        }
+        let budgets = [
+            ("llm_daily_usd_per_hook", self.llm_daily_usd_per_hook),
+            ("llm_daily_usd", self.llm_daily_usd),
+        ];
+        for (key, value) in budgets {
+            if !value.is_finite() || value < 0.0 {
+                faults.push(format!("{key}: {value} found, expected dollars, 0 or more"));
+            }
         }
         let bounds = [
             ("in_flight_per_partition", self.in_flight_per_partition),

@@ -35,6 +35,9 @@ pub enum ScanDirectoryError {
 /// An event could not be brought to its end now; nothing of it is acked, and it comes again.
 #[derive(Debug, thiserror::Error)]
 pub enum HandleEventError {
+    /// What hooks answered could not be stored or read.
+    #[error("cannot keep what hooks answered")]
+    Answers(#[source] CasError),
     /// The stream that holds done-markers could not be read.
     #[error("cannot tell whether the event is done")]
     Marker(#[from] ReadStreamError),
@@ -64,7 +67,7 @@ impl HandleEventError {
     pub const fn is_stop(&self) -> bool {
         match self {
             Self::Stopped | Self::Publish(PublishError::Closed { .. }) => true,
-            Self::Marker(_) | Self::Publish(_) | Self::LastFire { .. } | Self::Attempt(_) => false,
+            Self::Marker(_) | Self::Publish(_) | Self::LastFire { .. } | Self::Answers(_) | Self::Attempt(_) => false,
         }
     }
 
@@ -77,8 +80,14 @@ impl HandleEventError {
                 source: CasError::Read(ReadStreamError::Unavailable { .. }),
                 ..
             }
+            | Self::Answers(CasError::Read(ReadStreamError::Unavailable { .. }))
             | Self::Attempt(CasError::Read(ReadStreamError::Unavailable { .. })) => true,
-            Self::Marker(_) | Self::Publish(_) | Self::LastFire { .. } | Self::Attempt(_) | Self::Stopped => false,
+            Self::Marker(_)
+            | Self::Publish(_)
+            | Self::LastFire { .. }
+            | Self::Answers(_)
+            | Self::Attempt(_)
+            | Self::Stopped => false,
         }
     }
 

@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use shared::bus::{Outgoing, PublishError};
 use shared::clock::SharedClock;
 use shared::model::event::EventId;
-use shared::model::hook::HookResult;
+use shared::model::hook::{HookResult, StoredAnswer};
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
 use shared::projection::{Projection, Source};
@@ -127,14 +127,14 @@ impl Evaluator {
 
     /// Shows the event to every hook and performs what they wish.
     async fn evaluate(&self, task: &Task, now: UnixMillis, carrier: &Carrier) -> Result<Outcomes, HandleEventError> {
-        let stored = if task.replayed {
-            self.stored_wishes(&task.event.id)
+        let (stored, decided) = if task.replayed {
+            self.decided_before(&task.event.id).await?
         } else {
-            Vec::new()
+            (Vec::new(), Vec::new())
         };
         let in_force = self.pool.current();
         let me = format!("{}/{}", self.instance, task.event.id);
-        let choice = self.choose(in_force.set(), &stored, &me).await;
+        let choice = self.choose(in_force.set(), &decided, &me).await;
         let job = Job {
             event_id: task.event.id.clone(),
             event_json: Bytes::from(serde_json::to_vec(&task.event).unwrap_or_default()),
@@ -169,7 +169,13 @@ impl Evaluator {
                 else => break,
             }
             if course.all_answered && performing.is_empty() {
-                for wish in course.fallbacks() {
+                let fallbacks = course.fallbacks();
+                if !fallbacks.is_empty() {
+                    let volatile = choice.volatile(evaluation.set());
+                    let passed = volatile.filter(|id| !course.underway.iter().any(|fired| fired == id));
+                    self.keep_passes(&task.event.id, passed).await?;
+                }
+                for wish in fallbacks {
                     performing.push(perform(wish));
                 }
             }
@@ -178,18 +184,48 @@ impl Evaluator {
         Ok(course.outcomes)
     }
 
-    /// Fires of one-shot hooks that an earlier delivery of this event won.
-    fn stored_wishes(&self, event: &EventId) -> Vec<Wish> {
+    /// What an earlier delivery of this event decided: fires of one-shot hooks that it won, and answers of hooks that
+    /// might answer otherwise now. The fires, and the ids of all hooks that have answered.
+    async fn decided_before(&self, event: &EventId) -> Result<(Vec<Wish>, Vec<String>), HandleEventError> {
         let roster = self.performer.registry.current();
-        let wish = |fire: &crate::once::StoredFire| Wish {
-            traits: roster.traits(&fire.hook_id),
-            hook_id: fire.hook_id.clone(),
+        let wish = |hook_id: &str, result: &HookResult| Wish {
+            traits: roster.traits(hook_id),
+            hook_id: hook_id.to_owned(),
             latency_us: 0,
-            result: Box::new(fire.result.clone()),
+            result: Box::new(result.clone()),
             decided: true,
+            volatile: false,
             spent: Spent::default(),
         };
-        roster.stored_fires(event).iter().map(wish).collect()
+        let fires = roster.stored_fires(event).iter();
+        let mut wishes: Vec<Wish> = fires.map(|fire| wish(&fire.hook_id, &fire.result)).collect();
+        let mut decided: Vec<String> = wishes.iter().map(|wish| wish.hook_id.clone()).collect();
+        let answers = self.performer.answers.of(event).await;
+        for answer in answers.map_err(HandleEventError::Answers)? {
+            if let StoredAnswer::Fired { hook_id, result } = &answer {
+                wishes.push(wish(hook_id, result));
+            }
+            decided.push(answer.hook_id().to_owned());
+        }
+        Ok((wishes, decided))
+    }
+
+    /// Stores that the hooks `passed` did, before others fire because of it.
+    async fn keep_passes<'a>(
+        &self,
+        event: &EventId,
+        passed: impl Iterator<Item = &'a str>,
+    ) -> Result<(), HandleEventError> {
+        let passes: Vec<StoredAnswer> = passed
+            .map(|hook_id| StoredAnswer::Passed {
+                hook_id: hook_id.to_owned(),
+            })
+            .collect();
+        if !passes.is_empty() {
+            let kept = self.performer.answers.keep(event, &passes).await;
+            kept.map_err(HandleEventError::Answers)?;
+        }
+        Ok(())
     }
 
     /// Stores the done-marker; without what makes it large where it is too large.
@@ -323,6 +359,7 @@ impl<'a> Course<'a> {
             traits,
             result,
             decided: false,
+            volatile: hook.calls_host(),
             spent,
         };
         if traits.fallback && fires {

@@ -5,17 +5,18 @@
 
 use shared::bus::{Bus, Outgoing, PublishError, claim};
 use shared::model::dispatch::Dispatch;
-use shared::model::event::MAX_HOPS;
-use shared::model::hook::HookResult;
+use shared::model::event::{EventId, MAX_HOPS};
+use shared::model::hook::{HookResult, StoredAnswer};
 use shared::model::invocation::{HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
 use shared::wire::envelope::Wire;
 use shared::wire::headers::{CAUSATION, Carrier, HOPS};
 use shared::wire::subject;
 
+use crate::answers::Answers;
 use crate::dispatch::{Fire, Rules, build_dispatch};
 use crate::error::HandleEventError;
-use crate::invocation::{TOO_MANY_HOPS, billed, failure, invocation};
+use crate::invocation::{DECIDED_BEFORE, TOO_MANY_HOPS, billed, failure, invocation};
 use crate::meters::Meters;
 use crate::registry::{LastFire, Registry};
 use crate::roster::Traits;
@@ -35,6 +36,8 @@ pub(crate) struct Wish {
     pub(crate) result: Box<HookResult>,
     /// The fire was decided by an earlier delivery of this event.
     pub(crate) decided: bool,
+    /// Asked again, the hook might answer otherwise.
+    pub(crate) volatile: bool,
     /// What the hook's calls to the host have used.
     pub(crate) spent: Spent,
 }
@@ -44,6 +47,7 @@ pub(crate) struct Wish {
 pub(crate) struct Performer {
     pub(crate) bus: Bus,
     pub(crate) registry: Registry,
+    pub(crate) answers: Answers,
     pub(crate) rules: Rules,
     pub(crate) meters: Meters,
 }
@@ -102,6 +106,15 @@ impl Performer {
                     });
                 }
             }
+        } else if wish.volatile && !wish.decided {
+            match self.first_answer(&event.id, wish).await? {
+                Some(result) => result,
+                None => {
+                    return Ok(HookOutcome::Suppressed {
+                        reason: DECIDED_BEFORE.to_owned(),
+                    });
+                }
+            }
         } else {
             wish.result.clone()
         };
@@ -127,6 +140,24 @@ impl Performer {
         Ok(HookOutcome::Fired {
             dispatch: dispatch.id,
             result,
+        })
+    }
+
+    /// The answer that counts of a hook that might answer otherwise another time; none where it passed then.
+    async fn first_answer(&self, event: &EventId, wish: &Wish) -> Result<Option<Box<HookResult>>, HandleEventError> {
+        let fired = StoredAnswer::Fired {
+            hook_id: wish.hook_id.clone(),
+            result: wish.result.clone(),
+        };
+        let kept = self
+            .answers
+            .keep(event, &[fired])
+            .await
+            .map_err(HandleEventError::Answers)?;
+        let counts = kept.into_iter().find(|answer| answer.hook_id() == wish.hook_id);
+        Ok(match counts {
+            Some(StoredAnswer::Fired { result, .. }) => Some(result),
+            Some(StoredAnswer::Passed { .. }) | None => None,
         })
     }
 

@@ -22,6 +22,9 @@ pub const HOOK_DISABLED: &str = "hook_disabled";
 /// Why a hook was not called: its breaker is open.
 pub const BREAKER_OPEN: &str = "breaker_open";
 
+/// Why nothing came of a fire: the hook had passed before, and others fired because of it.
+pub const DECIDED_BEFORE: &str = "decided_before";
+
 /// Why nothing came of a `@fallback` hook's fire.
 pub const ROUTED_BY_ANOTHER: &str = "routed_by_another";
 
@@ -65,6 +68,7 @@ pub fn invocation(hook_id: &str, latency_us: u64, outcome: HookOutcome) -> HookI
         llm_calls: 0,
         llm_tokens_in: 0,
         llm_tokens_out: 0,
+        llm_cost_usd: 0.0,
         search_calls: 0,
     }
 }
@@ -77,6 +81,7 @@ pub fn billed(invocation: HookInvocation, spent: Spent) -> HookInvocation {
         llm_calls: spent.llm_calls,
         llm_tokens_in: tokens(spent.llm_tokens_in),
         llm_tokens_out: tokens(spent.llm_tokens_out),
+        llm_cost_usd: spent.llm_cost_usd,
         search_calls: spent.search_calls,
         ..invocation
     }

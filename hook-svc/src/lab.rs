@@ -4,6 +4,7 @@
 //! never shares a process with another's. Nothing is dispatched or recorded.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,9 +16,10 @@ use shared::model::hook_api::HookRun;
 use shared::model::time::UnixMillis;
 use tokio::sync::Mutex;
 
+use crate::config::HooksConfig;
 use crate::runner::{
-    Counters, Evaluation, HookSet, HookSource, Job, LoadHooksError, Outcome, Pool, PoolConfig, StartPoolError, Step,
-    Verdict,
+    Counters, Evaluation, HookSet, HookSource, Host, Job, LoadHooksError, Outcome, Pool, PoolConfig, StartPoolError,
+    Step, Verdict,
 };
 
 /// Most authors whose workers are kept; beyond that one is stopped for the next.
@@ -103,19 +105,7 @@ impl Lab {
     /// [`TryHookError`] where there is no worker for it; what the script does wrong is part of the answer.
     pub async fn run(&self, trial: Trial, event: &Event, now: UnixMillis) -> Result<HookRun, TryHookError> {
         let bench = self.bench(&trial.author).await?;
-        let mut evaluation = bench.evaluate(trial, event, now).await?;
-        let mut told = None;
-        while let Some(step) = evaluation.next().await {
-            match step {
-                Step::Verdict(verdict) => told = Some(verdict),
-                Step::Waiting(_) => {}
-                Step::Done(done) => {
-                    let latency = done.latencies_us.iter().copied().max().unwrap_or(0);
-                    return Ok(answer(told.map(|verdict| *verdict), latency.into()));
-                }
-            }
-        }
-        Err(TryHookError::Stopped)
+        outcome(bench.evaluate(trial, event, now).await?).await
     }
 
     /// Ends all workers.
@@ -162,13 +152,89 @@ impl Bench {
         self.pool.count(&id, trial.counters);
         let in_force = self.pool.current();
         let job = Job {
-            event_id: event.id.clone(),
-            event_json: Bytes::from(serde_json::to_vec(event).unwrap_or_default()),
-            now,
             only: Some(in_force.set().index(&id).into_iter().collect()),
+            ..job(event, now)
         };
         Ok(self.pool.evaluate(in_force, job).await)
     }
+}
+
+/// The pool that an operator's configuration asks for; scripts see `db_path`, and ask `host`.
+#[must_use]
+pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn Host>) -> PoolConfig {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    PoolConfig {
+        bun: (!config.bun.is_empty()).then(|| PathBuf::from(&config.bun)),
+        workers: if config.workers == 0 { cores } else { config.workers },
+        hard_budget_ms: config.hard_budget_ms,
+        db_path: db_path.to_string_lossy().into(),
+        dir: None,
+        host,
+    }
+}
+
+/// One hook upon many events: history that is replayed. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Replay {
+    pool: Pool,
+    hook_id: Arc<str>,
+}
+
+impl Replay {
+    /// Workers that hold `trial`'s hook alone.
+    ///
+    /// # Errors
+    /// [`TryHookError`] where there are none.
+    pub async fn start(config: PoolConfig, clock: SharedClock, trial: Trial) -> Result<Self, TryHookError> {
+        let pool = Pool::start(config, clock).await?;
+        let hook_id = trial.hook.id.as_str().into();
+        pool.load(Arc::new(HookSet::new([trial.hook]))).await?;
+        Ok(Self { pool, hook_id })
+    }
+
+    /// Runs the hook upon `event` as if it were `now`; many at once.
+    ///
+    /// # Errors
+    /// [`TryHookError::Stopped`].
+    pub async fn run(&self, event: &Event, now: UnixMillis) -> Result<HookRun, TryHookError> {
+        let in_force = self.pool.current();
+        outcome(self.pool.evaluate(in_force, job(event, now)).await).await
+    }
+
+    /// Events handed over afterwards read these as the hook's counters.
+    pub fn count(&self, counters: Counters) {
+        self.pool.count(&self.hook_id, counters);
+    }
+
+    /// Ends the workers.
+    pub async fn stop(&self) {
+        self.pool.stop().await;
+    }
+}
+
+fn job(event: &Event, now: UnixMillis) -> Job {
+    Job {
+        event_id: event.id.clone(),
+        event_json: Bytes::from(serde_json::to_vec(event).unwrap_or_default()),
+        now,
+        only: None,
+    }
+}
+
+/// What the one hook of `evaluation` did.
+async fn outcome(mut evaluation: Evaluation) -> Result<HookRun, TryHookError> {
+    let mut told = None;
+    while let Some(step) = evaluation.next().await {
+        match step {
+            Step::Verdict(verdict) => told = Some(*verdict),
+            Step::Waiting(_) => {}
+            Step::Done(done) => {
+                let latency = done.latencies_us.iter().copied().max().unwrap_or(0);
+                return Ok(answer(told, latency.into()));
+            }
+        }
+    }
+    Err(TryHookError::Stopped)
 }
 
 fn answer(verdict: Option<Verdict>, latency_us: u64) -> HookRun {

@@ -6,6 +6,7 @@
 //! [`roster`] that the [`runner`]'s workers hold.
 
 pub mod admission;
+mod answers;
 pub mod authored;
 pub mod breakers;
 mod choice;
@@ -23,6 +24,7 @@ pub mod identities;
 pub mod invocation;
 pub mod keeper;
 pub mod lab;
+pub mod llm;
 mod meters;
 pub mod once;
 pub mod order;
@@ -35,5 +37,6 @@ pub mod runner;
 pub mod service;
 pub mod sync;
 mod task;
+pub mod timers;
 
 pub use service::HookService;

@@ -11,10 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shared::bus::{Bus, CasError, Kv, KvEvent};
-use shared::clock::pause;
+use shared::clock::{SharedClock, pause};
 use shared::model::event::EventId;
 use shared::model::hook::{HookRecord, HookResult, HookState};
+use shared::model::schedule::ScheduleSpec;
 use shared::model::time::UnixMillis;
+use shared::schedule::book::ScheduleBook;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::{HOOK_STATE, HOOKS};
 use tokio::sync::{mpsc, watch};
@@ -23,6 +25,7 @@ use tokio::task::JoinSet;
 use crate::once::{self, Tally, Verdict};
 use crate::roster::Roster;
 use crate::runner::{Counters, HookSet, Pool};
+use crate::timers;
 
 /// How long after a change further ones are awaited, so that a whole directory is loaded at once.
 const COALESCE: Duration = Duration::from_millis(25);
@@ -58,10 +61,15 @@ pub struct Registry {
 struct Inner {
     hooks: Kv<HookRecord>,
     states: Kv<HookState>,
+    bus: Bus,
     pool: Pool,
     /// Newest last; never empty.
     rosters: Mutex<VecDeque<Arc<Roster>>>,
     tallies: Mutex<HashMap<String, Tally>>,
+    /// Time zone of schedules that name none.
+    zone: String,
+    /// The schedules of all hooks; none until the registry is known.
+    schedules: watch::Sender<Option<Vec<ScheduleSpec>>>,
 }
 
 /// One change of either bucket.
@@ -82,15 +90,19 @@ struct View {
 }
 
 impl Registry {
-    /// The registry on `bus`, empty until [`Registry::follow`] has heard of it; `pool` evaluates its hooks.
+    /// The registry on `bus`, empty until [`Registry::follow`] has heard of it; `pool` evaluates its hooks, whose
+    /// schedules are in `zone` where they name none.
     #[must_use]
-    pub fn new(bus: &Bus, pool: Pool) -> Self {
+    pub fn new(bus: &Bus, pool: Pool, zone: &str) -> Self {
         let inner = Inner {
             hooks: bus.kv(HOOKS),
             states: bus.kv(HOOK_STATE),
+            bus: bus.clone(),
             pool,
             rosters: Mutex::new(VecDeque::from([Arc::new(Roster::default())])),
             tallies: Mutex::default(),
+            zone: zone.to_owned(),
+            schedules: watch::channel(None).0,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -117,11 +129,49 @@ impl Registry {
             }
             if view.hooks_current && view.states_current {
                 refused = !self.load(&view).await;
+                self.tell_schedules(&view);
                 if !refused {
                     loaded.send_replace(Some(view.revision));
                 }
             }
         }
+    }
+
+    /// Keeps KV `schedules` equal to what the hooks say, for ever. Every replica does, with the same outcome.
+    pub async fn keep_schedules(&self, clock: SharedClock) {
+        let book = ScheduleBook::new(&self.inner.bus);
+        let mut told = self.inner.schedules.subscribe();
+        loop {
+            let specs = told.borrow_and_update().clone();
+            let written = match &specs {
+                Some(specs) => book.replace(timers::PREFIX, specs, clock.now()).await,
+                None => Ok(()),
+            };
+            if let Err(error) = &written {
+                tracing::warn!(
+                    error = crate::error::chain(error),
+                    "schedules of hooks are not written yet"
+                );
+            }
+            tokio::select! {
+                changed = told.changed() => if changed.is_err() { return },
+                () = pause(RELOAD_PAUSE), if written.is_err() => {}
+            }
+        }
+    }
+
+    fn tell_schedules(&self, view: &View) {
+        let (specs, wrong) = timers::specs(&view.records, &view.states, &self.inner.zone);
+        self.inner.schedules.send_if_modified(|told| {
+            let changed = told.as_ref() != Some(&specs);
+            if changed {
+                for (hook_id, error) in &wrong {
+                    tracing::error!(hook_id, error, "a schedule of the hook is not understood");
+                }
+                *told = Some(specs);
+            }
+            changed
+        });
     }
 
     /// Puts the roster of `view` in force; answers whether the workers took its hooks.

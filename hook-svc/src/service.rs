@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::admission::{Condition, takes_part};
+use crate::answers::Answers;
 use crate::breakers::Breakers;
 use crate::config::HooksConfig;
 use crate::directory::Directory;
@@ -25,11 +26,12 @@ use crate::evaluate::Evaluator;
 use crate::fire::Performer;
 use crate::hook_api::{self, HookApi};
 use crate::keeper::Keeper;
-use crate::lab::Lab;
+use crate::lab::{Lab, pool_config};
+use crate::llm::{self, Budget, Limits, LlmHost};
 use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::Registry;
-use crate::runner::{NoHost, Pool, PoolConfig};
+use crate::runner::{Host, NoHost, Pool};
 use crate::{events_api, identities};
 
 /// How often it is decided whether this replica takes part.
@@ -73,12 +75,12 @@ impl Service for HookService {
             .identify(known.clone(), shell.clock.now())
             .await
             .context("identities in the read model")?;
-        let pool_config = pool_config(config, &projection);
+        let pool_config = pool_config(config, projection.path(), host(&shell));
         let lab = Lab::new(pool_config.clone(), Arc::clone(&shell.clock));
         let pool = Pool::start(pool_config, Arc::clone(&shell.clock))
             .await
             .context("workers")?;
-        let registry = Registry::new(&shell.bus, pool.clone());
+        let registry = Registry::new(&shell.bus, pool.clone(), &config.time_zone);
         let hooks_api = hooks_api(&shell, &registry, &lab, &projection);
         let apis = serve(&shell.bus, [events_api::spec(&projection), hooks_api]).await?;
 
@@ -87,6 +89,8 @@ impl Service for HookService {
         let admission = hooks(&shell, &registry, &mut background).admission(&shell, &projection, &pool, joined);
         background.spawn(admission);
         background.spawn(flush(registry.clone()));
+        let (timed, clock) = (registry.clone(), Arc::clone(&shell.clock));
+        background.spawn(async move { timed.keep_schedules(clock).await });
         if !shell.common.files.identities.is_empty() {
             let (path, clock) = (shell.common.files.identities.clone(), Arc::clone(&shell.clock));
             background.spawn(identities::follow(path, known, projection.clone(), clock));
@@ -229,6 +233,7 @@ fn owner(
 ) -> Arc<Owner> {
     let (bus, clock): (Bus, SharedClock) = (shell.bus.clone(), Arc::clone(&shell.clock));
     let performer = Performer {
+        answers: Answers::new(&bus),
         bus,
         registry: registry.clone(),
         rules,
@@ -260,6 +265,24 @@ async fn serve(bus: &Bus, specs: [ServiceSpec; 2]) -> anyhow::Result<Vec<Service
     Ok(handles)
 }
 
+/// Answers what scripts ask.
+fn host(shell: &Shell<HooksConfig>) -> Arc<dyn Host> {
+    let clock = || Arc::clone(&shell.clock);
+    let limits = Limits {
+        hook_usd: shell.config.llm_daily_usd_per_hook,
+        all_usd: shell.config.llm_daily_usd,
+    };
+    let model = llm::model(&shell.llm, clock(), shell.shutdown.clone());
+    if let Err(why) = &model {
+        tracing::info!(why, "hooks have no model");
+    }
+    Arc::new(LlmHost::new(
+        model,
+        Budget::new(&shell.bus, limits, clock()),
+        Arc::new(NoHost),
+    ))
+}
+
 fn hooks_api(shell: &Shell<HooksConfig>, registry: &Registry, lab: &Lab, projection: &Projection) -> ServiceSpec {
     let agent_dir = (!shell.config.agent_dir.is_empty()).then(|| PathBuf::from(&shell.config.agent_dir));
     hook_api::spec(HookApi {
@@ -270,18 +293,6 @@ fn hooks_api(shell: &Shell<HooksConfig>, registry: &Registry, lab: &Lab, project
         projection: projection.clone(),
         clock: Arc::clone(&shell.clock),
     })
-}
-
-fn pool_config(config: &HooksConfig, projection: &Projection) -> PoolConfig {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    PoolConfig {
-        bun: (!config.bun.is_empty()).then(|| PathBuf::from(&config.bun)),
-        workers: if config.workers == 0 { cores } else { config.workers },
-        hard_budget_ms: config.hard_budget_ms,
-        db_path: projection.path().to_string_lossy().into(),
-        dir: None,
-        host: Arc::new(NoHost),
-    }
 }
 
 fn member_name(config: &HooksConfig, instance: &str) -> String {

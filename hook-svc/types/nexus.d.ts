@@ -93,7 +93,10 @@ interface HookContext {
   dbPath: string;
   /** Ids of events like `query`, best first, scores from 0 to 1. Rejects with `code: "not_available"` where there is none. */
   search(query: string, options?: SearchOptions): Promise<{ eventId: string; score: number }[]>;
-  /** One call of the configured model. Rejects with `code: "not_available"` where there is none. */
+  /**
+   * One call of the configured model; the same question within one event is asked once. Rejects with an error whose
+   * `code` says why: `not_available` where no model is configured, `over_budget`, `provider_down`, `timed_out`, …
+   */
   llm(prompt: string, options?: LlmOptions): Promise<string>;
   /** The evaluation time of this event, also where history is replayed. */
   now: Date;

@@ -1,7 +1,9 @@
 //! hook-svc as a real process, with a real nats-server and a real Bun.
 
 mod breakers;
+mod crash;
 mod evaluation;
+mod examples;
 mod faults;
 mod hooks;
 mod replicas;

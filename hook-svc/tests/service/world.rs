@@ -26,6 +26,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// The server, the hooks directory, and the replicas.
 pub(crate) struct World {
     replicas: Vec<Replica>,
+    /// Further sections of the configuration of replicas that start from now on.
+    pub(crate) sections: String,
     pub(crate) bus: Bus,
     pub(crate) nats: NatsServer,
     folder: tempfile::TempDir,
@@ -80,6 +82,7 @@ impl World {
         std::fs::create_dir_all(folder.path().join("hooks")).expect("made");
         let world = Self {
             replicas: Vec::new(),
+            sections: String::new(),
             bus,
             nats,
             folder,
@@ -102,6 +105,13 @@ impl World {
         self.folder.path().join("hooks")
     }
 
+    /// A file beside the hooks directory.
+    pub(crate) fn write_file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path
+    }
+
     pub(crate) fn agent_dir(&self) -> PathBuf {
         self.folder.path().join("agents")
     }
@@ -121,11 +131,12 @@ impl World {
     pub(crate) fn start(&mut self, name: &str) {
         let config = self.folder.path().join(format!("{name}.toml"));
         let text = format!(
-            "[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nagent_dir = \"{}\"\nworkers = 1\n",
+            "[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nagent_dir = \"{}\"\nworkers = 1\n{}",
             self.nats.url(),
             self.hooks_dir().display(),
             self.folder.path().join("data").display(),
             self.agent_dir().display(),
+            self.sections,
         );
         std::fs::write(&config, text).expect("written");
         let child = Command::new(env!("CARGO_BIN_EXE_hook-svc"))

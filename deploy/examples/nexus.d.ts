@@ -1,0 +1,1 @@
+../../hook-svc/types/nexus.d.ts

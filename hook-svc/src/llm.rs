@@ -1,0 +1,173 @@
+//! `ctx.llm()`: the one model that all hooks ask, what it costs them, and what they may spend.
+//!
+//! One model, no choice (`003_b33e857b632aa7dc.txt` §8.6). Identical questions within one event are asked once,
+//! whichever hooks ask; the first pays. What a hook has spent today is in KV, one count for all replicas: a call begins
+//! only below the budgets, so they are exceeded by at most the calls under way.
+
+mod budget;
+mod memo;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use shared::clock::SharedClock;
+use shared::llm::{Answer, Ask, AskModelError, LlmConfig, Message, SharedModel};
+use shared::process::Shutdown;
+
+pub use self::budget::{Budget, Limits};
+use self::memo::Memo;
+use crate::runner::{Answered, Call, CallError, Host, NOT_AVAILABLE, Spent};
+
+/// Longest prompt and system prompt together, in bytes.
+const MAX_PROMPT_BYTES: usize = 256 * 1024;
+
+/// Most tokens of an answer, where the script names no number; it may name no larger one.
+const MAX_TOKENS: u32 = 4_096;
+
+/// What scripts give.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    prompt: String,
+    #[serde(default)]
+    system: Option<String>,
+    #[serde(default)]
+    json: Option<bool>,
+    #[serde(default)]
+    max_tokens: Option<f64>,
+}
+
+/// A host that answers `llm`, and leaves everything else to another.
+#[derive(Debug)]
+pub struct LlmHost {
+    /// None: why nobody can be asked.
+    model: Result<SharedModel, String>,
+    budget: Budget,
+    memo: Memo,
+    rest: Arc<dyn Host>,
+}
+
+impl LlmHost {
+    /// Asks `model`; where there is none, the reason is told to scripts as `not_available`.
+    #[must_use]
+    pub fn new(model: Result<SharedModel, String>, budget: Budget, rest: Arc<dyn Host>) -> Self {
+        Self {
+            model,
+            budget,
+            memo: Memo::default(),
+            rest,
+        }
+    }
+
+    async fn llm(&self, call: &Call) -> Answered {
+        let paid = OnceLock::new();
+        let outcome = self.answer(call, &paid).await.map(Value::from);
+        Answered {
+            outcome,
+            spent: paid.into_inner().unwrap_or_default(),
+        }
+    }
+
+    async fn answer(&self, call: &Call, paid: &OnceLock<Spent>) -> Result<String, CallError> {
+        let model = self
+            .model
+            .as_ref()
+            .map_err(|why| CallError::new(NOT_AVAILABLE, format!("llm() is not available: {why}")))?;
+        let ask = ask_of(call)?;
+        let cell = self.memo.cell(&call.event_id, &call.args);
+        let answered = cell
+            .get_or_try_init(|| async {
+                self.budget.admit(&call.hook.id).await?;
+                let asked = model.answer(ask, &mut |_| {}).await;
+                let answer = asked.map_err(|error| told(&error))?;
+                let spent = spent(&answer);
+                self.budget.charge(&call.hook.id, spent).await;
+                // Set once: whoever initialises the cell.
+                let _ = paid.set(spent);
+                Ok(answer.content)
+            })
+            .await?;
+        Ok(answered.clone())
+    }
+}
+
+#[async_trait]
+impl Host for LlmHost {
+    async fn call(&self, call: Call) -> Answered {
+        match call.name.as_str() {
+            "llm" => self.llm(&call).await,
+            _ => self.rest.call(call).await,
+        }
+    }
+}
+
+/// The model that `config` describes, or why there is none.
+///
+/// # Errors
+/// What is missing in the configuration.
+pub fn model(config: &LlmConfig, clock: SharedClock, shutdown: Shutdown) -> Result<SharedModel, String> {
+    shared::llm::open(config.clone(), clock, shutdown).map_err(|fault| fault.to_string())
+}
+
+fn ask_of(call: &Call) -> Result<Ask, CallError> {
+    let bad = |text: String| CallError::new("bad_arguments", format!("llm(): {text}"));
+    // A script's `undefined` is absent; `null` is as good.
+    let given: Arguments = serde_json::from_value(call.args.clone()).map_err(|error| bad(error.to_string()))?;
+    let bytes = given.prompt.len() + given.system.as_ref().map_or(0, String::len);
+    if given.prompt.is_empty() || bytes > MAX_PROMPT_BYTES {
+        return Err(bad(format!(
+            "a prompt of 1 to {MAX_PROMPT_BYTES} bytes is expected, {bytes} found"
+        )));
+    }
+    let wanted = given.max_tokens.unwrap_or(f64::from(MAX_TOKENS));
+    if !(1.0..=f64::from(MAX_TOKENS)).contains(&wanted) {
+        return Err(bad(format!(
+            "max_tokens of 1 to {MAX_TOKENS} is expected, {wanted} found"
+        )));
+    }
+    Ok(Ask {
+        system: given.system.unwrap_or_default(),
+        messages: vec![Message::user(given.prompt)],
+        json: (given.json == Some(true)).then(|| json!({"type": "object"})),
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked to be 1 to MAX_TOKENS"
+        )]
+        max_tokens: Some(wanted as u32),
+        timeout: Duration::from_millis(call.hook.timeout_ms),
+        ..Ask::default()
+    })
+}
+
+fn spent(answer: &Answer) -> Spent {
+    Spent {
+        search_calls: 0,
+        llm_calls: 1,
+        llm_tokens_in: answer.usage.input,
+        llm_tokens_out: answer.usage.output,
+        llm_cost_usd: answer.cost.map_or(0.0, shared::llm::MicroDollars::dollars),
+    }
+}
+
+/// What a script is told.
+fn told(error: &AskModelError) -> CallError {
+    let code = match error {
+        AskModelError::Unauthorised { .. } => "unauthorised",
+        AskModelError::RateLimited { .. } => "rate_limited",
+        AskModelError::Overloaded { .. } | AskModelError::Unreachable { .. } => "provider_down",
+        AskModelError::Truncated { .. } => "broken_answer",
+        AskModelError::Silent { .. } | AskModelError::TimedOut { .. } => "timed_out",
+        AskModelError::TooLong { .. } => "too_long",
+        AskModelError::Refused { .. } => "refused",
+        AskModelError::BadAnswer { .. } => "bad_answer",
+        AskModelError::Stopped => "stopped",
+    };
+    CallError::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

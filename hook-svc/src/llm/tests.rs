@@ -1,0 +1,184 @@
+//! Against a server that speaks the real wire format.
+
+use shared::bus::{Bus, NatsConfig};
+use shared::clock::SystemClock;
+use shared::llm::{Price, Prices, Provider};
+use shared::model::event::EventId;
+use shared::model::time::UnixMillis;
+use shared::retry::Schedule;
+use shared::testing::model_server::{Cut, Ending, ModelServer, Scripted, Speech};
+use shared::testing::nats::NatsServer;
+use shared::wire::topology::topology;
+
+use super::*;
+use crate::runner::{HookSource, NoHost};
+
+/// A host whose model is `server`, and its NATS server.
+async fn host(server: &ModelServer, limits: Limits) -> (LlmHost, NatsServer) {
+    let nats = NatsServer::start().await;
+    let config = NatsConfig {
+        servers: vec![nats.url()],
+        ..NatsConfig::default()
+    };
+    let bus = Bus::connect(&config, "test").await.expect("connected");
+    bus.ensure(&topology(1), false).await.expect("the topology stands");
+    let llm = LlmConfig {
+        provider: Provider::OpenAi,
+        model: "m".to_owned(),
+        base_url: server.base_url("openai"),
+        retry: Schedule {
+            initial_ms: 1,
+            max_ms: 5,
+            max_attempts: 2,
+            ..Schedule::default()
+        },
+        // A dollar a token, so that sums are seen.
+        prices: Prices(
+            [(
+                "m".to_owned(),
+                Price {
+                    input: 1_000_000.0,
+                    output: 1_000_000.0,
+                    cached: None,
+                },
+            )]
+            .into(),
+        ),
+        ..LlmConfig::default()
+    };
+    let clock: SharedClock = Arc::new(SystemClock);
+    let budget = Budget::new(&bus, limits, Arc::clone(&clock));
+    let model = model(&llm, clock, Shutdown::default());
+    (LlmHost::new(model, budget, Arc::new(NoHost)), nats)
+}
+
+/// A stream that ends in the middle.
+fn broken_off() -> Scripted {
+    Scripted::Say {
+        speech: Speech {
+            text: vec!["a stream that breaks off".to_owned()],
+            ..Speech::default()
+        },
+        cut: Cut::Every(7),
+        ending: Ending::Dropped { after: 60 },
+    }
+}
+
+const RICH: Limits = Limits {
+    hook_usd: 1_000_000.0,
+    all_usd: 1_000_000.0,
+};
+
+fn call(hook: &str, event: &str, args: Value) -> Call {
+    Call {
+        event_id: EventId::parse(event).expect("valid"),
+        now: UnixMillis(1),
+        hook: Arc::new(HookSource {
+            id: hook.to_owned(),
+            name: hook.to_owned(),
+            source: String::new(),
+            content_hash: String::new(),
+            timeout_ms: 20_000,
+            created_at: UnixMillis(0),
+        }),
+        number: 0,
+        name: "llm".to_owned(),
+        args,
+    }
+}
+
+fn code(answered: &Answered) -> &'static str {
+    answered.outcome.as_ref().expect_err("refused").code
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_paid_once_however_many_ask_the_same_upon_one_event() {
+    let server = ModelServer::ruled(|_, _| Scripted::text("yes")).await;
+    let (host, _nats) = host(&server, RICH).await;
+    let question = json!({"prompt": "Is it?", "system": "Be brief."});
+    let (a, b) = tokio::join!(
+        host.call(call("a", "sms:1", question.clone())),
+        host.call(call("b", "sms:1", question.clone())),
+    );
+    assert_eq!((&a.outcome, &b.outcome), (&Ok(json!("yes")), &Ok(json!("yes"))));
+    assert_eq!(a.spent.llm_calls + b.spent.llm_calls, 1, "{a:?} {b:?}");
+    let paid = if a.spent.llm_calls == 1 { a.spent } else { b.spent };
+    assert!(
+        paid.llm_tokens_in > 0 && paid.llm_tokens_out > 0 && paid.llm_cost_usd > 0.0,
+        "{paid:?}"
+    );
+    host.call(call("a", "sms:2", question)).await.outcome.expect("answered");
+    assert_eq!(server.calls(), 2, "another event asks anew");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn budgets_of_a_hook_and_of_all_end_a_day() {
+    let server = ModelServer::ruled(|_, _| Scripted::text("yes")).await;
+    let limits = Limits { hook_usd: 1.0, ..RICH };
+    let (host, nats) = host(&server, limits).await;
+    let ask = async |hook: &str, number: u32| {
+        host.call(call(hook, &format!("sms:{number}"), json!({"prompt": "x"})))
+            .await
+    };
+    assert!(ask("a", 1).await.outcome.is_ok());
+    let over = ask("a", 2).await;
+    assert_eq!((code(&over), over.spent), ("over_budget", Spent::default()));
+    assert!(ask("b", 3).await.outcome.is_ok(), "another hook has its own");
+    drop(nats);
+
+    let limits = Limits { all_usd: 1.0, ..RICH };
+    let (host, _nats) = self::host(&server, limits).await;
+    assert!(
+        host.call(call("a", "sms:1", json!({"prompt": "x"})))
+            .await
+            .outcome
+            .is_ok()
+    );
+    assert_eq!(
+        code(&host.call(call("b", "sms:2", json!({"prompt": "x"}))).await),
+        "over_budget"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_wrong_is_a_typed_error_and_costs_nothing() {
+    let script = [
+        Scripted::status(500, "broken"),
+        Scripted::status(503, "still broken"),
+        broken_off(),
+        broken_off(),
+        Scripted::status(401, "no"),
+        Scripted::text("not JSON"),
+        Scripted::text("{\"service\": \"bank\"}"),
+    ];
+    let server = ModelServer::scripted(script).await;
+    let (host, _nats) = host(&server, RICH).await;
+    let ask = async |args: Value| host.call(call("a", "sms:1", args)).await;
+    assert_eq!(code(&ask(json!({"prompt": "1"})).await), "provider_down");
+    let broken = ask(json!({"prompt": "1"})).await;
+    assert_eq!((code(&broken), broken.spent), ("broken_answer", Spent::default()));
+    assert_eq!(code(&ask(json!({"prompt": "2"})).await), "unauthorised");
+    assert_eq!(code(&ask(json!({"prompt": "3", "json": true})).await), "bad_answer");
+    let answered = ask(json!({"prompt": "3", "json": true, "max_tokens": 50})).await;
+    assert_eq!(answered.outcome, Ok(json!("{\"service\": \"bank\"}")));
+    for wrong in [
+        json!({"prompt": ""}),
+        json!({"prompt": "x", "max_tokens": 0}),
+        json!({}),
+    ] {
+        assert_eq!(code(&ask(wrong).await), "bad_arguments");
+    }
+    drop(server);
+    assert_eq!(code(&ask(json!({"prompt": "4"})).await), "provider_down");
+    assert_eq!(
+        code(
+            &host
+                .call(Call {
+                    name: "search".to_owned(),
+                    ..call("a", "sms:1", json!({}))
+                })
+                .await
+        ),
+        NOT_AVAILABLE
+    );
+}

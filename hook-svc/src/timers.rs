@@ -1,0 +1,90 @@
+//! `@schedule`: hooks' entries in KV `schedules`. *Pure.*
+//!
+//! Every replica says the same of the same registry, so that all may say it. A hook that is switched off has no
+//! schedules; what `@schedule` says wrong keeps only that schedule from being, and is logged.
+//! Source: `hooks.md` "A hook is a file"; `schedule.md` "Schedules".
+
+use std::collections::BTreeMap;
+
+use shared::model::hook::{HookRecord, HookState, HookStatus};
+use shared::model::schedule::{SchedulePolicies, ScheduleSpec, ScheduleTarget};
+use shared::schedule::Schedule;
+
+/// How the ids of hooks' schedules begin.
+pub const PREFIX: &str = "hook:";
+
+/// The schedules of all hooks that run, and what is wrong with others: hook id and why. Times without a zone of their
+/// own are in `zone`.
+#[must_use]
+pub fn specs(
+    records: &BTreeMap<String, HookRecord>,
+    states: &BTreeMap<String, HookState>,
+    zone: &str,
+) -> (Vec<ScheduleSpec>, Vec<(String, String)>) {
+    let (mut specs, mut wrong) = (Vec::new(), Vec::new());
+    let runs = |key: &String, record: &HookRecord| {
+        let status = states.get(key).map_or(HookStatus::Active, |state| state.status);
+        record.enabled && !record.source.is_empty() && status != HookStatus::Disabled
+    };
+    for (key, record) in records {
+        if !runs(key, record) {
+            continue;
+        }
+        for (number, schedule) in record.metadata.schedules.iter().enumerate() {
+            let zone = record.metadata.timezone.as_deref().unwrap_or(zone);
+            if let Err(error) = Schedule::parse(schedule, zone) {
+                wrong.push((record.id.clone(), error.to_string()));
+                continue;
+            }
+            specs.push(ScheduleSpec {
+                id: format!("{PREFIX}{}:{number}", record.id),
+                schedule: schedule.clone(),
+                zone: zone.to_owned(),
+                target: ScheduleTarget::Hook(record.id.clone()),
+                policies: SchedulePolicies::default(),
+                active_hours: None,
+                content: String::new(),
+                metadata: Default::default(),
+            });
+        }
+    }
+    (specs, wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::tests::record;
+
+    fn timed(id: &str, schedules: &[&str]) -> HookRecord {
+        let mut record = record(id);
+        record.metadata.schedules = schedules.iter().map(ToString::to_string).collect();
+        record
+    }
+
+    #[test]
+    fn hooks_that_run_have_their_schedules() {
+        let off = HookRecord {
+            enabled: false,
+            ..timed("off", &["every 1h"])
+        };
+        let mut here = timed("here", &["every 30m", "cron 0 9 * * MON-FRI"]);
+        here.metadata.timezone = Some("America/Chicago".to_owned());
+        let records = [here, off, timed("wrong", &["cron not at all", "every 2h"])];
+        let records = records.into_iter().map(|record| (record.id.clone(), record)).collect();
+        let (specs, wrong) = specs(&records, &BTreeMap::new(), "UTC");
+        let told: Vec<_> = specs
+            .iter()
+            .map(|spec| (spec.id.as_str(), spec.zone.as_str()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("hook:here:0", "America/Chicago"),
+                ("hook:here:1", "America/Chicago"),
+                ("hook:wrong:1", "UTC"),
+            ]
+        );
+        assert_eq!((wrong.len(), wrong[0].0.as_str()), (1, "wrong"));
+    }
+}
