@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod hook;
+
+pub use hook::{BacktestOptions, HookAction, Status, TestOptions};
+
 /// The event bus for AI agents.
 #[derive(Debug, Parser)]
 #[command(name = "nexus", version, propagate_version = true)]
@@ -59,6 +63,9 @@ pub enum Command {
     /// Sessions.
     #[command(subcommand)]
     Session(SessionAction),
+    /// Hooks: write, test, replay history, put in force, switch.
+    #[command(subcommand)]
+    Hook(HookAction),
     /// The configuration.
     #[command(subcommand)]
     Config(ConfigAction),

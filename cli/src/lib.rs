@@ -11,6 +11,7 @@ pub mod demo;
 pub mod dlq;
 pub mod doctor;
 pub mod down;
+pub mod hook;
 pub mod http;
 pub mod init;
 pub mod launch;
@@ -43,6 +44,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Dlq(action) => dlq::execute(&common, action).await,
         Command::Breaker(action) => breaker::execute(&common, action).await,
         Command::Session(action) => session::execute(&common, action).await,
+        Command::Hook(action) => hook::execute(&common, action).await,
         Command::Config(action) => config::execute(&common, action),
         Command::Bench(options) => bench::execute(&common, options).await,
         Command::Init(options) => init::execute(&options),

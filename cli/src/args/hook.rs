@@ -1,0 +1,124 @@
+//! `nexus hook`, as data.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// `nexus hook`.
+#[derive(Debug, Subcommand)]
+pub enum HookAction {
+    /// Write a hook to begin with, and the types that an editor completes it by.
+    New {
+        /// Its name: the file's, without `.ts`.
+        name: String,
+        /// Directory to write into; in the hooks directory it would be in force at once.
+        #[arg(long, default_value = "drafts", value_name = "DIR")]
+        dir: PathBuf,
+    },
+    /// Run one hook file upon one event, as hook-svc would, and dispatch nothing.
+    Test(TestOptions),
+    /// Replay stored events through a hook file that is not active, and say when it would have fired.
+    Backtest(BacktestOptions),
+    /// Put a hook file, or all of a directory, in force.
+    Push {
+        /// The file or directory.
+        path: PathBuf,
+        /// Id of the hook [default: the file's name without `.ts`; in a directory, the path below it].
+        #[arg(long)]
+        id: Option<String>,
+    },
+    /// All hooks, one line each.
+    List {
+        /// Only those of this status.
+        #[arg(long)]
+        status: Option<Status>,
+        /// Only those of this author.
+        #[arg(long)]
+        created_by: Option<String>,
+    },
+    /// One hook: what is known of it, its last invocations, its source.
+    Show {
+        /// Its id.
+        id: String,
+    },
+    /// Let a hook see events again; one that fired its one shot may fire once more.
+    Enable {
+        /// Its id.
+        id: String,
+    },
+    /// Let a hook see no more events.
+    Disable {
+        /// Its id.
+        id: String,
+        /// Why.
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Delete a hook that was pushed or made by a tool; its history stays.
+    Rm {
+        /// Its id.
+        id: String,
+    },
+    /// A hook's last invocations, the newest last.
+    Logs {
+        /// Its id.
+        id: String,
+        /// At most this many.
+        #[arg(long, default_value_t = 50)]
+        last: u32,
+        /// Go on with new ones.
+        #[arg(long, short)]
+        follow: bool,
+    },
+}
+
+/// A status to filter by.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Status {
+    /// It sees events.
+    Active,
+    /// Its breaker is open.
+    Paused,
+    /// Switched off.
+    Disabled,
+    /// Its file does not parse.
+    Errored,
+}
+
+/// `nexus hook test`.
+#[derive(Debug, Args)]
+pub struct TestOptions {
+    /// The hook file.
+    pub file: PathBuf,
+    /// The event: a file with a whole one in JSON (`-` = standard input), or the id of a stored one.
+    #[arg(long, required_unless_present = "text")]
+    pub event: Option<String>,
+    /// Instead of an event: a direct message with this text.
+    #[arg(long, conflicts_with = "event")]
+    pub text: Option<String>,
+    /// Channel of that message.
+    #[arg(long, default_value = "cli")]
+    pub channel: String,
+    /// Time that the hook reads as now, Unix milliseconds [default: now].
+    #[arg(long)]
+    pub now: Option<i64>,
+}
+
+/// `nexus hook backtest`.
+#[derive(Debug, Args)]
+pub struct BacktestOptions {
+    /// The hook file.
+    pub file: PathBuf,
+    /// Events stored since then: `90m`, `12h`, `7d`, or `all`.
+    #[arg(long, default_value = "7d")]
+    pub since: String,
+    /// Only events on this channel.
+    #[arg(long)]
+    pub channel: Option<String>,
+    /// At most this many events.
+    #[arg(long, default_value_t = 10_000_000)]
+    pub limit: u64,
+    /// Fires that are listed.
+    #[arg(long, default_value_t = 20)]
+    pub show: usize,
+}

@@ -1,0 +1,81 @@
+//! `nexus hook`: writing, testing, replaying and switching hooks. Everything that changes anything is asked of hook-svc.
+
+mod backtest;
+mod host;
+mod push;
+mod report;
+mod show;
+mod start;
+mod trial;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use shared::bus::{Bus, RequestError};
+use shared::model::hook::HookStatus;
+use shared::model::hook_api::{DisableHook, HookView, ListHooks, NameHook};
+use shared::wire::headers::Headers;
+
+use crate::args::{Common, HookAction, Status};
+use crate::output::{bus, json};
+
+/// How long an answer may take: a hook under test may use all of its time-out.
+const ANSWER: Duration = Duration::from_secs(330);
+
+/// Runs the command.
+///
+/// # Errors
+/// What went wrong, for people.
+pub async fn execute(common: &Common, action: HookAction) -> Result<()> {
+    match action {
+        HookAction::New { name, dir } => start::write(&name, &dir),
+        HookAction::Test(options) => trial::run(common, &options).await,
+        HookAction::Backtest(options) => backtest::run(common, options).await,
+        HookAction::Push { path, id } => push::run(common, &path, id).await,
+        HookAction::List { status, created_by } => {
+            let status = status.map(status_of);
+            show::list(common, ListHooks { status, created_by }).await
+        }
+        HookAction::Show { id } => show::one(common, id).await,
+        HookAction::Logs { id, last, follow } => show::logs(common, &id, last, follow).await,
+        HookAction::Enable { id } => switched(common, "enable", &NameHook { name: id }).await,
+        HookAction::Disable { id, reason } => switched(common, "disable", &DisableHook { name: id, reason }).await,
+        HookAction::Rm { id } => switched(common, "delete", &NameHook { name: id }).await,
+    }
+}
+
+/// Asks `nexus.svc.hook.{what}`.
+///
+/// # Errors
+/// What the service refuses, in its words.
+pub async fn ask<Q: Serialize, A: DeserializeOwned>(bus: &Bus, what: &str, question: &Q) -> Result<A> {
+    let subject = format!("nexus.svc.hook.{what}");
+    match bus.request(&subject, Headers::new(), question, ANSWER).await {
+        Ok(answer) => Ok(answer),
+        Err(RequestError::Service { text, .. }) => Err(anyhow::Error::msg(text)),
+        Err(error) => Err(error).context("hooks are served by hook-svc: does one run?"),
+    }
+}
+
+async fn switched<Q: Serialize>(common: &Common, what: &str, question: &Q) -> Result<()> {
+    let view: HookView = ask(&bus(common).await?, what, question).await?;
+    if common.json {
+        return json(&view);
+    }
+    match &view.disabled_reason {
+        Some(reason) => println!("{} is {}: {reason}", view.id, show::name(view.status)),
+        None => println!("{} is {}", view.id, show::name(view.status)),
+    }
+    Ok(())
+}
+
+const fn status_of(status: Status) -> HookStatus {
+    match status {
+        Status::Active => HookStatus::Active,
+        Status::Paused => HookStatus::Paused,
+        Status::Disabled => HookStatus::Disabled,
+        Status::Errored => HookStatus::Errored,
+    }
+}

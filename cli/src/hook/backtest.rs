@@ -1,0 +1,289 @@
+//! `nexus hook backtest`: stored events through a hook that is not active. Reads `EVENTS` and nothing else; nothing is
+//! dispatched, recorded or asked of hook-svc: the workers are this command's own.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use futures_util::{StreamExt as _, stream};
+use hook_svc::config::HooksConfig;
+use hook_svc::header;
+use hook_svc::lab::{Replay, Trial, pool_config};
+use hook_svc::runner::{Counters, Host};
+use indicatif::{ProgressBar, ProgressStyle};
+use shared::bus::{Bus, Incoming, Ordered};
+use shared::clock::{Clock as _, SystemClock};
+use shared::llm::LlmConfig;
+use shared::model::event::{Direction, Event};
+use shared::model::hook::{HookMetadata, HookMode};
+use shared::model::hook_api::HookRun;
+use shared::process::lifecycle::Shutdown;
+use shared::projection::{Projection, Source, feed};
+use shared::wire::subject::token;
+use shared::wire::topology::streams::EVENTS;
+
+use super::host;
+use super::report::Report;
+use crate::args::{BacktestOptions, Common};
+use crate::output::{bus, document, json};
+
+/// Events under way at once.
+const WINDOW: usize = 512;
+
+/// How often the progress bar moves, in events.
+const STEP: u64 = 256;
+
+pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()> {
+    let source = std::fs::read_to_string(&options.file).with_context(|| format!("read {}", options.file.display()))?;
+    let since = since(&options.since)?;
+    let document = document(common);
+    let config = document.section("hooks", HooksConfig::faults).value;
+    let llm = document.section("llm", LlmConfig::faults).value;
+    let bus = bus(common).await?;
+    let host = host::of(&bus, &config, &llm);
+    let question = Question {
+        source,
+        since,
+        channel: options.channel,
+        limit: options.limit,
+    };
+    let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template(
+        "{bar:40} {pos}/{len} events, {per_sec}, {eta} left, {msg} fires",
+    )?);
+    let report = replay(&bus, &config, host, &question, &bar).await?;
+    bar.finish_and_clear();
+    if common.json {
+        return json(&report);
+    }
+    report.print(options.show);
+    Ok(())
+}
+
+/// What is to be replayed.
+#[derive(Debug, Clone)]
+pub(super) struct Question {
+    /// The hook's file.
+    pub(super) source: String,
+    /// Events stored within this long before now; none = all.
+    pub(super) since: Option<Duration>,
+    /// Only those on this channel.
+    pub(super) channel: Option<String>,
+    /// At most so many.
+    pub(super) limit: u64,
+}
+
+/// Replays history through the hook of `question`.
+///
+/// # Errors
+/// Where the file is no hook, or events or workers cannot be had.
+pub(super) async fn replay(
+    bus: &Bus,
+    config: &HooksConfig,
+    host: Arc<dyn Host>,
+    question: &Question,
+    bar: &ProgressBar,
+) -> Result<Report> {
+    let metadata = header::parse("backtest", &question.source)?;
+    let now = SystemClock.now();
+    let id = metadata.name.clone();
+    let trial = Trial::unregistered(&id, &question.source, metadata.timeout_ms, metadata.name.clone(), now);
+    let model = Model::of(bus, &trial).await?;
+    let setting = pool_config(config, &model.path(), host);
+    let replay = Replay::start(setting, Arc::new(SystemClock), trial).await?;
+    let begun = SystemClock.monotonic();
+    let mut report = Report::default();
+    let played = play(bus, &replay, &metadata, question, bar, &mut report).await;
+    replay.stop().await;
+    model.close().await;
+    played?;
+    report.finish(SystemClock.monotonic().duration_since(begun));
+    Ok(report)
+}
+
+async fn play(
+    bus: &Bus,
+    replay: &Replay,
+    metadata: &HookMetadata,
+    question: &Question,
+    bar: &ProgressBar,
+    report: &mut Report,
+) -> Result<()> {
+    let filter = match &question.channel {
+        Some(channel) => format!("nexus.ev.*.{}.>", token(channel)),
+        None => "nexus.ev.>".to_owned(),
+    };
+    let last = bus.stream_state(EVENTS).await?.last;
+    let start = match question.since {
+        Some(since) => first_since(bus, last, SystemClock.now().0 - i64::try_from(since.as_millis())?).await?,
+        None => 1,
+    };
+    let first = bus.next_on_subject(EVENTS, &filter, start).await?;
+    if first.is_none_or(|first| first.sequence > last) {
+        return Ok(());
+    }
+    bar.set_length(last.saturating_sub(start) + 1);
+    let feed = Feed {
+        reader: bus.ordered(EVENTS, &[filter], start).await?,
+        last,
+        left: question.limit,
+        known: HashSet::new(),
+    };
+    // A hook that reads its own counters must see each fire before the next event.
+    let reads_counters = ["trigger_count", "last_triggered"]
+        .iter()
+        .any(|name| question.source.contains(name));
+    let runs = stream::unfold(feed, Feed::next)
+        .map(|(sequence, event)| async move {
+            let run = replay.run(&event, event.timestamp).await;
+            (sequence, event, run)
+        })
+        .buffered(if reads_counters { 1 } else { WINDOW });
+    let mut runs = std::pin::pin!(runs);
+    let mut counters = Counters::default();
+    while let Some((sequence, event, run)) = runs.next().await {
+        let run = run?;
+        if run.fired {
+            counters.trigger_count += 1;
+            counters.last_triggered = counters.last_triggered.max(Some(event.timestamp));
+            replay.count(counters);
+            bar.set_message(counters.trigger_count.to_string());
+        }
+        let retires = retires(metadata, &run);
+        report.take(&event, run, retires);
+        if report.events.is_multiple_of(STEP) {
+            bar.set_position(sequence.saturating_sub(start));
+        }
+        if retires {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the hook sees no events after this one.
+fn retires(metadata: &HookMetadata, run: &HookRun) -> bool {
+    let once = match metadata.mode {
+        HookMode::Persistent => false,
+        HookMode::OneShot => run.fired,
+    };
+    once || run.result.as_ref().is_some_and(|result| result.disable_hook)
+}
+
+/// Stored events, as hooks would see them: first occurrences, and no changes of items known before.
+struct Feed {
+    reader: Ordered,
+    last: u64,
+    left: u64,
+    /// Fingerprints of the ids seen.
+    known: HashSet<u64>,
+}
+
+impl Feed {
+    async fn next(mut self) -> Option<((u64, Event), Self)> {
+        while self.left > 0 {
+            let incoming: Incoming = self.reader.next().await;
+            if incoming.sequence > self.last {
+                return None;
+            }
+            if incoming.pending == 0 || incoming.sequence == self.last {
+                self.left = 1;
+            }
+            self.left -= 1;
+            let Ok(event) = incoming.decode::<Event>() else {
+                continue;
+            };
+            let is_shown = match event.direction {
+                Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => true,
+                Direction::Updated | Direction::Deleted => false,
+            };
+            let mut hasher = DefaultHasher::new();
+            event.id.hash(&mut hasher);
+            if is_shown && self.known.insert(hasher.finish()) {
+                return Some(((incoming.sequence, event), self));
+            }
+        }
+        None
+    }
+}
+
+/// Sequence of the first event that was stored at `at` (Unix milliseconds) or later.
+async fn first_since(bus: &Bus, last: u64, at: i64) -> Result<u64> {
+    let mut low = bus.stream_state(EVENTS).await?.first.max(1);
+    let mut high = last + 1;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        // What is not there any more lies before what is.
+        match bus.at_sequence(EVENTS, middle).await? {
+            Some(stored) if stored.published_at.0 >= at => high = middle,
+            Some(_) | None => low = middle + 1,
+        }
+    }
+    Ok(low)
+}
+
+/// `90s`, `15m`, `12h`, `7d`, `2w`, `all`.
+fn since(text: &str) -> Result<Option<Duration>> {
+    if text == "all" {
+        return Ok(None);
+    }
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let seconds = match &text[digits.len()..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        "w" => 604_800,
+        _ => bail!("--since {text}: expected `90m`, `12h`, `7d` or `all`"),
+    };
+    let number: u64 = digits.parse().with_context(|| format!("--since {text}"))?;
+    let span = number
+        .checked_mul(seconds)
+        .with_context(|| format!("--since {text} is too long"))?;
+    Ok(Some(Duration::from_secs(span)))
+}
+
+/// The read model that the hook sees: none where its file never names it, else one made of the streams, as they are
+/// now.
+struct Model {
+    folder: tempfile::TempDir,
+    open: Option<(Projection, Shutdown, tokio::task::JoinHandle<()>)>,
+}
+
+impl Model {
+    async fn of(bus: &Bus, trial: &Trial) -> Result<Self> {
+        let folder = tempfile::tempdir().context("make a directory")?;
+        let mut model = Self { folder, open: None };
+        if trial.hook.reads_model() {
+            let projection = Projection::open(&model.path())?;
+            let stop = Shutdown::default();
+            let feeding = feed::run(bus.clone(), projection.clone(), stop.clone());
+            let task = tokio::spawn(async move {
+                // It ends where it is told to, or where nobody reads any more.
+                let _ = feeding.await;
+            });
+            let last = bus.stream_state(EVENTS).await?.last;
+            eprintln!("building a read model of {last} events");
+            projection.reached(Source::Events, last).await?;
+            model.open = Some((projection, stop, task));
+        }
+        Ok(model)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("read-model.sqlite")
+    }
+
+    async fn close(self) {
+        if let Some((projection, stop, task)) = self.open {
+            stop.trigger();
+            projection.close().await;
+            task.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! Against a real server and real workers.
+
+use hook_svc::runner::NoHost;
+use shared::bus::{NatsConfig, Outgoing};
+use shared::model::event::EventId;
+use shared::model::time::UnixMillis;
+use shared::testing::nats::NatsServer;
+use shared::wire::subject;
+use shared::wire::topology::topology;
+
+use super::*;
+
+/// Events in the long form.
+const LONG: u64 = 100_000;
+
+/// A server with `count` events, every tenth of them on channel `sms`.
+async fn history(count: u64) -> (NatsServer, Bus) {
+    let server = NatsServer::start().await;
+    let config = NatsConfig {
+        servers: vec![server.url()],
+        ..NatsConfig::default()
+    };
+    let bus = Bus::connect(&config, "test").await.expect("the server is there");
+    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    let published = stream::iter(0..count).map(|number| {
+        let bus = &bus;
+        async move {
+            let channel = if number % 10 == 0 { "sms" } else { "webchat" };
+            let id = EventId::parse(format!("{channel}:{number}")).expect("valid");
+            let at = UnixMillis(1_769_000_000_000 + i64::try_from(number).expect("small") * 1_000);
+            let mut event = Event::new(id, channel, &format!("p{}", number % 100), at);
+            event.content = format!("message {number}");
+            let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
+            bus.publish(out).await.expect("published");
+        }
+    });
+    published.buffer_unordered(256).collect::<Vec<()>>().await;
+    (server, bus)
+}
+
+fn question(source: &str) -> Question {
+    Question {
+        source: source.to_owned(),
+        since: None,
+        channel: None,
+        limit: u64::MAX,
+    }
+}
+
+async fn run(bus: &Bus, question: Question) -> Report {
+    let bar = ProgressBar::hidden();
+    replay(bus, &HooksConfig::default(), Arc::new(NoHost), &question, &bar)
+        .await
+        .expect("replayed")
+}
+
+const SEVENS: &str =
+    "export default ({ event, now }) => ({ fire: event.content.endsWith('7') && now.getTime() === event.timestamp });";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn history_says_when_a_hook_would_have_fired_and_nothing_moves() {
+    let (_server, bus) = history(300).await;
+    let before = sequences(&bus).await;
+    let report = run(&bus, question(SEVENS)).await;
+    assert_eq!((report.events, report.fires, report.failures), (300, 30, 0));
+    assert_eq!(report.by_channel.get("webchat"), Some(&30));
+    let sms = Question {
+        channel: Some("sms".to_owned()),
+        ..question("export default () => ({ fire: true });")
+    };
+    assert_eq!(run(&bus, sms.clone()).await.fires, 30);
+    let recent = Question {
+        since: Some(Duration::from_secs(3_600)),
+        limit: 7,
+        ..sms
+    };
+    assert_eq!(run(&bus, recent).await.events, 7);
+    let absent = Question {
+        channel: Some("nowhere".to_owned()),
+        ..question(SEVENS)
+    };
+    assert_eq!(run(&bus, absent).await.events, 0);
+    assert_eq!(
+        sequences(&bus).await,
+        before,
+        "nothing is published, nothing is consumed"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_counts_retires_or_fails_is_replayed_as_it_would_have_run() {
+    let (_server, bus) = history(120).await;
+    // Ten seconds between fires: one event a second.
+    let beat = "export default ({ event, hook }) => ({ fire: event.timestamp - (hook.last_triggered ?? 0) >= 10000 });";
+    assert_eq!(run(&bus, question(beat)).await.fires, 12);
+    let once = format!("/** @mode one-shot */\n{SEVENS}");
+    let report = run(&bus, question(&once)).await;
+    assert_eq!((report.fires, report.disabled_by.is_some()), (1, true));
+    let throws = "export default ({ event }) => { if (event.channel === 'sms') throw new Error('boom'); return { fire: false }; };";
+    assert_eq!(run(&bus, question(throws)).await.failures, 12);
+    let reads = "import Database from 'better-sqlite3';
+        export default ({ event, dbPath }) => {
+            const db = new Database(dbPath, { readonly: true });
+            const row = db.prepare('SELECT count(*) AS n FROM events WHERE id = ?').get(event.id);
+            db.close();
+            return { fire: row.n === 1 };
+        };";
+    let some = Question {
+        limit: 20,
+        ..question(reads)
+    };
+    let report = run(&bus, some).await;
+    assert_eq!((report.fires, report.failures), (20, 0), "{:?}", report.failed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_thousand_events_take_less_than_half_a_minute() {
+    let long = std::env::var_os("NEXUS_BACKTEST").is_some();
+    let count = if long { LONG } else { LONG / 20 };
+    let (_server, bus) = history(count).await;
+    let report = run(&bus, question(SEVENS)).await;
+    eprintln!("{count} events in {:.2} s", report.seconds);
+    assert_eq!(report.fires, count / 10);
+    assert!(report.seconds < 30.0, "{} s", report.seconds);
+}
+
+/// The last sequence of every stream.
+async fn sequences(bus: &Bus) -> Vec<(String, u64)> {
+    let mut all = Vec::new();
+    for stream in topology(1).streams {
+        let state = bus.stream_state(&stream.name).await.expect("its state");
+        all.push((stream.name.to_string(), state.last));
+    }
+    all
+}

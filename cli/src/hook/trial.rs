@@ -1,0 +1,87 @@
+//! `nexus hook test`: one hook file upon one event.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
+use shared::model::event::{Event, EventId};
+use shared::model::hook_api::{HookRun, TestHook};
+use shared::model::time::UnixMillis;
+
+use super::ask;
+use crate::args::{Common, TestOptions};
+use crate::output::{bus, json};
+
+pub(super) async fn run(common: &Common, options: &TestOptions) -> Result<()> {
+    let source = std::fs::read_to_string(&options.file).with_context(|| format!("read {}", options.file.display()))?;
+    let event = event(options)?;
+    let question = TestHook {
+        source,
+        event,
+        now: options.now.map(UnixMillis),
+    };
+    let run: HookRun = ask(&bus(common).await?, "test", &question).await?;
+    if common.json {
+        json(&run)?;
+    } else {
+        print(&run)?;
+    }
+    if run.error.is_some() {
+        bail!("the hook failed");
+    }
+    Ok(())
+}
+
+/// A whole event, or the id of a stored one.
+fn event(options: &TestOptions) -> Result<Value> {
+    if let Some(text) = &options.text {
+        let now = SystemClock.now();
+        let id = EventId::parse(format!("{}:{}", options.channel, SystemIds.ulid()))?;
+        let mut event = Event::new(id, &options.channel, "me", now);
+        event.content.clone_from(text);
+        return serde_json::to_value(&event).context("write the event");
+    }
+    let given = options.event.as_deref().unwrap_or_default();
+    if given == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("read the event")?;
+        return serde_json::from_str(&text).context("the event is not JSON");
+    }
+    if Path::new(given).is_file() {
+        let text = std::fs::read_to_string(given).with_context(|| format!("read {given}"))?;
+        return serde_json::from_str(&text).with_context(|| format!("{given} is not JSON"));
+    }
+    Ok(Value::from(given))
+}
+
+fn print(run: &HookRun) -> Result<()> {
+    let outcome = match (&run.error, run.fired, &run.result) {
+        (Some(_), ..) => "failed",
+        (None, true, _) => "fires",
+        (None, false, Some(_)) => "passes and disables itself",
+        (None, false, None) => "passes",
+    };
+    println!("outcome   {outcome}");
+    println!("took      {:.3} ms", run.latency_us as f64 / 1_000.0);
+    if run.llm_calls > 0 {
+        println!(
+            "llm       {} calls, {} tokens in, {} out, ${:.6}",
+            run.llm_calls, run.llm_tokens_in, run.llm_tokens_out, run.llm_cost_usd
+        );
+    }
+    if run.search_calls > 0 {
+        println!("search    {} calls", run.search_calls);
+    }
+    if let Some(error) = &run.error {
+        println!("error     {error}");
+    }
+    if let Some(stack) = &run.stack {
+        println!("{stack}");
+    }
+    if let Some(result) = &run.result {
+        println!("result    {}", serde_json::to_string_pretty(result)?);
+    }
+    Ok(())
+}
