@@ -5,6 +5,7 @@ mod browser;
 mod demo;
 mod dm_reply;
 mod drain;
+mod first_hook;
 mod lost_wakeups;
 mod stale_owner;
 mod story;

@@ -1,0 +1,87 @@
+//! `docs/first-hook.md`: every command of its page, as it stands there.
+
+use std::path::Path;
+
+use cli::launch::nats::free_port;
+use tests::command::{PATIENCE, nexus, start};
+use tests::eventually::eventually;
+use tests::world::root;
+
+/// The commands of the page's `sh` blocks, in order, as words.
+fn commands() -> Vec<Vec<String>> {
+    let page = std::fs::read_to_string(root().join("docs/first-hook.md")).expect("the page");
+    let blocks = page
+        .split("```sh\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next());
+    let lines = blocks.flat_map(str::lines).filter(|line| line.starts_with("nexus "));
+    lines.map(words).collect()
+}
+
+/// The words of a line as a shell reads it: quotes, and comments behind ` #`.
+fn words(line: &str) -> Vec<String> {
+    let line = line.split(" #").next().unwrap_or_default();
+    let mut words = Vec::new();
+    for (number, part) in line.split('\'').enumerate() {
+        if number % 2 == 1 {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    words.remove(0);
+    words
+}
+
+async fn came_up(directory: &Path) {
+    eventually("nexus up", PATIENCE, async || {
+        let text = std::fs::read_to_string(directory.join("up.out")).unwrap_or_default();
+        if text.contains("nexus tail") { Ok(()) } else { Err(text) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_hook_is_made_tested_pushed_and_seen_in_a_trace() {
+    let directory = tempfile::Builder::new()
+        .prefix("nexus-test-")
+        .tempdir()
+        .expect("a directory");
+    let here = directory.path();
+    let init = nexus(here, &["init"]).await;
+    assert_eq!(init.code, Some(0), "{init:?}");
+    let ports = [
+        free_port().expect("a port").to_string(),
+        free_port().expect("a port").to_string(),
+    ];
+    let _up = start(here, "up", &["up", "--nats-port", &ports[0], "--http-port", &ports[1]]);
+    came_up(here).await;
+    let server = format!("nats://127.0.0.1:{}", ports[0]);
+    for words in commands() {
+        let mut arguments = vec!["--server", server.as_str()];
+        arguments.extend(words.iter().map(String::as_str));
+        let done = nexus(here, &arguments).await;
+        assert_eq!(done.code, Some(0), "nexus {words:?}: {}{}", done.out, done.err);
+        let expected = match (words[0].as_str(), words.get(1).map_or("", String::as_str)) {
+            ("hook", "new") => "drafts/greet.ts",
+            ("hook", "test") if words.iter().any(|word| word == "good bye") => "outcome   passes",
+            ("hook", "test") => "outcome   fires",
+            ("hook", "backtest") => "fires     1 (",
+            ("hook", "push") => "greet is active",
+            ("hook", "list") => "greet",
+            ("hook", "logs") => "fired",
+            ("hook", "disable") => "greet is disabled: enough greeting",
+            ("trace", _) => "greet",
+            ("send", _) => "cli:",
+            (other, _) => panic!("a command that the story does not know: {other}"),
+        };
+        assert!(
+            done.out.contains(expected),
+            "`{expected}` of nexus {words:?} in\n{}{}",
+            done.out,
+            done.err
+        );
+    }
+    let down = nexus(here, &["down"]).await;
+    assert_eq!(down.code, Some(0), "{down:?}");
+}
