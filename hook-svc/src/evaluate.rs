@@ -218,7 +218,11 @@ impl Evaluator {
     }
 
     /// Stores that the hooks `passed` did, before others fire because of it.
-    async fn keep_passes(&self, event: &EventId, passed: impl Iterator<Item = &str>) -> Result<(), HandleEventError> {
+    async fn keep_passes<'a>(
+        &self,
+        event: &EventId,
+        passed: impl Iterator<Item = &'a str>,
+    ) -> Result<(), HandleEventError> {
         let passes: Vec<StoredAnswer> = passed
             .map(|hook_id| StoredAnswer::Passed {
                 hook_id: hook_id.to_owned(),

@@ -123,7 +123,10 @@ async fn scripts_of_the_older_spelling_run_unchanged_and_fire_as_written() {
     let dispatches = dispatched(&world, &asks).await;
     assert_eq!(only(&dispatches), ("mom-2fa-helper", "default", "main"));
     let dispatch = &dispatches[0];
-    assert_eq!((dispatch.queue_mode, dispatch.priority), (QueueMode::Interrupt, 85));
+    assert_eq!(
+        (dispatch.queue_mode, dispatch.priority),
+        (Some(QueueMode::Interrupt), 85)
+    );
     let extracted = Value::from(dispatch.context.extracted.clone().expect("extracted"));
     assert_eq!(extracted, json!({"service": "Chase", "person": "Mom"}));
     let record = world.record(&asks).await;
@@ -198,7 +201,7 @@ async fn the_others_route_what_is_theirs_and_leave_the_rest_to_the_catch_all() {
         only(&dispatches),
         ("work-whatsapp-routing", "work", "whatsapp:group:g1")
     );
-    assert_eq!(dispatches[0].queue_mode, QueueMode::Collect);
+    assert_eq!(dispatches[0].queue_mode, Some(QueueMode::Collect));
     let private = message("whatsapp:3", "+49170", "Hello");
     assert_eq!(only(&dispatched(&world, &private).await).0, "default-dm-routing");
 
