@@ -80,6 +80,8 @@ fn call(hook: &str, event: &str, args: Value) -> Call {
             content_hash: String::new(),
             timeout_ms: 20_000,
             created_at: UnixMillis(0),
+            created_by: "operator".to_owned(),
+            sees: crate::runner::Sees::Everything,
         }),
         number: 0,
         name: "llm".to_owned(),
