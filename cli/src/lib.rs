@@ -15,6 +15,7 @@ pub mod events;
 pub mod hook;
 pub mod http;
 pub mod init;
+pub mod intent;
 pub mod launch;
 pub mod output;
 pub mod schedule;
@@ -49,6 +50,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Session(action) => session::execute(&common, action).await,
         Command::Hook(action) => hook::execute(&common, action).await,
         Command::Schedule(action) => schedule::execute(&common, action).await,
+        Command::Intent(action) => intent::execute(&common, action).await,
         Command::Config(action) => config::execute(&common, action),
         Command::Bench(options) => bench::execute(&common, options).await,
         Command::Init(options) => init::execute(&options),

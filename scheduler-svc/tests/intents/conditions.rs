@@ -1,0 +1,200 @@
+//! Conditions, recurrences, chains, what a user's message does, and what a crash leaves behind.
+
+use std::sync::Arc;
+
+use scheduler_svc::intent::conditions::Conditions;
+use scheduler_svc::intent::reconcile;
+use serde_json::json;
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::intent::book::AgentBook;
+use shared::model::intent::{IntentCode, IntentStatus, event_id};
+use shared::wire::topology::buckets::INTENTS;
+use shared::wire::topology::streams::AUDIT;
+
+use crate::world::{World, completed, proposal, ulid, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_matches_fires_once_on_any_number_of_readers() {
+    let world = World::start(2).await;
+    let waits = |words: &str| json!({ "schedule": { "type": "event_matches", "match": { "channel": "webchat", "contains": words } } });
+    world.say("0", "an invoice before").await;
+    world.propose(1, waits("invoice")).await;
+    for desk in &world.desks {
+        tokio::spawn(Conditions::new(Arc::clone(&desk.clerk)).run(world.shutdown.clone()));
+    }
+    world.say("1", "hello").await;
+    world.propose(2, waits("hello")).await;
+    world.say("2", "your invoice").await;
+    until("a firing", || async {
+        (world.status(ulid(1)).await == IntentStatus::Running).then_some(())
+    })
+    .await;
+    let records = world.history(ulid(1)).await;
+    assert_eq!(records.last().expect("one").code, IntentCode::ConditionMet);
+    assert_eq!(world.dispatches().await.len(), 1);
+    assert_eq!(
+        world.status(ulid(2)).await,
+        IntentStatus::Pending,
+        "what was said before does not count"
+    );
+    world.say("3", "Hello again").await;
+    until("the other", || async {
+        (world.status(ulid(2)).await == IntentStatus::Running).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quiet_is_looked_for_when_it_could_be_and_a_deadline_ends_it() {
+    let world = World::start(1).await;
+    let clerk = &world.desks[0].clerk;
+    let idle = json!({ "schedule": { "type": "user_idle", "for_seconds": 60, "deadline_seconds": 600 } });
+    let begun = world.now();
+    world.propose(1, idle.clone()).await;
+    world.propose(2, idle).await;
+    world.say("1", "still here").await;
+    let said = SystemClock.now();
+    world.clock.set(begun.plus(60_000).max(said.plus(30_000)));
+    clerk.due("default", ulid(1), world.now(), None).await.expect("looked");
+    assert_eq!(world.status(ulid(1)).await, IntentStatus::Pending, "somebody spoke");
+    world.clock.set(SystemClock.now().plus(61_000));
+    clerk.due("default", ulid(1), world.now(), None).await.expect("looked");
+    assert_eq!(world.status(ulid(1)).await, IntentStatus::Running);
+    let events = json!({ "schedule": { "type": "event_matches", "match": { "from": "x" }, "deadline_seconds": 60 } });
+    world.propose(3, events).await;
+    world.clock.advance(60_000);
+    clerk.due("default", ulid(3), world.now(), None).await.expect("over");
+    assert_eq!(
+        world.history(ulid(3)).await.last().expect("one").code,
+        IntentCode::DeadlinePassed
+    );
+    let book = world
+        .bus
+        .kv::<AgentBook>(INTENTS)
+        .get("a.default")
+        .await
+        .expect("KV")
+        .expect("a book");
+    assert!(!book.value.bookings.contains_key(&ulid(3)), "its reservation is free");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_users_message_makes_it_moot_where_it_asked_for_that() {
+    let world = World::start(1).await;
+    let due = world
+        .propose(1, json!({ "cancel_on_user_turn": true }))
+        .await
+        .due
+        .expect("a time");
+    world.propose(2, json!({})).await;
+    until("another millisecond", || async {
+        (SystemClock.now() > world.now().plus(5)).then_some(())
+    })
+    .await;
+    world.say("1", "never mind").await;
+    world.clock.set(due);
+    for number in [1, 2] {
+        world.desks[0]
+            .clerk
+            .due("default", ulid(number), due, None)
+            .await
+            .expect("fine");
+    }
+    assert_eq!(
+        world.history(ulid(1)).await.last().expect("one").code,
+        IntentCode::UserTurn
+    );
+    assert_eq!(world.status(ulid(2)).await, IntentStatus::Running);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recurring_one_goes_on_and_a_chain_ends() {
+    let world = World::start(1).await;
+    let clerk = &world.desks[0].clerk;
+    let start = jiff::Timestamp::from_millisecond(world.now().0).expect("a time");
+    let local = (start + jiff::SignedDuration::from_secs(60))
+        .strftime("%Y-%m-%dT%H:%M:%S")
+        .to_string();
+    let rule = json!({ "schedule": { "type": "rrule", "rule": "FREQ=MINUTELY;INTERVAL=2;COUNT=2", "start": local, "zone": "UTC" } });
+    let mut due = world.propose(1, rule).await.due.expect("a time");
+    for round in 0..2 {
+        world.clock.set(due);
+        clerk.due("default", ulid(1), due, None).await.expect("fired");
+        let dispatch = world.dispatches().await.pop().expect("a dispatch").1;
+        world.turn(&dispatch, completed).await;
+        assert!(
+            clerk.look_for_end("default", ulid(1), due).await.expect("read"),
+            "round {round}"
+        );
+        let value = clerk.store.find(None, ulid(1)).await.expect("there").value;
+        due = value.due.unwrap_or(due);
+    }
+    let ways = world.ways(ulid(1)).await;
+    assert_eq!(
+        ways[2..],
+        [
+            IntentStatus::Running,
+            IntentStatus::Pending,
+            IntentStatus::Running,
+            IntentStatus::Completed
+        ]
+    );
+
+    let mut parent = ulid(1);
+    let mut depth = 0;
+    let refused = loop {
+        let mut next = proposal(100 + depth, json!({}));
+        next.causation = Some(event_id(parent, world.now()).expect("an id"));
+        let answer = world.desks[0].propose(next).await.expect("an answer");
+        if answer.status == IntentStatus::Rejected {
+            break answer.rejection.expect("a reason");
+        }
+        (parent, depth) = (answer.id, depth + 1);
+    };
+    assert_eq!((depth, refused.code()), (8, "over_budget"));
+}
+
+/// A value is there and its records are not, its timer is lost, its turn ended unheard: the walk repairs all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reconciler_repairs_what_a_crash_leaves() {
+    let world = World::start(1).await;
+    let clerk = &world.desks[0].clerk;
+    let due = world.propose(1, json!({})).await.due.expect("a time");
+    let mut orphan = clerk.store.find(None, ulid(1)).await.expect("there").value;
+    orphan.intent.id = ulid(2);
+    orphan.records.iter_mut().for_each(|record| record.intent = ulid(2));
+    let key = scheduler_svc::intent::store::key("default", ulid(2));
+    world
+        .bus
+        .kv(INTENTS)
+        .create(&key, &orphan)
+        .await
+        .expect("as if cut off before the audit");
+    world.clock.set(due.plus(120_000));
+    reconcile::walk(clerk, 0, &world.shutdown).await.expect("walked");
+    for number in [1, 2] {
+        assert_eq!(world.status(ulid(number)).await, IntentStatus::Running, "overdue");
+        assert_eq!(world.history(ulid(number)).await.len(), 3);
+    }
+    for (_, dispatch) in world.dispatches().await {
+        world.turn(&dispatch, completed).await;
+    }
+    world.clock.advance(120_000);
+    reconcile::walk(clerk, 0, &world.shutdown).await.expect("walked");
+    for number in [1, 2] {
+        assert_eq!(world.ways(ulid(number)).await[3], IntentStatus::Completed);
+    }
+    let before = world.bus.stream_state(AUDIT).await.expect("AUDIT").last;
+    reconcile::walk(clerk, 0, &world.shutdown).await.expect("walked");
+    assert_eq!(
+        world.bus.stream_state(AUDIT).await.expect("AUDIT").last,
+        before,
+        "nothing twice"
+    );
+    world.clock.advance(31 * 86_400_000);
+    reconcile::walk(clerk, u64::MAX, &world.shutdown).await.expect("walked");
+    assert!(
+        clerk.store.get(None, ulid(1)).await.expect("KV").is_none(),
+        "forgotten after a month"
+    );
+}

@@ -1,0 +1,223 @@
+//! From the proposal to the end, over the service, in real time and past a server's restart.
+
+use std::sync::Arc;
+
+use scheduler_svc::intent::registry::Registry;
+use scheduler_svc::intent::service::{run, serve};
+use serde_json::json;
+use shared::bus::RequestError;
+use shared::clock::SystemClock;
+use shared::model::intent::service::{
+    CancelIntent, DecideIntent, GetIntent, IntentAnswer, IntentHistory, IntentList, ListIntents, RescheduleIntent,
+};
+use shared::model::intent::{IntentCode, IntentStatus, Rejection, firing_of};
+use shared::wire::headers::Headers;
+use shared::wire::subject;
+use shared::wire::topology::streams::CLAIMS;
+
+use crate::world::{PATIENCE, World, completed, needs, proposal, ulid, until};
+
+async fn ask<Q: serde::Serialize, A: serde::de::DeserializeOwned>(
+    world: &World,
+    what: &str,
+    question: &Q,
+) -> Result<A, RequestError> {
+    let subject = format!("nexus.svc.intent.{what}");
+    world.bus.request(&subject, Headers::new(), question, PATIENCE).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_over_the_service_is_told_over_it() {
+    let world = World::start(1).await;
+    let _served = serve(&world.bus, &world.desks[0]).await.expect("served");
+    let admitted: IntentAnswer = ask(&world, "propose", &proposal(1, json!({})))
+        .await
+        .expect("an answer");
+    assert_eq!(
+        (admitted.status, admitted.rejection.clone()),
+        (IntentStatus::Pending, None)
+    );
+    let again: IntentAnswer = ask(&world, "propose", &proposal(1, json!({})))
+        .await
+        .expect("an answer");
+    assert_eq!(again, admitted, "the same name, the same intent");
+    let refused: IntentAnswer = ask(&world, "propose", &proposal(2, json!({ "kind": "dance" })))
+        .await
+        .expect("an answer");
+    assert_eq!(refused.status, IntentStatus::Rejected);
+    let kind = "dance".to_owned();
+    assert_eq!(refused.rejection, Some(Rejection::UnknownKind { kind }));
+    assert_eq!(
+        world.ways(ulid(2)).await,
+        [IntentStatus::Proposed, IntentStatus::Rejected]
+    );
+
+    let moved = RescheduleIntent {
+        id: ulid(1),
+        schedule: serde_json::from_value(json!({ "type": "at", "local": "2020-01-01T00:00", "zone": "UTC" }))
+            .expect("one"),
+        agent: Some("default".to_owned()),
+        by: None,
+        why: "moved".to_owned(),
+    };
+    let not: IntentAnswer = ask(&world, "reschedule", &moved).await.expect("an answer");
+    assert_eq!(not.rejection.map(|rejection| rejection.code()), Some("bad_schedule"));
+    assert_eq!((not.status, not.due), (admitted.status, admitted.due), "as it was");
+    let moved = RescheduleIntent {
+        schedule: serde_json::from_value(json!({ "type": "after", "seconds": 60 })).expect("one"),
+        ..moved
+    };
+    let moved: IntentAnswer = ask(&world, "reschedule", &moved).await.expect("an answer");
+    assert_eq!(moved.due, Some(world.now().plus(60_000)));
+
+    let question = ListIntents {
+        status: Some(IntentStatus::Pending),
+        ..ListIntents::default()
+    };
+    let listed: IntentList = ask(&world, "list", &question).await.expect("a list");
+    assert_eq!(
+        listed.intents.iter().map(|i| i.intent.id).collect::<Vec<_>>(),
+        [ulid(1)]
+    );
+    let stranger = GetIntent {
+        id: ulid(1),
+        agent: Some("other".to_owned()),
+    };
+    let unknown = ask::<_, IntentHistory>(&world, "get", &stranger)
+        .await
+        .expect_err("not its own");
+    assert!(matches!(unknown, RequestError::Service { code: 404, .. }), "{unknown}");
+    let own = GetIntent {
+        id: ulid(1),
+        agent: None,
+    };
+    let told: IntentHistory = ask(&world, "get", &own).await.expect("told");
+    assert_eq!(told.history.len(), 4);
+    assert_eq!(told.history[2].lineage.as_ref().expect("lineage").why, "moved");
+    assert!(told.history[0].proposed.is_some(), "replay needs no model");
+
+    let withdrawn = CancelIntent {
+        id: ulid(1),
+        agent: None,
+        by: Some("casey".to_owned()),
+        why: "no".to_owned(),
+    };
+    let answer: IntentAnswer = ask(&world, "cancel", &withdrawn).await.expect("an answer");
+    assert_eq!(answer.status, IntentStatus::Canceled);
+    let answer: IntentAnswer = ask(&world, "cancel", &withdrawn).await.expect("the same again");
+    assert_eq!(answer.status, IntentStatus::Canceled);
+    assert_eq!(world.history(ulid(1)).await.len(), 5, "once");
+}
+
+/// Real time, two replicas that pull the timers, a server that is killed in between: fired once, ended once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follow_up_fires_in_real_time_past_a_restart_of_the_server() {
+    let mut world = World::start(0).await;
+    let mut running = Vec::new();
+    for number in 0..2 {
+        let needs = needs(&world.bus, Arc::new(SystemClock), number, &world.shutdown);
+        world.desks.push(scheduler_svc::intent::service::desk(
+            &needs,
+            Registry::shipped().expect("kinds"),
+        ));
+        running.push(tokio::spawn(run(needs, Registry::shipped().expect("kinds"))));
+    }
+    let follow_up = json!({
+        "kind": "follow_up", "parameters": { "prompt": "How was it?" }, "schedule": { "type": "after", "seconds": 3 }
+    });
+    for number in 1..=5 {
+        assert_eq!(
+            world.propose(number, follow_up.clone()).await.status,
+            IntentStatus::Pending
+        );
+    }
+    world.server.restart().await;
+    let dispatched = until("five dispatches", || async {
+        let found = world.dispatches().await;
+        (found.len() >= 5).then_some(found)
+    })
+    .await;
+    assert_eq!(dispatched.len(), 5);
+    for (_, dispatch) in &dispatched {
+        assert_eq!(dispatch.message.content, "How was it?");
+        assert!(firing_of(&dispatch.event_id).is_some());
+        let claim = world
+            .bus
+            .last_on_subject(CLAIMS, &subject::claim(&dispatch.target))
+            .await;
+        assert!(claim.expect("claims").is_some(), "the session is woken");
+        world.turn(dispatch, completed).await;
+    }
+    for number in 1..=5 {
+        until("an end", || async {
+            (world.status(ulid(number)).await == IntentStatus::Completed).then_some(())
+        })
+        .await;
+        let ways = world.ways(ulid(number)).await;
+        assert_eq!(
+            ways[1..],
+            [IntentStatus::Pending, IntentStatus::Running, IntentStatus::Completed]
+        );
+    }
+    let fired = world.events().await;
+    assert_eq!(fired.len(), 5, "one event each: {fired:?}");
+    world.shutdown.trigger();
+    for replica in running {
+        replica.await.expect("it ends").expect("in good order");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn approval_before_fire_waits_lapses_and_may_come_early() {
+    let world = World::start(1).await;
+    let desk = &world.desks[0];
+    let strict = json!({ "approval": "before_fire" });
+    let decide = |number, approve| DecideIntent {
+        id: ulid(number),
+        approve,
+        by: "casey".to_owned(),
+        response: Some("fine".to_owned()),
+    };
+    let mut due = world.now();
+    for number in 1..=4 {
+        due = world.propose(number, strict.clone()).await.due.expect("a time");
+    }
+    desk.decide(decide(1, true)).await.expect("early");
+    assert_eq!(
+        world.status(ulid(1)).await,
+        IntentStatus::Pending,
+        "not before its time"
+    );
+    world.clock.set(due);
+    for number in 1..=4 {
+        desk.clerk.due("default", ulid(number), due, None).await.expect("fine");
+    }
+    assert_eq!(world.status(ulid(1)).await, IntentStatus::Running);
+    assert_eq!(
+        world.status(ulid(2)).await,
+        IntentStatus::Pending,
+        "it waits for a word"
+    );
+    desk.decide(decide(2, true)).await.expect("yes");
+    assert_eq!(world.status(ulid(2)).await, IntentStatus::Running);
+    desk.decide(decide(3, false)).await.expect("no");
+    assert_eq!(
+        world.history(ulid(3)).await.last().expect("one").code,
+        IntentCode::Declined
+    );
+    world.clock.advance(15 * 60_000);
+    desk.clerk.due("default", ulid(4), due, None).await.expect("lapsed");
+    assert_eq!(
+        world.history(ulid(4)).await.last().expect("one").code,
+        IntentCode::ApprovalExpired
+    );
+    let late = desk.decide(decide(4, true)).await.expect_err("too late");
+    assert_eq!(late.answer().0, 409);
+    let own = desk
+        .decide(DecideIntent {
+            by: "agent:default".to_owned(),
+            ..decide(2, true)
+        })
+        .await;
+    assert!(own.is_err(), "never the agent itself");
+}

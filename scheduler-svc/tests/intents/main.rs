@@ -1,0 +1,6 @@
+//! Intents against the real server.
+
+mod conditions;
+mod lifecycle;
+mod races;
+mod world;

@@ -1,0 +1,243 @@
+//! A server, and replicas of the intents' desk on it under a clock that the test moves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use scheduler_svc::intent::desk::Desk;
+use scheduler_svc::intent::registry::Registry;
+use scheduler_svc::intent::service::{Needs, desk};
+use serde_json::{Value, json};
+use shared::bus::{Bus, NatsConfig, Outgoing};
+use shared::clock::{Clock as _, SharedClock, SystemClock, pause};
+use shared::model::dispatch::{DeliveryContext, Dispatch};
+use shared::model::event::{Event, EventId};
+use shared::model::intent::service::{IntentAnswer, ProposeIntent};
+use shared::model::intent::{IntentRecord, IntentStatus};
+use shared::model::ledger::{AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, TurnLimits};
+use shared::model::permission::{Level, PermissionSet};
+use shared::model::time::UnixMillis;
+use shared::process::lifecycle::Shutdown;
+use shared::testing::nats::NatsServer;
+use shared::testing::{ManualClock, SeededIds};
+use shared::wire::subject;
+use shared::wire::topology::streams::{DISPATCHES, EVENTS, LEDGER};
+use shared::wire::topology::topology;
+use ulid::Ulid;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct World {
+    pub(crate) server: NatsServer,
+    pub(crate) bus: Bus,
+    pub(crate) clock: ManualClock,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) desks: Vec<Arc<Desk>>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.shutdown.trigger();
+    }
+}
+
+pub(crate) async fn connect(server: &NatsServer, name: &str) -> Bus {
+    let config = NatsConfig {
+        servers: vec![server.url()],
+        ..NatsConfig::default()
+    };
+    Bus::connect(&config, name).await.expect("the server is there")
+}
+
+pub(crate) fn needs(bus: &Bus, clock: SharedClock, number: u64, shutdown: &Shutdown) -> Needs {
+    Needs {
+        bus: bus.clone(),
+        clock,
+        ids: Arc::new(SeededIds::new(number)),
+        instance: format!("scheduler-{number}"),
+        shutdown: shutdown.clone(),
+    }
+}
+
+impl World {
+    pub(crate) async fn start(replicas: u64) -> Self {
+        let server = NatsServer::start().await;
+        let bus = connect(&server, "test").await;
+        bus.ensure(&topology(1), false).await.expect("the topology is made");
+        let clock = ManualClock::at(SystemClock.now());
+        let shutdown = Shutdown::default();
+        let mut desks = Vec::new();
+        for number in 0..replicas {
+            let own = connect(&server, &format!("replica-{number}")).await;
+            let needs = needs(&own, Arc::new(clock.clone()), number, &shutdown);
+            desks.push(desk(&needs, Registry::shipped().expect("the shipped kinds")));
+        }
+        Self {
+            server,
+            bus,
+            clock,
+            shutdown,
+            desks,
+        }
+    }
+
+    pub(crate) fn now(&self) -> UnixMillis {
+        self.clock.now()
+    }
+
+    pub(crate) async fn propose(&self, number: u128, more: Value) -> IntentAnswer {
+        self.desks[0].propose(proposal(number, more)).await.expect("an answer")
+    }
+
+    /// What happened to the intent, as `AUDIT` has it; checks that nothing is missing or double, and that it agrees with KV.
+    pub(crate) async fn history(&self, id: Ulid) -> Vec<IntentRecord> {
+        let store = &self.desks[0].clerk.store;
+        let records = store.history(id).await.expect("AUDIT");
+        let numbers: Vec<u32> = records.iter().map(|record| record.n).collect();
+        let expected: Vec<u32> = (1..=u32::try_from(records.len()).expect("few")).collect();
+        assert_eq!(numbers, expected, "{records:#?}");
+        for pair in records.windows(2) {
+            assert_eq!(pair[1].from, Some(pair[0].to));
+            assert!(pair[0].to.may_become(pair[1].to));
+        }
+        let value = store.find(None, id).await.expect("it is there").value;
+        let last = records.last().expect("a record");
+        assert_eq!((value.n, value.status), (last.n, last.to), "KV and AUDIT agree");
+        records
+    }
+
+    pub(crate) async fn ways(&self, id: Ulid) -> Vec<IntentStatus> {
+        self.history(id).await.iter().map(|record| record.to).collect()
+    }
+
+    pub(crate) async fn status(&self, id: Ulid) -> IntentStatus {
+        self.desks[0]
+            .clerk
+            .store
+            .find(None, id)
+            .await
+            .expect("it is there")
+            .value
+            .status
+    }
+
+    pub(crate) async fn dispatches(&self) -> Vec<(u64, Dispatch)> {
+        let stored = self
+            .bus
+            .history(DISPATCHES, "nexus.dispatch.>", 1, 1_000)
+            .await
+            .expect("dispatches");
+        stored
+            .iter()
+            .map(|stored| (stored.sequence, stored.decode().expect("a dispatch")))
+            .collect()
+    }
+
+    pub(crate) async fn events(&self) -> Vec<Event> {
+        let stored = self.bus.history(EVENTS, "nexus.ev.>", 1, 1_000).await.expect("events");
+        stored.iter().map(|stored| stored.decode().expect("an event")).collect()
+    }
+
+    /// Says `content` in the conversation of [`proposal`].
+    pub(crate) async fn say(&self, source: &str, content: &str) {
+        let id = EventId::parse(format!("webchat:{source}")).expect("an id");
+        let mut event = Event::new(id, "webchat", "v1", self.now());
+        content.clone_into(&mut event.content);
+        let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
+        self.bus.publish(out).await.expect("published");
+    }
+
+    /// Plays the broker: the turn of `dispatch` begins, and ends with `end`.
+    pub(crate) async fn turn(&self, dispatch: &Dispatch, end: impl FnOnce(Ulid, Cursor) -> LedgerEntry) {
+        let turn = Ulid::from_parts(9, dispatch.id.into());
+        let started = LedgerEntry::TurnStarted {
+            turn,
+            parent: None,
+            dispatches: vec![DispatchRef {
+                id: dispatch.id,
+                sequence: 1,
+                event_id: dispatch.event_id.clone(),
+                content: String::new(),
+            }],
+            permissions: PermissionSet::default(),
+            limits: TurnLimits::default(),
+        };
+        for entry in [started, end(turn, Cursor::default())] {
+            let at = subject::ledger(&dispatch.target);
+            let last = self.bus.last_on_subject(LEDGER, &at).await.expect("the ledger");
+            let record = LedgerRecord {
+                append: AppendId {
+                    broker: "b".to_owned(),
+                    epoch: 1,
+                    counter: 1,
+                },
+                at: self.now().max(SystemClock.now()),
+                entries: vec![entry],
+            };
+            let out = Outgoing::new(at, &record).expect_last(last.map_or(0, |stored| stored.sequence));
+            self.bus.publish(out).await.expect("appended");
+        }
+    }
+}
+
+pub(crate) fn completed(turn: Ulid, cursor: Cursor) -> LedgerEntry {
+    LedgerEntry::TurnCompleted {
+        turn,
+        reply: None,
+        head: turn,
+        cursor,
+    }
+}
+
+pub(crate) const fn ulid(number: u128) -> Ulid {
+    Ulid::from_parts(1_000, number)
+}
+
+/// A reminder in an hour, by the owner's turn; `more` lies over the wish.
+pub(crate) fn proposal(number: u128, more: Value) -> ProposeIntent {
+    let mut wish = json!({
+        "kind": "remind", "parameters": { "subject": "interview", "message": "good luck" },
+        "schedule": { "type": "after", "seconds": 3_600 }, "reason": "an interview"
+    });
+    for (key, value) in more.as_object().cloned().unwrap_or_default() {
+        wish[&key] = value;
+    }
+    ProposeIntent {
+        id: Some(ulid(number)),
+        wish: serde_json::from_value(wish).expect("a wish"),
+        agent: "default".to_owned(),
+        session: "main".to_owned(),
+        turn: None,
+        permissions: PermissionSet {
+            level: Level::Full,
+            ..PermissionSet::default()
+        },
+        delivery_context: DeliveryContext {
+            channel: "webchat".to_owned(),
+            peer_id: Some("v1".to_owned()),
+            ..DeliveryContext::default()
+        },
+        causation: None,
+    }
+}
+
+/// Waits until `look` answers something.
+pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let begun = SystemClock.monotonic();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(begun.elapsed_by(&SystemClock) < PATIENCE, "{what} did not come about");
+        pause(Duration::from_millis(20)).await;
+    }
+}
+
+trait Elapsed {
+    fn elapsed_by(self, clock: &SystemClock) -> Duration;
+}
+
+impl Elapsed for std::time::Instant {
+    fn elapsed_by(self, clock: &SystemClock) -> Duration {
+        clock.monotonic().saturating_duration_since(self)
+    }
+}

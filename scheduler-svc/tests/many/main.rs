@@ -1,0 +1,248 @@
+//! Many intents on real processes: admission beside what is pending, a restart, schedulers killed while hundreds are due.
+//!
+//! The short form runs with the tests. `NEXUS_INTENTS=long` runs a million pending of 10,000 agents and 10,000 due at
+//! once, and prints what `docs/performance.md` tells.
+
+mod fill;
+mod scheduler;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::json;
+use shared::bus::{Bus, NatsConfig};
+use shared::clock::{Clock as _, SystemClock, pause};
+use shared::model::dispatch::derived_ulid;
+use shared::model::event::Event;
+use shared::model::intent::service::{IntentAnswer, ListIntents, ProposeIntent};
+use shared::model::intent::{IntentStatus, firing_of};
+use shared::model::time::UnixMillis;
+use shared::testing::nats::NatsServer;
+use shared::wire::headers::Headers;
+use shared::wire::topology::streams::{DISPATCHES, EVENTS};
+use shared::wire::topology::topology;
+
+use crate::fill::{fill, wish};
+use crate::scheduler::Scheduler;
+
+struct Size {
+    pending: u64,
+    agents: u64,
+    admissions: u64,
+    due: u64,
+    /// Bounds are those of the contract in the long form; the short one runs on a busy machine.
+    strict: bool,
+}
+
+fn size() -> Size {
+    #[expect(clippy::disallowed_methods, reason = "the long form is asked for by a variable")]
+    let long = std::env::var("NEXUS_INTENTS").is_ok_and(|value| value == "long");
+    if long {
+        Size {
+            pending: 1_000_000,
+            agents: 10_000,
+            admissions: 5_000,
+            due: 10_000,
+            strict: true,
+        }
+    } else {
+        Size {
+            pending: 5_000,
+            agents: 100,
+            admissions: 300,
+            due: 500,
+            strict: false,
+        }
+    }
+}
+
+async fn ask<Q: serde::Serialize, A: serde::de::DeserializeOwned>(bus: &Bus, what: &str, question: &Q) -> A {
+    let subject = format!("nexus.svc.intent.{what}");
+    let mut tries = 0;
+    loop {
+        match bus
+            .request(&subject, Headers::new(), question, Duration::from_secs(10))
+            .await
+        {
+            Ok(answer) => return answer,
+            Err(error) => {
+                tries += 1;
+                assert!(tries < 100, "{what}: {error}");
+                pause(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+fn percentile(sorted: &[f64], share: f64) -> f64 {
+    sorted[((sorted.len() - 1) as f64 * share).round() as usize]
+}
+
+/// Proposals one by one, each timed; none is due before the end.
+async fn admissions(bus: &Bus, size: &Size) {
+    let mut took = Vec::new();
+    for number in 0..size.admissions {
+        let agent = format!("new-{}", number % (size.admissions / 50).max(1));
+        let question = proposal(&agent, number, 86_400);
+        let begun = SystemClock.monotonic();
+        let answer: IntentAnswer = ask(bus, "propose", &question).await;
+        took.push(SystemClock.monotonic().saturating_duration_since(begun).as_secs_f64() * 1e3);
+        assert_eq!(answer.status, IntentStatus::Pending, "{answer:?}");
+    }
+    took.sort_by(f64::total_cmp);
+    let (p50, p99) = (percentile(&took, 0.5), percentile(&took, 0.99));
+    println!(
+        "admission: p50 {p50:.2} ms, p99 {p99:.2} ms over {} beside {} pending",
+        took.len(),
+        size.pending
+    );
+    assert!(!size.strict || p99 <= 20.0, "admission p99 {p99} ms");
+}
+
+fn proposal(agent: &str, number: u64, seconds: u64) -> ProposeIntent {
+    let id = derived_ulid(UnixMillis(1), &[agent, &number.to_string()]);
+    serde_json::from_value(json!({
+        "id": id.to_string(), "wish": wish(json!({ "type": "after", "seconds": seconds })),
+        "agent": agent, "session": format!("s{number}"), "permissions": { "level": "full" },
+        "delivery_context": { "channel": "webchat", "peerId": format!("p{number}") }
+    }))
+    .expect("a proposal")
+}
+
+/// Firings by event, with the time from when they were due to when their event was stored, in seconds.
+async fn fired(bus: &Bus) -> BTreeMap<String, f64> {
+    let mut found = BTreeMap::new();
+    let mut from = 1;
+    loop {
+        let page = bus
+            .history(EVENTS, "nexus.ev.*.timer.>", from, 1_000)
+            .await
+            .expect("EVENTS");
+        for stored in &page {
+            from = stored.sequence + 1;
+            let event: Event = stored.decode().expect("an event");
+            if let Some((_, nominal)) = firing_of(&event.id) {
+                let late = stored.published_at.since(nominal) as f64 / 1e3;
+                let known = found.insert(event.id.as_str().to_owned(), late);
+                assert!(known.is_none(), "{} twice", event.id);
+            }
+        }
+        if page.is_empty() {
+            return found;
+        }
+    }
+}
+
+async fn wait_for(bus: &Bus, count: u64, patience: Duration) -> BTreeMap<String, f64> {
+    let begun = SystemClock.monotonic();
+    loop {
+        let found = fired(bus).await;
+        let waited = SystemClock.monotonic().saturating_duration_since(begun);
+        if found.len() as u64 >= count {
+            return found;
+        }
+        assert!(waited < patience, "{} of {count} fired in {waited:?}", found.len());
+        pause(Duration::from_millis(250)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_are_pending_and_many_are_due_at_once() {
+    let size = size();
+    let mut server = NatsServer::start().await;
+    let config = NatsConfig {
+        servers: vec![server.url()],
+        ..NatsConfig::default()
+    };
+    let bus = Bus::connect(&config, "test").await.expect("the server is there");
+    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    fill(&bus, size.agents, size.pending / size.agents).await;
+    println!(
+        "server: {} MiB with {} pending",
+        scheduler::resident_mib(server.pid().expect("it runs")),
+        size.pending
+    );
+
+    let mut one = Scheduler::start(&server.url(), 0);
+    let ready = one.ready().await;
+    println!("scheduler ready after {ready:?}");
+    assert!(!size.strict || ready < Duration::from_secs(2), "{ready:?}");
+    let mut two = Scheduler::start(&server.url(), 1);
+    two.ready().await;
+    admissions(&bus, &size).await;
+
+    // All due in one second, long enough from now to ask for all of them.
+    let ahead = if size.strict { 120 } else { 20 };
+    let due_at = SystemClock.now().plus(ahead * 1_000);
+    let mut asked = tokio::task::JoinSet::new();
+    for number in 0..size.due {
+        let bus = bus.clone();
+        asked.spawn(async move {
+            let left = due_at.since(SystemClock.now()) / 1_000;
+            let agent = format!("due-{}", number / 50);
+            let question = proposal(&agent, number, u64::try_from(left).unwrap_or(1).max(1));
+            let answer: IntentAnswer = ask(&bus, "propose", &question).await;
+            assert_eq!(answer.status, IntentStatus::Pending, "{answer:?}");
+        });
+        while asked.len() > 16 {
+            asked.join_next().await.expect("one").expect("asked");
+        }
+    }
+    while let Some(done) = asked.join_next().await {
+        done.expect("asked");
+    }
+    server.restart().await;
+    println!(
+        "asked for, and the server restarted, {} s before they are due",
+        due_at.since(SystemClock.now()) / 1_000
+    );
+
+    let found = wait_for(&bus, size.due, Duration::from_secs(240)).await;
+    let mut late: Vec<f64> = found.into_values().collect();
+    late.sort_by(f64::total_cmp);
+    println!(
+        "{} due at once: p50 {:.2} s, p99 {:.2} s, last {:.2} s late",
+        size.due,
+        percentile(&late, 0.5),
+        percentile(&late, 0.99),
+        late[late.len() - 1]
+    );
+    assert!(
+        !size.strict || late[late.len() - 1] <= 10.0,
+        "the last was {} s late",
+        late[late.len() - 1]
+    );
+    let memory = one.memory_mib().max(two.memory_mib());
+    println!("scheduler: {memory} MiB");
+    assert!(memory < 150, "{memory} MiB");
+
+    killed_at_random(&bus, &size, &mut one, &mut two).await;
+}
+
+/// Both schedulers are killed again and again while hundreds are due: each fires once, in the end.
+async fn killed_at_random(bus: &Bus, size: &Size, one: &mut Scheduler, two: &mut Scheduler) {
+    let count = size.due / 5;
+    for number in 0..count {
+        let agent = format!("killed-{}", number / 50);
+        let answer: IntentAnswer = ask(bus, "propose", &proposal(&agent, number, 4 + number % 8)).await;
+        assert_eq!(answer.status, IntentStatus::Pending, "{answer:?}");
+    }
+    for round in 0..4_u64 {
+        pause(Duration::from_millis(300 + 613 * round % 900)).await;
+        one.kill_and_start();
+        pause(Duration::from_millis(150 + 389 * round % 700)).await;
+        two.kill_and_start();
+    }
+    one.ready().await;
+    let found = wait_for(bus, size.due + count, Duration::from_secs(180)).await;
+    assert_eq!(found.len() as u64, size.due + count, "each once");
+    let dispatched = bus.stream_state(DISPATCHES).await.expect("DISPATCHES").messages;
+    assert_eq!(dispatched, size.due + count, "one dispatch each");
+    let question = ListIntents {
+        agent: Some("killed-0".to_owned()),
+        status: Some(IntentStatus::Pending),
+        ..ListIntents::default()
+    };
+    let left: shared::model::intent::service::IntentList = ask(bus, "list", &question).await;
+    assert_eq!(left.intents.len(), 0);
+}
