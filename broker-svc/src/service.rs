@@ -11,7 +11,7 @@ use shared::process::{Common, Service, Shell};
 use crate::broker::Broker;
 use crate::config::BrokerConfig;
 use crate::personas::Personas;
-use crate::{claims, feed, quarantine, sweeper};
+use crate::{admin, claims, feed, quarantine, sweeper};
 
 /// The broker as a process.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +84,10 @@ impl Service for BrokerService {
             tokio::spawn(sweeper::serve(Arc::clone(&broker))),
             tokio::spawn(quarantine::watch(Arc::clone(&broker))),
         ];
+        let _admin = admin::serve(&broker)
+            .await
+            .map_err(anyhow::Error::msg)
+            .context("the service `session` is not announced")?;
         health.set("claims", true, "pulling");
         claims::serve(&broker).await.context("claims cannot be pulled")?;
         for task in beside {

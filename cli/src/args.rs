@@ -303,12 +303,94 @@ pub enum ScheduleAction {
 #[derive(Debug, Subcommand)]
 pub enum SessionAction {
     /// Let a quarantined session run again, once its cause is mended.
-    Release {
-        /// Its persona.
-        persona: String,
-        /// Its name.
-        session: String,
+    Release(SessionName),
+    /// Which sessions there are, and how many records their ledgers have.
+    List {
+        /// Only those of this persona.
+        #[arg(long)]
+        persona: Option<String>,
+        /// At most this many.
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
     },
+    /// Where a session stands.
+    Show(SessionName),
+    /// What is written into a session's ledger, as it is written; JSON lines.
+    Tail {
+        /// Which.
+        #[command(flatten)]
+        name: SessionName,
+        /// End after this many records.
+        #[arg(long)]
+        count: Option<u64>,
+        /// Begin at the ledger's beginning.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Cancel the running turn and drop what waits.
+    Abort(SessionOrderOptions),
+    /// Cancel the running turn; what waits goes on.
+    Interrupt(SessionOrderOptions),
+    /// Begin history anew.
+    Reset(SessionOrderOptions),
+    /// Give a session queue settings of its own; without any it has none.
+    Queue {
+        /// Which.
+        #[command(flatten)]
+        order: SessionOrderOptions,
+        /// followup, collect, steer, steer-backlog, interrupt.
+        #[arg(long)]
+        mode: Option<String>,
+        /// How long after the last message a collected turn begins, milliseconds.
+        #[arg(long)]
+        debounce_ms: Option<u64>,
+        /// Messages that may wait behind a running turn.
+        #[arg(long)]
+        cap: Option<u32>,
+        /// summarize, old, new.
+        #[arg(long)]
+        overflow: Option<String>,
+    },
+    /// Make a new session of a session's history.
+    Fork {
+        /// Which.
+        #[command(flatten)]
+        name: SessionName,
+        /// The new one's name.
+        to: String,
+        /// The last turn that it has; absent = the newest.
+        #[arg(long)]
+        turn: Option<String>,
+    },
+    /// Wait until nothing is left to do in a session; exit code 1 where something is.
+    Wait {
+        /// Which.
+        #[command(flatten)]
+        name: SessionName,
+        /// At most this many seconds.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+    },
+}
+
+/// Names a session.
+#[derive(Debug, Clone, Args)]
+pub struct SessionName {
+    /// Its persona.
+    pub persona: String,
+    /// Its name.
+    pub session: String,
+}
+
+/// An order to a session.
+#[derive(Debug, Clone, Args)]
+pub struct SessionOrderOptions {
+    /// Which.
+    #[command(flatten)]
+    pub name: SessionName,
+    /// Why; it stands in the ledger.
+    #[arg(long, default_value = "")]
+    pub reason: String,
 }
 
 /// `nexus config`.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker_svc::agent::Agent;
 use broker_svc::broker::Broker;
 use broker_svc::config::BrokerConfig;
 use broker_svc::personas::Personas;
@@ -114,23 +115,7 @@ impl Bench {
     }
 
     async fn broker_with(&self, name: &str, personas: &str, config: BrokerConfig) -> Arc<Broker> {
-        Arc::new(self.unshared(name, personas, config).await)
-    }
-
-    async fn unshared(&self, name: &str, personas: &str, config: BrokerConfig) -> Broker {
-        let bus = connect(&self.server).await;
-        let personas = Personas::parse(personas).expect("personas");
-        let drain = Duration::from_secs(4);
-        let clock = Arc::new(SystemClock);
-        Broker::new(
-            bus,
-            clock,
-            name.to_owned(),
-            config,
-            personas,
-            Shutdown::default(),
-            drain,
-        )
+        Arc::new(broker_at(&self.server.url(), name, personas, config).await)
     }
 
     pub(crate) async fn run(&self, name: &str, personas: &str) -> Running {
@@ -138,25 +123,20 @@ impl Bench {
     }
 
     pub(crate) async fn run_with(&self, name: &str, personas: &str, config: BrokerConfig) -> Running {
-        Self::running(self.broker_with(name, personas, config).await)
+        run_broker(self.broker_with(name, personas, config).await)
     }
 
     /// A broker whose personas may ask the model of `llm`.
     pub(crate) async fn run_asking(&self, name: &str, personas: &str, llm: LlmConfig) -> Running {
         let model = llm::open(llm, Arc::new(SystemClock), Shutdown::default()).expect("a usable model");
-        let broker = self.unshared(name, personas, BrokerConfig::default()).await;
-        Self::running(Arc::new(broker.with_model(model)))
+        let broker = broker_at(&self.server.url(), name, personas, BrokerConfig::default()).await;
+        run_broker(Arc::new(broker.with_model(model)))
     }
 
-    fn running(broker: Arc<Broker>) -> Running {
-        let pulling = Arc::clone(&broker);
-        let tasks = vec![
-            tokio::spawn(async move { claims::serve(&pulling).await.expect("claims are there") }),
-            tokio::spawn(feed::serve(Arc::clone(&broker))),
-            tokio::spawn(sweeper::serve(Arc::clone(&broker))),
-            tokio::spawn(quarantine::watch(Arc::clone(&broker))),
-        ];
-        Running { broker, tasks }
+    /// Runs a broker for which `agent` answers.
+    pub(crate) async fn run_answering(&self, name: &str, agent: Arc<dyn Agent>) -> Running {
+        let broker = broker_at(&self.server.url(), name, "", BrokerConfig::default()).await;
+        run_broker(Arc::new(broker.answering(agent)))
     }
 
     /// Publishes `dispatch` without claiming its session.
@@ -239,11 +219,39 @@ impl Bench {
 }
 
 async fn connect(server: &NatsServer) -> Bus {
+    connect_to(&server.url()).await
+}
+
+pub(crate) async fn connect_to(url: &str) -> Bus {
     let config = NatsConfig {
-        servers: vec![server.url()],
+        servers: vec![url.to_owned()],
         ..NatsConfig::default()
     };
     Bus::connect(&config, "test").await.expect("the server is there")
+}
+
+/// A broker that nobody runs yet, on a connection of its own to the server at `url`.
+pub(crate) async fn broker_at(url: &str, name: &str, personas: &str, config: BrokerConfig) -> Broker {
+    Broker::new(
+        connect_to(url).await,
+        Arc::new(SystemClock),
+        name.to_owned(),
+        config,
+        Personas::parse(personas).expect("personas"),
+        Shutdown::default(),
+        Duration::from_secs(4),
+    )
+}
+
+pub(crate) fn run_broker(broker: Arc<Broker>) -> Running {
+    let pulling = Arc::clone(&broker);
+    let tasks = vec![
+        tokio::spawn(async move { claims::serve(&pulling).await.expect("claims are there") }),
+        tokio::spawn(feed::serve(Arc::clone(&broker))),
+        tokio::spawn(sweeper::serve(Arc::clone(&broker))),
+        tokio::spawn(quarantine::watch(Arc::clone(&broker))),
+    ];
+    Running { broker, tasks }
 }
 
 /// Waits until `check` holds.

@@ -1,10 +1,13 @@
 //! The broker against the real server, one story per file.
 
 mod bench;
+mod busy;
 mod faults;
 mod healing;
+mod killed;
 mod models;
 mod ownership;
 mod programs;
 mod remote_agent;
+mod stepping;
 mod turns;

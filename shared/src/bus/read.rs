@@ -3,6 +3,8 @@
 //! Direct get and KV get may answer stale on replicas (`measured.md`: up to 12 % right after a publish);
 //! `STREAM.MSG.GET` is answered by the leader alone.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -265,6 +267,26 @@ impl Bus {
             Err(ReadStreamError::Refused { code: NO_CONSUMER, .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The subjects of `stream` that match `filter`, and how many messages each has; by name. The server answers at
+    /// most 100,000 of them.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where it cannot be asked.
+    pub async fn subjects(&self, stream: &str, filter: &str) -> Result<BTreeMap<String, u64>, ReadStreamError> {
+        #[derive(Deserialize)]
+        struct Listed {
+            #[serde(default)]
+            subjects: BTreeMap<String, u64>,
+        }
+        #[derive(Deserialize)]
+        struct Info {
+            state: Listed,
+        }
+        let query = json!({ "subjects_filter": filter });
+        let info: Info = self.api(stream, &format!("STREAM.INFO.{stream}"), &query).await?;
+        Ok(info.state.subjects)
     }
 
     /// How many messages wait at a durable consumer, undelivered and unacked together.

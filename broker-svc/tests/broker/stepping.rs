@@ -1,0 +1,141 @@
+//! An agent that thinks in steps, whose model and tools are the test: each asks over NATS, and the test answers.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use broker_svc::agent::{Agent, AskedCall, Call, Offer, Question, Said, Stepper};
+use broker_svc::turn::journal::Line;
+use broker_svc::turn::{Answer, AskAgentError};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use shared::bus::Bus;
+use shared::model::ledger::{ToolOutcome, Usage};
+use shared::wire::agent::{AgentRequest, ToolDescription};
+use shared::wire::headers::Headers;
+
+/// Where it asks.
+pub(crate) const SUBJECT: &str = "test.effect";
+/// How long it waits for the test.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What it asks: an effect is about to happen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Effect {
+    /// `model` or the tool's name.
+    pub(crate) name: String,
+    /// The model call's step, or the tool call's id.
+    pub(crate) id: String,
+    /// What was said by people so far.
+    pub(crate) heard: Vec<String>,
+}
+
+/// What the test answers: text, and tools to call.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) text: String,
+    pub(crate) tools: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Scripted {
+    pub(crate) bus: Bus,
+    /// Tools, and whether they are idempotent.
+    pub(crate) tools: Vec<(&'static str, bool)>,
+}
+
+impl Scripted {
+    async fn ask(&self, effect: Effect) -> Outcome {
+        let asked = self.bus.request(SUBJECT, Headers::new(), &effect, PATIENCE);
+        asked.await.expect("the test answers")
+    }
+}
+
+#[async_trait]
+impl Agent for Scripted {
+    fn is_pure(&self) -> bool {
+        false
+    }
+
+    async fn ask(&self, _: &AgentRequest, _: Duration) -> Result<Answer, AskAgentError> {
+        Err(AskAgentError::NoAgent)
+    }
+
+    fn steps(&self) -> Option<&dyn Stepper> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Stepper for Scripted {
+    async fn tools(&self, _: &str) -> Vec<Offer> {
+        let offer = |&(name, idempotent): &(&str, bool)| Offer {
+            description: ToolDescription {
+                name: name.to_owned(),
+                description: String::new(),
+                parameters: json!({}),
+            },
+            idempotent,
+        };
+        self.tools.iter().map(offer).collect()
+    }
+
+    async fn answer(
+        &self,
+        question: &Question,
+        said: &mut (dyn for<'a> FnMut(&'a str) + Send),
+    ) -> Result<Said, AskAgentError> {
+        said("thinking");
+        let mut heard: Vec<String> = question.request.messages.iter().map(|m| m.content.clone()).collect();
+        heard.extend(question.so_far.iter().filter_map(|line| match line {
+            Line::User { content } => Some(content.clone()),
+            Line::Assistant { .. } | Line::Tool { .. } => None,
+        }));
+        let effect = Effect {
+            name: "model".to_owned(),
+            id: question.step.to_string(),
+            heard,
+        };
+        let outcome = self.ask(effect).await;
+        let call = |name: String| AskedCall {
+            name,
+            arguments: json!({ "step": question.step }),
+            fault: None,
+        };
+        Ok(Said {
+            content: outcome.text,
+            calls: outcome.tools.into_iter().map(call).collect(),
+            attachments: Vec::new(),
+            usage: Usage {
+                tokens_in: 10,
+                tokens_out: 1,
+                cost_usd: 0.25,
+            },
+            opaque: None,
+        })
+    }
+
+    async fn call(&self, call: Call) -> ToolOutcome {
+        let effect = Effect {
+            name: call.call.name,
+            id: call.call.call,
+            heard: Vec::new(),
+        };
+        ToolOutcome::Ok {
+            result: json!(self.ask(effect).await.text),
+        }
+    }
+}
+
+/// The script: three model calls, four tools.
+pub(crate) fn script(effect: &Effect) -> Outcome {
+    let outcome = |text: &str, tools: &[&str]| Outcome {
+        text: text.to_owned(),
+        tools: tools.iter().map(|&tool| tool.to_owned()).collect(),
+    };
+    match (effect.name.as_str(), effect.id.as_str()) {
+        ("model", "1") => outcome("let me look", &["look", "pay", "look"]),
+        ("model", "2") => outcome("now pay", &["pay"]),
+        ("model", _) => outcome("done", &[]),
+        (tool, id) => outcome(&format!("{tool} {id}"), &[]),
+    }
+}

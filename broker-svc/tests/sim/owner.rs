@@ -1,0 +1,423 @@
+//! One broker with the session's claim, a small step at a time: the shell of the service, without its streams.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use broker_svc::fold::{Fold, advanced};
+use broker_svc::personas::Limits;
+use broker_svc::session::{Arrival, Effect, Input, Pending, Session, Steering};
+use broker_svc::turn::Turn;
+use broker_svc::turn::steps::{INTERRUPTED, Situation, Step, next};
+use shared::model::identity::PermissionPresets;
+use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, Usage};
+use shared::model::time::UnixMillis;
+use ulid::Ulid;
+
+use crate::world::{World, session};
+
+/// What became of an owner.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    On,
+    /// It released the session, or found that it is not its own.
+    Gone,
+}
+
+/// What it does next.
+#[derive(Debug)]
+enum Phase {
+    Take,
+    Drive,
+    /// Between two steps of a turn.
+    Turn(Turn),
+    /// The model was asked, and its answer is not in the ledger.
+    Asked(Turn, u32),
+    /// A tool has run, and its end is not in the ledger.
+    Ran(Turn, String),
+    Release,
+    /// The claim is deleted, and it was not looked again.
+    Released,
+}
+
+/// A broker that has, or had, the claim.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    name: usize,
+    pub(crate) claim: u64,
+    pub(crate) held_until: i64,
+    phase: Phase,
+    fold: Fold,
+    machine: Session,
+    effects: VecDeque<Effect>,
+    cancelled: bool,
+    looked: u64,
+    staged: Vec<LedgerEntry>,
+    owned: bool,
+    published: Vec<Ulid>,
+}
+
+impl Owner {
+    pub(crate) fn new(name: usize, claim: u64, held_until: i64) -> Self {
+        Self {
+            name,
+            claim,
+            held_until,
+            phase: Phase::Take,
+            fold: Fold::default(),
+            machine: Session::default(),
+            effects: VecDeque::new(),
+            cancelled: false,
+            looked: 0,
+            staged: Vec::new(),
+            owned: false,
+            published: Vec::new(),
+        }
+    }
+
+    pub(crate) const fn is_live(&self, now: i64) -> bool {
+        now < self.held_until
+    }
+
+    /// Whether it may have an effect: it is within its deadline, and nobody has written since it last did.
+    pub(crate) fn may_act(&self, now: i64, last: u64) -> bool {
+        self.is_live(now) && self.owned && self.staged.is_empty() && self.fold.last_sequence == last
+    }
+
+    pub(crate) fn step(&mut self, world: &mut World, faults: bool) -> Fate {
+        if !self.is_live(world.now) {
+            return Fate::Gone;
+        }
+        match std::mem::replace(&mut self.phase, Phase::Drive) {
+            Phase::Take => self.take(world, faults),
+            Phase::Drive => self.drive(world, faults),
+            Phase::Turn(turn) => self.turn(world, turn, faults),
+            Phase::Asked(turn, step) => {
+                self.answered(world, &turn, step);
+                self.phase = Phase::Turn(turn);
+                Fate::On
+            }
+            Phase::Ran(turn, call) => {
+                let result = serde_json::Value::from(call.as_str());
+                let outcome = ToolOutcome::Ok { result };
+                self.stage(world, LedgerEntry::ToolFinished { call, outcome });
+                self.phase = Phase::Turn(turn);
+                Fate::On
+            }
+            Phase::Release => {
+                world.release(self.claim);
+                self.phase = Phase::Released;
+                Fate::On
+            }
+            Phase::Released => {
+                if world.is_runnable() {
+                    world.publish_claim();
+                }
+                Fate::Gone
+            }
+        }
+    }
+
+    /// Folds the ledger, looks, and takes up a turn that somebody began.
+    fn take(&mut self, world: &mut World, faults: bool) -> Fate {
+        self.fold = broker_svc::fold::fold(&world.ledger).expect("a whole ledger");
+        self.machine = Session::new(&self.fold, Arc::default());
+        self.looked = self.fold.cursor.floor;
+        self.look(world);
+        if let Some(running) = self.fold.running.clone() {
+            let answers = running.answers();
+            let found: Vec<Pending> = world
+                .dispatches
+                .iter()
+                .filter(|p| answers.contains(&p.sequence))
+                .cloned()
+                .collect();
+            self.phase = Phase::Turn(Turn::resumed(&session(), &self.fold, &running, &found));
+        } else if !self.fold.unpublished.is_empty() {
+            // What a former owner left is published by an owner only.
+            return self.commit_and_publish(world, faults);
+        }
+        Fate::On
+    }
+
+    fn look(&mut self, world: &mut World) {
+        let cursor = self.fold.cursor.clone();
+        let found = world
+            .dispatches
+            .iter()
+            .filter(|p| p.sequence > self.looked && !cursor.contains(p.sequence));
+        let found: Vec<Arrival> = found.cloned().map(Arrival::Dispatch).collect();
+        self.looked = world.dispatches.len() as u64;
+        let effects = self.machine.handle(Input::Arrived(found), UnixMillis(world.now));
+        self.note(world, effects);
+    }
+
+    fn note(&mut self, world: &mut World, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Drop { pending, reason } => {
+                    let cursor = self.cursor_after(&[pending.sequence]);
+                    let dropped = LedgerEntry::DispatchDropped {
+                        dispatch: pending.reference(),
+                        reason: reason.name().to_owned(),
+                        cursor,
+                    };
+                    self.stage(world, dropped);
+                }
+                Effect::Cancel { .. } => self.cancelled = true,
+                Effect::Start { .. } | Effect::Wake { .. } => self.effects.push_back(effect),
+                Effect::Carry { .. } | Effect::Repeated { .. } => panic!("nobody orders"),
+            }
+        }
+    }
+
+    fn cursor_after(&self, consumed: &[u64]) -> shared::model::ledger::Cursor {
+        let open = self.machine.lowest_open(consumed);
+        let start = self.fold.cursor.clone();
+        consumed.iter().fold(start, |cursor, &sequence| {
+            advanced(&cursor, sequence, self.looked, open)
+        })
+    }
+
+    fn stage(&mut self, world: &World, entry: LedgerEntry) {
+        if self.staged.is_empty() {
+            self.open_record(world);
+        }
+        self.push(entry);
+    }
+
+    fn open_record(&mut self, world: &World) {
+        self.fold.at = UnixMillis(world.now);
+        if self.fold.session.is_none() {
+            self.push(LedgerEntry::SessionOpened { session: session() });
+        }
+        if !self.owned {
+            self.owned = true;
+            let (epoch, broker) = (self.fold.epoch + 1, self.name.to_string());
+            self.push(LedgerEntry::Owned { epoch, broker });
+        }
+        for turn in std::mem::take(&mut self.published) {
+            self.push(LedgerEntry::ReplyPublished { turn });
+        }
+    }
+
+    fn push(&mut self, entry: LedgerEntry) {
+        self.fold.apply_entry(&entry);
+        self.staged.push(entry);
+    }
+
+    /// Appends what is staged; false where the fence is lost.
+    fn commit(&mut self, world: &mut World, faults: bool) -> bool {
+        if !self.owned {
+            self.open_record(world);
+        }
+        if self.staged.is_empty() {
+            // Nothing to append: whoever acts on it is fenced by its deadline.
+            return self.is_live(world.now);
+        }
+        world.appends += 1;
+        let append = AppendId {
+            broker: self.name.to_string(),
+            epoch: self.fold.epoch,
+            counter: world.appends,
+        };
+        let record = LedgerRecord {
+            append: append.clone(),
+            at: self.fold.at,
+            entries: std::mem::take(&mut self.staged),
+        };
+        match world.append(self.fold.last_sequence, record, faults) {
+            Some(sequence) => {
+                self.fold.appended(sequence, append);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn commit_and_publish(&mut self, world: &mut World, faults: bool) -> Fate {
+        if !self.commit(world, faults) {
+            return Fate::Gone;
+        }
+        for reply in &self.fold.unpublished {
+            if !self.published.contains(&reply.turn) {
+                // A crash between two publishes, or before the first.
+                if faults && world.chance.once_in(12) {
+                    return Fate::Gone;
+                }
+                world.publish(reply.turn);
+                self.published.push(reply.turn);
+            }
+        }
+        Fate::On
+    }
+
+    fn drive(&mut self, world: &mut World, faults: bool) -> Fate {
+        match self.effects.pop_front() {
+            Some(Effect::Start { pendings, .. }) => {
+                let limits = Limits::default();
+                let turn = Turn::of(
+                    &session(),
+                    &self.fold,
+                    &pendings,
+                    &limits,
+                    &PermissionPresets::default(),
+                );
+                self.stage(world, turn.started());
+                if !self.commit(world, faults) {
+                    return Fate::Gone;
+                }
+                self.phase = Phase::Turn(turn);
+                Fate::On
+            }
+            Some(Effect::Wake { at }) if at.0 > world.now => {
+                let later = self.effects.is_empty();
+                self.look(world);
+                if later && self.effects.is_empty() {
+                    self.effects.push_back(Effect::Wake { at });
+                }
+                Fate::On
+            }
+            Some(Effect::Wake { .. }) => {
+                let effects = if self.machine.is_running() {
+                    Vec::new()
+                } else {
+                    self.machine.handle(Input::Tick, UnixMillis(world.now))
+                };
+                self.note(world, effects);
+                Fate::On
+            }
+            Some(_) => panic!("it is done at once"),
+            None => {
+                self.look(world);
+                if self.effects.is_empty() {
+                    self.phase = Phase::Release;
+                    if !self.staged.is_empty() {
+                        return self.commit_and_publish(world, faults);
+                    }
+                }
+                Fate::On
+            }
+        }
+    }
+
+    fn turn(&mut self, world: &mut World, turn: Turn, faults: bool) -> Fate {
+        self.look(world);
+        if self.cancelled {
+            let cursor = self.turn_cursor();
+            return self.end(
+                world,
+                turn.interrupted("cancelled".to_owned(), String::new(), cursor),
+                faults,
+            );
+        }
+        let situation = Situation {
+            now: UnixMillis(world.now),
+            steering: self.machine.is_steering(),
+        };
+        let running = self.fold.running.as_ref().expect("a turn runs");
+        match next(running, situation) {
+            Step::Ask { step } => {
+                for Steering { pending, backlog } in self.machine.take_steering() {
+                    let dispatch = pending.reference();
+                    self.stage(world, LedgerEntry::Steered { dispatch, backlog });
+                }
+                if !self.commit(world, faults) {
+                    return Fate::Gone;
+                }
+                world.effect(turn.id, &format!("model {step}"), self.name);
+                self.phase = Phase::Asked(turn, step);
+            }
+            Step::Run { call } => {
+                let started = LedgerEntry::ToolStarted {
+                    call: call.call.clone(),
+                    name: call.name.clone(),
+                    args_hash: String::new(),
+                };
+                self.stage(world, started);
+                return self.call(world, turn, call, faults);
+            }
+            Step::Recover { call } if call.name == "look" => return self.call(world, turn, call, faults),
+            Step::Recover { call } => {
+                let reason = INTERRUPTED.to_owned();
+                let outcome = ToolOutcome::Unknown { reason };
+                self.stage(
+                    world,
+                    LedgerEntry::ToolFinished {
+                        call: call.call,
+                        outcome,
+                    },
+                );
+                self.phase = Phase::Turn(turn);
+            }
+            Step::Skip { call, outcome } => {
+                self.stage(
+                    world,
+                    LedgerEntry::ToolFinished {
+                        call: call.call,
+                        outcome,
+                    },
+                );
+                self.phase = Phase::Turn(turn);
+            }
+            Step::Finish { content } => {
+                let cursor = self.turn_cursor();
+                return self.end(world, turn.settled(content, Vec::new(), cursor), faults);
+            }
+            Step::Fail { limit } => {
+                let limit = limit.to_owned();
+                let failure = shared::model::ledger::TurnFailure::Limit { limit };
+                let cursor = self.turn_cursor();
+                return self.end(world, turn.failed(failure, cursor), faults);
+            }
+        }
+        Fate::On
+    }
+
+    fn call(&mut self, world: &mut World, turn: Turn, call: ToolCall, faults: bool) -> Fate {
+        if !self.commit(world, faults) {
+            return Fate::Gone;
+        }
+        world.effect(turn.id, &format!("{} {}", call.name, call.call), self.name);
+        self.phase = Phase::Ran(turn, call.call);
+        Fate::On
+    }
+
+    /// What the model says follows from the turn and the step alone.
+    fn answered(&mut self, world: &World, turn: &Turn, step: u32) {
+        let random = u32::try_from(turn.id.random() % 5).unwrap_or(0);
+        let tools: &[&str] = match (step, random) {
+            (1, 0 | 1) => &["look", "pay", "look"],
+            (2, 0) => &["pay"],
+            (1, 2) => &["pay", "pay"],
+            _ => &[],
+        };
+        let call = |(index, name): (usize, &&str)| ToolCall {
+            call: format!("{step}-{}", index + 1),
+            name: (*name).to_owned(),
+            arguments: serde_json::Value::Null,
+        };
+        let answered = LedgerEntry::ModelAnswered {
+            step,
+            content: format!("said {step}"),
+            tool_calls: tools.iter().enumerate().map(call).collect(),
+            usage: Usage::default(),
+            opaque: None,
+        };
+        self.stage(world, answered);
+    }
+
+    fn turn_cursor(&self) -> shared::model::ledger::Cursor {
+        let running = self.fold.running.as_ref();
+        let sequences: Vec<u64> = running.map_or_else(Vec::new, |r| r.dispatches.iter().map(|d| d.sequence).collect());
+        self.cursor_after(&sequences)
+    }
+
+    fn end(&mut self, world: &mut World, entry: LedgerEntry, faults: bool) -> Fate {
+        self.stage(world, entry);
+        self.cancelled = false;
+        let fate = self.commit_and_publish(world, faults);
+        let effects = self.machine.handle(Input::TurnEnded, UnixMillis(world.now));
+        self.note(world, effects);
+        fate
+    }
+}
