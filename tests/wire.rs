@@ -7,6 +7,8 @@
 mod intents;
 #[path = "wire/ledger.rs"]
 mod ledger;
+#[path = "wire/order.rs"]
+mod order;
 #[path = "wire/samples.rs"]
 mod samples;
 #[path = "wire/schedule.rs"]
@@ -86,7 +88,7 @@ fn events_are_frozen() {
 fn dispatches_and_replies_are_frozen() {
     check("dispatch", &samples::dispatch());
     check("reply", &samples::reply());
-    check("session_order", &samples::session_order());
+    check("session_order", &order::session_order());
 }
 
 #[test]

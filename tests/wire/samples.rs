@@ -13,11 +13,10 @@ use shared::model::hook::{
 };
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome, HookPasses};
 use shared::model::ledger::{Cursor, DispatchRef};
-use shared::model::order::{SessionOrder, Wanted};
 use shared::model::permission::{Level, PermissionSet, ToolRules};
 use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 use shared::model::reply::Reply;
-use shared::model::session::{Overflow, QueueMode, QueueSettings, SessionRef};
+use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
 use shared::wire::agent::{AgentReply, AgentRequest, ChatMessage, Role, ToolDescription};
 use shared::wire::dead_letter::DeadLetter;
@@ -459,24 +458,6 @@ pub(crate) fn hook_state() -> HookState {
             event_id: id(),
             result: result(),
         }),
-    }
-}
-
-pub(crate) fn session_order() -> SessionOrder {
-    SessionOrder {
-        id: ulid(7),
-        target: session(),
-        wanted: Wanted::Queue {
-            settings: QueueSettings {
-                mode: Some(QueueMode::Collect),
-                debounce_ms: Some(500),
-                cap: Some(5),
-                overflow: Some(Overflow::Summarize),
-            },
-        },
-        by: "operator".to_owned(),
-        reason: "busy".to_owned(),
-        at: AT,
     }
 }
 

@@ -1,0 +1,24 @@
+//! Sample of an order to a session.
+
+use shared::model::order::{SessionOrder, Wanted};
+use shared::model::session::{Overflow, QueueMode, QueueSettings};
+
+use crate::samples::{AT, session, ulid};
+
+pub(crate) fn session_order() -> SessionOrder {
+    SessionOrder {
+        id: ulid(7),
+        target: session(),
+        wanted: Wanted::Queue {
+            settings: QueueSettings {
+                mode: Some(QueueMode::Collect),
+                debounce_ms: Some(500),
+                cap: Some(5),
+                overflow: Some(Overflow::Summarize),
+            },
+        },
+        by: "operator".to_owned(),
+        reason: "busy".to_owned(),
+        at: AT,
+    }
+}
