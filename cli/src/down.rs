@@ -26,7 +26,7 @@ pub async fn execute(options: &DownOptions) -> Result<()> {
         .parse()
         .with_context(|| format!("read {}", path.display()))?;
     let process = Path::new("/proc").join(pid.to_string());
-    if !process.exists() {
+    if !runs(&process) {
         // Left behind by a killed `nexus up`; its children died with it or are shown by `ps`.
         std::fs::remove_file(&path).context("remove the stale process id")?;
         println!("it was not running any more");
@@ -34,10 +34,7 @@ pub async fn execute(options: &DownOptions) -> Result<()> {
     }
     signal(pid, "TERM");
     let waited = tokio::time::timeout(DEADLINE, async {
-        while process.exists() && path.exists() {
-            pause(Duration::from_millis(50)).await;
-        }
-        while process.exists() {
+        while runs(&process) {
             pause(Duration::from_millis(50)).await;
         }
     });
@@ -46,4 +43,14 @@ pub async fn execute(options: &DownOptions) -> Result<()> {
     }
     println!("stopped");
     Ok(())
+}
+
+/// Whether the process of `/proc/PID` runs: one that has ended and that nobody has asked about yet does not.
+fn runs(process: &Path) -> bool {
+    let Ok(stat) = std::fs::read_to_string(process.join("stat")) else {
+        return false;
+    };
+    // The name, in parentheses, may hold anything; the state follows it.
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+    !matches!(state, Some("Z" | "X"))
 }

@@ -32,6 +32,8 @@ const MAX_FILE_BYTES: u64 = 32 * 1024 * 1024;
 pub struct Bindings {
     /// None = there is no such file.
     path: Option<PathBuf>,
+    /// Of the file that was read at first.
+    read: Stamp,
     table: Arc<RwLock<Arc<Table>>>,
 }
 
@@ -48,10 +50,13 @@ impl Bindings {
             return Ok(Self::default());
         }
         let path = PathBuf::from(path);
+        // Before it is read: what changes meanwhile is seen as a change.
+        let seen = stamp(&path);
         let table = read(&path)?;
         tracing::info!(path = %path.display(), rules = table.len(), "bindings are loaded");
         Ok(Self {
             path: Some(path),
+            read: seen,
             table: Arc::new(RwLock::new(Arc::new(table))),
         })
     }
@@ -67,7 +72,7 @@ impl Bindings {
         let Some(path) = self.path.clone() else {
             return std::future::pending().await;
         };
-        let mut seen = stamp(&path);
+        let mut seen = self.read;
         loop {
             pause(LOOK).await;
             let found = stamp(&path);

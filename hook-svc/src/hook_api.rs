@@ -1,13 +1,14 @@
 //! `nexus.svc.hook.*`: hooks for operators, agents and other services, answered by any replica.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shared::bus::{Bus, ServiceSpec};
 use shared::clock::SharedClock;
 use shared::model::event::{Event, EventId};
 use shared::model::hook::HookRecord;
 use shared::model::hook_api::{HookRun, RunHook, TestHook};
-use shared::projection::Projection;
+use shared::projection::{Projection, Source};
 use shared::wire::envelope::Wire as _;
 use shared::wire::topology::streams::EVENTS;
 
@@ -28,6 +29,9 @@ const ABSENT: usize = 404;
 const CONFLICT: usize = 409;
 /// It cannot be answered now.
 const UNAVAILABLE: usize = 503;
+
+/// How long it may take until the read model has what is stored.
+const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// The id that a hook under test reads as its own.
 const TEST_ID: &str = "test";
@@ -155,10 +159,14 @@ impl HookApi {
         };
         let absent = || (ABSENT, format!("there is no event {id}"));
         let id = EventId::parse(id.clone()).map_err(|error| (WRONG, format!("event: {error}")))?;
-        let sequence = self.projection.first_sequence(&id);
-        let sequence = sequence
-            .map_err(|error| (UNAVAILABLE, chain(&error)))?
-            .ok_or_else(absent)?;
+        let sequence = match self.first_sequence(&id)? {
+            Some(sequence) => sequence,
+            None => {
+                // It may be newer than what the read model has reached.
+                self.catch_up().await?;
+                self.first_sequence(&id)?.ok_or_else(absent)?
+            }
+        };
         let stored = self.bus.at_sequence(EVENTS, sequence).await;
         let stored = stored
             .map_err(|error| (UNAVAILABLE, chain(&error)))?
@@ -166,6 +174,20 @@ impl HookApi {
         stored
             .decode()
             .map_err(|error| (UNAVAILABLE, format!("event {id} cannot be read: {error}")))
+    }
+
+    fn first_sequence(&self, id: &EventId) -> Result<Option<u64>, Refusal> {
+        let sequence = self.projection.first_sequence(id);
+        sequence.map_err(|error| (UNAVAILABLE, chain(&error)))
+    }
+
+    /// Returns once the read model has every event that is stored now, or [`CATCH_UP`] is over.
+    async fn catch_up(&self) -> Result<(), Refusal> {
+        let state = self.bus.stream_state(EVENTS).await;
+        let last = state.map_err(|error| (UNAVAILABLE, chain(&error)))?.last;
+        let reached = tokio::time::timeout(CATCH_UP, self.projection.reached(Source::Events, last)).await;
+        let late = |_| (UNAVAILABLE, "the read model lags behind".to_owned());
+        reached.map_err(late)?.map_err(|error| (UNAVAILABLE, chain(&error)))
     }
 }
 

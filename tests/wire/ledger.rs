@@ -6,7 +6,8 @@ use shared::model::ledger::{
     AppendId, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, TurnLimits, Usage,
 };
 
-use super::samples::{AT, approval, cursor, permissions, reference, reply, session, session_order, some, ulid};
+use super::order::session_order;
+use super::samples::{AT, approval, cursor, permissions, reference, reply, session, some, ulid};
 
 fn turn_entries() -> Vec<LedgerEntry> {
     let usage = Usage {

@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use broker_svc::config::BrokerConfig;
 use bytes::Bytes;
+use shared::model::dispatch::dispatch_id;
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::permission::{Level, PermissionSet};
+use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 use tokio::process::{Child, Command};
 
@@ -42,7 +44,7 @@ async fn a_broker_of_its_own() {
     let name = format!("child-{}", std::process::id());
     let broker = broker_at(&url, &name, "", BrokerConfig::default()).await;
     let _running = run_broker(Arc::new(broker.answering(Arc::new(agent))));
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 fn child(url: &str, idempotent: &str) -> Child {
@@ -82,6 +84,9 @@ async fn turn(kill: Kill, idempotent: &str) -> Went {
     let mut owner = child(&url, idempotent);
     let main = session("main");
     let mut one = dispatch(&main, 1);
+    // Ids follow from it: the ledgers of two runs are compared.
+    one.timestamp = UnixMillis(1_769_000_000_000);
+    one.id = dispatch_id(&one.event_id, one.timestamp, &one.hook_id);
     one.permissions = PermissionSet {
         level: Level::Full,
         ..PermissionSet::default()

@@ -110,7 +110,11 @@ async fn a_model_uses_a_tool_over_each_wire_and_answers() {
         eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
         assert_eq!(server.calls(), 2, "{name}");
         assert_eq!(served.load(Ordering::Relaxed), number + 1, "{name}");
-        assert_eq!(server.requests()[0].offered_tools(), ["list_hooks"], "{name}");
+        assert_eq!(
+            server.requests()[0].offered_tools(),
+            ["list_hooks", "list_intents"],
+            "{name}"
+        );
         let entries = bench.entries(&here).await;
         let reply = bench.replies().await.pop().expect("a reply");
         assert_eq!(reply.content, r#"it says {"hooks":["active"]}"#, "{name}");

@@ -238,6 +238,7 @@ impl World {
     }
 
     /// Appends, fenced; the acknowledgement may be lost after that, which changes nothing for who asks again.
+    #[expect(clippy::needless_pass_by_value, reason = "whoever appends has no more use for it")]
     pub(crate) fn append(&mut self, expected: u64, record: LedgerRecord, faults: bool) -> Option<u64> {
         let tries = if faults && self.chance.once_in(8) { 2 } else { 1 };
         let mut stored = None;

@@ -95,7 +95,7 @@ fn malformed_tags_name_their_line() {
         ("@fallback yes", "line 3: @fallback \"yes\": expected nothing after it"),
         (
             "@match channel",
-            "line 3: @match \"channel\": expected `field=value` pairs",
+            "line 3: @match \"channel\": expected `field=value[,value…]` pairs",
         ),
         ("@name", "line 3: @name \"\": expected a name of 1 to 200 characters"),
         ("@name Again\n * @name Twice", "line 4: @name stands twice"),

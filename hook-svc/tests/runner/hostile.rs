@@ -133,11 +133,10 @@ async fn patched_built_ins_are_an_error_of_the_patcher() {
     hooks.push(timed("z-own", 30_000, own));
     let pool = TestPool::start_with(hooks, 1).await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
-    for at in 0..patches.len() {
+    for (at, patch) in patches.iter().enumerate() {
         assert!(
             answer.error(&format!("patch-{at}")).starts_with("TypeError: "),
-            "{}",
-            patches[at]
+            "{patch}"
         );
     }
     assert_eq!(extracted(&answer, "z-looks", "json"), r#"{"a":1}"#);

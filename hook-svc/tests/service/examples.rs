@@ -65,9 +65,9 @@ fn says(prompt: &str) -> &'static str {
 async fn world() -> (World, ModelServer) {
     let model = ModelServer::ruled(|asked, _| Scripted::text(says(&asked.last_user_text()))).await;
     let mut world = World::new(&SHIPPED).await;
-    let identities = world.write_file("identities.yaml", IDENTITIES);
+    world.write_identities(IDENTITIES);
     world.sections = format!(
-        "[files]\nidentities = {identities:?}\n[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{}\"\n[llm.prices.m]\ninput = 1.0\noutput = 2.0\n",
+        "[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{}\"\n[llm.prices.m]\ninput = 1.0\noutput = 2.0\n",
         model.base_url("openai")
     );
     world.start("a");

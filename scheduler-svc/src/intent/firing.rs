@@ -176,6 +176,7 @@ mod tests {
 
     const NOW: UnixMillis = UnixMillis(1_795_305_600_000);
 
+    #[expect(clippy::needless_pass_by_value, reason = "it is written at the place of the call")]
     fn intent(kind: &str, parameters: Value) -> Intent {
         let proposal = ProposeIntent {
             id: None,

@@ -223,7 +223,7 @@ mod tests {
     fn recurrences_know_their_busiest_day_and_end() {
         let schedule =
             json!({ "type": "cron", "expression": "0 */6 * * *", "zone": "UTC", "until": "2026-11-23T07:00" });
-        assert_eq!(check(schedule.clone()).expect("a plan").per_day, 4);
+        assert_eq!(check(schedule.clone()).expect("a plan").per_day, 3);
         let schedule: IntentSchedule = serde_json::from_value(schedule).expect("a schedule");
         let times: Vec<i64> = std::iter::successors(next(&schedule, NOW), |last| next(&schedule, *last))
             .map(|time| time.since(NOW) / 3_600_000)

@@ -253,6 +253,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "it is written at the place of the call")]
     fn check(kind: &str, parameters: Value) -> Result<(), Rejection> {
         let registry = Registry::shipped().expect("what is shipped is right");
         let parameters = parameters.as_object().cloned().expect("an object");

@@ -84,8 +84,17 @@ impl Store {
             .create(&key(&value.intent.agent, id), &value)
             .await
             .map_err(|error| HandleIntentError::cas(id, error))?;
-        self.audit(&value).await?;
+        self.told(&value).await?;
         Ok(Entry { value, revision })
+    }
+
+    /// Brings the records of `value`, which this process has just written, into `AUDIT`.
+    async fn told(&self, value: &Intent) -> Result<(), HandleIntentError> {
+        match self.audit(value).await {
+            // Somebody stands on it already, and brought its records there before that.
+            Ok(_) | Err(HandleIntentError::Conflict(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes `next` in the place of `current`, once `current`'s records are in `AUDIT`.
@@ -102,7 +111,7 @@ impl Store {
             .await
             .map_err(|error| HandleIntentError::cas(id, error))?;
         metrics::counter!("nexus_scheduler_intents_total", "status" => next.status.name()).increment(1);
-        self.audit(&next).await?;
+        self.told(&next).await?;
         Ok(Entry { value: next, revision })
     }
 

@@ -20,6 +20,7 @@ use scheduler_svc::intent::{admission, registry::Registry, store, timers};
 /// Agents written at once.
 const AT_ONCE: usize = 64;
 
+#[expect(clippy::needless_pass_by_value, reason = "it is written at the place of the call")]
 pub(crate) fn wish(schedule: Value) -> Value {
     json!({
         "kind": "remind", "parameters": { "subject": "interview", "message": "good luck" },

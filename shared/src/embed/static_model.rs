@@ -46,9 +46,12 @@ impl StaticModel {
     pub fn load(folder: &Path) -> Result<Self, LoadModelError> {
         let read = |name: &str| {
             let path = folder.join(name);
-            std::fs::read(&path).map_err(|source| match source.kind() {
-                std::io::ErrorKind::NotFound => LoadModelError::Absent(folder.to_path_buf()),
-                _ => LoadModelError::Read { path, source },
+            std::fs::read(&path).map_err(|source| {
+                if source.kind() == std::io::ErrorKind::NotFound {
+                    LoadModelError::Absent(folder.to_path_buf())
+                } else {
+                    LoadModelError::Read { path, source }
+                }
             })
         };
         let tokenizer = Tokenizer::parse(&read(TOKENIZER)?)?;

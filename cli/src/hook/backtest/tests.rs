@@ -114,6 +114,7 @@ async fn a_hook_that_counts_retires_or_fails_is_replayed_as_it_would_have_run() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::disallowed_methods, reason = "the long form is asked for by a variable")]
 async fn a_hundred_thousand_events_take_less_than_half_a_minute() {
     let long = std::env::var_os("NEXUS_BACKTEST").is_some();
     let count = if long { LONG } else { LONG / 20 };

@@ -22,6 +22,8 @@ const OVERRIDDEN = ["constructor", "name", "message", "toString", "toLocaleStrin
 /** Freezes the built-ins, and takes away the means to compute where the host does not look: threads. */
 export function harden(): void {
   const global = globalThis as any;
+  // What the launcher tells Bun is no script's business.
+  for (const name of Object.keys(process.env)) delete process.env[name];
   const noThreads = function Worker() { throw new Error("threads are not allowed in a hook"); };
   for (const holder of [global, require("node:worker_threads")]) defineProperty(holder, "Worker", { value: noThreads, writable: false, configurable: false });
   const prototypes = [Object.prototype, Function.prototype, Promise.prototype, Date.prototype, ...ERRORS.map((name) => global[name].prototype)];

@@ -58,6 +58,9 @@ class Statement {
 
 class Database {
   #inner: BunDatabase;
+  // What is not finalised keeps the file open beyond close().
+  #prepared: WeakRef<any>[] = [];
+  #sweepAt = 64;
   readonly name: string;
   readonly readonly: boolean;
   open = true;
@@ -78,7 +81,16 @@ class Database {
   get memory(): boolean { return this.name === ":memory:" || this.name === ""; }
   get inTransaction(): boolean { return this.#inner.inTransaction; }
 
-  prepare(sql: string): Statement { return new Statement(this, this.#inner.prepare(sql), sql); }
+  prepare(sql: string): Statement {
+    const inner = this.#inner.prepare(sql);
+    if (this.#prepared.length >= this.#sweepAt) {
+      this.#prepared = this.#prepared.filter((statement) => statement.deref() !== undefined);
+      this.#sweepAt = Math.max(64, 2 * this.#prepared.length);
+    }
+    this.#prepared.push(new WeakRef(inner));
+    return new Statement(this, inner, sql);
+  }
+
   exec(sql: string): this { this.#inner.exec(sql); return this; }
   transaction<F extends (...args: any[]) => unknown>(body: F): F { return this.#inner.transaction(body) as unknown as F; }
 
@@ -89,7 +101,11 @@ class Database {
   }
 
   close(): this {
-    if (this.open) this.#inner.close();
+    if (this.open) {
+      for (const statement of this.#prepared) statement.deref()?.finalize();
+      this.#prepared = [];
+      this.#inner.close();
+    }
     this.open = false;
     return this;
   }
