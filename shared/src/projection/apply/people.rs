@@ -192,14 +192,13 @@ impl People {
             connection
                 .prepare_cached(
                     "INSERT INTO persons(id, canonical_name, display_name, is_me, relationship_type, created_at, updated_at)
-                     VALUES(?1,?2,?3,?4,?5,?6,?6)
+                     VALUES(?1,?2,?2,?3,?4,?5,?5)
                      ON CONFLICT(id) DO UPDATE SET canonical_name = excluded.canonical_name, display_name = excluded.display_name,
                        is_me = excluded.is_me, relationship_type = excluded.relationship_type, updated_at = excluded.updated_at
                      WHERE (canonical_name, display_name, is_me, relationship_type)
                        IS NOT (excluded.canonical_name, excluded.display_name, excluded.is_me, excluded.relationship_type)",
                 )?
                 .execute(params![
-                    person.id,
                     person.id,
                     person.name.as_deref().unwrap_or(&person.id),
                     self.identities.owner.as_deref() == Some(person.id.as_str()),

@@ -45,7 +45,7 @@ async fn identities_link_contacts_whichever_comes_first() {
     let after = Case::with(events).await;
     after.projection.identify(identities(FAMILY), at(9)).await.unwrap();
     assert_eq!(before.dump(), after.dump());
-    let who = "webhook:demo/1 mom sender; webhook:demo/2 mom sender; webhook:demo/3 casey sender";
+    let who = "webhook:demo/1 Mom sender; webhook:demo/2 Mom sender; webhook:demo/3 Casey sender";
     assert_eq!(before.value::<String>(WHO), who);
     let me = "SELECT display_name || is_me || coalesce(relationship_type, '') FROM persons WHERE is_me";
     assert_eq!(before.value::<String>(me), "Casey1");
@@ -67,7 +67,7 @@ async fn changed_identities_relink_what_was_met() {
         .replace("id: mom, name: Mom", "id: mother, name: Mother")
         .replace("telegram: ['7']", "");
     case.projection.identify(identities(&renamed), at(2)).await.unwrap();
-    assert_eq!(case.value::<String>(WHO), "webhook:demo/1 mother sender");
+    assert_eq!(case.value::<String>(WHO), "webhook:demo/1 Mother sender");
     let kept =
         "SELECT group_concat(id || ' ' || (updated_at - 1700000000000), '; ') FROM (SELECT * FROM persons ORDER BY id)";
     assert_eq!(case.value::<String>(kept), "casey 1; mother 2");
