@@ -1,6 +1,6 @@
 //! Routing bindings and webhook mappings: one declarative file that acts as one hook and fires at most once an event.
 //!
-//! The [`table`] is the file compiled into one index; this shell reads the file at start, and again when it changes. A
+//! The `table` is the file compiled into one index; this shell reads the file at start, and again when it changes. A
 //! changed file with a fault leaves the last good one in force.
 //!
 //! Source: `003_b33e857b632aa7dc.txt` §4–5; `hooks.md` "Native prefilter and routing bindings".

@@ -19,7 +19,7 @@ use super::sources::Loaded;
 use super::worker::{self, Common};
 use super::{Counters, HookSet, Job, PoolConfig};
 
-/// Most events under way in one pool; [`Pool::evaluate`] waits beyond it.
+/// Most events under way in one pool; `Pool::evaluate` waits beyond it.
 pub const MAX_UNDER_WAY: usize = 4_096;
 
 /// Smallest hard budget, in milliseconds: below it a garbage collection looks like a loop.

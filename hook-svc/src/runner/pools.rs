@@ -100,7 +100,7 @@ impl Pools {
         self.in_force().clone()
     }
 
-    /// As [`Pool::load`], for every owner's pool.
+    /// As `Pool::load`, for every owner's pool.
     ///
     /// # Errors
     /// [`LoadHooksError`]; the former set stays in force.

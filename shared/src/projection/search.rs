@@ -1,6 +1,6 @@
 //! `search()`: words (FTS5, BM25) and meaning (vectors), fused by reciprocal rank.
 //!
-//! SQLite holds the vectors, [`vectors`] a copy in memory that is asked; [`keep`] makes both behind the streams and off
+//! SQLite holds the vectors, `vectors` a copy in memory that is asked; [`keep`] makes both behind the streams and off
 //! everybody's path. Without an embedder, and until it has caught up, words alone answer.
 
 pub(super) mod fuse;
