@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use serde_json::Value;
-use shared::model::event::{Direction, Event, PeerKind};
+use shared::model::event::{Direction, Event};
 use shared::model::hook::{HookContextPatch, HookResult, Routing};
 use shared::model::session::QueueMode;
 
@@ -207,11 +207,7 @@ fn of_binding(binding: &Binding) -> Result<Vec<(Rule, Target)>, String> {
 fn of_peer(peer: &PeerMatch) -> Result<Vec<Predicate>, String> {
     let id = one_of(Field::Peer, "peer.id", Some(&peer.id))?;
     let kind = peer.kind.map(|kind| {
-        let word = match kind {
-            PeerKind::Dm => "dm",
-            PeerKind::Group => "group",
-            PeerKind::Channel => "channel",
-        };
+        let word = kind.name();
         Predicate {
             field: Field::Kind,
             patterns: vec![Pattern::Exact(word.to_owned())],

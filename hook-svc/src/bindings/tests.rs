@@ -1,7 +1,7 @@
 //! Precedence as a table, mappings, and what is wrong with a file.
 
 use serde_json::json;
-use shared::model::event::{EventId, Peer};
+use shared::model::event::{EventId, Peer, PeerKind};
 use shared::model::time::UnixMillis;
 
 use super::*;

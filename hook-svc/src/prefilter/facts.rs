@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use serde_json::Value;
-use shared::model::event::{Direction, Event, PeerKind};
+use shared::model::event::Event;
 
 /// A field of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,10 +104,10 @@ impl<'e> Facts<'e> {
             Field::Source => {
                 ask(&event.source_adapter) || event.metadata.get("source").and_then(Value::as_str).is_some_and(ask)
             }
-            Field::Direction => ask(direction(event.direction)),
+            Field::Direction => ask(event.direction.name()),
             Field::From => ask(&event.from.id),
             Field::Role => event.from.roles.iter().any(|role| ask(role)),
-            Field::Kind => ask(kind(event.peer.kind)),
+            Field::Kind => ask(event.peer.kind.name()),
             Field::Peer => ask(&event.peer.id),
             Field::Parent => event.peer.parent_id.as_deref().is_some_and(ask),
             Field::Guild => event.peer.guild_id.as_deref().is_some_and(ask),
@@ -142,24 +142,5 @@ pub(crate) fn scalar(value: &Value) -> Option<Cow<'_, str>> {
         Value::Number(number) => Some(Cow::Owned(number.to_string())),
         Value::Bool(truth) => Some(Cow::Borrowed(if *truth { "true" } else { "false" })),
         Value::Null | Value::Array(_) | Value::Object(_) => None,
-    }
-}
-
-const fn direction(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Received => "received",
-        Direction::Sent => "sent",
-        Direction::Observed => "observed",
-        Direction::Created => "created",
-        Direction::Updated => "updated",
-        Direction::Deleted => "deleted",
-    }
-}
-
-const fn kind(kind: PeerKind) -> &'static str {
-    match kind {
-        PeerKind::Dm => "dm",
-        PeerKind::Group => "group",
-        PeerKind::Channel => "channel",
     }
 }

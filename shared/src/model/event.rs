@@ -106,6 +106,21 @@ pub enum Direction {
     Deleted,
 }
 
+impl Direction {
+    /// The word on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Received => "received",
+            Self::Sent => "sent",
+            Self::Observed => "observed",
+            Self::Created => "created",
+            Self::Updated => "updated",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
 /// Who sent it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -158,6 +173,18 @@ pub enum PeerKind {
     Group,
     /// A room anybody may enter.
     Channel,
+}
+
+impl PeerKind {
+    /// The word on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dm => "dm",
+            Self::Group => "group",
+            Self::Channel => "channel",
+        }
+    }
 }
 
 /// The conversation an event belongs to.

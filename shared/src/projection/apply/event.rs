@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::people::People;
 use super::{First, details, harness, json};
-use crate::model::event::{Direction, Event, PeerKind};
+use crate::model::event::{Direction, Event};
 use crate::model::time::UnixMillis;
 use crate::projection::applied::to_sql;
 use crate::projection::seen::fingerprint;
@@ -33,7 +33,7 @@ pub(super) fn write(
             event.channel,
             content_types,
             event.content,
-            direction(event.direction),
+            event.direction.name(),
             event.thread_id,
             event.reply_to,
             event.source_adapter,
@@ -41,7 +41,7 @@ pub(super) fn write(
             metadata,
             to_sql(sequence),
             event.account(),
-            peer_kind(event.peer.kind),
+            event.peer.kind.name(),
             event.peer.id,
             event.from.id,
             event.hops,
@@ -125,23 +125,4 @@ fn revise(
         .execute([sequence])?;
     details::rewrite(connection, event)?;
     details::write_state(connection, published_at, event)
-}
-
-const fn direction(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Received => "received",
-        Direction::Sent => "sent",
-        Direction::Observed => "observed",
-        Direction::Created => "created",
-        Direction::Updated => "updated",
-        Direction::Deleted => "deleted",
-    }
-}
-
-const fn peer_kind(kind: PeerKind) -> &'static str {
-    match kind {
-        PeerKind::Dm => "dm",
-        PeerKind::Group => "group",
-        PeerKind::Channel => "channel",
-    }
 }
