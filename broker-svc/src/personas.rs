@@ -16,6 +16,7 @@ use shared::model::session::QueueSettings;
 
 use crate::reset::Reset;
 use crate::tool::credentials::References;
+use crate::tool::mcp::McpServer;
 pub use faults::{ParsePersonasError, PersonaFault};
 
 /// The persona that answers for names that the file does not hold.
@@ -115,6 +116,8 @@ pub struct Persona {
     pub prompt: String,
     /// The built-in tools that it has: globs. What a turn may use of them its permissions say.
     pub tools: Vec<String>,
+    /// The MCP servers whose tools it has, by their names in `mcp_servers`.
+    pub mcp_servers: Vec<String>,
     /// More than this no turn of it may do, whatever its dispatch says; none = no such bound.
     pub permissions: Option<PermissionSet>,
     /// The program of runner `process`.
@@ -142,6 +145,7 @@ impl Default for Persona {
             max_tokens: None,
             prompt: String::new(),
             tools: vec!["*".to_owned()],
+            mcp_servers: Vec::new(),
             permissions: None,
             process: None,
             hooks: Vec::new(),
@@ -162,6 +166,8 @@ pub struct Personas {
     pub personas: BTreeMap<String, Persona>,
     /// Presets of tools by level.
     pub permission_levels: PermissionPresets,
+    /// MCP servers, by name.
+    pub mcp_servers: BTreeMap<String, McpServer>,
     /// Secrets that tools may resolve where a turn's permissions name them: references `env:NAME`, `file:/path`.
     pub credentials: References,
     /// What answers where neither the name nor `default` is in the file.
@@ -252,6 +258,8 @@ mod tests {
             &["personas.a.limits.wall_ms", "at least 1"],
         );
         // All faults of meaning at once.
+        check("mcp_servers: {a: {}}", &["mcp_servers.a.command", "`url`"]);
+        check("personas: {a: {mcp_servers: [b]}}", &["personas.a.mcp_servers", "`b`"]);
         let text = "credentials: {k: s3cret}\npersonas: {a: {runner: process}, b: {timezone: Mars}}";
         check(
             text,
@@ -263,6 +271,7 @@ mod tests {
     fn a_whole_file_is_read() {
         let text = "
 credentials: {github: 'env:GITHUB_TOKEN'}
+mcp_servers: {files: {command: npx, args: [x], env: {TOKEN: 'credential:github'}}, far: {url: 'https://mcp.example.com/mcp'}}
 permission_levels: {restricted: {allow: ['search_*']}}
 personas:
   shop:
@@ -271,6 +280,7 @@ personas:
     max_tokens: 2000
     prompt: You take the shop's orders.
     tools: ['search_*', list_intents]
+    mcp_servers: [files, far]
     permissions: {level: restricted, tools: {allow: ['*'], deny: ['delete_*']}, credentials: [github]}
     limits: {model_calls: 8, tokens: 50000, cost_usd: 0.25}
     hooks: [{hook: PreToolUse, builtin: audit_log}]

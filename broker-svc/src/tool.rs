@@ -6,6 +6,7 @@
 pub mod agents;
 pub mod catalogue;
 pub mod credentials;
+pub mod mcp;
 pub mod schema;
 pub mod service;
 pub mod toolbox;

@@ -41,7 +41,7 @@ impl Llm {
     pub fn new(model: SharedModel, personas: Arc<Personas>, bus: Bus, clock: SharedClock) -> Self {
         Self {
             model,
-            toolbox: Toolbox::new(&bus, &clock),
+            toolbox: Toolbox::new(&bus, &clock, &personas),
             credentials: Arc::new(personas.credentials.clone()),
             personas,
             bus,
@@ -86,7 +86,7 @@ impl Agent for Llm {
 #[async_trait]
 impl Stepper for Llm {
     async fn tools(&self, persona: &str) -> Vec<Offer> {
-        let tools = self.toolbox.of(self.personas.of(persona));
+        let tools = self.toolbox.of(self.personas.of(persona)).await;
         let offers = tools.iter().map(|tool| Offer {
             description: tool.description().clone(),
             idempotent: tool.is_idempotent(),
@@ -134,7 +134,7 @@ impl Stepper for Llm {
 
     async fn call(&self, call: Call) -> ToolOutcome {
         let persona = self.personas.of(&call.session.persona);
-        let Some(tool) = self.toolbox.find(persona, &call.call.name) else {
+        let Some(tool) = self.toolbox.find(persona, &call.call.name).await else {
             return failed("not available");
         };
         metrics::counter!("nexus_broker_tool_calls_total").increment(1);

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{Persona, Personas, Runner};
 use crate::reset::is_zone;
+use crate::tool::mcp;
 
 /// One fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,11 @@ pub struct ParsePersonasError(pub Vec<PersonaFault>);
 /// Faults of meaning.
 pub(super) fn of(personas: &Personas) -> Vec<PersonaFault> {
     let mut faults = Vec::new();
+    for (name, server) in &personas.mcp_servers {
+        if let Some((key, problem)) = mcp::fault(server, &personas.credentials) {
+            faults.push(fault(format!("mcp_servers.{name}.{key}"), problem));
+        }
+    }
     for (name, reference) in &personas.credentials {
         if !(reference.starts_with("env:") || reference.starts_with("file:")) {
             let problem = "expected a reference, `env:NAME` or `file:/path`".to_owned();
@@ -35,7 +41,7 @@ pub(super) fn of(personas: &Personas) -> Vec<PersonaFault> {
         }
     }
     for (name, persona) in &personas.personas {
-        of_persona(name, persona, &mut faults);
+        of_persona(personas, name, persona, &mut faults);
     }
     faults
 }
@@ -44,7 +50,7 @@ fn fault(key: String, problem: String) -> PersonaFault {
     PersonaFault { key, problem }
 }
 
-fn of_persona(name: &str, persona: &Persona, faults: &mut Vec<PersonaFault>) {
+fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut Vec<PersonaFault>) {
     let mut wrong = |key: &str, problem: String| faults.push(fault(format!("personas.{name}.{key}"), problem));
     let zone = &persona.timezone;
     if !is_zone(zone) {
@@ -63,6 +69,11 @@ fn of_persona(name: &str, persona: &Persona, faults: &mut Vec<PersonaFault>) {
     }
     if limits.cost_usd.is_some_and(|most| !most.is_finite() || most < 0.0) {
         wrong("limits.cost_usd", "expected US dollars, not negative".to_owned());
+    }
+    for server in &persona.mcp_servers {
+        if !personas.mcp_servers.contains_key(server) {
+            wrong("mcp_servers", format!("`{server}` is not among `mcp_servers`"));
+        }
     }
     let program = persona.process.as_ref().map(|program| program.command.as_str());
     match (persona.runner, program) {

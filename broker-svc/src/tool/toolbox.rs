@@ -1,4 +1,4 @@
-//! Every tool that a persona has: the built-ins that its `tools` patterns name.
+//! Every tool that a persona has: built-ins by its `tools` patterns, those of its MCP servers by their names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,37 +9,44 @@ use shared::model::permission::glob;
 
 use super::Tool;
 use super::catalogue;
-use crate::personas::Persona;
+use super::mcp::Servers;
+use crate::personas::{Persona, Personas};
 
 /// The tools of a broker.
 #[derive(Debug, Clone)]
 pub struct Toolbox {
     builtins: Arc<BTreeMap<String, Arc<dyn Tool>>>,
+    servers: Servers,
 }
 
 impl Toolbox {
-    /// The tools that speak over `bus`.
+    /// The tools that speak over `bus`, and the MCP servers that `personas` declare; those are started when they are
+    /// first needed.
     #[must_use]
-    pub fn new(bus: &Bus, clock: &SharedClock) -> Self {
+    pub fn new(bus: &Bus, clock: &SharedClock, personas: &Personas) -> Self {
         let builtins = catalogue::builtins(bus, clock);
         let named = builtins.into_iter().map(|tool| (tool.description().name.clone(), tool));
         Self {
             builtins: Arc::new(named.collect()),
+            servers: Servers::new(personas.mcp_servers.clone(), Arc::new(personas.credentials.clone())),
         }
     }
 
-    /// Every tool of `persona`.
-    #[must_use]
-    pub fn of(&self, persona: &Persona) -> Vec<Arc<dyn Tool>> {
+    /// Every tool of `persona`. A server that does not answer has none for now.
+    pub async fn of(&self, persona: &Persona) -> Vec<Arc<dyn Tool>> {
         let wanted = |name: &str| persona.tools.iter().any(|pattern| glob(pattern, name));
         let tools = self.builtins.values();
-        tools.filter(|tool| wanted(&tool.description().name)).cloned().collect()
+        let mut tools: Vec<_> = tools.filter(|tool| wanted(&tool.description().name)).cloned().collect();
+        for server in &persona.mcp_servers {
+            tools.extend(self.servers.tools(server).await);
+        }
+        tools
     }
 
     /// The tool `name` of `persona`.
-    #[must_use]
-    pub fn find(&self, persona: &Persona, name: &str) -> Option<Arc<dyn Tool>> {
+    pub async fn find(&self, persona: &Persona, name: &str) -> Option<Arc<dyn Tool>> {
         self.of(persona)
+            .await
             .into_iter()
             .find(|tool| tool.description().name == name)
     }

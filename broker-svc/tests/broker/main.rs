@@ -5,6 +5,7 @@ mod busy;
 mod faults;
 mod healing;
 mod killed;
+mod mcp;
 mod models;
 mod ownership;
 mod programs;

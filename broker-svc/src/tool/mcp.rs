@@ -1,0 +1,193 @@
+//! MCP servers: programs and addresses that offer tools by the Model Context Protocol. The one room of crate `rmcp`.
+//!
+//! A server is started, or spoken to, when a turn first needs it; it is started anew when it has gone. Its tools are
+//! named `{server}__{tool}`, so that two servers do not meet and permissions can name one server's (`files__*`). What
+//! it declares of its tools is a hint and no promise: a tool is run again after a crash only where `personas.yaml`
+//! says that it is idempotent. Source: `sessions.md` "Agents".
+
+mod connection;
+mod declared;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rmcp::model::{CallToolRequestParams, CallToolResult};
+use serde_json::{Map, Value, json};
+use shared::model::ledger::ToolOutcome;
+use shared::model::permission::glob;
+use shared::wire::agent::ToolDescription;
+use tokio::sync::Mutex;
+
+use self::connection::{Connection, connect};
+pub use self::declared::{McpServer, fault};
+use super::credentials::References;
+use super::{Tool, ToolCall, failed};
+
+/// How long a server may take to start and to list its tools.
+const START_WITHIN: Duration = Duration::from_secs(30);
+/// Tools of one server.
+const MAX_TOOLS: usize = 256;
+/// Longest name that model providers take.
+const MAX_NAME: usize = 64;
+
+/// The declared servers, and the connections to those that were needed.
+#[derive(Debug, Clone)]
+pub struct Servers {
+    declared: Arc<BTreeMap<String, McpServer>>,
+    references: Arc<References>,
+    open: Arc<BTreeMap<String, Mutex<Option<Arc<Connection>>>>>,
+}
+
+impl Servers {
+    /// `declared` servers; `references` are the secrets that they may name.
+    #[must_use]
+    pub fn new(declared: BTreeMap<String, McpServer>, references: Arc<References>) -> Self {
+        let open = declared.keys().map(|name| (name.clone(), Mutex::default())).collect();
+        Self {
+            declared: Arc::new(declared),
+            references,
+            open: Arc::new(open),
+        }
+    }
+
+    /// The tools of `server`; none where it cannot be had at the moment.
+    pub async fn tools(&self, server: &str) -> Vec<Arc<dyn Tool>> {
+        let Some(declared) = self.declared.get(server) else {
+            return Vec::new();
+        };
+        let connection = match self.connection(server, declared).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                tracing::warn!(server, error, "MCP server cannot be had");
+                return Vec::new();
+            }
+        };
+        let tools = connection.tools.iter().take(MAX_TOOLS).filter_map(|tool| {
+            let name = named(server, &tool.name)?;
+            let idempotent = declared.idempotent.iter().any(|pattern| glob(pattern, &tool.name));
+            Some(Arc::new(McpTool {
+                description: ToolDescription {
+                    name,
+                    description: tool.description.as_deref().unwrap_or_default().to_owned(),
+                    parameters: Value::Object(tool.input_schema.as_ref().clone()),
+                },
+                remote: tool.name.to_string(),
+                needs: declared.credentials(),
+                idempotent,
+                connection: Arc::clone(&connection),
+            }) as Arc<dyn Tool>)
+        });
+        tools.collect()
+    }
+
+    /// The open connection to `server`, or a new one. Who comes meanwhile waits for the same.
+    async fn connection(&self, server: &str, declared: &McpServer) -> Result<Arc<Connection>, String> {
+        let place = self.open.get(server).ok_or("is not declared")?;
+        let mut place = place.lock().await;
+        if let Some(open) = place.as_ref().filter(|open| open.is_open()) {
+            return Ok(Arc::clone(open));
+        }
+        let connecting = connect(server, declared, &self.references);
+        let opened = tokio::time::timeout(START_WITHIN, connecting).await;
+        let opened = Arc::new(opened.map_err(|_| "did not answer in time".to_owned())??);
+        *place = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+}
+
+/// The name of a server's tool in characters that every model provider takes; none where it is too long for them.
+fn named(server: &str, tool: &str) -> Option<String> {
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '-' || c == '_' {
+            c
+        } else {
+            '_'
+        }
+    };
+    let name: String = format!("{server}__{tool}").chars().map(plain).collect();
+    (name.len() <= MAX_NAME).then_some(name)
+}
+
+/// A tool of a server.
+#[derive(Debug)]
+struct McpTool {
+    description: ToolDescription,
+    /// As the server names it.
+    remote: String,
+    /// The credentials that its server was given: without all of them, a turn does not use it.
+    needs: Vec<String>,
+    idempotent: bool,
+    connection: Arc<Connection>,
+}
+
+#[async_trait]
+impl Tool for McpTool {
+    fn description(&self) -> &ToolDescription {
+        &self.description
+    }
+
+    fn is_idempotent(&self) -> bool {
+        self.idempotent
+    }
+
+    async fn call(&self, call: ToolCall) -> ToolOutcome {
+        for name in &self.needs {
+            if let Err(error) = call.credentials.check(name) {
+                return failed(error.to_string());
+            }
+        }
+        let arguments = match call.call.call.arguments {
+            Value::Object(map) => map,
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+        };
+        let params = CallToolRequestParams::new(self.remote.clone()).with_arguments(arguments);
+        tokio::select! {
+            answer = self.connection.peer.call_tool(params) => match answer {
+                Ok(result) => outcome(&result),
+                Err(rmcp::ServiceError::McpError(error)) => failed(error.message.to_string()),
+                Err(error) => ToolOutcome::Unknown { reason: error.to_string() },
+            },
+            () = call.call.cancel.cancelled() => ToolOutcome::Unknown { reason: "interrupted".to_owned() },
+        }
+    }
+}
+
+/// The structured result where there is one, else the texts; other contents by their kind alone.
+fn outcome(result: &CallToolResult) -> ToolOutcome {
+    let texts: Vec<String> = result
+        .content
+        .iter()
+        .map(|block| {
+            let block = serde_json::to_value(block).unwrap_or_default();
+            match block["text"].as_str() {
+                Some(text) => text.to_owned(),
+                None => format!("[{}]", block["type"].as_str().unwrap_or("content")),
+            }
+        })
+        .collect();
+    let text = texts.join("\n");
+    if result.is_error == Some(true) {
+        return failed(text);
+    }
+    let result = match &result.structured_content {
+        Some(structured) => structured.clone(),
+        None => json!(text),
+    };
+    ToolOutcome::Ok { result }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_every_provider_takes() {
+        assert_eq!(
+            named("files", "read.text file").as_deref(),
+            Some("files__read_text_file")
+        );
+        assert_eq!(named("s", &"x".repeat(62)), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! Real MCP servers, the reference ones of the npm registry, used by an agent: over standard input and output, and
+//! over streamable HTTP. They are fetched once, pinned by `tests/mcp-servers/bun.lock`; where they cannot be, the test
+//! says so and checks nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde_json::json;
+use shared::llm::Provider;
+use shared::model::ledger::{LedgerEntry, ToolOutcome};
+use shared::testing::ModelServer;
+use shared::testing::model_server::{Call, Scripted};
+use tokio::process::Command;
+
+use crate::bench::{Bench, eventually, session};
+use crate::models::{config, send};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn bun() -> PathBuf {
+    let own = root().join(".tools/bin/bun");
+    if own.exists() { own } else { PathBuf::from("bun") }
+}
+
+/// Where the servers are; none where they cannot be fetched.
+async fn servers() -> Option<PathBuf> {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mcp-servers");
+    std::fs::create_dir_all(&place).expect("a folder");
+    for name in ["package.json", "bun.lock"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/mcp-servers")
+            .join(name);
+        std::fs::copy(from, place.join(name)).expect("a copy");
+    }
+    let mut install = Command::new(bun());
+    install
+        .args(["install", "--frozen-lockfile", "--ignore-scripts", "--silent"])
+        .current_dir(&place);
+    let fetched = tokio::time::timeout(crate::bench::DEADLINE, install.status()).await;
+    if fetched.is_ok_and(|status| status.is_ok_and(|status| status.success())) {
+        return Some(place.join("node_modules/@modelcontextprotocol"));
+    }
+    eprintln!("skipped: the MCP servers cannot be fetched from the npm registry");
+    None
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_uses_the_tools_of_a_server_that_its_permissions_name() {
+    let Some(servers) = servers().await else { return };
+    let bench = Bench::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("note.txt"), "the cake is in the oven").expect("a file");
+    let (index, files) = (servers.join("server-filesystem/dist/index.js"), folder.path());
+    let personas = format!(
+        "mcp_servers:\n  files: {{command: '{}', args: ['{}', '{}'], idempotent: ['read_*']}}\n\
+         personas:\n  default: {{runner: llm, tools: [], mcp_servers: [files]}}\n",
+        bun().display(),
+        index.display(),
+        files.display(),
+    );
+    let (note, stolen) = (files.join("note.txt"), files.join("stolen.txt"));
+    let server = ModelServer::ruled(move |request, _| match request.tool_results().last() {
+        None => Scripted::calls([
+            Call::new("c1", "files__read_text_file", &json!({"path": note})),
+            Call::new("c2", "files__write_file", &json!({"path": stolen, "content": "x"})),
+        ]),
+        Some(_) => Scripted::text(&request.tool_results().join(" | ")),
+    })
+    .await;
+    let running = bench
+        .run_asking("b1", &personas, config(&server, Provider::OpenAi, "openai"))
+        .await;
+    let main = session("main");
+    send(&bench, &main, 1, &["files__read_*"], 0).await;
+    eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+    let offered = server.requests()[0].offered_tools();
+    assert!(
+        !offered.is_empty() && offered.iter().all(|name| name.starts_with("files__read_")),
+        "{offered:?}"
+    );
+    let reply = bench.replies().await.pop().expect("a reply").content;
+    assert!(
+        reply.contains("the cake is in the oven") && reply.contains("no tool `files__write_file`"),
+        "{reply}"
+    );
+    assert!(!files.join("stolen.txt").exists());
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_at_an_address_gets_the_credential_only_for_turns_that_have_it() {
+    let Some(servers) = servers().await else { return };
+    let bench = Bench::start().await;
+    let port = std::net::TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|l| l.local_addr())
+        .expect("a port")
+        .port();
+    let mut http = Command::new(bun());
+    http.arg(servers.join("server-everything/dist/index.js"))
+        .arg("streamableHttp");
+    http.env("PORT", port.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
+    let mut http = http.spawn().expect("a server");
+    eventually("it listens", async || {
+        tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()
+    })
+    .await;
+    let secret = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(secret.path(), "t0ken").expect("a secret");
+    let personas = format!(
+        "credentials: {{every: 'file:{}'}}\n\
+         mcp_servers:\n  every: {{url: 'http://127.0.0.1:{port}/mcp', headers: {{x-token: 'credential:every'}}}}\n\
+         personas:\n  default: {{runner: llm, tools: [], mcp_servers: [every]}}\n",
+        secret.path().display(),
+    );
+    let server = ModelServer::ruled(|request, _| match request.tool_results().last() {
+        None => Scripted::calls([Call::new("c1", "every__echo", &json!({"message": "hello there"}))]),
+        Some(result) => Scripted::text(result),
+    })
+    .await;
+    let running = bench
+        .run_asking("b1", &personas, config(&server, Provider::Anthropic, "anthropic"))
+        .await;
+    let without = session("without");
+    send(&bench, &without, 1, &["every__*"], 0).await;
+    eventually("the turn", async || bench.completed(&without).await.len() == 1).await;
+    let outcome = bench.entries(&without).await.into_iter().find_map(|entry| match entry {
+        LedgerEntry::ToolFinished { outcome, .. } => Some(outcome),
+        _ => None,
+    });
+    let error = "credential `every` is not granted to this turn".to_owned();
+    assert_eq!(outcome, Some(ToolOutcome::Error { error }));
+    let granted = session("granted");
+    let mut dispatch = crate::bench::dispatch(&granted, 1);
+    dispatch.permissions.level = shared::model::permission::Level::Full;
+    bench.publish(&dispatch).await;
+    bench.claim(&granted).await;
+    eventually("the turn", async || bench.completed(&granted).await.len() == 1).await;
+    let reply = bench.replies().await.pop().expect("a reply").content;
+    assert!(reply.contains("hello there"), "{reply}");
+    let requests = server.requests();
+    assert!(
+        requests
+            .iter()
+            .all(|request| !request.body.to_string().contains("t0ken")),
+        "no secret is shown"
+    );
+    running.stop().await;
+    http.kill().await.expect("it is ended");
+}
