@@ -77,6 +77,8 @@ pub enum Command {
     /// What agents asked of their own future.
     #[command(subcommand)]
     Intent(IntentAction),
+    /// Serve hooks and the search as tools to an agent, over MCP on standard input and output.
+    Mcp(McpOptions),
     /// The configuration.
     #[command(subcommand)]
     Config(ConfigAction),
@@ -442,4 +444,12 @@ pub struct InitOptions {
     /// Write over what is there.
     #[arg(long)]
     pub force: bool,
+}
+
+/// `nexus mcp`.
+#[derive(Debug, Args)]
+pub struct McpOptions {
+    /// Author of the hooks that are made.
+    #[arg(long, default_value = "mcp")]
+    pub created_by: String,
 }

@@ -17,6 +17,7 @@ pub mod http;
 pub mod init;
 pub mod intent;
 pub mod launch;
+pub mod mcp;
 pub mod output;
 pub mod schedule;
 pub mod send;
@@ -51,6 +52,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Hook(action) => hook::execute(&common, action).await,
         Command::Schedule(action) => schedule::execute(&common, action).await,
         Command::Intent(action) => intent::execute(&common, action).await,
+        Command::Mcp(options) => mcp::execute(&common, options).await,
         Command::Config(action) => config::execute(&common, action),
         Command::Bench(options) => bench::execute(&common, options).await,
         Command::Init(options) => init::execute(&options),

@@ -7,6 +7,7 @@ mod dm_reply;
 mod drain;
 mod first_hook;
 mod lost_wakeups;
+mod mcp;
 mod stale_owner;
 mod story;
 mod telemetry;

@@ -24,10 +24,10 @@ fn bun() -> PathBuf {
     if own.exists() { own } else { PathBuf::from("bun") }
 }
 
-/// Where the servers are; none where they cannot be fetched.
-async fn servers() -> Option<PathBuf> {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mcp-servers");
-    std::fs::create_dir_all(&place).expect("a folder");
+/// Where the servers are, each test with its own copy; none where they cannot be fetched.
+async fn servers() -> Option<(PathBuf, tempfile::TempDir)> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path();
     for name in ["package.json", "bun.lock"] {
         let from = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("tests/mcp-servers")
@@ -37,10 +37,10 @@ async fn servers() -> Option<PathBuf> {
     let mut install = Command::new(bun());
     install
         .args(["install", "--frozen-lockfile", "--ignore-scripts", "--silent"])
-        .current_dir(&place);
+        .current_dir(place);
     let fetched = tokio::time::timeout(crate::bench::DEADLINE, install.status()).await;
     if fetched.is_ok_and(|status| status.is_ok_and(|status| status.success())) {
-        return Some(place.join("node_modules/@modelcontextprotocol"));
+        return Some((place.join("node_modules/@modelcontextprotocol"), folder));
     }
     eprintln!("skipped: the MCP servers cannot be fetched from the npm registry");
     None
@@ -48,7 +48,9 @@ async fn servers() -> Option<PathBuf> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_uses_the_tools_of_a_server_that_its_permissions_name() {
-    let Some(servers) = servers().await else { return };
+    let Some((servers, _folder)) = servers().await else {
+        return;
+    };
     let bench = Bench::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("note.txt"), "the cake is in the oven").expect("a file");
@@ -91,7 +93,9 @@ async fn an_agent_uses_the_tools_of_a_server_that_its_permissions_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_at_an_address_gets_the_credential_only_for_turns_that_have_it() {
-    let Some(servers) = servers().await else { return };
+    let Some((servers, _folder)) = servers().await else {
+        return;
+    };
     let bench = Bench::start().await;
     let port = std::net::TcpListener::bind(("127.0.0.1", 0))
         .and_then(|l| l.local_addr())
