@@ -132,9 +132,11 @@ async fn a_server_at_an_address_gets_the_credential_only_for_turns_that_have_it(
     let without = session("without");
     send(&bench, &without, 1, &["every__*"], 0).await;
     eventually("the turn", async || bench.completed(&without).await.len() == 1).await;
-    let outcome = bench.entries(&without).await.into_iter().find_map(|entry| match entry {
-        LedgerEntry::ToolFinished { outcome, .. } => Some(outcome),
-        _ => None,
+    let outcome = bench.entries(&without).await.into_iter().find_map(|entry| {
+        let LedgerEntry::ToolFinished { outcome, .. } = entry else {
+            return None;
+        };
+        Some(outcome)
     });
     let error = "credential `every` is not granted to this turn".to_owned();
     assert_eq!(outcome, Some(ToolOutcome::Error { error }));
