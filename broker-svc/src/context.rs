@@ -89,22 +89,22 @@ fn system_prompt(persona: &Persona, fold: &Fold, pendings: &[Pending], now: Unix
     if with_history(pendings) {
         sections.extend(fold.summary.as_ref().map(|summary| format!("## Earlier\n{summary}")));
     }
-    let notes = fold
-        .running
-        .as_ref()
-        .map(|turn| &turn.notes)
-        .filter(|notes| !notes.is_empty());
-    sections.extend(notes.map(|notes| {
-        let lines: Vec<String> = notes.iter().map(|note| format!("- {note}")).collect();
-        format!(
-            "## Not answered\nMessages that came while there was no room for them:\n{}",
-            lines.join("\n")
-        )
-    }));
+    if let Some(running) = &fold.running {
+        let missed = "## Not answered\nMessages that came while there was no room for them:";
+        sections.extend(listed(missed, &running.notes));
+        let refused = "## Your intents\nWhat you asked for in your last turn, and why it was refused:";
+        sections.extend(listed(refused, &running.refused));
+    }
     sections.extend(trust(pendings));
     sections.extend(instant(now, &persona.timezone).map(|at| format!("## Now\n{at}")));
     sections.retain(|section| !section.trim().is_empty());
     sections.join("\n\n")
+}
+
+/// The section `head` about `notes`, if there are any.
+fn listed(head: &str, notes: &[String]) -> Option<String> {
+    let lines: Vec<String> = notes.iter().map(|note| format!("\n- {note}")).collect();
+    (!lines.is_empty()).then(|| format!("{head}{}", lines.concat()))
 }
 
 /// Who of the senders is not the owner: what they say is data.

@@ -27,6 +27,8 @@ pub const HISTORY_BYTES: usize = 32 * 1_024;
 
 /// Lines about dropped dispatches remembered for the next turn.
 pub const MAX_NOTES: usize = 40;
+/// Who stands in the ledger as having said a note about an intent.
+pub const INTENTS: &str = "intents";
 /// Reason of a dispatch that was dropped for want of room, and of which a line goes into the next turn's context.
 pub const SUMMARIZED: &str = "overflow: summarized";
 
@@ -91,6 +93,9 @@ pub struct Fold {
     /// Lines about dispatches dropped for want of room, for the next turn's context; at most [`MAX_NOTES`].
     #[serde(default)]
     pub notes: VecDeque<String>,
+    /// Why intents of the newest turn were refused, for the next turn's context; at most [`MAX_NOTES`].
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub refused: VecDeque<String>,
 }
 
 impl Fold {
@@ -129,6 +134,7 @@ impl Fold {
                     limits: *limits,
                     began_at: self.at,
                     notes: std::mem::take(&mut self.notes).into(),
+                    refused: std::mem::take(&mut self.refused).into(),
                     passages: Vec::new(),
                     usage: Usage::default(),
                     awaits: None,
@@ -144,10 +150,16 @@ impl Fold {
             | LedgerEntry::ApprovalDecided { .. }
             | LedgerEntry::Steered { .. } => self.in_turn(entry),
             LedgerEntry::HookRan {
-                hook: _,
+                hook,
                 point: _,
-                outcome: _,
-            } => {}
+                outcome,
+            } => {
+                if hook == INTENTS
+                    && let Some(note) = outcome.get("note").and_then(Value::as_str)
+                {
+                    remember(&mut self.refused, note);
+                }
+            }
             LedgerEntry::TurnCompleted {
                 turn,
                 reply,
@@ -187,7 +199,7 @@ impl Fold {
                 self.consumed(dispatch.id);
                 self.cursor = cursor.clone();
                 if reason == SUMMARIZED {
-                    self.note(&dispatch.content);
+                    remember(&mut self.notes, &dispatch.content);
                 }
             }
             LedgerEntry::Ordered {
@@ -214,13 +226,6 @@ impl Fold {
         if let Some(turn) = &mut self.running {
             turn.apply(entry);
         }
-    }
-
-    fn note(&mut self, said: &str) {
-        if self.notes.len() == MAX_NOTES {
-            self.notes.pop_front();
-        }
-        self.notes.push_back(said.to_owned());
     }
 
     fn remember_turn(&mut self, turn: Ulid, reply: Option<&Reply>) {
@@ -286,6 +291,13 @@ impl Fold {
         let replies: usize = self.unpublished.iter().map(|reply| reply.content.len() + 512).sum();
         size_of::<Self>() + text + replies + (self.recent.len() + 8 * self.cursor.above.len()) * size_of::<Ulid>()
     }
+}
+
+fn remember(notes: &mut VecDeque<String>, said: &str) {
+    if notes.len() == MAX_NOTES {
+        notes.pop_front();
+    }
+    notes.push_back(said.to_owned());
 }
 
 /// Longest text of one side of an exchange kept in history, bytes.

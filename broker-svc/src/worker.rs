@@ -10,6 +10,7 @@ mod bell;
 mod queue;
 mod steps;
 mod turn;
+mod wishes;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

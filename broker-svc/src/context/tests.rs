@@ -114,3 +114,33 @@ fn tools_are_those_that_the_dispatch_permits_and_only_the_owner_is_trusted() {
     assert_eq!(names(&owner), ["web_search", "shell"]);
     assert!(!owner.system_prompt.contains("## Trust"));
 }
+
+#[test]
+fn refused_intents_are_told_to_the_next_turn_and_to_no_other() {
+    let mut fold = Fold::default();
+    let (limits, presets) = (Limits::default(), PermissionPresets::default());
+    let mut prompts = Vec::new();
+    for number in 1..=3 {
+        let pendings = [pending(number, number, "a", 50)];
+        let turn = Turn::of(&session(), &fold, &pendings, &limits, &presets);
+        fold.apply_entry(&turn.started());
+        let setting = Setting {
+            persona: &Persona::default(),
+            tools: &[],
+            presets: &presets,
+        };
+        prompts.push(assemble(setting, &session(), &fold, &turn, &pendings, UnixMillis(1)).system_prompt);
+        if number == 1 {
+            fold.apply_entry(&shared::model::ledger::LedgerEntry::HookRan {
+                hook: crate::fold::INTENTS.to_owned(),
+                point: "post_stream".to_owned(),
+                outcome: json!({"note": "unknown_kind: there is no kind `dance`"}),
+            });
+        }
+        let ended = turn.completed(Answer::default(), Cursor::default());
+        ended.iter().for_each(|entry| fold.apply_entry(entry));
+    }
+    let told: Vec<bool> = prompts.iter().map(|prompt| prompt.contains("- unknown_kind")).collect();
+    assert_eq!(told, [false, true, false]);
+    assert!(prompts[1].contains("## Your intents"), "{}", prompts[1]);
+}

@@ -93,6 +93,9 @@ pub struct Running {
     /// Lines about dispatches that were dropped for want of room before it; they are part of its context.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Why intents of the turn before were refused; part of its context.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
     /// What happened in it, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passages: Vec<Passage>,

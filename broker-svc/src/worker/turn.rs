@@ -71,9 +71,17 @@ impl Worker<'_> {
         self.listen().await?;
         let ended = match (answered, agent.steps()) {
             (_, Some(stepper)) => self.think(&turn, pendings, persona, stepper).await?,
-            (Some(answer), None) => Ended::Answered(answer),
+            (
+                Some(Answer {
+                    content,
+                    attachments,
+                    usage: _,
+                }),
+                None,
+            ) => Ended::Settled { content, attachments },
             (None, None) => self.ask(&turn, pendings, persona, agent.as_ref()).await?,
         };
+        let ended = self.wishes(&turn, ended).await?;
         self.end(&turn, pendings, ended);
         self.flush().await
     }

@@ -20,6 +20,7 @@ fn journal(limits: TurnLimits, entries: impl IntoIterator<Item = LedgerEntry>) -
         passages: Vec::new(),
         usage: Usage::default(),
         awaits: None,
+        refused: Vec::new(),
     };
     entries.into_iter().for_each(|entry| running.apply(&entry));
     running
