@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use sha2::{Digest, Sha256};
 use shared::model::schedule::{
     ActiveHours, BufferedFiring, LastFiring, Missed, NextFiring, ONE_SHOT_WINDOW_MS, Overlap, RECURRING_WINDOW_MS,
-    ScheduleRecord, ScheduleSpec,
+    ScheduleRecord, ScheduleSpec, ScheduleTarget,
 };
 use shared::model::time::UnixMillis;
 use shared::schedule::{Schedule, next_after};
@@ -37,7 +37,7 @@ pub struct Plan<'s> {
 pub enum Decision {
     /// Nothing has changed.
     Nothing,
-    /// Whether the last firing is still under way is to be found out first.
+    /// Whether the last firing is still under way, or the persona's session busy, is to be found out first.
     Ask,
     /// The record is to become this one.
     Write(Box<ScheduleRecord>),
@@ -140,9 +140,10 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
     if let Some(buffered) = waits {
         wish.insert(0, buffered.nominal);
     }
+    // A persona's session may be busy whether its heart has beaten lately or not.
+    let may_be = fresh_last(record, now).is_some() || matches!(record.spec.target, ScheduleTarget::Persona(_));
     let under_way = match (record.spec.policies.overlap, under_way) {
-        _ if wish.is_empty() || record.last.is_none() => false,
-        _ if record.last.is_some_and(|last| now.since(last.at) > MAX_UNDER_WAY_MS) => false,
+        _ if wish.is_empty() || !may_be => false,
         (Overlap::Allow, _) => false,
         (Overlap::Skip | Overlap::BufferOne, Some(under_way)) => under_way,
         (Overlap::Skip | Overlap::BufferOne, None) => return Decision::Ask,
@@ -166,6 +167,12 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
         after.firing = wish;
     }
     written(after)
+}
+
+/// The last firing of `record`, unless it is so long ago at `now` that it counts as over.
+#[must_use]
+pub fn fresh_last(record: &ScheduleRecord, now: UnixMillis) -> Option<LastFiring> {
+    record.last.filter(|last| now.since(last.at) <= MAX_UNDER_WAY_MS)
 }
 
 /// The record of the next decision, which fires nothing so far.

@@ -17,7 +17,7 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 use tracing::Instrument as _;
 
-use super::decide::{Decision, Plan, decide};
+use super::decide::{Decision, Plan, decide, fresh_last};
 use super::event;
 use super::under_way::is_under_way;
 use crate::fired::OnFire;
@@ -204,13 +204,14 @@ impl Keeper {
 
     async fn decision(&self, record: &ScheduleRecord, now: UnixMillis) -> Result<Decision, KeepScheduleError> {
         let plan = plan(record)?;
-        match (decide(record, &plan, now, None), record.last) {
-            (Decision::Ask, Some(last)) => {
-                let last = event::firing(&record.spec, last.nominal, last.at)?;
-                let under_way = is_under_way(&self.bus, record, &last).await;
+        match decide(record, &plan, now, None) {
+            Decision::Ask => {
+                let last = fresh_last(record, now);
+                let last = last.map(|last| event::firing(&record.spec, last.nominal, last.at));
+                let under_way = is_under_way(&self.bus, record, last.transpose()?.as_ref()).await;
                 Ok(decide(record, &plan, now, Some(under_way)))
             }
-            (decision, _) => Ok(decision),
+            decision @ (Decision::Nothing | Decision::Write(_)) => Ok(decision),
         }
     }
 

@@ -21,14 +21,17 @@ const TRACE: &str = "nexus.svc.events.trace";
 /// How long the answer may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether the last firing of `record`, the event `last`, is under way.
-pub(super) async fn is_under_way(bus: &Bus, record: &ScheduleRecord, last: &Event) -> bool {
+/// Whether the last firing of `record`, the event `last` if it is not too long ago, is under way, or its persona busy.
+pub(super) async fn is_under_way(bus: &Bus, record: &ScheduleRecord, last: Option<&Event>) -> bool {
     if let ScheduleTarget::Persona(persona) = &record.spec.target
         && is_busy(bus, persona, record).await
     {
         return true;
     }
-    !is_complete(bus, &last.id).await
+    match last {
+        Some(last) => !is_complete(bus, &last.id).await,
+        None => false,
+    }
 }
 
 async fn is_complete(bus: &Bus, id: &EventId) -> bool {

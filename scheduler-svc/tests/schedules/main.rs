@@ -2,5 +2,6 @@
 
 mod deaths;
 mod downtime;
+mod heartbeats;
 mod orders;
 mod world;
