@@ -25,6 +25,7 @@ use crate::cache::Remembered;
 use crate::error::RunSessionError;
 use crate::fold::{Fold, fold, is_fold};
 use crate::hold::Hold;
+use crate::resets;
 
 /// Room that a dead letter needs besides its payload, bytes: subjects, headers and words.
 const LETTER_HEADROOM: usize = 64 * 1_024;
@@ -239,6 +240,7 @@ impl Owner {
         let sequence = ledger::append(&self.broker.bus, &self.session, &record, expected, &self.carrier).await?;
         self.fold.appended(sequence, append);
         self.appended = true;
+        resets::tell(&self.broker.bus, &self.session, &record);
         if std::mem::take(&mut self.checkpointed) {
             self.hint(sequence).await;
         }

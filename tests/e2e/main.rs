@@ -6,6 +6,8 @@ mod demo;
 mod dm_reply;
 mod drain;
 mod first_hook;
+mod heartbeat;
+mod intents;
 mod lost_wakeups;
 mod mcp;
 mod stale_owner;

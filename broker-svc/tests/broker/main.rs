@@ -12,3 +12,4 @@ mod programs;
 mod remote_agent;
 mod stepping;
 mod turns;
+mod wishes;

@@ -240,8 +240,10 @@ impl Clerk {
                 .carrier(&carrier);
             let stored = self.bus.publish(out).await?;
             let Some(dispatch) = firing::dispatch(intent, running.nominal, running.at, stored.sequence)? else {
-                let ending = hooks::run(&self.bus, intent, &event).await?;
-                return self.finish(entry, &ending).await;
+                return match hooks::attend(&self.bus, intent, &event).await? {
+                    Some(ending) => self.finish(entry, &ending).await,
+                    None => Ok(()),
+                };
             };
             let out = Outgoing::new(subject::dispatch(&target), &dispatch)
                 .msg_id(dispatch.id.to_string())
@@ -302,10 +304,14 @@ impl Clerk {
             let Some(running) = running.filter(|running| running.nominal == nominal) else {
                 return Ok(true);
             };
-            let Some(dispatch) = running.dispatch else {
-                return Ok(false);
+            let ended = match running.dispatch {
+                Some(dispatch) => self.ending(&entry.value, dispatch, running.at).await?,
+                None => {
+                    let event = firing::event(&entry.value, nominal, running.at)?;
+                    hooks::ended(&self.bus, &entry.value, &event).await?
+                }
             };
-            let Some(ending) = self.ending(&entry.value, dispatch, running.at).await? else {
+            let Some(ending) = ended else {
                 return Ok(false);
             };
             match self.finish(&entry, &ending).await {

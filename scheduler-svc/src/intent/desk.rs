@@ -11,7 +11,7 @@ use shared::clock::SharedIds;
 use shared::model::approval::ApprovalStatus;
 use shared::model::intent::service::{
     CancelIntent, DecideIntent, GetIntent, IntentAnswer, IntentHistory, IntentList, ListIntents, MAX_LISTED,
-    ProposeIntent, RescheduleIntent,
+    ProposeIntent, RescheduleIntent, TellReset,
 };
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{
@@ -26,7 +26,7 @@ use super::approvals::Decision;
 use super::clerk::{Clerk, RUNTIME};
 use super::error::HandleIntentError;
 use super::machine::{self, Cause, Setting};
-use super::{approvals, conditions, timers};
+use super::{approvals, conditions, quiet, timers};
 
 /// Tries of one question while others take steps on the same intent.
 const MAX_TRIES: u32 = 16;
@@ -252,6 +252,26 @@ impl Desk {
             intent: entry.value,
             history,
         })
+    }
+
+    /// A session began anew: what was asked for in it before and waits for the end of its chat is due.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]: to be told again, or found out by the next look.
+    pub async fn session_reset(&self, question: TellReset) -> Result<IntentList, HandleIntentError> {
+        let clerk = &self.clerk;
+        let waits = |intent: &Intent| {
+            intent.status == IntentStatus::Pending
+                && intent.intent.session == question.session
+                && matches!(intent.intent.schedule, IntentSchedule::ChatEnded { .. })
+                && quiet::begun(intent) < question.at
+        };
+        let list = clerk.store.list(Some(&question.agent), 0, MAX_LISTED, waits).await?;
+        for intent in &list.intents {
+            let met = Some(IntentCode::ConditionMet);
+            clerk.due(&question.agent, intent.intent.id, question.at, met).await?;
+        }
+        Ok(list)
     }
 
     /// An approver's word.

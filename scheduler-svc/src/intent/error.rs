@@ -1,6 +1,6 @@
 //! What can go wrong with an intent, and what follows from it.
 
-use shared::bus::{CasError, PublishError, ReadStreamError, RequestError};
+use shared::bus::{CasError, PublishError, ReadStreamError};
 use shared::model::event::ParseEventIdError;
 use ulid::Ulid;
 
@@ -30,9 +30,6 @@ pub enum HandleIntentError {
     /// The bus cannot be read.
     #[error(transparent)]
     Read(#[from] ReadStreamError),
-    /// A hook could not be run.
-    #[error(transparent)]
-    Request(#[from] RequestError),
     /// An id that cannot be.
     #[error(transparent)]
     Id(#[from] ParseEventIdError),
@@ -46,7 +43,7 @@ impl HandleIntentError {
             Self::Unknown(_) => 404,
             Self::Conflict(_) | Self::Step(_) | Self::Decided(_) => 409,
             Self::Unreadable(_) => 400,
-            Self::Publish(_) | Self::Read(_) | Self::Request(_) => 503,
+            Self::Publish(_) | Self::Read(_) => 503,
             Self::Id(_) => 500,
         };
         (code, self.to_string())

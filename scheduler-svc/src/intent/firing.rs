@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use shared::model::dispatch::{Causation, Dispatch, DispatchContext, Message, dispatch_id};
 use shared::model::event::{Direction, Event, EventId, MAX_HOPS, ParseEventIdError, Sender};
 use shared::model::intent::{Intent, event_id};
+use shared::model::schedule::{ScheduleMark, ScheduleTarget};
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
@@ -15,6 +16,13 @@ use ulid::Ulid;
 pub const RUN_HOOK: &str = "run_hook";
 /// The channel of every timer event.
 const CHANNEL: &str = "timer";
+
+/// The hook that `intent` runs.
+#[must_use]
+pub fn hook_of(intent: &Intent) -> &str {
+    let hook = intent.intent.parameters.get("hook");
+    hook.and_then(Value::as_str).unwrap_or_default()
+}
 
 /// What stands in a dispatch as the hook that fired.
 #[must_use]
@@ -59,6 +67,13 @@ pub fn event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Result<Eve
     });
     if let Value::Object(metadata) = metadata {
         event.metadata = metadata;
+    }
+    if intent.intent.kind == RUN_HOOK {
+        let mark = ScheduleMark {
+            id: format!("intent:{}", intent.intent.id),
+            target: ScheduleTarget::Hook(hook_of(intent).to_owned()),
+        };
+        event.metadata.insert("schedule".to_owned(), json!(mark));
     }
     Ok(event)
 }
@@ -239,5 +254,7 @@ mod tests {
         let intent = intent(RUN_HOOK, json!({ "hook": "a" }));
         assert_eq!(dispatch_of(&intent, NOW), Ok(None));
         assert_eq!(dispatch(&intent, NOW, NOW, 1), Ok(None));
+        let metadata = event(&intent, NOW, NOW).expect("an event").metadata;
+        assert_eq!(metadata["schedule"]["target"], json!({ "kind": "hook", "id": "a" }));
     }
 }

@@ -1,44 +1,92 @@
-//! Running a hook as the action of an intent: hook-svc is asked, and its answer ends the firing.
+//! Running a hook as the action of an intent: its event names the hook, and the record of the event tells how it ended.
 //!
-//! A firing that is cut off between the question and the answer asks again: a hook run by an intent runs at least once.
+//! The event is a timer of the hook's own, so hook-svc evaluates it as it does any event: whatever is published or killed
+//! again, one event, one record, one dispatch.
 
 use std::time::Duration;
 
 use shared::bus::{Bus, RequestError};
+use shared::clock::pause;
 use shared::model::event::Event;
-use shared::model::hook_api::{HookRun, RunHook};
+use shared::model::hook_api::{GetHook, HookDetails};
 use shared::model::intent::{Intent, IntentCode};
+use shared::model::invocation::{EventInvocations, HookOutcome};
 use shared::wire::headers::Headers;
+use shared::wire::subject::{conversation, invocation, parse_event};
+use shared::wire::topology::streams::{EVENTS, INVOCATIONS};
 
 use super::error::HandleIntentError;
+use super::firing::hook_of;
 use super::machine::Ending;
 
-/// How long a hook's answer is awaited: less than the ack wait of the timer that asks.
-const ANSWER_WITHIN: Duration = Duration::from_secs(25);
+/// Waits between looks after the event is published; later ones are the timer's.
+const LOOKS: [Duration; 5] = [
+    Duration::from_millis(20),
+    Duration::from_millis(80),
+    Duration::from_millis(400),
+    Duration::from_millis(1_500),
+    Duration::from_millis(4_000),
+];
+/// How long hook-svc is awaited for whether a hook is there.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// The code of "there is no such hook".
+const ABSENT: u16 = 404;
 
-fn ending(code: IntentCode, why: String) -> Ending {
-    Ending { code, why }
-}
-
-/// Runs the hook that `intent` names upon `event`.
+/// Waits for the end of the hook that `intent` runs upon `event`; none = it is left to the timer.
 ///
 /// # Errors
-/// [`HandleIntentError`] where nobody serves hooks at the moment: to be tried again.
-pub async fn run(bus: &Bus, intent: &Intent, event: &Event) -> Result<Ending, HandleIntentError> {
-    let hook = intent.intent.parameters.get("hook");
-    let hook = hook.and_then(serde_json::Value::as_str).unwrap_or_default();
-    let question = RunHook {
-        hook: hook.to_owned(),
-        event: serde_json::to_value(event).unwrap_or_default(),
-        now: None,
-    };
-    let asked = bus.request("nexus.svc.hook.run", Headers::new(), &question, ANSWER_WITHIN);
-    match asked.await {
-        Ok(HookRun { error: Some(error), .. }) => Ok(ending(IntentCode::TurnFailed, error)),
-        Ok(run) => Ok(ending(IntentCode::Done, format!("fired: {}", run.fired))),
-        Err(error @ RequestError::NoResponder { .. }) => Err(error.into()),
-        Err(error @ (RequestError::Timeout { .. } | RequestError::Service { .. } | RequestError::Answer { .. })) => {
-            Ok(ending(IntentCode::TurnFailed, error.to_string()))
+/// [`HandleIntentError`] where the record cannot be read.
+pub async fn attend(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<Ending>, HandleIntentError> {
+    for wait in LOOKS {
+        pause(wait).await;
+        if let Some(ending) = ended(bus, intent, event).await? {
+            return Ok(Some(ending));
         }
     }
+    Ok(None)
+}
+
+/// How the hook that `intent` runs upon `event` ended, if it has.
+///
+/// # Errors
+/// [`HandleIntentError`] where the record cannot be read.
+pub async fn ended(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<Ending>, HandleIntentError> {
+    let place = conversation(&event.channel, event.account(), &event.peer.id);
+    let last = bus.last_on_subject(EVENTS, &place).await?;
+    let Some(partition) = last.and_then(|last| parse_event(&last.subject).map(|stored| stored.partition)) else {
+        return Ok(None);
+    };
+    let stored = bus
+        .last_on_subject(INVOCATIONS, &invocation(partition, &event.id))
+        .await?;
+    let Some(record) = stored.and_then(|stored| stored.decode::<EventInvocations>().ok()) else {
+        return Ok(None);
+    };
+    let hook = hook_of(intent);
+    let outcome = record
+        .hooks
+        .into_iter()
+        .find(|run| run.hook_id == hook)
+        .map(|run| run.outcome);
+    let (code, why) = match outcome {
+        Some(HookOutcome::Fired { dispatch, .. }) => (IntentCode::Done, format!("fired: {dispatch}")),
+        Some(HookOutcome::Suppressed { reason }) => (IntentCode::Done, reason),
+        Some(HookOutcome::Passed) => (IntentCode::Done, "passed".to_owned()),
+        Some(HookOutcome::Skipped { reason }) => (IntentCode::TurnFailed, reason),
+        Some(HookOutcome::Failed { error, .. }) => (IntentCode::TurnFailed, error),
+        // A record tells of hooks that did more than pass.
+        None if is_known(bus, hook).await => (IntentCode::Done, "passed".to_owned()),
+        None => (IntentCode::TurnFailed, format!("there is no hook `{hook}`")),
+    };
+    Ok(Some(Ending { code, why }))
+}
+
+/// Whether there is a hook of this name, as far as anybody can tell.
+async fn is_known(bus: &Bus, hook: &str) -> bool {
+    let question = GetHook {
+        name: hook.to_owned(),
+        invocations: None,
+    };
+    let asked = bus.request::<_, HookDetails>("nexus.svc.hook.get", Headers::new(), &question, ANSWER_WITHIN);
+    !matches!(asked.await, Err(RequestError::Service { code: ABSENT, .. }))
 }

@@ -1,4 +1,4 @@
-//! Whether a conversation is quiet, asked of `EVENTS` itself at the moment that it matters.
+//! Whether a conversation is quiet, or over, asked of `EVENTS` and `LEDGER` themselves at the moment that it matters.
 //!
 //! Nothing follows a conversation while an intent waits for its quiet: the timer rings when it could have been quiet for
 //! long enough, the last event tells whether it was, and if not, when to look again.
@@ -6,14 +6,20 @@
 use shared::bus::Bus;
 use shared::model::event::{DEFAULT_ACCOUNT, Direction, Event};
 use shared::model::intent::{Intent, IntentSchedule};
+use shared::model::ledger::{LedgerEntry, LedgerRecord};
+use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::wire::subject::conversation;
-use shared::wire::topology::streams::EVENTS;
+use shared::wire::headers::EXPECTED_LAST_SUBJECT_SEQUENCE;
+use shared::wire::subject::{self, conversation};
+use shared::wire::topology::streams::{EVENTS, LEDGER};
 
 use super::error::HandleIntentError;
 
 /// Events looked at in one conversation and one question.
 const MAX_EVENTS: usize = 1_000;
+
+/// Records of a session looked at for one reset.
+const MAX_RECORDS: u32 = 512;
 
 /// What a look says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +30,14 @@ pub enum Quiet {
     LookAgain(UnixMillis),
 }
 
+/// From when on quiet counts for `intent`: when it was asked for, or given its present schedule.
+#[must_use]
+pub fn begun(intent: &Intent) -> UnixMillis {
+    intent.lineage.last().map_or(intent.proposed_at, |lineage| lineage.at)
+}
+
 /// Whether the conversation of `intent` has been quiet for as long as its schedule wants, counted from when it was asked
-/// for on.
+/// for on; or, where the end of the chat is waited for, whether its session began anew since.
 ///
 /// # Errors
 /// [`HandleIntentError`] where `EVENTS` cannot be read.
@@ -35,7 +47,10 @@ pub async fn look(bus: &Bus, intent: &Intent, now: UnixMillis) -> Result<Quiet, 
     };
     let wanted = i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX);
     let only_user = matches!(intent.intent.schedule, IntentSchedule::UserIdle { .. });
-    let begun = intent.lineage.last().map_or(intent.proposed_at, |lineage| lineage.at);
+    let begun = begun(intent);
+    if !only_user && was_reset(bus, intent, begun).await? {
+        return Ok(Quiet::Holds);
+    }
     let since = begun.max(now.plus(-wanted));
     let last = last_after(bus, intent, since, only_user).await?.unwrap_or(begun);
     let quiet_at = last.max(begun).plus(wanted);
@@ -44,6 +59,35 @@ pub async fn look(bus: &Bus, intent: &Intent, now: UnixMillis) -> Result<Quiet, 
     } else {
         Quiet::LookAgain(quiet_at)
     })
+}
+
+/// Whether the session that asked for `intent` began anew after `begun`. Read backwards: each record names the one that it
+/// was written upon.
+async fn was_reset(bus: &Bus, intent: &Intent, begun: UnixMillis) -> Result<bool, HandleIntentError> {
+    let session = SessionRef {
+        persona: intent.intent.agent.clone(),
+        session: intent.intent.session.clone(),
+    };
+    let mut next = bus.last_on_subject(LEDGER, &subject::ledger(&session)).await?;
+    for _ in 0..MAX_RECORDS {
+        let Some(stored) = next else { return Ok(false) };
+        let Ok(record) = stored.decode::<LedgerRecord>() else {
+            return Ok(false);
+        };
+        if record.at <= begun {
+            return Ok(false);
+        }
+        let mut entries = record.entries.iter();
+        if entries.any(|entry| matches!(entry, LedgerEntry::SessionReset { .. })) {
+            return Ok(true);
+        }
+        let upon = stored.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
+        next = match upon.and_then(|upon| upon.parse::<u64>().ok()).unwrap_or(0) {
+            0 => None,
+            upon => bus.at_sequence(LEDGER, upon).await?,
+        };
+    }
+    Ok(false)
 }
 
 /// Whether a user has said something in the conversation of `intent` since it was asked for.

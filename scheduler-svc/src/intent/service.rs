@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use shared::bus::{Bus, Incoming, PullOptions, ServiceHandle, ServiceSpec};
 use shared::clock::{SharedClock, SharedIds};
 use shared::model::intent::service::{
-    CancelIntent, DecideIntent, GetIntent, ListIntents, ProposeIntent, RescheduleIntent, SERVICE,
+    CancelIntent, DecideIntent, GetIntent, ListIntents, ProposeIntent, RescheduleIntent, SERVICE, TellReset,
 };
 use shared::model::intent::timer::IntentTimer;
 use shared::process::lifecycle::Shutdown;
@@ -104,6 +104,7 @@ pub async fn serve(bus: &Bus, desk: &Arc<Desk>) -> anyhow::Result<ServiceHandle>
     let spec = endpoint!(spec, "list", list, ListIntents);
     let spec = endpoint!(spec, "get", get, GetIntent);
     let spec = endpoint!(spec, "decide", decide, DecideIntent);
+    let spec = endpoint!(spec, "session_reset", session_reset, TellReset);
     bus.serve(spec).await.map_err(anyhow::Error::msg)
 }
 

@@ -7,7 +7,10 @@ use scheduler_svc::intent::reconcile;
 use serde_json::json;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::intent::book::AgentBook;
+use shared::model::intent::service::TellReset;
 use shared::model::intent::{IntentCode, IntentStatus, event_id};
+use shared::model::ledger::LedgerEntry;
+use shared::model::session::SessionRef;
 use shared::wire::topology::buckets::INTENTS;
 use shared::wire::topology::streams::AUDIT;
 
@@ -76,6 +79,57 @@ async fn quiet_is_looked_for_when_it_could_be_and_a_deadline_ends_it() {
         .expect("KV")
         .expect("a book");
     assert!(!book.value.bookings.contains_key(&ulid(3)), "its reservation is free");
+}
+
+/// A session that begins anew ends its chat: told of at once, found in the ledger where nobody told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_ends_the_chat_of_what_was_asked_for_before() {
+    let world = World::start(2).await;
+    let main = SessionRef {
+        persona: "default".to_owned(),
+        session: "main".to_owned(),
+    };
+    let ended = json!({ "schedule": { "type": "chat_ended", "idle_seconds": 3_600 } });
+    world.propose(1, ended.clone()).await;
+    let mut elsewhere = proposal(2, ended.clone());
+    elsewhere.session = "other".to_owned();
+    world.desks[0].propose(elsewhere).await.expect("an answer");
+    world.clock.set(SystemClock.now().plus(1_000));
+    let told = TellReset {
+        agent: "default".to_owned(),
+        session: "main".to_owned(),
+        at: world.now(),
+    };
+    world.propose(3, ended).await;
+    let (one, other) = tokio::join!(
+        world.desks[0].session_reset(told.clone()),
+        world.desks[1].session_reset(told)
+    );
+    one.and(other).expect("heard");
+    let stands = async || {
+        [
+            world.status(ulid(1)).await,
+            world.status(ulid(2)).await,
+            world.status(ulid(3)).await,
+        ]
+    };
+    let (pending, running) = (IntentStatus::Pending, IntentStatus::Running);
+    assert_eq!(stands().await, [running, pending, pending]);
+    assert_eq!(world.dispatches().await.len(), 1);
+
+    world.clock.advance(1_000);
+    let reason = "idle 30 min".to_owned();
+    world.append(&main, LedgerEntry::SessionReset { reason }).await;
+    world.append(&main, LedgerEntry::ReplyPublished { turn: ulid(9) }).await;
+    world.say("1", "still here").await;
+    for number in [2, 3] {
+        let clerk = &world.desks[0].clerk;
+        clerk
+            .due("default", ulid(number), world.now(), None)
+            .await
+            .expect("looked");
+    }
+    assert_eq!(stands().await, [running, pending, running]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,7 @@
 //! Intents against the real server.
 
 mod conditions;
+mod hooks;
 mod lifecycle;
 mod races;
 mod world;

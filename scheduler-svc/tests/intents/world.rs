@@ -13,8 +13,10 @@ use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::event::{Event, EventId};
 use shared::model::intent::service::{IntentAnswer, ProposeIntent};
 use shared::model::intent::{IntentRecord, IntentStatus};
+use shared::model::invocation::{EventInvocations, HookInvocation};
 use shared::model::ledger::{AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, TurnLimits};
 use shared::model::permission::{Level, PermissionSet};
+use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
 use shared::testing::nats::NatsServer;
@@ -162,20 +164,49 @@ impl World {
             limits: TurnLimits::default(),
         };
         for entry in [started, end(turn, Cursor::default())] {
-            let at = subject::ledger(&dispatch.target);
-            let last = self.bus.last_on_subject(LEDGER, &at).await.expect("the ledger");
-            let record = LedgerRecord {
-                append: AppendId {
-                    broker: "b".to_owned(),
-                    epoch: 1,
-                    counter: 1,
-                },
-                at: self.now().max(SystemClock.now()),
-                entries: vec![entry],
-            };
-            let out = Outgoing::new(at, &record).expect_last(last.map_or(0, |stored| stored.sequence));
-            self.bus.publish(out).await.expect("appended");
+            self.append(&dispatch.target, entry).await;
         }
+    }
+
+    /// Appends `entry` to the ledger of `session`, as the broker does.
+    pub(crate) async fn append(&self, session: &SessionRef, entry: LedgerEntry) {
+        let at = subject::ledger(session);
+        let last = self.bus.last_on_subject(LEDGER, &at).await.expect("the ledger");
+        let record = LedgerRecord {
+            append: AppendId {
+                broker: "b".to_owned(),
+                epoch: 1,
+                counter: 1,
+            },
+            at: self.now().max(SystemClock.now()),
+            entries: vec![entry],
+        };
+        let out = Outgoing::new(at, &record).expect_last(last.map_or(0, |stored| stored.sequence));
+        self.bus.publish(out).await.expect("appended");
+    }
+
+    /// Plays hook-svc: the record of `event` tells of one hook.
+    pub(crate) async fn evaluated(&self, event: &Event, hook: HookInvocation) {
+        let place = subject::conversation(&event.channel, event.account(), &event.peer.id);
+        let stored = self
+            .bus
+            .last_on_subject(EVENTS, &place)
+            .await
+            .expect("EVENTS")
+            .expect("an event");
+        let partition = subject::parse_event(&stored.subject).expect("a stored event").partition;
+        let record = EventInvocations {
+            event_id: event.id.clone(),
+            event_seq: stored.sequence,
+            evaluated_by: "h".to_owned(),
+            started_at: self.now(),
+            finished_at: self.now(),
+            passed: 0,
+            hooks: vec![hook],
+            passes: Vec::new(),
+        };
+        let out = Outgoing::new(subject::invocation(partition, &event.id), &record);
+        self.bus.publish(out).await.expect("recorded");
     }
 }
 

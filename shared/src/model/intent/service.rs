@@ -9,7 +9,7 @@ use crate::model::event::EventId;
 use crate::model::permission::PermissionSet;
 use crate::model::time::UnixMillis;
 
-/// Name of the service: its endpoints are `nexus.svc.intent.{propose,cancel,reschedule,list,get,decide}`.
+/// Name of the service: its endpoints are `nexus.svc.intent.{propose,cancel,reschedule,list,get,decide,session_reset}`.
 pub const SERVICE: &str = "intent";
 /// Most intents of one answer to `list`.
 pub const MAX_LISTED: usize = 200;
@@ -126,6 +126,19 @@ pub struct IntentHistory {
     pub intent: Intent,
     /// Its transitions out of `AUDIT`, in order.
     pub history: Vec<IntentRecord>,
+}
+
+/// `session_reset`: a session's history began anew, so what waits for the end of its chat is due. Answered with
+/// [`IntentList`]: those that were. The same again changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TellReset {
+    /// The session's persona.
+    pub agent: String,
+    /// The session.
+    pub session: String,
+    /// When it began anew: what was asked for later does not count.
+    pub at: UnixMillis,
 }
 
 /// `decide`: an approver's word. Answered with [`IntentAnswer`]; the same word again is answered alike, another one

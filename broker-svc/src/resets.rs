@@ -1,0 +1,36 @@
+//! Telling the scheduler that a session began anew: intents may wait for the end of a chat.
+//!
+//! Only a word: where nobody hears it, the scheduler finds the reset in the ledger when it looks by itself.
+
+use std::time::Duration;
+
+use shared::bus::Bus;
+use shared::model::intent::service::{IntentList, TellReset};
+use shared::model::ledger::{LedgerEntry, LedgerRecord};
+use shared::model::session::SessionRef;
+use shared::wire::headers::Headers;
+
+/// Where it is told.
+const SUBJECT: &str = "nexus.svc.intent.session_reset";
+/// How long the scheduler's answer is awaited.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Tells of it where `record`, which is appended, has `session` begin anew. Nobody waits for the answer.
+pub fn tell(bus: &Bus, session: &SessionRef, record: &LedgerRecord) {
+    let mut entries = record.entries.iter();
+    if !entries.any(|entry| matches!(entry, LedgerEntry::SessionReset { .. })) {
+        return;
+    }
+    let question = TellReset {
+        agent: session.persona.clone(),
+        session: session.session.clone(),
+        at: record.at,
+    };
+    let bus = bus.clone();
+    tokio::spawn(async move {
+        let asked = bus.request::<_, IntentList>(SUBJECT, Headers::new(), &question, ANSWER_WITHIN);
+        if let Err(error) = asked.await {
+            tracing::debug!(session = question.session, %error, "nobody was told that a session began anew");
+        }
+    });
+}

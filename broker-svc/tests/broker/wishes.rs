@@ -1,0 +1,240 @@
+//! Intents inside of an agent's answer: asked for once, whoever finishes the turn, and refusals reach the next turn.
+//!
+//! The broker is a process of its own, the agent and the scheduler are the test, which kills the broker when it is asked
+//! for an intent: the answer is in the ledger then, and the turn's end is not.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use broker_svc::config::BrokerConfig;
+use serde::Serialize;
+use shared::bus::{CoreMessage, Outgoing};
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::intent::service::{IntentAnswer, IntentList, ProposeIntent, TellReset};
+use shared::model::intent::{IntentStatus, IntentWish, Rejection};
+use shared::model::ledger::LedgerEntry;
+use shared::model::order::{SessionOrder, Wanted};
+use shared::wire::agent::{AgentReply, AgentRequest};
+use shared::wire::envelope::{Format, payload};
+use shared::wire::headers::Headers;
+use shared::wire::subject;
+use tokio::process::{Child, Command};
+use ulid::Ulid;
+
+use crate::bench::{Bench, DEADLINE, broker_at, eventually, run_broker, session};
+
+/// Names the server of a broker that is a process of its own; absent where the tests run.
+const URL: &str = "NEXUS_TEST_WISHES_URL";
+const PERSONAS: &str = "personas: {default: {runner: nats, limits: {no_agent_ms: 60000}}}";
+/// An answer that asks for one intent that is admitted, one that is not, and one that cannot be read.
+const ANSWER: &str = r#"I will remind you.
+
+<hook-intent>{"kind": "remind", "parameters": {"subject": "a"}, "schedule": {"type": "after", "seconds": 60}}</hook-intent>
+
+<hook-intent>{"kind": "dance", "parameters": {}, "schedule": {"type": "after", "seconds": 60}}</hook-intent>
+
+<hook-intent to="me">{}</hook-intent>"#;
+
+/// Not a test: what the children run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_killed() {
+    #[expect(clippy::disallowed_methods, reason = "the test tells its own child who it is")]
+    let Ok(url) = std::env::var(URL) else { return };
+    let name = format!("child-{}", std::process::id());
+    let broker = broker_at(&url, &name, PERSONAS, BrokerConfig::default()).await;
+    let _running = run_broker(Arc::new(broker));
+    std::future::pending::<()>().await;
+}
+
+fn child(url: &str) -> Child {
+    Command::new(std::env::current_exe().expect("the test itself"))
+        .args(["--exact", "wishes::a_broker_that_is_killed"])
+        .env(URL, url)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("a child")
+}
+
+/// Which question for an intent the broker does not survive, and whether it is answered.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kill {
+    Never,
+    Unanswered(usize),
+    Answered(usize),
+}
+
+async fn tell(bench: &Bench, question: &CoreMessage, answer: &impl Serialize) {
+    let to = question.reply.as_deref().expect("a place to answer");
+    let answer = payload(answer, Format::Json);
+    bench.bus.core_publish(to, &Headers::new(), answer).await;
+    bench.bus.flush().await.expect("it is sent");
+}
+
+fn judged(question: &ProposeIntent) -> IntentAnswer {
+    let dances = question.wish.kind == "dance";
+    let rejection = dances.then(|| Rejection::UnknownKind {
+        kind: question.wish.kind.clone(),
+    });
+    IntentAnswer {
+        id: question.id.expect("a name"),
+        status: if dances {
+            IntentStatus::Rejected
+        } else {
+            IntentStatus::Pending
+        },
+        due: None,
+        rejection,
+        approval: None,
+    }
+}
+
+/// What happened.
+#[derive(Default)]
+struct Went {
+    /// The prompts of the agent's turns.
+    prompts: Vec<String>,
+    /// What was asked for under each name.
+    wishes: BTreeMap<Ulid, Vec<IntentWish>>,
+    replies: Vec<String>,
+    entries: Vec<LedgerEntry>,
+}
+
+/// Two turns, the first of which asks for its future.
+async fn story(kill: Kill) -> Went {
+    let bench = Bench::start().await;
+    let url = bench.server.url();
+    let mut asked = bench
+        .bus
+        .core_subscribe(&subject::agent("default"))
+        .await
+        .expect("an agent");
+    let mut wished = bench
+        .bus
+        .core_subscribe("nexus.svc.intent.propose")
+        .await
+        .expect("a scheduler");
+    bench.bus.flush().await.expect("they are known");
+    let mut owner = child(&url);
+    let main = session("main");
+    bench.send(&main, 1).await;
+    let mut went = Went::default();
+    let (mut number, mut sent) = (0, 1);
+    let story = async {
+        loop {
+            tokio::select! {
+                question = asked.next() => {
+                    let question = question.expect("a question");
+                    let request: AgentRequest = serde_json::from_slice(&question.payload).expect("a request");
+                    went.prompts.push(request.system_prompt);
+                    let content = if went.prompts.len() == 1 { ANSWER } else { "I see." }.to_owned();
+                    tell(&bench, &question, &AgentReply::Answer { content, attachments: Vec::new() }).await;
+                }
+                question = wished.next() => {
+                    let question = question.expect("a question");
+                    let wish: ProposeIntent = serde_json::from_slice(&question.payload).expect("a proposal");
+                    number += 1;
+                    if kill != Kill::Unanswered(number) {
+                        tell(&bench, &question, &judged(&wish)).await;
+                    }
+                    went.wishes.entry(wish.id.expect("a name")).or_default().push(wish.wish);
+                    if [Kill::Unanswered(number), Kill::Answered(number)].contains(&kill) {
+                        owner.kill().await.expect("SIGKILL");
+                        owner = child(&url);
+                    }
+                }
+            }
+        }
+    };
+    let done = async {
+        eventually("two replies", async || {
+            let replies = bench.replies().await.len();
+            if replies == sent && sent == 1 {
+                sent = 2;
+                bench.send(&main, 2).await;
+            }
+            replies == 2
+        })
+        .await;
+    };
+    tokio::select! {
+        () = story => {}
+        () = done => {}
+    }
+    went.replies = bench.replies().await.into_iter().map(|reply| reply.content).collect();
+    went.entries = bench.entries(&main).await;
+    went
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn intents_are_asked_for_once_and_refusals_reach_the_next_turn_whoever_is_killed() {
+    let kills = [
+        Kill::Never,
+        Kill::Unanswered(1),
+        Kill::Answered(1),
+        Kill::Unanswered(2),
+        Kill::Answered(2),
+    ];
+    let stories = kills.map(async |kill| (kill, story(kill).await));
+    for (kill, went) in futures_util::future::join_all(stories).await {
+        assert_eq!(went.replies, ["I will remind you.", "I see."], "{kill:?}");
+        let [first, second] = went.prompts.as_slice() else {
+            panic!("{kill:?}: the agent is asked once for each turn: {:?}", went.prompts)
+        };
+        assert!(!first.contains("Your intents"), "{first}");
+        let told = ["`dance` was rejected: unknown_kind", "takes no attributes"];
+        assert!(told.iter().all(|told| second.contains(told)), "{kill:?}: {second}");
+        let kinds: Vec<Vec<&str>> = went
+            .wishes
+            .values()
+            .map(|asked| asked.iter().map(|wish| wish.kind.as_str()).collect())
+            .collect();
+        assert_eq!(kinds.len(), 2, "{kill:?}: {kinds:?}");
+        assert!(
+            kinds.iter().all(|kinds| kinds.windows(2).all(|two| two[0] == two[1])),
+            "{kill:?}: a name is one intent: {kinds:?}"
+        );
+        let count = |is: fn(&LedgerEntry) -> bool| went.entries.iter().filter(|entry| is(entry)).count();
+        let answered = count(|entry| matches!(entry, LedgerEntry::ModelAnswered { .. }));
+        let noted = count(|entry| matches!(entry, LedgerEntry::HookRan { .. }));
+        let completed = count(|entry| matches!(entry, LedgerEntry::TurnCompleted { .. }));
+        assert_eq!((answered, noted, completed), (2, 2, 2), "{kill:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_scheduler_is_told_of_a_session_that_begins_anew() {
+    let bench = Bench::start().await;
+    let mut told = bench
+        .bus
+        .core_subscribe("nexus.svc.intent.session_reset")
+        .await
+        .expect("a scheduler");
+    bench.bus.flush().await.expect("it is known");
+    let running = bench.run("b1", "").await;
+    let main = session("main");
+    bench.send(&main, 1).await;
+    eventually("a reply", async || bench.replies().await.len() == 1).await;
+    let order = SessionOrder {
+        id: Ulid::from_parts(1, 1),
+        target: main.clone(),
+        wanted: Wanted::Reset,
+        by: "operator".to_owned(),
+        reason: String::new(),
+        at: SystemClock.now(),
+    };
+    let out = Outgoing::new(subject::dispatch(&main), &order);
+    bench.bus.publish(out).await.expect("an order is stored");
+    bench.claim(&main).await;
+    let question = tokio::time::timeout(DEADLINE, told.next())
+        .await
+        .expect("in time")
+        .expect("a word");
+    let reset: TellReset = serde_json::from_slice(&question.payload).expect("a reset");
+    assert_eq!((reset.agent.as_str(), reset.session.as_str()), ("default", "main"));
+    tell(&bench, &question, &IntentList::default()).await;
+    running.stop().await;
+}
