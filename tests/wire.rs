@@ -3,6 +3,8 @@
 //! A golden file is never edited: a change of shape is a new version, a new file and a step in
 //! `shared::wire::upgrade`. `NEXUS_WRITE_GOLDEN=1` writes those that are missing, and only those.
 
+#[path = "wire/approvals.rs"]
+mod approvals;
 #[path = "wire/intents.rs"]
 mod intents;
 #[path = "wire/ledger.rs"]
@@ -138,6 +140,17 @@ fn coordination_is_frozen() {
     check("approval", &samples::approval());
     check("schedule", &schedule::schedule());
     check("schedule_timer", &schedule::schedule_timer());
+}
+
+#[test]
+fn approvals_are_frozen() {
+    check("approval-asked_in", &approvals::request());
+    check("confirmation-trail", &approvals::confirmation());
+    check("session_decision", &approvals::decision());
+    for timer in approvals::timers() {
+        check(&format!("approval_timer-{:?}", timer.purpose).to_lowercase(), &timer);
+    }
+    check("approval_record", &approvals::record());
 }
 
 #[test]

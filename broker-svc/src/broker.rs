@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use shared::bus::Bus;
 use shared::clock::SharedClock;
 use shared::llm::SharedModel;
+use shared::model::identity::Identities;
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::process::lifecycle::Shutdown;
 
@@ -16,6 +17,7 @@ use crate::agent::echo::Echo;
 use crate::agent::llm::Llm;
 use crate::agent::nats::Nats;
 use crate::agent::process::Process;
+use crate::approval::desk::Desk;
 use crate::cache::FoldCache;
 use crate::config::BrokerConfig;
 use crate::feed::Feed;
@@ -66,6 +68,7 @@ pub struct Broker {
     nats: Arc<dyn Agent>,
     instead: Option<Arc<dyn Agent>>,
     process: Arc<dyn Agent>,
+    desk: Desk,
     /// None where no persona asks models.
     llm: Option<Arc<dyn Agent>>,
 }
@@ -99,6 +102,7 @@ impl Broker {
             instead: None,
             process: Arc::new(Process::new(Arc::new(personas.clone()), bus.clone())),
             llm: None,
+            desk: Desk::new(&bus, Arc::clone(&clock), Arc::default(), config.approvals.clone()),
             bus,
             clock,
             instance,
@@ -129,6 +133,20 @@ impl Broker {
     pub fn answering(mut self, agent: Arc<dyn Agent>) -> Self {
         self.instead = Some(agent);
         self
+    }
+
+    /// It, knowing who is who.
+    #[must_use]
+    pub fn knowing(mut self, identities: Identities) -> Self {
+        let config = self.config.approvals.clone();
+        self.desk = Desk::new(&self.bus, Arc::clone(&self.clock), Arc::new(identities), config);
+        self
+    }
+
+    /// Where approvals are kept.
+    #[must_use]
+    pub const fn desk(&self) -> &Desk {
+        &self.desk
     }
 
     /// With `model` for personas that ask one.

@@ -229,7 +229,8 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
         RunSessionError::BadLedger { .. }
         | RunSessionError::Append(_)
         | RunSessionError::Read(_)
-        | RunSessionError::Publish(_) => {
+        | RunSessionError::Publish(_)
+        | RunSessionError::Approval(_) => {
             if error.is_the_servers() {
                 broker.note_trouble();
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use shared::model::dispatch::DeliveryContext;
 use shared::model::session::QueueSettings;
 use shared::retry::Schedule;
 use shared::wire::topology::CLAIM_ACK_WAIT;
@@ -32,6 +33,17 @@ pub struct BrokerConfig {
     pub queue: QueueSettings,
     /// Queue settings by channel.
     pub queue_by_channel: BTreeMap<String, QueueSettings>,
+    /// Approvals.
+    pub approvals: ApprovalsConfig,
+}
+
+/// Section `[broker.approvals]`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApprovalsConfig {
+    /// Where persons get the cards that they may decide: the person's id in `identities.yaml` → channel, account, peer.
+    /// Without a place of their own the card stands in the conversation that waits alone.
+    pub places: BTreeMap<String, DeliveryContext>,
 }
 
 impl Default for BrokerConfig {
@@ -52,6 +64,7 @@ impl Default for BrokerConfig {
             .unbounded(),
             queue: QueueSettings::default(),
             queue_by_channel: BTreeMap::new(),
+            approvals: ApprovalsConfig::default(),
         }
     }
 }

@@ -4,6 +4,8 @@ use shared::bus::ledger::AppendLedgerError;
 use shared::bus::{PublishError, ReadStreamError};
 use shared::wire::envelope::DecodeError;
 
+use crate::approval::desk::KeepApprovalError;
+
 /// A session could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunSessionError {
@@ -34,6 +36,9 @@ pub enum RunSessionError {
     /// A message was not published.
     #[error("a message was not published")]
     Publish(#[from] PublishError),
+    /// An approval was not kept.
+    #[error("an approval was not kept")]
+    Approval(#[from] KeepApprovalError),
 }
 
 impl From<AppendLedgerError> for RunSessionError {
@@ -54,7 +59,8 @@ impl RunSessionError {
         match self {
             Self::Append(AppendLedgerError::Unavailable { .. } | AppendLedgerError::Unreadable { .. })
             | Self::Read(_)
-            | Self::Publish(_) => true,
+            | Self::Publish(_)
+            | Self::Approval(_) => true,
             Self::Append(AppendLedgerError::Refused { .. } | AppendLedgerError::FenceLost { .. })
             | Self::Stale
             | Self::FenceLost

@@ -138,6 +138,9 @@ impl Fold {
                     passages: Vec::new(),
                     usage: Usage::default(),
                     awaits: None,
+                    awaits_since: None,
+                    waited_ms: 0,
+                    asked: Vec::new(),
                 });
             }
             LedgerEntry::ModelAnswered { usage, .. } => {
@@ -147,8 +150,13 @@ impl Fold {
             LedgerEntry::ToolStarted { .. }
             | LedgerEntry::ToolFinished { .. }
             | LedgerEntry::ApprovalRequested { .. }
-            | LedgerEntry::ApprovalDecided { .. }
             | LedgerEntry::Steered { .. } => self.in_turn(entry),
+            LedgerEntry::ApprovalDecided { cursor, .. } => {
+                self.in_turn(entry);
+                if let Some(cursor) = cursor {
+                    self.cursor = cursor.clone();
+                }
+            }
             LedgerEntry::HookRan {
                 hook,
                 point: _,
@@ -224,7 +232,7 @@ impl Fold {
 
     fn in_turn(&mut self, entry: &LedgerEntry) {
         if let Some(turn) = &mut self.running {
-            turn.apply(entry);
+            turn.apply(entry, self.at);
         }
     }
 

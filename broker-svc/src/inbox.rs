@@ -9,6 +9,7 @@ use std::time::Duration;
 use shared::bus::Bus;
 use shared::bus::ReadStreamError;
 use shared::bus::Stored;
+use shared::model::approval::SessionDecision;
 use shared::model::dispatch::{Dispatch, derived_ulid};
 use shared::model::event::EventId;
 use shared::model::ledger::DispatchRef;
@@ -22,7 +23,7 @@ use shared::wire::topology::streams::DISPATCHES;
 
 use crate::broker::Broker;
 use crate::broker::SERVICE;
-use crate::session::{Arrival, Pending, Placed};
+use crate::session::{Arrival, Pending, Placed, Told};
 
 /// Dispatches read at one look.
 pub const LOOK_LIMIT: usize = 64;
@@ -123,6 +124,9 @@ pub async fn fetch(bus: &Bus, session: &SessionRef, sequences: &[u64]) -> Result
 
 fn arrival(session: &SessionRef, stored: &Stored) -> Result<Arrival, (&'static str, String)> {
     let schema = stored.headers.get(SCHEMA).and_then(|schema| schema.split('/').next());
+    if schema == Some(SessionDecision::SCHEMA) {
+        return decision(session, stored).map(Arrival::Decision);
+    }
     if schema != Some(SessionOrder::SCHEMA) {
         return pending(session, stored).map(Arrival::Dispatch);
     }
@@ -136,6 +140,19 @@ fn arrival(session: &SessionRef, stored: &Stored) -> Result<Arrival, (&'static s
         sequence: stored.sequence,
         order,
     }))
+}
+
+fn decision(session: &SessionRef, stored: &Stored) -> Result<Told, (&'static str, String)> {
+    let told: SessionDecision = stored
+        .decode()
+        .map_err(|error: DecodeError| (error.reason(), error.to_string()))?;
+    if told.target != *session {
+        return Err(("wrong_session", format!("the decision is for {}", told.target)));
+    }
+    Ok(Told {
+        sequence: stored.sequence,
+        decision: told.decision,
+    })
 }
 
 fn pending(session: &SessionRef, stored: &Stored) -> Result<Pending, (&'static str, String)> {

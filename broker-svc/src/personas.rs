@@ -8,10 +8,12 @@ mod faults;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shared::model::approval::Ask;
 use shared::model::heartbeat::Heartbeat;
 use shared::model::identity::PermissionPresets;
 use shared::model::ledger::TurnLimits;
-use shared::model::permission::PermissionSet;
+use shared::model::permission::{PermissionSet, glob};
 use shared::model::session::QueueSettings;
 
 use crate::reset::Reset;
@@ -102,6 +104,41 @@ impl Limits {
     }
 }
 
+/// Tools that run only after a human's yes.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Confirm {
+    /// Globs of their names.
+    pub tools: Vec<String>,
+    /// Only where one of these arguments is above its bound, or is no number; empty = always.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub above: BTreeMap<String, f64>,
+    /// Who is asked, and how.
+    pub ask: Ask,
+}
+
+impl Confirm {
+    fn fits(&self, tool: &str, arguments: &Value) -> bool {
+        let is_above = |(name, bound): (&String, &f64)| {
+            let number = arguments.get(name).and_then(Value::as_f64);
+            number.is_none_or(|number| number.is_nan() || number > *bound)
+        };
+        self.tools.iter().any(|pattern| glob(pattern, tool))
+            && (self.above.is_empty() || self.above.iter().any(is_above))
+    }
+}
+
+impl Persona {
+    /// How a human is asked before `tool` runs with `arguments`; none = nobody is.
+    #[must_use]
+    pub fn confirmation(&self, tool: &str, arguments: &Value) -> Option<&Ask> {
+        let mut fitting = self.requires_confirmation.iter();
+        fitting
+            .find(|confirm| confirm.fits(tool, arguments))
+            .map(|confirm| &confirm.ask)
+    }
+}
+
 /// Who answers for a name, and how.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -118,12 +155,15 @@ pub struct Persona {
     pub tools: Vec<String>,
     /// The MCP servers whose tools it has, by their names in `mcp_servers`.
     pub mcp_servers: Vec<String>,
+    /// Which of its tools run only after a human's yes; the first that fits asks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub requires_confirmation: Vec<Confirm>,
     /// More than this no turn of it may do, whatever its dispatch says; none = no such bound.
     pub permissions: Option<PermissionSet>,
     /// The program of runner `process`.
     pub process: Option<Program>,
     /// Hooks within its turns, as written.
-    pub hooks: Vec<serde_json::Map<String, serde_json::Value>>,
+    pub hooks: Vec<serde_json::Map<String, Value>>,
     /// What bounds its turns.
     pub limits: Limits,
     /// Queue settings of its sessions, before the global ones.
@@ -146,6 +186,7 @@ impl Default for Persona {
             prompt: String::new(),
             tools: vec!["*".to_owned()],
             mcp_servers: Vec::new(),
+            requires_confirmation: Vec::new(),
             permissions: None,
             process: None,
             hooks: Vec::new(),
@@ -264,6 +305,34 @@ mod tests {
         check(
             text,
             &["credentials.k", "personas.a.process.command", "personas.b.timezone"],
+        );
+    }
+
+    #[test]
+    fn a_payment_above_the_limit_is_confirmed_and_so_is_one_that_does_not_say_how_much() {
+        let text = "personas: {shop: {runner: llm, requires_confirmation: \
+                    [{tools: ['pay*'], above: {amount: 50000}, ask: {policy: payments, scope: owner}}, {tools: [wipe]}]}}";
+        let personas = Personas::parse(text).expect("a good file");
+        let asked = |tool: &str, arguments: Value| {
+            let ask = personas.of("shop").confirmation(tool, &arguments);
+            ask.map(|ask| ask.policy.clone())
+        };
+        assert_eq!(asked("pay", serde_json::json!({"amount": 50_000})), None);
+        assert_eq!(
+            asked("pay", serde_json::json!({"amount": 50_000.5})).as_deref(),
+            Some("payments")
+        );
+        assert_eq!(
+            asked("pay_all", serde_json::json!({"amount": "5"})).as_deref(),
+            Some("payments")
+        );
+        assert_eq!(asked("wipe", serde_json::json!({})).as_deref(), Some(""));
+        assert_eq!(asked("look", serde_json::json!({})), None);
+        let wrong = "personas: {shop: {requires_confirmation: [{ask: {expires_ms: 0}}]}}";
+        let error = Personas::parse(wrong).expect_err("nobody could decide").to_string();
+        assert!(
+            error.contains("requires_confirmation[0].tools") && error.contains("expires_ms"),
+            "{error}"
         );
     }
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use shared::llm::{self, LlmConfig};
+use shared::model::identity::Identities;
 use shared::process::config::Fault;
 use shared::process::{Common, Service, Shell};
 
+use crate::approval::{self, timers};
 use crate::broker::Broker;
 use crate::config::BrokerConfig;
 use crate::personas::Personas;
@@ -59,6 +61,7 @@ impl Service for BrokerService {
 
     async fn serve(shell: Shell<BrokerConfig>) -> anyhow::Result<()> {
         let personas = personas(&shell.common.files.personas)?;
+        let identities = identities(&shell.common.files.identities)?;
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
         let Shell {
             config,
@@ -78,16 +81,21 @@ impl Service for BrokerService {
         if let Some(model) = model {
             broker = broker.with_model(model);
         }
-        let broker = Arc::new(broker);
+        let broker = Arc::new(broker.knowing(identities));
         let beside = [
             tokio::spawn(feed::serve(Arc::clone(&broker))),
             tokio::spawn(sweeper::serve(Arc::clone(&broker))),
             tokio::spawn(quarantine::watch(Arc::clone(&broker))),
+            tokio::spawn(timers::serve(Arc::clone(&broker))),
         ];
         let _admin = admin::serve(&broker)
             .await
             .map_err(anyhow::Error::msg)
             .context("the service `session` is not announced")?;
+        let _approvals = approval::service::serve(&broker)
+            .await
+            .map_err(anyhow::Error::msg)
+            .context("the service `approval` is not announced")?;
         health.set("claims", true, "pulling");
         claims::serve(&broker).await.context("claims cannot be pulled")?;
         for task in beside {
@@ -95,6 +103,17 @@ impl Service for BrokerService {
         }
         Ok(())
     }
+}
+
+/// Reads `identities.yaml`, of which hook-svc tells every fault; an empty path is an empty file.
+fn identities(path: &str) -> anyhow::Result<Identities> {
+    if path.is_empty() {
+        return Ok(Identities::default());
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("files.identities: {path} cannot be read"))?;
+    let read: Option<Identities> =
+        serde_yaml_ng::from_str(&text).with_context(|| format!("files.identities: {path}"))?;
+    Ok(read.unwrap_or_default())
 }
 
 /// Reads `personas.yaml`; an empty path is an empty file.

@@ -18,7 +18,7 @@ use ulid::Ulid;
 
 use crate::fold::{Fold, SUMMARIZED};
 use crate::turn::journal::Passage;
-pub use arrival::{Arrival, Pending, Placed};
+pub use arrival::{Arrival, Pending, Placed, Told};
 use arrival::{order, same_target, target_of};
 use settings::{Policy, Rules};
 
@@ -99,6 +99,11 @@ pub enum Effect {
     Repeated {
         /// Which.
         placed: Placed,
+    },
+    /// Write down what became of an approval, where the turn waits for it.
+    Decide {
+        /// What.
+        told: Told,
     },
     /// Hand in [`Input::Tick`] at this time.
     Wake {
@@ -204,6 +209,7 @@ impl Session {
                     self.take_in(std::mem::take(&mut dispatches), effects);
                     self.ordered(placed, effects);
                 }
+                Arrival::Decision(told) => effects.push(Effect::Decide { told }),
             }
         }
         self.take_in(dispatches, effects);

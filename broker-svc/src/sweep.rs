@@ -20,6 +20,8 @@ struct Open {
     first: u64,
     last: u64,
     look_at: UnixMillis,
+    /// Through which it was woken although it waits.
+    woken: u64,
 }
 
 /// A session to look at: whether it has consumed everything through `last`.
@@ -72,6 +74,7 @@ impl Walk {
             first: sequence,
             last: sequence,
             look_at: UnixMillis(0),
+            woken: 0,
         };
         self.open
             .entry(session)
@@ -104,6 +107,16 @@ impl Walk {
         open.first = open.first.max(cursor.floor + 1);
         open.look_at = now.plus(LOOK_AGAIN_MS);
         false
+    }
+
+    /// Whether `due` has something newer than when this was asked last.
+    pub fn is_new(&mut self, due: &Due) -> bool {
+        let Some(open) = self.open.get_mut(&due.session) else {
+            return false;
+        };
+        let newer = open.woken < due.last;
+        open.woken = due.last;
+        newer
     }
 
     /// `session` is somebody's business at the moment: look later.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use shared::bus::claim::{self, Claimed};
 use shared::bus::{CasError, ReadStreamError, Stored};
 use shared::clock::pause;
+use shared::model::approval::{ApprovalStatus, SessionDecision};
 use shared::model::dispatch::Dispatch;
 use shared::model::ledger::Cursor;
 use shared::model::session::SessionRef;
@@ -19,11 +20,13 @@ use shared::wire::subject;
 use shared::wire::topology::buckets::{LEASES, SESSION_CHECKPOINTS};
 use shared::wire::topology::streams::{CLAIMS, DISPATCHES};
 
+use crate::approval::desk::KeepApprovalError;
 use crate::broker::Broker;
 use crate::error::RunSessionError;
 use crate::fold::{Standing, runnable};
 use crate::owner::{key_of, load};
 use crate::sweep::{Due, Walk};
+use crate::turn::journal::Awaited;
 
 /// Key of the lease in `leases`.
 const LEASE: &str = "sweeper";
@@ -87,6 +90,8 @@ enum SweepError {
     Cas(#[from] CasError),
     #[error(transparent)]
     Read(#[from] ReadStreamError),
+    #[error(transparent)]
+    Approval(#[from] KeepApprovalError),
 }
 
 /// Refreshes the lease, or tries to take it. None = somebody else has it.
@@ -201,7 +206,9 @@ fn is_consumed(broker: &Broker, session: &SessionRef, sequence: u64) -> bool {
 /// Which session a dispatch is for: by its content, or where that cannot be read by its subject.
 fn session_of(stored: &Stored) -> Option<SessionRef> {
     let named = stored.decode::<Dispatch>().ok().map(|dispatch| dispatch.target);
+    let decided = || stored.decode::<SessionDecision>().ok().map(|decided| decided.target);
     named
+        .or_else(decided)
         .filter(|session| subject::dispatch(session) == stored.subject)
         .or_else(|| {
             let (persona, session) = subject::parse_session(&stored.subject)?;
@@ -243,6 +250,15 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
         }
     };
     let settled = walk.seen(session, &remembered.fold.cursor, now);
+    let awaited = remembered
+        .fold
+        .running
+        .as_ref()
+        .and_then(|running| running.awaits.clone());
+    if let Some(awaited) = awaited.filter(|awaited| now < awaited.expires_at) {
+        broker.cache.put(session.clone(), remembered);
+        return suspended(broker, walk, due, &awaited).await;
+    }
     // A reply not noted is no reason: it is on its way, or its claim comes again.
     let mut standing = Standing {
         owes: false,
@@ -255,6 +271,21 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
     }
     if !settled && runnable(&standing, Some(due.last), now) {
         wake(broker, session).await?;
+    }
+    Ok(())
+}
+
+/// A session whose turn waits for a human's word: what was decided and not told is told again. Whatever else came for it
+/// may end the waiting, so it is woken once for what is newest.
+async fn suspended(broker: &Arc<Broker>, walk: &mut Walk, due: &Due, awaited: &Awaited) -> Result<(), SweepError> {
+    let standing = broker.desk().get(&awaited.approval).await?;
+    if let Some(standing) = standing.filter(|standing| standing.status != ApprovalStatus::Pending) {
+        tracing::info!(session = %due.session, approval = awaited.approval, "decision is told again");
+        broker.desk().tell(&standing).await?;
+        return Ok(());
+    }
+    if walk.is_new(due) {
+        wake(broker, &due.session).await?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! then, the tail is read, and the same is done once more. A fence lost after that means another owner: this one
 //! stops without a trace.
 
+mod approve;
 mod ask;
 mod bell;
 mod queue;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use shared::bus::{CoreSubscription, claim};
 use shared::clock::pause;
+use shared::model::approval::ApprovalStatus;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
@@ -97,6 +99,8 @@ struct Worker<'a> {
     unmeasured: Vec<UnixMillis>,
     /// The session is given back although work is left.
     yields: bool,
+    /// What the ledger says of approvals, once what is staged is appended, and KV does not say yet.
+    marks: Vec<(String, ApprovalStatus)>,
 }
 
 impl<'a> Worker<'a> {
@@ -123,6 +127,7 @@ impl<'a> Worker<'a> {
             consumed: Vec::new(),
             unmeasured: Vec::new(),
             yields: false,
+            marks: Vec::new(),
         }
     }
 
@@ -146,14 +151,13 @@ impl<'a> Worker<'a> {
         let Some(running) = self.owner.fold().running.clone() else {
             return Ok(());
         };
-        let standing = Standing::of(self.owner.fold(), self.owner.published());
-        let suspended = !runnable(&standing, None, self.broker.clock.now());
         // The first look puts the others behind it, and knows which of them is the lowest that is open.
         let look = self.look().await?;
         self.take_in(look).await?;
-        if suspended && self.cancelled.is_none() {
+        if self.stays_suspended().await? {
             return Ok(());
         }
+        let suspended = self.is_suspended();
         let sequences = running.answers();
         let found = inbox::fetch(&self.broker.bus, &self.claimed.session, &sequences).await?;
         if suspended || found.len() < sequences.len() {
@@ -165,6 +169,9 @@ impl<'a> Worker<'a> {
             self.end(&turn, &found, Ended::Cancelled { reason, partial });
         } else {
             self.turn(&found).await?;
+            if self.is_suspended() {
+                return Ok(());
+            }
         }
         self.turn_ended();
         self.drive().await
@@ -186,6 +193,9 @@ impl<'a> Worker<'a> {
                 Effect::Start { pendings, waited_ms } => {
                     metrics::histogram!("nexus_broker_queue_wait_seconds").record(seconds(waited_ms));
                     self.turn(&pendings).await?;
+                    if self.is_suspended() {
+                        return Ok(());
+                    }
                     self.turn_ended();
                 }
                 Effect::Wake { at } if self.effects.is_empty() => self.wait_until(at).await?,
@@ -194,6 +204,7 @@ impl<'a> Worker<'a> {
                 other @ (Effect::Drop { .. }
                 | Effect::Cancel { .. }
                 | Effect::Carry { .. }
+                | Effect::Decide { .. }
                 | Effect::Repeated { .. }) => self.note(vec![other]),
             }
         }
@@ -256,11 +267,10 @@ impl<'a> Worker<'a> {
                 .last_on_subject(DISPATCHES, &subject)
                 .await?
                 .map(|stored| stored.sequence);
-            runnable(
-                &standing,
-                last.filter(|&last| last > looked_through),
-                broker.clock.now(),
-            )
+            let unseen = last.filter(|&last| last > looked_through);
+            // What a suspended turn waits for may be what has come.
+            let may_go_on = standing.awaits.is_some() && unseen.is_some();
+            may_go_on || runnable(&standing, unseen, broker.clock.now())
         };
         if left {
             claim::publish(&broker.bus, &claimed.session, &claimed.carrier).await?;

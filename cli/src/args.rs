@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod approval;
 mod hook;
 mod intent;
 
+pub use approval::{ApprovalAction, Speaker};
 pub use hook::{BacktestOptions, HookAction, Status, TestOptions};
 pub use intent::{IntentAction, ListedIntents, ProposedIntent};
 
@@ -79,6 +81,9 @@ pub enum Command {
     Intent(IntentAction),
     /// Serve hooks and the search as tools to an agent, over MCP on standard input and output.
     Mcp(McpOptions),
+    /// What waits for a human's word.
+    #[command(subcommand)]
+    Approval(ApprovalAction),
     /// The configuration.
     #[command(subcommand)]
     Config(ConfigAction),

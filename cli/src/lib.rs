@@ -3,6 +3,7 @@
 //! [`launch`] starts a whole Nexus on this machine, for `up`, `demo`, `bench` and the tests; the other rooms speak to
 //! a running one over the bus alone. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
 
+pub mod approval;
 pub mod args;
 pub mod bench;
 pub mod breaker;
@@ -53,6 +54,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Schedule(action) => schedule::execute(&common, action).await,
         Command::Intent(action) => intent::execute(&common, action).await,
         Command::Mcp(options) => mcp::execute(&common, options).await,
+        Command::Approval(action) => approval::execute(&common, action).await,
         Command::Config(action) => config::execute(&common, action),
         Command::Bench(options) => bench::execute(&common, options).await,
         Command::Init(options) => init::execute(&options),

@@ -5,6 +5,7 @@
 //! one pure function in the crate that owns it.
 
 pub mod approval;
+pub mod approval_api;
 pub mod dispatch;
 pub mod event;
 pub mod heartbeat;

@@ -219,6 +219,7 @@ pub(crate) fn confirmation() -> Confirmation {
             policy: "kind".to_owned(),
             approvers: vec!["owner".to_owned()],
             expires_at: AT.plus(900_000),
+            asked_in: None,
         },
         status: ApprovalStatus::Approved,
         requested_by: "default".to_owned(),
@@ -226,5 +227,6 @@ pub(crate) fn confirmation() -> Confirmation {
         decided_at: Some(AT.plus(1)),
         decided_by: some("casey"),
         response: some("fine"),
+        trail: shared::model::approval::Trail::default(),
     }
 }

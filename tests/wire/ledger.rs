@@ -63,6 +63,8 @@ fn turn_entries() -> Vec<LedgerEntry> {
                 arguments: Some(json!({ "amount": 4 })),
                 response: some("less"),
             },
+            sequence: None,
+            cursor: None,
         },
         LedgerEntry::HookRan {
             hook: "audit".to_owned(),

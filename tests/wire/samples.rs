@@ -304,6 +304,7 @@ pub(crate) fn approval() -> ApprovalRequest {
         policy: "payments".to_owned(),
         approvers: vec!["owner".to_owned()],
         expires_at: AT,
+        asked_in: None,
     }
 }
 

@@ -75,6 +75,15 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
             wrong("mcp_servers", format!("`{server}` is not among `mcp_servers`"));
         }
     }
+    for (index, confirm) in persona.requires_confirmation.iter().enumerate() {
+        let key = format!("requires_confirmation[{index}]");
+        if confirm.tools.is_empty() {
+            wrong(&format!("{key}.tools"), "at least one glob of a tool's name".to_owned());
+        }
+        for problem in confirm.ask.faults() {
+            wrong(&format!("{key}.ask"), problem);
+        }
+    }
     let program = persona.process.as_ref().map(|program| program.command.as_str());
     match (persona.runner, program) {
         (Runner::Process, None | Some("")) => wrong("process.command", "required where runner is process".to_owned()),

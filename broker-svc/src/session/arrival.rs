@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use shared::model::approval::ApprovalDecision;
 use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::ledger::DispatchRef;
 use shared::model::order::SessionOrder;
@@ -43,6 +44,15 @@ pub struct Placed {
     pub order: SessionOrder,
 }
 
+/// What became of an approval, and where that stands in `DISPATCHES`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Told {
+    /// Its sequence in `DISPATCHES`.
+    pub sequence: u64,
+    /// What.
+    pub decision: ApprovalDecision,
+}
+
 /// What a look finds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrival {
@@ -50,6 +60,8 @@ pub enum Arrival {
     Dispatch(Pending),
     /// An order.
     Order(Placed),
+    /// The end of waiting for a human's word.
+    Decision(Told),
 }
 
 impl Arrival {
@@ -59,6 +71,7 @@ impl Arrival {
         match self {
             Self::Dispatch(pending) => pending.sequence,
             Self::Order(placed) => placed.sequence,
+            Self::Decision(told) => told.sequence,
         }
     }
 }

@@ -50,6 +50,7 @@ fn told(effects: &[Effect]) -> Vec<String> {
         Effect::Cancel { reason: _ } => "cancel".to_owned(),
         Effect::Carry { placed } => format!("carry {}", placed.order.wanted.name()),
         Effect::Repeated { placed } => format!("repeated {}", placed.order.wanted.name()),
+        Effect::Decide { told } => format!("decide {}", told.decision.status.name()),
         Effect::Wake { at } => format!("wake {}", at.since(NOW)),
     };
     effects.iter().map(effect).collect()
@@ -145,7 +146,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
                 },
             }),
         };
-        ends.iter().for_each(|entry| running.apply(entry));
+        ends.iter().for_each(|entry| running.apply(entry, NOW));
         loop {
             let steering = machine.is_steering();
             match next(&running, Situation { now: NOW, steering }) {
@@ -157,10 +158,11 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
                 }
                 Step::Skip { call, outcome } => {
                     said.push(format!("skip {}", call.call));
-                    running.apply(&LedgerEntry::ToolFinished {
+                    let finished = LedgerEntry::ToolFinished {
                         call: call.call,
                         outcome,
-                    });
+                    };
+                    running.apply(&finished, NOW);
                 }
                 Step::Run { call } => {
                     said.push(format!("run {}", call.call));

@@ -4,10 +4,14 @@
 //! same conversation and goes on at the same step.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask};
 use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome, TurnLimits, Usage};
 use shared::model::permission::PermissionSet;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
+
+use super::arguments::args_hash;
 
 /// An approval that a turn waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +20,55 @@ pub struct Awaited {
     pub approval: String,
     /// When it lapses.
     pub expires_at: UnixMillis,
+}
+
+/// A human's word that was asked for in a running turn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// The approval's id.
+    pub approval: String,
+    /// The call that it is about.
+    pub call: String,
+    /// Hash of the arguments that were asked for.
+    pub arguments_hash: String,
+    /// Where it stands.
+    pub status: ApprovalStatus,
+    /// The arguments as the approver edited them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edited: Option<Value>,
+    /// Who decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<String>,
+    /// What they wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<String>,
+    /// How it was asked for.
+    #[serde(default)]
+    pub ask: Ask,
+}
+
+/// Where a call stands with the humans.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Nobody was asked.
+    None,
+    /// Somebody was, and has not answered.
+    Pending,
+    /// Exactly these arguments are approved.
+    Approved,
+    /// Somebody said no.
+    Rejected {
+        /// Who.
+        by: String,
+        /// What they wrote.
+        response: Option<String>,
+    },
+    /// Nobody answered in time.
+    Expired,
+    /// The question was withdrawn.
+    Cancelled,
+    /// Other arguments were approved, or asked for.
+    Superseded,
 }
 
 /// One thing that happened in a running turn.
@@ -33,7 +86,7 @@ pub enum Passage {
         tool_calls: Vec<ToolCall>,
         /// What its provider must see again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        opaque: Option<serde_json::Value>,
+        opaque: Option<Value>,
     },
     /// A tool was called.
     Called {
@@ -64,7 +117,7 @@ pub enum Line {
         /// What it wants done; every call is answered by a [`Line::Tool`] behind.
         tool_calls: Vec<ToolCall>,
         /// What its provider must see again.
-        opaque: Option<serde_json::Value>,
+        opaque: Option<Value>,
     },
     /// A tool.
     Tool {
@@ -104,6 +157,41 @@ pub struct Running {
     pub usage: Usage,
     /// The approval that it waits for.
     pub awaits: Option<Awaited>,
+    /// Since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awaits_since: Option<UnixMillis>,
+    /// How long it waited for earlier ones, milliseconds: no part of its wall time.
+    #[serde(default)]
+    pub waited_ms: u64,
+    /// What humans were asked in it, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asked: Vec<Asked>,
+}
+
+/// Where the call `call` of `running` stands, whose final arguments have the hash `arguments_hash`.
+#[must_use]
+pub fn stands(running: &Running, call: &str, arguments_hash: &str) -> Standing {
+    let Some(asked) = running.last_asked(call) else {
+        return Standing::None;
+    };
+    match asked.status {
+        ApprovalStatus::Pending => Standing::Pending,
+        ApprovalStatus::Approved | ApprovalStatus::Consumed => {
+            let edited = asked.edited.as_ref().map(args_hash);
+            if edited.as_deref().unwrap_or(&asked.arguments_hash) == arguments_hash {
+                Standing::Approved
+            } else {
+                Standing::Superseded
+            }
+        }
+        ApprovalStatus::Rejected => Standing::Rejected {
+            by: asked.decided_by.clone().unwrap_or_default(),
+            response: asked.response.clone(),
+        },
+        ApprovalStatus::Expired => Standing::Expired,
+        ApprovalStatus::Cancelled => Standing::Cancelled,
+        ApprovalStatus::Superseded => Standing::Superseded,
+    }
 }
 
 impl Running {
@@ -130,6 +218,82 @@ impl Running {
         })
     }
 
+    /// What a human was last asked about `call`.
+    #[must_use]
+    pub fn last_asked(&self, call: &str) -> Option<&Asked> {
+        self.asked.iter().rev().find(|asked| asked.call == call)
+    }
+
+    /// How often a human was asked about `call`.
+    #[must_use]
+    pub fn times_asked(&self, call: &str) -> usize {
+        self.asked.iter().filter(|asked| asked.call == call).count()
+    }
+
+    /// The arguments with which the gates of `call` begin: as an approver edited them last, or as the model wrote them.
+    #[must_use]
+    pub fn arguments_of(&self, call: &ToolCall) -> Value {
+        let edited = self.asked.iter().rev().filter(|asked| asked.call == call.call);
+        let edited = edited.filter_map(|asked| asked.edited.as_ref()).next();
+        edited.unwrap_or(&call.arguments).clone()
+    }
+
+    /// Begins to wait, or ends it, at `now`.
+    fn wait_or_go_on(&mut self, awaits: Option<Awaited>, now: UnixMillis) {
+        if let Some(since) = self.awaits_since.take() {
+            let waited = u64::try_from(now.since(since)).unwrap_or(0);
+            self.waited_ms = self.waited_ms.saturating_add(waited);
+        }
+        self.awaits_since = awaits.as_ref().map(|_| now);
+        self.awaits = awaits;
+    }
+
+    /// Takes in that a human was asked, at `now`.
+    fn ask(&mut self, request: &ApprovalRequest, now: UnixMillis) {
+        let awaited = Awaited {
+            approval: request.id.clone(),
+            expires_at: request.expires_at,
+        };
+        self.wait_or_go_on(Some(awaited), now);
+        let asked_in = request.asked_in.as_deref();
+        let lasts = u64::try_from(request.expires_at.since(now)).ok().filter(|ms| *ms > 0);
+        self.asked.push(Asked {
+            approval: request.id.clone(),
+            call: request.call.clone(),
+            arguments_hash: request.arguments_hash.clone(),
+            status: ApprovalStatus::Pending,
+            edited: None,
+            decided_by: None,
+            response: None,
+            ask: Ask {
+                policy: request.policy.clone(),
+                scope: asked_in.map(|asked| asked.scope.clone()).unwrap_or_default(),
+                expires_ms: lasts,
+                escalate_at: None,
+                reason: asked_in.and_then(|asked| asked.reason.clone()),
+            },
+        });
+    }
+
+    /// Takes in how a question ended, at `now`.
+    fn decide(&mut self, decision: &ApprovalDecision, now: UnixMillis) {
+        if self
+            .awaits
+            .as_ref()
+            .is_some_and(|awaited| awaited.approval == decision.id)
+        {
+            self.wait_or_go_on(None, now);
+        }
+        if let Some(asked) = self.asked.iter_mut().rev().find(|asked| asked.approval == decision.id) {
+            asked.status = decision.status;
+            asked.decided_by.clone_from(&decision.decided_by);
+            asked.response.clone_from(&decision.response);
+            if decision.arguments.is_some() {
+                asked.edited.clone_from(&decision.arguments);
+            }
+        }
+    }
+
     /// Sequences of the dispatches that it was begun for: those that were put in later aside.
     #[must_use]
     pub fn answers(&self) -> Vec<u64> {
@@ -154,8 +318,8 @@ impl Running {
         matches!(self.passages.last(), Some(Passage::Steered { .. }))
     }
 
-    /// Takes in an entry of the running turn; those of other kinds change nothing.
-    pub fn apply(&mut self, entry: &LedgerEntry) {
+    /// Takes in an entry of the running turn, written at `now`; those of other kinds change nothing.
+    pub fn apply(&mut self, entry: &LedgerEntry, now: UnixMillis) {
         match entry {
             LedgerEntry::ModelAnswered {
                 step,
@@ -177,15 +341,8 @@ impl Running {
                 outcome: None,
             }),
             LedgerEntry::ToolFinished { call, outcome } => self.finished(call, outcome),
-            LedgerEntry::ApprovalRequested { request } => {
-                self.awaits = Some(Awaited {
-                    approval: request.id.clone(),
-                    expires_at: request.expires_at,
-                });
-            }
-            LedgerEntry::ApprovalDecided { decision } => {
-                self.awaits.take_if(|awaited| awaited.approval == decision.id);
-            }
+            LedgerEntry::ApprovalRequested { request } => self.ask(request, now),
+            LedgerEntry::ApprovalDecided { decision, .. } => self.decide(decision, now),
             LedgerEntry::Steered { dispatch, backlog } => {
                 self.passages.push(Passage::Steered {
                     dispatch: dispatch.clone(),

@@ -126,11 +126,15 @@ fn exceeded(running: &Running, now: UnixMillis) -> Option<&'static str> {
         .then_some("cost_usd")
 }
 
-/// Wall time that the turn has left at `now`, milliseconds.
+/// Wall time that the turn has left at `now`, milliseconds; what it waited for humans does not count.
 #[must_use]
 pub fn left_ms(running: &Running, now: UnixMillis) -> u64 {
     let spent = u64::try_from(now.since(running.began_at)).unwrap_or(0);
-    running.limits.wall_ms.saturating_sub(spent)
+    let waits = running
+        .awaits_since
+        .map_or(0, |since| u64::try_from(now.since(since)).unwrap_or(0));
+    let waited = running.waited_ms.saturating_add(waits);
+    running.limits.wall_ms.saturating_sub(spent.saturating_sub(waited))
 }
 
 #[cfg(test)]

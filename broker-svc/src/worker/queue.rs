@@ -3,6 +3,7 @@
 use shared::model::event::EventId;
 use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry};
 use shared::model::order::Wanted;
+use ulid::Ulid;
 
 use super::Worker;
 use crate::context::dropped_line;
@@ -24,7 +25,8 @@ impl Worker<'_> {
         look.good.retain(|arrival| !cursor.contains(arrival.sequence()));
         look.bad.retain(|bad| !cursor.contains(bad.stored.sequence));
         self.bad.extend(look.bad.iter().map(|bad| bad.stored.sequence));
-        let effects = self.machine.handle(Input::Arrived(look.good), self.broker.clock.now());
+        let good = self.hear(look.good).await?;
+        let effects = self.machine.handle(Input::Arrived(good), self.broker.clock.now());
         for bad in look.bad {
             self.give_up(&bad).await?;
         }
@@ -59,6 +61,7 @@ impl Worker<'_> {
                 Effect::Cancel { reason } => self.cancelled = Some(reason),
                 Effect::Carry { placed } => self.carry(placed),
                 Effect::Repeated { placed } => self.repeated(&placed),
+                Effect::Decide { told } => self.take_decision(told),
                 Effect::Start { .. } | Effect::Wake { .. } => self.effects.push_back(effect),
             }
         }
@@ -104,17 +107,21 @@ impl Worker<'_> {
     }
 
     fn repeated(&mut self, placed: &Placed) {
-        let id = placed.order.id;
-        let event_id = EventId::parse(format!("order:{id}")).expect("a word, a colon and a ULID");
-        let cursor = self.cursor_after(&[placed.sequence]);
+        self.drop_named("order", placed.order.id, placed.sequence, DropReason::Duplicate.name());
+    }
+
+    /// Writes down that what is no dispatch, a `kind` of message, leads to nothing.
+    pub(super) fn drop_named(&mut self, kind: &str, id: Ulid, sequence: u64, reason: &str) {
+        let event_id = EventId::parse(format!("{kind}:{id}")).expect("a word, a colon and a ULID");
+        let cursor = self.cursor_after(&[sequence]);
         self.owner.stage(LedgerEntry::DispatchDropped {
             dispatch: DispatchRef {
                 id,
-                sequence: placed.sequence,
+                sequence,
                 event_id,
                 content: String::new(),
             },
-            reason: DropReason::Duplicate.name().to_owned(),
+            reason: reason.to_owned(),
             cursor,
         });
     }

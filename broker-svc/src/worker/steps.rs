@@ -6,12 +6,14 @@
 
 use std::time::Duration;
 
+use shared::model::approval::Party;
 use shared::model::event::Attachment;
 use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome};
 use shared::wire::agent::{AgentRequest, ToolDescription};
 use tokio_util::sync::CancellationToken;
 
 use super::Worker;
+use super::approve::{Confirmed, initiator};
 use super::ask::{Patience, millis};
 use super::turn::Ended;
 use crate::agent::{Call, Offer, Question, Said, Stepper};
@@ -28,16 +30,18 @@ use crate::turn::{Answer, AskAgentError, Next, Turn, bounded};
 const STOP_GRACE: Duration = Duration::from_millis(50);
 
 /// What stays the same over a turn's steps.
-struct Thinking<'a> {
-    turn: &'a Turn,
-    persona: &'a Persona,
+pub(super) struct Thinking<'a> {
+    pub(super) turn: &'a Turn,
+    pub(super) persona: &'a Persona,
     stepper: &'a dyn Stepper,
-    offers: Vec<Offer>,
+    pub(super) offers: Vec<Offer>,
     request: AgentRequest,
+    /// Who wrote what the turn answers.
+    pub(super) initiator: Option<Party>,
 }
 
 /// How a step went.
-enum Stepped {
+pub(super) enum Stepped {
     On,
     Ended(Ended),
 }
@@ -71,6 +75,7 @@ impl Worker<'_> {
             stepper,
             offers,
             request,
+            initiator: initiator(pendings),
         };
         let mut patience = Patience::default();
         let mut attachments = Vec::new();
@@ -112,7 +117,7 @@ impl Worker<'_> {
         }
     }
 
-    fn finished(&mut self, call: String, outcome: ToolOutcome) {
+    pub(super) fn finished(&mut self, call: String, outcome: ToolOutcome) {
         let outcome = bounded_outcome(outcome);
         self.owner.stage(LedgerEntry::ToolFinished { call, outcome });
     }
@@ -223,6 +228,10 @@ impl Worker<'_> {
             self.finished(call.call, ToolOutcome::Error { error });
             return Ok(Stepped::On);
         }
+        let call = match self.confirm(thinking, call).await? {
+            Confirmed::Run(call) => call,
+            Confirmed::Stepped(stepped) => return Ok(stepped),
+        };
         self.owner.stage(LedgerEntry::ToolStarted {
             call: call.call.clone(),
             name: call.name.clone(),
@@ -242,7 +251,9 @@ impl Worker<'_> {
     /// A call that a former owner began: again where that changes nothing more.
     async fn recover(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
         let offer = thinking.offers.iter().find(|offer| offer.description.name == call.name);
-        if offer.is_some_and(|offer| offer.idempotent) && self.refused(thinking, &call).is_none() {
+        let again = offer.is_some_and(|offer| offer.idempotent) && self.refused(thinking, &call).is_none();
+        let call = self.begun(call);
+        if again {
             return self.run(thinking, call).await;
         }
         let reason = INTERRUPTED.to_owned();
@@ -252,6 +263,7 @@ impl Worker<'_> {
 
     async fn run(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
         self.owner.own().await?;
+        self.mark_approvals().await;
         let cancel = CancellationToken::new();
         // Whatever ends the wait, the tool is told.
         let told = cancel.clone().drop_guard();

@@ -34,6 +34,8 @@ pub(super) enum Ended {
     },
     /// It cannot be done.
     Failed(TurnFailure),
+    /// It waits for a human's word: nothing of it is over.
+    Suspended,
     /// It was cancelled.
     Cancelled {
         reason: String,
@@ -81,6 +83,9 @@ impl Worker<'_> {
             ) => Ended::Settled { content, attachments },
             (None, None) => self.ask(&turn, pendings, persona, agent.as_ref()).await?,
         };
+        if matches!(ended, Ended::Suspended) {
+            return self.flush().await;
+        }
         let ended = self.wishes(&turn, ended).await?;
         self.end(&turn, pendings, ended);
         self.flush().await
@@ -136,6 +141,7 @@ impl Worker<'_> {
     /// Stages the turn's end.
     pub(super) fn end(&mut self, turn: &Turn, pendings: &[Pending], ended: Ended) {
         self.cancelled = None;
+        self.withdraw("its turn is over");
         let running = self.owner.fold().running.as_ref();
         let sequences: Vec<u64> =
             running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());
@@ -158,6 +164,7 @@ impl Worker<'_> {
                 self.owner.stage(turn.failed(failure, cursor));
                 "failed"
             }
+            Ended::Suspended => return,
             Ended::Cancelled { reason, partial } => {
                 tracing::info!(session = %self.claimed.session, turn = %turn.id, reason, "turn is interrupted");
                 self.owner.stage(turn.interrupted(reason, partial, cursor));
@@ -177,6 +184,7 @@ impl Worker<'_> {
         let consumed = std::mem::take(&mut self.consumed);
         self.broker
             .settled(|settled| consumed.into_iter().for_each(|sequence| settled.add(sequence)));
+        self.mark_approvals().await;
         self.owner.publish_replies().await?;
         let now = self.broker.clock.now();
         for dispatched in self.unmeasured.drain(..) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker_svc::agent::Agent;
+use broker_svc::approval::timers;
 use broker_svc::broker::Broker;
 use broker_svc::config::BrokerConfig;
 use broker_svc::personas::Personas;
@@ -250,6 +251,7 @@ pub(crate) fn run_broker(broker: Arc<Broker>) -> Running {
         tokio::spawn(feed::serve(Arc::clone(&broker))),
         tokio::spawn(sweeper::serve(Arc::clone(&broker))),
         tokio::spawn(quarantine::watch(Arc::clone(&broker))),
+        tokio::spawn(timers::serve(Arc::clone(&broker))),
     ];
     Running { broker, tasks }
 }

@@ -1,5 +1,7 @@
 //! The broker against the real server, one story per file.
 
+mod approvals;
+mod approvals_killed;
 mod bench;
 mod busy;
 mod faults;

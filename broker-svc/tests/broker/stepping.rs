@@ -25,7 +25,7 @@ pub(crate) struct Effect {
     pub(crate) name: String,
     /// The model call's step, or the tool call's id.
     pub(crate) id: String,
-    /// What was said by people so far.
+    /// What was said by people so far; of a tool its arguments.
     pub(crate) heard: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ impl Stepper for Scripted {
         let outcome = self.ask(effect).await;
         let call = |name: String| AskedCall {
             name,
-            arguments: json!({ "step": question.step }),
+            arguments: json!({ "step": question.step, "amount": 60_000 }),
             fault: None,
         };
         Ok(Said {
@@ -118,7 +118,7 @@ impl Stepper for Scripted {
         let effect = Effect {
             name: call.call.name,
             id: call.call.call,
-            heard: Vec::new(),
+            heard: vec![call.call.arguments.to_string()],
         };
         ToolOutcome::Ok {
             result: json!(self.ask(effect).await.text),

@@ -165,7 +165,7 @@ impl Owner {
                 }
                 Effect::Cancel { .. } => self.cancelled = true,
                 Effect::Start { .. } | Effect::Wake { .. } => self.effects.push_back(effect),
-                Effect::Carry { .. } | Effect::Repeated { .. } => panic!("nobody orders"),
+                Effect::Carry { .. } | Effect::Repeated { .. } | Effect::Decide { .. } => panic!("nobody orders"),
             }
         }
     }

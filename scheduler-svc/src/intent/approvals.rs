@@ -8,7 +8,7 @@
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use shared::bus::{Bus, CasError, Entry, Kv};
-use shared::model::approval::{ApprovalRequest, ApprovalStatus, Confirmation};
+use shared::model::approval::{ApprovalRequest, ApprovalStatus, Confirmation, Trail};
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{Intent, IntentStatus};
 use shared::model::time::UnixMillis;
@@ -73,6 +73,7 @@ fn request(intent: &Intent, now: UnixMillis, expires_at: UnixMillis) -> Confirma
             policy: "intents".to_owned(),
             approvers: vec!["owner".to_owned()],
             expires_at,
+            asked_in: None,
         },
         status: ApprovalStatus::Pending,
         requested_by: format!("agent:{}", record.agent),
@@ -80,6 +81,7 @@ fn request(intent: &Intent, now: UnixMillis, expires_at: UnixMillis) -> Confirma
         decided_at: None,
         decided_by: None,
         response: None,
+        trail: Trail::default(),
     }
 }
 

@@ -2,11 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use ulid::Ulid;
 
+use super::dispatch::{Causation, DeliveryContext};
+use super::session::SessionRef;
 use super::time::UnixMillis;
 
 /// Where an approval stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalStatus {
     /// Asked.
@@ -23,6 +26,22 @@ pub enum ApprovalStatus {
     Superseded,
     /// The approved call has run.
     Consumed,
+}
+
+impl ApprovalStatus {
+    /// As it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Approved => "approved",
+            Self::Rejected => "rejected",
+            Self::Expired => "expired",
+            Self::Cancelled => "cancelled",
+            Self::Superseded => "superseded",
+            Self::Consumed => "consumed",
+        }
+    }
 }
 
 /// Who may decide an approval; checked at every ingress. The agent that asks never may.
@@ -163,6 +182,49 @@ pub struct ApprovalRequest {
     pub approvers: Vec<String>,
     /// When it lapses.
     pub expires_at: UnixMillis,
+    /// The turn that is suspended on it; none where no turn is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_in: Option<Box<AskedIn>>,
+}
+
+/// Somebody on a channel: who wrote a message, or who decides. Persons have many of them (`identities.yaml`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Party {
+    /// The channel; `cli` and `operator` for those who act on the installation itself.
+    pub channel: String,
+    /// Their id there.
+    pub id: String,
+}
+
+impl std::fmt::Display for Party {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.channel, self.id)
+    }
+}
+
+/// The turn that is suspended on an approval, and how it asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AskedIn {
+    /// The session.
+    pub session: SessionRef,
+    /// The turn.
+    pub turn: Ulid,
+    /// Who may decide.
+    pub scope: Scope,
+    /// Who wrote what the turn answers; none where several did, or nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initiator: Option<Party>,
+    /// Why it is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When the owner is told as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escalate_at: Option<UnixMillis>,
+    /// Where the turn's answer goes: the conversation that the card goes to.
+    pub place: DeliveryContext,
+    /// The event that led to it.
+    pub causation: Causation,
 }
 
 /// What a human said.
@@ -203,6 +265,127 @@ pub struct Confirmation {
     /// What they wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
+    /// What happened to it on the way.
+    #[serde(default, skip_serializing_if = "Trail::is_empty")]
+    pub trail: Trail,
+}
+
+impl Confirmation {
+    /// Hash of the arguments that stand: the approver's, or those that were asked for.
+    #[must_use]
+    pub fn standing_hash(&self) -> &str {
+        let edited = self.trail.edited.as_ref().map(|edited| edited.hash.as_str());
+        edited.unwrap_or(&self.request.arguments_hash)
+    }
+}
+
+/// What happened to an approval between question and end.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Trail {
+    /// Who said yes so far, where one is not enough.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub votes: Vec<Vote>,
+    /// The arguments as an approver edited them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edited: Option<Edited>,
+    /// How the word came that decided it: `cli`, `http`, `link`, `chat`, ….
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
+    /// When the owner was told as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub escalated_at: Option<UnixMillis>,
+    /// When the approved call was begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consumed_at: Option<UnixMillis>,
+}
+
+impl Trail {
+    /// Whether nothing happened yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// One yes of several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vote {
+    /// The person's id, or `{channel}:{id}` of somebody unknown.
+    pub by: String,
+    /// When.
+    pub at: UnixMillis,
+    /// Hash of the arguments that they saw.
+    pub arguments_hash: String,
+}
+
+/// Arguments as an approver edited them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Edited {
+    /// They.
+    pub arguments: Value,
+    /// SHA-256 of them, canonical, in hex.
+    pub hash: String,
+}
+
+/// A decision, or the end of waiting for one, on its way to the session whose turn is suspended: a message on the
+/// session's dispatch subject, followed by a claim. Its message id is the approval's id and the status.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SessionDecision {
+    /// Which session.
+    pub target: SessionRef,
+    /// What was decided.
+    pub decision: ApprovalDecision,
+    /// When.
+    pub at: UnixMillis,
+}
+
+/// What a timer of an approval is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalTimerPurpose {
+    /// It lapses.
+    Expire,
+    /// The owner is told as well.
+    Escalate,
+}
+
+/// The payload of a message on `nexus.schedule.approval.*`, and of what it fires.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovalTimer {
+    /// The approval.
+    pub approval: String,
+    /// What for.
+    pub purpose: ApprovalTimerPurpose,
+}
+
+/// One line of an approval's history, as `AUDIT` keeps it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ApprovalRecord {
+    /// The approval.
+    pub approval: String,
+    /// What happened: `asked`, `voted`, `refused`, `escalated`, or the new status.
+    pub what: String,
+    /// When.
+    pub at: UnixMillis,
+    /// Who; none where time or the turn did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// How their word came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
+    /// What they wrote, or why they were refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<String>,
+    /// Hash of the arguments that were asked for.
+    pub before_hash: String,
+    /// Hash of the arguments that stand now.
+    pub after_hash: String,
+    /// The session; none where no turn waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionRef>,
+    /// The tool.
+    pub tool: String,
 }
 
 #[cfg(test)]

@@ -232,6 +232,12 @@ pub enum LedgerEntry {
     ApprovalDecided {
         /// What.
         decision: ApprovalDecision,
+        /// Its sequence in `DISPATCHES`; none where the owner found it out itself (a lapse, a newer message).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sequence: Option<u64>,
+        /// How far the session has come with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cursor: Option<Cursor>,
     },
     /// A hook inside the turn ran.
     HookRan {

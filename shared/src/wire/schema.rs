@@ -1,7 +1,7 @@
 //! Which type travels under which name, and the bounds between its fields. *Pure.* Source: `wire.md` "Schema".
 
 use crate::breaker::Breaker;
-use crate::model::approval::{ApprovalRequest, Confirmation};
+use crate::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalTimer, Confirmation, SessionDecision};
 use crate::model::dispatch::Dispatch;
 use crate::model::event::{Event, MAX_EVENT_BYTES, MAX_HOPS};
 use crate::model::hook::{HookRecord, HookSpend, HookState, StoredAnswers};
@@ -145,6 +145,22 @@ impl Wire for ApprovalRequest {
 
 impl Wire for Confirmation {
     const SCHEMA: &'static str = "confirmation";
+}
+
+impl Wire for SessionDecision {
+    const SCHEMA: &'static str = "session_decision";
+
+    fn check(&self) -> Result<(), String> {
+        session("target", &self.target)
+    }
+}
+
+impl Wire for ApprovalTimer {
+    const SCHEMA: &'static str = "approval_timer";
+}
+
+impl Wire for ApprovalRecord {
+    const SCHEMA: &'static str = "approval_record";
 }
 
 impl Wire for Intent {

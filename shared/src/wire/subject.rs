@@ -190,6 +190,24 @@ pub fn intent_audit(intent: &str) -> String {
     join("nexus.audit.intent", &[intent])
 }
 
+/// Where an approval's history is.
+#[must_use]
+pub fn approval_audit(approval: &str) -> String {
+    join("nexus.audit.approval", &[approval])
+}
+
+/// Where an approval's timer `name` waits.
+#[must_use]
+pub fn approval_timer(name: &str) -> String {
+    join("nexus.schedule.approval", &[name])
+}
+
+/// Where the approval timer `name` is stored once it has rung.
+#[must_use]
+pub fn approval_fire(name: &str) -> String {
+    join("nexus.fire.approval", &[name])
+}
+
 /// Where an intent's timer `name` waits.
 #[must_use]
 pub fn intent_timer(name: &str) -> String {

@@ -19,6 +19,10 @@ pub const MAX_SCHEDULE_TIMERS: i64 = 4_096;
 pub const INTENT_TIMERS: &str = "intent-timers";
 /// How many of them may be unacked, in messages.
 pub const MAX_INTENT_TIMERS: i64 = 4_096;
+/// Consumer of the approvals' timers that have rung, shared by all brokers.
+pub const APPROVAL_TIMERS: &str = "approval-timers";
+/// How many of them may be unacked, in messages.
+pub const MAX_APPROVAL_TIMERS: i64 = 1_024;
 /// How far past its ack floor a partition's consumer may run, in messages (`hooks.md` "Crash rules").
 pub const MAX_PAST_FLOOR: i64 = 1_000;
 
@@ -273,6 +277,8 @@ fn records(replicas: usize) -> Vec<StreamSpec> {
                     "nexus.fire.*",
                     "nexus.schedule.intent.*",
                     "nexus.fire.intent.*",
+                    "nexus.schedule.approval.*",
+                    "nexus.fire.approval.*",
                 ],
                 replicas,
             )
@@ -295,7 +301,6 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         buckets::HOOKS,
         buckets::HOOK_STATE,
         buckets::BREAKERS,
-        buckets::APPROVALS,
         buckets::INTENTS,
         buckets::SCHEDULES,
         buckets::IDENTITIES,
@@ -303,6 +308,7 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         buckets::SESSION_CHECKPOINTS,
     ];
     let fleeting = [
+        buckets::APPROVALS,
         buckets::LEASES,
         buckets::MEMBERS,
         buckets::HOOK_SPEND,
@@ -363,9 +369,17 @@ fn consumers() -> Vec<ConsumerSpec> {
         max_deliver: -1,
         max_ack_pending: MAX_SCHEDULE_TIMERS,
     };
+    let approvals = ConsumerSpec {
+        stream: streams::SCHEDULES,
+        name: APPROVAL_TIMERS.to_owned(),
+        filter: "nexus.fire.approval.*".to_owned(),
+        ack_wait: Duration::from_secs(30),
+        max_deliver: -1,
+        max_ack_pending: MAX_APPROVAL_TIMERS,
+    };
     // Those of `EVENTS` come and go with the partitions' owners.
     per_partition(streams::DELIVERIES, "delivery")
-        .chain([claims, intents, schedules])
+        .chain([claims, intents, schedules, approvals])
         .collect()
 }
 
@@ -391,7 +405,7 @@ mod tests {
         let names: BTreeSet<&str> = all.streams.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names.len(), all.streams.len());
         assert!(all.consumers.iter().all(|c| names.contains(c.stream)));
-        assert_eq!(all.consumers.len(), usize::from(PARTITIONS) + 3);
+        assert_eq!(all.consumers.len(), usize::from(PARTITIONS) + 4);
         assert!(all.streams.iter().all(|s| s.replicas == 3));
     }
 }

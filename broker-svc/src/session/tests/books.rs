@@ -36,7 +36,7 @@ impl Books {
                 }
                 Effect::Drop { pending, reason } => self.end(pending.sequence, reason.name()),
                 Effect::Cancel { .. } => assert!(self.running.is_some(), "nothing to cancel"),
-                Effect::Carry { .. } | Effect::Repeated { .. } | Effect::Wake { .. } => {}
+                Effect::Carry { .. } | Effect::Repeated { .. } | Effect::Decide { .. } | Effect::Wake { .. } => {}
             }
         }
     }

@@ -21,8 +21,11 @@ fn journal(limits: TurnLimits, entries: impl IntoIterator<Item = LedgerEntry>) -
         usage: Usage::default(),
         awaits: None,
         refused: Vec::new(),
+        awaits_since: None,
+        waited_ms: 0,
+        asked: Vec::new(),
     };
-    entries.into_iter().for_each(|entry| running.apply(&entry));
+    entries.into_iter().for_each(|entry| running.apply(&entry, BEGAN));
     running
 }
 

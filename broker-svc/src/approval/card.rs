@@ -1,0 +1,185 @@
+//! What humans are shown of an approval, and the code by which they answer. *Pure.*
+
+use serde_json::{Value, json};
+use shared::model::approval::{AskedIn, Confirmation, Scope};
+use shared::model::dispatch::{DeliveryContext, derived_ulid};
+use shared::model::identity::Identities;
+use shared::model::reply::Reply;
+
+use super::scope::words;
+use crate::config::ApprovalsConfig;
+use crate::fold::shortened;
+
+/// Letters of a reply code; those of the approval's ULID, of which none is taken for another.
+const CODE_LETTERS: usize = 8;
+/// Longest text of the arguments on a card, bytes of JSON.
+const MAX_ARGUMENTS: usize = 1_000;
+
+/// Why a card is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// It was asked.
+    Asked,
+    /// Nobody has answered for long.
+    Escalated,
+}
+
+/// The letters that name the approval `id` in a reply: the end of its ULID; they select it, and give no right.
+#[must_use]
+pub fn code(id: &str) -> &str {
+    id.get(id.len().saturating_sub(CODE_LETTERS)..).unwrap_or(id)
+}
+
+/// The code as people write it: `K7Q2-M9PX`.
+#[must_use]
+pub fn spelt(id: &str) -> String {
+    let code = code(id);
+    match (code.get(..4), code.get(4..)) {
+        (Some(first), Some(rest)) => format!("{first}-{rest}"),
+        _ => code.to_owned(),
+    }
+}
+
+/// Where the cards of `asked` go: to the conversation that waits, and to those who may decide, where the configuration
+/// knows a place of theirs; an escalation goes to the owner.
+fn places(asked: &AskedIn, why: Why, identities: &Identities, config: &ApprovalsConfig) -> Vec<DeliveryContext> {
+    let owner: Vec<String> = identities.owner.iter().cloned().collect();
+    let (mut places, persons) = match (why, &asked.scope) {
+        (Why::Asked, Scope::Initiator) => (vec![asked.place.clone()], Vec::new()),
+        (Why::Asked, Scope::Owner) => (vec![asked.place.clone()], owner),
+        (Why::Asked, Scope::Named { names: persons } | Scope::Quorum { n: _, of: persons }) => {
+            (vec![asked.place.clone()], persons.clone())
+        }
+        (Why::Escalated, _) => (Vec::new(), owner),
+    };
+    places.extend(persons.iter().filter_map(|person| config.places.get(person).cloned()));
+    if places.is_empty() {
+        places.push(asked.place.clone());
+    }
+    let mut distinct: Vec<DeliveryContext> = Vec::new();
+    for place in places {
+        if !place.channel.is_empty() && !distinct.contains(&place) {
+            distinct.push(place);
+        }
+    }
+    distinct
+}
+
+/// The cards of `confirmation`; the same again have the same ids.
+#[must_use]
+pub fn cards(confirmation: &Confirmation, why: Why, identities: &Identities, config: &ApprovalsConfig) -> Vec<Reply> {
+    let Some(asked) = confirmation.request.asked_in.as_deref() else {
+        return Vec::new();
+    };
+    let kind = match why {
+        Why::Asked => "card",
+        Why::Escalated => "escalation",
+    };
+    let card = |place: DeliveryContext| {
+        let to = serde_json::to_string(&place).unwrap_or_default();
+        Reply {
+            id: derived_ulid(confirmation.requested_at, &[kind, &confirmation.request.id, &to]),
+            turn: asked.turn,
+            session: asked.session.clone(),
+            delivery_context: place,
+            content: text(confirmation, asked, why),
+            attachments: Vec::new(),
+            interactive: Some(buttons(confirmation, asked)),
+            causation: asked.causation.clone(),
+        }
+    };
+    places(asked, why, identities, config).into_iter().map(card).collect()
+}
+
+fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why) -> String {
+    let request = &confirmation.request;
+    let all = request.arguments.to_string();
+    let arguments = match shortened(&all, MAX_ARGUMENTS) {
+        short if short.len() < all.len() => format!("{short}… [cut]"),
+        whole => whole,
+    };
+    let head = match why {
+        Why::Asked => "Approval needed",
+        Why::Escalated => "Still nobody has decided",
+    };
+    let until = jiff::Timestamp::from_millisecond(request.expires_at.0).unwrap_or_default();
+    let code = spelt(&request.id);
+    let mut lines = vec![
+        format!("{head}: {} wants to run {}", confirmation.requested_by, request.tool),
+        arguments,
+    ];
+    if !request.policy.is_empty() {
+        lines.push(format!("Policy: {}", request.policy));
+    }
+    lines.extend(asked.reason.iter().map(|reason| format!("Why: {reason}")));
+    lines.push(format!("To be decided by {}, until {until:.0}.", words(&asked.scope)));
+    lines.push(format!("Reply: approve {code} or deny {code}"));
+    lines.join("\n")
+}
+
+/// What platforms make buttons of.
+fn buttons(confirmation: &Confirmation, asked: &AskedIn) -> Value {
+    let request = &confirmation.request;
+    let code = spelt(&request.id);
+    json!({
+        "kind": "approval", "approval": request.id, "code": code, "tool": request.tool,
+        "arguments_hash": request.arguments_hash, "expires_at": request.expires_at, "scope": asked.scope,
+        "buttons": [
+            {"label": "Approve", "say": format!("approve {code}")},
+            {"label": "Deny", "say": format!("deny {code}")},
+        ],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::model::approval::ApprovalStatus;
+
+    use super::*;
+    use crate::approval::machine::tests::{confirmation, identities};
+
+    #[test]
+    fn a_card_says_what_who_until_when_and_how() {
+        let mut asked = confirmation(ApprovalStatus::Pending);
+        asked.request.id = "01JDGZX4Q8AAAAAAAAK7Q2M9PX".to_owned();
+        if let Some(asked_in) = &mut asked.request.asked_in {
+            asked_in.place.channel = "telegram".to_owned();
+        }
+        let at_home = DeliveryContext {
+            channel: "webchat".to_owned(),
+            peer_id: Some("a".to_owned()),
+            ..DeliveryContext::default()
+        };
+        let config = ApprovalsConfig {
+            places: [("ann".to_owned(), at_home.clone())].into_iter().collect(),
+        };
+        let all = cards(&asked, Why::Asked, &identities(), &config);
+        assert_eq!(all.len(), 2, "the conversation that waits, and the owner's own");
+        assert_ne!(all[0].id, all[1].id);
+        assert_eq!(all, cards(&asked, Why::Asked, &identities(), &config), "the same again");
+        for part in [
+            "pay",
+            "60000",
+            "the owner",
+            "approve K7Q2-M9PX",
+            "deny K7Q2-M9PX",
+            "1970-01-01T00:00:02Z",
+        ] {
+            assert!(all[0].content.contains(part), "{part}: {}", all[0].content);
+        }
+        let escalated = cards(&asked, Why::Escalated, &identities(), &config);
+        assert_eq!((escalated.len(), &escalated[0].delivery_context), (1, &at_home));
+        assert!(!all.iter().any(|card| card.id == escalated[0].id));
+    }
+
+    #[test]
+    fn long_arguments_are_cut_and_marked() {
+        let mut asked = confirmation(ApprovalStatus::Pending);
+        asked.request.arguments = json!({ "text": "ü".repeat(5_000) });
+        if let Some(asked_in) = &mut asked.request.asked_in {
+            asked_in.place.channel = "telegram".to_owned();
+        }
+        let card = cards(&asked, Why::Asked, &identities(), &ApprovalsConfig::default()).remove(0);
+        assert!(card.content.len() < 2_000 && card.content.contains("[cut]"));
+    }
+}

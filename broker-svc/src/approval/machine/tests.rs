@@ -1,0 +1,275 @@
+use serde_json::json;
+use shared::model::approval::{ApprovalRequest, Party, Scope, Trail};
+use shared::model::dispatch::{Causation, DeliveryContext};
+use shared::model::event::EventId;
+use shared::model::identity::Person;
+use ulid::Ulid;
+
+use super::*;
+use crate::approval::scope::who;
+use crate::sample::session;
+use ApprovalStatus::{Approved, Cancelled, Consumed, Expired, Pending, Rejected, Superseded};
+
+const ALL: [ApprovalStatus; 7] = [Pending, Approved, Rejected, Expired, Cancelled, Superseded, Consumed];
+const ASKED: UnixMillis = UnixMillis(1_000);
+const EXPIRES: UnixMillis = UnixMillis(2_000);
+
+/// Ann is the owner, Bob and Cid are others.
+pub(crate) fn identities() -> Identities {
+    let person = |id: &str, telegram: &str, webchat: &str| Person {
+        id: id.to_owned(),
+        addresses: [("telegram", telegram), ("webchat", webchat)]
+            .into_iter()
+            .map(|(channel, id)| (channel.to_owned(), vec![id.to_owned()]))
+            .collect(),
+        ..Person::default()
+    };
+    Identities {
+        owner: Some("ann".to_owned()),
+        persons: vec![
+            person("ann", "1", "a"),
+            person("bob", "2", "b"),
+            person("cid", "3", "c"),
+        ],
+        ..Identities::default()
+    }
+}
+
+/// Asked by Bob, on Telegram, for the owner to decide.
+pub(crate) fn asked_in() -> AskedIn {
+    AskedIn {
+        session: session(),
+        turn: Ulid::nil(),
+        scope: Scope::Owner,
+        initiator: Some(Party {
+            channel: "telegram".to_owned(),
+            id: "2".to_owned(),
+        }),
+        reason: None,
+        escalate_at: None,
+        place: DeliveryContext::default(),
+        causation: Causation {
+            event: EventId::parse("test:1").expect("an id"),
+            hops: 0,
+        },
+    }
+}
+
+pub(crate) fn confirmation(status: ApprovalStatus) -> Confirmation {
+    let arguments = json!({"amount": 60_000});
+    Confirmation {
+        request: ApprovalRequest {
+            id: "01".to_owned(),
+            call: "1-1".to_owned(),
+            tool: "pay".to_owned(),
+            arguments_hash: args_hash(&arguments),
+            arguments,
+            policy: "payments".to_owned(),
+            approvers: Vec::new(),
+            expires_at: EXPIRES,
+            asked_in: Some(Box::new(asked_in())),
+        },
+        status,
+        requested_by: "agent:default".to_owned(),
+        requested_at: ASKED,
+        decided_at: None,
+        decided_by: None,
+        response: None,
+        trail: Trail::default(),
+    }
+}
+
+fn word(approve: bool) -> Word {
+    Word {
+        approve,
+        arguments: None,
+        shown_hash: None,
+        response: None,
+        via: "test".to_owned(),
+    }
+}
+
+fn says(standing: &Confirmation, scope: &Scope, by: &str, word: &Word, now: UnixMillis) -> Outcome {
+    let asked = AskedIn {
+        scope: scope.clone(),
+        ..asked_in()
+    };
+    let party = Party {
+        channel: "cli".to_owned(),
+        id: by.to_owned(),
+    };
+    say(standing, &asked, &who(&party, &identities()), word, &identities(), now)
+}
+
+fn code(outcome: &Outcome) -> usize {
+    match outcome {
+        Outcome::Unchanged | Outcome::Changed(_) => 200,
+        Outcome::Lapsed => 409,
+        Outcome::Refused(refused) => refused.code(),
+    }
+}
+
+#[test]
+fn the_whole_table_of_words() {
+    for status in ALL {
+        for approve in [true, false] {
+            let outcome = says(
+                &confirmation(status),
+                &Scope::Owner,
+                "ann",
+                &word(approve),
+                UnixMillis(1_500),
+            );
+            let expected = match (status, approve) {
+                (Pending, _) => {
+                    let Outcome::Changed(next) = &outcome else {
+                        panic!("{outcome:?}")
+                    };
+                    let to = if approve { Approved } else { Rejected };
+                    assert_eq!((next.status, next.decided_by.as_deref()), (to, Some("ann")));
+                    assert_eq!(
+                        (next.decided_at, next.trail.via.as_deref()),
+                        (Some(UnixMillis(1_500)), Some("test"))
+                    );
+                    200
+                }
+                (Approved | Consumed, true) | (Rejected, false) => {
+                    assert_eq!(outcome, Outcome::Unchanged);
+                    200
+                }
+                (Approved | Consumed | Rejected | Expired | Cancelled | Superseded, _) => 409,
+            };
+            assert_eq!(code(&outcome), expected, "{status:?} {approve}");
+            let stranger = says(
+                &confirmation(status),
+                &Scope::Owner,
+                "cid",
+                &word(approve),
+                UnixMillis(1_500),
+            );
+            assert_eq!(code(&stranger), 403, "{status:?}: a stranger learns nothing");
+        }
+    }
+}
+
+#[test]
+fn the_whole_table_of_transitions() {
+    let allowed = [
+        (Pending, Approved),
+        (Pending, Rejected),
+        (Pending, Expired),
+        (Pending, Cancelled),
+        (Pending, Superseded),
+        (Approved, Consumed),
+        (Approved, Cancelled),
+        (Approved, Superseded),
+    ];
+    for from in ALL {
+        for to in ALL {
+            assert_eq!(may_follow(from, to), allowed.contains(&(from, to)), "{from:?} → {to:?}");
+            let next = brought(&confirmation(from), to, UnixMillis(1_700));
+            assert_eq!(next.is_some(), allowed.contains(&(from, to)));
+        }
+    }
+    let consumed = brought(&confirmation(Approved), Consumed, UnixMillis(1_700)).expect("once");
+    assert_eq!(consumed.trail.consumed_at, Some(UnixMillis(1_700)));
+    assert_eq!(brought(&consumed, Consumed, UnixMillis(1_800)), None, "and not twice");
+}
+
+#[test]
+fn a_word_at_the_very_end_comes_too_late_and_is_no_rejection() {
+    let pending = confirmation(Pending);
+    assert_eq!(
+        says(&pending, &Scope::Owner, "ann", &word(false), EXPIRES),
+        Outcome::Lapsed
+    );
+    assert_eq!(
+        code(&says(&pending, &Scope::Owner, "ann", &word(true), EXPIRES.plus(-1))),
+        200
+    );
+    let lapsed = brought(&pending, Expired, EXPIRES).expect("lapsed");
+    let late = says(&lapsed, &Scope::Owner, "ann", &word(true), EXPIRES.plus(1));
+    assert_eq!(
+        late,
+        Outcome::Refused(Refused::Decided {
+            status: Expired,
+            by: None
+        })
+    );
+}
+
+#[test]
+fn several_must_agree_on_the_same_arguments() {
+    let quorum = Scope::Quorum {
+        n: 2,
+        of: ["ann", "bob", "cid"].map(str::to_owned).to_vec(),
+    };
+    let changed = |outcome: Outcome| match outcome {
+        Outcome::Changed(next) => *next,
+        other => panic!("{other:?}"),
+    };
+    let now = UnixMillis(1_500);
+    let one = changed(says(&confirmation(Pending), &quorum, "ann", &word(true), now));
+    assert_eq!((one.status, one.trail.votes.len()), (Pending, 1));
+    assert_eq!(
+        says(&one, &quorum, "ann", &word(true), now),
+        Outcome::Unchanged,
+        "one person is one vote"
+    );
+    let two = changed(says(&one, &quorum, "cid", &word(true), now));
+    assert_eq!((two.status, two.decided_by.as_deref()), (Approved, Some("cid")));
+    let no = changed(says(&one, &quorum, "bob", &word(false), now));
+    assert_eq!(no.status, Rejected, "one no is enough");
+    let less = Word {
+        arguments: Some(json!({"amount": 10})),
+        ..word(true)
+    };
+    let edited = changed(says(&one, &quorum, "bob", &less, now));
+    assert_eq!(
+        (edited.status, edited.trail.votes.len()),
+        (Pending, 1),
+        "Ann said yes to something else"
+    );
+    assert_eq!(edited.standing_hash(), args_hash(&json!({"amount": 10})));
+    let agreed = changed(says(&edited, &quorum, "ann", &word(true), now));
+    assert_eq!(agreed.status, Approved);
+}
+
+#[test]
+fn a_word_is_about_the_arguments_that_were_shown() {
+    let now = UnixMillis(1_500);
+    let shown = |hash: &str| Word {
+        shown_hash: Some(hash.to_owned()),
+        ..word(true)
+    };
+    let pending = confirmation(Pending);
+    assert_eq!(
+        says(&pending, &Scope::Owner, "ann", &shown("00"), now),
+        Outcome::Refused(Refused::Stale)
+    );
+    let right = shown(&pending.request.arguments_hash);
+    assert_eq!(code(&says(&pending, &Scope::Owner, "ann", &right, now)), 200);
+    let edit = Word {
+        arguments: Some(json!({"amount": 5})),
+        ..word(true)
+    };
+    let conflict = says(&confirmation(Approved), &Scope::Owner, "ann", &edit, now);
+    assert_eq!(code(&conflict), 409, "a yes to other arguments is another decision");
+}
+
+#[test]
+fn what_cannot_be_taken_is_refused() {
+    let long = "x".repeat(MAX_EDITED_BYTES);
+    let with = |approve, arguments| Word {
+        arguments: Some(arguments),
+        ..word(approve)
+    };
+    for bad in [
+        with(false, json!({})),
+        with(true, json!(5)),
+        with(true, json!({ "a": long })),
+    ] {
+        let outcome = says(&confirmation(Pending), &Scope::Owner, "ann", &bad, UnixMillis(1_500));
+        assert_eq!(code(&outcome), 400);
+    }
+}

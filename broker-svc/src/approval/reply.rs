@@ -1,0 +1,81 @@
+//! `approve CODE` and `deny CODE` as a message of a channel. *Pure.*
+//!
+//! A message of a conversation that some hook dispatches is a decision where it says so word for word and the code names
+//! an approval: then it is no message to the agent, whatever the session's queue mode (one that steers would withdraw
+//! the very question that it answers). Anything else is an ordinary message. Source: `sessions.md` "Approvals" (reply
+//! code).
+
+/// Letters of a code, without its dash.
+const CODE_LETTERS: usize = 8;
+/// Longest message that is looked at, bytes.
+const MAX_BYTES: usize = 512;
+
+/// What somebody says in a channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heard {
+    /// Yes or no.
+    pub approve: bool,
+    /// The code, upper case, without its dash.
+    pub code: String,
+    /// What they write behind it.
+    pub note: Option<String>,
+}
+
+/// The decision that `text` is, where it is one.
+#[must_use]
+pub fn read(text: &str) -> Option<Heard> {
+    let text = text.trim();
+    if text.len() > MAX_BYTES {
+        return None;
+    }
+    let mut words = text.split_whitespace();
+    let verb = words.next()?.trim_start_matches('/').to_ascii_lowercase();
+    let approve = match verb.as_str() {
+        "approve" => true,
+        "deny" | "reject" => false,
+        _ => return None,
+    };
+    let code = words.next()?.to_ascii_uppercase();
+    let code = match code.split_once('-') {
+        Some((first, rest)) if first.len() == CODE_LETTERS / 2 => format!("{first}{rest}"),
+        Some(_) => return None,
+        None => code,
+    };
+    let is_letter = |letter: char| letter.is_ascii_digit() || (letter.is_ascii_uppercase() && !"ILOU".contains(letter));
+    if code.len() != CODE_LETTERS || !code.chars().all(is_letter) {
+        return None;
+    }
+    let note = words.collect::<Vec<_>>().join(" ");
+    Some(Heard {
+        approve,
+        code,
+        note: Some(note).filter(|note| !note.is_empty()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_is_said_word_for_word() {
+        let heard = |text: &str| read(text).map(|heard| (heard.approve, heard.code, heard.note));
+        let code = "K7Q2M9PX".to_owned();
+        assert_eq!(heard("approve K7Q2-M9PX"), Some((true, code.clone(), None)));
+        assert_eq!(
+            heard(" Deny k7q2m9px  too much "),
+            Some((false, code.clone(), Some("too much".to_owned())))
+        );
+        assert_eq!(heard("/reject K7Q2-M9PX"), Some((false, code, None)));
+        for ordinary in [
+            "approve",
+            "please approve K7Q2-M9PX",
+            "approve K7Q2-M9P",
+            "approve K7-Q2M9PX",
+            "deny absolute",
+            "",
+        ] {
+            assert_eq!(heard(ordinary), None, "{ordinary}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! `nexus.svc.approval.*`: every way in which a human answers ends here. Source: `sessions.md` "Approvals".
+//!
+//! The bucket also holds the approvals of intents, which are the scheduler's: `decide` checks that it is the owner who
+//! speaks and hands on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::bus::{RequestError, ServiceHandle, ServiceSpec};
+use shared::model::approval::Confirmation;
+use shared::model::approval_api::{ApprovalAnswer, ApprovalList, DecideApproval, GetApproval, ListApprovals};
+use shared::model::intent::service::{DecideIntent, IntentAnswer};
+use shared::wire::headers::Headers;
+use ulid::Ulid;
+
+use super::desk::{Desk, KeepApprovalError, Said};
+use super::machine::Word;
+use super::scope::who;
+use crate::broker::Broker;
+
+/// Approvals listed where nobody says how many, and at most.
+const LISTED: usize = 50;
+/// See [`LISTED`].
+const MAX_LISTED: usize = 1_000;
+/// What the ids of intents' approvals begin with.
+const INTENT: &str = "intent.";
+/// How long the scheduler's answer is awaited.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What an endpoint says where it cannot: code and text.
+pub type Refusal = (usize, String);
+
+/// Serves until the handle is dropped.
+///
+/// # Errors
+/// The client's word where the service cannot be announced.
+pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
+    let mut spec = ServiceSpec::new("approval", "approvals: list, get, decide");
+    let with = |broker: &Arc<Broker>| Arc::clone(broker);
+    let at = with(broker);
+    spec = spec.endpoint("list", move |question| list(Arc::clone(&at), question));
+    let at = with(broker);
+    spec = spec.endpoint("get", move |question| get(Arc::clone(&at), question));
+    let at = with(broker);
+    spec = spec.endpoint("decide", move |question| {
+        let at = Arc::clone(&at);
+        async move { decide(&at, question).await }
+    });
+    broker.bus.serve(spec).await
+}
+
+fn failed(error: &KeepApprovalError) -> Refusal {
+    (503, error.to_string())
+}
+
+fn unknown(id: &str) -> Refusal {
+    (404, format!("there is no approval {id}"))
+}
+
+async fn list(broker: Arc<Broker>, question: ListApprovals) -> Result<ApprovalList, Refusal> {
+    let all = broker.desk().all().await.map_err(|error| failed(&error))?;
+    let wanted = all
+        .into_iter()
+        .filter(|one| question.status.is_none_or(|status| status == one.status));
+    let limit = if question.limit == 0 { LISTED } else { question.limit };
+    Ok(ApprovalList {
+        approvals: wanted.take(limit.min(MAX_LISTED)).collect(),
+    })
+}
+
+/// The id that `given` means: an id, or a code, with or without its dash, in any case.
+async fn resolved(desk: &Desk, given: &str) -> Result<String, Refusal> {
+    let code: String = given
+        .chars()
+        .filter(|c| *c != '-')
+        .collect::<String>()
+        .to_ascii_uppercase();
+    if code.len() != 8 {
+        return Ok(given.to_owned());
+    }
+    let id = desk.id_of(&code).await.map_err(|error| failed(&error))?;
+    id.ok_or_else(|| unknown(given))
+}
+
+async fn get(broker: Arc<Broker>, question: GetApproval) -> Result<Confirmation, Refusal> {
+    let desk = broker.desk();
+    if question.id.starts_with(INTENT) {
+        let all = desk.all().await.map_err(|error| failed(&error))?;
+        let found = all.into_iter().find(|one| one.request.id == question.id);
+        return found.ok_or_else(|| unknown(&question.id));
+    }
+    let id = resolved(desk, &question.id).await?;
+    let found = desk.get(&id).await.map_err(|error| failed(&error))?;
+    found.ok_or_else(|| unknown(&question.id))
+}
+
+/// Decides, for any way in.
+///
+/// # Errors
+/// Code and text: 403 wrong scope, 404 unknown, 409 decided otherwise or changed, 400 cannot be taken, 503 try again.
+pub async fn decide(broker: &Broker, question: DecideApproval) -> Result<ApprovalAnswer, Refusal> {
+    if question.id.starts_with(INTENT) {
+        return decide_intent(broker, &question).await;
+    }
+    let desk = broker.desk();
+    let id = resolved(desk, &question.id).await?;
+    let word = Word {
+        approve: question.approve,
+        arguments: question.arguments,
+        shown_hash: question.arguments_hash,
+        response: question.response,
+        via: question.via,
+    };
+    match desk
+        .say(&id, &question.by, &word)
+        .await
+        .map_err(|error| failed(&error))?
+    {
+        Said::Stands { confirmation, changed } => Ok(ApprovalAnswer {
+            id,
+            status: confirmation.status,
+            changed,
+            votes: confirmation.trail.votes.iter().map(|vote| vote.by.clone()).collect(),
+        }),
+        Said::Refused(refused) => Err((refused.code(), refused.to_string())),
+        Said::Unknown => Err(unknown(&question.id)),
+    }
+}
+
+/// The approvals of intents are the owner's.
+async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<ApprovalAnswer, Refusal> {
+    let speaker = who(&question.by, broker.desk().identities());
+    if !speaker.is_owner() {
+        return Err((403, format!("{} is not the owner", speaker.name)));
+    }
+    if question.arguments.is_some() {
+        return Err((400, "the parameters of an intent are not edited".to_owned()));
+    }
+    let id = question.id.split('.').nth(1).and_then(|id| id.parse::<Ulid>().ok());
+    let handed = DecideIntent {
+        id: id.ok_or_else(|| unknown(&question.id))?,
+        approve: question.approve,
+        by: speaker.name,
+        response: question.response.clone(),
+    };
+    let asked = broker
+        .bus
+        .request("nexus.svc.intent.decide", Headers::new(), &handed, PATIENCE);
+    let answer: IntentAnswer = asked.await.map_err(|error| match error {
+        RequestError::Service { code, text, .. } => (usize::from(code), text),
+        error @ (RequestError::NoResponder { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. }) => {
+            (503, error.to_string())
+        }
+    })?;
+    let standing = broker.desk().all().await.map_err(|error| failed(&error))?;
+    let standing = standing.into_iter().find(|one| one.request.id == question.id);
+    match standing {
+        Some(standing) => Ok(ApprovalAnswer {
+            id: standing.request.id,
+            status: standing.status,
+            changed: true,
+            votes: Vec::new(),
+        }),
+        None => Err((
+            404,
+            format!("intent {} is {}, and has no approval", answer.id, answer.status),
+        )),
+    }
+}

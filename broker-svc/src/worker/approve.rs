@@ -1,0 +1,409 @@
+//! A call that a human must confirm: asked for, suspended, taken up again, run with exactly what was approved.
+//!
+//! The question stands in KV, with its timers, before the ledger says that the turn waits, and its id follows from turn,
+//! call and arguments: whoever comes to the same call again asks the same question. Once the ledger says it, nothing of
+//! the turn is in memory; its end comes as a message of the session. Source: `sessions.md` "Approvals".
+
+use serde_json::Value;
+use shared::model::approval::{
+    ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask, AskedIn, Confirmation, DEFAULT_EXPIRES_MS, MAX_EXPIRES_MS,
+    Party, Trail,
+};
+use shared::model::dispatch::derived_ulid;
+use shared::model::ledger::{LedgerEntry, ToolCall, ToolOutcome};
+use shared::model::reply::Reply;
+use ulid::Ulid;
+
+use super::Worker;
+use super::steps::{Stepped, Thinking};
+use super::turn::Ended;
+use crate::approval::card::spelt;
+use crate::approval::desk::{Said, decision_of};
+use crate::approval::machine::Word;
+use crate::approval::reply::{Heard, read};
+use crate::error::RunSessionError;
+use crate::session::{Arrival, Pending, Told};
+use crate::tool::schema::misfit;
+use crate::turn::arguments::args_hash;
+use crate::turn::journal::{Standing, stands};
+
+/// How often humans are asked about one call before it is given up: its arguments change each time.
+const MAX_ASKS: usize = 8;
+/// What becomes of a decision that no turn waits for.
+const NOT_AWAITED: &str = "approval is not awaited";
+
+/// What becomes of a message that is a word on an approval.
+const WORD: &str = "a word on an approval";
+
+/// Whether a call runs.
+pub(super) enum Confirmed {
+    /// It does, with these arguments.
+    Run(ToolCall),
+    /// It does not, now.
+    Stepped(Stepped),
+}
+
+/// Who wrote all of `pendings`; none where several did.
+pub(super) fn initiator(pendings: &[Pending]) -> Option<Party> {
+    let first = pendings.first().map(author)?;
+    pendings.iter().all(|pending| author(pending) == first).then_some(first)
+}
+
+/// Who wrote the message of `pending`, on the channel that its event's id names.
+fn author(pending: &Pending) -> Party {
+    let event = pending.dispatch.event_id.as_str();
+    Party {
+        channel: event.split(':').next().unwrap_or_default().to_owned(),
+        id: pending.dispatch.message.from.clone(),
+    }
+}
+
+impl Worker<'_> {
+    /// Whether the turn waits for a human's word.
+    pub(super) fn is_suspended(&self) -> bool {
+        self.owner
+            .fold()
+            .running
+            .as_ref()
+            .is_some_and(|running| running.awaits.is_some())
+    }
+
+    /// Whether a turn that waits goes on waiting: nothing has come that ends it, and its time is not over.
+    ///
+    /// # Errors
+    /// [`RunSessionError`] where the approval cannot be asked for.
+    pub(super) async fn stays_suspended(&mut self) -> Result<bool, RunSessionError> {
+        let awaited = self
+            .owner
+            .fold()
+            .running
+            .as_ref()
+            .and_then(|running| running.awaits.clone());
+        let Some(awaited) = awaited.filter(|_| self.cancelled.is_none()) else {
+            return Ok(false);
+        };
+        if self.machine.is_steering() {
+            self.withdraw("superseded by a newer message");
+            return Ok(false);
+        }
+        if self.broker.clock.now() < awaited.expires_at {
+            return Ok(true);
+        }
+        let standing = self.broker.desk().lapse(&awaited.approval).await?;
+        let decision = match standing.filter(|standing| standing.status != ApprovalStatus::Pending) {
+            Some(standing) => decision_of(&standing),
+            None => ended(&awaited.approval, ApprovalStatus::Expired, None),
+        };
+        self.stage_decision(decision);
+        Ok(false)
+    }
+
+    /// The turn goes on without the word that it waits for.
+    pub(super) fn withdraw(&mut self, why: &str) {
+        let awaited = self
+            .owner
+            .fold()
+            .running
+            .as_ref()
+            .and_then(|running| running.awaits.clone());
+        if let Some(awaited) = awaited {
+            self.marks.push((awaited.approval.clone(), ApprovalStatus::Cancelled));
+            self.stage_decision(ended(&awaited.approval, ApprovalStatus::Cancelled, Some(why)));
+        }
+    }
+
+    fn stage_decision(&mut self, decision: ApprovalDecision) {
+        self.owner.stage(LedgerEntry::ApprovalDecided {
+            decision,
+            sequence: None,
+            cursor: None,
+        });
+    }
+
+    /// Takes in what became of an approval. One that nobody waits for leads to nothing, and can lead to nothing any more.
+    pub(super) fn take_decision(&mut self, told: Told) {
+        let Told { sequence, decision } = told;
+        let running = self.owner.fold().running.as_ref();
+        let awaited = running.and_then(|running| running.awaits.as_ref());
+        if awaited.is_some_and(|awaited| awaited.approval == decision.id) {
+            let cursor = Some(self.cursor_after(&[sequence]));
+            tracing::info!(
+                session = %self.claimed.session, approval = decision.id, status = decision.status.name(), "approval is decided"
+            );
+            self.owner.stage(LedgerEntry::ApprovalDecided {
+                decision,
+                sequence: Some(sequence),
+                cursor,
+            });
+            return;
+        }
+        let known = running.is_some_and(|running| running.asked.iter().any(|asked| asked.approval == decision.id));
+        if !known && decision.status == ApprovalStatus::Approved && self.owner.fold().running.is_none() {
+            self.marks.push((decision.id.clone(), ApprovalStatus::Cancelled));
+        }
+        let id = decision.id.parse().unwrap_or(Ulid::nil());
+        self.drop_named("approval", id, sequence, NOT_AWAITED);
+    }
+
+    /// Takes the messages out of `arrivals` that are somebody's word on an approval, and answers them. The others go on.
+    ///
+    /// # Errors
+    /// [`RunSessionError`] where the word cannot be kept, or the session is not ours any more.
+    pub(super) async fn hear(&mut self, arrivals: Vec<Arrival>) -> Result<Vec<Arrival>, RunSessionError> {
+        let mut others = Vec::with_capacity(arrivals.len());
+        for arrival in arrivals {
+            let heard = match &arrival {
+                Arrival::Dispatch(pending) => {
+                    read(&pending.dispatch.message.content).map(|heard| (pending.clone(), heard))
+                }
+                Arrival::Order(_) | Arrival::Decision(_) => None,
+            };
+            let Some((pending, heard)) = heard else {
+                others.push(arrival);
+                continue;
+            };
+            match self.broker.desk().id_of(&heard.code).await? {
+                Some(id) => self.obey(&pending, heard, id).await?,
+                // Nobody asked that: it is a message like any other.
+                None => others.push(arrival),
+            }
+        }
+        Ok(others)
+    }
+
+    /// Somebody's word, said in a channel: decided, answered there, and written down as dealt with.
+    async fn obey(&mut self, pending: &Pending, heard: Heard, id: String) -> Result<(), RunSessionError> {
+        self.owner.own().await?;
+        let dispatch = &pending.dispatch;
+        let word = Word {
+            approve: heard.approve,
+            arguments: None,
+            shown_hash: None,
+            response: heard.note,
+            via: "chat".to_owned(),
+        };
+        let by = author(pending);
+        let told = match self.broker.desk().say(&id, &by, &word).await? {
+            Said::Stands { confirmation, .. } if confirmation.status == ApprovalStatus::Pending => {
+                format!("{}: noted, {} so far", spelt(&id), confirmation.trail.votes.len())
+            }
+            Said::Stands { confirmation, .. } => format!("{} is {}", spelt(&id), confirmation.status.name()),
+            Said::Refused(refused) => format!("{}: {refused}", spelt(&id)),
+            Said::Unknown => format!("there is no approval {}", spelt(&id)),
+        };
+        let answer = Reply {
+            id: derived_ulid(dispatch.timestamp, &["approval", &dispatch.id.to_string()]),
+            turn: dispatch.id,
+            session: self.claimed.session.clone(),
+            delivery_context: dispatch.delivery_context.clone(),
+            content: told,
+            attachments: Vec::new(),
+            interactive: None,
+            causation: dispatch.causation.clone(),
+        };
+        self.broker.desk().answer(&answer).await?;
+        let cursor = self.cursor_after(&[pending.sequence]);
+        self.owner.stage(LedgerEntry::DispatchDropped {
+            dispatch: pending.reference(),
+            reason: WORD.to_owned(),
+            cursor,
+        });
+        Ok(())
+    }
+
+    /// Whether `call` runs, and with which arguments: as they are where nobody has to be asked, as they were approved
+    /// where somebody was.
+    ///
+    /// # Errors
+    /// [`RunSessionError`] where nobody could be asked, or the session is not ours any more.
+    pub(super) async fn confirm(
+        &mut self,
+        thinking: &Thinking<'_>,
+        call: ToolCall,
+    ) -> Result<Confirmed, RunSessionError> {
+        let Some(running) = self.owner.fold().running.as_ref() else {
+            return Ok(Confirmed::Run(call));
+        };
+        let arguments = running.arguments_of(&call);
+        let offer = thinking.offers.iter().find(|offer| offer.description.name == call.name);
+        let unfit = offer.and_then(|offer| misfit(&offer.description.parameters, &arguments));
+        if let Some(unfit) = unfit.filter(|_| arguments != call.arguments) {
+            let error = format!("the approver's arguments do not fit the tool's schema: {unfit}");
+            return Ok(self.denied(call, error));
+        }
+        let ask = thinking.persona.confirmation(&call.name, &arguments).cloned();
+        self.settle(thinking, call, arguments, ask).await
+    }
+
+    /// Whether `call` runs with `arguments`, which its gates let through; `ask` is how they want a human asked, if they
+    /// do. Once asked, a call runs only with what was approved, whatever its gates say later.
+    ///
+    /// # Errors
+    /// As [`Worker::confirm`].
+    pub(super) async fn settle(
+        &mut self,
+        thinking: &Thinking<'_>,
+        call: ToolCall,
+        arguments: Value,
+        ask: Option<Ask>,
+    ) -> Result<Confirmed, RunSessionError> {
+        let Some(running) = self.owner.fold().running.as_ref() else {
+            return Ok(Confirmed::Run(ToolCall { arguments, ..call }));
+        };
+        let asked = running.last_asked(&call.call).cloned();
+        let standing = stands(running, &call.call, &args_hash(&arguments));
+        let times = running.times_asked(&call.call);
+        match (standing, asked, ask) {
+            (Standing::None, _, None) => Ok(Confirmed::Run(ToolCall { arguments, ..call })),
+            (Standing::None, _, Some(ask)) => {
+                let stepped = self.ask_human(thinking, &call, arguments, &ask).await?;
+                Ok(Confirmed::Stepped(stepped))
+            }
+            (Standing::Pending, ..) => Ok(Confirmed::Stepped(Stepped::Ended(Ended::Suspended))),
+            (Standing::Approved, asked, _) => {
+                self.marks
+                    .extend(asked.map(|asked| (asked.approval, ApprovalStatus::Consumed)));
+                Ok(Confirmed::Run(ToolCall { arguments, ..call }))
+            }
+            (Standing::Rejected { by, response }, ..) => {
+                let said = response.map(|said| format!(": {said}")).unwrap_or_default();
+                Ok(self.denied(call, format!("declined by {by}{said}")))
+            }
+            (Standing::Expired, ..) => Ok(self.denied(call, "not approved: nobody decided in time".to_owned())),
+            (Standing::Cancelled, ..) => Ok(self.denied(call, "not approved: the question was withdrawn".to_owned())),
+            (Standing::Superseded, ..) if times >= MAX_ASKS => {
+                let error = format!("not approved: its arguments changed after each of {times} approvals");
+                Ok(self.denied(call, error))
+            }
+            (Standing::Superseded, asked, ask) => {
+                let ask = ask
+                    .or(asked.as_ref().map(|asked| asked.ask.clone()))
+                    .unwrap_or_default();
+                if let Some(asked) = asked.filter(|asked| asked.status == ApprovalStatus::Approved) {
+                    self.marks.push((asked.approval.clone(), ApprovalStatus::Superseded));
+                    let why = Some("the arguments changed after the approval");
+                    self.stage_decision(ended(&asked.approval, ApprovalStatus::Superseded, why));
+                }
+                let stepped = self.ask_human(thinking, &call, arguments, &ask).await?;
+                Ok(Confirmed::Stepped(stepped))
+            }
+        }
+    }
+
+    fn denied(&mut self, call: ToolCall, error: String) -> Confirmed {
+        self.finished(call.call, ToolOutcome::Error { error });
+        Confirmed::Stepped(Stepped::On)
+    }
+
+    /// Asks a human about `call` with `arguments`, and suspends the turn; where they have answered the same question
+    /// already, the turn goes on with that.
+    ///
+    /// # Errors
+    /// As [`Worker::confirm`].
+    pub(super) async fn ask_human(
+        &mut self,
+        thinking: &Thinking<'_>,
+        call: &ToolCall,
+        arguments: Value,
+        ask: &Ask,
+    ) -> Result<Stepped, RunSessionError> {
+        let Some(wanted) = self.question(thinking, call, arguments, ask) else {
+            return Ok(Stepped::On);
+        };
+        // Nobody is asked by a broker that does not own the session.
+        self.owner.own().await?;
+        let standing = self.broker.desk().ask(&wanted).await?;
+        let request = standing.request.clone();
+        tracing::info!(session = %self.claimed.session, approval = request.id, tool = request.tool, "a human is asked");
+        self.owner.stage(LedgerEntry::ApprovalRequested { request });
+        if standing.status != ApprovalStatus::Pending {
+            self.stage_decision(decision_of(&standing));
+            return Ok(Stepped::On);
+        }
+        self.owner.commit().await?;
+        Ok(Stepped::Ended(Ended::Suspended))
+    }
+
+    fn question(&self, thinking: &Thinking<'_>, call: &ToolCall, arguments: Value, ask: &Ask) -> Option<Confirmation> {
+        let running = self.owner.fold().running.as_ref()?;
+        let now = self.broker.clock.now();
+        let hash = args_hash(&arguments);
+        let (turn, times) = (running.turn.to_string(), running.times_asked(&call.call).to_string());
+        let parts = ["approval", &turn, &call.call, &hash, &times];
+        let lasts = ask.expires_ms.unwrap_or(DEFAULT_EXPIRES_MS).min(MAX_EXPIRES_MS);
+        let lasts = i64::try_from(lasts).unwrap_or(i64::MAX);
+        let origin = thinking.turn.origin();
+        let asked_in = AskedIn {
+            session: self.claimed.session.clone(),
+            turn: running.turn,
+            scope: ask.scope.clone(),
+            initiator: thinking.initiator.clone(),
+            reason: ask.reason.clone(),
+            escalate_at: ask.escalate_at.map(|part| now.plus(part_of(lasts, part))),
+            place: origin.delivery,
+            causation: origin.causation,
+        };
+        let request = ApprovalRequest {
+            id: derived_ulid(running.began_at, &parts).to_string(),
+            call: call.call.clone(),
+            tool: call.name.clone(),
+            arguments,
+            arguments_hash: hash,
+            policy: ask.policy.clone(),
+            approvers: vec![crate::approval::scope::words(&ask.scope)],
+            expires_at: now.plus(lasts),
+            asked_in: Some(Box::new(asked_in)),
+        };
+        Some(Confirmation {
+            request,
+            status: ApprovalStatus::Pending,
+            requested_by: format!("agent:{}", self.claimed.session.persona),
+            requested_at: now,
+            decided_at: None,
+            decided_by: None,
+            response: None,
+            trail: Trail::default(),
+        })
+    }
+
+    /// A call that was begun, with the arguments that it was begun with; the approval of it is used.
+    pub(super) fn begun(&mut self, call: ToolCall) -> ToolCall {
+        let Some(running) = self.owner.fold().running.as_ref() else {
+            return call;
+        };
+        let arguments = running.arguments_of(&call);
+        let used = running.last_asked(&call.call).map(|asked| asked.approval.clone());
+        self.marks
+            .extend(used.map(|approval| (approval, ApprovalStatus::Consumed)));
+        ToolCall { arguments, ..call }
+    }
+
+    /// Writes into KV what the ledger says of approvals. The ledger decides: what is not written here is made good when
+    /// the approval is told again, and changes nothing.
+    pub(super) async fn mark_approvals(&mut self) {
+        for (approval, status) in std::mem::take(&mut self.marks) {
+            if let Err(error) = self.broker.desk().bring(&approval, status).await {
+                tracing::warn!(approval, status = status.name(), %error, "approval is not marked");
+            }
+        }
+    }
+}
+
+fn ended(approval: &str, status: ApprovalStatus, why: Option<&str>) -> ApprovalDecision {
+    ApprovalDecision {
+        id: approval.to_owned(),
+        status,
+        decided_by: None,
+        arguments: None,
+        response: why.map(str::to_owned),
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "seven days in milliseconds are exact in both"
+)]
+fn part_of(millis: i64, part: f64) -> i64 {
+    (millis as f64 * part.clamp(0.0, 1.0)) as i64
+}

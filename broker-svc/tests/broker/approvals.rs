@@ -1,0 +1,479 @@
+//! A human's word: asked for, waited for without a slot, given in every way that may happen, and obeyed once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker_svc::approval::{self, desk::Desk};
+use broker_svc::config::BrokerConfig;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use shared::bus::{Bus, CoreSubscription, RequestError, ServiceHandle};
+use shared::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalStatus, Confirmation, Party};
+use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval};
+use shared::model::identity::{Identities, Person};
+use shared::model::ledger::{LedgerEntry, ToolOutcome};
+use shared::model::permission::{Level, PermissionSet};
+use shared::model::session::{QueueMode, SessionRef};
+use shared::wire::headers::Headers;
+use shared::wire::subject;
+use shared::wire::topology::streams;
+
+use crate::bench::{Bench, Running, broker_at, connect_to, dispatch, eventually, run_broker, session};
+use crate::stepping::{Effect, Outcome, SUBJECT, Scripted};
+
+/// Payments above 50,000 are confirmed; the scripted model pays 60,000.
+pub(crate) fn personas(ask: &str) -> String {
+    format!(
+        "personas: {{default: {{requires_confirmation: [{{tools: [pay], above: {{amount: 50000}}, ask: {ask}}}]}}}}"
+    )
+}
+
+/// Ann owns it; v1 writes to it.
+fn identities() -> Identities {
+    let person = |id: &str| Person {
+        id: id.to_owned(),
+        ..Person::default()
+    };
+    Identities {
+        owner: Some("ann".to_owned()),
+        persons: vec![person("ann"), person("bob"), person("cid")],
+        ..Identities::default()
+    }
+}
+
+/// A broker whose agent's model and tools are the test.
+pub(crate) struct Serving {
+    running: Running,
+    _service: ServiceHandle,
+}
+
+pub(crate) async fn serving(url: &str, name: &str, ask: &str) -> Serving {
+    let agent = Scripted {
+        bus: connect_to(url).await,
+        tools: vec![("look", true), ("pay", false)],
+    };
+    let broker = broker_at(url, name, &personas(ask), BrokerConfig::default()).await;
+    let broker = Arc::new(broker.answering(Arc::new(agent)).knowing(identities()));
+    let service = approval::service::serve(&broker).await.expect("a service");
+    Serving {
+        running: run_broker(broker),
+        _service: service,
+    }
+}
+
+struct Story {
+    bench: Bench,
+    brokers: Vec<Serving>,
+    asked: CoreSubscription,
+    main: SessionRef,
+}
+
+impl Story {
+    async fn begin(ask: &str) -> Self {
+        let bench = Bench::start().await;
+        let asked = bench.bus.core_subscribe(SUBJECT).await.expect("a subscription");
+        bench.bus.flush().await.expect("it is known");
+        let broker = serving(&bench.server.url(), "b1", ask).await;
+        Self {
+            brokers: vec![broker],
+            asked,
+            main: session("main"),
+            bench,
+        }
+    }
+
+    fn desk(&self) -> &Desk {
+        self.brokers[0].running.broker.desk()
+    }
+
+    async fn send(&self, event: u64, mode: Option<QueueMode>) {
+        let mut one = dispatch(&self.main, event);
+        one.queue_mode = mode;
+        one.permissions = PermissionSet {
+            level: Level::Full,
+            ..PermissionSet::default()
+        };
+        self.bench.publish(&one).await;
+        self.bench.claim(&self.main).await;
+    }
+
+    async fn effect(&mut self) -> (Effect, String) {
+        let next = tokio::time::timeout(crate::bench::DEADLINE, self.asked.next());
+        let question = next.await.expect("in time").expect("a question");
+        let effect = serde_json::from_slice(&question.payload).expect("an effect");
+        (effect, question.reply.expect("a place to answer"))
+    }
+
+    async fn answer(&self, to: &str, text: &str, tools: &[&str]) {
+        let outcome = Outcome {
+            text: text.to_owned(),
+            tools: tools.iter().map(|&tool| tool.to_owned()).collect(),
+        };
+        let answer = serde_json::to_vec(&outcome).expect("JSON");
+        let bus = &self.bench.bus;
+        bus.core_publish(to, &Headers::new(), Bytes::from(answer)).await;
+    }
+
+    /// The next effect is `name`; it is answered.
+    async fn plays(&mut self, name: &str, text: &str, tools: &[&str]) -> Effect {
+        let (effect, to) = self.effect().await;
+        assert_eq!(effect.name, name, "{effect:?}");
+        self.answer(&to, text, tools).await;
+        effect
+    }
+
+    /// What is asked of a human, once the turn waits for it and its slot is free.
+    async fn suspended(&self) -> ApprovalRequest {
+        eventually("the turn waits", async || {
+            !asked(&self.bench.entries(&self.main).await).is_empty()
+        })
+        .await;
+        eventually("the slot is free", async || self.bench.claims().await == 0).await;
+        asked(&self.bench.entries(&self.main).await).pop().expect("a question")
+    }
+
+    async fn says(&self, id: &str, by: &str, approve: bool, arguments: Option<Value>) -> Result<ApprovalAnswer, u16> {
+        say(&self.bench.bus, &word(id, by, approve, arguments)).await
+    }
+
+    async fn stands(&self, id: &str) -> Confirmation {
+        let question = GetApproval { id: id.to_owned() };
+        let asked = self.bench.bus.request(
+            "nexus.svc.approval.get",
+            Headers::new(),
+            &question,
+            Duration::from_secs(20),
+        );
+        asked.await.expect("an approval")
+    }
+
+    async fn becomes(&self, id: &str, status: ApprovalStatus) {
+        eventually(status.name(), async || self.stands(id).await.status == status).await;
+    }
+
+    /// What the model is told about its call `id`.
+    async fn told(&self, id: &str) -> ToolOutcome {
+        let entries = self.bench.entries(&self.main).await;
+        let outcome = entries.into_iter().find_map(|entry| match entry {
+            LedgerEntry::ToolFinished { call, outcome } if call == id => Some(outcome),
+            _ => None,
+        });
+        outcome.expect("the call is over")
+    }
+
+    async fn audit(&self, id: &str) -> Vec<String> {
+        let subject = subject::approval_audit(id);
+        let stored = self
+            .bench
+            .bus
+            .history(streams::AUDIT, &subject, 1, 100)
+            .await
+            .expect("audit");
+        let record = |stored: &shared::bus::Stored| stored.decode::<ApprovalRecord>().expect("a record").what;
+        stored.iter().map(record).collect()
+    }
+
+    /// The turn's own replies, cards aside.
+    async fn replies(&self) -> Vec<String> {
+        let replies = self.bench.replies().await;
+        let own = replies.into_iter().filter(|reply| reply.interactive.is_none());
+        own.map(|reply| reply.content).collect()
+    }
+
+    async fn ends(&self, text: &str) {
+        eventually("the reply", async || !self.replies().await.is_empty()).await;
+        assert_eq!(self.replies().await, [text]);
+    }
+
+    async fn stop(self) {
+        for broker in self.brokers {
+            broker.running.stop().await;
+        }
+    }
+}
+
+fn asked(entries: &[LedgerEntry]) -> Vec<ApprovalRequest> {
+    let mut asked = Vec::new();
+    for entry in entries {
+        if let LedgerEntry::ApprovalRequested { request } = entry {
+            asked.push(request.clone());
+        }
+    }
+    asked
+}
+
+fn word(id: &str, by: &str, approve: bool, arguments: Option<Value>) -> DecideApproval {
+    DecideApproval {
+        id: id.to_owned(),
+        approve,
+        by: Party {
+            channel: "cli".to_owned(),
+            id: by.to_owned(),
+        },
+        via: "cli".to_owned(),
+        arguments,
+        arguments_hash: None,
+        response: None,
+    }
+}
+
+/// The answer, or the code of a refusal.
+async fn say(bus: &Bus, word: &DecideApproval) -> Result<ApprovalAnswer, u16> {
+    let asked = bus.request(
+        "nexus.svc.approval.decide",
+        Headers::new(),
+        word,
+        Duration::from_secs(20),
+    );
+    asked.await.map_err(|error| match error {
+        RequestError::Service { code, .. } => code,
+        other => panic!("{other}"),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payment_above_a_limit_runs_only_after_a_yes_once_with_what_was_approved() {
+    let mut story = Story::begin("{policy: payments}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["look", "pay"]).await;
+    story.plays("look", "seen", &[]).await;
+    let request = story.suspended().await;
+    assert_eq!((request.tool.as_str(), request.call.as_str()), ("pay", "1-2"));
+    let card = story.bench.replies().await.pop().expect("a card");
+    assert!(card.content.contains("60000") && card.interactive.is_some(), "{card:?}");
+    // Another message does not wake it, and is not lost.
+    story.send(2, None).await;
+    eventually("the slot is free", async || story.bench.claims().await == 0).await;
+    // The broker that asked is gone; another one goes on.
+    let first = story.brokers.remove(0);
+    let second = serving(&story.bench.server.url(), "b2", "{policy: payments}").await;
+    story.brokers.push(second);
+    first.running.stop().await;
+    let less = json!({"step": 1, "amount": 40_000});
+    let answer = story
+        .says(&request.id, "operator", true, Some(less.clone()))
+        .await
+        .expect("taken");
+    assert_eq!((answer.status, answer.changed), (ApprovalStatus::Approved, true));
+    let paid = story.plays("pay", "paid", &[]).await;
+    let with: Value = serde_json::from_str(&paid.heard[0]).expect("JSON");
+    assert_eq!(with, less, "exactly what was approved");
+    story.plays("model", "done", &[]).await;
+    story.plays("model", "and two", &[]).await;
+    eventually("both replies", async || story.replies().await.len() == 2).await;
+    story.becomes(&request.id, ApprovalStatus::Consumed).await;
+    let again = story
+        .says(&request.id, "operator", true, None)
+        .await
+        .expect("the same again");
+    assert!(!again.changed);
+    assert_eq!(story.says(&request.id, "operator", false, None).await, Err(409));
+    assert_eq!(
+        story.audit(&request.id).await,
+        ["asked", "approved", "consumed", "refused"]
+    );
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_no_and_no_answer_are_not_the_same() {
+    let mut story = Story::begin("{expires_ms: 2500}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let request = story.suspended().await;
+    story.says(&request.id, "ann", false, None).await.expect("a no");
+    // The model insists.
+    story.plays("model", "but I must", &["pay"]).await;
+    eventually("asked again", async || {
+        asked(&story.bench.entries(&story.main).await).len() == 2
+    })
+    .await;
+    let second = asked(&story.bench.entries(&story.main).await).remove(1);
+    story.becomes(&second.id, ApprovalStatus::Expired).await;
+    assert_eq!(story.says(&second.id, "ann", true, None).await, Err(409), "too late");
+    story.plays("model", "so be it", &[]).await;
+    story.ends("so be it").await;
+    let error = |outcome: ToolOutcome| match outcome {
+        ToolOutcome::Error { error } => error,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(error(story.told("1-1").await), "declined by ann");
+    assert_eq!(error(story.told("2-1").await), "not approved: nobody decided in time");
+    let entries = story.bench.entries(&story.main).await;
+    assert!(
+        !entries
+            .iter()
+            .any(|entry| matches!(entry, LedgerEntry::ToolStarted { .. }))
+    );
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_those_who_may_decide_and_several_where_several_must() {
+    let mut story = Story::begin("{scope: {kind: quorum, n: 2, of: [ann, bob]}}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let id = story.suspended().await.id;
+    for stranger in ["cid", "operator", "agent:default", "default"] {
+        assert_eq!(story.says(&id, stranger, true, None).await, Err(403), "{stranger}");
+    }
+    let stale = DecideApproval {
+        arguments_hash: Some("00".to_owned()),
+        ..word(&id, "ann", true, None)
+    };
+    assert_eq!(say(&story.bench.bus, &stale).await, Err(409));
+    assert_eq!(story.says("0", "ann", true, None).await, Err(404));
+    let code = approval::card::spelt(&id).to_lowercase();
+    let one = story.says(&code, "ann", true, None).await.expect("by its code");
+    assert_eq!(
+        (one.status, one.votes.as_slice()),
+        (ApprovalStatus::Pending, &["ann".to_owned()][..])
+    );
+    let two = story.says(&id, "bob", true, None).await.expect("the second");
+    assert_eq!(two.status, ApprovalStatus::Approved);
+    story.plays("pay", "paid", &[]).await;
+    story.plays("model", "done", &[]).await;
+    story.ends("done").await;
+    let audit = story.audit(&id).await;
+    assert_eq!(audit.iter().filter(|what| *what == "refused").count(), 5, "{audit:?}");
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_that_was_not_told_is_told_by_the_sweeper() {
+    let mut story = Story::begin("{}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let id = story.suspended().await.id;
+    // As by a service that died right after its write.
+    let key = format!("ask.{}.{id}", approval::card::code(&id));
+    let values = story.bench.bus.kv::<Confirmation>("approvals");
+    let entry = values.get(&key).await.expect("KV").expect("asked");
+    let mut decided = entry.value;
+    decided.status = ApprovalStatus::Approved;
+    decided.decided_by = Some("ann".to_owned());
+    values.update(&key, &decided, entry.revision).await.expect("written");
+    story.plays("pay", "paid", &[]).await;
+    story.plays("model", "done", &[]).await;
+    story.ends("done").await;
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_message_that_steers_and_an_abort_withdraw_the_question() {
+    let mut story = Story::begin("{}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let first = story.suspended().await.id;
+    story.send(2, Some(QueueMode::Steer)).await;
+    let heard = story.plays("model", "I pay after all", &["pay"]).await;
+    assert!(
+        heard.heard.last().is_some_and(|said| said.contains("message 2")),
+        "{heard:?}"
+    );
+    story.becomes(&first, ApprovalStatus::Cancelled).await;
+    assert_eq!(story.says(&first, "ann", true, None).await, Err(409));
+    eventually("asked again", async || {
+        asked(&story.bench.entries(&story.main).await).len() == 2
+    })
+    .await;
+    let second = story.suspended().await.id;
+    story.send(3, Some(QueueMode::Interrupt)).await;
+    story.plays("model", "three", &[]).await;
+    story.becomes(&second, ApprovalStatus::Cancelled).await;
+    story.ends("three").await;
+    let entries = story.bench.entries(&story.main).await;
+    assert!(
+        !entries
+            .iter()
+            .any(|entry| matches!(entry, LedgerEntry::ToolStarted { .. }))
+    );
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_word_in_the_channel_decides_and_is_no_message_to_the_agent() {
+    let mut story = Story::begin("{scope: initiator}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let id = story.suspended().await.id;
+    let code = approval::card::spelt(&id);
+    let say = async |event: u64, from: &str, text: String| {
+        let mut one = dispatch(&story.main, event);
+        one.queue_mode = Some(QueueMode::Steer);
+        one.message.from = from.to_owned();
+        one.message.content = text;
+        story.bench.publish(&one).await;
+        story.bench.claim(&story.main).await;
+    };
+    say(2, "v2", format!("approve {code}")).await;
+    eventually("the stranger is answered", async || story.replies().await.len() == 1).await;
+    assert!(
+        story.replies().await[0].contains("may decide"),
+        "{:?}",
+        story.replies().await
+    );
+    assert_eq!(story.stands(&id).await.status, ApprovalStatus::Pending);
+    say(3, "v1", format!("approve {code} go on")).await;
+    story.plays("pay", "paid", &[]).await;
+    let heard = story.plays("model", "done", &[]).await;
+    assert!(!heard.heard.iter().any(|said| said.contains("approve")), "{heard:?}");
+    eventually("the replies", async || story.replies().await.len() == 3).await;
+    assert_eq!(
+        story.replies().await[1..],
+        [format!("{code} is approved"), "done".to_owned()]
+    );
+    let standing = story.stands(&id).await;
+    assert_eq!(
+        (standing.decided_by.as_deref(), standing.response.as_deref()),
+        (Some("test:v1"), Some("go on"))
+    );
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_words_at_once_and_the_end_of_time_one_wins() {
+    let mut story = Story::begin("{expires_ms: 3000}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let request = story.suspended().await;
+    let id = request.id;
+    let mut words = tokio::task::JoinSet::new();
+    for number in 0..24_u64 {
+        let (bus, id) = (story.bench.bus.clone(), id.clone());
+        words.spawn(async move {
+            shared::clock::pause(Duration::from_millis(number * 100)).await;
+            let approve = number % 2 == 0;
+            (approve, say(&bus, &word(&id, "ann", approve, None)).await)
+        });
+    }
+    let mut changed = 0;
+    let mut all = Vec::new();
+    while let Some(said) = words.join_next().await {
+        let (approve, answer) = said.expect("a word");
+        match answer {
+            Ok(answer) => {
+                changed += u32::from(answer.changed);
+                all.push((approve, answer.status));
+            }
+            Err(code) => assert_eq!(code, 409),
+        }
+    }
+    assert!(changed <= 1, "one decision: {all:?}");
+    let standing = story.stands(&id).await.status;
+    match standing {
+        ApprovalStatus::Approved | ApprovalStatus::Consumed => {
+            assert!(all.iter().all(|(approve, _)| *approve));
+            story.plays("pay", "paid", &[]).await;
+        }
+        ApprovalStatus::Rejected => assert!(all.iter().all(|(approve, _)| !*approve)),
+        ApprovalStatus::Expired => assert!(all.is_empty()),
+        other => panic!("{other:?}"),
+    }
+    story.plays("model", "done", &[]).await;
+    story.ends("done").await;
+    let decided = |entry: &&LedgerEntry| matches!(entry, LedgerEntry::ApprovalDecided { .. });
+    assert_eq!(story.bench.entries(&story.main).await.iter().filter(decided).count(), 1);
+    assert!(story.desk().get(&id).await.expect("KV").is_some());
+    story.stop().await;
+}

@@ -1,0 +1,157 @@
+//! `nexus approval`: what waits for a human's word, and the word.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use shared::bus::{Bus, RequestError};
+use shared::model::approval::{ApprovalStatus, Confirmation, Party};
+use shared::model::approval_api::{ApprovalAnswer, ApprovalList, DecideApproval, GetApproval, ListApprovals};
+use shared::model::time::UnixMillis;
+use shared::wire::headers::Headers;
+
+use crate::args::{ApprovalAction, Common, Speaker};
+use crate::output::{brief, bus, json, table};
+
+/// How long an answer is awaited.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The channel of whoever sits at a terminal of the installation.
+const CLI: &str = "cli";
+
+/// Runs the command.
+///
+/// # Errors
+/// Where no broker answers, or it refuses.
+pub async fn execute(common: &Common, action: ApprovalAction) -> Result<()> {
+    let bus = bus(common).await?;
+    match action {
+        ApprovalAction::List { status, limit } => list(common, &bus, status, limit).await,
+        ApprovalAction::Show { id } => show(common, &bus, id).await,
+        ApprovalAction::Approve(speaker) => say(common, &bus, speaker, true, None).await,
+        ApprovalAction::Deny(speaker) => say(common, &bus, speaker, false, None).await,
+        ApprovalAction::Edit { arguments, speaker } => {
+            let arguments = serde_json::from_str(&arguments).context("--arguments, in JSON")?;
+            say(common, &bus, speaker, true, Some(arguments)).await
+        }
+    }
+}
+
+async fn ask<Q: serde::Serialize, A: serde::de::DeserializeOwned>(bus: &Bus, what: &str, question: &Q) -> Result<A> {
+    let subject = format!("nexus.svc.approval.{what}");
+    let asked = bus.request(&subject, Headers::new(), question, PATIENCE).await;
+    asked.map_err(|error| match error {
+        RequestError::Service { code, text, .. } => anyhow::anyhow!("{code}: {text}"),
+        error @ (RequestError::NoResponder { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. }) => {
+            anyhow::Error::new(error).context("does broker-svc run?")
+        }
+    })
+}
+
+fn instant(at: UnixMillis) -> String {
+    let time = jiff::Timestamp::from_millisecond(at.0);
+    time.map_or_else(|_| at.to_string(), |time| format!("{time:.0}"))
+}
+
+async fn list(common: &Common, bus: &Bus, status: Option<String>, limit: usize) -> Result<()> {
+    let status: Option<ApprovalStatus> = match status {
+        Some(status) => Some(
+            serde_json::from_value(status.clone().into())
+                .with_context(|| format!("--status {status}: pending, approved, rejected, expired, …"))?,
+        ),
+        None => None,
+    };
+    let found: ApprovalList = ask(bus, "list", &ListApprovals { status, limit }).await?;
+    if common.json {
+        return json(&found);
+    }
+    let mut lines = table(&["ID", "STATUS", "TOOL", "ARGUMENTS", "ASKED BY", "EXPIRES", "DECIDED BY"]);
+    for one in &found.approvals {
+        lines.add_row([
+            one.request.id.clone(),
+            one.status.name().to_owned(),
+            one.request.tool.clone(),
+            brief(&one.request.arguments.to_string(), 40),
+            one.requested_by.clone(),
+            instant(one.request.expires_at),
+            one.decided_by.clone().unwrap_or_default(),
+        ]);
+    }
+    println!("{lines}");
+    Ok(())
+}
+
+async fn show(common: &Common, bus: &Bus, id: String) -> Result<()> {
+    let one: Confirmation = ask(bus, "get", &GetApproval { id }).await?;
+    if common.json {
+        return json(&one);
+    }
+    let request = &one.request;
+    println!("{} is {}", request.id, one.status.name());
+    println!("{} wants to run {}", one.requested_by, request.tool);
+    println!("arguments  {}", request.arguments);
+    println!("sha256     {}", request.arguments_hash);
+    if let Some(edited) = &one.trail.edited {
+        println!("edited     {}", edited.arguments);
+        println!("sha256     {}", edited.hash);
+    }
+    println!("policy     {}", request.policy);
+    println!("decides    {}", request.approvers.join(", "));
+    println!("asked      {}", instant(one.requested_at));
+    println!("expires    {}", instant(request.expires_at));
+    if let Some(asked) = &request.asked_in {
+        println!("session    {}, turn {}", asked.session, asked.turn);
+    }
+    for vote in &one.trail.votes {
+        println!("yes        {} at {}", vote.by, instant(vote.at));
+    }
+    let lines = [
+        ("escalated", one.trail.escalated_at),
+        ("decided", one.decided_at),
+        ("consumed", one.trail.consumed_at),
+    ];
+    for (what, at) in lines {
+        if let Some(at) = at {
+            println!("{what:<10} {}", instant(at));
+        }
+    }
+    if let Some(by) = &one.decided_by {
+        println!(
+            "by         {by}, by way of {}",
+            one.trail.via.as_deref().unwrap_or("the service")
+        );
+    }
+    if let Some(response) = &one.response {
+        println!("note       {response}");
+    }
+    Ok(())
+}
+
+async fn say(
+    common: &Common,
+    bus: &Bus,
+    speaker: Speaker,
+    approve: bool,
+    arguments: Option<serde_json::Value>,
+) -> Result<()> {
+    let question = DecideApproval {
+        id: speaker.id,
+        approve,
+        by: Party {
+            channel: CLI.to_owned(),
+            id: speaker.by,
+        },
+        via: CLI.to_owned(),
+        arguments,
+        arguments_hash: None,
+        response: speaker.note,
+    };
+    let answer: ApprovalAnswer = ask(bus, "decide", &question).await?;
+    if common.json {
+        return json(&answer);
+    }
+    let was = if answer.changed { "" } else { ", as it was" };
+    println!("{} is {}{was}", answer.id, answer.status.name());
+    if answer.status == ApprovalStatus::Pending {
+        println!("said yes so far: {}", answer.votes.join(", "));
+    }
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! The words of `nexus approval`.
+
+use clap::{Args, Subcommand};
+
+/// `nexus approval`.
+#[derive(Debug, Subcommand)]
+pub enum ApprovalAction {
+    /// One line each, newest first; those of agents' intents among them.
+    List {
+        /// Only those that stand there: pending, approved, rejected, expired, cancelled, superseded, consumed.
+        #[arg(long)]
+        status: Option<String>,
+        /// At most this many.
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+    },
+    /// One of them, whole.
+    Show {
+        /// Its id, or the code of its card.
+        id: String,
+    },
+    /// Say yes.
+    Approve(Speaker),
+    /// Say no.
+    Deny(Speaker),
+    /// Say yes to other arguments.
+    Edit {
+        /// The arguments in JSON, whole.
+        #[arg(long, value_name = "JSON")]
+        arguments: String,
+        /// Which, and who says so.
+        #[command(flatten)]
+        speaker: Speaker,
+    },
+}
+
+/// Which approval, and who speaks.
+#[derive(Debug, Args)]
+pub struct Speaker {
+    /// Its id, or the code of its card.
+    pub id: String,
+    /// Who says so: a person's id in `identities.yaml`.
+    #[arg(long, default_value = "operator")]
+    pub by: String,
+    /// What to note.
+    #[arg(long)]
+    pub note: Option<String>,
+}

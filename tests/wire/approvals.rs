@@ -1,0 +1,102 @@
+//! Samples of approvals of turns.
+
+use serde_json::json;
+use shared::model::approval::{
+    ApprovalDecision, ApprovalRecord, ApprovalRequest, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, AskedIn,
+    Confirmation, Edited, Party, Scope, SessionDecision, Trail, Vote,
+};
+use shared::model::dispatch::{Causation, DeliveryContext};
+use shared::model::event::EventId;
+
+use super::samples::{AT, approval, session, some, ulid};
+
+pub(crate) fn request() -> ApprovalRequest {
+    ApprovalRequest {
+        asked_in: Some(Box::new(AskedIn {
+            session: session(),
+            turn: ulid(3),
+            scope: Scope::Quorum {
+                n: 2,
+                of: vec!["ann".to_owned(), "bob".to_owned()],
+            },
+            initiator: Some(Party {
+                channel: "telegram".to_owned(),
+                id: "2".to_owned(),
+            }),
+            reason: some("above the limit"),
+            escalate_at: Some(AT.plus(450_000)),
+            place: DeliveryContext {
+                channel: "telegram".to_owned(),
+                peer_id: some("2"),
+                ..DeliveryContext::default()
+            },
+            causation: Causation {
+                event: EventId::parse("telegram:1/2").expect("an event id"),
+                hops: 1,
+            },
+        })),
+        ..approval()
+    }
+}
+
+pub(crate) fn confirmation() -> Confirmation {
+    Confirmation {
+        request: request(),
+        status: ApprovalStatus::Consumed,
+        requested_by: "agent:default".to_owned(),
+        requested_at: AT,
+        decided_at: Some(AT.plus(2)),
+        decided_by: some("bob"),
+        response: some("less"),
+        trail: Trail {
+            votes: vec![Vote {
+                by: "ann".to_owned(),
+                at: AT.plus(1),
+                arguments_hash: "00ff".to_owned(),
+            }],
+            edited: Some(Edited {
+                arguments: json!({ "amount": 4 }),
+                hash: "00fe".to_owned(),
+            }),
+            via: some("link"),
+            escalated_at: Some(AT.plus(1)),
+            consumed_at: Some(AT.plus(3)),
+        },
+    }
+}
+
+pub(crate) fn decision() -> SessionDecision {
+    SessionDecision {
+        target: session(),
+        decision: ApprovalDecision {
+            id: "a1".to_owned(),
+            status: ApprovalStatus::Approved,
+            decided_by: some("bob"),
+            arguments: Some(json!({ "amount": 4 })),
+            response: some("less"),
+        },
+        at: AT,
+    }
+}
+
+pub(crate) fn timers() -> [ApprovalTimer; 2] {
+    [ApprovalTimerPurpose::Expire, ApprovalTimerPurpose::Escalate].map(|purpose| ApprovalTimer {
+        approval: "a1".to_owned(),
+        purpose,
+    })
+}
+
+pub(crate) fn record() -> ApprovalRecord {
+    ApprovalRecord {
+        approval: "a1".to_owned(),
+        what: "approved".to_owned(),
+        at: AT,
+        by: some("bob"),
+        via: some("link"),
+        response: some("less"),
+        before_hash: "00ff".to_owned(),
+        after_hash: "00fe".to_owned(),
+        session: Some(session()),
+        tool: "pay".to_owned(),
+    }
+}
