@@ -85,12 +85,42 @@ function show({ id, from, text, at }) {
   time.dateTime = when.toISOString();
   time.textContent = when.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
   line.append(time);
+  if (from !== "visitor") addButtons(line, text);
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
   log.append(line);
   shown.set(id, line);
   empty.hidden = true;
   if (atEnd || from === "visitor") log.scrollTop = log.scrollHeight;
   return line;
+}
+
+// An approval's card ends with the words that decide it; its buttons say them, as if the visitor had typed them.
+function addButtons(line, text) {
+  const code = /^Reply: approve ([0-9A-Z]{4}-[0-9A-Z]{4}) or deny \1$/m.exec(text)?.[1];
+  if (!code) return;
+  const row = document.createElement("div");
+  row.className = "buttons";
+  for (const [label, word] of [["Approve", "approve"], ["Deny", "deny"]]) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = `${label} ${code}`;
+    button.addEventListener("click", () => say(`${word} ${code}`));
+    row.append(button);
+  }
+  line.append(row);
+}
+
+function say(text) {
+  if (waiting.size >= MAX_WAITING) {
+    complain("The server has not answered for a while; try again later.");
+    return false;
+  }
+  const id = newId();
+  const message = { text, at: Date.now() };
+  remember(id, message);
+  showWaiting(id, message);
+  transmit(id, message);
+  return true;
 }
 
 function showWaiting(id, { text, at }) {
@@ -189,13 +219,7 @@ function connect() {
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   const text = input.value.trim();
-  if (!text) return;
-  if (waiting.size >= MAX_WAITING) return complain("The server has not answered for a while; try again later.");
-  const id = newId();
-  const message = { text, at: Date.now() };
-  remember(id, message);
-  showWaiting(id, message);
-  transmit(id, message);
+  if (!text || !say(text)) return;
   input.value = "";
   input.focus();
 });
