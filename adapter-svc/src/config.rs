@@ -12,6 +12,7 @@ use crate::source::webhook::endpoint::{Dedupe, Endpoint, Scheme};
 use crate::source::webhook::generic::HmacConfig;
 use crate::source::webhook::mapping::Mapping;
 use crate::source::webhook::signature::{Checks, Key};
+use crate::source::webhook::standard;
 
 /// Longest name of a webhook source, in bytes.
 const MAX_SOURCE_NAME_BYTES: usize = 64;
@@ -57,6 +58,8 @@ pub struct AdapterConfig {
     pub http: HttpConfig,
     /// The chat page.
     pub webchat: WebchatConfig,
+    /// `/approvals/{id}`.
+    pub approvals: ApprovalsConfig,
 }
 
 impl Default for AdapterConfig {
@@ -74,6 +77,38 @@ impl Default for AdapterConfig {
             webhook: BTreeMap::new(),
             http: HttpConfig::default(),
             webchat: WebchatConfig::default(),
+            approvals: ApprovalsConfig::default(),
+        }
+    }
+}
+
+/// `[adapter.approvals]`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApprovalsConfig {
+    /// What signs the callbacks of platforms, base64 with or without `whsec_`; without it none is taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Secret>,
+    /// Further ones, while they are rotated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<Secret>,
+}
+
+impl ApprovalsConfig {
+    /// What callbacks are checked against; none where there is no secret.
+    ///
+    /// # Errors
+    /// `key: what is expected`.
+    pub fn checks(&self) -> Result<Option<Checks>, String> {
+        let secrets = self.secret.iter().chain(&self.secrets);
+        let keys: Option<Vec<Key>> = secrets.map(|secret| standard::key(secret.reveal())).collect();
+        match keys {
+            None => Err("approvals.secret: base64, with or without `whsec_`".to_owned()),
+            Some(keys) if keys.is_empty() => Ok(None),
+            Some(keys) => Ok(Some(Checks {
+                keys,
+                tolerance_s: default_tolerance(),
+            })),
         }
     }
 }
@@ -181,6 +216,7 @@ impl AdapterConfig {
         if self.webchat.account.is_empty() || self.webchat.account.contains(|c: char| c == '/' || c.is_control()) {
             faults.push("webchat.account: a name without `/` and control characters".to_owned());
         }
+        faults.extend(self.approvals.checks().err());
         if let Err(fault) = self.access() {
             faults.push(format!("http.{fault}"));
         }

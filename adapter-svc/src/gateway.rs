@@ -18,11 +18,13 @@ use shared::clock::{SharedClock, SharedIds};
 use shared::process::Shutdown;
 use tokio::sync::Semaphore;
 
+use crate::approvals;
 use crate::config::AdapterConfig;
 use crate::error::Refusal;
 use crate::intake::Intake;
 use crate::source::http::Access;
 use crate::source::webhook::endpoint::Endpoint;
+use crate::source::webhook::signature::Checks;
 use crate::source::{http, webchat, webhook};
 
 /// How much of a body that is too large is read and thrown away, in bytes, so that its sender gets to read why.
@@ -47,6 +49,8 @@ pub struct Parts {
     pub webhooks: HashMap<String, Endpoint>,
     /// Who may post events.
     pub access: Access,
+    /// What callbacks of approvals are checked against; none where none are taken.
+    pub approvals: Option<Checks>,
     /// The chat's account; none where it is not served.
     pub webchat: Option<String>,
     /// Room for open chat pages.
@@ -123,6 +127,7 @@ impl Gateway {
             ids: Ids(ids),
             webhooks,
             access: config.access()?,
+            approvals: config.approvals.checks()?,
             webchat: config.webchat.enabled.then(|| config.webchat.account.clone()),
             sockets: Arc::new(Semaphore::new(config.webchat.max_sockets)),
             shutdown,
@@ -135,6 +140,7 @@ impl Gateway {
     pub fn router(&self) -> Router {
         let mut router = Router::new()
             .route("/hooks/{source}", post(webhook::post).get(webhook::get))
+            .route("/approvals/{id}", post(approvals::post))
             .route("/v1/events", post(http::post));
         if self.webchat.is_some() {
             router = router

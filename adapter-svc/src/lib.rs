@@ -2,8 +2,10 @@
 //!
 //! `source` (webhook, http, webchat) →[`normalize`]→ Event →[`parcel`]→ [`outbox`] →[`publisher`]→ `EVENTS`.
 //!
-//! [`service`] wires it, top-down as the data goes; [`gateway`] and [`listener`] are the HTTP side of it.
+//! [`service`] wires it, top-down as the data goes; [`gateway`] and [`listener`] are the HTTP side of it; [`approvals`] takes
+//! platforms' callbacks of humans' decisions.
 
+pub mod approvals;
 pub mod config;
 pub mod error;
 pub mod gateway;

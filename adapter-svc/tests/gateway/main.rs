@@ -1,5 +1,6 @@
 //! The service over HTTP on a real port, against a real nats-server.
 
+mod approvals;
 mod chat;
 mod crash;
 mod events;

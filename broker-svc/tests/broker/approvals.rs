@@ -153,12 +153,14 @@ impl Story {
 
     /// What the model is told about its call `id`.
     async fn told(&self, id: &str) -> ToolOutcome {
-        let entries = self.bench.entries(&self.main).await;
-        let outcome = entries.into_iter().find_map(|entry| match entry {
-            LedgerEntry::ToolFinished { call, outcome } if call == id => Some(outcome),
-            _ => None,
-        });
-        outcome.expect("the call is over")
+        for entry in self.bench.entries(&self.main).await {
+            if let LedgerEntry::ToolFinished { call, outcome } = entry
+                && call == id
+            {
+                return outcome;
+            }
+        }
+        panic!("call {id} is not over")
     }
 
     async fn audit(&self, id: &str) -> Vec<String> {
@@ -227,7 +229,9 @@ async fn say(bus: &Bus, word: &DecideApproval) -> Result<ApprovalAnswer, u16> {
     );
     asked.await.map_err(|error| match error {
         RequestError::Service { code, .. } => code,
-        other => panic!("{other}"),
+        other @ (RequestError::NoResponder { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. }) => {
+            panic!("{other}")
+        }
     })
 }
 
@@ -293,9 +297,11 @@ async fn a_no_and_no_answer_are_not_the_same() {
     assert_eq!(story.says(&second.id, "ann", true, None).await, Err(409), "too late");
     story.plays("model", "so be it", &[]).await;
     story.ends("so be it").await;
-    let error = |outcome: ToolOutcome| match outcome {
-        ToolOutcome::Error { error } => error,
-        other => panic!("{other:?}"),
+    let error = |outcome: ToolOutcome| {
+        let ToolOutcome::Error { error } = outcome else {
+            panic!("{outcome:?}")
+        };
+        error
     };
     assert_eq!(error(story.told("1-1").await), "declined by ann");
     assert_eq!(error(story.told("2-1").await), "not approved: nobody decided in time");
@@ -468,7 +474,9 @@ async fn of_many_words_at_once_and_the_end_of_time_one_wins() {
         }
         ApprovalStatus::Rejected => assert!(all.iter().all(|(approve, _)| !*approve)),
         ApprovalStatus::Expired => assert!(all.is_empty()),
-        other => panic!("{other:?}"),
+        other @ (ApprovalStatus::Pending | ApprovalStatus::Cancelled | ApprovalStatus::Superseded) => {
+            panic!("{other:?}")
+        }
     }
     story.plays("model", "done", &[]).await;
     story.ends("done").await;

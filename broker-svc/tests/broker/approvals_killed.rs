@@ -82,11 +82,11 @@ impl Killing {
         story.plays("model", "I pay", &["pay"]).await;
         let mut id = None;
         eventually("the turn waits", async || {
-            let entries = story.bench.entries(&story.main).await;
-            id = entries.into_iter().find_map(|entry| match entry {
-                LedgerEntry::ApprovalRequested { request } => Some(request.id),
-                _ => None,
-            });
+            for entry in story.bench.entries(&story.main).await {
+                if let LedgerEntry::ApprovalRequested { request } = entry {
+                    id = Some(request.id);
+                }
+            }
             id.is_some()
         })
         .await;

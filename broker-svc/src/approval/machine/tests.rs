@@ -204,9 +204,11 @@ fn several_must_agree_on_the_same_arguments() {
         n: 2,
         of: ["ann", "bob", "cid"].map(str::to_owned).to_vec(),
     };
-    let changed = |outcome: Outcome| match outcome {
-        Outcome::Changed(next) => *next,
-        other => panic!("{other:?}"),
+    let changed = |outcome: Outcome| {
+        let Outcome::Changed(next) = outcome else {
+            panic!("{outcome:?}")
+        };
+        *next
     };
     let now = UnixMillis(1_500);
     let one = changed(says(&confirmation(Pending), &quorum, "ann", &word(true), now));
