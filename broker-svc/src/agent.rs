@@ -32,12 +32,13 @@ pub trait Agent: Send + Sync + std::fmt::Debug {
     /// session is owned.
     fn is_pure(&self) -> bool;
 
-    /// Asks, and waits at most `timeout`. The request names its turn, the same whenever the question is repeated.
+    /// Asks, and waits at most `timeout`. The request names its turn, the same whenever the question is repeated;
+    /// `origin` says who may see the answer while it is made.
     /// To drop the future is to interrupt the agent. Not asked where it offers [`Agent::steps`].
     ///
     /// # Errors
     /// [`AskAgentError`] says whether asking again may help.
-    async fn ask(&self, request: &AgentRequest, timeout: Duration) -> Result<Answer, AskAgentError>;
+    async fn ask(&self, request: &AgentRequest, origin: &Origin, timeout: Duration) -> Result<Answer, AskAgentError>;
 
     /// It as one that thinks in steps, where it does.
     fn steps(&self) -> Option<&dyn Stepper> {

@@ -3,6 +3,8 @@
 //! Nothing of it is stored, and whoever misses a piece has the whole in the reply: so pieces are joined while the bus is
 //! busy, and never waited for. Source: `sessions.md` "Agents" (Streaming).
 
+mod veil;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +19,8 @@ use shared::wire::headers::{CONTENT_TYPE, Headers};
 use shared::wire::subject;
 use tokio::sync::Notify;
 use ulid::Ulid;
+
+use veil::Veil;
 
 /// Between two messages of one answer: text is joined meanwhile.
 const JOIN_FOR: Duration = Duration::from_millis(40);
@@ -39,13 +43,21 @@ struct Piece<'a> {
 }
 
 #[derive(Debug, Default)]
+struct Text {
+    /// To be told.
+    said: String,
+    veil: Veil,
+    done: bool,
+}
+
+#[derive(Debug, Default)]
 struct Said {
-    text: Mutex<(String, bool)>,
+    text: Mutex<Text>,
     changed: Notify,
 }
 
 impl Said {
-    fn change(&self, change: impl FnOnce(&mut (String, bool))) {
+    fn change(&self, change: impl FnOnce(&mut Text)) {
         change(&mut self.text.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_one();
     }
@@ -75,13 +87,20 @@ impl Live {
 
     /// The model says `text`.
     pub fn say(&self, text: &str) {
-        self.said.change(|(said, _)| said.push_str(text));
+        self.said.change(|state| {
+            let shown = state.veil.pass(text);
+            state.said.push_str(&shown);
+        });
     }
 }
 
 impl Drop for Live {
     fn drop(&mut self) {
-        self.said.change(|(_, done)| *done = true);
+        self.said.change(|state| {
+            let rest = state.veil.end();
+            state.said.push_str(&rest);
+            state.done = true;
+        });
     }
 }
 
@@ -92,7 +111,7 @@ async fn tell(bus: Bus, subjects: Vec<String>, turn: Ulid, step: u32, said: Arc<
         said.changed.notified().await;
         let (text, done) = {
             let mut held = said.text.lock().unwrap_or_else(PoisonError::into_inner);
-            (std::mem::take(&mut held.0), held.1)
+            (std::mem::take(&mut held.said), held.done)
         };
         // Who said nothing has nothing to end.
         if !text.is_empty() || (done && seq > 0) {

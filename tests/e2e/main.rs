@@ -12,4 +12,5 @@ mod lost_wakeups;
 mod mcp;
 mod stale_owner;
 mod story;
+mod streaming;
 mod telemetry;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shared::wire::agent::AgentRequest;
 
-use super::Agent;
+use super::{Agent, Origin};
 use crate::turn::{Answer, AskAgentError};
 
 /// What stands before the message.
@@ -21,7 +21,7 @@ impl Agent for Echo {
         true
     }
 
-    async fn ask(&self, request: &AgentRequest, _timeout: Duration) -> Result<Answer, AskAgentError> {
+    async fn ask(&self, request: &AgentRequest, _origin: &Origin, _timeout: Duration) -> Result<Answer, AskAgentError> {
         let message = request
             .messages
             .last()

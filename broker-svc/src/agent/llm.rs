@@ -14,7 +14,7 @@ use shared::llm::{self, Ask, AskModelError, Finish, MalformedArguments, Message,
 use shared::model::ledger::{ToolCall as Asked, ToolOutcome, Usage};
 use shared::wire::agent::{AgentRequest, Role, ToolDescription};
 
-use super::{Agent, AskedCall, Call, Offer, Question, Said, Stepper};
+use super::{Agent, AskedCall, Call, Offer, Origin, Question, Said, Stepper};
 use crate::live::Live;
 use crate::personas::{Persona, Personas};
 use crate::tool::credentials::{Credentials, References};
@@ -71,7 +71,12 @@ impl Agent for Llm {
         false
     }
 
-    async fn ask(&self, _request: &AgentRequest, _timeout: Duration) -> Result<Answer, AskAgentError> {
+    async fn ask(
+        &self,
+        _request: &AgentRequest,
+        _origin: &Origin,
+        _timeout: Duration,
+    ) -> Result<Answer, AskAgentError> {
         Err(AskAgentError::Refused {
             error: "it answers in steps".to_owned(),
             retryable: false,

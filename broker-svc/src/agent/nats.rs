@@ -14,7 +14,7 @@ use shared::wire::envelope::{Format, payload};
 use shared::wire::headers::{CONTENT_TYPE, Headers, SCHEMA, TURN};
 use shared::wire::subject;
 
-use super::Agent;
+use super::{Agent, Origin};
 use crate::turn::{Answer, AskAgentError};
 
 /// Asks over NATS.
@@ -37,7 +37,7 @@ impl Agent for Nats {
         false
     }
 
-    async fn ask(&self, request: &AgentRequest, timeout: Duration) -> Result<Answer, AskAgentError> {
+    async fn ask(&self, request: &AgentRequest, _origin: &Origin, timeout: Duration) -> Result<Answer, AskAgentError> {
         let headers: Headers = [
             (TURN, request.turn.to_string()),
             (SCHEMA, "agent_request/1".to_owned()),

@@ -13,7 +13,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Deserialize;
 use shared::bus::Bus;
-use shared::model::dispatch::DeliveryContext;
 use shared::model::event::Attachment;
 use shared::model::ledger::Usage;
 use shared::process::Secret;
@@ -21,7 +20,7 @@ use shared::wire::agent::AgentRequest;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
-use super::Agent;
+use super::{Agent, Origin};
 use crate::live::Live;
 use crate::personas::{Personas, Program};
 use crate::turn::{Answer, AskAgentError, MAX_ANSWER_BYTES};
@@ -87,7 +86,7 @@ impl Process {
         Self { personas, bus }
     }
 
-    async fn run(&self, program: &Program, request: &AgentRequest) -> Result<Answer, AskAgentError> {
+    async fn run(&self, program: &Program, request: &AgentRequest, origin: &Origin) -> Result<Answer, AskAgentError> {
         let mut child = start(program, request)?;
         let group = Group(child.id());
         let unreachable = |what: &str| AskAgentError::Unreachable(format!("{} has no {what}", program.command));
@@ -103,13 +102,7 @@ impl Process {
             std::future::pending::<()>().await;
         };
         let complaint = tokio::spawn(complaint(stderr));
-        let live = Live::begin(
-            self.bus.clone(),
-            &request.session,
-            &DeliveryContext::default(),
-            request.turn,
-            1,
-        );
+        let live = Live::begin(self.bus.clone(), &request.session, &origin.delivery, request.turn, 1);
         let answer = tokio::select! {
             answer = listen(stdout, &live) => answer,
             () = told => Ok(None),
@@ -223,7 +216,7 @@ impl Agent for Process {
         false
     }
 
-    async fn ask(&self, request: &AgentRequest, timeout: Duration) -> Result<Answer, AskAgentError> {
+    async fn ask(&self, request: &AgentRequest, origin: &Origin, timeout: Duration) -> Result<Answer, AskAgentError> {
         let persona = self.personas.of(&request.persona);
         let Some(program) = &persona.process else {
             return Err(AskAgentError::Refused {
@@ -232,7 +225,7 @@ impl Agent for Process {
             });
         };
         let silent = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        tokio::time::timeout(timeout, self.run(program, request))
+        tokio::time::timeout(timeout, self.run(program, request, origin))
             .await
             .unwrap_or(Err(AskAgentError::Silent(silent)))
     }

@@ -89,7 +89,8 @@ impl Worker<'_> {
             let now = self.broker.clock.now();
             let mut request = assemble(setting, &self.claimed.session, self.owner.fold(), turn, pendings, now);
             request.deadline = now.plus(i64::try_from(left).unwrap_or(i64::MAX));
-            let question = std::pin::pin!(agent.ask(&request, timeout));
+            let origin = turn.origin();
+            let question = std::pin::pin!(agent.ask(&request, &origin, timeout));
             let Some(outcome) = self.beside(question).await? else {
                 return Ok(self.cancelled_turn(String::new()));
             };

@@ -131,7 +131,7 @@ impl Worker<'_> {
         let now = self.broker.clock.now();
         let request = assemble(setting, &self.claimed.session, self.owner.fold(), &turn, pendings, now);
         let timeout = Duration::from_millis(persona.limits.wall_ms);
-        let ended = match agent.ask(&request, timeout).await {
+        let ended = match agent.ask(&request, &turn.origin(), timeout).await {
             Ok(answer) => Ended::Answered(answer),
             Err(error) => Ended::Failed(failure_of(&error)),
         };

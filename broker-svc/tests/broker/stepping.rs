@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use broker_svc::agent::{Agent, AskedCall, Call, Offer, Question, Said, Stepper};
+use broker_svc::agent::{Agent, AskedCall, Call, Offer, Origin, Question, Said, Stepper};
 use broker_svc::turn::journal::Line;
 use broker_svc::turn::{Answer, AskAgentError};
 use serde::{Deserialize, Serialize};
@@ -56,7 +56,7 @@ impl Agent for Scripted {
         false
     }
 
-    async fn ask(&self, _: &AgentRequest, _: Duration) -> Result<Answer, AskAgentError> {
+    async fn ask(&self, _: &AgentRequest, _: &Origin, _: Duration) -> Result<Answer, AskAgentError> {
         Err(AskAgentError::NoAgent)
     }
 

@@ -21,9 +21,10 @@ pub const MAX_ELEMENT_BYTES: usize = 2 * MAX_PARAMETER_BYTES;
 const MAX_EXCERPT_BYTES: usize = 160;
 
 /// What begins an element: a name may not go on behind it.
-const NAME: &str = "<hook-intent";
+pub const NAME: &str = "<hook-intent";
 const OPENING: &str = "<hook-intent>";
-const CLOSING: &str = "</hook-intent>";
+/// What ends one.
+pub const CLOSING: &str = "</hook-intent>";
 const FENCES: [&str; 2] = ["```", "~~~"];
 
 /// Why an element was refused.

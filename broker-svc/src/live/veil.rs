@@ -1,0 +1,77 @@
+//! What of an answer may be shown while it is being made: an element that asks for an intent is not for its reader. *Pure.*
+//!
+//! What might become the beginning of one is held back until it is clear. Source: `schedule.md` "HookIntent" (wire form).
+
+use shared::model::intent::extract::{CLOSING, NAME};
+
+/// The place in one answer.
+#[derive(Debug, Default)]
+pub(super) struct Veil {
+    held: String,
+    hides: bool,
+}
+
+impl Veil {
+    /// What of `text`, and of what was held back, may be shown.
+    pub(super) fn pass(&mut self, text: &str) -> String {
+        self.held.push_str(text);
+        let mut shown = String::new();
+        loop {
+            let (mark, keeps) = if self.hides { (CLOSING, false) } else { (NAME, true) };
+            let found = self.held.find(mark);
+            let upto = found.unwrap_or_else(|| self.held.len() - begun(&self.held, mark));
+            let rest = self.held.split_off(upto);
+            if keeps {
+                shown.push_str(&self.held);
+            }
+            self.held = rest;
+            if found.is_none() {
+                return shown;
+            }
+            self.held.drain(..mark.len());
+            self.hides = !self.hides;
+        }
+    }
+
+    /// What is still held back when the answer ends.
+    pub(super) fn end(&mut self) -> String {
+        let rest = std::mem::take(&mut self.held);
+        if self.hides { String::new() } else { rest }
+    }
+}
+
+/// How many bytes at the end of `text` are the beginning of `mark`.
+fn begun(text: &str, mark: &str) -> usize {
+    let mut longest_first = (1..mark.len()).rev();
+    longest_first.find(|&bytes| text.ends_with(&mark[..bytes])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is shown of `answer`, whichever way it comes in pieces.
+    fn check(answer: &str, expected: &str) {
+        for size in [1, 2, 3, 7, answer.len().max(1)] {
+            let mut veil = Veil::default();
+            let characters: Vec<char> = answer.chars().collect();
+            let mut shown = String::new();
+            for piece in characters.chunks(size) {
+                shown.push_str(&veil.pass(&piece.iter().collect::<String>()));
+            }
+            shown.push_str(&veil.end());
+            assert_eq!(shown, expected, "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn elements_are_not_shown_and_all_else_is() {
+        check("a < b, <hook> – and <b>c</b>", "a < b, <hook> – and <b>c</b>");
+        check(
+            "yes\n\n<hook-intent>{\"kind\": \"x < y\"}</hook-intent>\n\nno",
+            "yes\n\n\n\nno",
+        );
+        check("<hook-intent a=\"1\">{}</hook-intent>é<hook-intent>{", "é");
+        check("it ends with <hook-int", "it ends with <hook-int");
+    }
+}
