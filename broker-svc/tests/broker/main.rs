@@ -12,6 +12,7 @@ mod models;
 mod ownership;
 mod programs;
 mod remote_agent;
+mod sizes;
 mod stepping;
 mod turns;
 mod wishes;

@@ -73,7 +73,7 @@ async fn look(clerk: &Arc<Clerk>, stored: &Stored, audited: u64) -> Result<(), H
         return Ok(());
     };
     let now = clerk.clock.now();
-    if stored.sequence > audited && changed_lately(&intent, now) {
+    if stored.sequence > audited && changed_lately(&intent, now) && !clerk.store.is_audited(&intent).await? {
         match clerk.store.audit(&intent).await {
             Ok(_) | Err(HandleIntentError::Conflict(_)) => {}
             Err(error) => return Err(error),

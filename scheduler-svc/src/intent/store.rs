@@ -156,6 +156,16 @@ impl Store {
         Ok(last)
     }
 
+    /// Whether the records of `value` are in `AUDIT`, as far as one look tells.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`] where `AUDIT` cannot be read.
+    pub async fn is_audited(&self, value: &Intent) -> Result<bool, HandleIntentError> {
+        let subject = intent_audit(&value.intent.id.to_string());
+        let found = self.bus.last_on_subject(AUDIT, &subject).await?;
+        Ok(found.is_some_and(|stored| number(&stored) >= value.n))
+    }
+
     /// The transitions of intent `id` in order, out of `AUDIT`.
     ///
     /// # Errors

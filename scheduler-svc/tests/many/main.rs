@@ -1,7 +1,7 @@
 //! Many intents on real processes: admission beside what is pending, a restart, schedulers killed while hundreds are due.
 //!
-//! The short form runs with the tests. `NEXUS_INTENTS=long` runs a million pending of 10,000 agents and 10,000 due at
-//! once, and prints what `docs/performance.md` tells.
+//! The short form runs with the tests. `NEXUS_INTENTS=long` runs a million pending of 10,000 agents (a number: so many)
+//! and 10,000 due at once, and prints what `docs/performance.md` tells.
 
 mod fill;
 mod scheduler;
@@ -32,27 +32,43 @@ struct Size {
     due: u64,
     /// Bounds are those of the contract in the long form; the short one runs on a busy machine.
     strict: bool,
+    /// What was not within them: told at the end, so that every figure is.
+    missed: Vec<String>,
+}
+
+impl Size {
+    fn bound(&mut self, what: &str, holds: bool) {
+        if self.strict && !holds {
+            self.missed.push(what.to_owned());
+        }
+    }
 }
 
 fn size() -> Size {
     #[expect(clippy::disallowed_methods, reason = "the long form is asked for by a variable")]
-    let long = std::env::var("NEXUS_INTENTS").is_ok_and(|value| value == "long");
-    if long {
-        Size {
-            pending: 1_000_000,
-            agents: 10_000,
+    let asked = std::env::var("NEXUS_INTENTS").unwrap_or_default();
+    let pending = if asked == "long" {
+        Some(1_000_000)
+    } else {
+        asked.parse().ok()
+    };
+    match pending {
+        Some(pending) => Size {
+            pending,
+            agents: (pending / 100).max(1),
             admissions: 5_000,
             due: 10_000,
             strict: true,
-        }
-    } else {
-        Size {
+            missed: Vec::new(),
+        },
+        None => Size {
             pending: 5_000,
             agents: 100,
             admissions: 300,
             due: 500,
             strict: false,
-        }
+            missed: Vec::new(),
+        },
     }
 }
 
@@ -79,7 +95,7 @@ fn percentile(sorted: &[f64], share: f64) -> f64 {
 }
 
 /// Proposals one by one, each timed; none is due before the end.
-async fn admissions(bus: &Bus, size: &Size) {
+async fn admissions(bus: &Bus, size: &mut Size) {
     let mut took = Vec::new();
     for number in 0..size.admissions {
         let agent = format!("new-{}", number % (size.admissions / 50).max(1));
@@ -96,7 +112,7 @@ async fn admissions(bus: &Bus, size: &Size) {
         took.len(),
         size.pending
     );
-    assert!(!size.strict || p99 <= 20.0, "admission p99 {p99} ms");
+    size.bound("admission p99", p99 <= 20.0);
 }
 
 fn proposal(agent: &str, number: u64, seconds: u64) -> ProposeIntent {
@@ -148,7 +164,7 @@ async fn wait_for(bus: &Bus, count: u64, patience: Duration) -> BTreeMap<String,
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_are_pending_and_many_are_due_at_once() {
-    let size = size();
+    let mut size = size();
     let mut server = NatsServer::start().await;
     let config = NatsConfig {
         servers: vec![server.url()],
@@ -166,10 +182,10 @@ async fn many_are_pending_and_many_are_due_at_once() {
     let mut one = Scheduler::start(&server.url(), 0);
     let ready = one.ready().await;
     println!("scheduler ready after {ready:?}");
-    assert!(!size.strict || ready < Duration::from_secs(2), "{ready:?}");
+    size.bound("ready", ready < Duration::from_secs(2));
     let mut two = Scheduler::start(&server.url(), 1);
     two.ready().await;
-    admissions(&bus, &size).await;
+    admissions(&bus, &mut size).await;
 
     // All due in one second, long enough from now to ask for all of them.
     let ahead = if size.strict { 120 } else { 20 };
@@ -207,16 +223,13 @@ async fn many_are_pending_and_many_are_due_at_once() {
         percentile(&late, 0.99),
         late[late.len() - 1]
     );
-    assert!(
-        !size.strict || late[late.len() - 1] <= 10.0,
-        "the last was {} s late",
-        late[late.len() - 1]
-    );
+    size.bound("lateness", late[late.len() - 1] <= 10.0);
     let memory = one.memory_mib().max(two.memory_mib());
     println!("scheduler: {memory} MiB");
     assert!(memory < 150, "{memory} MiB");
 
     killed_at_random(&bus, &size, &mut one, &mut two).await;
+    assert!(size.missed.is_empty(), "not within their bounds: {:?}", size.missed);
 }
 
 /// Both schedulers are killed again and again while hundreds are due: each fires once, in the end.
