@@ -7,10 +7,12 @@ use clap::{Args, Parser, Subcommand};
 mod approval;
 mod hook;
 mod intent;
+mod top;
 
 pub use approval::{ApprovalAction, Speaker};
 pub use hook::{BacktestOptions, HookAction, Status, TestOptions};
 pub use intent::{IntentAction, ListedIntents, ProposedIntent};
+pub use top::TopOptions;
 
 /// The event bus for AI agents.
 #[derive(Debug, Parser)]
@@ -56,6 +58,8 @@ pub enum Command {
     Send(SendOptions),
     /// Show what passes, as it passes.
     Tail(TailOptions),
+    /// Show what is at work: rates, what waits where, sessions.
+    Top(TopOptions),
     /// Show everything that an event led to, with times, from the ledgers.
     Trace(TraceOptions),
     /// Events in the read model.

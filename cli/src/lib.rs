@@ -24,6 +24,7 @@ pub mod schedule;
 pub mod send;
 pub mod session;
 pub mod tail;
+pub mod top;
 pub mod topology;
 pub mod trace;
 pub mod up;
@@ -45,6 +46,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Topology(action) => topology::execute(&common, action).await,
         Command::Send(options) => send::execute(&common, options).await,
         Command::Tail(options) => tail::execute(&common, options).await,
+        Command::Top(options) => top::execute(&common, options).await,
         Command::Trace(options) => trace::execute(&common, options).await,
         Command::Events(action) => events::execute(&common, action).await,
         Command::Dlq(action) => dlq::execute(&common, action).await,
