@@ -1,33 +1,38 @@
-//! A human's word on an approval over HTTP: a platform's signed callback. Source: `sessions.md` "Approvals".
+//! A human's word on an approval over HTTP: a platform's signed callback, and the link of a card. Source: `sessions.md` "Approvals".
 //!
 //! `POST /approvals/{id}` with the headers of Standard Webhooks: signed over id, timestamp and body, within five minutes,
 //! and bound by its body to approval, channel and the hash of the arguments that were shown. The same again is answered
 //! as it was; whether the person may decide, broker-svc says.
 
+pub mod link;
+pub mod page;
+
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
-use axum::http::StatusCode;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use shared::bus::RequestError;
+use shared::model::approval::Confirmation;
 use shared::model::approval::Party;
-use shared::model::approval_api::{ApprovalAnswer, DecideApproval};
+use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval, LINK};
 use shared::wire::headers::Headers;
 
 use crate::error::Refusal;
 use crate::gateway::{Gateway, read_body};
 use crate::source::webhook::standard;
+use link::{Link, Tap};
 
 /// Largest body, bytes.
 const MAX_BODY_BYTES: usize = 128 * 1024;
 /// How long broker-svc's answer is awaited.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Channels that no platform speaks for.
-const OURS: [&str; 2] = ["cli", "agent"];
+const OURS: [&str; 3] = ["cli", "agent", LINK];
 
 /// What a platform says.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -84,6 +89,103 @@ pub async fn post(
         .bus
         .request("nexus.svc.approval.decide", Headers::new(), &question, PATIENCE);
     Ok(answer(asked.await))
+}
+
+/// `GET /approvals/{id}`: the page of a card's link. It decides nothing.
+///
+/// # Errors
+/// [`Refusal`], as JSON with a status: 401 where the link is not ours, not for this approval, or over.
+pub async fn look(
+    State(gateway): State<Gateway>,
+    id: Result<Path<String>, PathRejection>,
+    link: Result<Query<Link>, QueryRejection>,
+) -> Result<Response, Refusal> {
+    let Some(checks) = &gateway.links else {
+        return Err(Refusal::UnknownPath);
+    };
+    let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
+    let Query(link) = link.map_err(|error| malformed(error.body_text(), "query"))?;
+    let now = gateway.clock.now();
+    link.verify(checks, &id, now)?;
+    let question = GetApproval { id: id.clone() };
+    let asked = gateway
+        .bus
+        .request("nexus.svc.approval.get", Headers::new(), &question, PATIENCE);
+    let asked: Result<Confirmation, RequestError> = asked.await;
+    let at = now.0.div_euclid(1_000);
+    let stamp = checks.keys.first().map(|key| link::stamp(key, &id, at, &link.sig));
+    Ok(match asked {
+        Ok(confirmation) => html(
+            StatusCode::OK,
+            page::question(&confirmation, &link, at, &stamp.unwrap_or_default()),
+        ),
+        Err(error) => html(StatusCode::SERVICE_UNAVAILABLE, page::said(&error.to_string())),
+    })
+}
+
+/// `POST /approvals/{id}/decide`: the form of that page.
+///
+/// # Errors
+/// [`Refusal`], as JSON with a status: 401 where page or link is not ours, or the page older than five minutes.
+pub async fn tap(
+    State(gateway): State<Gateway>,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let Some(checks) = &gateway.links else {
+        return Err(Refusal::UnknownPath);
+    };
+    let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
+    let (parts, body) = request.into_parts();
+    let body = read_body(&parts.headers, body, MAX_BODY_BYTES).await?;
+    let tap: Tap = serde_urlencoded::from_bytes(&body).map_err(|error| malformed(error.to_string(), "body"))?;
+    tap.verify(checks, &id, gateway.clock.now())?;
+    let approve = match tap.say.as_str() {
+        "approve" => true,
+        "deny" => false,
+        _ => return Err(malformed("`approve` or `deny` is expected".to_owned(), "say")),
+    };
+    let question = DecideApproval {
+        id,
+        approve,
+        by: Party {
+            channel: LINK.to_owned(),
+            id: tap.by,
+        },
+        via: LINK.to_owned(),
+        arguments: None,
+        arguments_hash: Some(tap.hash),
+        response: None,
+    };
+    let asked = gateway
+        .bus
+        .request("nexus.svc.approval.decide", Headers::new(), &question, PATIENCE);
+    let answer: Result<ApprovalAnswer, RequestError> = asked.await;
+    Ok(match answer {
+        Ok(answer) => html(StatusCode::OK, page::said(&format!("It is {}.", answer.status.name()))),
+        Err(RequestError::Service { code, text, .. }) => {
+            let status = StatusCode::from_u16(code).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+            html(status, page::said(&text))
+        }
+        Err(
+            error @ (RequestError::NoResponder { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. }),
+        ) => html(StatusCode::SERVICE_UNAVAILABLE, page::said(&error.to_string())),
+    })
+}
+
+/// A page that no other may frame, keep or be told of.
+fn html(status: StatusCode, text: String) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'",
+        ),
+    ];
+    (status, headers, text).into_response()
 }
 
 /// The callback that `body` is, where it is one about `id`.

@@ -92,9 +92,22 @@ pub struct ApprovalsConfig {
     /// Further ones, while they are rotated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
+    /// What signs the links of cards, as `broker.approvals.link.secret`; without it no link is followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link_secret: Option<Secret>,
 }
 
 impl ApprovalsConfig {
+    /// What links are checked against; none where there is no secret.
+    #[must_use]
+    pub fn links(&self) -> Option<Checks> {
+        let secret = self.link_secret.as_ref()?;
+        Some(Checks {
+            keys: vec![Key::new(secret.reveal())],
+            tolerance_s: default_tolerance(),
+        })
+    }
+
     /// What callbacks are checked against; none where there is no secret.
     ///
     /// # Errors

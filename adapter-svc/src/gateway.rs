@@ -51,6 +51,8 @@ pub struct Parts {
     pub access: Access,
     /// What callbacks of approvals are checked against; none where none are taken.
     pub approvals: Option<Checks>,
+    /// What links of cards are checked against; none where there are none.
+    pub links: Option<Checks>,
     /// The chat's account; none where it is not served.
     pub webchat: Option<String>,
     /// Room for open chat pages.
@@ -128,6 +130,7 @@ impl Gateway {
             webhooks,
             access: config.access()?,
             approvals: config.approvals.checks()?,
+            links: config.approvals.links(),
             webchat: config.webchat.enabled.then(|| config.webchat.account.clone()),
             sockets: Arc::new(Semaphore::new(config.webchat.max_sockets)),
             shutdown,
@@ -140,7 +143,8 @@ impl Gateway {
     pub fn router(&self) -> Router {
         let mut router = Router::new()
             .route("/hooks/{source}", post(webhook::post).get(webhook::get))
-            .route("/approvals/{id}", post(approvals::post))
+            .route("/approvals/{id}", post(approvals::post).get(approvals::look))
+            .route("/approvals/{id}/decide", post(approvals::tap))
             .route("/v1/events", post(http::post));
         if self.webchat.is_some() {
             router = router

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use shared::model::dispatch::DeliveryContext;
 use shared::model::session::QueueSettings;
+use shared::process::Secret;
 use shared::retry::Schedule;
 use shared::wire::topology::CLAIM_ACK_WAIT;
 
@@ -44,6 +45,19 @@ pub struct ApprovalsConfig {
     /// Where persons get the cards that they may decide: the person's id in `identities.yaml` → channel, account, peer.
     /// Without a place of their own the card stands in the conversation that waits alone.
     pub places: BTreeMap<String, DeliveryContext>,
+    /// Links on the cards that go to those places; none = no links.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkConfig>,
+}
+
+/// Section `[broker.approvals.link]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkConfig {
+    /// Where adapter-svc is reached: `https://nexus.example`.
+    pub base: String,
+    /// What signs them; `adapter.approvals.link_secret` is the same.
+    pub secret: Secret,
 }
 
 impl Default for BrokerConfig {

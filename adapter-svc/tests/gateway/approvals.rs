@@ -9,6 +9,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
 use shared::bus::ServiceSpec;
+use shared::model::approval_api::link_text;
 use shared::model::time::UnixMillis;
 
 use crate::world::{Answer, World, secret};
@@ -90,6 +91,73 @@ async fn a_callback_is_taken_once_signed_fresh_and_about_this_approval() {
     let stale = post(&world, "/approvals/a1", at, &yes, &signed).await;
     assert_eq!(stale.status, 401, "five minutes");
     assert_eq!(heard.load(Ordering::Relaxed), so_far, "none of them reached the broker");
+    service.stop().await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_shows_a_page_whose_buttons_decide_and_to_look_decides_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let reference = secret(&folder, "links", "a link secret");
+    let nats = shared::testing::nats::NatsServer::start().await;
+    let world = World::with(nats, folder, &format!("[approvals]\nlink_secret = \"{reference}\"")).await;
+    world.clock.set(UnixMillis::from_seconds(1_700_000_000));
+    let heard = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&heard);
+    let question = json!({
+        "request": {"id": "a1", "call": "1-1", "tool": "pay<b>", "arguments": {"amount": 5}, "arguments_hash": "00ff",
+                    "policy": "payments", "approvers": [], "expires_at": 1_700_000_900_000_i64},
+        "status": "pending", "requested_by": "agent:default", "requested_at": 1,
+    });
+    let spec = ServiceSpec::new("approval", "test")
+        .endpoint("get", move |_: Value| {
+            let question = question.clone();
+            async move { Ok::<_, (usize, String)>(question) }
+        })
+        .endpoint("decide", move |said: Value| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            async move {
+                assert_eq!(said["by"], json!({"channel": "link", "id": "ann"}));
+                assert_eq!(
+                    (&said["approve"], &said["arguments_hash"]),
+                    (&json!(true), &json!("00ff"))
+                );
+                Ok::<_, (usize, String)>(json!({"id": "a1", "status": "approved", "changed": true}))
+            }
+        });
+    let service = world.bus.serve(spec).await.expect("a service");
+    let until = 1_700_000_900_000_i64;
+    let sign = |text: &str| {
+        let mut mac = Hmac::<Sha256>::new_from_slice(b"a link secret").expect("a key");
+        mac.update(text.as_bytes());
+        hex::encode(mac.finalize().into_bytes())
+    };
+    let signed = sign(&link_text("a1", "ann", "webchat", "00ff", until));
+    let link = |by: &str| format!("/approvals/a1?by={by}&channel=webchat&hash=00ff&until={until}&sig={signed}");
+    let (status, page) = world.get(&link("ann")).await;
+    assert_eq!(status, 200);
+    assert!(
+        page.contains("pay&lt;b&gt;") && page.contains("value=approve"),
+        "{page}"
+    );
+    assert_eq!(world.get(&link("bob")).await.0, 401, "somebody else's link");
+    assert_eq!(heard.load(Ordering::Relaxed), 0, "to look decides nothing");
+    let value = |name: &str| {
+        let (_, rest) = page.split_once(&format!("name={name} value=\"")).expect("a field");
+        rest.split('"').next().expect("a value").to_owned()
+    };
+    let form = |stamp: &str| {
+        let at = value("at");
+        format!("by=ann&channel=webchat&hash=00ff&until={until}&sig={signed}&at={at}&stamp={stamp}&say=approve")
+    };
+    let kind = [("content-type", "application/x-www-form-urlencoded")];
+    let forged = world.post("/approvals/a1/decide", &kind, form(&signed)).await;
+    assert_eq!(forged.status, 401);
+    let taken = world.post("/approvals/a1/decide", &kind, form(&value("stamp"))).await;
+    assert_eq!((taken.status, heard.load(Ordering::Relaxed)), (200, 1));
+    world.clock.set(UnixMillis::from_seconds(1_700_000_301));
+    let stale = world.post("/approvals/a1/decide", &kind, form(&value("stamp"))).await;
+    assert_eq!((stale.status, heard.load(Ordering::Relaxed)), (401, 1));
     service.stop().await;
     world.stop().await;
 }

@@ -1,13 +1,16 @@
 //! What humans are shown of an approval, and the code by which they answer. *Pure.*
 
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
+use sha2::Sha256;
 use shared::model::approval::{AskedIn, Confirmation, Scope};
+use shared::model::approval_api::link_text;
 use shared::model::dispatch::{DeliveryContext, derived_ulid};
 use shared::model::identity::Identities;
 use shared::model::reply::Reply;
 
 use super::scope::words;
-use crate::config::ApprovalsConfig;
+use crate::config::{ApprovalsConfig, LinkConfig};
 use crate::fold::shortened;
 
 /// Letters of a reply code; those of the approval's ULID, of which none is taken for another.
@@ -42,7 +45,13 @@ pub fn spelt(id: &str) -> String {
 
 /// Where the cards of `asked` go: to the conversation that waits, and to those who may decide, where the configuration
 /// knows a place of theirs; an escalation goes to the owner.
-fn places(asked: &AskedIn, why: Why, identities: &Identities, config: &ApprovalsConfig) -> Vec<DeliveryContext> {
+/// A place of somebody's own comes with their id.
+fn places(
+    asked: &AskedIn,
+    why: Why,
+    identities: &Identities,
+    config: &ApprovalsConfig,
+) -> Vec<(DeliveryContext, Option<String>)> {
     let owner: Vec<String> = identities.owner.iter().cloned().collect();
     let (mut places, persons) = match (why, &asked.scope) {
         (Why::Asked, Scope::Initiator) => (vec![asked.place.clone()], Vec::new()),
@@ -52,17 +61,18 @@ fn places(asked: &AskedIn, why: Why, identities: &Identities, config: &Approvals
         }
         (Why::Escalated, _) => (Vec::new(), owner),
     };
-    places.extend(persons.iter().filter_map(|person| config.places.get(person).cloned()));
-    if places.is_empty() {
+    let own = |person: &String| Some((config.places.get(person)?.clone(), Some(person.clone())));
+    let mut all: Vec<(DeliveryContext, Option<String>)> = persons.iter().filter_map(own).collect();
+    if all.is_empty() && places.is_empty() {
         places.push(asked.place.clone());
     }
-    let mut distinct: Vec<DeliveryContext> = Vec::new();
     for place in places {
-        if !place.channel.is_empty() && !distinct.contains(&place) {
-            distinct.push(place);
+        if !all.iter().any(|(known, _)| *known == place) {
+            all.push((place, None));
         }
     }
-    distinct
+    all.retain(|(place, _)| !place.channel.is_empty());
+    all
 }
 
 /// The cards of `confirmation`; the same again have the same ids.
@@ -75,14 +85,15 @@ pub fn cards(confirmation: &Confirmation, why: Why, identities: &Identities, con
         Why::Asked => "card",
         Why::Escalated => "escalation",
     };
-    let card = |place: DeliveryContext| {
+    let card = |(place, person): (DeliveryContext, Option<String>)| {
+        let link = person.and_then(|person| link(confirmation, &person, &place.channel, config));
         let to = serde_json::to_string(&place).unwrap_or_default();
         Reply {
             id: derived_ulid(confirmation.requested_at, &[kind, &confirmation.request.id, &to]),
             turn: asked.turn,
             session: asked.session.clone(),
             delivery_context: place,
-            content: text(confirmation, asked, why),
+            content: text(confirmation, asked, why, link.as_deref()),
             attachments: Vec::new(),
             interactive: Some(buttons(confirmation, asked)),
             causation: asked.causation.clone(),
@@ -91,7 +102,35 @@ pub fn cards(confirmation: &Confirmation, why: Why, identities: &Identities, con
     places(asked, why, identities, config).into_iter().map(card).collect()
 }
 
-fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why) -> String {
+/// The link by which `person` decides, whose own place on `channel` the card goes to.
+fn link(confirmation: &Confirmation, person: &str, channel: &str, config: &ApprovalsConfig) -> Option<String> {
+    let LinkConfig { base, secret } = config.link.as_ref()?;
+    let (id, until) = (&confirmation.request.id, confirmation.request.expires_at.0);
+    let hash = &confirmation.request.arguments_hash;
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).ok()?;
+    mac.update(link_text(id, person, channel, hash, until).as_bytes());
+    let signature = hex::encode(mac.finalize().into_bytes());
+    let (by, on) = (escaped(person), escaped(channel));
+    let base = base.trim_end_matches('/');
+    Some(format!(
+        "{base}/approvals/{id}?by={by}&channel={on}&hash={hash}&until={until}&sig={signature}"
+    ))
+}
+
+/// `text` as a value in a URL's query.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why, link: Option<&str>) -> String {
     let request = &confirmation.request;
     let all = request.arguments.to_string();
     let arguments = match shortened(&all, MAX_ARGUMENTS) {
@@ -113,6 +152,7 @@ fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why) -> String {
     }
     lines.extend(asked.reason.iter().map(|reason| format!("Why: {reason}")));
     lines.push(format!("To be decided by {}, until {until:.0}.", words(&asked.scope)));
+    lines.extend(link.map(|link| format!("Decide: {link}")));
     lines.push(format!("Reply: approve {code} or deny {code}"));
     lines.join("\n")
 }
@@ -152,6 +192,7 @@ mod tests {
         };
         let config = ApprovalsConfig {
             places: [("ann".to_owned(), at_home.clone())].into_iter().collect(),
+            link: None,
         };
         let all = cards(&asked, Why::Asked, &identities(), &config);
         assert_eq!(all.len(), 2, "the conversation that waits, and the owner's own");

@@ -1,6 +1,7 @@
 //! Whose word counts. *Pure.* Source: `sessions.md` "Approvals" (scope, checked at every ingress, never the agent).
 
 use shared::model::approval::{AskedIn, Party, Scope};
+use shared::model::approval_api::LINK;
 use shared::model::identity::Identities;
 
 /// Channel of those who act on the installation itself, by its command line.
@@ -26,7 +27,8 @@ pub struct Who {
 pub fn who(party: &Party, identities: &Identities) -> Who {
     let by_name = |party: &Party| identities.persons.iter().find(|person| person.id == party.id);
     let person = match party.channel.as_str() {
-        CLI => by_name(party),
+        // Whom the installation itself vouches for goes by their person's id.
+        CLI | LINK => by_name(party),
         channel => identities.person(channel, &party.id),
     };
     let operator = party.channel == CLI && party.id == OPERATOR;

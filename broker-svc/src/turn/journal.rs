@@ -430,3 +430,6 @@ pub fn sum(one: &Usage, other: &Usage) -> Usage {
         cost_usd: one.cost_usd + cost,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -69,3 +69,13 @@ pub struct ApprovalAnswer {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub votes: Vec<String>,
 }
+
+/// The channel of whoever follows the link of a card that was sent to their own place.
+pub const LINK: &str = "link";
+
+/// What the signature of a card's link is made over: approval, person, channel, hash of the arguments, end in Unix
+/// milliseconds.
+#[must_use]
+pub fn link_text(approval: &str, by: &str, channel: &str, arguments_hash: &str, until: i64) -> String {
+    serde_json::json!([approval, by, channel, arguments_hash, until]).to_string()
+}

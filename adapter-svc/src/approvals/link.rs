@@ -1,0 +1,182 @@
+//! The link of a card: what it is signed over, and the tap on its page. *Pure.*
+//!
+//! A link is good for one person, channel, approval and hash of arguments, until the approval lapses. To look at its page
+//! decides nothing; the page's form carries a stamp of its own that is good for five minutes. Source: `sessions.md`
+//! "Approvals" (signed link).
+
+use serde::Deserialize;
+use shared::model::approval_api::link_text;
+use shared::model::time::UnixMillis;
+
+use crate::source::webhook::signature::{Algorithm, Checks, Key, SignatureError, code};
+
+/// What stands in a link, behind the approval's id; a form carries the same.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Link {
+    /// The person.
+    pub by: String,
+    /// The channel that their card went to.
+    pub channel: String,
+    /// Hash of the arguments that were asked for.
+    pub hash: String,
+    /// When the approval lapses, Unix milliseconds.
+    pub until: i64,
+    /// The signature, in hex.
+    pub sig: String,
+}
+
+/// A tap on the page.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Tap {
+    /// As in [`Link`].
+    pub by: String,
+    /// As in [`Link`].
+    pub channel: String,
+    /// As in [`Link`].
+    pub hash: String,
+    /// As in [`Link`].
+    pub until: i64,
+    /// As in [`Link`].
+    pub sig: String,
+    /// When the page was made, Unix seconds.
+    pub at: i64,
+    /// That it was made here, in hex.
+    pub stamp: String,
+    /// `approve` or `deny`.
+    pub say: String,
+}
+
+fn bytes(hex: &str) -> Vec<Vec<u8>> {
+    hex::decode(hex).into_iter().collect()
+}
+
+/// That a page about link `sig` of approval `id` was made at `at`.
+#[must_use]
+pub fn stamp(key: &Key, id: &str, at: i64, sig: &str) -> String {
+    let text = format!("page.{id}.{at}.{sig}");
+    hex::encode(code(Algorithm::Sha256, key, &[text.as_bytes()]))
+}
+
+impl Link {
+    /// Whether it was made for the approval `id`, and is good at `now`.
+    ///
+    /// # Errors
+    /// [`SignatureError`] says why not.
+    pub fn verify(&self, checks: &Checks, id: &str, now: UnixMillis) -> Result<(), SignatureError> {
+        let text = link_text(id, &self.by, &self.channel, &self.hash, self.until);
+        checks.signed(Algorithm::Sha256, &[text.as_bytes()], &bytes(&self.sig))?;
+        if now.0 < self.until {
+            return Ok(());
+        }
+        Err(SignatureError::Expired {
+            age_s: (now.0 - self.until) / 1_000,
+            tolerance_s: 0,
+        })
+    }
+}
+
+impl Tap {
+    /// Whether it came from a page made here for the approval `id`, at most five minutes ago.
+    ///
+    /// # Errors
+    /// [`SignatureError`] says why not.
+    pub fn verify(&self, checks: &Checks, id: &str, now: UnixMillis) -> Result<(), SignatureError> {
+        let link = Link {
+            by: self.by.clone(),
+            channel: self.channel.clone(),
+            hash: self.hash.clone(),
+            until: self.until,
+            sig: self.sig.clone(),
+        };
+        link.verify(checks, id, now)?;
+        let text = format!("page.{id}.{}.{}", self.at, self.sig);
+        checks.signed(Algorithm::Sha256, &[text.as_bytes()], &bytes(&self.stamp))?;
+        checks.fresh(self.at, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checks() -> Checks {
+        Checks {
+            keys: vec![Key::new("secret")],
+            tolerance_s: 300,
+        }
+    }
+
+    fn link() -> Link {
+        let text = link_text("a1", "ann", "webchat", "00ff", 1_000_000);
+        Link {
+            by: "ann".to_owned(),
+            channel: "webchat".to_owned(),
+            hash: "00ff".to_owned(),
+            until: 1_000_000,
+            sig: hex::encode(code(Algorithm::Sha256, &Key::new("secret"), &[text.as_bytes()])),
+        }
+    }
+
+    #[test]
+    fn a_link_is_good_for_one_approval_person_and_arguments_until_it_lapses() {
+        let now = UnixMillis(999_999);
+        let check = |link: &Link, id: &str, now| link.verify(&checks(), id, now).is_ok();
+        assert!(check(&link(), "a1", now));
+        assert!(!check(&link(), "a2", now));
+        assert!(!check(&link(), "a1", UnixMillis(1_000_000)));
+        for wrong in [
+            Link {
+                by: "bob".to_owned(),
+                ..link()
+            },
+            Link {
+                channel: "telegram".to_owned(),
+                ..link()
+            },
+            Link {
+                hash: "00fe".to_owned(),
+                ..link()
+            },
+            Link {
+                until: 2_000_000,
+                ..link()
+            },
+            Link {
+                sig: "zz".to_owned(),
+                ..link()
+            },
+        ] {
+            assert!(!check(&wrong, "a1", now), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_tap_comes_from_a_fresh_page_of_its_own() {
+        let tap = |at: i64, stamp: String| {
+            let Link {
+                by,
+                channel,
+                hash,
+                until,
+                sig,
+            } = link();
+            let say = "approve".to_owned();
+            Tap {
+                by,
+                channel,
+                hash,
+                until,
+                sig,
+                at,
+                stamp,
+                say,
+            }
+        };
+        let made = |at: i64| stamp(&Key::new("secret"), "a1", at, &link().sig);
+        let check = |tap: &Tap, now: i64| tap.verify(&checks(), "a1", UnixMillis::from_seconds(now)).is_ok();
+        assert!(check(&tap(500, made(500)), 600));
+        assert!(!check(&tap(500, made(500)), 801), "five minutes");
+        assert!(!check(&tap(500, made(501)), 600));
+        assert!(!check(&tap(500, link().sig), 600), "a link's signature is no stamp");
+    }
+}

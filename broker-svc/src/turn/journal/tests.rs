@@ -1,0 +1,148 @@
+use serde_json::json;
+
+use super::*;
+use crate::approval::machine::tests::{asked_in, confirmation};
+use crate::fold::Fold;
+use crate::sample::pending;
+use crate::turn::steps::left_ms;
+
+const BEGAN: UnixMillis = UnixMillis(1_000);
+
+fn call() -> ToolCall {
+    ToolCall {
+        call: "1-1".to_owned(),
+        name: "pay".to_owned(),
+        arguments: json!({"amount": 60_000}),
+    }
+}
+
+/// A turn whose model wants to pay, and what was written behind that, each at its time.
+fn running(entries: Vec<(i64, LedgerEntry)>) -> Running {
+    let mut fold = Fold {
+        at: BEGAN,
+        ..Fold::default()
+    };
+    fold.apply_entry(&LedgerEntry::TurnStarted {
+        turn: Ulid::nil(),
+        parent: None,
+        dispatches: vec![pending(1, 1, "a", 50).reference()],
+        permissions: PermissionSet::default(),
+        limits: TurnLimits::default(),
+    });
+    fold.apply_entry(&LedgerEntry::ModelAnswered {
+        step: 1,
+        content: String::new(),
+        tool_calls: vec![call()],
+        usage: Usage::default(),
+        opaque: None,
+    });
+    for (at, entry) in entries {
+        fold.at = UnixMillis(at);
+        fold.apply_entry(&entry);
+    }
+    fold.running.expect("a turn")
+}
+
+fn asks(id: &str, arguments: Value) -> LedgerEntry {
+    let request = ApprovalRequest {
+        id: id.to_owned(),
+        arguments_hash: args_hash(&arguments),
+        arguments,
+        asked_in: Some(Box::new(asked_in())),
+        ..confirmation(ApprovalStatus::Pending).request
+    };
+    LedgerEntry::ApprovalRequested { request }
+}
+
+fn decides(id: &str, status: ApprovalStatus, edited: Option<Value>) -> LedgerEntry {
+    LedgerEntry::ApprovalDecided {
+        decision: ApprovalDecision {
+            id: id.to_owned(),
+            status,
+            decided_by: Some("ann".to_owned()),
+            arguments: edited,
+            response: None,
+        },
+        sequence: None,
+        cursor: None,
+    }
+}
+
+#[test]
+fn a_call_stands_with_the_humans_by_the_hash_of_its_final_arguments() {
+    let asked = || (2_000, asks("a", json!({"amount": 60_000})));
+    let same = args_hash(&json!({"amount": 60_000}));
+    let other = args_hash(&json!({"amount": 61_000}));
+    let stands = |entries: Vec<(i64, LedgerEntry)>, hash: &str| stands(&running(entries), "1-1", hash);
+    assert_eq!(stands(vec![], &same), Standing::None);
+    assert_eq!(stands(vec![asked()], &same), Standing::Pending);
+    let approved = || vec![asked(), (3_000, decides("a", ApprovalStatus::Approved, None))];
+    assert_eq!(stands(approved(), &same), Standing::Approved);
+    assert_eq!(
+        stands(approved(), &other),
+        Standing::Superseded,
+        "a hook changed them after the yes"
+    );
+    let ends = [
+        (ApprovalStatus::Expired, Standing::Expired),
+        (ApprovalStatus::Cancelled, Standing::Cancelled),
+        (ApprovalStatus::Superseded, Standing::Superseded),
+        (
+            ApprovalStatus::Rejected,
+            Standing::Rejected {
+                by: "ann".to_owned(),
+                response: None,
+            },
+        ),
+    ];
+    for (status, expected) in ends {
+        assert_eq!(
+            stands(vec![asked(), (3_000, decides("a", status, None))], &same),
+            expected
+        );
+    }
+}
+
+#[test]
+fn what_was_asked_again_stands_by_its_last_answer_and_its_last_edit() {
+    let less = json!({"amount": 40_000});
+    let turn = running(vec![
+        (2_000, asks("a", json!({"amount": 60_000}))),
+        (3_000, decides("a", ApprovalStatus::Approved, Some(less.clone()))),
+    ]);
+    assert_eq!(
+        turn.arguments_of(&call()),
+        less,
+        "gates begin with what the approver wrote"
+    );
+    assert_eq!(stands(&turn, "1-1", &args_hash(&less)), Standing::Approved);
+    assert_eq!(
+        stands(&turn, "1-1", &args_hash(&call().arguments)),
+        Standing::Superseded
+    );
+    let rewritten = json!({"amount": 40_000, "note": "by a hook"});
+    let again = running(vec![
+        (2_000, asks("a", json!({"amount": 60_000}))),
+        (3_000, decides("a", ApprovalStatus::Approved, Some(less.clone()))),
+        (3_001, decides("a", ApprovalStatus::Superseded, None)),
+        (3_002, asks("b", rewritten.clone())),
+        (4_000, decides("b", ApprovalStatus::Approved, None)),
+    ]);
+    assert_eq!((again.arguments_of(&call()), again.times_asked("1-1")), (less, 2));
+    assert_eq!(stands(&again, "1-1", &args_hash(&rewritten)), Standing::Approved);
+}
+
+#[test]
+fn waiting_for_a_human_takes_no_time_of_the_turn() {
+    let wall = TurnLimits::default().wall_ms;
+    let waits = running(vec![(2_000, asks("a", json!({})))]);
+    assert_eq!(left_ms(&waits, UnixMillis(9_000_000)), wall - 1_000);
+    let goes_on = running(vec![
+        (2_000, asks("a", json!({}))),
+        (9_000_000, decides("a", ApprovalStatus::Approved, None)),
+    ]);
+    assert_eq!(
+        (&goes_on.awaits, left_ms(&goes_on, UnixMillis(9_000_500))),
+        (&None, wall - 1_500)
+    );
+}
