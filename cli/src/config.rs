@@ -7,7 +7,7 @@ use shared::process::config::Common as Shared;
 
 use crate::args::{Common, ConfigAction};
 use crate::launch::SERVICES;
-use crate::output::document;
+use crate::output::{document, print};
 
 /// Runs the command.
 ///
@@ -74,11 +74,11 @@ fn service_faults(name: &str, source: &str) -> Result<Vec<String>> {
 fn show(common: &Common) -> Result<()> {
     let document = document(common);
     let (shared, _) = Shared::load(&document);
-    println!("# {}", document.source());
-    print!("{}", toml::to_string(&shared).context("write TOML")?);
+    let text = toml::to_string(&shared).context("write TOML")?;
+    print(&format!("# {}\n{text}", document.source()))?;
     for name in SERVICES {
         let output = ask_service(name, "--show", document.source())?;
-        print!("\n{}", String::from_utf8_lossy(&output.stdout));
+        print(&format!("\n{}", String::from_utf8_lossy(&output.stdout)))?;
     }
     Ok(())
 }

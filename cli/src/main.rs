@@ -4,11 +4,13 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use cli::args::Cli;
+use cli::output::ReaderGone;
 
 #[tokio::main]
 async fn main() -> ExitCode {
     match cli::execute(Cli::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<ReaderGone>() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("nexus: {error:#}");
             ExitCode::FAILURE

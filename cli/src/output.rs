@@ -1,5 +1,6 @@
 //! What all commands print alike: tables, instants, JSON, and how they find the bus.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
@@ -42,13 +43,36 @@ pub fn brief(text: &str, most: usize) -> String {
     line.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
+/// Whoever read what this process prints has gone (`nexus … | head`): nothing is wrong, and nothing more is wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct ReaderGone;
+
+impl std::fmt::Display for ReaderGone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("nobody reads the output any more")
+    }
+}
+
+impl std::error::Error for ReaderGone {}
+
+/// Prints `text` as it is.
+///
+/// # Errors
+/// [`ReaderGone`], and where the output cannot be written.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(ReaderGone.into()),
+        written => written.context("write to the standard output"),
+    }
+}
+
 /// Prints `value` as JSON.
 ///
 /// # Errors
-/// Where it has no JSON form.
+/// Where it has no JSON form; [`ReaderGone`].
 pub fn json(value: &impl serde::Serialize) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(value).context("write JSON")?);
-    Ok(())
+    print(&(serde_json::to_string_pretty(value).context("write JSON")? + "\n"))
 }
 
 /// The configuration that `common` names, else `./nexus.toml`, else that of a running `nexus up`.
