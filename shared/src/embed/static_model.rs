@@ -35,7 +35,7 @@ struct Inner {
     name: String,
     tokenizer: Tokenizer,
     matrix: Matrix,
-    words: Mutex<HashMap<Box<str>, Arc<[u32]>>>,
+    words: Mutex<HashMap<Box<str>, Box<[u32]>>>,
 }
 
 impl StaticModel {
@@ -77,36 +77,35 @@ impl StaticModel {
         let inner = &*self.0;
         let mut sum = vec![0.0; inner.matrix.columns];
         let end = text.char_indices().nth(MAX_TEXT_CHARS).map_or(text.len(), |(at, _)| at);
-        for word in text[..end].split_whitespace() {
-            for &piece in inner.pieces(word).iter() {
+        let mut add = |pieces: &[u32]| {
+            for &piece in pieces {
                 for (sum, value) in sum.iter_mut().zip(inner.matrix.row(piece)) {
                     *sum += value;
                 }
             }
+        };
+        // One lock a text: taking it for each word costs more than the sums.
+        let mut words = inner.words.lock().unwrap_or_else(PoisonError::into_inner);
+        for word in text[..end].split_whitespace() {
+            if let Some(known) = words.get(word) {
+                add(known);
+                continue;
+            }
+            let pieces = inner.tokenizer.encode(word);
+            add(&pieces);
+            if word.len() <= MAX_REMEMBERED_BYTES {
+                if words.len() >= MAX_REMEMBERED {
+                    words.clear();
+                }
+                words.insert(word.into(), pieces.into());
+            }
         }
+        drop(words);
         let length = sum.iter().map(|value| value * value).sum::<f32>().sqrt();
         if length > 0.0 {
             sum.iter_mut().for_each(|value| *value /= length);
         }
         sum
-    }
-}
-
-impl Inner {
-    fn pieces(&self, word: &str) -> Arc<[u32]> {
-        if word.len() > MAX_REMEMBERED_BYTES {
-            return self.tokenizer.encode(word).into();
-        }
-        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = words.get(word) {
-            return Arc::clone(known);
-        }
-        let pieces: Arc<[u32]> = self.tokenizer.encode(word).into();
-        if words.len() >= MAX_REMEMBERED {
-            words.clear();
-        }
-        words.insert(word.into(), Arc::clone(&pieces));
-        pieces
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub(super) mod fuse;
 pub mod keep;
+mod pace;
 mod store;
 pub(super) mod vectors;
 pub(super) mod words;

@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 use std::time::Duration;
 
+use super::pace::Pace;
 use super::store::{self, Pending, Row};
 use super::vectors::{Quantized, VectorIndex};
 use crate::clock::{SharedClock, pause};
 use crate::embed::Embedder;
-use crate::projection::Projection;
 use crate::projection::error::{ApplyBatchError, QueryProjectionError};
+use crate::projection::{Projection, Source};
 
 /// Texts embedded at once.
 const BATCH: usize = 256;
@@ -22,9 +23,6 @@ const GATHER: Duration = Duration::from_millis(100);
 
 /// Wait before the same is tried again: a server that does not answer, a file that is being made anew.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
-
-/// Wait after each batch as a share of the time it took: embedding leaves the processor to others at least as long.
-const REST: f64 = 1.0;
 
 /// How often progress is told while there is much to embed.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
@@ -117,6 +115,7 @@ impl Keeper<'_> {
             .ask(move |connection| store::position(connection, &asked))
             .await?;
         let mut told = self.clock.monotonic();
+        let mut pace = Pace::default();
         loop {
             let began = self.clock.monotonic();
             positions.borrow_and_update();
@@ -137,7 +136,8 @@ impl Keeper<'_> {
                 told = now;
                 tracing::info!(model, position, "events are being embedded");
             }
-            pause(now.duration_since(began).mul_f64(REST)).await;
+            let reached = self.projection.position(Source::Events);
+            pause(pace.rest(now.duration_since(began), reached, position, now)).await;
         }
     }
 

@@ -1,0 +1,79 @@
+//! How long embedding rests between two batches: events go first. *Pure.*
+//!
+//! What a text means is looked for rarely and may be found a while later; what an event leads to may not. So embedding
+//! leaves the processor to events while many come, yet is never further behind than [`MAX_BEHIND`].
+
+use std::time::{Duration, Instant};
+
+/// Rest as a share of the time that the batch took: the processor is left to others at least as long.
+const REST: f64 = 1.0;
+
+/// The same while many events come: a twentieth of one processor is taken at most.
+const REST_BUSY: f64 = 19.0;
+
+/// Longest rest, whatever a batch took: an embedder that is asked over the network takes no processor here.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// From so many events a second on, many come.
+const MANY: f64 = 500.0;
+
+/// So many events behind, they are embedded as if few came.
+const MAX_BEHIND: u64 = 100_000;
+
+/// What was there at the last look.
+#[derive(Debug, Default)]
+pub(super) struct Pace(Option<(u64, Instant)>);
+
+impl Pace {
+    /// How long to rest after a batch that took `took`: events up to `reached` are in the read model `now`, and those
+    /// up to `embedded` have their vectors.
+    pub(super) fn rest(&mut self, took: Duration, reached: u64, embedded: u64, now: Instant) -> Duration {
+        let before = self.0.replace((reached, now));
+        let many = before.is_some_and(|(before, at)| {
+            let seconds = now.saturating_duration_since(at).as_secs_f64();
+            reached.saturating_sub(before) as f64 > MANY * seconds
+        });
+        let share = if many && reached.saturating_sub(embedded) < MAX_BEHIND {
+            REST_BUSY
+        } else {
+            REST
+        };
+        took.mul_f64(share).min(LONGEST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock as _;
+    use crate::model::time::UnixMillis;
+    use crate::testing::ManualClock;
+
+    const TOOK: Duration = Duration::from_millis(10);
+
+    #[test]
+    fn rests_long_while_many_come_and_briefly_when_few_do() {
+        let start = ManualClock::at(UnixMillis(0)).monotonic();
+        let later = |seconds| start + Duration::from_secs(seconds);
+        let mut pace = Pace::default();
+        assert_eq!(pace.rest(TOOK, 10_000, 256, start), TOOK, "nothing is known of before");
+        assert_eq!(pace.rest(TOOK, 11_000, 512, later(1)), TOOK * 19);
+        assert_eq!(pace.rest(TOOK, 11_100, 768, later(2)), TOOK);
+        assert_eq!(pace.rest(TOOK, 12_100, 1_024, later(62)), TOOK);
+    }
+
+    #[test]
+    fn is_never_left_far_behind() {
+        let start = ManualClock::at(UnixMillis(0)).monotonic();
+        let mut pace = Pace::default();
+        pace.rest(TOOK, 0, 0, start);
+        assert_eq!(pace.rest(TOOK, MAX_BEHIND, 0, start + Duration::from_secs(1)), TOOK);
+    }
+
+    #[test]
+    fn an_embedder_that_is_asked_over_the_network_is_not_waited_for_long() {
+        let start = ManualClock::at(UnixMillis(0)).monotonic();
+        let rest = Pace::default().rest(Duration::from_secs(30), 0, 0, start);
+        assert_eq!(rest, LONGEST);
+    }
+}
