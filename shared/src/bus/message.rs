@@ -1,7 +1,9 @@
 //! Messages as they come from the server, in our own types.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use async_nats::HeaderName;
 use async_nats::jetstream::AckKind;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -24,8 +26,11 @@ pub(super) fn headers_of(map: Option<&async_nats::HeaderMap>) -> Headers {
 /// The client's headers of ours.
 pub(super) fn header_map(headers: &Headers) -> async_nats::HeaderMap {
     let mut map = async_nats::HeaderMap::new();
-    for (name, value) in headers.iter() {
-        map.insert(name, value);
+    for (name, value) in headers.named() {
+        match name {
+            Cow::Borrowed(name) => map.insert(HeaderName::from_static(name), value),
+            Cow::Owned(name) => map.insert(name.as_str(), value),
+        }
     }
     map
 }

@@ -44,6 +44,9 @@ const KNOWN: [&str; 12] = [
     TTL,
 ];
 
+/// Headers that a message has at most as a rule: room that is made at once.
+const USUAL: usize = 8;
+
 /// Headers of one message: few, one value each (the last one wins). Their order means nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Headers(Vec<(Cow<'static, str>, String)>);
@@ -76,7 +79,8 @@ impl Headers {
     pub fn insert(&mut self, name: impl AsRef<str>, value: impl Into<String>) {
         let name = name.as_ref();
         let mut value = value.into();
-        if value.contains(['\r', '\n']) {
+        // Byte by byte: a search for characters costs more than all else here.
+        if value.bytes().any(|byte| matches!(byte, b'\r' | b'\n')) {
             value = value.replace(['\r', '\n'], " ");
         }
         match self.0.iter_mut().find(|(key, _)| key.eq_ignore_ascii_case(name)) {
@@ -94,6 +98,11 @@ impl Headers {
         self.0.iter().map(|(name, value)| (name.as_ref(), value.as_str()))
     }
 
+    /// All of them, with which names are constants of the wire: those need not be copied.
+    pub fn named(&self) -> impl Iterator<Item = (&Cow<'static, str>, &str)> {
+        self.0.iter().map(|(name, value)| (name, value.as_str()))
+    }
+
     /// Whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -103,7 +112,7 @@ impl Headers {
 
 impl<N: AsRef<str>, V: Into<String>> FromIterator<(N, V)> for Headers {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
-        let mut headers = Self::new();
+        let mut headers = Self(Vec::with_capacity(USUAL));
         for (name, value) in pairs {
             headers.insert(name, value);
         }
