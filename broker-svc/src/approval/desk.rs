@@ -271,7 +271,12 @@ impl Desk {
             }
             let what = match next.status {
                 ApprovalStatus::Pending => "voted",
-                decided => decided.name(),
+                decided @ (ApprovalStatus::Approved
+                | ApprovalStatus::Rejected
+                | ApprovalStatus::Expired
+                | ApprovalStatus::Cancelled
+                | ApprovalStatus::Superseded
+                | ApprovalStatus::Consumed) => decided.name(),
             };
             self.audit(&next, what, Some(&who.name), Some(&word.via)).await?;
             self.tell(&next).await?;
