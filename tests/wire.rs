@@ -113,6 +113,7 @@ fn the_whole_ledger_is_frozen() {
         let value = serde_json::to_value(&record.entries[0]).expect("JSON");
         check(&format!("ledger-{}", value["kind"].as_str().expect("a kind")), &record);
     }
+    check("ledger-tool_started-rewritten", &ledger::rewritten());
 }
 
 #[test]
@@ -130,6 +131,7 @@ fn coordination_is_frozen() {
     check("hook_state", &samples::hook_state());
     check("hook_spend", &samples::hook_spend());
     check("hook_results", &samples::stored_answers());
+    check("hook_limit", &ledger::rate_window());
     check("breaker", &samples::breaker());
     check("invocations-passes", &samples::invocations_with_passes());
     check("lease", &samples::lease());

@@ -63,6 +63,8 @@ pub struct Origin {
     pub delivery: DeliveryContext,
     /// The event that it answers, and how many led to it.
     pub causation: Causation,
+    /// Sessions that it works for, the nearest first: their hooks bind it as well.
+    pub works_for: Vec<SessionRef>,
 }
 
 /// One model call.
@@ -76,6 +78,8 @@ pub struct Question {
     pub step: u32,
     /// Where the turn comes from.
     pub origin: Origin,
+    /// Whether nobody is to hear the answer before it is whole: hooks may make another of it.
+    pub quiet: bool,
 }
 
 /// A tool call that a model asks for.

@@ -21,6 +21,8 @@ use crate::approval::desk::Desk;
 use crate::cache::FoldCache;
 use crate::config::BrokerConfig;
 use crate::feed::Feed;
+use crate::hook_point::Hooks;
+use crate::hook_point::rules::HookRules;
 use crate::personas::{Personas, Runner};
 use crate::session::settings::Policy;
 use crate::settled::Settled;
@@ -69,6 +71,7 @@ pub struct Broker {
     instead: Option<Arc<dyn Agent>>,
     process: Arc<dyn Agent>,
     desk: Desk,
+    hooks: Arc<Hooks>,
     /// None where no persona asks models.
     llm: Option<Arc<dyn Agent>>,
 }
@@ -101,6 +104,7 @@ impl Broker {
             nats: Arc::new(Nats::new(bus.clone())),
             instead: None,
             process: Arc::new(Process::new(Arc::new(personas.clone()), bus.clone())),
+            hooks: Arc::new(Hooks::new(HookRules::default(), bus.clone(), Arc::clone(&clock))),
             llm: None,
             desk: Desk::new(&bus, Arc::clone(&clock), Arc::default(), config.approvals.clone()),
             bus,
@@ -160,6 +164,21 @@ impl Broker {
             Arc::clone(&self.clock),
         )));
         self
+    }
+
+    /// With the hooks of `rules` within turns.
+    #[must_use]
+    pub fn with_hooks(mut self, rules: HookRules) -> Self {
+        self.hooks = Arc::new(Hooks::new(rules, self.bus.clone(), Arc::clone(&self.clock)));
+        let process = Process::new(Arc::new(self.personas.clone()), self.bus.clone());
+        self.process = Arc::new(process.heeding(Arc::clone(&self.hooks)));
+        self
+    }
+
+    /// The hooks within turns.
+    #[must_use]
+    pub const fn hooks(&self) -> &Arc<Hooks> {
+        &self.hooks
     }
 
     /// Who answers behind `runner`. A persona that asks a model where there is none is one whose agent is not there.

@@ -3,7 +3,7 @@
 //! Source: `sessions.md` "Durable turns". `fold(all) == fold(checkpoint + tail)` holds because everything that the
 //! fold forgets (old turns of the history, old dispatch ids) it forgets by its own content alone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,6 +14,7 @@ use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
+use crate::hook_point::runs::{ENDED, OWES, REMINDED, SETTLED};
 use crate::turn::journal::{Awaited, Running, sum};
 
 /// Entries between two checkpoints.
@@ -25,6 +26,10 @@ pub const HISTORY_TURNS: usize = 64;
 /// Text of history remembered, bytes over all turns.
 pub const HISTORY_BYTES: usize = 32 * 1_024;
 
+/// Reminders remembered as having come.
+pub const MAX_REMINDED: usize = 256;
+/// Turns remembered as owing their last hooks.
+pub const MAX_OWED: usize = 64;
 /// Lines about dropped dispatches remembered for the next turn.
 pub const MAX_NOTES: usize = 40;
 /// Who stands in the ledger as having said a note about an intent.
@@ -96,6 +101,21 @@ pub struct Fold {
     /// Why intents of the newest turn were refused, for the next turn's context; at most [`MAX_NOTES`].
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub refused: VecDeque<String>,
+    /// Reminders that come once and have come; at most [`MAX_REMINDED`].
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub reminded: BTreeSet<String>,
+    /// Turns that are over and whose last hooks have not run, oldest first; at most [`MAX_OWED`].
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub owed: VecDeque<Owed>,
+}
+
+/// A turn that is over and whose last hooks have not run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owed {
+    /// The turn.
+    pub turn: Ulid,
+    /// How it ended.
+    pub outcome: String,
 }
 
 impl Fold {
@@ -136,6 +156,8 @@ impl Fold {
                     notes: std::mem::take(&mut self.notes).into(),
                     refused: std::mem::take(&mut self.refused).into(),
                     passages: Vec::new(),
+                    hiding: Vec::new(),
+                    hidden: Vec::new(),
                     usage: Usage::default(),
                     awaits: None,
                     awaits_since: None,
@@ -157,16 +179,15 @@ impl Fold {
                     self.cursor = cursor.clone();
                 }
             }
-            LedgerEntry::HookRan {
-                hook,
-                point: _,
-                outcome,
-            } => {
+            LedgerEntry::HookRan { hook, outcome, .. } => {
                 if hook == INTENTS
                     && let Some(note) = outcome.get("note").and_then(Value::as_str)
                 {
                     remember(&mut self.refused, note);
                 }
+                self.remind(outcome);
+                self.owe(outcome);
+                self.in_turn(entry);
             }
             LedgerEntry::TurnCompleted {
                 turn,
@@ -226,6 +247,7 @@ impl Fold {
                 self.history.clear();
                 self.summary = None;
                 self.head = None;
+                self.reminded.clear();
             }
         }
     }
@@ -233,6 +255,35 @@ impl Fold {
     fn in_turn(&mut self, entry: &LedgerEntry) {
         if let Some(turn) = &mut self.running {
             turn.apply(entry, self.at);
+        }
+    }
+
+    fn remind(&mut self, outcome: &Value) {
+        let key = outcome.get(REMINDED).and_then(Value::as_str);
+        if let Some(key) = key.filter(|_| self.reminded.len() < MAX_REMINDED) {
+            self.reminded.insert(key.to_owned());
+        }
+    }
+
+    fn owe(&mut self, outcome: &Value) {
+        let turn = |key: &str| {
+            outcome
+                .get(key)
+                .and_then(Value::as_str)
+                .and_then(|id| id.parse::<Ulid>().ok())
+        };
+        if let Some(turn) = turn(OWES) {
+            if self.owed.len() == MAX_OWED {
+                self.owed.pop_front();
+            }
+            let ended = outcome.get(ENDED).and_then(Value::as_str).unwrap_or_default();
+            self.owed.push_back(Owed {
+                turn,
+                outcome: ended.to_owned(),
+            });
+        }
+        if let Some(turn) = turn(SETTLED) {
+            self.owed.retain(|owed| owed.turn != turn);
         }
     }
 
@@ -365,7 +416,7 @@ pub struct Standing {
     pub in_turn: bool,
     /// The approval that the turn waits for.
     pub awaits: Option<Awaited>,
-    /// A committed reply is not known to be published.
+    /// A committed reply is not known to be published, or a turn's last hooks have not run.
     pub owes: bool,
 }
 
@@ -378,7 +429,7 @@ impl Standing {
             cursor: fold.cursor.clone(),
             in_turn: fold.running.is_some(),
             awaits: fold.running.as_ref().and_then(|turn| turn.awaits.clone()),
-            owes: fold.unpublished.iter().any(|reply| !published.contains(&reply.turn)),
+            owes: !fold.owed.is_empty() || fold.unpublished.iter().any(|reply| !published.contains(&reply.turn)),
         }
     }
 }

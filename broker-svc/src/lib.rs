@@ -19,6 +19,7 @@ pub mod error;
 pub mod feed;
 pub mod fold;
 pub mod hold;
+pub mod hook_point;
 pub mod inbox;
 pub mod live;
 pub mod owner;

@@ -12,6 +12,8 @@ use shared::process::{Common, Service, Shell};
 use crate::approval::{self, timers};
 use crate::broker::Broker;
 use crate::config::BrokerConfig;
+use crate::hook_point::callback;
+use crate::hook_point::rules::HookRules;
 use crate::personas::Personas;
 use crate::{admin, claims, feed, quarantine, sweeper};
 
@@ -36,11 +38,7 @@ impl Service for BrokerService {
             key: key.to_owned(),
             problem,
         };
-        let text = match path.as_str() {
-            "" => return Vec::new(),
-            path => std::fs::read_to_string(path),
-        };
-        let parsed = match text.map(|text| Personas::parse(&text)) {
+        let parsed = match read(path).map(|text| Personas::parse(&text)) {
             Ok(Ok(personas)) => personas,
             Ok(Err(error)) => {
                 return error
@@ -53,15 +51,17 @@ impl Service for BrokerService {
         };
         // A persona that asks a model needs one that can be asked.
         let usable = if parsed.ask_models() { llm.usable().err() } else { None };
+        let usable = usable.map(|fault| told("personas", format!("runner llm: {fault}")));
         usable
-            .map(|fault| told("personas", format!("runner llm: {fault}")))
             .into_iter()
+            .chain(check_hooks(&common.files.hooks, &parsed))
             .collect()
     }
 
     async fn serve(shell: Shell<BrokerConfig>) -> anyhow::Result<()> {
         let personas = personas(&shell.common.files.personas)?;
         let identities = identities(&shell.common.files.identities)?;
+        let hooks = hooks(&shell.common.files.hooks, &personas)?;
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
         let Shell {
             config,
@@ -77,7 +77,7 @@ impl Service for BrokerService {
             .ask_models()
             .then(|| llm::open(llm, Arc::clone(&clock), shutdown.clone()))
             .transpose()?;
-        let mut broker = Broker::new(bus, clock, instance, config, personas, shutdown, drain);
+        let mut broker = Broker::new(bus, clock, instance, config, personas, shutdown, drain).with_hooks(hooks);
         if let Some(model) = model {
             broker = broker.with_model(model);
         }
@@ -96,6 +96,10 @@ impl Service for BrokerService {
             .await
             .map_err(anyhow::Error::msg)
             .context("the service `approval` is not announced")?;
+        let _gate = callback::serve(&broker)
+            .await
+            .map_err(anyhow::Error::msg)
+            .context("the service `turn` is not announced")?;
         health.set("claims", true, "pulling");
         claims::serve(&broker).await.context("claims cannot be pulled")?;
         for task in beside {
@@ -116,11 +120,40 @@ fn identities(path: &str) -> anyhow::Result<Identities> {
     Ok(read.unwrap_or_default())
 }
 
-/// Reads `personas.yaml`; an empty path is an empty file.
-fn personas(path: &str) -> anyhow::Result<Personas> {
+/// A file's text; an empty path is an empty file.
+fn read(path: &str) -> std::io::Result<String> {
     if path.is_empty() {
-        return Ok(Personas::default());
+        return Ok(String::new());
     }
-    let text = std::fs::read_to_string(path).with_context(|| format!("files.personas: {path} cannot be read"))?;
+    std::fs::read_to_string(path)
+}
+
+fn personas(path: &str) -> anyhow::Result<Personas> {
+    let text = read(path).with_context(|| format!("files.personas: {path} cannot be read"))?;
     Personas::parse(&text).with_context(|| format!("files.personas: {path}"))
+}
+
+/// The hooks within turns: those of `hooks.yaml` and those of the personas.
+fn hooks(path: &str, personas: &Personas) -> anyhow::Result<HookRules> {
+    let text = read(path).with_context(|| format!("files.hooks: {path} cannot be read"))?;
+    let rules = HookRules::parse(&text, personas).with_context(|| format!("files.hooks: {path}"))?;
+    rules.warn();
+    Ok(rules)
+}
+
+fn check_hooks(path: &str, personas: &Personas) -> Vec<Fault> {
+    let told = |key: String, problem: String| Fault {
+        source: path.to_owned(),
+        key,
+        problem,
+    };
+    match read(path).map(|text| HookRules::parse(&text, personas)) {
+        Ok(Ok(_)) => Vec::new(),
+        Ok(Err(error)) => error
+            .0
+            .into_iter()
+            .map(|fault| told(fault.key, fault.problem))
+            .collect(),
+        Err(error) => vec![told(String::new(), format!("cannot be read: {error}"))],
+    }
 }

@@ -171,7 +171,7 @@ impl Session {
                 .steered
                 .extend(turn.passages.iter().filter_map(|passage| match passage {
                     Passage::Steered { dispatch } => Some(dispatch.sequence),
-                    Passage::Answered { .. } | Passage::Called { .. } => None,
+                    Passage::Answered { .. } | Passage::Called { .. } | Passage::Injected { .. } => None,
                 }));
             machine.running = Some(Busy {
                 sequences: turn.dispatches.iter().map(|d| d.sequence).collect(),

@@ -9,7 +9,7 @@ pub mod journal;
 pub mod steps;
 
 use shared::model::dispatch::{Causation, DeliveryContext, derived_ulid};
-use shared::model::event::{Attachment, EventId};
+use shared::model::event::{Attachment, EventId, MAX_HOPS};
 use shared::model::identity::PermissionPresets;
 use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry, TurnFailure, TurnLimits, Usage};
 use shared::model::permission::PermissionSet;
@@ -94,7 +94,11 @@ pub struct Turn {
     session: SessionRef,
     delivery: DeliveryContext,
     causation: Causation,
+    works_for: Vec<SessionRef>,
 }
+
+/// Key of an agent's message under which stand the sessions on whose behalf it is sent.
+pub const WORKS_FOR: &str = "works_for";
 
 impl Turn {
     /// The turn that answers `pendings`, of which there is at least one, in `session`, which folds to `fold`. The last
@@ -125,6 +129,7 @@ impl Turn {
             session: session.clone(),
             delivery,
             causation,
+            works_for: works_for(pendings),
         }
     }
 
@@ -141,6 +146,7 @@ impl Turn {
             session: session.clone(),
             delivery,
             causation,
+            works_for: works_for(pendings),
         }
     }
 
@@ -150,7 +156,14 @@ impl Turn {
         Origin {
             delivery: self.delivery.clone(),
             causation: self.causation.clone(),
+            works_for: self.works_for.clone(),
         }
+    }
+
+    /// Sessions that it works for.
+    #[must_use]
+    pub fn works_for(&self) -> &[SessionRef] {
+        &self.works_for
     }
 
     /// Whether the ledger says already that it began; if so, also what the agent answered then, which is neither
@@ -254,6 +267,28 @@ fn destination(pendings: &[Pending]) -> (DeliveryContext, Causation) {
     let event = last.map_or_else(nothing, |d| d.causation.event.clone());
     let hops = pendings.iter().map(|p| p.dispatch.causation.hops).max().unwrap_or(0);
     (delivery, Causation { event, hops })
+}
+
+/// The sessions on whose behalf agents sent what `pendings` say. What other channels claim of it counts as well: more
+/// hooks only bind more.
+fn works_for(pendings: &[Pending]) -> Vec<SessionRef> {
+    let mut sessions: Vec<SessionRef> = Vec::new();
+    for pending in pendings {
+        let told = pending
+            .dispatch
+            .message
+            .metadata
+            .get(WORKS_FOR)
+            .cloned()
+            .unwrap_or_default();
+        let told: Vec<SessionRef> = serde_json::from_value(told).unwrap_or_default();
+        for session in told.into_iter().take(usize::from(MAX_HOPS) + 1) {
+            if !sessions.contains(&session) {
+                sessions.push(session);
+            }
+        }
+    }
+    sessions
 }
 
 /// What a turn of no dispatch came from; there is none such.

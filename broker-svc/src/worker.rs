@@ -8,6 +8,7 @@
 mod approve;
 mod ask;
 mod bell;
+mod hooks;
 mod queue;
 mod steps;
 mod turn;
@@ -132,6 +133,7 @@ impl<'a> Worker<'a> {
     }
 
     async fn serve(&mut self) -> Result<(), RunSessionError> {
+        self.settle_hooks().await?;
         self.resume().await?;
         loop {
             let look = self.look().await?;
@@ -143,7 +145,8 @@ impl<'a> Worker<'a> {
                 break;
             }
         }
-        self.flush().await
+        self.flush().await?;
+        self.settle_hooks().await
     }
 
     /// A turn that a former owner began goes first; where its dispatch is gone, it is written down as interrupted.

@@ -17,6 +17,7 @@ pub mod invocation;
 pub mod ledger;
 pub mod order;
 pub mod permission;
+pub mod rate;
 pub mod receipt;
 pub mod reply;
 pub mod schedule;

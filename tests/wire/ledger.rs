@@ -5,6 +5,7 @@ use shared::model::approval::{ApprovalDecision, ApprovalStatus};
 use shared::model::ledger::{
     AppendId, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, TurnLimits, Usage,
 };
+use shared::model::rate::{Counted, RateWindow};
 
 use super::order::session_order;
 use super::samples::{AT, approval, cursor, permissions, reference, reply, session, some, ulid};
@@ -49,6 +50,7 @@ fn turn_entries() -> Vec<LedgerEntry> {
             call: "c1".to_owned(),
             name: "pay".to_owned(),
             args_hash: "00ff".to_owned(),
+            arguments: None,
         },
         LedgerEntry::ToolFinished {
             call: "c1".to_owned(),
@@ -127,15 +129,36 @@ fn other_entries() -> Vec<LedgerEntry> {
 }
 
 pub(crate) fn ledger() -> Vec<LedgerRecord> {
-    let append = || AppendId {
-        broker: "broker-svc-1".to_owned(),
-        epoch: 3,
-        counter: 8,
+    turn_entries().into_iter().chain(other_entries()).map(record).collect()
+}
+
+/// A tool that is run with other arguments than the model asked for.
+pub(crate) fn rewritten() -> LedgerRecord {
+    record(LedgerEntry::ToolStarted {
+        call: "c1".to_owned(),
+        name: "pay".to_owned(),
+        args_hash: "00ff".to_owned(),
+        arguments: Some(json!({ "amount": 4 })),
+    })
+}
+
+/// What a rate limit has counted.
+pub(crate) fn rate_window() -> RateWindow {
+    let counted = Counted {
+        at: AT,
+        id: "01M80A4BYPJANS8A4KMNFK7P5E/1-1".to_owned(),
     };
-    let record = |entry| LedgerRecord {
-        append: append(),
+    RateWindow { counted: vec![counted] }
+}
+
+fn record(entry: LedgerEntry) -> LedgerRecord {
+    LedgerRecord {
+        append: AppendId {
+            broker: "broker-svc-1".to_owned(),
+            epoch: 3,
+            counter: 8,
+        },
         at: AT,
         entries: vec![entry],
-    };
-    turn_entries().into_iter().chain(other_entries()).map(record).collect()
+    }
 }

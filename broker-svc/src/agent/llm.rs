@@ -107,16 +107,19 @@ impl Stepper for Llm {
         let request = &question.request;
         let ask = self.ask_of(question, self.personas.of(&request.persona));
         let delivery = &question.origin.delivery;
-        let live = Live::begin(
-            self.bus.clone(),
-            &request.session,
-            delivery,
-            request.turn,
-            question.step,
-        );
+        let begin = || {
+            Live::begin(
+                self.bus.clone(),
+                &request.session,
+                delivery,
+                request.turn,
+                question.step,
+            )
+        };
+        let live = (!question.quiet).then(begin);
         let mut hear = |text: &str| {
             said(text);
-            live.say(text);
+            live.iter().for_each(|live| live.say(text));
         };
         let answer = self.model.answer(ask, &mut hear).await;
         let answer = answer.map_err(|error| fault(&error))?;

@@ -21,6 +21,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
 use super::{Agent, Origin};
+use crate::hook_point::Hooks;
 use crate::live::Live;
 use crate::personas::{Personas, Program};
 use crate::turn::{Answer, AskAgentError, MAX_ANSWER_BYTES};
@@ -39,6 +40,7 @@ const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "USER"];
 pub struct Process {
     personas: Arc<Personas>,
     bus: Bus,
+    hooks: Option<Arc<Hooks>>,
 }
 
 /// What a harness says on one line.
@@ -83,7 +85,20 @@ impl Process {
     /// An agent that runs the programs of `personas`.
     #[must_use]
     pub const fn new(personas: Arc<Personas>, bus: Bus) -> Self {
-        Self { personas, bus }
+        Self {
+            personas,
+            bus,
+            hooks: None,
+        }
+    }
+
+    /// It, silent before its answer is whole where `hooks` may make another of it.
+    #[must_use]
+    pub fn heeding(self, hooks: Arc<Hooks>) -> Self {
+        Self {
+            hooks: Some(hooks),
+            ..self
+        }
     }
 
     async fn run(&self, program: &Program, request: &AgentRequest, origin: &Origin) -> Result<Answer, AskAgentError> {
@@ -102,9 +117,12 @@ impl Process {
             std::future::pending::<()>().await;
         };
         let complaint = tokio::spawn(complaint(stderr));
-        let live = Live::begin(self.bus.clone(), &request.session, &origin.delivery, request.turn, 1);
+        let hooks = self.hooks.as_ref();
+        let quiet = hooks.is_some_and(|hooks| hooks.of(&request.session, &[]).withholds());
+        let begin = || Live::begin(self.bus.clone(), &request.session, &origin.delivery, request.turn, 1);
+        let live = (!quiet).then(begin);
         let answer = tokio::select! {
-            answer = listen(stdout, &live) => answer,
+            answer = listen(stdout, live.as_ref()) => answer,
             () = told => Ok(None),
         };
         drop(live);
@@ -127,7 +145,7 @@ impl Process {
     }
 }
 
-async fn listen(stdout: ChildStdout, live: &Live) -> Result<Option<Answer>, AskAgentError> {
+async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answer>, AskAgentError> {
     let mut lines = BufReader::new(stdout);
     let mut pieces = String::new();
     loop {
@@ -143,7 +161,7 @@ async fn listen(stdout: ChildStdout, live: &Live) -> Result<Option<Answer>, AskA
         match said.map_err(|error| AskAgentError::Malformed(format!("a line cannot be read: {error}")))? {
             Line::Text { text } => {
                 if pieces.len() + text.len() <= MAX_ANSWER_BYTES {
-                    live.say(&text);
+                    live.iter().for_each(|live| live.say(&text));
                     pieces.push_str(&text);
                 }
             }

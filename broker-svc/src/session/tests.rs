@@ -111,6 +111,7 @@ fn journal(state: State) -> Option<Running> {
                 call: "1-1".to_owned(),
                 name: "look".to_owned(),
                 args_hash: String::new(),
+                arguments: None,
             });
         }
     }

@@ -24,6 +24,7 @@ use shared::wire::topology::streams::LEDGER;
 
 use super::catalogue::described;
 use super::{Tool, ToolCall, failed};
+use crate::turn::WORKS_FOR;
 
 /// The channel of such events.
 pub const CHANNEL: &str = "agent";
@@ -125,6 +126,8 @@ fn message(call: &ToolCall, to: &str, content: String) -> Option<Event> {
     event.metadata.insert("from".to_owned(), json!(from.persona));
     event.metadata.insert("session".to_owned(), json!(from.session));
     event.metadata.insert("turn".to_owned(), json!(asked.turn));
+    let works_for: Vec<&SessionRef> = std::iter::once(from).chain(&asked.origin.works_for).collect();
+    event.metadata.insert(WORKS_FOR.to_owned(), json!(works_for));
     Some(event)
 }
 

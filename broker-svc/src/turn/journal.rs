@@ -12,6 +12,7 @@ use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use super::arguments::args_hash;
+use crate::hook_point::runs::{CONTEXT, HIDDEN};
 
 /// An approval that a turn waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +93,9 @@ pub enum Passage {
     Called {
         /// The call's id within the turn.
         call: String,
+        /// What it runs with, where that is not what the model asked for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        arguments: Option<Value>,
         /// How it ended; none = it started, and nobody knows yet.
         outcome: Option<ToolOutcome>,
     },
@@ -99,6 +103,11 @@ pub enum Passage {
     Steered {
         /// Which, with what it says.
         dispatch: DispatchRef,
+    },
+    /// A hook put text into the conversation.
+    Injected {
+        /// What.
+        content: String,
     },
 }
 
@@ -152,6 +161,12 @@ pub struct Running {
     /// What happened in it, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passages: Vec<Passage>,
+    /// Tools that hooks hide from the model call at hand: globs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hiding: Vec<String>,
+    /// Tools that they hid from the last one that was answered, whose calls are not run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<String>,
     /// What its model calls cost.
     #[serde(default)]
     pub usage: Usage,
@@ -205,7 +220,7 @@ impl Running {
                 tool_calls,
                 opaque: _,
             } => Some((*step, content.as_str(), tool_calls.as_slice())),
-            Passage::Called { .. } | Passage::Steered { .. } => None,
+            Passage::Called { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
         })
     }
 
@@ -213,7 +228,30 @@ impl Running {
     #[must_use]
     pub fn called(&self, call: &str) -> Option<Option<&ToolOutcome>> {
         self.passages.iter().rev().find_map(|passage| match passage {
-            Passage::Called { call: id, outcome } if id == call => Some(outcome.as_ref()),
+            Passage::Called { call: id, outcome, .. } if id == call => Some(outcome.as_ref()),
+            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => {
+                None
+            }
+        })
+    }
+
+    /// What the call `call` was begun with, where that is not what the model asked for.
+    #[must_use]
+    pub fn begun_with(&self, call: &str) -> Option<&Value> {
+        self.passages.iter().rev().find_map(|passage| match passage {
+            Passage::Called {
+                call: id, arguments, ..
+            } if id == call => arguments.as_ref(),
+            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => {
+                None
+            }
+        })
+    }
+
+    /// Text that hooks put in.
+    pub fn injected(&self) -> impl Iterator<Item = &str> {
+        self.passages.iter().filter_map(|passage| match passage {
+            Passage::Injected { content } => Some(content.as_str()),
             Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } => None,
         })
     }
@@ -294,6 +332,20 @@ impl Running {
         }
     }
 
+    /// Tool calls that failed in a row, the newest among them.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        let ended = self.passages.iter().rev().filter_map(|passage| match passage {
+            Passage::Called { outcome, .. } => outcome.as_ref(),
+            Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
+        });
+        let failed = |outcome: &&ToolOutcome| match outcome {
+            ToolOutcome::Error { .. } | ToolOutcome::Unknown { .. } => true,
+            ToolOutcome::Ok { .. } | ToolOutcome::Skipped { .. } => false,
+        };
+        u32::try_from(ended.take_while(failed).count()).unwrap_or(u32::MAX)
+    }
+
     /// Sequences of the dispatches that it was begun for: those that were put in later aside.
     #[must_use]
     pub fn answers(&self) -> Vec<u64> {
@@ -315,7 +367,9 @@ impl Running {
     /// Whether a message was put in that no model call has seen.
     #[must_use]
     pub fn ends_steered(&self) -> bool {
-        matches!(self.passages.last(), Some(Passage::Steered { .. }))
+        let mut passages = self.passages.iter().rev();
+        let last = passages.find(|passage| !matches!(passage, Passage::Injected { .. }));
+        matches!(last, Some(Passage::Steered { .. }))
     }
 
     /// Takes in an entry of the running turn, written at `now`; those of other kinds change nothing.
@@ -329,6 +383,7 @@ impl Running {
                 opaque,
             } => {
                 self.usage = sum(&self.usage, usage);
+                self.hidden = std::mem::take(&mut self.hiding);
                 self.passages.push(Passage::Answered {
                     step: *step,
                     content: content.clone(),
@@ -336,10 +391,19 @@ impl Running {
                     opaque: opaque.clone(),
                 });
             }
-            LedgerEntry::ToolStarted { call, .. } => self.passages.push(Passage::Called {
+            LedgerEntry::ToolStarted { call, arguments, .. } => self.passages.push(Passage::Called {
                 call: call.clone(),
+                arguments: arguments.clone(),
                 outcome: None,
             }),
+            LedgerEntry::HookRan { outcome, .. } => {
+                let content = outcome.get(CONTEXT).and_then(Value::as_str).map(str::to_owned);
+                self.passages
+                    .extend(content.map(|content| Passage::Injected { content }));
+                let hidden = outcome.get(HIDDEN).and_then(Value::as_array);
+                let hidden = hidden.into_iter().flatten().filter_map(Value::as_str);
+                self.hiding.extend(hidden.map(str::to_owned));
+            }
             LedgerEntry::ToolFinished { call, outcome } => self.finished(call, outcome),
             LedgerEntry::ApprovalRequested { request } => self.ask(request, now),
             LedgerEntry::ApprovalDecided { decision, .. } => self.decide(decision, now),
@@ -354,7 +418,6 @@ impl Running {
             LedgerEntry::SessionOpened { .. }
             | LedgerEntry::Owned { .. }
             | LedgerEntry::TurnStarted { .. }
-            | LedgerEntry::HookRan { .. }
             | LedgerEntry::TurnCompleted { .. }
             | LedgerEntry::ReplyPublished { .. }
             | LedgerEntry::Checkpoint { .. }
@@ -369,13 +432,16 @@ impl Running {
 
     fn finished(&mut self, id: &str, ended: &ToolOutcome) {
         let begun = self.passages.iter_mut().rev().find_map(|passage| match passage {
-            Passage::Called { call, outcome } if call == id => Some(outcome),
-            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } => None,
+            Passage::Called { call, outcome, .. } if call == id => Some(outcome),
+            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => {
+                None
+            }
         });
         match begun {
             Some(outcome) => *outcome = Some(ended.clone()),
             None => self.passages.push(Passage::Called {
                 call: id.to_owned(),
+                arguments: None,
                 outcome: Some(ended.clone()),
             }),
         }
@@ -387,7 +453,7 @@ impl Running {
         let named = |id: &str| {
             let calls = self.passages.iter().filter_map(|passage| match passage {
                 Passage::Answered { tool_calls, .. } => Some(tool_calls),
-                Passage::Called { .. } | Passage::Steered { .. } => None,
+                Passage::Called { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
             });
             let call = calls.flatten().find(|call| call.call == id);
             call.map(|call| call.name.clone()).unwrap_or_default()
@@ -403,7 +469,7 @@ impl Running {
                 tool_calls: tool_calls.clone(),
                 opaque: opaque.clone(),
             }),
-            Passage::Called { call, outcome } => outcome.as_ref().map(|outcome| Line::Tool {
+            Passage::Called { call, outcome, .. } => outcome.as_ref().map(|outcome| Line::Tool {
                 call: call.clone(),
                 name: named(call),
                 outcome: outcome.clone(),
@@ -411,8 +477,31 @@ impl Running {
             Passage::Steered { dispatch } => Some(Line::User {
                 content: dispatch.content.clone(),
             }),
+            Passage::Injected { content } => Some(Line::User {
+                content: format!("[from the system, not from the person]\n{content}"),
+            }),
         };
-        self.passages.iter().filter_map(line).collect()
+        let mut lines = Vec::new();
+        // Results stand right behind their calls: what hooks put in meanwhile comes after the last of them.
+        let (mut open, mut held) = (0_usize, Vec::new());
+        for passage in &self.passages {
+            let Some(line) = line(passage) else { continue };
+            match (passage, &line) {
+                (_, Line::Assistant { tool_calls, .. }) => open = tool_calls.len(),
+                (_, Line::Tool { .. }) => open = open.saturating_sub(1),
+                (Passage::Injected { .. }, _) if open > 0 => {
+                    held.push(line);
+                    continue;
+                }
+                (_, Line::User { .. }) => {}
+            }
+            lines.push(line);
+            if open == 0 {
+                lines.append(&mut held);
+            }
+        }
+        lines.append(&mut held);
+        lines
     }
 }
 

@@ -15,6 +15,7 @@ use shared::model::reply::Reply;
 use ulid::Ulid;
 
 use super::Worker;
+use super::hooks::Hooked;
 use super::steps::{Stepped, Thinking};
 use super::turn::Ended;
 use crate::approval::card::spelt;
@@ -22,6 +23,8 @@ use crate::approval::desk::{Said, decision_of};
 use crate::approval::machine::Word;
 use crate::approval::reply::{Heard, read};
 use crate::error::RunSessionError;
+use crate::hook_point::Gated;
+use crate::hook_point::gate::strictest;
 use crate::session::{Arrival, Pending, Told};
 use crate::tool::schema::misfit;
 use crate::turn::arguments::args_hash;
@@ -231,8 +234,25 @@ impl Worker<'_> {
             let error = format!("the approver's arguments do not fit the tool's schema: {unfit}");
             return Ok(self.denied(call, error));
         }
-        let ask = thinking.persona.confirmation(&call.name, &arguments).cloned();
-        self.settle(thinking, call, arguments, ask).await
+        let begins_with = ToolCall {
+            arguments: arguments.clone(),
+            ..call.clone()
+        };
+        let (gated, asks) = match self.gate(&thinking.moment, &begins_with).await? {
+            None => return Ok(Confirmed::Stepped(self.stopped(Hooked::Over))),
+            Some(Gated::Denied { error }) => return Ok(self.denied(call, error)),
+            Some(Gated::Run { arguments }) => (arguments, None),
+            Some(Gated::Ask { ask, arguments }) => (arguments, Some(*ask)),
+        };
+        if gated != arguments
+            && let Some(unfit) = thinking.misfit(&call.name, &gated)
+        {
+            let error = format!("hooks made arguments that do not fit the tool's schema: {unfit}");
+            return Ok(self.denied(call, error));
+        }
+        let flagged = thinking.persona.confirmation(&call.name, &gated).cloned();
+        let ask = strictest(flagged.into_iter().chain(asks));
+        self.settle(thinking, call, gated, ask).await
     }
 
     /// Whether `call` runs with `arguments`, which its gates let through; `ask` is how they want a human asked, if they

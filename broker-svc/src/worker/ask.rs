@@ -7,6 +7,7 @@ use shared::clock::pause;
 use shared::model::ledger::TurnFailure;
 
 use super::Worker;
+use super::hooks::{Hooked, Paces};
 use super::turn::Ended;
 use crate::agent::Agent;
 use crate::context::{Setting, assemble};
@@ -76,6 +77,11 @@ impl Worker<'_> {
     ) -> Result<Ended, RunSessionError> {
         let begun = self.broker.clock.monotonic();
         let mut patience = Patience::default();
+        let moment = self.moment(turn, pendings);
+        match self.before_model(&moment, 1, &mut Paces::default()).await? {
+            Hooked::On => {}
+            hooked @ (Hooked::Denied(_) | Hooked::Over) => return Ok(self.ended_by(hooked)),
+        }
         loop {
             let asked = self.broker.clock.monotonic();
             let spent = millis(asked.saturating_duration_since(begun));
@@ -89,6 +95,10 @@ impl Worker<'_> {
             let now = self.broker.clock.now();
             let mut request = assemble(setting, &self.claimed.session, self.owner.fold(), turn, pendings, now);
             request.deadline = now.plus(i64::try_from(left).unwrap_or(i64::MAX));
+            for text in self.owner.fold().running.iter().flat_map(|running| running.injected()) {
+                request.system_prompt.push_str("\n\n## Note\n");
+                request.system_prompt.push_str(text);
+            }
             let origin = turn.origin();
             let question = std::pin::pin!(agent.ask(&request, &origin, timeout));
             let Some(outcome) = self.beside(question).await? else {
@@ -100,7 +110,12 @@ impl Worker<'_> {
                 self.not_answered(turn, error);
             }
             match patience.after(outcome, (asked, ended), spent, &persona.limits) {
-                Next::Complete(answer) => return Ok(Ended::Answered(answer)),
+                Next::Complete(mut answer) => {
+                    return Ok(match self.after_model(&moment, &mut answer.content).await? {
+                        Hooked::On => Ended::Answered(answer),
+                        hooked @ (Hooked::Denied(_) | Hooked::Over) => self.ended_by(hooked),
+                    });
+                }
                 Next::Fail(failure) => return Ok(Ended::Failed(failure)),
                 Next::AskAgain => {
                     if !self.wait_to_ask_again(&patience).await? {

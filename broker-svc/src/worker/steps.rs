@@ -6,21 +6,26 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use shared::model::approval::Party;
 use shared::model::event::Attachment;
 use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome};
+use shared::model::permission::glob;
 use shared::wire::agent::{AgentRequest, ToolDescription};
 use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use super::approve::{Confirmed, initiator};
 use super::ask::{Patience, millis};
+use super::hooks::{Hooked, Paces};
 use super::turn::Ended;
 use crate::agent::{Call, Offer, Question, Said, Stepper};
 use crate::context::{Setting, assemble, steered};
 use crate::error::RunSessionError;
+use crate::hook_point::{Moment, Point};
 use crate::personas::Persona;
 use crate::session::{Pending, Steering};
+use crate::tool::schema::misfit;
 use crate::tools::permitted;
 use crate::turn::arguments::{args_hash, bounded_outcome};
 use crate::turn::steps::{INTERRUPTED, Situation, Step, left_ms, next};
@@ -38,6 +43,15 @@ pub(super) struct Thinking<'a> {
     request: AgentRequest,
     /// Who wrote what the turn answers.
     pub(super) initiator: Option<Party>,
+    pub(super) moment: Moment,
+}
+
+impl Thinking<'_> {
+    /// What is wrong with `arguments` by the schema of the tool `name`.
+    pub(super) fn misfit(&self, name: &str, arguments: &Value) -> Option<String> {
+        let offer = self.offers.iter().find(|offer| offer.description.name == name)?;
+        misfit(&offer.description.parameters, arguments)
+    }
 }
 
 /// How a step went.
@@ -76,8 +90,10 @@ impl Worker<'_> {
             offers,
             request,
             initiator: initiator(pendings),
+            moment: self.moment(turn, pendings),
         };
         let mut patience = Patience::default();
+        let mut paces = Paces::default();
         let mut attachments = Vec::new();
         loop {
             self.look_up().await?;
@@ -98,8 +114,14 @@ impl Worker<'_> {
                 return Ok(Self::over("journal"));
             };
             let stepped = match step {
-                Step::Ask { step } => self.ask_model(&thinking, step, &mut patience, &mut attachments).await?,
-                Step::Run { call } => self.admit(&thinking, call).await?,
+                Step::Ask { step } => match self.before_model(&thinking.moment, step, &mut paces).await? {
+                    Hooked::On => self.ask_model(&thinking, step, &mut patience, &mut attachments).await?,
+                    hooked @ (Hooked::Denied(_) | Hooked::Over) => self.stopped(hooked),
+                },
+                Step::Run { call } => match self.before_batch(&thinking.moment, &mut paces).await? {
+                    Hooked::On => self.admit(&thinking, call).await?,
+                    hooked @ (Hooked::Denied(_) | Hooked::Over) => self.stopped(hooked),
+                },
                 Step::Recover { call } => self.recover(&thinking, call).await?,
                 Step::Skip { call, outcome } => {
                     self.finished(call.call, outcome);
@@ -122,7 +144,7 @@ impl Worker<'_> {
         self.owner.stage(LedgerEntry::ToolFinished { call, outcome });
     }
 
-    fn left(&self) -> Duration {
+    pub(super) fn left(&self) -> Duration {
         let now = self.broker.clock.now();
         let running = self.owner.fold().running.as_ref();
         Duration::from_millis(running.map_or(0, |running| left_ms(running, now)))
@@ -136,21 +158,11 @@ impl Worker<'_> {
         patience: &mut Patience,
         attachments: &mut Vec<Attachment>,
     ) -> Result<Stepped, RunSessionError> {
-        for Steering { pending, backlog } in self.machine.take_steering() {
-            let dispatch = DispatchRef {
-                content: steered(&pending),
-                ..pending.reference()
-            };
-            self.owner.stage(LedgerEntry::Steered { dispatch, backlog });
+        if self.drain(thinking).await? == Hooked::Over {
+            return Ok(self.stopped(Hooked::Over));
         }
         self.owner.own().await?;
-        let running = self.owner.fold().running.as_ref();
-        let question = Question {
-            request: thinking.request.clone(),
-            so_far: running.map(|running| running.lines()).unwrap_or_default(),
-            step,
-            origin: thinking.turn.origin(),
-        };
+        let question = self.asking(thinking, step);
         let asked = self.broker.clock.monotonic();
         let mut partial = String::new();
         let mut said = |text: &str| partial.push_str(text);
@@ -162,8 +174,12 @@ impl Worker<'_> {
             Some(Ok(outcome)) => outcome,
         };
         let error = match outcome {
-            Ok(said) => {
+            Ok(mut said) => {
                 *patience = Patience::default();
+                let hooked = self.after_model(&thinking.moment, &mut said.content).await?;
+                if hooked != Hooked::On {
+                    return Ok(self.stopped(hooked));
+                }
                 *attachments = self.answered(step, said);
                 return Ok(Stepped::On);
             }
@@ -171,6 +187,45 @@ impl Worker<'_> {
         };
         self.not_answered(thinking.turn, &error);
         self.ask_again(thinking, error, asked, patience).await
+    }
+
+    /// Takes in what waits to be put in before the next model call.
+    async fn drain(&mut self, thinking: &Thinking<'_>) -> Result<Hooked, RunSessionError> {
+        if !self.machine.is_steering() {
+            return Ok(Hooked::On);
+        }
+        let mut hooked = self.point(&thinking.moment, Point::PreQueueDrain, Value::Null).await?;
+        for Steering { pending, backlog } in self.machine.take_steering() {
+            let dispatch = DispatchRef {
+                content: steered(&pending),
+                ..pending.reference()
+            };
+            self.owner.stage(LedgerEntry::Steered { dispatch, backlog });
+        }
+        if hooked == Hooked::On {
+            hooked = self.point(&thinking.moment, Point::PostQueueDrain, Value::Null).await?;
+        }
+        Ok(hooked)
+    }
+
+    fn asking(&self, thinking: &Thinking<'_>, step: u32) -> Question {
+        let running = self.owner.fold().running.as_ref();
+        let mut request = thinking.request.clone();
+        let hiding = running.map(|running| running.hiding.as_slice()).unwrap_or_default();
+        request
+            .tools
+            .retain(|tool| !hiding.iter().any(|pattern| glob(pattern, &tool.name)));
+        Question {
+            request,
+            so_far: running.map(|running| running.lines()).unwrap_or_default(),
+            step,
+            origin: thinking.turn.origin(),
+            quiet: thinking.moment.set.withholds(),
+        }
+    }
+
+    pub(super) fn stopped(&mut self, hooked: Hooked) -> Stepped {
+        Stepped::Ended(self.ended_by(hooked))
     }
 
     async fn ask_again(
@@ -228,6 +283,7 @@ impl Worker<'_> {
             self.finished(call.call, ToolOutcome::Error { error });
             return Ok(Stepped::On);
         }
+        let asked_for = call.arguments.clone();
         let call = match self.confirm(thinking, call).await? {
             Confirmed::Run(call) => call,
             Confirmed::Stepped(stepped) => return Ok(stepped),
@@ -236,6 +292,7 @@ impl Worker<'_> {
             call: call.call.clone(),
             name: call.name.clone(),
             args_hash: args_hash(&call.arguments),
+            arguments: (call.arguments != asked_for).then(|| call.arguments.clone()),
         });
         self.run(thinking, call).await
     }
@@ -244,7 +301,17 @@ impl Worker<'_> {
         let known = thinking.offers.iter().any(|offer| offer.description.name == call.name);
         let presets = &self.broker.personas.permission_levels;
         // One answer for both, so that a model does not learn which tools there are.
-        let may = known && permitted(&call.name, &thinking.turn.permissions, presets);
+        let hidden = self
+            .owner
+            .fold()
+            .running
+            .as_ref()
+            .map(|running| running.hidden.as_slice());
+        let hidden = hidden
+            .unwrap_or_default()
+            .iter()
+            .any(|pattern| glob(pattern, &call.name));
+        let may = known && !hidden && permitted(&call.name, &thinking.turn.permissions, presets);
         (!may).then(|| format!("there is no tool `{}` in this turn", call.name))
     }
 
@@ -252,9 +319,12 @@ impl Worker<'_> {
     async fn recover(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
         let offer = thinking.offers.iter().find(|offer| offer.description.name == call.name);
         let again = offer.is_some_and(|offer| offer.idempotent) && self.refused(thinking, &call).is_none();
+        let running = self.owner.fold().running.as_ref();
+        let begun_with = running.and_then(|running| running.begun_with(&call.call)).cloned();
         let call = self.begun(call);
         if again {
-            return self.run(thinking, call).await;
+            let arguments = begun_with.unwrap_or(call.arguments);
+            return self.run(thinking, ToolCall { arguments, ..call }).await;
         }
         let reason = INTERRUPTED.to_owned();
         self.finished(call.call, ToolOutcome::Unknown { reason });
@@ -267,7 +337,7 @@ impl Worker<'_> {
         let cancel = CancellationToken::new();
         // Whatever ends the wait, the tool is told.
         let told = cancel.clone().drop_guard();
-        let id = call.call.clone();
+        let (id, ran) = (call.call.clone(), call.clone());
         let left = self.left();
         let asked = Call {
             session: self.claimed.session.clone(),
@@ -284,6 +354,7 @@ impl Worker<'_> {
         let ended = match outcome {
             Some(Ok(outcome)) => {
                 told.disarm();
+                let outcome = self.after_call(&thinking.moment, &ran, outcome).await?;
                 self.finished(id, outcome);
                 return Ok(Stepped::On);
             }
@@ -297,6 +368,7 @@ impl Worker<'_> {
                 reason: INTERRUPTED.to_owned(),
             },
         };
+        let outcome = self.after_call(&thinking.moment, &ran, outcome).await?;
         self.finished(id, outcome);
         Ok(Stepped::Ended(ended))
     }

@@ -44,6 +44,21 @@ pub(super) enum Ended {
     },
 }
 
+impl Ended {
+    /// As hooks of the turn's end are told.
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Answered(_) | Self::Settled { .. } => "completed",
+            Self::Failed(TurnFailure::Limit { .. }) => "limit",
+            Self::Failed(TurnFailure::NoAgent | TurnFailure::Agent { .. } | TurnFailure::BadDispatch { .. }) => {
+                "failed"
+            }
+            Self::Suspended => "suspended",
+            Self::Cancelled { .. } => "interrupted",
+        }
+    }
+}
+
 impl Worker<'_> {
     /// Runs one turn for `pendings`, of which there is at least one.
     pub(super) async fn turn(&mut self, pendings: &[Pending]) -> Result<(), RunSessionError> {
@@ -59,7 +74,8 @@ impl Worker<'_> {
     async fn turn_within(&mut self, pendings: &[Pending]) -> Result<(), RunSessionError> {
         let persona = self.broker.personas.of(&self.claimed.session.persona);
         let agent = self.broker.agent(persona.runner);
-        if agent.is_pure() {
+        let hooked = !self.broker.hooks().of(&self.claimed.session, &[]).is_empty();
+        if agent.is_pure() && !hooked {
             let (turn, ended) = self.answer_at_once(pendings, persona, agent.as_ref()).await;
             self.end(&turn, pendings, ended);
             if self.staged_bytes > MAX_STAGED_BYTES || self.turns.is_multiple_of(MAX_STAGED_TURNS) {
@@ -72,7 +88,7 @@ impl Worker<'_> {
         self.owner.own().await?;
         self.listen().await?;
         let ended = match (answered, agent.steps()) {
-            (_, Some(stepper)) => self.think(&turn, pendings, persona, stepper).await?,
+            (_, Some(stepper)) => Box::pin(self.think(&turn, pendings, persona, stepper)).await?,
             (
                 Some(Answer {
                     content,
@@ -81,14 +97,15 @@ impl Worker<'_> {
                 }),
                 None,
             ) => Ended::Settled { content, attachments },
-            (None, None) => self.ask(&turn, pendings, persona, agent.as_ref()).await?,
+            (None, None) => Box::pin(self.ask(&turn, pendings, persona, agent.as_ref())).await?,
         };
         if matches!(ended, Ended::Suspended) {
             return self.flush().await;
         }
         let ended = self.wishes(&turn, ended).await?;
         self.end(&turn, pendings, ended);
-        self.flush().await
+        self.flush().await?;
+        self.settle_hooks().await
     }
 
     /// Stages the turn's beginning, unless the ledger has it already: then the second value is what the agent had
@@ -146,6 +163,9 @@ impl Worker<'_> {
         let sequences: Vec<u64> =
             running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());
         let cursor = self.cursor_after(&sequences);
+        if !matches!(ended, Ended::Suspended) {
+            self.owe_hooks(turn, ended.name());
+        }
         let text: usize = pendings.iter().map(|p| p.dispatch.message.content.len()).sum();
         let label = match ended {
             Ended::Answered(answer) => {

@@ -7,6 +7,7 @@ use broker_svc::agent::Agent;
 use broker_svc::approval::timers;
 use broker_svc::broker::Broker;
 use broker_svc::config::BrokerConfig;
+use broker_svc::hook_point::rules::HookRules;
 use broker_svc::personas::Personas;
 use broker_svc::{claims, feed, quarantine, sweeper};
 use shared::bus::{Bus, NatsConfig, Outgoing, Stored, claim, ledger};
@@ -14,7 +15,7 @@ use shared::clock::{Clock, SystemClock, pause};
 use shared::llm::{self, LlmConfig};
 use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
 use shared::model::event::EventId;
-use shared::model::ledger::{LedgerEntry, LedgerRecord};
+use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::permission::PermissionSet;
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
@@ -132,6 +133,40 @@ impl Bench {
         let model = llm::open(llm, Arc::new(SystemClock), Shutdown::default()).expect("a usable model");
         let broker = broker_at(&self.server.url(), name, personas, BrokerConfig::default()).await;
         run_broker(Arc::new(broker.with_model(model)))
+    }
+
+    /// A broker whose personas may ask the model of `llm`, with the hooks of `hooks.yaml`.
+    pub(crate) async fn run_hooked(&self, name: &str, personas: &str, hooks: &str, llm: LlmConfig) -> Running {
+        let model = llm::open(llm, Arc::new(SystemClock), Shutdown::default()).expect("a usable model");
+        let broker = broker_at(&self.server.url(), name, personas, BrokerConfig::default()).await;
+        let rules = HookRules::parse(hooks, &broker.personas).expect("hooks");
+        run_broker(Arc::new(broker.with_model(model).with_hooks(rules)))
+    }
+
+    /// Appends `entries` to the ledger of `session`, as an owner that is gone did.
+    pub(crate) async fn append(&self, session: &SessionRef, entries: Vec<LedgerEntry>) {
+        let (last, newest) = self.ledger(session).await.pop().expect("a ledger");
+        let record = LedgerRecord {
+            append: AppendId {
+                counter: newest.append.counter + 1,
+                ..newest.append
+            },
+            at: SystemClock.now(),
+            entries,
+        };
+        let appended = ledger::append(&self.bus, session, &record, last, &Carrier::default()).await;
+        appended.expect("it is appended");
+    }
+
+    /// What hooks told `AUDIT`, oldest first.
+    pub(crate) async fn hook_records(&self) -> Vec<serde_json::Value> {
+        let stored = self
+            .bus
+            .history(streams::AUDIT, "nexus.audit.turn", 1, 10_000)
+            .await
+            .expect("audit");
+        let read = |message: &Stored| serde_json::from_slice(&message.payload).expect("a record");
+        stored.iter().map(read).collect()
     }
 
     /// Runs a broker for which `agent` answers.

@@ -332,6 +332,7 @@ impl Owner {
                     call: call.call.clone(),
                     name: call.name.clone(),
                     args_hash: String::new(),
+                    arguments: None,
                 };
                 self.stage(world, started);
                 return self.call(world, turn, call, faults);

@@ -10,4 +10,5 @@ mod hostile;
 mod read_model;
 mod replicas;
 mod tools;
+mod turn;
 mod world;

@@ -215,6 +215,10 @@ pub enum LedgerEntry {
         name: String,
         /// SHA-256 of the canonical arguments, in hex.
         args_hash: String,
+        /// What it is run with, where hooks or an approver made other arguments of what the model asked for: whoever
+        /// runs the call again runs it with exactly these.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        arguments: Option<Value>,
     },
     /// A tool has run.
     ToolFinished {

@@ -152,6 +152,7 @@ impl<'a> SessionRows<'a> {
                 call,
                 name,
                 args_hash: _,
+                arguments: _,
             } => self.tool(call, Some(name), true, None),
             LedgerEntry::ToolFinished { call, outcome } => self.tool(call, None, false, Some(outcome)),
             LedgerEntry::Steered { dispatch, backlog: _ } => self.steer(dispatch),

@@ -12,6 +12,7 @@ use crate::model::intent::{Intent, IntentRecord, MAX_PARAMETER_BYTES, MAX_REASON
 use crate::model::invocation::EventInvocations;
 use crate::model::ledger::LedgerRecord;
 use crate::model::order::SessionOrder;
+use crate::model::rate::RateWindow;
 use crate::model::receipt::Receipt;
 use crate::model::reply::Reply;
 use crate::model::schedule::{ScheduleRecord, ScheduleTimer};
@@ -129,6 +130,10 @@ impl Wire for HookSpend {
 
 impl Wire for StoredAnswers {
     const SCHEMA: &'static str = "hook_results";
+}
+
+impl Wire for RateWindow {
+    const SCHEMA: &'static str = "hook_limit";
 }
 
 impl Wire for HookState {

@@ -74,6 +74,8 @@ pub mod buckets {
     pub const HOOK_SPEND: &str = "hook_spend";
     /// What hooks that asked the model or searched answered, by event.
     pub const HOOK_RESULTS: &str = "hook_results";
+    /// What rate limits within turns have counted, by hook, tool and user.
+    pub const HOOK_LIMITS: &str = "hook_limits";
     /// Hooks' breakers.
     pub const BREAKERS: &str = "breakers";
     /// What humans are asked.
@@ -313,6 +315,7 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         buckets::MEMBERS,
         buckets::HOOK_SPEND,
         buckets::HOOK_RESULTS,
+        buckets::HOOK_LIMITS,
     ];
     let lasting = lasting.into_iter().map(|name| bucket(name, false, replicas));
     lasting

@@ -18,6 +18,8 @@ fn journal(limits: TurnLimits, entries: impl IntoIterator<Item = LedgerEntry>) -
         began_at: BEGAN,
         notes: Vec::new(),
         passages: Vec::new(),
+        hiding: Vec::new(),
+        hidden: Vec::new(),
         usage: Usage::default(),
         awaits: None,
         refused: Vec::new(),
@@ -56,6 +58,7 @@ fn started(id: &str) -> LedgerEntry {
         call: id.to_owned(),
         name: "look".to_owned(),
         args_hash: String::new(),
+        arguments: None,
     }
 }
 

@@ -70,6 +70,8 @@ pub struct FilesConfig {
     pub channels: String,
     /// What agents may ask of their own future: kinds and budgets.
     pub intents: String,
+    /// Hooks within agents' turns.
+    pub hooks: String,
 }
 
 impl Common {

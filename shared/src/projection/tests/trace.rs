@@ -130,6 +130,7 @@ async fn entries_of_a_running_turn_find_it_across_messages() {
         call: "c1".to_owned(),
         name: "web_search".to_owned(),
         args_hash: String::new(),
+        arguments: None,
     };
     let outcome = crate::model::ledger::ToolOutcome::Ok {
         result: serde_json::json!("found"),

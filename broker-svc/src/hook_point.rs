@@ -1,0 +1,33 @@
+//! Hooks inside a turn: code around the model that the model neither sees nor argues with.
+//!
+//! [`rules`] reads what `hooks.yaml` and `personas.yaml` declare ([`declared`], [`condition`], [`builtin`], [`reminder`],
+//! [`allow_list`]); [`hooks`] runs the hooks of a [`point`], each kind through its own file ([`command`] with the words
+//! of [`claude`], [`script`], [`rate`]), by the contract of [`outcome`]; [`gate`] decides over a tool call, [`callback`] answers agents that run tools themselves; [`record`]
+//! and [`runs`] tell of it. Source: `sessions.md` "Hook points inside a turn"; `002_39404514fbd37e5d.txt`;
+//! `004_bf6295fcf892806e.txt`.
+
+pub mod allow_list;
+pub mod breakers;
+pub mod builtin;
+pub mod callback;
+pub mod claude;
+pub mod command;
+pub mod condition;
+pub mod declared;
+pub mod gate;
+pub mod hooks;
+pub mod moment;
+pub mod outcome;
+pub mod point;
+pub mod rate;
+pub mod record;
+pub mod reminder;
+pub mod rules;
+pub mod runs;
+pub mod script;
+pub mod truncate;
+
+pub use gate::Gated;
+pub use hooks::{Hooks, Said};
+pub use moment::Moment;
+pub use point::Point;

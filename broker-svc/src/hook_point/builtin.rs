@@ -1,0 +1,275 @@
+//! The builtins: their parameters, and what those say that need nothing from outside. *Pure.*
+//!
+//! Source: `002_39404514fbd37e5d.txt`, "Planned hooks"; `sessions.md` "Hook points inside a turn".
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use shared::model::approval::Ask;
+use shared::model::permission::glob;
+use shared::model::rate::MAX_CALLS;
+
+use super::allow_list::AllowList;
+use super::declared::Fields;
+use super::outcome::{HookContext, HookOutcome};
+use super::point::Point;
+use super::truncate::truncated;
+
+/// Characters of a result that `result_truncate` leaves where nobody says otherwise.
+pub const RESULT_CHARS: usize = 8_000;
+/// Tools that `read_only_guard` takes for harmless where nobody says otherwise.
+const READS: [&str; 5] = ["get_*", "list_*", "read_*", "search_*", "web_search"];
+/// What `rate_limit` lets pass where nobody says otherwise: calls, and within how many seconds.
+const RATE: (usize, u64) = (10, 60);
+
+/// One builtin with its parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Builtin {
+    /// A human decides first.
+    ApprovalGate(Box<Ask>),
+    /// Each call is written to `AUDIT`: before it runs, or with its outcome.
+    AuditLog,
+    /// In read-only mode nothing is called that may write.
+    ReadOnlyGuard {
+        /// Whatever the mode.
+        always: bool,
+        /// Tools that only read: globs.
+        reads: Vec<String>,
+    },
+    /// Long results are cut, and the cut is marked.
+    ResultTruncate {
+        /// Characters that stay.
+        max_chars: usize,
+    },
+    /// At most so many calls of one tool by one user, over all brokers.
+    RateLimit {
+        /// How many.
+        calls: usize,
+        /// Within how long, milliseconds.
+        window_ms: u64,
+    },
+    /// A command line that a model wants to run is on the allow-list, whole.
+    ShellAllowList {
+        /// The argument that is the command line.
+        argument: String,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Guard {
+    always: bool,
+    reads: Vec<String>,
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self {
+            always: false,
+            reads: READS.map(str::to_owned).to_vec(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Cut {
+    max_chars: usize,
+}
+
+impl Default for Cut {
+    fn default() -> Self {
+        Self {
+            max_chars: RESULT_CHARS,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Rate {
+    calls: usize,
+    seconds: u64,
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        let (calls, seconds) = RATE;
+        Self { calls, seconds }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Shell {
+    argument: String,
+}
+
+impl Default for Shell {
+    fn default() -> Self {
+        Self {
+            argument: "command".to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Nothing {}
+
+/// Names of all builtins.
+const NAMES: [&str; 6] = [
+    "approval_gate",
+    "audit_log",
+    "read_only_guard",
+    "result_truncate",
+    "rate_limit",
+    "shell_allow_list",
+];
+
+impl Builtin {
+    /// Its name in the catalogue.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::ApprovalGate(_) => NAMES[0],
+            Self::AuditLog => NAMES[1],
+            Self::ReadOnlyGuard { .. } => NAMES[2],
+            Self::ResultTruncate { .. } => NAMES[3],
+            Self::RateLimit { .. } => NAMES[4],
+            Self::ShellAllowList { .. } => NAMES[5],
+        }
+    }
+
+    /// Whether it does something outside, or asks somebody.
+    #[must_use]
+    pub const fn acts(&self) -> bool {
+        match self {
+            Self::AuditLog | Self::RateLimit { .. } => true,
+            Self::ApprovalGate(_)
+            | Self::ReadOnlyGuard { .. }
+            | Self::ResultTruncate { .. }
+            | Self::ShellAllowList { .. } => false,
+        }
+    }
+
+    /// Whether it only looks on at `point`, after the fact.
+    #[must_use]
+    pub fn observes_after(&self, point: Option<Point>) -> bool {
+        matches!(self, Self::AuditLog) && point != Some(Point::PreToolUse)
+    }
+
+    /// The builtin `name` with the parameters `with`, for `point`.
+    pub(super) fn declared(
+        name: &str,
+        with: Map<String, Value>,
+        point: Option<Point>,
+        fields: &mut Fields<'_>,
+    ) -> Option<Self> {
+        let points: &[Point] = match name {
+            "audit_log" => &[Point::PreToolUse, Point::PostToolUse],
+            "result_truncate" => &[Point::PostToolUse],
+            _ => &[Point::PreToolUse],
+        };
+        if NAMES.contains(&name)
+            && let Some(point) = point.filter(|point| !points.contains(point))
+        {
+            let names: Vec<&str> = points.iter().map(|point| point.name()).collect();
+            let problem = format!(
+                "{name} has nothing to do at {}, only at {}",
+                point.name(),
+                names.join(", ")
+            );
+            fields.wrong("builtin", problem);
+        }
+        let with = Value::Object(with);
+        let read = match name {
+            "approval_gate" => asked(with, fields).map(|ask| Self::ApprovalGate(Box::new(ask))),
+            "audit_log" => parameters::<Nothing>(with, fields).map(|_| Self::AuditLog),
+            "read_only_guard" => {
+                parameters(with, fields).map(|Guard { always, reads }| Self::ReadOnlyGuard { always, reads })
+            }
+            "result_truncate" => parameters(with, fields).map(|Cut { max_chars }| Self::ResultTruncate { max_chars }),
+            "rate_limit" => parameters(with, fields).map(|Rate { calls, seconds }| Self::RateLimit {
+                calls,
+                window_ms: seconds.saturating_mul(1_000),
+            }),
+            "shell_allow_list" => parameters(with, fields).map(|Shell { argument }| Self::ShellAllowList { argument }),
+            other => {
+                let problem = format!("there is no builtin `{other}`, expected one of {}", NAMES.join(", "));
+                fields.wrong("builtin", problem);
+                None
+            }
+        };
+        if let Some(Self::RateLimit { calls, window_ms }) = &read
+            && (*calls == 0 || *calls > MAX_CALLS || *window_ms == 0)
+        {
+            fields.wrong(
+                "with",
+                format!("expected 1 to {MAX_CALLS} calls within at least 1 second"),
+            );
+        }
+        read
+    }
+}
+
+fn parameters<T: serde::de::DeserializeOwned>(with: Value, fields: &mut Fields<'_>) -> Option<T> {
+    serde_json::from_value(with)
+        .map_err(|error| fields.wrong("with", error.to_string()))
+        .ok()
+}
+
+/// What `approval_gate` asks; its policy is the hook's name where nothing else is said.
+fn asked(mut with: Value, fields: &mut Fields<'_>) -> Option<Ask> {
+    let name = fields
+        .map
+        .get("name")
+        .and_then(Value::as_str)
+        .unwrap_or("approval_gate")
+        .to_owned();
+    if let Value::Object(with) = &mut with {
+        with.entry("policy").or_insert(Value::from(name));
+    }
+    let ask: Ask = parameters(with, fields)?;
+    for fault in ask.faults() {
+        fields.wrong("with", fault);
+    }
+    Some(ask)
+}
+
+/// What `read_only_guard` says.
+#[must_use]
+pub fn read_only(reads: &[String], context: &HookContext) -> HookOutcome {
+    let tool = &context.tool_name;
+    if reads.iter().any(|pattern| glob(pattern, tool)) {
+        return HookOutcome::default();
+    }
+    HookOutcome {
+        side_effects: vec![format!("read_only_guard: blocked {tool}")],
+        ..HookOutcome::denied(format!("read-only mode: `{tool}` may write, and was not run"))
+    }
+}
+
+/// What `result_truncate` says.
+#[must_use]
+pub fn cut(max_chars: usize, context: &HookContext) -> HookOutcome {
+    let result = context.tool_result.as_ref().unwrap_or(&Value::Null);
+    HookOutcome {
+        modified_result: truncated(result, max_chars),
+        ..HookOutcome::default()
+    }
+}
+
+/// What `shell_allow_list` says.
+#[must_use]
+pub fn shell(argument: &str, allow: &AllowList, context: &HookContext) -> HookOutcome {
+    let Some(command) = context.tool_args.get(argument).and_then(Value::as_str) else {
+        return HookOutcome::denied(format!("argument `{argument}` is no command line"));
+    };
+    match allow.admit(command) {
+        Ok(_) => HookOutcome::default(),
+        Err(refusal) => HookOutcome {
+            side_effects: vec![format!("shell_allow_list: refused {command}")],
+            ..HookOutcome::denied(format!("the command is not on the allow-list: {refusal}"))
+        },
+    }
+}

@@ -1,0 +1,142 @@
+//! `nexus.svc.turn.gate`: the hooks of a tool call for agents that run their tools themselves.
+//!
+//! An agent of runner `nats` or `process` asks before a tool runs (`PreToolUse`) and after (`PostToolUse`), for the turn
+//! that it works on. Any broker answers: what the turn may do and whose it is stands in the session's ledger. The
+//! ledger itself is its owner's, so what hooks say here is told in `AUDIT` alone. Nobody waits for a human here: what
+//! needs an approval is refused.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shared::bus::{ServiceHandle, ServiceSpec};
+use shared::model::ledger::{ToolCall, ToolOutcome};
+use shared::model::session::SessionRef;
+use ulid::Ulid;
+
+use super::gate::Gated;
+use super::moment::Moment;
+use super::point::Point;
+use crate::broker::Broker;
+use crate::inbox;
+use crate::owner::load;
+use crate::tools::permitted;
+use crate::turn::Turn;
+
+/// The question is wrong.
+const WRONG: usize = 400;
+/// The turn is not under way.
+const OVER: usize = 409;
+/// It cannot be answered now.
+const UNAVAILABLE: usize = 503;
+
+/// A tool call that an agent is about to make, or has made.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asked {
+    /// The turn that it works on (`AgentRequest/1`).
+    pub turn: Ulid,
+    /// Its session.
+    pub session: SessionRef,
+    /// `PreToolUse` or `PostToolUse`.
+    pub hook_event_name: String,
+    /// The agent's own id of the call, the same at both points.
+    pub tool_use_id: String,
+    /// The tool.
+    pub tool_name: String,
+    /// Its arguments: an object.
+    pub tool_input: Value,
+    /// What it answered, at `PostToolUse`.
+    #[serde(default)]
+    pub tool_response: Option<Value>,
+}
+
+/// What hooks made of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "decision")]
+pub enum Answer {
+    /// It may run, with these arguments; or the result may be read, as this.
+    Allow {
+        /// The arguments, at `PreToolUse`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tool_input: Option<Value>,
+        /// The result, at `PostToolUse`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tool_response: Option<Value>,
+    },
+    /// It must not run, or its result not be read.
+    Deny {
+        /// Why, for the model to read.
+        reason: String,
+    },
+}
+
+/// Code and text of a refusal to answer.
+type Refusal = (usize, String);
+
+/// Serves the service `turn` for `broker`.
+///
+/// # Errors
+/// The client's word where it cannot be announced.
+pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
+    let at = Arc::clone(broker);
+    let spec = ServiceSpec::new("turn", "Turns under way: the hooks of an agent's own tool calls");
+    let spec = spec.endpoint("gate", move |asked: Asked| {
+        let broker = Arc::clone(&at);
+        async move { answer(&broker, asked).await }
+    });
+    broker.bus.serve(spec).await
+}
+
+async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
+    let point = Point::of(&asked.hook_event_name).filter(|point| point.is_of_a_call());
+    let point = point.ok_or_else(|| (WRONG, "hook_event_name: expected PreToolUse or PostToolUse".to_owned()))?;
+    if !asked.tool_input.is_object() {
+        return Err((WRONG, "tool_input: expected an object".to_owned()));
+    }
+    let unavailable = |error: String| (UNAVAILABLE, error);
+    let remembered = load(broker, &asked.session, None)
+        .await
+        .map_err(|error| unavailable(error.to_string()))?;
+    let fold = remembered.fold;
+    let running = fold.running.as_ref().filter(|running| running.turn == asked.turn);
+    let running = running.ok_or_else(|| (OVER, format!("turn {} is not under way", asked.turn)))?;
+    let pendings = inbox::fetch(&broker.bus, &asked.session, &running.answers()).await;
+    let pendings = pendings.map_err(|error| unavailable(error.to_string()))?;
+    let turn = Turn::resumed(&asked.session, &fold, running, &pendings);
+    let set = broker.hooks().of(&asked.session, turn.works_for());
+    let moment = Moment::new(&asked.session, turn.id, fold.epoch, set, &pendings);
+    let call = ToolCall {
+        call: asked.tool_use_id,
+        name: asked.tool_name,
+        arguments: asked.tool_input,
+    };
+    if point == Point::PostToolUse {
+        let result = asked.tool_response.unwrap_or_default();
+        let (outcome, _) = broker.hooks().after(&moment, &call, ToolOutcome::Ok { result }).await;
+        return Ok(match outcome {
+            ToolOutcome::Ok { result } => Answer::Allow {
+                tool_input: None,
+                tool_response: Some(result),
+            },
+            ToolOutcome::Error { error: reason }
+            | ToolOutcome::Skipped { reason }
+            | ToolOutcome::Unknown { reason } => Answer::Deny { reason },
+        });
+    }
+    if !permitted(&call.name, &running.permissions, &broker.personas.permission_levels) {
+        let reason = format!("`{}` is not permitted in this turn", call.name);
+        return Ok(Answer::Deny { reason });
+    }
+    let (gated, _) = broker.hooks().gate(&moment, &call).await;
+    Ok(match gated {
+        Gated::Run { arguments } => Answer::Allow {
+            tool_input: Some(arguments),
+            tool_response: None,
+        },
+        Gated::Denied { error: reason } => Answer::Deny { reason },
+        Gated::Ask { ask, .. } => Answer::Deny {
+            reason: format!("it needs an approval ({}), and nobody waits for one here", ask.policy),
+        },
+    })
+}

@@ -1,0 +1,202 @@
+//! What a command hook reads on standard input and what its answer means: the words that existing hook scripts of
+//! Claude Code use. *Pure.*
+//!
+//! Exit 0 with nothing, or with JSON; exit 2 refuses, with standard error as the reason; any other exit is a failure.
+//! Source: `sessions.md` "Command hooks"; `004_bf6295fcf892806e.txt`.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use shared::model::approval::{Ask, Scope};
+
+use super::declared::Hook;
+use super::outcome::{HookContext, HookOutcome, RunHookError};
+use super::point::Point;
+use crate::fold::shortened;
+
+/// Output of a command that is kept, bytes.
+pub const MAX_OUTPUT_BYTES: usize = 4_096;
+/// Exit code that refuses.
+const REFUSES: i32 = 2;
+/// Longest reason, bytes.
+const MAX_REASON_BYTES: usize = 2_000;
+
+/// The question.
+#[must_use]
+pub fn question(hook: &Hook, context: &HookContext, directory: &str) -> Value {
+    let point = hook.point;
+    let mut asked = Map::new();
+    asked.insert("hook".to_owned(), json!(point.name()));
+    asked.insert("hook_name".to_owned(), json!(hook.name));
+    asked.insert("hook_event_name".to_owned(), json!(point.event_name()));
+    asked.insert("session_id".to_owned(), json!(context.told("session")));
+    asked.insert("transcript_path".to_owned(), json!(""));
+    asked.insert("cwd".to_owned(), json!(directory));
+    asked.insert("permission_mode".to_owned(), json!("default"));
+    asked.insert("agent_id".to_owned(), json!(context.agent_id));
+    asked.insert("user_id".to_owned(), json!(context.user_id));
+    for key in ["turn", "step", "event", "channel", "prompt"] {
+        asked.extend(context.metadata.get(key).map(|value| (key.to_owned(), value.clone())));
+    }
+    if point.is_of_a_call() {
+        asked.insert("tool_name".to_owned(), json!(context.tool_name));
+        asked.insert("tool_input".to_owned(), context.tool_args.clone());
+        asked.extend(
+            context
+                .metadata
+                .get("call")
+                .map(|call| ("tool_use_id".to_owned(), call.clone())),
+        );
+        asked.extend(
+            context
+                .tool_result
+                .as_ref()
+                .map(|result| ("tool_response".to_owned(), result.clone())),
+        );
+    } else if !context.tool_args.is_null() {
+        asked.insert("content".to_owned(), context.tool_args.clone());
+    }
+    if point == Point::PostSession {
+        asked.insert("stop_hook_active".to_owned(), json!(false));
+    }
+    Value::Object(asked)
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    /// Its code; none where a signal ended it.
+    pub code: Option<i32>,
+    /// What it said, at most as much as is kept.
+    pub stdout: String,
+    /// What it complained of.
+    pub stderr: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Answer {
+    #[serde(rename = "continue")]
+    goes_on: Option<bool>,
+    stop_reason: Option<String>,
+    decision: Option<String>,
+    reason: Option<String>,
+    hook_specific_output: Option<Specific>,
+    #[serde(flatten)]
+    own: Specific,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Specific {
+    permission_decision: Option<String>,
+    permission_decision_reason: Option<String>,
+    updated_input: Option<Value>,
+    additional_context: Option<String>,
+    updated_output: Option<Value>,
+    hidden_tools: Vec<String>,
+}
+
+/// What `exit` says at the point of `hook`.
+///
+/// # Errors
+/// [`RunHookError::Failed`] where it is neither an answer nor a refusal.
+pub fn answer(hook: &Hook, exit: &Exit) -> Result<HookOutcome, RunHookError> {
+    let point = hook.point;
+    match exit.code {
+        Some(0) => {}
+        Some(REFUSES) => {
+            let reason = exit.stderr.trim();
+            let reason = if reason.is_empty() {
+                format!("hook `{}` refuses", hook.name)
+            } else {
+                reason.to_owned()
+            };
+            let reason = shortened(&reason, MAX_REASON_BYTES);
+            // After the fact nothing can be refused: the reason is for the model to read.
+            return Ok(if point == Point::PostToolUse {
+                heard(reason)
+            } else {
+                HookOutcome::denied(reason)
+            });
+        }
+        Some(code) => return Err(RunHookError::Failed(format!("exit {code}: {}", complaint(exit)))),
+        None => return Err(RunHookError::Failed(format!("ended by a signal: {}", complaint(exit)))),
+    }
+    let said = exit.stdout.trim();
+    if !said.starts_with('{') {
+        let text = (point == Point::PreSession || point == Point::PreQueueDrain) && !said.is_empty();
+        return Ok(if text {
+            heard(said.to_owned())
+        } else {
+            HookOutcome::default()
+        });
+    }
+    let answer: Answer = serde_json::from_str(said)
+        .map_err(|error| RunHookError::Failed(format!("its JSON cannot be read: {error}")))?;
+    judged(hook, answer)
+}
+
+fn judged(hook: &Hook, answer: Answer) -> Result<HookOutcome, RunHookError> {
+    let nested = answer.hook_specific_output.unwrap_or_default();
+    let own = answer.own;
+    let reason = nested
+        .permission_decision_reason
+        .or(own.permission_decision_reason)
+        .or(answer.reason);
+    let decision = nested
+        .permission_decision
+        .or(own.permission_decision)
+        .or(answer.decision);
+    let context = nested.additional_context.or(own.additional_context);
+    let mut said = HookOutcome {
+        modified_args: nested.updated_input.or(own.updated_input).filter(Value::is_object),
+        modified_result: nested.updated_output.or(own.updated_output),
+        hidden_tools: [nested.hidden_tools, own.hidden_tools].concat(),
+        context,
+        ..HookOutcome::default()
+    };
+    let refusal = || {
+        reason
+            .clone()
+            .unwrap_or_else(|| format!("hook `{}` refuses", hook.name))
+    };
+    if answer.goes_on == Some(false) {
+        let why = answer.stop_reason.clone().unwrap_or_else(refusal);
+        return Ok(HookOutcome::denied(shortened(&why, MAX_REASON_BYTES)));
+    }
+    match decision.as_deref() {
+        None | Some("allow" | "approve") => {}
+        Some("deny" | "block") if hook.point == Point::PostToolUse => {
+            said.context
+                .get_or_insert_with(|| shortened(&refusal(), MAX_REASON_BYTES));
+        }
+        Some("deny" | "block") => return Ok(HookOutcome::denied(shortened(&refusal(), MAX_REASON_BYTES))),
+        Some("ask") => {
+            said.ask = Some(Ask {
+                policy: hook.name.clone(),
+                scope: Scope::default(),
+                expires_ms: None,
+                escalate_at: None,
+                reason,
+            });
+        }
+        Some(other) => return Err(RunHookError::Failed(format!("decision `{other}` is unknown"))),
+    }
+    Ok(said)
+}
+
+fn heard(text: String) -> HookOutcome {
+    HookOutcome {
+        context: Some(text),
+        ..HookOutcome::default()
+    }
+}
+
+fn complaint(exit: &Exit) -> String {
+    let stderr = exit.stderr.trim();
+    let said = if stderr.is_empty() { exit.stdout.trim() } else { stderr };
+    shortened(said, MAX_REASON_BYTES)
+}
+
+#[cfg(test)]
+mod tests;

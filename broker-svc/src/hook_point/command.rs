@@ -1,0 +1,252 @@
+//! Command hooks: a program of the operator's, within the allow-list, asked on standard input.
+//!
+//! What is not on the list is never run. A plain command is started as its words, without a shell; one that redirects or
+//! names files by a pattern is read by `sh`, as a whole. It leads a process group of its own, all of which is killed at
+//! its time-out, when the turn is cancelled, and when it has ended. One whose answer nobody waits for runs beside the
+//! turn. Source: `004_bf6295fcf892806e.txt` (`RunCommandHooks`); `sessions.md` "Command hooks".
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Map, json};
+use shared::clock::SharedClock;
+use shared::process::Secret;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+use tokio::sync::Semaphore;
+
+use super::allow_list::{AllowList, Spelled};
+use super::claude::{Exit, MAX_OUTPUT_BYTES, answer, question};
+use super::declared::Hook;
+use super::moment::Moment;
+use super::outcome::{HookContext, HookOutcome, RunHookError};
+use super::point::Point;
+use super::record::Recorder;
+use crate::fold::shortened;
+
+/// Commands that run at once beside turns; further ones are skipped and reported.
+const MAX_BESIDE: usize = 32;
+/// Output that is read as an answer, bytes; what is beyond is read and forgotten.
+const MAX_ANSWER_BYTES: u64 = 256 * 1_024;
+/// What a command keeps of our environment.
+const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "USER"];
+
+/// Runs command hooks; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Commands {
+    allow: Arc<AllowList>,
+    recorder: Recorder,
+    clock: SharedClock,
+    beside: Arc<Semaphore>,
+}
+
+/// A process group that ends with this.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0.take()
+            && let Err(error) = kill_process_group(leader, Signal::KILL)
+        {
+            // It has ended, and nobody of it is left.
+            tracing::debug!(?leader, %error, "process group is not killed");
+        }
+    }
+}
+
+/// What is to be told of one run.
+struct Run {
+    hook: Arc<Hook>,
+    command: String,
+    moment: Moment,
+    context: HookContext,
+    round: usize,
+}
+
+impl Run {
+    fn record(&self) -> Map<String, serde_json::Value> {
+        let mut record = Map::new();
+        record.insert("hook".to_owned(), json!(self.hook.key()));
+        record.insert("point".to_owned(), json!(self.hook.point.name()));
+        record.insert("command".to_owned(), json!(self.command));
+        record
+    }
+}
+
+impl Commands {
+    /// Commands within `allow`.
+    #[must_use]
+    pub fn new(allow: AllowList, recorder: Recorder, clock: SharedClock) -> Self {
+        Self {
+            allow: Arc::new(allow),
+            recorder,
+            clock,
+            beside: Arc::new(Semaphore::new(MAX_BESIDE)),
+        }
+    }
+
+    /// Runs `command`, where it may be run, and says what it answered. Of one that is not `blocking` only its start is
+    /// waited for, but at the turn's end, where nothing else waits and the run is owed.
+    ///
+    /// # Errors
+    /// [`RunHookError`] says why there is no answer.
+    pub async fn run(
+        &self,
+        hook: &Arc<Hook>,
+        command: &str,
+        moment: &Moment,
+        context: &HookContext,
+        round: usize,
+    ) -> Result<HookOutcome, RunHookError> {
+        let run = Run {
+            hook: Arc::clone(hook),
+            command: command.to_owned(),
+            moment: moment.clone(),
+            context: context.clone(),
+            round,
+        };
+        let spelled = match self.allow.admit(command) {
+            Ok(spelled) => spelled,
+            Err(refusal) => {
+                self.skipped(&run, &refusal.to_string()).await;
+                return Err(RunHookError::OffList(refusal.to_string()));
+            }
+        };
+        if hook.blocking || hook.point == Point::PostSession {
+            return self.ended(&run, spelled).await;
+        }
+        let Ok(slot) = Arc::clone(&self.beside).try_acquire_owned() else {
+            let hint = format!("{MAX_BESIDE} commands run already");
+            self.skipped(&run, &hint).await;
+            return Err(RunHookError::Failed(hint));
+        };
+        let commands = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = commands.ended(&run, spelled).await {
+                tracing::info!(hook = run.hook.name, %error, "command of a hook failed");
+            }
+            drop(slot);
+        });
+        Ok(HookOutcome::default())
+    }
+
+    async fn ended(&self, run: &Run, spelled: Spelled) -> Result<HookOutcome, RunHookError> {
+        let began = self.clock.monotonic();
+        let within = Duration::from_millis(run.hook.timeout_ms);
+        let exit = tokio::time::timeout(within, execute(&run.command, &spelled, run)).await;
+        let took = self.clock.monotonic().saturating_duration_since(began);
+        let (told, said) = match exit {
+            Err(_) => (None, Err(RunHookError::TimedOut(run.hook.timeout_ms))),
+            Ok(Err(error)) => (None, Err(RunHookError::Failed(error))),
+            Ok(Ok(exit)) => {
+                let said = answer(&run.hook, &exit);
+                (Some(exit), said)
+            }
+        };
+        let mut record = run.record();
+        record.insert(
+            "duration_ms".to_owned(),
+            json!(u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+        );
+        record.insert("exit_code".to_owned(), json!(told.as_ref().and_then(|exit| exit.code)));
+        if let Some(exit) = &told {
+            record.insert("stdout".to_owned(), json!(shortened(&exit.stdout, MAX_OUTPUT_BYTES)));
+            record.insert("stderr".to_owned(), json!(shortened(&exit.stderr, MAX_OUTPUT_BYTES)));
+        }
+        if let Err(error) = &said {
+            record.insert("error".to_owned(), json!(error.to_string()));
+        }
+        self.tell("hook_command", run, record).await;
+        said
+    }
+
+    async fn skipped(&self, run: &Run, hint: &str) {
+        let mut record = run.record();
+        record.insert("hint".to_owned(), json!(hint));
+        tracing::warn!(
+            hook = run.hook.name,
+            command = run.command,
+            hint,
+            "command of a hook is skipped"
+        );
+        self.tell("hook_command_skipped", run, record).await;
+    }
+
+    async fn tell(&self, kind: &str, run: &Run, record: Map<String, serde_json::Value>) {
+        let id = format!("{}:{}:{}", run.hook.point.name(), run.hook.key(), run.round);
+        self.recorder
+            .command(kind, &run.moment, &run.context, record, &id)
+            .await;
+    }
+}
+
+async fn execute(command: &str, spelled: &Spelled, run: &Run) -> Result<Exit, String> {
+    let directory = std::path::absolute(".").map_err(|error| error.to_string())?;
+    let directory = directory.display().to_string();
+    let mut child = start(command, spelled, run, &directory)?;
+    let group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+    let stdin = child.stdin.take();
+    let asked = question(&run.hook, &run.context, &directory).to_string();
+    // A command may answer before it has read everything, and may not read at all.
+    let told = async move {
+        if let Some(mut stdin) = stdin {
+            let _ = stdin.write_all(asked.as_bytes()).await;
+        }
+    };
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let ((), stdout, stderr, status) = tokio::join!(told, heard(stdout), heard(stderr), ended(&mut child, group));
+    let status = status.map_err(|error| error.to_string())?;
+    Ok(Exit {
+        code: status.code(),
+        stdout,
+        stderr,
+    })
+}
+
+/// The command's end; then whatever it has left behind ends as well, and with it the output.
+async fn ended(child: &mut Child, group: Group) -> std::io::Result<std::process::ExitStatus> {
+    let status = child.wait().await;
+    drop(group);
+    status
+}
+
+async fn heard(output: Option<impl AsyncRead + Unpin>) -> String {
+    let Some(mut output) = output else { return String::new() };
+    let mut kept = Vec::new();
+    let _ = (&mut output).take(MAX_ANSWER_BYTES).read_to_end(&mut kept).await;
+    let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+fn start(line: &str, spelled: &Spelled, run: &Run, directory: &str) -> Result<Child, String> {
+    let mut command = match spelled.words.split_first() {
+        Some((program, arguments)) if !spelled.needs_shell => {
+            let mut command = Command::new(program);
+            command.args(arguments);
+            command
+        }
+        Some(_) | None => {
+            let mut command = Command::new("sh");
+            command.args(["-c", line]);
+            command
+        }
+    };
+    command
+        .env_clear()
+        .env("NEXUS_TURN", run.moment.turn.to_string())
+        .env("NEXUS_PERSONA", &run.moment.session.persona)
+        .env("CLAUDE_PROJECT_DIR", directory)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true);
+    for name in KEPT {
+        if let Ok(value) = Secret::resolve(&format!("env:{name}")) {
+            command.env(name, value.reveal());
+        }
+    }
+    command.spawn().map_err(|error| format!("cannot be started: {error}"))
+}

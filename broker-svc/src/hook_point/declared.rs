@@ -1,0 +1,359 @@
+//! One declared hook: where it runs, upon which calls, what it does. *Pure.*
+//!
+//! Source: `sessions.md` "Hook points inside a turn"; `004_bf6295fcf892806e.txt` ("Design") for command hooks. What is
+//! unknown is a fault that names its key, and every fault of a declaration is found at once.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use shared::model::permission::glob;
+
+use super::builtin::Builtin;
+use super::condition::Condition;
+use super::outcome::HookContext;
+use super::point::Point;
+use super::reminder::{Reminder, Trigger};
+
+/// Time-out of a hook that names none, and of one that says 0, milliseconds.
+pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
+/// Longest time-out, seconds.
+pub const MAX_TIMEOUT_S: u64 = 600;
+/// Priority of a hook that names none; the lowest runs first.
+pub const DEFAULT_PRIORITY: i32 = 50;
+/// Longest name of a hook, bytes.
+const MAX_NAME_BYTES: usize = 100;
+
+/// Something that is wrong with `hooks.yaml`, or with the hooks of `personas.yaml`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookFault {
+    /// Dotted path of the key.
+    pub key: String,
+    /// What was found and what is expected.
+    pub problem: String,
+}
+
+impl std::fmt::Display for HookFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.key, self.problem)
+    }
+}
+
+/// Where a hook is declared; the wider layer first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Layer {
+    /// For every turn.
+    Global,
+    /// For a persona's turns.
+    Persona(String),
+    /// For the turns of sessions whose `persona/session` matches.
+    Session(String),
+}
+
+/// What a hook does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Code of ours.
+    Builtin(Builtin),
+    /// A command of the operator's, within the allow-list.
+    Command {
+        /// As written.
+        command: String,
+    },
+    /// A TypeScript hook of hook-svc's registry.
+    Script {
+        /// Its id.
+        hook: String,
+    },
+    /// Text for the conversation.
+    Reminder(Reminder),
+}
+
+/// What the absence of an answer means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// What was to happen does not.
+    Deny,
+    /// It happens.
+    Allow,
+}
+
+/// One declared hook.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hook {
+    /// Its name, unique among all that may run in one turn.
+    pub name: String,
+    /// Where it runs.
+    pub point: Point,
+    /// Where it is declared.
+    pub layer: Layer,
+    /// The lowest first.
+    pub priority: i32,
+    /// Tools that it is for: globs; empty = all.
+    pub tools: Vec<String>,
+    /// What must hold of a call's arguments; all of it.
+    pub when: Vec<Condition>,
+    /// How long it may take, milliseconds.
+    pub timeout_ms: u64,
+    /// Whether its answer is waited for and acted upon.
+    pub blocking: bool,
+    /// What the absence of its answer means.
+    pub on_failure: OnFailure,
+    /// What it does.
+    pub action: Action,
+}
+
+impl Hook {
+    /// Whether it is to run at `context` (002's `should_trigger`).
+    #[must_use]
+    pub fn should_trigger(&self, context: &HookContext) -> bool {
+        if !self.point.is_of_a_call() {
+            return true;
+        }
+        let tool = &context.tool_name;
+        (self.tools.is_empty() || self.tools.iter().any(|pattern| glob(pattern, tool)))
+            && self.when.iter().all(|condition| condition.holds(&context.tool_args))
+    }
+
+    /// Whether what comes next waits for its word.
+    #[must_use]
+    pub const fn is_gate(&self) -> bool {
+        self.blocking && self.point.is_gate()
+    }
+
+    /// Whether it does something outside, or asks somebody.
+    #[must_use]
+    pub const fn acts(&self) -> bool {
+        match &self.action {
+            Action::Builtin(builtin) => builtin.acts(),
+            Action::Command { .. } | Action::Script { .. } => true,
+            Action::Reminder(_) => false,
+        }
+    }
+
+    /// What orders the hooks of a point: priority, layer, name.
+    #[must_use]
+    pub fn order(&self) -> (i32, Layer, String) {
+        (self.priority, self.layer.clone(), self.name.clone())
+    }
+
+    /// Its name among all hooks of all layers.
+    #[must_use]
+    pub fn key(&self) -> String {
+        match &self.layer {
+            Layer::Global => self.name.clone(),
+            Layer::Persona(persona) => format!("{persona}:{}", self.name),
+            Layer::Session(pattern) => format!("{pattern}:{}", self.name),
+        }
+    }
+}
+
+/// The fields of a mapping, taken one by one; what is left at the end is unknown.
+pub(super) struct Fields<'a> {
+    pub(super) map: Map<String, Value>,
+    pub(super) at: &'a str,
+    pub(super) faults: &'a mut Vec<HookFault>,
+}
+
+impl Fields<'_> {
+    pub(super) fn wrong(&mut self, key: &str, problem: impl Into<String>) {
+        let key = if key.is_empty() {
+            self.at.to_owned()
+        } else if self.at.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.at)
+        };
+        let problem = problem.into();
+        self.faults.push(HookFault { key, problem });
+    }
+
+    pub(super) fn take<T: DeserializeOwned>(&mut self, key: &str) -> Option<T> {
+        let value = self.map.remove(key).filter(|value| !value.is_null())?;
+        match serde_json::from_value(value) {
+            Ok(read) => Some(read),
+            Err(error) => {
+                self.wrong(key, error.to_string());
+                None
+            }
+        }
+    }
+
+    pub(super) fn finish(mut self, expected: &str) {
+        let unknown: Vec<String> = self.map.keys().cloned().collect();
+        for key in unknown {
+            self.wrong(&key, format!("is unknown here, expected {expected}"));
+        }
+    }
+}
+
+/// Reads one declaration, which stands at `at` in its file.
+pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults: &mut Vec<HookFault>) -> Option<Hook> {
+    let before = faults.len();
+    let mut fields = Fields {
+        map: map.clone(),
+        at,
+        faults,
+    };
+    let point = point(&mut fields);
+    let action = action(&mut fields, point);
+    let given: Option<String> = fields.take("name");
+    // What cannot be read has no name of its own either.
+    let is_named = given.is_some() || action.is_some();
+    let name = given.unwrap_or_else(|| action.as_ref().map(default_name).unwrap_or_default());
+    if is_named && (name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control)) {
+        fields.wrong(
+            "name",
+            format!("expected 1 to {MAX_NAME_BYTES} bytes without control characters"),
+        );
+    }
+    let priority = fields.take("priority").unwrap_or(DEFAULT_PRIORITY);
+    let tools: Vec<String> = fields.take("tools").unwrap_or_default();
+    let when = Condition::all(&mut fields);
+    if let Some(point) = point.filter(|point| !point.is_of_a_call())
+        && !(tools.is_empty() && when.is_empty())
+    {
+        fields.wrong("tools", format!("tools and when mean nothing at {}", point.name()));
+    }
+    let seconds: Option<u64> = fields.take("timeout");
+    if seconds.is_some_and(|seconds| seconds > MAX_TIMEOUT_S) {
+        fields.wrong("timeout", format!("expected seconds, at most {MAX_TIMEOUT_S}"));
+    }
+    let timeout_ms = match seconds {
+        None | Some(0) => DEFAULT_TIMEOUT_MS,
+        Some(seconds) => seconds.saturating_mul(1_000),
+    };
+    let waits = action.as_ref().is_some_and(waits_by_itself);
+    let blocking = fields.take("blocking").unwrap_or(waits);
+    let on_failure = on_failure(&mut fields, action.as_ref(), point, blocking);
+    if let Some(Action::Builtin(Builtin::ShellAllowList { .. })) = &action
+        && tools.is_empty()
+    {
+        fields.wrong("tools", "required: the tools whose argument is a command line");
+    }
+    fields.finish("name, hook, builtin, command, script, reminder, with, trigger, tools, when, priority, timeout, blocking or on_failure");
+    let (Some(point), Some(action), true) = (point, action, faults.len() == before) else {
+        return None;
+    };
+    Some(Hook {
+        name,
+        point,
+        layer: layer.clone(),
+        priority,
+        tools,
+        when,
+        timeout_ms,
+        blocking,
+        on_failure,
+        action,
+    })
+}
+
+fn point(fields: &mut Fields<'_>) -> Option<Point> {
+    let Some(name) = fields.take::<String>("hook") else {
+        fields.wrong("hook", "required: the point at which it runs");
+        return None;
+    };
+    let point = Point::of(&name);
+    if point.is_none() {
+        let names: Vec<&str> = Point::ALL.iter().map(|point| point.name()).collect();
+        let problem = format!("there is no point `{name}`, expected one of {}", names.join(", "));
+        fields.wrong("hook", problem);
+    }
+    point
+}
+
+fn action(fields: &mut Fields<'_>, point: Option<Point>) -> Option<Action> {
+    let builtin: Option<String> = fields.take("builtin");
+    let command: Option<String> = fields.take("command");
+    let script: Option<String> = fields.take("script");
+    let text: Option<String> = fields.take("reminder");
+    let with: Option<Map<String, Value>> = fields.take("with");
+    let trigger: Option<Value> = fields.take("trigger");
+    let kinds = [&builtin, &command, &script, &text].into_iter().flatten().count();
+    if kinds != 1 {
+        fields.wrong(
+            "",
+            format!("{kinds} of builtin, command, script and reminder, expected exactly one"),
+        );
+        return None;
+    }
+    if with.is_some() && builtin.is_none() {
+        fields.wrong("with", "only builtins have parameters");
+    }
+    if trigger.is_some() && text.is_none() {
+        fields.wrong("trigger", "only reminders have a trigger");
+    }
+    if let Some(name) = builtin {
+        let builtin = Builtin::declared(&name, with.unwrap_or_default(), point, fields)?;
+        return Some(Action::Builtin(builtin));
+    }
+    if let Some(text) = text {
+        if let Some(point) = point.filter(|point| !point.injects()) {
+            fields.wrong(
+                "reminder",
+                format!("no text can be put into the conversation at {}", point.name()),
+            );
+        }
+        let trigger = Trigger::declared(trigger, fields)?;
+        return Some(Action::Reminder(Reminder { text, trigger }));
+    }
+    if let Some(hook) = script {
+        return Some(Action::Script { hook });
+    }
+    let command = command.filter(|command| !command.trim().is_empty());
+    if command.is_none() {
+        fields.wrong("command", "must not be empty");
+    }
+    command.map(|command| Action::Command { command })
+}
+
+/// Whether it is waited for where nobody says so: a command alone fires and observes.
+const fn waits_by_itself(action: &Action) -> bool {
+    match action {
+        Action::Builtin(_) | Action::Script { .. } | Action::Reminder(_) => true,
+        Action::Command { .. } => false,
+    }
+}
+
+fn default_name(action: &Action) -> String {
+    match action {
+        Action::Builtin(builtin) => builtin.name().to_owned(),
+        Action::Command { command } => command.split_whitespace().next().unwrap_or_default().to_owned(),
+        Action::Script { hook } => hook.clone(),
+        Action::Reminder(_) => "reminder".to_owned(),
+    }
+}
+
+/// A gate denies where it does not answer, and a result is withheld whose rewriter does not; all else fails open.
+fn on_failure(fields: &mut Fields<'_>, action: Option<&Action>, point: Option<Point>, blocking: bool) -> OnFailure {
+    let closed = point.is_some_and(|point| point.is_gate() || point == Point::PostToolUse);
+    let rewrites = match action {
+        Some(Action::Builtin(builtin)) => !builtin.observes_after(point),
+        Some(Action::Command { .. } | Action::Script { .. }) => true,
+        Some(Action::Reminder(_)) | None => false,
+    };
+    let usual = if closed && blocking && rewrites {
+        OnFailure::Deny
+    } else {
+        OnFailure::Allow
+    };
+    match fields.take::<String>("on_failure").as_deref() {
+        None => usual,
+        Some("deny") if closed && blocking => OnFailure::Deny,
+        Some("deny") => {
+            fields.wrong(
+                "on_failure",
+                "only a blocking hook at pre_stream, post_stream, PreToolUse or PostToolUse denies",
+            );
+            usual
+        }
+        Some("allow") if !matches!(action, Some(Action::Builtin(_))) => OnFailure::Allow,
+        Some("allow") => {
+            fields.wrong("on_failure", "a builtin that does not answer denies");
+            usual
+        }
+        Some(other) => {
+            fields.wrong("on_failure", format!("`{other}` found, expected deny or allow"));
+            usual
+        }
+    }
+}

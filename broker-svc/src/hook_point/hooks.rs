@@ -1,0 +1,239 @@
+//! The dispatch seam: every hook of every point runs through here, whatever its kind.
+//!
+//! Hooks of a point run one after the other. What they say is decided upon in pure files; here they are asked, each
+//! within its time-out, counted by its breaker, and told of in `AUDIT`. What is to be in the ledger is handed back, so
+//! that it is appended with what the turn does next. Source: `004_bf6295fcf892806e.txt` (`dispatchHooks`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::bus::Bus;
+use shared::clock::SharedClock;
+use shared::model::ledger::{ToolCall, ToolOutcome};
+use shared::model::session::SessionRef;
+
+use super::breakers::Breakers;
+use super::builtin::{self, Builtin};
+use super::command::Commands;
+use super::declared::{Action, Hook, OnFailure};
+use super::gate::{Gate, Gated};
+use super::moment::{Moment, with_result};
+use super::outcome::{HookContext, HookOutcome, RunHookError};
+use super::point::Point;
+use super::rate;
+use super::record::Recorder;
+use super::rules::{HookRules, HookSet};
+use super::runs::Ran;
+use super::script;
+
+/// All hooks of one broker.
+#[derive(Debug)]
+pub struct Hooks {
+    rules: HookRules,
+    bus: Bus,
+    clock: SharedClock,
+    recorder: Recorder,
+    breakers: Breakers,
+    commands: Commands,
+}
+
+/// What the hooks of a point came to, where the point is of no call.
+#[derive(Debug, Default)]
+pub struct Said {
+    /// What the ledger is to say.
+    pub ran: Vec<Ran>,
+    /// Why what comes next must not happen.
+    pub denied: Option<String>,
+    /// What stands in place of what was to be seen.
+    pub rewritten: Option<serde_json::Value>,
+    /// Whether a hook failed, whose word nobody waits for.
+    pub failed: bool,
+}
+
+impl Hooks {
+    /// The hooks of `rules`, run by the broker `instance`.
+    #[must_use]
+    pub fn new(rules: HookRules, bus: Bus, clock: SharedClock) -> Self {
+        let recorder = Recorder::new(bus.clone(), Arc::clone(&clock));
+        Self {
+            commands: Commands::new(rules.allow.clone(), recorder.clone(), Arc::clone(&clock)),
+            breakers: Breakers::default(),
+            rules,
+            bus,
+            clock,
+            recorder,
+        }
+    }
+
+    /// The hooks of a turn of `session`, with those of the sessions it works for.
+    #[must_use]
+    pub fn of(&self, session: &SessionRef, inherited: &[SessionRef]) -> Arc<HookSet> {
+        if self.rules.is_empty() {
+            return Arc::default();
+        }
+        Arc::new(self.rules.of(session, inherited))
+    }
+
+    /// What the hooks make of `call`, and what the ledger is to say of them.
+    pub async fn gate(&self, moment: &Moment, call: &ToolCall) -> (Gated, Vec<Ran>) {
+        let hooks: Vec<Arc<Hook>> = moment.set.at(Point::PreToolUse).cloned().collect();
+        let mut gate = Gate::new(hooks, moment.before(call));
+        let mut ran = Vec::new();
+        let mut round = 0;
+        while let Some((hook, context)) = gate.due() {
+            let said = self.ask(&hook, moment, context, round).await;
+            ran.extend(self.tell(&hook, moment, context, &said, round).await);
+            gate.heard(&hook, said);
+            round += 1;
+        }
+        (gate.result(), ran)
+    }
+
+    /// The outcome of `call` as the model is to read it, and what the ledger is to say.
+    pub async fn after(&self, moment: &Moment, call: &ToolCall, outcome: ToolOutcome) -> (ToolOutcome, Vec<Ran>) {
+        let mut outcome = outcome;
+        let mut ran = Vec::new();
+        for (round, hook) in moment.set.at(Point::PostToolUse).enumerate() {
+            let context = moment.after(call, &outcome);
+            if !hook.should_trigger(&context) {
+                continue;
+            }
+            let said = self.ask(hook, moment, &context, round).await;
+            ran.extend(self.tell(hook, moment, &context, &said, round).await);
+            match said {
+                Ok(HookOutcome {
+                    modified_result: Some(result),
+                    ..
+                }) if hook.blocking => outcome = with_result(&outcome, result),
+                Ok(_) => {}
+                Err(error) if hook.on_failure == OnFailure::Deny => {
+                    let error = format!("the result is withheld: hook `{}` failed: {error}", hook.name);
+                    outcome = ToolOutcome::Error { error };
+                }
+                Err(_) => {}
+            }
+        }
+        (outcome, ran)
+    }
+
+    /// What the hooks of `point` say, which is of no call; `told` is what there is to see.
+    pub async fn at(&self, moment: &Moment, point: Point, told: serde_json::Value) -> Said {
+        let mut all = Said::default();
+        let mut context = moment.context(told);
+        for (round, hook) in moment.set.at(point).enumerate() {
+            let said = self.ask(hook, moment, &context, round).await;
+            all.ran.extend(self.tell(hook, moment, &context, &said, round).await);
+            match said {
+                Ok(said) if hook.blocking => {
+                    if let Some(other) = said.modified_result.filter(|_| point == Point::PostStream) {
+                        context.tool_args.clone_from(&other);
+                        all.rewritten = Some(other);
+                    }
+                    if !said.allow && point.is_gate() {
+                        let default = || format!("hook `{}` does not allow it", hook.name);
+                        all.denied = Some(said.error.unwrap_or_else(default));
+                        return all;
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    all.failed = true;
+                    if hook.on_failure == OnFailure::Deny {
+                        all.denied = Some(format!("hook `{}` could not decide: {error}", hook.name));
+                        return all;
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Asks one hook, within its time-out, unless its breaker is open.
+    async fn ask(
+        &self,
+        hook: &Arc<Hook>,
+        moment: &Moment,
+        context: &HookContext,
+        round: usize,
+    ) -> Result<HookOutcome, RunHookError> {
+        match &hook.action {
+            Action::Builtin(builtin) => Box::pin(self.builtin(builtin, hook, moment, context)).await,
+            Action::Reminder(reminder) => {
+                let progress = super::reminder::Progress {
+                    reminded: moment.reminded.contains(&hook.key()),
+                    ..moment.progress
+                };
+                Ok(HookOutcome {
+                    context: reminder.trigger.is_due(progress).then(|| reminder.text.clone()),
+                    ..HookOutcome::default()
+                })
+            }
+            Action::Command { command } => {
+                self.breakers.admit(hook, self.clock.now())?;
+                let said = Box::pin(self.commands.run(hook, command, moment, context, round)).await;
+                self.count(hook, said)
+            }
+            Action::Script { hook: script } => {
+                self.breakers.admit(hook, self.clock.now())?;
+                let said = Box::pin(script::run(&self.bus, hook, script, moment, context, self.clock.now())).await;
+                self.count(hook, said)
+            }
+        }
+    }
+
+    fn count(&self, hook: &Hook, said: Result<HookOutcome, RunHookError>) -> Result<HookOutcome, RunHookError> {
+        let failed = matches!(&said, Err(RunHookError::TimedOut(_) | RunHookError::Failed(_)));
+        self.breakers.record(hook, failed, self.clock.now());
+        said
+    }
+
+    async fn builtin(
+        &self,
+        builtin: &Builtin,
+        hook: &Hook,
+        moment: &Moment,
+        context: &HookContext,
+    ) -> Result<HookOutcome, RunHookError> {
+        let within = Duration::from_millis(hook.timeout_ms);
+        let late = |_| RunHookError::TimedOut(hook.timeout_ms);
+        match builtin {
+            Builtin::ApprovalGate(ask) => Ok(HookOutcome {
+                ask: Some(ask.as_ref().clone()),
+                ..HookOutcome::default()
+            }),
+            Builtin::ReadOnlyGuard { always, reads } if *always || moment.set.read_only => {
+                Ok(builtin::read_only(reads, context))
+            }
+            Builtin::ReadOnlyGuard { .. } => Ok(HookOutcome::default()),
+            Builtin::ResultTruncate { max_chars } => Ok(builtin::cut(*max_chars, context)),
+            Builtin::ShellAllowList { argument } => Ok(builtin::shell(argument, &self.rules.allow, context)),
+            Builtin::AuditLog => {
+                let told = tokio::time::timeout(within, self.recorder.tool_call(hook, moment, context)).await;
+                told.map_err(late)?.map_err(RunHookError::Failed)?;
+                Ok(HookOutcome::default())
+            }
+            Builtin::RateLimit { calls, window_ms } => {
+                let limit = rate::Limit {
+                    calls: *calls,
+                    window_ms: *window_ms,
+                };
+                let asked = rate::admit(&self.bus, &self.clock, hook, limit, moment, context);
+                tokio::time::timeout(within, asked).await.map_err(late)?
+            }
+        }
+    }
+
+    /// Tells `AUDIT` of what a hook did, and hands back what the ledger is to say.
+    async fn tell(
+        &self,
+        hook: &Hook,
+        moment: &Moment,
+        context: &HookContext,
+        said: &Result<HookOutcome, RunHookError>,
+        round: usize,
+    ) -> Option<Ran> {
+        let ran = Ran::of(hook, said)?;
+        self.recorder.ran(&ran, moment, context, round).await;
+        Some(ran)
+    }
+}

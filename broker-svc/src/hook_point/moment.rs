@@ -1,0 +1,131 @@
+//! The turn at whose points hooks run: what is the same at all of them, and what a hook is told at one. *Pure.*
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use shared::model::ledger::{ToolCall, ToolOutcome};
+use shared::model::session::SessionRef;
+use ulid::Ulid;
+
+use super::outcome::HookContext;
+use super::reminder::Progress;
+use super::rules::HookSet;
+use crate::session::Pending;
+
+/// Longest message or answer that hooks are told, bytes; the rest is cut.
+const MAX_TOLD_BYTES: usize = 64 * 1_024;
+
+/// A turn, to its hooks.
+#[derive(Debug, Clone)]
+pub struct Moment {
+    /// The session.
+    pub session: SessionRef,
+    /// The turn.
+    pub turn: Ulid,
+    /// The ownership under which it runs: records of two owners are told apart by it.
+    pub epoch: u64,
+    /// Its hooks.
+    pub set: Arc<HookSet>,
+    /// How far it has come.
+    pub progress: Progress,
+    /// Keys of the reminders that the session has had and that come once.
+    pub reminded: BTreeSet<String>,
+    user: String,
+    metadata: Map<String, Value>,
+}
+
+impl Moment {
+    /// The turn `turn` of `session`, which answers `pendings`, with the hooks of `set`.
+    #[must_use]
+    pub fn new(session: &SessionRef, turn: Ulid, epoch: u64, set: Arc<HookSet>, pendings: &[Pending]) -> Self {
+        let mut metadata = Map::new();
+        metadata.insert("session".to_owned(), json!(session.to_string()));
+        metadata.insert("turn".to_owned(), json!(turn));
+        if let Some(last) = pendings.last() {
+            let dispatch = &last.dispatch;
+            metadata.insert("event".to_owned(), json!(dispatch.event_id));
+            metadata.insert("channel".to_owned(), json!(dispatch.delivery_context.channel));
+            let prompt = crate::fold::shortened(&dispatch.message.content, MAX_TOLD_BYTES);
+            metadata.insert("prompt".to_owned(), json!(prompt));
+        }
+        Self {
+            session: session.clone(),
+            turn,
+            epoch,
+            set,
+            progress: Progress::default(),
+            reminded: BTreeSet::new(),
+            user: pendings
+                .last()
+                .map(|last| last.dispatch.message.from.clone())
+                .unwrap_or_default(),
+            metadata,
+        }
+    }
+
+    /// It under the ownership `epoch`, as far as `progress` says.
+    #[must_use]
+    pub fn at(&self, epoch: u64, progress: Progress, reminded: BTreeSet<String>) -> Self {
+        Self {
+            epoch,
+            progress,
+            reminded,
+            ..self.clone()
+        }
+    }
+
+    /// What a hook is told at a point that is of no call; `told` is what there is to see there.
+    #[must_use]
+    pub fn context(&self, told: Value) -> HookContext {
+        let mut metadata = self.metadata.clone();
+        metadata.insert("step".to_owned(), json!(self.progress.turn));
+        HookContext {
+            tool_args: told,
+            agent_id: self.session.persona.clone(),
+            user_id: self.user.clone(),
+            metadata,
+            ..HookContext::default()
+        }
+    }
+
+    /// What a hook is told before `call` is run.
+    #[must_use]
+    pub fn before(&self, call: &ToolCall) -> HookContext {
+        let mut context = self.context(call.arguments.clone());
+        context.tool_name.clone_from(&call.name);
+        context.metadata.insert("call".to_owned(), json!(call.call));
+        context
+    }
+
+    /// What a hook is told after `call` was run.
+    #[must_use]
+    pub fn after(&self, call: &ToolCall, outcome: &ToolOutcome) -> HookContext {
+        let mut context = self.before(call);
+        let (result, error) = match outcome {
+            ToolOutcome::Ok { result } => (result.clone(), false),
+            ToolOutcome::Error { error } => (json!(error), true),
+            ToolOutcome::Skipped { reason } | ToolOutcome::Unknown { reason } => (json!(reason), true),
+        };
+        context.tool_result = Some(result);
+        context.metadata.insert("is_error".to_owned(), json!(error));
+        context
+    }
+}
+
+/// `outcome` with `result` in place of its own.
+#[must_use]
+pub fn with_result(outcome: &ToolOutcome, result: Value) -> ToolOutcome {
+    let text = |value: Value| match value {
+        Value::String(text) => text,
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            other.to_string()
+        }
+    };
+    match outcome {
+        ToolOutcome::Ok { result: _ } => ToolOutcome::Ok { result },
+        ToolOutcome::Error { error: _ } => ToolOutcome::Error { error: text(result) },
+        ToolOutcome::Skipped { reason: _ } => ToolOutcome::Skipped { reason: text(result) },
+        ToolOutcome::Unknown { reason: _ } => ToolOutcome::Unknown { reason: text(result) },
+    }
+}

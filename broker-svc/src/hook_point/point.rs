@@ -1,0 +1,129 @@
+//! The hook points of a turn, by their names. *Pure.* Source: `sessions.md` "Hook points inside a turn".
+
+/// A place in a turn at which hooks run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Point {
+    /// Before the first model call of a session, and of one whose history was reset.
+    PreSession,
+    /// Before waiting messages are taken into the turn.
+    PreQueueDrain,
+    /// After they were.
+    PostQueueDrain,
+    /// Before a model call.
+    PreStream,
+    /// After a model call, before what it said counts.
+    PostStream,
+    /// Before the first tool call that a model's answer asks for.
+    PreTool,
+    /// Before each tool call.
+    PreToolUse,
+    /// After each tool call, before the model reads its result.
+    PostToolUse,
+    /// After the last tool call that a model's answer asked for.
+    PostTool,
+    /// After the turn, however it ended.
+    PostSession,
+}
+
+impl Point {
+    /// All of them, in the order in which a turn comes to them.
+    pub const ALL: [Self; 10] = [
+        Self::PreSession,
+        Self::PreQueueDrain,
+        Self::PostQueueDrain,
+        Self::PreStream,
+        Self::PostStream,
+        Self::PreTool,
+        Self::PreToolUse,
+        Self::PostToolUse,
+        Self::PostTool,
+        Self::PostSession,
+    ];
+
+    /// As the ledger, `AUDIT` and `hooks.yaml` name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PreSession => "pre_session",
+            Self::PreQueueDrain => "pre_queue_drain",
+            Self::PostQueueDrain => "post_queue_drain",
+            Self::PreStream => "pre_stream",
+            Self::PostStream => "post_stream",
+            Self::PreTool => "pre_tool",
+            Self::PreToolUse => "PreToolUse",
+            Self::PostToolUse => "PostToolUse",
+            Self::PostTool => "post_tool",
+            Self::PostSession => "post_session",
+        }
+    }
+
+    /// As existing hook scripts read it (`hook_event_name`).
+    #[must_use]
+    pub const fn event_name(self) -> &'static str {
+        match self {
+            Self::PreSession => "SessionStart",
+            Self::PreStream => "BeforeModel",
+            Self::PostStream => "AfterModel",
+            Self::PostSession => "Stop",
+            Self::PreQueueDrain
+            | Self::PostQueueDrain
+            | Self::PreTool
+            | Self::PreToolUse
+            | Self::PostToolUse
+            | Self::PostTool => self.name(),
+        }
+    }
+
+    /// The point that is called `name`, by either name.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|point| point.name() == name || point.event_name() == name)
+    }
+
+    /// Whether what happens next can be refused here.
+    #[must_use]
+    pub const fn is_gate(self) -> bool {
+        match self {
+            Self::PreStream | Self::PostStream | Self::PreToolUse => true,
+            Self::PreSession
+            | Self::PreQueueDrain
+            | Self::PostQueueDrain
+            | Self::PreTool
+            | Self::PostToolUse
+            | Self::PostTool
+            | Self::PostSession => false,
+        }
+    }
+
+    /// Whether text can be put into the conversation here. Between a model's calls and their results it cannot: every
+    /// provider wants the results right behind the calls.
+    #[must_use]
+    pub const fn injects(self) -> bool {
+        match self {
+            Self::PreSession | Self::PreQueueDrain | Self::PostQueueDrain | Self::PreStream | Self::PostTool => true,
+            Self::PostStream | Self::PreTool | Self::PreToolUse | Self::PostToolUse | Self::PostSession => false,
+        }
+    }
+
+    /// Whether it belongs to one tool call.
+    #[must_use]
+    pub const fn is_of_a_call(self) -> bool {
+        matches!(self, Self::PreToolUse | Self::PostToolUse)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_names_of_a_point_name_it() {
+        for point in Point::ALL {
+            assert_eq!(Point::of(point.name()), Some(point));
+            assert_eq!(Point::of(point.event_name()), Some(point));
+        }
+        assert_eq!(Point::of("Stop"), Some(Point::PostSession));
+        assert_eq!(Point::of("pretooluse"), None);
+    }
+}

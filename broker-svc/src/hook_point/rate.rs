@@ -1,0 +1,81 @@
+//! `rate_limit`: calls of one tool by one user, counted over all brokers in KV `hook_limits` by compare-and-set.
+
+use std::time::Duration;
+
+use shared::bus::{Bus, CasError, Kv};
+use shared::clock::{SharedClock, pause};
+use shared::model::rate::{Admitted, RateWindow};
+use shared::wire::subject::token;
+use shared::wire::topology::buckets::HOOK_LIMITS;
+
+use super::declared::Hook;
+use super::moment::Moment;
+use super::outcome::{HookContext, HookOutcome, RunHookError};
+
+/// Tries of one compare-and-set while others count.
+const MAX_TRIES: u32 = 200;
+/// Wait between two of them.
+const BETWEEN_TRIES: Duration = Duration::from_millis(2);
+
+/// At most so many within any so many milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    /// How many.
+    pub calls: usize,
+    /// Within how long, milliseconds.
+    pub window_ms: u64,
+}
+
+/// Counts the call of `context`, and says whether it may run. A call that was counted is not counted again: the chain
+/// may run more than once for one call.
+///
+/// # Errors
+/// [`RunHookError::Failed`] where the count is not to be had.
+pub async fn admit(
+    bus: &Bus,
+    clock: &SharedClock,
+    hook: &Hook,
+    limit: Limit,
+    moment: &Moment,
+    context: &HookContext,
+) -> Result<HookOutcome, RunHookError> {
+    let kv: Kv<RateWindow> = bus.kv(HOOK_LIMITS);
+    let key = [hook.key().as_str(), &context.tool_name, &context.user_id]
+        .map(token)
+        .join(".");
+    let id = format!("{}/{}", moment.turn, context.told("call"));
+    // Whole seconds, and one more: what is still counted must still be there.
+    let ttl = Duration::from_secs(limit.window_ms.div_ceil(1_000) + 1);
+    for _ in 0..MAX_TRIES {
+        let entry = kv
+            .get(&key)
+            .await
+            .map_err(|error| RunHookError::Failed(error.to_string()))?;
+        let (window, revision) = entry.map_or_else(Default::default, |entry| (entry.value, Some(entry.revision)));
+        let written = match window.admit(&id, clock.now(), limit.calls, limit.window_ms) {
+            Admitted::Already => return Ok(HookOutcome::default()),
+            Admitted::Refused { retry_ms } => return Ok(refused(limit, context, retry_ms)),
+            Admitted::As(next) => match revision {
+                Some(revision) => kv.update_ttl(&key, &next, revision, ttl).await,
+                None => kv.create_ttl(&key, &next, ttl).await,
+            },
+        };
+        match written {
+            Ok(_) => return Ok(HookOutcome::default()),
+            Err(CasError::Conflict { .. }) => pause(BETWEEN_TRIES).await,
+            Err(error) => return Err(RunHookError::Failed(error.to_string())),
+        }
+    }
+    Err(RunHookError::Failed("the calls cannot be counted now".to_owned()))
+}
+
+fn refused(limit: Limit, context: &HookContext, retry_ms: u64) -> HookOutcome {
+    let Limit { calls, window_ms } = limit;
+    let (tool, seconds, wait) = (&context.tool_name, window_ms / 1_000, retry_ms.div_ceil(1_000));
+    HookOutcome {
+        side_effects: vec![format!("rate_limit: refused {tool} of {}", context.user_id)],
+        ..HookOutcome::denied(format!(
+            "rate limit: at most {calls} calls of `{tool}` in {seconds} s; try again in {wait} s"
+        ))
+    }
+}

@@ -1,0 +1,142 @@
+//! What hooks did, for whoever looks after the system: records in `AUDIT` (`nexus.audit.turn`), and of commands also on
+//! the session's live stream.
+//!
+//! A record has an id made of turn, ownership, call, hook and round, so that one that is told again soon is the same.
+
+use serde_json::{Map, Value, json};
+use shared::bus::{Bus, Outgoing};
+use shared::clock::SharedClock;
+use shared::wire::envelope::Format;
+use shared::wire::headers::{CONTENT_TYPE, Headers};
+use shared::wire::subject;
+
+use super::declared::Hook;
+use super::moment::Moment;
+use super::outcome::HookContext;
+use super::runs::Ran;
+use crate::fold::shortened;
+use crate::turn::arguments::args_hash;
+
+/// Topic of the records.
+pub const TOPIC: &str = "turn";
+/// Longest arguments or result that a record of a call keeps, bytes of JSON.
+const MAX_TOLD_BYTES: usize = 64 * 1_024;
+
+/// Tells of hooks; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    bus: Bus,
+    clock: SharedClock,
+}
+
+impl Recorder {
+    /// Tells over `bus`.
+    #[must_use]
+    pub const fn new(bus: Bus, clock: SharedClock) -> Self {
+        Self { bus, clock }
+    }
+
+    /// Tells of a run that was not silent. Where it cannot be told the ledger has it all the same.
+    pub async fn ran(&self, ran: &Ran, moment: &Moment, context: &HookContext, round: usize) {
+        let mut record = self.record("hook", moment, context);
+        record.insert("point".to_owned(), json!(ran.point));
+        record.insert("hook".to_owned(), json!(ran.hook));
+        record.extend(ran.told.clone());
+        let id = id(moment, context, &format!("{}:{}:{round}", ran.point, ran.hook));
+        if let Err(error) = self.publish(&record, id).await {
+            tracing::warn!(session = %moment.session, turn = %moment.turn, hook = ran.hook, error, "hook is not audited");
+        }
+    }
+
+    /// Tells of a tool call: before it runs, or with what it answered.
+    ///
+    /// # Errors
+    /// Why it is not told.
+    pub async fn tool_call(&self, hook: &Hook, moment: &Moment, context: &HookContext) -> Result<(), String> {
+        let mut record = self.record("tool_call", moment, context);
+        let hash = args_hash(&context.tool_args);
+        let phase = if context.tool_result.is_some() {
+            "after"
+        } else {
+            "before"
+        };
+        record.insert("phase".to_owned(), json!(phase));
+        record.insert("arguments".to_owned(), kept(&context.tool_args));
+        record.insert("arguments_hash".to_owned(), json!(hash));
+        if let Some(result) = &context.tool_result {
+            record.insert("result".to_owned(), kept(result));
+            let error = context.metadata.get("is_error").cloned();
+            record.insert("is_error".to_owned(), error.unwrap_or(json!(false)));
+        }
+        let id = id(moment, context, &format!("{phase}:{}:{hash}", hook.key()));
+        self.publish(&record, id).await
+    }
+
+    /// Tells of a command, on the live stream as well.
+    pub async fn command(
+        &self,
+        kind: &str,
+        moment: &Moment,
+        context: &HookContext,
+        told: Map<String, Value>,
+        id: &str,
+    ) {
+        let mut record = self.record(kind, moment, context);
+        record.extend(told);
+        let live = bytes::Bytes::from(Value::Object(record.clone()).to_string());
+        self.bus
+            .core_publish(&subject::stream(&moment.session), &headers(), live)
+            .await;
+        if let Err(error) = self
+            .publish(&record, self::id(moment, context, &format!("{kind}:{id}")))
+            .await
+        {
+            tracing::warn!(session = %moment.session, turn = %moment.turn, kind, error, "command of a hook is not audited");
+        }
+    }
+
+    fn record(&self, kind: &str, moment: &Moment, context: &HookContext) -> Map<String, Value> {
+        let mut record = Map::new();
+        record.insert("kind".to_owned(), json!(kind));
+        record.insert("at".to_owned(), json!(self.clock.now()));
+        record.insert("session".to_owned(), json!(moment.session));
+        record.insert("turn".to_owned(), json!(moment.turn));
+        record.insert("user".to_owned(), json!(context.user_id));
+        if !context.tool_name.is_empty() {
+            record.insert("tool".to_owned(), json!(context.tool_name));
+        }
+        for key in ["call", "step", "event", "channel"] {
+            record.extend(context.metadata.get(key).map(|value| (key.to_owned(), value.clone())));
+        }
+        record
+    }
+
+    async fn publish(&self, record: &Map<String, Value>, id: String) -> Result<(), String> {
+        let payload = serde_json::to_vec(record).map_err(|error| error.to_string())?;
+        let out = Outgoing::raw(subject::audit(TOPIC), headers(), payload.into()).msg_id(id);
+        self.bus
+            .publish(out)
+            .await
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    }
+}
+
+fn headers() -> Headers {
+    [(CONTENT_TYPE, Format::Json.content_type())].into_iter().collect()
+}
+
+fn id(moment: &Moment, context: &HookContext, what: &str) -> String {
+    let call = context.told("call");
+    let step = moment.progress.turn;
+    format!("hook:{}:{}:{step}:{call}:{what}", moment.turn, moment.epoch)
+}
+
+/// A value, or the beginning of its JSON where it is long.
+fn kept(value: &Value) -> Value {
+    let text = value.to_string();
+    if text.len() <= MAX_TOLD_BYTES {
+        return value.clone();
+    }
+    json!(format!("{}… [cut]", shortened(&text, MAX_TOLD_BYTES)))
+}

@@ -1,0 +1,152 @@
+//! Reminders: text that is put into the conversation when its trigger says so. *Pure.*
+//!
+//! Source: `004_bf6295fcf892806e.txt` (#669); `sessions.md` "Hook points inside a turn". A turn is counted in model
+//! calls: 0 before the first was answered.
+
+use serde_json::{Map, Value};
+
+use super::declared::Fields;
+
+/// Calls in a row that must have failed where `on_repeated_failure` names no number.
+const REPEATED: u32 = 2;
+
+/// Text, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reminder {
+    /// What is put in.
+    pub text: String,
+    /// When.
+    pub trigger: Trigger,
+}
+
+/// When a reminder is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    /// Each time.
+    Always,
+    /// Each so many model calls, not before the first.
+    Interval(u32),
+    /// The first time in a session.
+    Once,
+    /// The first time in a session that so many model calls were answered.
+    OnceAfter(u32),
+    /// When so many model calls are left of those that the turn may make.
+    TurnsBeforeMax(u32),
+    /// Where the tool call before failed.
+    OnFailure,
+    /// Where so many tool calls in a row failed.
+    OnRepeatedFailure(u32),
+}
+
+/// What a trigger looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Model calls that were answered in this turn.
+    pub turn: u32,
+    /// Model calls that it may make.
+    pub max: u32,
+    /// Tool calls that failed in a row, the newest among them.
+    pub failures: u32,
+    /// Whether this reminder was put in before, in this session.
+    pub reminded: bool,
+}
+
+impl Trigger {
+    /// Reads `trigger:`, which is `always` where it is absent: a word, or a word with its number.
+    pub(super) fn declared(trigger: Option<Value>, fields: &mut Fields<'_>) -> Option<Self> {
+        let (word, number) = match trigger {
+            None => return Some(Self::Always),
+            Some(Value::String(word)) => (word, None),
+            Some(Value::Object(map)) if map.len() == 1 => only(map)?,
+            Some(_) => (String::new(), None),
+        };
+        let number = number.map(|number| number.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|&n| n > 0));
+        match (word.as_str(), number) {
+            ("always", None) => Some(Self::Always),
+            ("once", None) => Some(Self::Once),
+            ("on_failure", None) => Some(Self::OnFailure),
+            ("on_repeated_failure", None) => Some(Self::OnRepeatedFailure(REPEATED)),
+            ("on_repeated_failure", Some(Some(n))) => Some(Self::OnRepeatedFailure(n)),
+            ("interval", Some(Some(n))) => Some(Self::Interval(n)),
+            ("once_after", Some(Some(n))) => Some(Self::OnceAfter(n)),
+            ("turns_before_max", Some(Some(n))) => Some(Self::TurnsBeforeMax(n)),
+            _ => {
+                let expected = "expected always, once, on_failure, on_repeated_failure, {interval: N}, {once_after: N}, \
+                                {turns_before_max: N} or {on_repeated_failure: N}, N at least 1";
+                fields.wrong("trigger", expected);
+                None
+            }
+        }
+    }
+
+    /// Whether it is due at `progress`.
+    #[must_use]
+    pub const fn is_due(self, progress: Progress) -> bool {
+        let Progress {
+            turn,
+            max,
+            failures,
+            reminded,
+        } = progress;
+        match self {
+            Self::Always => true,
+            Self::Interval(every) => turn > 0 && turn.is_multiple_of(every),
+            Self::Once => !reminded,
+            Self::OnceAfter(after) => !reminded && turn >= after,
+            Self::TurnsBeforeMax(left) => left <= max && turn == max - left,
+            Self::OnFailure => failures > 0,
+            Self::OnRepeatedFailure(least) => failures >= least,
+        }
+    }
+
+    /// Whether it matters if the reminder was put in before.
+    #[must_use]
+    pub const fn is_once(self) -> bool {
+        matches!(self, Self::Once | Self::OnceAfter(_))
+    }
+}
+
+fn only(map: Map<String, Value>) -> Option<(String, Option<Value>)> {
+    map.into_iter().next().map(|(word, number)| (word, Some(number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(trigger: Trigger, progress: Progress, due: bool) {
+        assert_eq!(trigger.is_due(progress), due, "{trigger:?} at {progress:?}");
+    }
+
+    fn at(turn: u32) -> Progress {
+        Progress {
+            turn,
+            max: 10,
+            ..Progress::default()
+        }
+    }
+
+    #[test]
+    fn the_trigger_table() {
+        for turn in 0..=30 {
+            check(Trigger::Always, at(turn), true);
+            check(Trigger::Interval(10), at(turn), [10, 20, 30].contains(&turn));
+            check(Trigger::TurnsBeforeMax(3), at(turn), turn == 7);
+            check(Trigger::Once, at(turn), true);
+            check(Trigger::OnceAfter(5), at(turn), turn >= 5);
+        }
+        let reminded = Progress {
+            reminded: true,
+            ..at(6)
+        };
+        check(Trigger::Once, reminded, false);
+        check(Trigger::OnceAfter(5), reminded, false);
+        check(Trigger::Always, reminded, true);
+        check(Trigger::TurnsBeforeMax(11), at(0), false);
+        let failed = |failures| Progress { failures, ..at(2) };
+        check(Trigger::OnFailure, failed(0), false);
+        check(Trigger::OnFailure, failed(1), true);
+        check(Trigger::OnRepeatedFailure(3), failed(2), false);
+        check(Trigger::OnRepeatedFailure(3), failed(3), true);
+    }
+}

@@ -1,0 +1,290 @@
+//! `hooks.yaml`, with the hooks of `personas.yaml`: what runs in which turn. *Pure.*
+//!
+//! Three layers: global, persona, session. A narrower one adds hooks and may switch read-only mode on; it can neither
+//! take away nor redefine what a wider one says, so layers only tighten. Source: `sessions.md` "Hook points inside a
+//! turn", `004_bf6295fcf892806e.txt`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use shared::model::permission::glob;
+use shared::model::session::SessionRef;
+
+use super::allow_list::AllowList;
+use super::declared::{Action, Fields, Hook, HookFault, Layer, declared};
+use super::point::Point;
+use crate::personas::{DEFAULT_PERSONA, Personas};
+
+/// Most hooks that one layer declares.
+const MAX_HOOKS: usize = 256;
+/// The mode whose allow-list holds beside `all` where nobody says otherwise.
+const DEFAULT_MODE: &str = "default";
+
+/// Why a text is no `hooks.yaml`: every fault that was found, at least one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct ParseHooksError(pub Vec<HookFault>);
+
+/// What a session's pattern adds.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct SessionLayer {
+    read_only: bool,
+    hooks: Vec<Arc<Hook>>,
+}
+
+/// Everything that is declared.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct HookRules {
+    /// Whether command hooks run at all.
+    pub commands: bool,
+    /// What they, and `shell_allow_list`, may run.
+    pub allow: AllowList,
+    read_only: bool,
+    global: Vec<Arc<Hook>>,
+    personas: BTreeMap<String, Vec<Arc<Hook>>>,
+    sessions: BTreeMap<String, SessionLayer>,
+}
+
+/// The hooks of one turn, in their order.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct HookSet {
+    hooks: Vec<Arc<Hook>>,
+    /// Whether `read_only_guard` refuses.
+    pub read_only: bool,
+}
+
+impl HookSet {
+    /// Those of `point`, in the order in which they run.
+    pub fn at(&self, point: Point) -> impl Iterator<Item = &Arc<Hook>> {
+        self.hooks.iter().filter(move |hook| hook.point == point)
+    }
+
+    /// Whether there is one at `point`.
+    #[must_use]
+    pub fn has(&self, point: Point) -> bool {
+        self.at(point).next().is_some()
+    }
+
+    /// Whether a hook of `point` does something outside, or asks somebody.
+    #[must_use]
+    pub fn acts(&self, point: Point) -> bool {
+        self.at(point).any(|hook| hook.acts())
+    }
+
+    /// Whether there is none at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hooks.is_empty()
+    }
+
+    /// Whether what a model says must not be heard before hooks have seen it whole.
+    #[must_use]
+    pub fn withholds(&self) -> bool {
+        self.at(Point::PostStream).any(|hook| hook.blocking)
+    }
+}
+
+impl HookRules {
+    /// Reads `hooks.yaml` (an empty text declares nothing), and the hooks of `personas`.
+    ///
+    /// # Errors
+    /// [`ParseHooksError`] names every key that is wrong and what is expected there.
+    pub fn parse(text: &str, personas: &Personas) -> Result<Self, ParseHooksError> {
+        let mut faults = Vec::new();
+        let file = if text.trim().is_empty() {
+            Map::new()
+        } else {
+            match serde_yaml_ng::from_str(text) {
+                Ok(file) => file,
+                Err(error) => {
+                    return Err(ParseHooksError(vec![HookFault {
+                        key: String::new(),
+                        problem: error.to_string(),
+                    }]));
+                }
+            }
+        };
+        let rules = Self::read(file, personas, &mut faults);
+        rules.check_names(&mut faults);
+        if faults.is_empty() {
+            Ok(rules)
+        } else {
+            Err(ParseHooksError(faults))
+        }
+    }
+
+    fn read(file: Map<String, Value>, personas: &Personas, faults: &mut Vec<HookFault>) -> Self {
+        let mut fields = Fields {
+            map: file,
+            at: "",
+            faults,
+        };
+        let commands = fields.take("enabled").unwrap_or(false);
+        let mode: String = fields.take("mode").unwrap_or_else(|| DEFAULT_MODE.to_owned());
+        let allow: BTreeMap<String, Vec<String>> = fields.take("allow").unwrap_or_default();
+        let read_only = fields.take("read_only").unwrap_or(false);
+        let global: Vec<Map<String, Value>> = fields.take("hooks").unwrap_or_default();
+        let of_personas: BTreeMap<String, Vec<Map<String, Value>>> = fields.take("personas").unwrap_or_default();
+        let of_sessions: BTreeMap<String, Map<String, Value>> = fields.take("sessions").unwrap_or_default();
+        fields.finish("enabled, mode, allow, read_only, hooks, personas or sessions");
+        let allow = AllowList::declared(&mode, &allow, faults);
+        let global = layer(&global, "hooks", &Layer::Global, faults);
+        let mut by_persona: BTreeMap<String, Vec<Arc<Hook>>> = BTreeMap::new();
+        for (name, persona) in &personas.personas {
+            let read = layer(
+                &persona.hooks,
+                &format!("personas.{name}.hooks"),
+                &Layer::Persona(name.clone()),
+                faults,
+            );
+            by_persona.entry(name.clone()).or_default().extend(read);
+        }
+        for (name, hooks) in &of_personas {
+            let at = format!("personas.{name}");
+            if name != DEFAULT_PERSONA && !personas.personas.contains_key(name) {
+                let problem = "there is no such persona in personas.yaml".to_owned();
+                faults.push(HookFault {
+                    key: at.clone(),
+                    problem,
+                });
+            }
+            let read = layer(hooks, &at, &Layer::Persona(name.clone()), faults);
+            by_persona.entry(name.clone()).or_default().extend(read);
+        }
+        let sessions = of_sessions.into_iter().map(|(pattern, map)| {
+            let read = session_layer(&pattern, map, faults);
+            (pattern, read)
+        });
+        Self {
+            commands,
+            allow,
+            read_only,
+            global,
+            sessions: sessions.collect(),
+            personas: by_persona,
+        }
+    }
+
+    /// A name stands for one hook wherever two could meet in one turn.
+    fn check_names(&self, faults: &mut Vec<HookFault>) {
+        let mut wide = BTreeSet::new();
+        let mut seen = |hooks: &[Arc<Hook>], known: &mut BTreeSet<String>, at: String| {
+            for hook in hooks.iter().filter(|hook| !known.insert(hook.name.clone())) {
+                faults.push(HookFault {
+                    key: at.clone(),
+                    problem: format!(
+                        "the name `{}` is taken: a layer adds hooks, it redefines none",
+                        hook.name
+                    ),
+                });
+            }
+        };
+        seen(&self.global, &mut wide, "hooks".to_owned());
+        let mut all = wide.clone();
+        for (persona, hooks) in &self.personas {
+            let mut known = wide.clone();
+            seen(hooks, &mut known, format!("personas.{persona}"));
+            all.extend(known);
+        }
+        for (pattern, layer) in &self.sessions {
+            seen(&layer.hooks, &mut all, format!("sessions.{pattern}"));
+        }
+    }
+
+    /// Whether nothing is declared.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.global.is_empty()
+            && self.personas.values().all(Vec::is_empty)
+            && self.sessions.values().all(|layer| layer.hooks.is_empty())
+    }
+
+    /// The hooks of a turn of `session`, with those of the sessions that `inherited` names: whoever works for somebody
+    /// is bound by what binds them.
+    #[must_use]
+    pub fn of(&self, session: &SessionRef, inherited: &[SessionRef]) -> HookSet {
+        let mut hooks: Vec<Arc<Hook>> = self.global.clone();
+        let mut read_only = self.read_only;
+        for session in std::iter::once(session).chain(inherited) {
+            let name = if self.personas.contains_key(&session.persona) {
+                session.persona.as_str()
+            } else {
+                DEFAULT_PERSONA
+            };
+            hooks.extend(self.personas.get(name).into_iter().flatten().cloned());
+            let named = session.to_string();
+            for (_, layer) in self.sessions.iter().filter(|(pattern, _)| glob(pattern, &named)) {
+                read_only |= layer.read_only;
+                hooks.extend(layer.hooks.iter().cloned());
+            }
+        }
+        hooks.sort_by_cached_key(|hook| hook.order());
+        hooks.dedup_by(|one, other| one.order() == other.order() && one.point == other.point);
+        // A command hook without the flag is none.
+        hooks.retain(|hook| self.commands || !matches!(hook.action, Action::Command { .. }));
+        HookSet { hooks, read_only }
+    }
+
+    /// Says of which command hooks it is known already that they will not run.
+    pub fn warn(&self) {
+        for hook in self.all() {
+            let Action::Command { command } = &hook.action else {
+                continue;
+            };
+            if !self.commands {
+                tracing::warn!(
+                    hook = hook.name,
+                    "command hooks are off (`enabled: false`): it does not run"
+                );
+            } else if let Err(refusal) = self.allow.admit(command) {
+                tracing::warn!(hook = hook.name, command, hint = %refusal, "its command is not on the allow-list: it is skipped");
+            }
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Hook>> {
+        let personas = self.personas.values().flatten();
+        let sessions = self.sessions.values().flat_map(|layer| &layer.hooks);
+        self.global.iter().chain(personas).chain(sessions)
+    }
+}
+
+fn layer(maps: &[Map<String, Value>], at: &str, layer: &Layer, faults: &mut Vec<HookFault>) -> Vec<Arc<Hook>> {
+    if maps.len() > MAX_HOOKS {
+        faults.push(HookFault {
+            key: at.to_owned(),
+            problem: format!("{} hooks, at most {MAX_HOOKS}", maps.len()),
+        });
+    }
+    let read = maps.iter().enumerate();
+    read.filter_map(|(index, map)| declared(map, &format!("{at}[{index}]"), layer, faults))
+        .map(Arc::new)
+        .collect()
+}
+
+fn session_layer(pattern: &str, map: Map<String, Value>, faults: &mut Vec<HookFault>) -> SessionLayer {
+    let at = format!("sessions.{pattern}");
+    let mut fields = Fields { map, at: &at, faults };
+    let read_only: Option<bool> = fields.take("read_only");
+    let hooks: Vec<Map<String, Value>> = fields.take("hooks").unwrap_or_default();
+    if read_only == Some(false) {
+        fields.wrong("read_only", "a session only tightens: expected true, or nothing");
+    }
+    if !pattern.contains('/') {
+        fields.wrong("", "expected a pattern of persona/session, such as shop/*");
+    }
+    fields.finish("read_only or hooks");
+    SessionLayer {
+        read_only: read_only.unwrap_or(false),
+        hooks: layer(
+            &hooks,
+            &format!("{at}.hooks"),
+            &Layer::Session(pattern.to_owned()),
+            faults,
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! Script hooks: a TypeScript hook of hook-svc's registry, run in its sandbox by `nexus.svc.hook.run`.
+//!
+//! The script is shown an event on channel `turn`, which no stream has: `ctx.event.metadata` is 002's `HookContext`. A
+//! script that does not fire allows. One that fires says in `context.extracted` what 002's `HookResult` says: `allow`,
+//! `error`, `modified_args`, `modified_result`, `side_effects`, `ask`, `context`.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use shared::bus::{Bus, RequestError};
+use shared::model::event::{Event, EventId};
+use shared::model::hook_api::{HookRun, RunHook};
+use shared::model::time::UnixMillis;
+use shared::wire::headers::Headers;
+
+use super::declared::Hook;
+use super::moment::Moment;
+use super::outcome::{HookContext, HookOutcome, RunHookError};
+
+/// The channel of the events that scripts are shown.
+pub const CHANNEL: &str = "turn";
+/// Who runs them.
+const SERVICE: &str = "nexus.svc.hook.run";
+
+/// Runs the script `script` for `hook`.
+///
+/// # Errors
+/// [`RunHookError`] says why there is no answer.
+pub async fn run(
+    bus: &Bus,
+    hook: &Hook,
+    script: &str,
+    moment: &Moment,
+    context: &HookContext,
+    now: UnixMillis,
+) -> Result<HookOutcome, RunHookError> {
+    let failed = |error: String| RunHookError::Failed(error);
+    let event = event(hook, moment, context, now).ok_or_else(|| failed("no event can be made of it".to_owned()))?;
+    let question = RunHook {
+        hook: script.to_owned(),
+        event: serde_json::to_value(event).map_err(|error| failed(error.to_string()))?,
+        now: Some(now),
+    };
+    let within = Duration::from_millis(hook.timeout_ms);
+    let answer = bus
+        .request::<_, HookRun>(SERVICE, Headers::new(), &question, within)
+        .await;
+    match answer {
+        Ok(run) => judged(run),
+        Err(RequestError::Timeout { .. }) => Err(RunHookError::TimedOut(hook.timeout_ms)),
+        Err(RequestError::Service { code, text, .. }) => Err(failed(format!("{code}: {text}"))),
+        Err(error @ (RequestError::NoResponder { .. } | RequestError::Answer { .. })) => Err(failed(error.to_string())),
+    }
+}
+
+/// What a script is shown.
+fn event(hook: &Hook, moment: &Moment, context: &HookContext, now: UnixMillis) -> Option<Event> {
+    let call = context.told("call");
+    let id = format!(
+        "{CHANNEL}:{}/{}/{}/{call}",
+        moment.turn,
+        hook.point.name(),
+        moment.progress.turn
+    );
+    let mut event = Event::new(EventId::parse(id).ok()?, CHANNEL, &moment.session.to_string(), now);
+    event.from.id.clone_from(&context.user_id);
+    event.content_types = vec!["text".to_owned()];
+    event.content.clone_from(&context.tool_name);
+    let Ok(Value::Object(told)) = serde_json::to_value(context) else {
+        return None;
+    };
+    event.metadata = told;
+    event.metadata.insert("point".to_owned(), json!(hook.point.name()));
+    Some(event)
+}
+
+fn judged(run: HookRun) -> Result<HookOutcome, RunHookError> {
+    if let Some(error) = run.error {
+        return Err(RunHookError::Failed(error));
+    }
+    let said = run.result.filter(|_| run.fired).and_then(|result| result.context);
+    let Some(said) = said.and_then(|context| context.extracted) else {
+        return if run.fired {
+            Err(RunHookError::Failed("it fired without `context.extracted`".to_owned()))
+        } else {
+            Ok(HookOutcome::default())
+        };
+    };
+    let read = serde_json::from_value(Value::Object(said));
+    read.map_err(|error| RunHookError::Failed(format!("`context.extracted`: {error}")))
+}

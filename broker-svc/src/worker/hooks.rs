@@ -1,0 +1,272 @@
+//! The hook points of a turn, as its worker comes to them: what hooks say is staged for the ledger here.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use shared::clock::pause;
+use shared::model::ledger::{ToolCall, ToolOutcome, TurnFailure};
+
+use super::Worker;
+use super::turn::Ended;
+use crate::error::RunSessionError;
+use crate::fold::Owed;
+use crate::hook_point::reminder::Progress;
+use crate::hook_point::runs::{Ran, owes, settled};
+use crate::hook_point::{Gated, Moment, Point, Said};
+use crate::session::Pending;
+use crate::turn::Turn;
+use crate::turn::steps::INTERRUPTED;
+
+/// How long the hooks of a finished call may take once its turn is cancelled.
+const LAST_WORD: Duration = Duration::from_secs(5);
+
+/// How often the hooks of a turn's end are tried.
+const LAST_TRIES: u32 = 3;
+/// Wait between two of these tries.
+const BETWEEN_LAST_TRIES: Duration = Duration::from_millis(500);
+
+/// Which steps' hooks have run under this owner.
+#[derive(Debug, Default)]
+pub(super) struct Paces {
+    /// Those before the model call of this step.
+    asked: u32,
+    /// Those before the calls of this step's answer.
+    batch: u32,
+}
+
+/// How the turn goes on behind a point.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Hooked {
+    /// As it would.
+    On,
+    /// It must not.
+    Denied(String),
+    /// The turn is cancelled, or its time over.
+    Over,
+}
+
+impl Worker<'_> {
+    /// The turn, to its hooks.
+    pub(super) fn moment(&self, turn: &Turn, pendings: &[Pending]) -> Moment {
+        let session = &self.claimed.session;
+        let set = self.broker.hooks().of(session, turn.works_for());
+        Moment::new(session, turn.id, self.owner.fold().epoch, set, pendings)
+    }
+
+    /// `moment` as far as the turn has come.
+    fn now(&self, moment: &Moment) -> Moment {
+        let fold = self.owner.fold();
+        let running = fold.running.as_ref();
+        let progress = Progress {
+            turn: running.map_or(0, |running| running.model_calls()),
+            max: running.map_or(0, |running| running.limits.model_calls),
+            failures: running.map_or(0, |running| running.failures()),
+            reminded: false,
+        };
+        moment.at(fold.epoch, progress, fold.reminded.clone())
+    }
+
+    fn ran(&mut self, ran: Vec<Ran>) {
+        for ran in ran {
+            self.owner.stage(ran.entry());
+        }
+    }
+
+    /// What the hooks make of `call`; none where the turn is cancelled, or its time over.
+    pub(super) async fn gate(&mut self, moment: &Moment, call: &ToolCall) -> Result<Option<Gated>, RunSessionError> {
+        if !moment.set.has(Point::PreToolUse) {
+            let arguments = call.arguments.clone();
+            return Ok(Some(Gated::Run { arguments }));
+        }
+        // What is done outside over a call rests upon the answer that asks for it.
+        if moment.set.acts(Point::PreToolUse) {
+            self.owner.own().await?;
+        }
+        let (hooks, now) = (self.broker.hooks().clone(), self.now(moment));
+        let mut chain = Box::pin(tokio::time::timeout(self.left(), hooks.gate(&now, call)));
+        let Some(Ok((gated, ran))) = self.beside(chain.as_mut()).await? else {
+            return Ok(None);
+        };
+        self.ran(ran);
+        Ok(Some(gated))
+    }
+
+    /// What the model is to read of `call`, which ended as `outcome`.
+    pub(super) async fn after_call(
+        &mut self,
+        moment: &Moment,
+        call: &ToolCall,
+        outcome: ToolOutcome,
+    ) -> Result<ToolOutcome, RunSessionError> {
+        if !moment.set.has(Point::PostToolUse) {
+            return Ok(outcome);
+        }
+        let (hooks, now) = (self.broker.hooks().clone(), self.now(moment));
+        let mut seen = Box::pin(hooks.after(&now, call, outcome));
+        let seen = match self.beside(seen.as_mut()).await? {
+            Some(seen) => Ok(seen),
+            // The turn is over; what the tool did is told all the same, where that takes no longer.
+            None => tokio::time::timeout(LAST_WORD, seen).await,
+        };
+        let Ok((outcome, ran)) = seen else {
+            let reason = INTERRUPTED.to_owned();
+            return Ok(ToolOutcome::Unknown { reason });
+        };
+        self.ran(ran);
+        Ok(outcome)
+    }
+
+    /// What hooks say before model call `step`. It is asked for once a step, however often the model has to be asked.
+    pub(super) async fn before_model(
+        &mut self,
+        moment: &Moment,
+        step: u32,
+        paces: &mut Paces,
+    ) -> Result<Hooked, RunSessionError> {
+        if paces.asked == step {
+            return Ok(Hooked::On);
+        }
+        if step == 1 {
+            if self.owner.fold().head.is_none()
+                && self.point(moment, Point::PreSession, Value::Null).await? == Hooked::Over
+            {
+                return Ok(Hooked::Over);
+            }
+            for point in [Point::PreQueueDrain, Point::PostQueueDrain] {
+                if self.point(moment, point, Value::Null).await? == Hooked::Over {
+                    return Ok(Hooked::Over);
+                }
+            }
+        } else if self.had_calls() && self.point(moment, Point::PostTool, Value::Null).await? == Hooked::Over {
+            return Ok(Hooked::Over);
+        }
+        let hooked = self.point(moment, Point::PreStream, Value::Null).await?;
+        if hooked == Hooked::On {
+            paces.asked = step;
+        }
+        Ok(hooked)
+    }
+
+    /// What hooks say before the first call of a batch.
+    pub(super) async fn before_batch(&mut self, moment: &Moment, paces: &mut Paces) -> Result<Hooked, RunSessionError> {
+        let answered = self
+            .owner
+            .fold()
+            .running
+            .as_ref()
+            .and_then(|running| running.answered());
+        let Some((step, calls)) = answered.map(|(step, _, calls)| (step, json!(calls))) else {
+            return Ok(Hooked::On);
+        };
+        if std::mem::replace(&mut paces.batch, step) == step {
+            return Ok(Hooked::On);
+        }
+        self.point(moment, Point::PreTool, calls).await
+    }
+
+    fn had_calls(&self) -> bool {
+        let running = self.owner.fold().running.as_ref();
+        running
+            .and_then(|running| running.answered())
+            .is_some_and(|(_, _, calls)| !calls.is_empty())
+    }
+
+    /// Stages, with the end of `turn`, that its last hooks are to run.
+    pub(super) fn owe_hooks(&mut self, turn: &Turn, ended: &str) {
+        let set = self.broker.hooks().of(&self.claimed.session, turn.works_for());
+        if set.has(Point::PostSession) {
+            self.owner.stage(owes(turn.id, ended));
+        }
+    }
+
+    /// Runs the last hooks of turns that are over. One that fails is tried again; then it is let be, and told of.
+    pub(super) async fn settle_hooks(&mut self) -> Result<(), RunSessionError> {
+        while let Some(Owed { turn, outcome }) = self.owner.fold().owed.front().cloned() {
+            self.owner.own().await?;
+            let session = &self.claimed.session;
+            let hooks = self.broker.hooks().clone();
+            let set = hooks.of(session, &[]);
+            let moment = self.now(&Moment::new(session, turn, 0, set, &[]));
+            let told = json!({ "outcome": outcome });
+            for attempt in 1..=LAST_TRIES {
+                if !self.claimed.hold.is_live() {
+                    return Err(RunSessionError::Stale);
+                }
+                let said = Box::pin(hooks.at(&moment, Point::PostSession, told.clone())).await;
+                self.ran(said.ran);
+                if !said.failed || attempt == LAST_TRIES {
+                    break;
+                }
+                pause(BETWEEN_LAST_TRIES).await;
+            }
+            self.owner.stage(settled(turn));
+            self.owner.commit().await?;
+        }
+        Ok(())
+    }
+
+    /// The end of a turn that goes no further behind a hook point.
+    pub(super) fn ended_by(&mut self, hooked: Hooked) -> Ended {
+        match hooked {
+            Hooked::Denied(error) => Ended::Failed(TurnFailure::Agent { error }),
+            Hooked::On | Hooked::Over if self.left().is_zero() => Self::over("wall_ms"),
+            Hooked::On | Hooked::Over => self.cancelled_turn(String::new()),
+        }
+    }
+
+    /// What the hooks of `point` say, where nothing is rewritten.
+    pub(super) async fn point(
+        &mut self,
+        moment: &Moment,
+        point: Point,
+        told: Value,
+    ) -> Result<Hooked, RunSessionError> {
+        Ok(match self.hooks_at(moment, point, told).await? {
+            None => Hooked::Over,
+            Some(Said {
+                denied: Some(error), ..
+            }) => Hooked::Denied(error),
+            Some(_) => Hooked::On,
+        })
+    }
+
+    /// What a model's answer is once hooks have seen it.
+    pub(super) async fn after_model(
+        &mut self,
+        moment: &Moment,
+        content: &mut String,
+    ) -> Result<Hooked, RunSessionError> {
+        let told = Value::from(content.as_str());
+        let Some(said) = self.hooks_at(moment, Point::PostStream, told).await? else {
+            return Ok(Hooked::Over);
+        };
+        if let Some(error) = said.denied {
+            return Ok(Hooked::Denied(error));
+        }
+        match said.rewritten {
+            Some(Value::String(text)) => *content = text,
+            Some(other) => *content = other.to_string(),
+            None => {}
+        }
+        Ok(Hooked::On)
+    }
+
+    /// What the hooks of `point` say, which is of no call; none where the turn is cancelled, or its time over.
+    pub(super) async fn hooks_at(
+        &mut self,
+        moment: &Moment,
+        point: Point,
+        told: Value,
+    ) -> Result<Option<Said>, RunSessionError> {
+        if !moment.set.has(point) {
+            return Ok(Some(Said::default()));
+        }
+        let (hooks, now) = (self.broker.hooks().clone(), self.now(moment));
+        let mut asked = Box::pin(tokio::time::timeout(self.left(), hooks.at(&now, point, told)));
+        let Some(Ok(mut said)) = self.beside(asked.as_mut()).await? else {
+            return Ok(None);
+        };
+        self.ran(std::mem::take(&mut said.ran));
+        Ok(Some(said))
+    }
+}

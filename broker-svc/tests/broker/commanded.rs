@@ -1,0 +1,168 @@
+//! Command hooks in real turns: existing scripts, time-outs, what is skipped, what is told of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+use shared::llm::Provider;
+use shared::model::ledger::LedgerEntry;
+use shared::wire::subject;
+
+use crate::bench::{Bench, eventually, session};
+use crate::hooked::{connector, insisting, ran};
+use crate::models::{PERSONA, config, send};
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hooks/claude_pre_tool_use.py")
+}
+
+fn results(entries: &[LedgerEntry]) -> Vec<String> {
+    ran(entries)
+        .into_iter()
+        .map(|(_, _, told)| told["result"].as_str().unwrap_or_default().to_owned())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_script_of_claude_code_refuses_and_allows_unchanged() {
+    let bench = Bench::start().await;
+    let (count, service) = connector(&bench, Value::Null).await;
+    let command = format!("python3 {}", script().display());
+    let hooks = format!(
+        "enabled: true\nallow: {{all: ['{command}']}}\nhooks: [{{name: claude, hook: PreToolUse, command: '{command}', blocking: true}}]"
+    );
+    for (name, arguments, refused) in [
+        ("bad", json!({"name": "a", "script": "rm -rf /"}), true),
+        ("good", json!({"name": "a", "script": "return {fire: false}"}), false),
+    ] {
+        let server = insisting("create_hook", arguments, 1).await;
+        let llm = config(&server, Provider::OpenAi, "openai");
+        let running = bench.run_hooked("b1", PERSONA, &hooks, llm).await;
+        let here = session(name);
+        let mut live = bench
+            .bus
+            .core_subscribe(&subject::stream(&here))
+            .await
+            .expect("a stream");
+        send(&bench, &here, 1, &["*"], 0).await;
+        eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
+        let told = server.requests()[1].tool_results();
+        assert_eq!(count.load(Ordering::SeqCst), usize::from(!refused), "{name}: {told:?}");
+        if refused {
+            assert_eq!(told, ["error: Blocked: the script removes files"]);
+        }
+        // Nothing is streamed before the tool: the first that is heard is the command's record.
+        let heard = live.next().await.expect("a record");
+        let heard: Value = serde_json::from_slice(&heard.payload).expect("JSON");
+        assert_eq!(
+            (&heard["kind"], &heard["exit_code"]),
+            (&json!("hook_command"), &json!(if refused { 2 } else { 0 }))
+        );
+        running.stop().await;
+    }
+    let records = bench.hook_records().await;
+    let commands = records.iter().filter(|record| record["kind"] == "hook_command").count();
+    assert_eq!(commands, 2, "{records:?}");
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_off_the_list_or_too_slow_or_broken_refuses_and_is_told() {
+    let bench = Bench::start().await;
+    let (count, service) = connector(&bench, Value::Null).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let witness = folder.path().join("ran");
+    let slow = folder.path().join("slow.sh");
+    std::fs::write(&slow, "sleep 600 & echo $! > \"$1\"; wait\n").expect("a script");
+    let children = folder.path().join("children");
+    let slow = format!("sh {} {}", slow.display(), children.display());
+    let cases = [
+        ("off", format!("touch {}", witness.display()), "not allowed", "skipped"),
+        (
+            "piped",
+            format!("true && touch {}", witness.display()),
+            "not allowed",
+            "skipped",
+        ),
+        ("slow", slow.clone(), "no answer within 5000 ms", "failed"),
+        ("broken", "false".to_owned(), "exit 1", "failed"),
+    ];
+    for (name, command, reason, result) in cases {
+        let hooks = format!(
+            "enabled: true\nallow: {{all: ['{slow}', 'false']}}\nhooks: [{{name: gate, hook: PreToolUse, command: '{command}', blocking: true, timeout: 5}}]"
+        );
+        let server = insisting("list_hooks", json!({}), 1).await;
+        let llm = config(&server, Provider::OpenAi, "openai");
+        let running = bench.run_hooked("b1", PERSONA, &hooks, llm).await;
+        let here = session(name);
+        send(&bench, &here, 1, &["*"], 0).await;
+        eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
+        let told = server.requests()[1].tool_results();
+        assert!(told[0].contains(reason), "{name}: {told:?}");
+        assert_eq!(results(&bench.entries(&here).await), [result], "{name}");
+        running.stop().await;
+    }
+    assert_eq!(
+        count.load(Ordering::SeqCst),
+        0,
+        "no gate that does not answer lets a call pass"
+    );
+    assert!(!witness.exists(), "what is off the list was never run");
+    let pid = std::fs::read_to_string(&children).expect("it had begun");
+    let process = PathBuf::from(format!("/proc/{}/stat", pid.trim()));
+    eventually("the child is gone", async || {
+        let stat = std::fs::read_to_string(&process).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    })
+    .await;
+    let records = bench.hook_records().await;
+    let skipped: Vec<&Value> = records
+        .iter()
+        .filter(|record| record["kind"] == "hook_command_skipped")
+        .collect();
+    assert_eq!(skipped.len(), 2, "{records:?}");
+    assert!(
+        skipped[1]["hint"].as_str().is_some_and(|hint| hint.contains("&&")),
+        "{skipped:?}"
+    );
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_rewrites_arguments_and_the_tool_gets_exactly_those() {
+    let bench = Bench::start().await;
+    let (_count, service) = connector(&bench, Value::Null).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let answer = folder.path().join("answer.json");
+    let said = json!({"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "allow",
+        "updatedInput": {"status": "paused"}, "additionalContext": "the list was narrowed"}});
+    std::fs::write(&answer, said.to_string()).expect("an answer");
+    let command = format!("cat {}", answer.display());
+    let hooks = format!(
+        "enabled: true\nallow: {{default: ['{command}']}}\nhooks: [{{name: narrow, hook: PreToolUse, command: '{command}', blocking: true}}]"
+    );
+    let server = insisting("list_hooks", json!({"status": "active"}), 1).await;
+    let llm = config(&server, Provider::OpenAi, "openai");
+    let running = bench.run_hooked("b1", PERSONA, &hooks, llm).await;
+    let main = session("main");
+    send(&bench, &main, 1, &["*"], 0).await;
+    eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+    let request = server.requests().pop().expect("a request");
+    assert_eq!(
+        request.tool_results(),
+        [r#"{"status":"paused"}"#],
+        "the connector says what it was asked"
+    );
+    assert!(
+        request.last_user_text().contains("the list was narrowed"),
+        "{}",
+        request.body
+    );
+    let entries = bench.entries(&main).await;
+    let started = entries.iter().any(|entry| {
+        matches!(entry, LedgerEntry::ToolStarted { arguments: Some(arguments), .. } if *arguments == json!({"status": "paused"}))
+    });
+    assert!(started, "{entries:?}");
+    running.stop().await;
+    service.stop().await;
+}

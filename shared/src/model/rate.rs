@@ -1,0 +1,105 @@
+//! How often something was done lately: a sliding window as a value, shared by all brokers in KV `hook_limits`. *Pure.*
+//!
+//! One who is counted is named, so that whoever asks again for the same thing is not counted twice, and so that equal
+//! bytes in the bucket mean the same writer. Source: `002_39404514fbd37e5d.txt` (ConnectorRateLimitHook).
+
+use serde::{Deserialize, Serialize};
+
+use super::time::UnixMillis;
+
+/// Most that a window may let pass: its value stays far below the largest message.
+pub const MAX_CALLS: usize = 10_000;
+
+/// One that was let pass.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// When.
+    pub at: UnixMillis,
+    /// Which: the same name is counted once.
+    pub id: String,
+}
+
+/// What was let pass within the window.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RateWindow {
+    /// Oldest first.
+    pub counted: Vec<Counted>,
+}
+
+/// What a window says to one that asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admitted {
+    /// It was counted before: nothing is to be written.
+    Already,
+    /// It passes once this is the window.
+    As(RateWindow),
+    /// It does not pass before so many milliseconds are over.
+    Refused {
+        /// How long to wait, milliseconds.
+        retry_ms: u64,
+    },
+}
+
+impl RateWindow {
+    /// Whether `id` may pass at `now`, where at most `calls` do within any `window_ms` milliseconds.
+    #[must_use]
+    pub fn admit(&self, id: &str, now: UnixMillis, calls: usize, window_ms: u64) -> Admitted {
+        let width = i64::try_from(window_ms).unwrap_or(i64::MAX);
+        let fresh = |counted: &&Counted| now.since(counted.at) < width;
+        let mut counted: Vec<Counted> = self.counted.iter().filter(fresh).cloned().collect();
+        if counted.iter().any(|counted| counted.id == id) {
+            return Admitted::Already;
+        }
+        let calls = calls.min(MAX_CALLS);
+        if counted.len() >= calls {
+            // The one that must leave the window before another fits into it.
+            let leaving = counted
+                .get(counted.len() - calls.max(1))
+                .map_or(now, |counted| counted.at);
+            let retry_ms = width.saturating_sub(now.since(leaving));
+            return Admitted::Refused {
+                retry_ms: u64::try_from(retry_ms).unwrap_or(0),
+            };
+        }
+        counted.push(Counted {
+            at: now,
+            id: id.to_owned(),
+        });
+        Admitted::As(Self { counted })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_pass_within_any_minute_and_the_eleventh_waits_for_the_first_to_leave() {
+        let mut window = RateWindow::default();
+        let at = |seconds: i64| UnixMillis(1_000_000 + seconds * 1_000);
+        for call in 0..10 {
+            let Admitted::As(next) = window.admit(&format!("c{call}"), at(call), 10, 60_000) else {
+                panic!("call {call} passes")
+            };
+            window = next;
+        }
+        let eleventh = |seconds| window.admit("c10", at(seconds), 10, 60_000);
+        assert_eq!(eleventh(10), Admitted::Refused { retry_ms: 50_000 });
+        assert_eq!(eleventh(59), Admitted::Refused { retry_ms: 1_000 });
+        assert!(matches!(eleventh(60), Admitted::As(next) if next.counted.len() == 10));
+    }
+
+    #[test]
+    fn whoever_asks_again_is_not_counted_twice() {
+        let Admitted::As(window) = RateWindow::default().admit("c", UnixMillis(1), 1, 1_000) else {
+            panic!("it passes")
+        };
+        assert_eq!(window.admit("c", UnixMillis(2), 1, 1_000), Admitted::Already);
+        assert_eq!(
+            window.admit("d", UnixMillis(2), 1, 1_000),
+            Admitted::Refused { retry_ms: 999 }
+        );
+        let none = RateWindow::default().admit("c", UnixMillis(1), 0, 1_000);
+        assert_eq!(none, Admitted::Refused { retry_ms: 1_000 });
+    }
+}
