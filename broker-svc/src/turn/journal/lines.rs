@@ -1,0 +1,62 @@
+//! The conversation that a running turn makes. *Pure.*
+
+use super::{Line, Passage, Running};
+
+impl Running {
+    /// The turn's own conversation so far. A call whose end nobody knows is not in it.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
+        let named = |id: &str| {
+            let calls = self.passages.iter().filter_map(|passage| match passage {
+                Passage::Answered { tool_calls, .. } => Some(tool_calls),
+                Passage::Called { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
+            });
+            let call = calls.flatten().find(|call| call.call == id);
+            call.map(|call| call.name.clone()).unwrap_or_default()
+        };
+        let line = |passage: &Passage| match passage {
+            Passage::Answered {
+                step: _,
+                content,
+                tool_calls,
+                opaque,
+            } => Some(Line::Assistant {
+                content: content.clone(),
+                tool_calls: tool_calls.clone(),
+                opaque: opaque.clone(),
+            }),
+            Passage::Called { call, outcome, .. } => outcome.as_ref().map(|outcome| Line::Tool {
+                call: call.clone(),
+                name: named(call),
+                outcome: outcome.clone(),
+            }),
+            Passage::Steered { dispatch } => Some(Line::User {
+                content: dispatch.content.clone(),
+            }),
+            Passage::Injected { content } => Some(Line::User {
+                content: format!("[from the system, not from the person]\n{content}"),
+            }),
+        };
+        let mut lines = Vec::new();
+        // Results stand right behind their calls: what hooks put in meanwhile comes after the last of them.
+        let (mut open, mut held) = (0_usize, Vec::new());
+        for passage in &self.passages {
+            let Some(line) = line(passage) else { continue };
+            match (passage, &line) {
+                (_, Line::Assistant { tool_calls, .. }) => open = tool_calls.len(),
+                (_, Line::Tool { .. }) => open = open.saturating_sub(1),
+                (Passage::Injected { .. }, _) if open > 0 => {
+                    held.push(line);
+                    continue;
+                }
+                (_, Line::User { .. }) => {}
+            }
+            lines.push(line);
+            if open == 0 {
+                lines.append(&mut held);
+            }
+        }
+        lines.append(&mut held);
+        lines
+    }
+}
