@@ -119,7 +119,7 @@ impl HookApi {
     async fn test(&self, request: TestHook) -> Result<HookRun, Refusal> {
         let metadata = header::parse(TEST_ID, &request.source).map_err(|error| (WRONG, error.to_string()))?;
         let now = request.now.unwrap_or_else(|| self.clock.now());
-        let trial = Trial::unregistered(TEST_ID, &request.source, metadata.timeout_ms, metadata.name, now);
+        let trial = Trial::unregistered(TEST_ID, &request.source, &metadata, now);
         self.try_it(trial, request.event, Some(now)).await
     }
 
@@ -194,7 +194,7 @@ impl HookApi {
 fn refusal(error: &KeepHookError) -> Refusal {
     let code = match error {
         KeepHookError::Author(AuthorHookError::Absent(_)) => ABSENT,
-        KeepHookError::Author(AuthorHookError::Taken { .. }) => CONFLICT,
+        KeepHookError::Author(AuthorHookError::Taken { .. } | AuthorHookError::Foreign { .. }) => CONFLICT,
         KeepHookError::Author(AuthorHookError::Name(_) | AuthorHookError::Id(_) | AuthorHookError::Source(_)) => WRONG,
         KeepHookError::Read(_) | KeepHookError::Write(_) | KeepHookError::Query(_) | KeepHookError::File { .. } => {
             tracing::warn!(error = chain(error), "a question about hooks has no answer");

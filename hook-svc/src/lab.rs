@@ -12,11 +12,13 @@ use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use shared::clock::SharedClock;
 use shared::model::event::Event;
+use shared::model::hook::HookMetadata;
 use shared::model::hook_api::HookRun;
 use shared::model::time::UnixMillis;
 use tokio::sync::Mutex;
 
 use crate::config::HooksConfig;
+use crate::roster::sees;
 use crate::runner::{
     Counters, Evaluation, HookSet, HookSource, Host, Job, LoadHooksError, Outcome, PoolConfig, Pools, StartPoolError,
     Step, Verdict,
@@ -54,19 +56,19 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// A hook that is not registered.
+    /// A hook that is not registered: the file `source`, whose header says `metadata`.
     #[must_use]
-    pub fn unregistered(id: &str, source: &str, timeout_ms: u64, name: String, now: UnixMillis) -> Self {
+    pub fn unregistered(id: &str, source: &str, metadata: &HookMetadata, now: UnixMillis) -> Self {
         Self {
             hook: HookSource {
                 id: id.to_owned(),
-                name,
+                name: metadata.name.clone(),
                 source: source.to_owned(),
                 content_hash: HEXLOWER.encode(&Sha256::digest(source.as_bytes())),
-                timeout_ms,
+                timeout_ms: metadata.timeout_ms,
                 created_at: now,
                 created_by: "operator".to_owned(),
-                sees: crate::runner::Sees::Everything,
+                sees: sees(metadata),
             },
             // No registered author's name holds a control character.
             author: "\u{1}test".to_owned(),
@@ -201,13 +203,21 @@ impl Replay {
         Ok(Self { pool, hook_id })
     }
 
-    /// Runs the hook upon `event` as if it were `now`; many at once.
+    /// Runs the hook upon `event` as if it were `now`, where its header lets it see it; many at once.
     ///
     /// # Errors
     /// [`TryHookError::Stopped`].
     pub async fn run(&self, event: &Event, now: UnixMillis) -> Result<HookRun, TryHookError> {
         let in_force = self.pool.current();
-        outcome(self.pool.evaluate(in_force, job(event, now)).await).await
+        let only = in_force.set().seeing(event);
+        if only.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(answer(None, 0));
+        }
+        let job = Job {
+            only,
+            ..job(event, now)
+        };
+        outcome(self.pool.evaluate(in_force, job).await).await
     }
 
     /// Events handed over afterwards read these as the hook's counters.

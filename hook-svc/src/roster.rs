@@ -7,6 +7,7 @@ use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use shared::model::event::EventId;
 use shared::model::hook::{HookMetadata, HookMode, HookRecord, HookState, HookStatus};
+use shared::model::hook_api::OPERATOR;
 
 use crate::once::StoredFire;
 use crate::prefilter::Rule;
@@ -21,6 +22,8 @@ pub struct Traits {
     pub fallback: bool,
     /// `@mode one-shot`.
     pub one_shot: bool,
+    /// Somebody else than the operator wrote it: what it grants is at most what the event's sender has anyway.
+    pub only_narrows: bool,
 }
 
 impl Default for Traits {
@@ -30,6 +33,7 @@ impl Default for Traits {
             priority: 50,
             fallback: false,
             one_shot: false,
+            only_narrows: true,
         }
     }
 }
@@ -111,7 +115,9 @@ pub fn source_of(record: &HookRecord) -> HookSource {
     }
 }
 
-fn sees(metadata: &HookMetadata) -> Sees {
+/// Which events a hook of `metadata` is shown.
+#[must_use]
+pub fn sees(metadata: &HookMetadata) -> Sees {
     let Some(text) = &metadata.match_rule else {
         return if metadata.schedules.is_empty() {
             Sees::Everything
@@ -123,11 +129,12 @@ fn sees(metadata: &HookMetadata) -> Sees {
     Rule::parse(text).map_or(Sees::OwnTimer, Sees::Matching)
 }
 
-const fn traits_of(record: &HookRecord) -> Traits {
+fn traits_of(record: &HookRecord) -> Traits {
     Traits {
         priority: record.metadata.priority,
         fallback: record.metadata.fallback,
         one_shot: matches!(record.metadata.mode, HookMode::OneShot),
+        only_narrows: record.created_by != OPERATOR,
     }
 }
 
@@ -177,6 +184,17 @@ pub(crate) mod tests {
         ];
         let roster = check(records, vec![("paused", paused)]);
         assert_eq!(ids(&roster), ["good", "paused", "timed"]);
+    }
+
+    #[test]
+    fn only_an_operators_hook_may_grant_more_than_the_sender_has() {
+        let made = HookRecord {
+            created_by: "agent:atlas".to_owned(),
+            ..record("made")
+        };
+        let roster = check(vec![record("filed"), made], vec![]);
+        assert!(!roster.traits("filed").only_narrows);
+        assert!(roster.traits("made").only_narrows && roster.traits("unknown").only_narrows);
     }
 
     #[test]

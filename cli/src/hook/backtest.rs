@@ -88,8 +88,7 @@ pub(super) async fn replay(
 ) -> Result<Report> {
     let metadata = header::parse("backtest", &question.source)?;
     let now = SystemClock.now();
-    let id = metadata.name.clone();
-    let trial = Trial::unregistered(&id, &question.source, metadata.timeout_ms, metadata.name.clone(), now);
+    let trial = Trial::unregistered(&metadata.name, &question.source, &metadata, now);
     let model = Model::of(bus, &trial).await?;
     let setting = pool_config(config, &model.path(), host);
     let replay = Replay::start(setting, Arc::new(SystemClock), trial).await?;

@@ -3,6 +3,7 @@
 mod details;
 mod event;
 mod harness;
+pub(super) mod health;
 pub(super) mod hooks;
 mod ledger;
 pub(super) mod people;
@@ -10,6 +11,7 @@ mod receipt;
 
 use std::collections::BTreeMap;
 
+use health::Health;
 use people::People;
 use rusqlite::Connection;
 
@@ -27,6 +29,7 @@ pub(super) struct First {
 pub(super) fn write(
     connection: &Connection,
     people: &mut People,
+    health: &mut Health,
     applied: &Applied,
 ) -> Result<Option<First>, rusqlite::Error> {
     match applied {
@@ -37,7 +40,11 @@ pub(super) fn write(
         } => {
             return event::write(connection, people, *sequence, *published_at, event);
         }
-        Applied::Invocations { record, .. } => hooks::write_invocations(connection, record)?,
+        Applied::Invocations { record, .. } => {
+            if hooks::write_invocations(connection, record)? {
+                health.take(record);
+            }
+        }
         Applied::Dispatch {
             sequence,
             published_at,

@@ -102,6 +102,9 @@ CREATE TABLE hook_health(hook_id TEXT PRIMARY KEY, invocation_count INTEGER, suc
   fire_count INTEGER, avg_latency_ms REAL, p95_latency_ms REAL, p99_latency_ms REAL, total_cost_usd REAL,
   avg_cost_per_invocation REAL, consecutive_errors INTEGER, circuit_state TEXT, last_error_at INTEGER);
 
+-- the last invocations that hook_health is of
+CREATE TABLE nexus_hook_window(hook_id TEXT PRIMARY KEY, ran TEXT NOT NULL) WITHOUT ROWID;
+
 -- from the events themselves, by the embedder in force; behind the streams, see nexus_positions
 CREATE TABLE embeddings(event_id TEXT NOT NULL, model TEXT NOT NULL, vector BLOB NOT NULL,
   sequence INTEGER PRIMARY KEY, scale REAL NOT NULL);

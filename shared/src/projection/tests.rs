@@ -4,6 +4,7 @@ mod contract;
 mod equal;
 mod file;
 mod follow;
+mod health;
 mod measure;
 mod people;
 mod samples;

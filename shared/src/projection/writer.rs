@@ -8,6 +8,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::applied::{Applied, Positions};
+use super::apply::health::Health;
 use super::apply::people::People;
 use super::apply::{self, First, Watermarks};
 use super::error::{ApplyBatchError, OpenProjectionError};
@@ -147,15 +148,17 @@ impl Writer {
         let firsts = self.transact(|transaction, people| {
             let mut firsts: Vec<First> = Vec::new();
             let mut marks = Watermarks::default();
+            let mut health = Health::default();
             for applied in batch {
                 let (source, sequence) = applied.place();
                 if !after.covers(source, sequence) {
-                    firsts.extend(apply::write(transaction, people, applied)?);
+                    firsts.extend(apply::write(transaction, people, &mut health, applied)?);
                     marks.pass(applied);
                     after.advance(source, sequence);
                 }
             }
             marks.write(transaction)?;
+            health.write(transaction)?;
             apply::write_positions(transaction, before, after)?;
             Ok(firsts)
         })?;

@@ -20,7 +20,7 @@ async fn history(count: u64) -> (NatsServer, Bus) {
         servers: vec![server.url()],
         ..NatsConfig::default()
     };
-    let bus = Bus::connect(&config, "test").await.expect("the server is there");
+    let bus = shared::testing::connect(&config, "test").await;
     bus.ensure(&topology(1), false).await.expect("the topology is made");
     let published = stream::iter(0..count).map(|number| {
         let bus = &bus;
@@ -75,6 +75,13 @@ async fn history_says_when_a_hook_would_have_fired_and_nothing_moves() {
         ..sms
     };
     assert_eq!(run(&bus, recent).await.events, 7);
+    let matching = "/** @match channel=sms */\nexport default () => ({ fire: true });";
+    let report = run(&bus, question(matching)).await;
+    assert_eq!(
+        (report.events, report.fires),
+        (300, 30),
+        "it is shown what it would have been shown"
+    );
     let absent = Question {
         channel: Some("nowhere".to_owned()),
         ..question(SEVENS)

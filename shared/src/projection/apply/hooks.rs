@@ -13,8 +13,8 @@ use crate::projection::applied::to_sql;
 /// Microseconds in a millisecond.
 const US_PER_MS: f64 = 1_000.0;
 
-/// The first record of an event counts: it is the one that its dispatches were made of.
-pub(super) fn write_invocations(connection: &Connection, record: &EventInvocations) -> Result<(), rusqlite::Error> {
+/// The first record of an event counts: it is the one that its dispatches were made of. Says whether this is it.
+pub(super) fn write_invocations(connection: &Connection, record: &EventInvocations) -> Result<bool, rusqlite::Error> {
     let event_id = record.event_id.as_str();
     let inserted = connection
         .prepare_cached(
@@ -29,12 +29,12 @@ pub(super) fn write_invocations(connection: &Connection, record: &EventInvocatio
             record.passed,
         ))?;
     if inserted == 0 {
-        return Ok(());
+        return Ok(false);
     }
     for hook in &record.hooks {
         write_invocation(connection, record, hook)?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Writes the registry in the place of what it was.
@@ -61,7 +61,7 @@ pub(crate) fn list(connection: &Connection, hooks: &[(HookRecord, HookState)]) -
             name(&state.status),
         ])?;
     }
-    Ok(())
+    super::health::circuits(connection)
 }
 
 /// The name that serde gives a variant.

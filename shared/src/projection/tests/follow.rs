@@ -23,7 +23,7 @@ async fn bus(server: &NatsServer) -> Bus {
         servers: vec![server.url()],
         ..NatsConfig::default()
     };
-    let bus = Bus::connect(&config, "projection-test").await.unwrap();
+    let bus = crate::testing::connect(&config, "projection-test").await;
     bus.ensure(&topology::topology(1), true).await.unwrap();
     bus
 }

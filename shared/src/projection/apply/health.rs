@@ -1,0 +1,157 @@
+//! `INVOCATIONS` → `hook_health`: how each hook's last 100 invocations went (`003_b33e857b632aa7dc.txt` §8.5).
+//!
+//! Gathered over a transaction and written once per hook at its end, so that a hook that sees every event costs a row a
+//! batch. Passes are told in sums about once a second, so among the last 100 they stand together.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension as _};
+use serde::{Deserialize, Serialize};
+
+use crate::model::invocation::{EventInvocations, HookInvocation, HookOutcome, HookPasses};
+use crate::projection::applied::to_sql;
+
+/// Invocations that the statistics are of.
+const WINDOW: usize = 100;
+
+/// Microseconds in a millisecond.
+const US_PER_MS: f64 = 1_000.0;
+
+/// How an invocation ended, as the window keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Kind {
+    Passed,
+    Fired,
+    Failed,
+}
+
+/// One invocation: how it ended, its microseconds, its dollars, and when its event's evaluation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Ran(Kind, u64, f64, i64);
+
+/// What a transaction's records say of the hooks.
+#[derive(Debug, Default)]
+pub(in crate::projection) struct Health(BTreeMap<String, Vec<Ran>>);
+
+impl Health {
+    /// Takes note of `record`, the first of its event.
+    pub(super) fn take(&mut self, record: &EventInvocations) {
+        let at = record.finished_at.0;
+        for hook in &record.hooks {
+            if let Some(kind) = kind(&hook.outcome) {
+                self.ran(hook, Ran(kind, hook.latency_us, hook.llm_cost_usd, at));
+            }
+        }
+        for passes in &record.passes {
+            self.passed(passes, at);
+        }
+    }
+
+    fn ran(&mut self, hook: &HookInvocation, ran: Ran) {
+        self.0.entry(hook.hook_id.clone()).or_default().push(ran);
+    }
+
+    /// Of more passes than latencies are told of, the untold ones are as the first that is told.
+    fn passed(&mut self, passes: &HookPasses, at: i64) {
+        let count = (passes.count as usize).min(WINDOW);
+        let told = &passes.latencies_us;
+        let untold = count.saturating_sub(told.len());
+        let first = told.first().copied().unwrap_or_default();
+        let all = std::iter::repeat_n(first, untold).chain(told.iter().copied());
+        let all = all.map(|latency_us| Ran(Kind::Passed, latency_us.into(), 0.0, at));
+        self.0.entry(passes.hook_id.clone()).or_default().extend(all);
+    }
+
+    /// Writes the rows of the hooks that ran.
+    pub(in crate::projection) fn write(self, connection: &Connection) -> Result<(), rusqlite::Error> {
+        for (hook_id, ran) in self.0 {
+            let mut read = connection.prepare_cached("SELECT ran FROM nexus_hook_window WHERE hook_id = ?1")?;
+            let known: Option<String> = read.query_row([&hook_id], |row| row.get(0)).optional()?;
+            let mut window: Vec<Ran> = known
+                .and_then(|text| serde_json::from_str(&text).ok())
+                .unwrap_or_default();
+            window.extend(ran);
+            let failure = window.iter().rev().find(|ran| ran.0 == Kind::Failed).map(|ran| ran.3);
+            window.drain(..window.len().saturating_sub(WINDOW));
+            connection
+                .prepare_cached("INSERT OR REPLACE INTO nexus_hook_window(hook_id, ran) VALUES(?1, ?2)")?
+                .execute((&hook_id, super::json(&window)))?;
+            row(connection, &hook_id, &window, failure)?;
+        }
+        Ok(())
+    }
+}
+
+/// What counts as an invocation: a hook that was skipped did not run.
+const fn kind(outcome: &HookOutcome) -> Option<Kind> {
+    match outcome {
+        HookOutcome::Passed => Some(Kind::Passed),
+        HookOutcome::Fired { .. } | HookOutcome::Suppressed { .. } => Some(Kind::Fired),
+        HookOutcome::Failed { .. } => Some(Kind::Failed),
+        HookOutcome::Skipped { .. } => None,
+    }
+}
+
+fn count(window: &[Ran], kind: Kind) -> i64 {
+    window.iter().map(|ran| i64::from(ran.0 == kind)).sum()
+}
+
+/// `failure` = when the last one was, as far as is known here.
+fn row(connection: &Connection, hook_id: &str, window: &[Ran], failure: Option<i64>) -> Result<(), rusqlite::Error> {
+    let length = to_sql(window.len() as u64);
+    let all = window.len().max(1) as f64;
+    let mut latencies: Vec<u64> = window.iter().map(|ran| ran.1).collect();
+    latencies.sort_unstable();
+    let cost: f64 = window.iter().map(|ran| ran.2).sum();
+    let failed = count(window, Kind::Failed);
+    let in_a_row = window.iter().rev().take_while(|ran| ran.0 == Kind::Failed);
+    let in_a_row: i64 = in_a_row.map(|_| 1).sum();
+    connection
+        .prepare_cached(
+            "INSERT INTO hook_health(hook_id, invocation_count, success_count, error_count, fire_count, avg_latency_ms,
+               p95_latency_ms, p99_latency_ms, total_cost_usd, avg_cost_per_invocation, consecutive_errors, circuit_state,
+               last_error_at) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,'closed',?12)
+             ON CONFLICT(hook_id) DO UPDATE SET invocation_count = ?2, success_count = ?3, error_count = ?4, fire_count = ?5,
+               avg_latency_ms = ?6, p95_latency_ms = ?7, p99_latency_ms = ?8, total_cost_usd = ?9,
+               avg_cost_per_invocation = ?10, consecutive_errors = ?11, last_error_at = coalesce(?12, last_error_at)",
+        )?
+        .execute((
+            hook_id,
+            length,
+            length - failed,
+            failed,
+            count(window, Kind::Fired),
+            latencies.iter().map(|&us| us as f64).sum::<f64>() / all / US_PER_MS,
+            percentile(&latencies, 95),
+            percentile(&latencies, 99),
+            cost,
+            cost / all,
+            in_a_row,
+            failure,
+        ))?;
+    Ok(())
+}
+
+/// The nearest rank among `sorted` microseconds, in milliseconds.
+fn percentile(sorted: &[u64], percent: usize) -> f64 {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).map_or(0.0, |&us| us as f64 / US_PER_MS)
+}
+
+/// Gives every hook of the registry a row, and says which of them are paused.
+pub(super) fn circuits(connection: &Connection) -> Result<(), rusqlite::Error> {
+    connection.execute(
+        "INSERT OR IGNORE INTO hook_health SELECT id, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 'closed', NULL FROM hooks",
+        [],
+    )?;
+    connection.execute(
+        "UPDATE hook_health SET circuit_state = 'open' WHERE hook_id IN (SELECT id FROM hooks WHERE status = 'paused')",
+        [],
+    )?;
+    connection.execute(
+        "UPDATE hook_health SET circuit_state = 'closed' WHERE circuit_state <> 'closed'
+           AND hook_id NOT IN (SELECT id FROM hooks WHERE status = 'paused')",
+        [],
+    )?;
+    Ok(())
+}
