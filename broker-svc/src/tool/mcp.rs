@@ -10,11 +10,12 @@ mod declared;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use rmcp::model::{CallToolRequestParams, CallToolResult};
 use serde_json::{Map, Value, json};
+use shared::clock::SharedClock;
 use shared::model::ledger::ToolOutcome;
 use shared::model::permission::glob;
 use shared::wire::agent::ToolDescription;
@@ -27,6 +28,8 @@ use super::{Tool, ToolCall, failed};
 
 /// How long a server may take to start and to list its tools.
 const START_WITHIN: Duration = Duration::from_secs(30);
+/// How long a server that could not be had is not tried again: each turn would wait for it.
+const REST: Duration = Duration::from_secs(30);
 /// Tools of one server.
 const MAX_TOOLS: usize = 256;
 /// Longest name that model providers take.
@@ -37,18 +40,27 @@ const MAX_NAME: usize = 64;
 pub struct Servers {
     declared: Arc<BTreeMap<String, McpServer>>,
     references: Arc<References>,
-    open: Arc<BTreeMap<String, Mutex<Option<Arc<Connection>>>>>,
+    places: Arc<BTreeMap<String, Mutex<Place>>>,
+    clock: SharedClock,
+}
+
+/// What is known of a server: its open connection, or when it could not be had.
+#[derive(Debug, Default)]
+struct Place {
+    open: Option<Arc<Connection>>,
+    failed: Option<(Instant, String)>,
 }
 
 impl Servers {
     /// `declared` servers; `references` are the secrets that they may name.
     #[must_use]
-    pub fn new(declared: BTreeMap<String, McpServer>, references: Arc<References>) -> Self {
-        let open = declared.keys().map(|name| (name.clone(), Mutex::default())).collect();
+    pub fn new(declared: BTreeMap<String, McpServer>, references: Arc<References>, clock: SharedClock) -> Self {
+        let places = declared.keys().map(|name| (name.clone(), Mutex::default())).collect();
         Self {
             declared: Arc::new(declared),
             references,
-            open: Arc::new(open),
+            places: Arc::new(places),
+            clock,
         }
     }
 
@@ -60,7 +72,7 @@ impl Servers {
         let connection = match self.connection(server, declared).await {
             Ok(connection) => connection,
             Err(error) => {
-                tracing::warn!(server, error, "MCP server cannot be had");
+                tracing::debug!(server, error, "MCP server cannot be had");
                 return Vec::new();
             }
         };
@@ -82,19 +94,41 @@ impl Servers {
         tools.collect()
     }
 
-    /// The open connection to `server`, or a new one. Who comes meanwhile waits for the same.
+    /// The open connection to `server`, or a new one. Who comes meanwhile waits for the same, and who comes within
+    /// [`REST`] after a failure gets that.
     async fn connection(&self, server: &str, declared: &McpServer) -> Result<Arc<Connection>, String> {
-        let place = self.open.get(server).ok_or("is not declared")?;
+        let place = self.places.get(server).ok_or("is not declared")?;
         let mut place = place.lock().await;
-        if let Some(open) = place.as_ref().filter(|open| open.is_open()) {
+        if let Some(open) = place.open.as_ref().filter(|open| open.is_open()) {
             return Ok(Arc::clone(open));
+        }
+        let since = |at: Instant| self.clock.monotonic().saturating_duration_since(at);
+        if let Some((_, error)) = place.failed.as_ref().filter(|(at, _)| since(*at) < REST) {
+            return Err(error.clone());
         }
         let connecting = connect(server, declared, &self.references);
         let opened = tokio::time::timeout(START_WITHIN, connecting).await;
-        let opened = Arc::new(opened.map_err(|_| "did not answer in time".to_owned())??);
-        *place = Some(Arc::clone(&opened));
-        Ok(opened)
+        match opened.unwrap_or_else(|_| Err("did not answer in time".to_owned())) {
+            Ok(opened) => {
+                let opened = Arc::new(opened);
+                place.open = Some(Arc::clone(&opened));
+                place.failed = None;
+                Ok(opened)
+            }
+            Err(error) => {
+                tracing::warn!(server, error, "MCP server cannot be had");
+                place.failed = Some((self.clock.monotonic(), error.clone()));
+                Err(error)
+            }
+        }
     }
+}
+
+/// Whether a tool called `name` may be one of `server`'s.
+#[must_use]
+pub fn may_be_of(server: &str, name: &str) -> bool {
+    let own = named(server, "");
+    own.is_some_and(|own| name.starts_with(&own))
 }
 
 /// The name of a server's tool in characters that every model provider takes; none where it is too long for them.
@@ -189,5 +223,6 @@ mod tests {
             Some("files__read_text_file")
         );
         assert_eq!(named("s", &"x".repeat(62)), None);
+        assert!(may_be_of("my files", "my_files__read") && !may_be_of("files", "my_files__read"));
     }
 }

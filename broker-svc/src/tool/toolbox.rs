@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use shared::bus::Bus;
 use shared::clock::SharedClock;
 use shared::model::permission::glob;
 
 use super::Tool;
 use super::catalogue;
-use super::mcp::Servers;
+use super::mcp::{Servers, may_be_of};
 use crate::personas::{Persona, Personas};
 
 /// The tools of a broker.
@@ -28,7 +29,11 @@ impl Toolbox {
         let named = builtins.into_iter().map(|tool| (tool.description().name.clone(), tool));
         Self {
             builtins: Arc::new(named.collect()),
-            servers: Servers::new(personas.mcp_servers.clone(), Arc::new(personas.credentials.clone())),
+            servers: Servers::new(
+                personas.mcp_servers.clone(),
+                Arc::new(personas.credentials.clone()),
+                Arc::clone(clock),
+            ),
         }
     }
 
@@ -37,17 +42,24 @@ impl Toolbox {
         let wanted = |name: &str| persona.tools.iter().any(|pattern| glob(pattern, name));
         let tools = self.builtins.values();
         let mut tools: Vec<_> = tools.filter(|tool| wanted(&tool.description().name)).cloned().collect();
-        for server in &persona.mcp_servers {
-            tools.extend(self.servers.tools(server).await);
-        }
+        let servers = persona.mcp_servers.iter().map(|server| self.servers.tools(server));
+        tools.extend(join_all(servers).await.into_iter().flatten());
         tools
     }
 
     /// The tool `name` of `persona`.
     pub async fn find(&self, persona: &Persona, name: &str) -> Option<Arc<dyn Tool>> {
-        self.of(persona)
-            .await
-            .into_iter()
-            .find(|tool| tool.description().name == name)
+        let wanted = persona.tools.iter().any(|pattern| glob(pattern, name));
+        if let Some(builtin) = self.builtins.get(name).filter(|_| wanted) {
+            return Some(Arc::clone(builtin));
+        }
+        // The other servers may be slow, or gone, and are not asked.
+        for server in persona.mcp_servers.iter().filter(|server| may_be_of(server, name)) {
+            let tools = self.servers.tools(server).await;
+            if let Some(tool) = tools.into_iter().find(|tool| tool.description().name == name) {
+                return Some(tool);
+            }
+        }
+        None
     }
 }

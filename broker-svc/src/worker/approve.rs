@@ -341,6 +341,7 @@ impl Worker<'_> {
             return Ok(Stepped::On);
         }
         self.owner.commit().await?;
+        self.mark_approvals().await;
         Ok(Stepped::Ended(Ended::Suspended))
     }
 

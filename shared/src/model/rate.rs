@@ -53,8 +53,9 @@ impl RateWindow {
         let calls = calls.min(MAX_CALLS);
         if counted.len() >= calls {
             // The one that must leave the window before another fits into it.
-            let leaving = counted
-                .get(counted.len() - calls.max(1))
+            let place = counted.len().checked_sub(calls.max(1));
+            let leaving = place
+                .and_then(|place| counted.get(place))
                 .map_or(now, |counted| counted.at);
             let retry_ms = width.saturating_sub(now.since(leaving));
             return Admitted::Refused {
