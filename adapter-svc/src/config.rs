@@ -36,6 +36,8 @@ pub enum Accept {
 pub struct AdapterConfig {
     /// Where HTTP is served; port 0 = any free one.
     pub listen: SocketAddr,
+    /// Further host names by which it may be called where `listen` is a loopback address, without port.
+    pub hosts: Vec<String>,
     /// Directory of the spool; it belongs to one process.
     pub data_dir: PathBuf,
     /// When a request is answered.
@@ -66,6 +68,7 @@ impl Default for AdapterConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            hosts: Vec::new(),
             data_dir: PathBuf::from(".nexus/adapter"),
             accept: Accept::default(),
             spool_max_bytes: 1024 * 1024 * 1024,

@@ -78,6 +78,9 @@ pub enum Refusal {
     /// Another site's page tries to speak.
     #[error("a page of origin `{0}` may not connect here")]
     ForeignOrigin(String),
+    /// Called by a name that is not ours, as a site does that points its own name at this machine.
+    #[error("`{0}` is not a host name of this server; more than localhost are named in adapter.hosts")]
+    ForeignHost(String),
     /// Larger than is read.
     #[error("the body is larger than {max} bytes")]
     TooLarge {
@@ -125,6 +128,7 @@ impl Refusal {
             Self::Signature(_) => (StatusCode::UNAUTHORIZED, "bad_signature"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Self::ForeignOrigin(_) => (StatusCode::FORBIDDEN, "foreign_origin"),
+            Self::ForeignHost(_) => (StatusCode::MISDIRECTED_REQUEST, "foreign_host"),
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
             Self::BrokenBody(_) => (StatusCode::BAD_REQUEST, "broken_body"),
             Self::Timeout(_) => (StatusCode::SERVICE_UNAVAILABLE, "timeout"),
@@ -146,6 +150,7 @@ impl Refusal {
             Self::Malformed { place, .. } => place,
             Self::Signature(SignatureError::Missing { header } | SignatureError::Malformed { header, .. }) => header,
             Self::Signature(_) | Self::ForeignOrigin(_) => "headers",
+            Self::ForeignHost(_) => "host",
             Self::Unauthorized => "authorization",
             Self::UnknownSource(_) | Self::UnknownPath => "path",
             Self::TooLarge { .. } | Self::BrokenBody(_) | Self::Payload(_) | Self::Event(_) => "body",

@@ -1,5 +1,7 @@
 //! The gateway: which path leads to which source, and the bounds that hold for all of them.
 
+pub mod hosts;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +28,7 @@ use crate::source::http::Access;
 use crate::source::webhook::endpoint::Endpoint;
 use crate::source::webhook::signature::Checks;
 use crate::source::{http, webchat, webhook};
+use hosts::Hosts;
 
 /// How much of a body that is too large is read and thrown away, in bytes, so that its sender gets to read why.
 const MAX_DISCARD_BYTES: usize = 16 * 1024 * 1024;
@@ -61,6 +64,7 @@ pub struct Parts {
     pub shutdown: Shutdown,
     requests: Semaphore,
     timeout_ms: u64,
+    hosts: Hosts,
 }
 
 /// A [`SharedClock`] that can be shown.
@@ -136,6 +140,7 @@ impl Gateway {
             shutdown,
             requests: Semaphore::new(config.max_concurrent),
             timeout_ms: config.request_timeout_ms,
+            hosts: Hosts::new(config.listen.ip(), &config.hosts),
         })))
     }
 
@@ -161,11 +166,14 @@ impl Gateway {
     }
 }
 
-/// Every request has a place among those worked on, an end, and safe headers on its answer.
+/// Every request has a place among those worked on, a name of ours, an end, and safe headers on its answer.
 async fn bounded(State(gateway): State<Gateway>, request: Request, next: Next) -> Response {
     let Ok(_place) = gateway.requests.try_acquire() else {
         return Refusal::Overloaded.into_response();
     };
+    if let Err(host) = gateway.hosts.admit(request.uri(), request.headers()) {
+        return Refusal::ForeignHost(host).into_response();
+    }
     let begun = gateway.clock.monotonic();
     let limit = Duration::from_millis(gateway.timeout_ms);
     let answer = tokio::time::timeout(limit, next.run(request)).await;

@@ -5,10 +5,11 @@
 use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
 use shared::model::event::{Event, EventId, MAX_EVENT_ID_BYTES, ParseEventIdError, Peer, PeerKind, Sender};
+use shared::model::identity::SELF_ASSERTED;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use crate::source::webhook::endpoint::{Dedupe, Endpoint};
+use crate::source::webhook::endpoint::{Dedupe, Endpoint, Scheme};
 use crate::source::webhook::mapping::{Pick, instant};
 use crate::source::webhook::payload::{MAX_DEPTH, too_deep};
 use crate::source::webhook::signature::{Verified, sha256_hex};
@@ -113,6 +114,9 @@ pub fn webhook(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, Re
         .unwrap_or_else(|| summary(&endpoint.name, event_type.as_deref(), payload))
         .replace('\0', "\u{fffd}");
     event.metadata = webhook_metadata(endpoint, delivery, delivery_id, event_type);
+    if endpoint.scheme == Scheme::Unsigned {
+        self_asserted(&mut event);
+    }
     Ok(event)
 }
 
@@ -215,7 +219,13 @@ pub fn chat_message(
     };
     text.clone_into(&mut event.content);
     event.metadata.insert("is_group".to_owned(), json!(false));
+    self_asserted(&mut event);
     Ok(event)
+}
+
+/// Says of `event` that nobody proved who sent it.
+pub fn self_asserted(event: &mut Event) {
+    event.metadata.insert(SELF_ASSERTED.to_owned(), json!(true));
 }
 
 /// An event that a client wrote whole: what the adapter adds, and what no client may say.

@@ -62,6 +62,29 @@ impl Shelf {
             opening,
         })
     }
+
+    /// Puts back what was put aside: the reason may be gone (a full disk, a limit). What is refused once more is put
+    /// aside once more.
+    fn offer_again(&self) -> Result<(), StoreError> {
+        let mut again = 0_u64;
+        for entry in self.refused.range::<Key, _>(..) {
+            match entry {
+                Ok((key, parcel)) => {
+                    self.entries.insert(&key, &parcel)?;
+                    self.refused.remove(&key)?;
+                    again += 1;
+                }
+                Err(error @ StoreError::Decode { .. }) => {
+                    tracing::error!(error = chain(&error), "entry that was put aside cannot be read");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if again > 0 {
+            tracing::info!(entries = again, "what was put aside is tried once more");
+        }
+        Ok(())
+    }
 }
 
 /// Entries of one request, and who waits for them.
@@ -114,6 +137,7 @@ impl Outbox {
     /// [`StoreError`]: the directory is in use by another process, or cannot be read.
     pub async fn open(path: &Path, max_bytes: u64) -> Result<Self, StoreError> {
         let shelf = Shelf::open(path).await?;
+        shelf.offer_again()?;
         let durable = Durable {
             generation: 1,
             through: key(shelf.opening, 0),
@@ -206,7 +230,8 @@ impl Outbox {
         }
     }
 
-    /// Puts an entry aside that neither the stream nor the dead letters take; it stays on this host's disk.
+    /// Puts an entry aside that neither the stream nor the dead letters take; it stays on this host's disk, and is
+    /// tried once more at the next start.
     pub fn set_aside(&self, key: &Key, parcel: &Parcel) {
         if let Some(shelf) = self.shared.shelf()
             && let Err(error) = shelf
@@ -414,7 +439,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_put_aside_is_not_offered_again_and_still_counts() {
+    async fn what_is_put_aside_still_counts_and_is_offered_once_more_at_the_next_start() {
         let folder = tempfile::tempdir().unwrap();
         let outbox = open(folder.path()).await;
         outbox.put(vec![parcel("crm:1")]).await.unwrap();
@@ -424,5 +449,8 @@ mod tests {
             .remove(0);
         outbox.set_aside(&key, &entry);
         assert!(outbox.is_empty() && outbox.bytes() > 0 && outbox.works());
+        drop(outbox);
+        let again = open(folder.path()).await;
+        assert_eq!(ids(&again, None), ["crm:1"]);
     }
 }

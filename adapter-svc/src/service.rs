@@ -29,6 +29,7 @@ pub struct AdapterService;
 impl Service for AdapterService {
     const NAME: &'static str = "adapter-svc";
     const SECTION: &'static str = "adapter";
+    const PARTS: &'static [&'static str] = &["gateway"];
     type Config = AdapterConfig;
 
     fn check(config: &AdapterConfig) -> Vec<String> {
@@ -140,6 +141,7 @@ impl Running {
             .await
             .with_context(|| format!("adapter.listen: cannot listen on {}", config.listen))?;
         let address = listener.local_addr()?;
+        around.health.set("gateway", true, format!("listens at {address}"));
         let bounds = Bounds {
             connections: config.max_connections,
             head: Duration::from_millis(config.header_timeout_ms),

@@ -53,6 +53,18 @@ impl From<AppendLedgerError> for RunSessionError {
 }
 
 impl RunSessionError {
+    /// Whether a record is larger than one can be: it is not written, and would not be the next time.
+    #[must_use]
+    pub const fn is_too_large(&self) -> bool {
+        matches!(
+            self,
+            Self::Append(AppendLedgerError::Refused {
+                source: PublishError::TooLarge { .. },
+                ..
+            })
+        )
+    }
+
     /// Whether the server did not answer as it should, which says nothing about the session.
     #[must_use]
     pub const fn is_the_servers(&self) -> bool {

@@ -19,6 +19,9 @@ use crate::turn::journal::{Awaited, Running, sum};
 
 /// Entries between two checkpoints.
 pub const CHECKPOINT_EVERY: u32 = 256;
+/// Largest fold of a checkpoint, bytes of JSON: beside it the record's own entries find room. A larger one waits
+/// until the turn is over whose long journal it holds.
+pub const MAX_CHECKPOINT_BYTES: usize = 1_024 * 1_024;
 /// Dispatch ids remembered, so that one published again outside of the server's window is not run again.
 pub const RECENT_DISPATCHES: usize = 1_024;
 /// Turns of history remembered.
@@ -336,6 +339,9 @@ impl Fold {
             return None;
         }
         let fold = serde_json::to_value(self).ok()?;
+        if fold.to_string().len() > MAX_CHECKPOINT_BYTES {
+            return None;
+        }
         Some(LedgerEntry::Checkpoint {
             fold,
             cursor: self.cursor.clone(),

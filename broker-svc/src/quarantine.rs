@@ -69,12 +69,12 @@ pub async fn admit(
         return Ok(Trial::Free);
     }
     let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
-    let mark = marks.get(key).await?;
-    if mark.as_ref().is_some_and(|mark| mark.value.quarantined.is_some()) {
+    let (mark, revision) = marks.find(key).await?;
+    if mark.as_ref().is_some_and(|mark| mark.quarantined.is_some()) {
         incoming.term().await;
         return Ok(Trial::Parked);
     }
-    let tries = mark.as_ref().and_then(|mark| mark.value.tries);
+    let tries = mark.and_then(|mark| mark.tries);
     let begun = tries
         .filter(|tries| tries.claim == incoming.sequence)
         .map_or(0, |tries| tries.begun);
@@ -91,11 +91,7 @@ pub async fn admit(
         }),
         since: broker.clock.now(),
     };
-    let revision = match mark {
-        Some(mark) => marks.update(key, &counted, mark.revision).await?,
-        None => marks.create(key, &counted).await?,
-    };
-    Ok(Trial::Counted(revision))
+    Ok(Trial::Counted(marks.update(key, &counted, revision).await?))
 }
 
 async fn park(
@@ -162,7 +158,7 @@ pub async fn watch(broker: Arc<Broker>) {
                 revision: _,
             }
             | KvEvent::Gone { key, revision: _ } => release(&broker, &key).await,
-            KvEvent::Bad { key, error } => tracing::warn!(key, error, "mark of a session cannot be read"),
+            KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "mark of a session cannot be read"),
             KvEvent::Current => {}
         }
     }

@@ -24,6 +24,7 @@ pub struct BrokerService;
 impl Service for BrokerService {
     const NAME: &'static str = "broker-svc";
     const SECTION: &'static str = "broker";
+    const PARTS: &'static [&'static str] = &["claims"];
     const ASKS_MODELS: bool = true;
     type Config = BrokerConfig;
 

@@ -82,11 +82,14 @@ impl Walk {
             .or_insert(open);
     }
 
-    /// Up to `limit` sessions to look at now.
+    /// Up to `limit` sessions to look at now, those first that have waited longest: whatever their names, each has its
+    /// turn.
     #[must_use]
     pub fn due(&self, now: UnixMillis, limit: usize) -> Vec<Due> {
-        let due = self.open.iter().filter(|(_, open)| open.look_at <= now);
-        due.take(limit)
+        let mut due: Vec<_> = self.open.iter().filter(|(_, open)| open.look_at <= now).collect();
+        due.sort_by_key(|(_, open)| open.look_at);
+        due.into_iter()
+            .take(limit)
             .map(|(session, open)| Due {
                 session: session.clone(),
                 last: open.last,
@@ -183,6 +186,22 @@ mod tests {
         };
         assert!(!walk.seen(&session("a"), &overtaken, UnixMillis(0)));
         assert_eq!((walk.floor(), walk.due(UnixMillis(LOOK_AGAIN_MS), 1).len()), (10, 1));
+    }
+
+    #[test]
+    fn every_session_has_its_turn_whatever_its_name() {
+        let mut walk = Walk::default();
+        for (sequence, name) in [(1, "a"), (2, "b"), (3, "c")] {
+            walk.add(session(name), sequence);
+        }
+        let mut seen = Vec::new();
+        for round in 0..3 {
+            let now = UnixMillis(round * LOOK_AGAIN_MS);
+            let due = walk.due(now, 1).remove(0);
+            walk.later(&due.session, now);
+            seen.push(due.session.session);
+        }
+        assert_eq!(seen, ["a", "b", "c"]);
     }
 
     #[test]

@@ -40,6 +40,8 @@ const PAGE: usize = 256;
 const MAX_PAGES: usize = 64;
 /// Sessions looked at in one sweep.
 const MAX_LOOKS: usize = 512;
+/// Sessions in one sweep whose ledgers may be unreadable; with one more the server is away, and not the session broken.
+const MAX_UNREADABLE: u32 = 3;
 /// How often the floor is written down.
 const FLOOR_EVERY: Duration = Duration::from_secs(5);
 
@@ -116,14 +118,19 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
     };
     let revision = match leases.create_ttl(LEASE, &record, LEASE_TTL).await {
         Ok(revision) => revision,
-        Err(CasError::Conflict { .. }) => return Ok(None),
+        Err(CasError::Conflict { .. }) => match leases.find(LEASE).await? {
+            (Some(_), _) => return Ok(None),
+            // One that cannot be read is nobody's.
+            (None, revision) => leases.update_ttl(LEASE, &record, revision, LEASE_TTL).await?,
+        },
         Err(error) => return Err(error.into()),
     };
-    let floor = broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS).get(FLOOR).await?;
+    let checkpoints = broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
+    let (floor, _) = checkpoints.find(FLOOR).await?;
     let state = broker.bus.stream_state(DISPATCHES).await?;
     // A stream made anew counts from the beginning.
     let floor = floor
-        .map(|entry| entry.value.sequence)
+        .map(|floor| floor.sequence)
         .filter(|&floor| floor <= state.last)
         .unwrap_or(0);
     let floor = floor.max(state.first.saturating_sub(1));
@@ -139,8 +146,16 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
 
 async fn sweep(broker: &Arc<Broker>, held: &mut Held) -> Result<(), SweepError> {
     read_on(broker, &mut held.walk).await?;
+    let mut unreadable = 0;
     for due in held.walk.due(broker.clock.now(), MAX_LOOKS) {
-        look_at(broker, &mut held.walk, &due).await?;
+        match look_at(broker, &mut held.walk, &due).await {
+            Err(SweepError::Read(error)) if unreadable < MAX_UNREADABLE => {
+                unreadable += 1;
+                tracing::warn!(session = %due.session, %error, "session is looked at later");
+                held.walk.later(&due.session, broker.clock.now());
+            }
+            looked => looked?,
+        }
     }
     let floor = held.walk.floor();
     broker.settled(|settled| settled.forget_through(floor));

@@ -5,6 +5,7 @@
 //! "Durable turns".
 
 pub mod arguments;
+pub mod bounds;
 pub mod journal;
 pub mod steps;
 
@@ -327,7 +328,7 @@ pub fn after(
     limits: &Limits,
 ) -> Next {
     let error = match outcome {
-        Ok(answer) => return Next::Complete(answer),
+        Ok(answer) => return bounds::excess(&answer.attachments).map_or_else(|| Next::Complete(answer), Next::Fail),
         Err(error) => error,
     };
     let again = if spent_ms >= limits.wall_ms {

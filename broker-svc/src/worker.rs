@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use shared::bus::{CoreSubscription, claim};
 use shared::clock::pause;
 use shared::model::approval::ApprovalStatus;
+use shared::model::ledger::TurnFailure;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
@@ -71,6 +72,15 @@ pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessi
             worker = Worker::new(broker, claimed, fresh);
             worker.serve().await?;
         }
+        // Nothing of the record is stored, and the next try would make the same: its turn ends instead.
+        Err(error) if error.is_too_large() => {
+            let fresh = load(broker, &claimed.session, None).await?;
+            worker = Worker::new(broker, claimed, fresh);
+            worker.hopeless = Some(TurnFailure::Agent {
+                error: "what happened in the turn is larger than a ledger record may be".to_owned(),
+            });
+            worker.serve().await?;
+        }
         outcome => outcome?,
     }
     worker.release().await
@@ -83,6 +93,8 @@ struct Worker<'a> {
     machine: Session,
     /// What the machine wants done next: turns and waits; everything else is done at once.
     effects: VecDeque<Effect>,
+    /// Why the turn at hand is ended before anything is asked.
+    hopeless: Option<TurnFailure>,
     /// Why the running turn is to be cancelled.
     cancelled: Option<String>,
     /// Rings when something comes for the session; listened to while something takes time.
@@ -92,6 +104,8 @@ struct Worker<'a> {
     /// Bad ones that were found and are not given up yet: the cursor's floor stays below them.
     bad: BTreeSet<u64>,
     taken_at: Instant,
+    /// What the wall clock said then.
+    taken_wall: UnixMillis,
     turns: u32,
     staged_bytes: usize,
     /// Sequences whose consumption is staged or appended since the last flush.
@@ -117,12 +131,14 @@ impl<'a> Worker<'a> {
             claimed,
             machine: Session::new(owner.fold(), broker.policy(&claimed.session.persona)),
             effects: VecDeque::new(),
+            hopeless: None,
             cancelled: None,
             bell: None,
             looked_through: owner.fold().cursor.floor,
             owner,
             bad: BTreeSet::new(),
             taken_at: broker.clock.monotonic(),
+            taken_wall: broker.clock.now(),
             turns: 0,
             staged_bytes: 0,
             consumed: Vec::new(),
@@ -178,6 +194,13 @@ impl<'a> Worker<'a> {
         }
         self.turn_ended();
         self.drive().await
+    }
+
+    /// What time it is, by how long the session has been held: limits do not follow a wall clock that is set meanwhile.
+    fn steady_now(&self) -> UnixMillis {
+        let held = self.broker.clock.monotonic().saturating_duration_since(self.taken_at);
+        self.taken_wall
+            .plus(i64::try_from(held.as_millis()).unwrap_or(i64::MAX))
     }
 
     fn turn_ended(&mut self) {

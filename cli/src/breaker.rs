@@ -86,7 +86,7 @@ mod tests {
             servers: vec![server.url()],
             ..NatsConfig::default()
         };
-        let bus = Bus::connect(&config, "test").await.expect("connected");
+        let bus = shared::testing::connect(&config, "test").await;
         bus.ensure(&topology(1), false).await.expect("the topology stands");
         let kv: Kv<Breaker> = bus.kv(BREAKERS);
         let mut open = Breaker::of("work/route", "1");

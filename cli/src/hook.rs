@@ -40,9 +40,16 @@ pub async fn execute(common: &Common, action: HookAction) -> Result<()> {
         }
         HookAction::Show { id } => show::one(common, id).await,
         HookAction::Logs { id, last, follow } => show::logs(common, &id, last, follow).await,
-        HookAction::Enable { id } => switched(common, "enable", &NameHook { name: id }).await,
-        HookAction::Disable { id, reason } => switched(common, "disable", &DisableHook { name: id, reason }).await,
-        HookAction::Rm { id } => switched(common, "delete", &NameHook { name: id }).await,
+        HookAction::Enable { id } => switched(common, "enable", &by_name(id)).await,
+        HookAction::Disable { id, reason } => {
+            let disable = DisableHook {
+                name: id,
+                reason,
+                asked_by: None,
+            };
+            switched(common, "disable", &disable).await
+        }
+        HookAction::Rm { id } => switched(common, "delete", &by_name(id)).await,
     }
 }
 
@@ -57,6 +64,11 @@ pub async fn ask<Q: Serialize, A: DeserializeOwned>(bus: &Bus, what: &str, quest
         Err(RequestError::Service { text, .. }) => Err(anyhow::Error::msg(text)),
         Err(error) => Err(error).context("hooks are served by hook-svc: does one run?"),
     }
+}
+
+/// The hook `name`, as an operator asks for it.
+const fn by_name(name: String) -> NameHook {
+    NameHook { name, asked_by: None }
 }
 
 async fn switched<Q: Serialize>(common: &Common, what: &str, question: &Q) -> Result<()> {

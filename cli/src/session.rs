@@ -166,7 +166,7 @@ mod tests {
             servers: vec![server.url()],
             ..NatsConfig::default()
         };
-        let bus = Bus::connect(&config, "test").await.expect("the server is there");
+        let bus = shared::testing::connect(&config, "test").await;
         bus.ensure(&topology(1), false).await.expect("the topology is made");
         let session = SessionRef {
             persona: "default".to_owned(),

@@ -7,7 +7,7 @@
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use shared::model::hook::{HookMode, HookOrigin, HookRecord, HookState, HookStatus};
-use shared::model::hook_api::{CreateHook, HookView, MAX_NAME};
+use shared::model::hook_api::{CreateHook, HookView, MAX_NAME, OPERATOR};
 use shared::model::time::UnixMillis;
 
 use crate::header::{self, ParseHookError};
@@ -47,6 +47,29 @@ pub enum AuthorHookError {
     /// There is no hook of this id.
     #[error("there is no hook {0}")]
     Absent(String),
+    /// It is another's.
+    #[error("hook {id} is of {author}: only they and operators change it")]
+    Foreign {
+        /// Which.
+        id: String,
+        /// Whose.
+        author: String,
+    },
+}
+
+/// Whether `asked_by` may change `record`: operators every hook, anybody else their own.
+///
+/// # Errors
+/// [`AuthorHookError::Foreign`].
+pub fn may_change(record: &HookRecord, asked_by: Option<&str>) -> Result<(), AuthorHookError> {
+    match asked_by {
+        None | Some(OPERATOR) => Ok(()),
+        Some(by) if by == record.created_by => Ok(()),
+        Some(_) => Err(AuthorHookError::Foreign {
+            id: record.id.clone(),
+            author: record.created_by.clone(),
+        }),
+    }
 }
 
 /// The file that `request` asks for.

@@ -147,6 +147,8 @@ mod tests {
             .await
             .expect("it is read again");
         std::fs::write(&path, "bindings: [{persona: a}, {}, {}, {}]").expect("written");
+        pause(2 * LOOK).await;
+        assert_eq!(bindings.table().len(), 2, "the last good one stays in force");
         std::fs::write(
             &path,
             "bindings: [{persona: a}, {persona: b, match: {channel: sms}}, {persona: c, match: {team: t}}]",

@@ -84,7 +84,7 @@ impl Breakers {
                     self.inner.show(&value).await;
                 }
                 KvEvent::Gone { key, .. } => self.inner.forget(&key),
-                KvEvent::Bad { key, error } => tracing::error!(key, error, "breaker cannot be read"),
+                KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "breaker cannot be read"),
                 KvEvent::Current => {}
             }
         }

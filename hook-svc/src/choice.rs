@@ -80,6 +80,7 @@ impl Evaluator {
                 priority: table.priority(),
                 fallback: table.is_fallback(),
                 one_shot: false,
+                only_narrows: false,
             },
             result: Box::new(result),
             decided: false,

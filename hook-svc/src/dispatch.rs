@@ -9,9 +9,12 @@ use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchCont
 use shared::model::event::{Direction, Event};
 use shared::model::hook::{HookResult, Routing};
 use shared::model::identity::{Identities, PermissionPresets};
+use shared::model::permission::combine::merged;
 use shared::model::permission::{Level, PermissionSet, ToolRules};
 use shared::model::session::{DmScope, SessionRef, session_key};
 use shared::model::time::UnixMillis;
+
+use crate::roster::Traits;
 
 /// The persona of hooks that name none.
 pub const DEFAULT_PERSONA: &str = "default";
@@ -39,8 +42,8 @@ pub struct Fire<'a> {
     pub event_seq: u64,
     /// The hook's id.
     pub hook_id: &'a str,
-    /// The hook's `@priority`.
-    pub priority: i32,
+    /// What is known of the hook.
+    pub traits: Traits,
     /// What it answered.
     pub result: &'a HookResult,
     /// Evaluation time.
@@ -59,7 +62,7 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
         event_id: event.id.clone(),
         event_seq: fire.event_seq,
         hook_id: fire.hook_id.to_owned(),
-        priority: fire.priority,
+        priority: fire.traits.priority,
         timestamp: fire.evaluated_at,
         target: SessionRef {
             persona: routing.persona.clone().unwrap_or_else(|| DEFAULT_PERSONA.to_owned()),
@@ -80,7 +83,7 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
             metadata: event.metadata.clone(),
             attachments: event.attachments.clone(),
         },
-        permissions: permissions(event, result, rules),
+        permissions: permissions(&fire, rules),
         context: DispatchContext {
             system_prompt: context.system_prompt,
             extracted: context.extracted,
@@ -132,12 +135,14 @@ fn delivery_context(event: &Event, result: &HookResult, routing: &Routing) -> De
     target
 }
 
-/// The hook's permissions, or the sender's; tools that neither names come from the level's preset.
-fn permissions(event: &Event, result: &HookResult, rules: &Rules) -> PermissionSet {
-    let mut set = result
-        .permissions
-        .clone()
-        .unwrap_or_else(|| rules.identities.default_permissions(event));
+/// The hook's permissions, or the sender's, or what both allow; tools that neither names come from the level's preset.
+fn permissions(fire: &Fire<'_>, rules: &Rules) -> PermissionSet {
+    let sender = || rules.identities.default_permissions(fire.event);
+    let mut set = match &fire.result.permissions {
+        None => sender(),
+        Some(own) if fire.traits.only_narrows => merged(&[own, &sender()], &rules.presets),
+        Some(own) => own.clone(),
+    };
     let Some(preset) = rules.presets.0.get(level_name(set.level)) else {
         return set;
     };
@@ -208,12 +213,20 @@ mod tests {
     }
 
     fn check(event: &Event, result: serde_json::Value, rules: &Rules) -> Dispatch {
+        built(event, result, rules, false)
+    }
+
+    fn built(event: &Event, result: serde_json::Value, rules: &Rules, only_narrows: bool) -> Dispatch {
         let result: HookResult = serde_json::from_value(result).expect("a result");
         let fire = Fire {
             event,
             event_seq: 12,
             hook_id: "dm/reply",
-            priority: 85,
+            traits: Traits {
+                priority: 85,
+                only_narrows,
+                ..Traits::default()
+            },
             result: &result,
             evaluated_at: UnixMillis(1_700_000_000_500),
         };
@@ -297,6 +310,38 @@ mod tests {
             .tools
             .expect("tools");
         assert_eq!(tools.allow, Some(vec!["mail_*".to_owned()]));
+    }
+
+    #[test]
+    fn a_hook_that_no_operator_wrote_grants_nothing_that_its_sender_lacks() {
+        let set = |sender, wish: serde_json::Value| {
+            let result = json!({"fire": true, "permissions": wish});
+            built(&event(sender, PeerKind::Dm), result, &rules(), true).permissions
+        };
+        let wish = json!({"level": "full", "tools": {"allow": ["*"]}, "credentials": ["bank"]});
+        let stranger = set("3", wish.clone());
+        assert_eq!((stranger.level, stranger.credentials), (Level::Minimal, Some(vec![])));
+        assert_eq!(
+            stranger.tools.and_then(|tools| tools.allow),
+            Some(vec!["web_search".to_owned()])
+        );
+        let owner = set("1", wish);
+        assert_eq!(
+            (owner.level, owner.credentials),
+            (Level::Full, Some(vec!["bank".to_owned()]))
+        );
+        let narrower = set(
+            "1",
+            json!({"level": "group", "tools": {"allow": ["mail_*"], "deny": ["mail_send"]}}),
+        );
+        assert_eq!(narrower.level, Level::Group);
+        let tools = narrower.tools.expect("tools");
+        assert_eq!(
+            (tools.allow, tools.deny),
+            (Some(vec!["mail_*".to_owned()]), vec!["mail_send".to_owned()])
+        );
+        let none = built(&event("2", PeerKind::Dm), json!({"fire": true}), &rules(), true);
+        assert_eq!(none.permissions.level, Level::Restricted, "it says nothing");
     }
 
     #[test]

@@ -271,7 +271,10 @@ fn heartbeat(task: &Task) -> Option<Wish> {
     Some(Wish {
         hook_id: crate::heartbeat::HOOK_ID.to_owned(),
         latency_us: 0,
-        traits: Traits::default(),
+        traits: Traits {
+            only_narrows: false,
+            ..Traits::default()
+        },
         result: Box::new(result),
         decided: false,
         volatile: false,

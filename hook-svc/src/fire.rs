@@ -123,7 +123,7 @@ impl Performer {
                 event,
                 event_seq: task.sequence,
                 hook_id: &wish.hook_id,
-                priority: wish.traits.priority,
+                traits: wish.traits,
                 result: &result,
                 evaluated_at: now,
             },

@@ -10,11 +10,15 @@ use shared::model::schedule::{ScheduleMark, ScheduleTarget};
 /// The id under which heartbeats fire.
 pub(crate) const HOOK_ID: &str = "@heartbeat";
 
+/// The scheduler's own channel: adapters take nothing for it.
+const CHANNEL: &str = "timer";
+
 /// What `event` asks for, where it is a heartbeat: a turn of its persona, in the session that its configuration names.
 /// The operator wrote the prompt, so the turn has the operator's permissions.
 #[must_use]
 pub(crate) fn fire(event: &Event) -> Option<HookResult> {
-    if !event.id.as_str().starts_with(EVENT_PREFIX) {
+    // The owner of its partition has seen that it is stored under the channel that it says.
+    if event.channel != CHANNEL || !event.id.as_str().starts_with(EVENT_PREFIX) {
         return None;
     }
     let mark: ScheduleMark = serde_json::from_value(event.metadata.get("schedule")?.clone()).ok()?;
@@ -51,9 +55,13 @@ mod tests {
     use super::*;
 
     fn check(id: &str, schedule: serde_json::Value) -> Option<HookResult> {
+        on("timer", id, schedule)
+    }
+
+    fn on(channel: &str, id: &str, schedule: serde_json::Value) -> Option<HookResult> {
         let mut event = Event::new(
             EventId::parse(id).expect("an id"),
-            "timer",
+            channel,
             "persona:atlas",
             UnixMillis(5),
         );
@@ -78,6 +86,8 @@ mod tests {
             None,
             "only the scheduler's own events"
         );
+        let mark = json!({"id": "persona:atlas", "target": {"kind": "persona", "id": "atlas"}});
+        assert_eq!(on("webchat", "timer:persona:atlas:5", mark), None, "on its own channel");
         let hook = json!({"id": "hook:a:0", "target": {"kind": "hook", "id": "a"}});
         assert_eq!(check("timer:hook:a:0:5", hook), None);
     }

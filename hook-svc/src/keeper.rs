@@ -189,10 +189,11 @@ impl Keeper {
     /// Switches a hook off, wherever it comes from.
     ///
     /// # Errors
-    /// [`KeepHookError`] where it does not exist or the registry cannot be written.
+    /// [`KeepHookError`] where it does not exist, whoever asks may not change it, or the registry cannot be written.
     pub async fn disable(&self, request: DisableHook) -> Result<HookView, KeepHookError> {
         let record = self
             .change_present(&request.name, |record| {
+                authored::may_change(record, request.asked_by.as_deref())?;
                 Ok(Some(authored::disabled(record, request.reason.as_deref())))
             })
             .await?;
@@ -204,6 +205,7 @@ impl Keeper {
     /// # Errors
     /// As [`Keeper::disable`].
     pub async fn enable(&self, request: NameHook) -> Result<HookView, KeepHookError> {
+        authored::may_change(&self.record(&request.name).await?, request.asked_by.as_deref())?;
         self.restart(&request.name).await?;
         let record = self
             .change_present(&request.name, |record| {
@@ -219,7 +221,10 @@ impl Keeper {
     /// As [`Keeper::disable`], and where the hook is a directory's.
     pub async fn delete(&self, request: NameHook) -> Result<HookView, KeepHookError> {
         let record = self
-            .change_present(&request.name, |record| authored::deleted(record).map(Some))
+            .change_present(&request.name, |record| {
+                authored::may_change(record, request.asked_by.as_deref())?;
+                authored::deleted(record).map(Some)
+            })
             .await?;
         if let Some(path) = self.agent_file(&request.name)
             && let Err(source) = tokio::fs::remove_file(&path).await

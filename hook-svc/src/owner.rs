@@ -18,6 +18,7 @@ use shared::bus::{Incoming, PublishError};
 use shared::clock::pause;
 use shared::model::event::Event;
 use shared::process::trace;
+use shared::wire::subject::{parse_event, token};
 use shared::wire::topology::MAX_PAST_FLOOR;
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
@@ -145,6 +146,13 @@ impl Owner {
                 return Ok(Some(Work::dead(incoming, error.reason(), error.to_string())));
             }
         };
+        if !agrees(&incoming.subject, &event) {
+            let detail = format!(
+                "event {}: its conversation is not that of {}",
+                event.id, incoming.subject
+            );
+            return Ok(Some(Work::dead(incoming, "wrong_subject", detail)));
+        }
         let replayed = shift.may_be_done(&incoming);
         let place = shift.gate.enter(&event);
         let partition = shift.partition;
@@ -266,6 +274,16 @@ impl Owner {
     }
 }
 
+/// Whether `event` is of the conversation under whose `subject` it is stored. A publisher that may write to some
+/// channels only would otherwise speak for all.
+fn agrees(subject: &str, event: &Event) -> bool {
+    parse_event(subject).is_some_and(|stored| {
+        stored.channel == token(&event.channel)
+            && stored.account == token(event.account())
+            && stored.peer == token(&event.peer.id)
+    })
+}
+
 impl Shift {
     fn of(owned: &Owned) -> Self {
         Self {
@@ -290,5 +308,34 @@ impl Shift {
     /// floor, at which counting began.
     fn may_be_done(&self, incoming: &Incoming) -> bool {
         incoming.sequence <= self.replay_through && incoming.consumer_sequence <= MAX_PAST_FLOOR.unsigned_abs() + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::model::event::EventId;
+    use shared::model::time::UnixMillis;
+
+    use super::*;
+
+    #[test]
+    fn an_event_is_of_the_conversation_that_its_subject_says() {
+        let id = EventId::parse("webchat:1").expect("valid");
+        let event = Event::new(id, "webchat", "v.1", UnixMillis(1));
+        let long = Event {
+            account_id: Some("a".repeat(300)),
+            ..event.clone()
+        };
+        assert!(agrees("nexus.ev.3.webchat.default.v=2E1", &event));
+        let shortened = format!("nexus.ev.3.webchat.{}.v=2E1", token(long.account()));
+        assert!(agrees(&shortened, &long) && !agrees(&shortened, &event));
+        for subject in [
+            "nexus.ev.3.timer.default.v=2E1",
+            "nexus.ev.3.webchat.other.v=2E1",
+            "nexus.ev.3.webchat.default.v2",
+            "nexus.event.webchat.default.v=2E1",
+        ] {
+            assert!(!agrees(subject, &event), "{subject}");
+        }
     }
 }

@@ -381,7 +381,7 @@ impl View {
                     self.count(key, state, pool);
                 }
             }
-            Change::Hook(KvEvent::Bad { key, error }) | Change::State(KvEvent::Bad { key, error }) => {
+            Change::Hook(KvEvent::Bad { key, error, .. }) | Change::State(KvEvent::Bad { key, error, .. }) => {
                 tracing::error!(key, error, "registry entry cannot be read, the former one stays");
             }
         }

@@ -14,6 +14,7 @@ mod calls;
 mod filter;
 mod flight;
 mod host;
+mod leftovers;
 mod note;
 mod parts;
 mod pool;

@@ -60,6 +60,7 @@ pub struct HookService;
 impl Service for HookService {
     const NAME: &'static str = "hook-svc";
     const SECTION: &'static str = "hooks";
+    const PARTS: &'static [&'static str] = &["hooks", "partitions", "projection", "workers"];
     const ASKS_MODELS: bool = true;
     type Config = HooksConfig;
 

@@ -42,15 +42,6 @@ impl TimerPlace {
             fires: subject::fire(id),
         }
     }
-
-    /// Of the intents' timer `name`.
-    #[must_use]
-    pub fn of_intent(name: &str) -> Self {
-        Self {
-            set: subject::intent_timer(name),
-            fires: subject::intent_fire(name),
-        }
-    }
 }
 
 /// A timer could not be set or withdrawn.

@@ -201,14 +201,6 @@ impl Store {
         Ok(())
     }
 
-    /// Bytes that the store takes on the disk, log and free segments included.
-    pub fn bytes_on_disk(&self) -> Result<u64, StoreError> {
-        self.shared
-            .db
-            .size_on_disk()
-            .map_err(|error| describe(&self.shared.path, error))
-    }
-
     /// The directory of the store.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -321,7 +313,7 @@ impl<T: Serialize + DeserializeOwned> Tree<T> {
         self.len() == 0
     }
 
-    /// Bytes of all keys and encoded values; what the disk takes is [`Store::bytes_on_disk`].
+    /// Bytes of all keys and encoded values.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.size.bytes.load(Ordering::SeqCst)

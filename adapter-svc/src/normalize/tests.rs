@@ -55,6 +55,7 @@ fn a_github_delivery_keeps_its_id_type_and_payload() {
         json!({"x-github-event": "issues", "x-mine": "1"})
     );
     assert_eq!(event.received_at, UnixMillis(5_000));
+    assert!(!event.metadata.contains_key(SELF_ASSERTED), "it is signed");
 }
 
 #[test]
@@ -120,6 +121,7 @@ fn a_mapping_says_where_fields_stand() {
     assert_eq!(event.from.display_name.as_deref(), Some("Ada"));
     assert_eq!(event.thread_id.as_deref(), Some("42"));
     assert_eq!(event.timestamp, UnixMillis(1_700_000_000_000));
+    assert_eq!(event.metadata[SELF_ASSERTED], true);
     assert_eq!(
         (&event.metadata["total"], &event.metadata["event_type"]),
         (&json!(9.5), &json!("order.paid"))
@@ -163,5 +165,6 @@ fn a_chat_message_is_a_dm_of_its_visitor() {
     assert_eq!(event.id.as_str(), "webchat:default/v-1/m1");
     assert_eq!(event.conversation(), ("webchat", "default", "v-1"));
     assert_eq!(event.peer.kind, PeerKind::Dm);
+    assert_eq!(event.metadata[SELF_ASSERTED], true);
     assert!(chat_message("default", "v", "m\0", "x", UnixMillis(0)).is_err());
 }

@@ -10,6 +10,7 @@ use tracing::Instrument;
 use super::events::read;
 use crate::error::Refusal;
 use crate::gateway::{Gateway, read_body};
+use crate::normalize::self_asserted;
 use crate::trace::accept_span;
 
 /// Largest body, in bytes: a full batch of ordinary events.
@@ -49,12 +50,14 @@ impl Access {
         }
     }
 
-    /// Whether a request with this `Authorization` may post. Compares with every token, in constant time.
+    /// Whether a request with this `Authorization` may post.
     #[must_use]
     pub fn allows(&self, authorization: Option<&str>) -> bool {
-        if self.open {
-            return true;
-        }
+        self.open || self.proves(authorization)
+    }
+
+    /// Whether this `Authorization` is one of the tokens. Compares with every token, in constant time.
+    fn proves(&self, authorization: Option<&str>) -> bool {
         let Some((scheme, token)) = authorization.and_then(|text| text.split_once(' ')) else {
             return false;
         };
@@ -66,10 +69,11 @@ impl Access {
         scheme.eq_ignore_ascii_case("bearer") && bool::from(known)
     }
 
-    fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    /// Whether a request with `headers`, which may post, also proves who it is from.
+    fn check(&self, headers: &HeaderMap) -> Result<bool, Refusal> {
         let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         if self.allows(authorization) {
-            Ok(())
+            Ok(self.proves(authorization))
         } else {
             Err(Refusal::Unauthorized)
         }
@@ -82,9 +86,12 @@ impl Access {
 /// [`Refusal`], as JSON with a status.
 pub async fn post(State(gateway): State<Gateway>, request: Request) -> Result<Response, Refusal> {
     let (parts, body) = request.into_parts();
-    gateway.access.check(&parts.headers)?;
+    let proven = gateway.access.check(&parts.headers)?;
     let body = read_body(&parts.headers, body, MAX_BODY_BYTES).await?;
-    let events = read(&parts.headers, &body, gateway.clock.now())?;
+    let mut events = read(&parts.headers, &body, gateway.clock.now())?;
+    if !proven {
+        events.iter_mut().for_each(self_asserted);
+    }
     let (span, carrier) = accept_span(&parts.headers);
     gateway
         .intake
@@ -113,7 +120,8 @@ mod tests {
         ] {
             assert_eq!(access.allows(header), allowed, "{header:?}");
         }
-        assert!(Access::new(true, &[]).unwrap().allows(None));
+        let open = Access::new(true, &[sha256_hex(&[b"one"])]).unwrap();
+        assert!(open.allows(None) && !open.proves(None) && open.proves(Some("Bearer one")));
         assert!(Access::new(false, &["two".to_owned()]).is_err());
     }
 }

@@ -233,3 +233,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_fold_too_large_for_a_record_waits_with_its_checkpoint() {
+    let fold = |summary: usize| Fold {
+        since_checkpoint: CHECKPOINT_EVERY,
+        summary: Some("x".repeat(summary)),
+        ..Fold::default()
+    };
+    assert!(fold(MAX_CHECKPOINT_BYTES / 2).checkpoint().is_some());
+    assert!(fold(MAX_CHECKPOINT_BYTES).checkpoint().is_none());
+}

@@ -95,8 +95,8 @@ const ROWS: [Row; 10] = [
         name: "disable_hook",
         subject: "nexus.svc.hook.disable",
         idempotent: true,
-        question: arguments,
-        description: "Switches a hook off.",
+        question: asked,
+        description: "Switches a hook of your own off.",
         properties: || json!({"name": {"type": "string"}, "reason": {"type": "string"}}),
         required: &["name"],
     },
@@ -104,8 +104,8 @@ const ROWS: [Row; 10] = [
         name: "delete_hook",
         subject: "nexus.svc.hook.delete",
         idempotent: false,
-        question: arguments,
-        description: "Removes a hook for good.",
+        question: asked,
+        description: "Removes a hook of your own for good.",
         properties: || json!({"name": {"type": "string"}}),
         required: &["name"],
     },
@@ -205,8 +205,15 @@ fn with(call: &ToolCall, added: impl IntoIterator<Item = (&'static str, Value)>)
 }
 
 fn authored(call: &ToolCall) -> Value {
-    let persona = &call.call.session.persona;
-    with(call, [("created_by", json!(format!("agent:{persona}")))])
+    with(call, [("created_by", author(call))])
+}
+
+fn asked(call: &ToolCall) -> Value {
+    with(call, [("asked_by", author(call))])
+}
+
+fn author(call: &ToolCall) -> Value {
+    json!(format!("agent:{}", call.call.session.persona))
 }
 
 fn own(call: &ToolCall) -> Value {

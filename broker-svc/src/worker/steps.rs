@@ -28,6 +28,7 @@ use crate::session::{Pending, Steering};
 use crate::tool::schema::misfit;
 use crate::tools::permitted;
 use crate::turn::arguments::{args_hash, bounded_outcome};
+use crate::turn::bounds::excess_of;
 use crate::turn::steps::{INTERRUPTED, Situation, Step, left_ms, next};
 use crate::turn::{Answer, AskAgentError, Next, Turn, bounded};
 
@@ -101,7 +102,7 @@ impl Worker<'_> {
                 return Ok(self.cancelled_turn(String::new()));
             }
             let situation = Situation {
-                now: self.broker.clock.now(),
+                now: self.steady_now(),
                 steering: self.machine.is_steering(),
             };
             let Some(step) = self
@@ -145,7 +146,7 @@ impl Worker<'_> {
     }
 
     pub(super) fn left(&self) -> Duration {
-        let now = self.broker.clock.now();
+        let now = self.steady_now();
         let running = self.owner.fold().running.as_ref();
         Duration::from_millis(running.map_or(0, |running| left_ms(running, now)))
     }
@@ -175,6 +176,9 @@ impl Worker<'_> {
         };
         let error = match outcome {
             Ok(mut said) => {
+                if let Some(failure) = excess_of(&said) {
+                    return Ok(Stepped::Ended(Ended::Failed(failure)));
+                }
                 *patience = Patience::default();
                 let hooked = self.after_model(&thinking.moment, &mut said.content).await?;
                 if hooked != Hooked::On {

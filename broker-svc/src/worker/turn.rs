@@ -73,6 +73,11 @@ impl Worker<'_> {
 
     async fn turn_within(&mut self, pendings: &[Pending]) -> Result<(), RunSessionError> {
         let persona = self.broker.personas.of(&self.claimed.session.persona);
+        if let Some(failure) = self.hopeless.take() {
+            let (turn, _) = self.begin(pendings, persona, false);
+            self.end(&turn, pendings, Ended::Failed(failure));
+            return self.flush().await;
+        }
         let agent = self.broker.agent(persona.runner);
         let hooked = !self.broker.hooks().of(&self.claimed.session, &[]).is_empty();
         if agent.is_pure() && !hooked {

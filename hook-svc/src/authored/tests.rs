@@ -155,3 +155,21 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         (HookStatus::Active, None, 1)
     );
 }
+
+#[test]
+fn agents_change_their_own_hooks_and_operators_all() {
+    let mut own = record("greet");
+    own.created_by = "agent:atlas".to_owned();
+    for by in [None, Some(OPERATOR), Some("agent:atlas")] {
+        assert!(may_change(&own, by).is_ok(), "{by:?}");
+    }
+    let refused = may_change(&own, Some("agent:bella")).expect_err("it is another's");
+    assert_eq!(
+        refused.to_string(),
+        "hook greet is of agent:atlas: only they and operators change it"
+    );
+    assert!(
+        may_change(&record("filed"), Some("agent:atlas")).is_err(),
+        "the directory's"
+    );
+}

@@ -1,11 +1,12 @@
 //! Against a server that speaks the real wire format.
 
-use shared::bus::{Bus, NatsConfig};
+use shared::bus::NatsConfig;
 use shared::clock::SystemClock;
 use shared::llm::{Price, Prices, Provider};
 use shared::model::event::EventId;
 use shared::model::time::UnixMillis;
 use shared::retry::Schedule;
+use shared::testing::ManualClock;
 use shared::testing::model_server::{Cut, Ending, ModelServer, Scripted, Speech};
 use shared::testing::nats::NatsServer;
 use shared::wire::topology::topology;
@@ -20,7 +21,7 @@ async fn host(server: &ModelServer, limits: Limits) -> (LlmHost, NatsServer) {
         servers: vec![nats.url()],
         ..NatsConfig::default()
     };
-    let bus = Bus::connect(&config, "test").await.expect("connected");
+    let bus = shared::testing::connect(&config, "test").await;
     bus.ensure(&topology(1), false).await.expect("the topology stands");
     let llm = LlmConfig {
         provider: Provider::OpenAi,
@@ -46,9 +47,10 @@ async fn host(server: &ModelServer, limits: Limits) -> (LlmHost, NatsServer) {
         ),
         ..LlmConfig::default()
     };
-    let clock: SharedClock = Arc::new(SystemClock);
-    let budget = Budget::new(&bus, limits, Arc::clone(&clock));
-    let model = model(&llm, clock, Shutdown::default());
+    // Of the budget alone: a day ends only where a test ends it.
+    let day: SharedClock = Arc::new(ManualClock::at(UnixMillis(1_700_000_000_000)));
+    let budget = Budget::new(&bus, limits, day);
+    let model = model(&llm, Arc::new(SystemClock), Shutdown::default());
     (LlmHost::new(model, budget, Arc::new(NoHost)), nats)
 }
 

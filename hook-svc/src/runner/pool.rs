@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::board::Board;
 use super::bun::{self, FindBunError};
 use super::flight::Flight;
+use super::leftovers::{self, PREFIX};
 use super::parts::Steps;
 use super::sandbox::{CheckSandboxError, Jail};
 use super::sources::Loaded;
@@ -194,7 +195,8 @@ fn make_dir(parent: Option<&Path>, clock: &SharedClock) -> std::io::Result<PathB
     static POOLS: AtomicU64 = AtomicU64::new(0);
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
     let number = POOLS.fetch_add(1, Ordering::Relaxed);
-    let dir = parent.join(format!("nexus-hooks-{}-{}-{number}", std::process::id(), clock.now()));
+    leftovers::remove_once(&parent);
+    let dir = parent.join(format!("{PREFIX}{}-{}-{number}", std::process::id(), clock.now()));
     std::fs::create_dir_all(&dir)?;
     let dir = dir.canonicalize()?;
     bun::unpack_shim(&dir)?;

@@ -132,7 +132,7 @@ impl Keeper {
                     KvEvent::Put { value, .. } if is_current && value.next.is_some() => {}
                     KvEvent::Put { value, .. } => self.reconcile(&value.spec.id).await,
                     KvEvent::Gone { .. } => {}
-                    KvEvent::Bad { key, error } => tracing::warn!(key, error, "schedule cannot be read"),
+                    KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "schedule cannot be read"),
                     KvEvent::Current => {
                         is_current = true;
                         tracing::debug!("all schedules are looked at");

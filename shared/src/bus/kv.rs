@@ -73,6 +73,8 @@ pub enum KvEvent<T> {
     Bad {
         /// The key.
         key: String,
+        /// The revision at which it can be overwritten.
+        revision: u64,
         /// What is wrong.
         error: String,
     },
@@ -146,6 +148,26 @@ impl<T: Wire> Kv<T> {
             value,
             revision: stored.sequence,
         }))
+    }
+
+    /// The value of `key`, from the leader, and the revision at which it can be overwritten. A value that cannot be read
+    /// counts as none and is told of in the log: for records that are made anew from what goes on, where a broken one
+    /// would otherwise hold it up for ever.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where it cannot be asked.
+    pub async fn find(&self, key: &str) -> Result<(Option<T>, u64), ReadStreamError> {
+        let Some(stored) = self.raw(key).await? else {
+            return Ok((None, 0));
+        };
+        if is_marker(&stored.headers) {
+            return Ok((None, stored.sequence));
+        }
+        let value = stored.decode();
+        if let Err(error) = &value {
+            tracing::warn!(bucket = self.bucket, key, %error, "a value cannot be read and counts as none");
+        }
+        Ok((value.ok(), stored.sequence))
     }
 
     /// Sets `key` where it has no value.
@@ -292,7 +314,7 @@ impl<T: Wire> Kv<T> {
             match watch.next().await {
                 KvEvent::Put { key, value, revision } => found.push((key, Entry { value, revision })),
                 KvEvent::Gone { .. } => {}
-                KvEvent::Bad { key, error } => {
+                KvEvent::Bad { key, error, .. } => {
                     tracing::warn!(bucket = self.bucket, key, error, "a value cannot be read");
                 }
                 KvEvent::Current => return Ok(found),
@@ -416,6 +438,7 @@ impl<T: Wire> KvWatch<T> {
             },
             Err(error) => KvEvent::Bad {
                 key,
+                revision: message.sequence,
                 error: error.to_string(),
             },
         }

@@ -7,7 +7,7 @@
 
 use crate::model::ledger::LedgerRecord;
 use crate::model::session::SessionRef;
-use crate::wire::envelope::DecodeError;
+use crate::wire::envelope::{DecodeError, Wire as _};
 use crate::wire::headers::Carrier;
 use crate::wire::subject;
 use crate::wire::topology::streams::LEDGER;
@@ -74,6 +74,17 @@ pub async fn append(
     let out = Outgoing::new(subject::ledger(session), record)
         .expect_last(expected)
         .carrier(carrier);
+    let size = out.payload.len();
+    if size > LedgerRecord::MAX_BYTES {
+        // The server might take it, and then nobody could read the session any more.
+        return Err(AppendLedgerError::Refused {
+            session: session.clone(),
+            source: PublishError::TooLarge {
+                subject: out.subject,
+                size,
+            },
+        });
+    }
     let mut tries = 0;
     loop {
         tries += 1;
@@ -150,15 +161,4 @@ pub async fn read_after(bus: &Bus, session: &SessionRef, after: u64) -> Result<V
         records.extend(page.iter().map(read));
     }
     Ok(records)
-}
-
-/// The record at `sequence`, from the leader; none where it is of another session or gone.
-///
-/// # Errors
-/// [`ReadStreamError`] where the leader cannot be asked.
-pub async fn read_at(bus: &Bus, session: &SessionRef, sequence: u64) -> Result<Option<ReadRecord>, ReadStreamError> {
-    let stored = bus.at_sequence(LEDGER, sequence).await?;
-    Ok(stored
-        .filter(|stored| stored.subject == subject::ledger(session))
-        .map(|stored| read(&stored)))
 }

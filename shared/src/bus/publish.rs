@@ -28,8 +28,9 @@ const NO_STREAM_TRIES: u32 = 120;
 const WRONG_LAST_SEQUENCE: [u64; 2] = [10_071, 10_164];
 /// The server's code for "not stored": a full subject says so in words, anything else may pass.
 const STORE_FAILED: u64 = 10_077;
-/// Codes that say "not now": no leader, shutting down, resources being moved, insufficient resources.
-const PASSING: [u64; 6] = [10_008, 10_009, 10_023, 10_076, 10_118, 10_167];
+/// Codes that say "not now": no leader, shutting down, resources being moved, insufficient resources; the account's
+/// limits, the memory or the disk are used up, until an operator makes room.
+const PASSING: [u64; 9] = [10_002, 10_008, 10_009, 10_023, 10_028, 10_047, 10_076, 10_118, 10_167];
 
 /// A message about to be published.
 #[derive(Debug, Clone)]
@@ -229,5 +230,28 @@ fn refusal(subject: String, size: usize, error: ApiError) -> PublishError {
             code,
             text: error.description,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(err_code: u64, code: u64) -> bool {
+        let error = ApiError {
+            code,
+            err_code,
+            description: String::new(),
+        };
+        refusal("nexus.event.a.b.c".to_owned(), 1, error).may_pass()
+    }
+
+    #[test]
+    fn what_an_operator_can_make_room_for_is_tried_again() {
+        for used_up in [10_002, 10_028, 10_047] {
+            assert!(check(used_up, 500), "{used_up}");
+        }
+        assert!(check(10_999, 503), "whatever says that it is not available");
+        assert!(!check(10_054, 400) && !check(10_071, 400) && !check(10_999, 400));
     }
 }

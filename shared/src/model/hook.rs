@@ -243,28 +243,3 @@ pub struct StoredAnswers {
     /// At most one of each hook; the first that was stored.
     pub answers: Vec<StoredAnswer>,
 }
-
-/// A hook's health over its last 100 invocations (`003_b33e857b632aa7dc.txt` §8.5).
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct HookHealth {
-    /// Which hook.
-    pub hook_id: String,
-    /// Invocations in the window.
-    pub invocation_count: u64,
-    /// Without error.
-    pub success_count: u64,
-    /// With error.
-    pub error_count: u64,
-    /// Fired.
-    pub fire_count: u64,
-    /// Mean latency, milliseconds.
-    pub avg_latency_ms: f64,
-    /// 95th percentile, milliseconds.
-    pub p95_latency_ms: f64,
-    /// 99th percentile, milliseconds.
-    pub p99_latency_ms: f64,
-    /// Model cost, US dollars.
-    pub total_llm_cost_usd: f64,
-    /// Errors since the last success.
-    pub consecutive_errors: u32,
-}

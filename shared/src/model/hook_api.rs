@@ -94,6 +94,9 @@ pub struct GetHook {
 pub struct NameHook {
     /// Its id.
     pub name: String,
+    /// Who asks: absent or [`OPERATOR`] for operators, who may change every hook; anybody else only their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_by: Option<String>,
 }
 
 /// `disable`: it sees no events until it is enabled.
@@ -105,6 +108,9 @@ pub struct DisableHook {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Who asks, as in [`NameHook`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_by: Option<String>,
 }
 
 /// A hook in a list.

@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::event::{Event, PeerKind};
 use super::permission::{Level, PermissionSet, ToolRules};
 
+/// Key in an event's metadata by which adapter-svc says, with `true`, that nobody proved who its sender is: a page
+/// without a login, an unsigned webhook, a post without a token. An address under `*` is not theirs.
+pub const SELF_ASSERTED: &str = "self_asserted";
+
 /// One person and how they are reached on each channel.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -21,7 +25,7 @@ pub struct Person {
     /// What they are to the owner (`family`, `colleague`, …).
     #[serde(default)]
     pub relationship: Option<String>,
-    /// Channel → ids there. The channel `*` stands for any.
+    /// Channel → ids there. The channel `*` stands for any whose senders are proven ([`SELF_ASSERTED`]).
     #[serde(default)]
     pub addresses: BTreeMap<String, Vec<String>>,
 }
@@ -64,12 +68,22 @@ impl Identities {
     /// The person whose address on `channel` is `address`.
     #[must_use]
     pub fn person(&self, channel: &str, address: &str) -> Option<&Person> {
+        self.known(&[channel, "*"], address)
+    }
+
+    /// The person whose `address` on the channel of `event` is; whoever merely says so needs to be named for the
+    /// channel itself.
+    fn person_of(&self, event: &Event, address: &str) -> Option<&Person> {
+        let asserted = event.metadata.get(SELF_ASSERTED).is_some_and(|said| said == true);
+        let channels = [event.channel.as_str(), "*"];
+        self.known(if asserted { &channels[..1] } else { &channels }, address)
+    }
+
+    fn known(&self, channels: &[&str], address: &str) -> Option<&Person> {
         self.persons.iter().find(|person| {
-            [channel, "*"].iter().any(|key| {
-                person
-                    .addresses
-                    .get(*key)
-                    .is_some_and(|known| known.iter().any(|a| a == address))
+            channels.iter().any(|channel| {
+                let known = person.addresses.get(*channel);
+                known.is_some_and(|known| known.iter().any(|a| a == address))
             })
         })
     }
@@ -80,7 +94,7 @@ impl Identities {
     /// The owner speaking in a group gets `group` too: others read the answer.
     #[must_use]
     pub fn default_permissions(&self, event: &Event) -> PermissionSet {
-        let person = self.person(&event.channel, &event.from.id);
+        let person = self.person_of(event, &event.from.id);
         let level = match (event.peer.kind, person) {
             (PeerKind::Group | PeerKind::Channel, Some(_)) => Level::Group,
             (PeerKind::Dm, Some(person)) if self.owner.as_deref() == Some(person.id.as_str()) => Level::Full,
@@ -98,9 +112,51 @@ impl Identities {
     pub fn canonical_peer<'a>(&'a self, event: &'a Event) -> &'a str {
         match event.peer.kind {
             PeerKind::Dm => self
-                .person(&event.channel, &event.peer.id)
+                .person_of(event, &event.peer.id)
                 .map_or(event.peer.id.as_str(), |p| &p.id),
             PeerKind::Group | PeerKind::Channel => &event.peer.id,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::EventId;
+    use super::super::time::UnixMillis;
+    use super::*;
+
+    /// Level and session's name of a direct message from `me` on `channel`, where `me` is the owner's address under
+    /// `key`.
+    fn check(key: &str, channel: &str, asserted: bool) -> (Level, String) {
+        let owner = Person {
+            id: "owner".to_owned(),
+            addresses: BTreeMap::from([(key.to_owned(), vec!["me".to_owned()])]),
+            ..Person::default()
+        };
+        let identities = Identities {
+            owner: Some("owner".to_owned()),
+            persons: vec![owner],
+            groups: BTreeMap::new(),
+        };
+        let mut event = Event::new(EventId::parse("x:1").unwrap(), channel, "me", UnixMillis(1));
+        event.from.id = "me".to_owned();
+        if asserted {
+            event.metadata.insert(SELF_ASSERTED.to_owned(), true.into());
+        }
+        let level = identities.default_permissions(&event).level;
+        (level, identities.canonical_peer(&event).to_owned())
+    }
+
+    #[test]
+    fn whoever_merely_says_so_is_nobody_by_a_star() {
+        let (owner, stranger) = ((Level::Full, "owner".to_owned()), (Level::Minimal, "me".to_owned()));
+        assert_eq!(check("*", "webchat", true), stranger);
+        assert_eq!(check("*", "telegram", false), owner);
+        assert_eq!(
+            check("webchat", "webchat", true),
+            owner,
+            "the visitor's id is a secret of theirs"
+        );
+        assert_eq!(check("telegram", "webchat", true), stranger);
     }
 }

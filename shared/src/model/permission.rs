@@ -1,5 +1,7 @@
 //! What an agent may do in one turn. *Pure.* Source: `001_63a3878cde6a1bc3.txt` §2, §5; `sessions.md` "Context assembly".
 
+pub mod combine;
+
 use serde::{Deserialize, Serialize};
 
 use super::identity::PermissionPresets;

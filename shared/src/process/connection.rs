@@ -3,6 +3,7 @@
 //! Neither a server that is away nor one that is still electing its leader is an error: the process waits, alive and
 //! not ready. A wrong address or a topology that is not ours is one, at once.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::health::Health;
@@ -12,6 +13,14 @@ use crate::clock::pause;
 use crate::retry::{Failure, RetryError, Schedule, retry};
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use crate::wire::topology::{Topology, topology};
+
+/// How often a connection that is there is asked whether it still works.
+const PROBE_EVERY: Duration = Duration::from_secs(2);
+/// How long it may take to show that it does.
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
+/// Probes in a row without an answer, while the client says that it is connected, after which its task counts as dead. A
+/// server that hangs is noticed by the client itself before.
+const MAX_SILENT: u32 = 3;
 
 /// How often the state of the connection is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -122,22 +131,131 @@ fn settled<T, E: std::error::Error>(outcome: Result<T, RetryError<E>>) -> Result
 }
 
 /// Keeps the parts `nats` and `shutdown` of the health up to date.
+///
+/// The client's last known state is not enough: a message that it cannot read (a lone CR in a header) makes its task
+/// panic, and the state stays "connected" for ever.
 pub(super) async fn watch(bus: Bus, nats: NatsConfig, health: Health, shutdown: Shutdown, ended: Shutdown) {
+    let silent = AtomicU32::new(0);
+    tokio::join!(
+        probe(&bus, &health, &silent, &shutdown, &ended),
+        look(&bus, &nats, &health, &silent, &shutdown, &ended)
+    );
+}
+
+/// Counts in `silent` the probes in a row that the connection did not stand, and says where that cannot mend itself.
+async fn probe(bus: &Bus, health: &Health, silent: &AtomicU32, shutdown: &Shutdown, ended: &Shutdown) {
+    // A process that is asked to stop closes its connection.
+    while !ended.is_requested() && !shutdown.is_requested() {
+        let stands = !bus.is_connected() || matches!(tokio::time::timeout(PROBE_WITHIN, bus.flush()).await, Ok(Ok(())));
+        // It may have been lost meanwhile: that is no fault of the client.
+        if stands || !bus.is_connected() {
+            silent.store(0, Ordering::Relaxed);
+            health.lose(None);
+        } else if silent.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_SILENT {
+            health.lose(Some("the nats client's task has ended"));
+        }
+        tokio::select! {
+            () = pause(PROBE_EVERY) => {}
+            () = shutdown.requested() => {}
+            () = ended.requested() => {}
+        }
+    }
+}
+
+async fn look(
+    bus: &Bus,
+    nats: &NatsConfig,
+    health: &Health,
+    silent: &AtomicU32,
+    shutdown: &Shutdown,
+    ended: &Shutdown,
+) {
     let promise = format!(
         "connected, durability {:?}, replicas {}",
         nats.durability, nats.replicas
     )
     .to_lowercase();
     while !ended.is_requested() {
-        if bus.is_connected() {
-            health.set("nats", true, promise.as_str());
-        } else {
-            health.set("nats", false, "disconnected");
+        match (bus.is_connected(), silent.load(Ordering::Relaxed)) {
+            (true, 0) => health.set("nats", true, promise.as_str()),
+            (true, probes) => health.set(
+                "nats",
+                false,
+                format!("connected, and {probes} probes without an answer"),
+            ),
+            (false, _) => health.set("nats", false, "disconnected"),
         }
         tokio::select! {
             () = pause(LOOK_EVERY) => {}
             () = shutdown.requested(), if !shutdown.is_requested() => health.set("shutdown", false, "draining"),
             () = ended.requested() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::clock::{Clock as _, SystemClock};
+    use crate::testing::nats::NatsServer;
+    use crate::wire::headers::Headers;
+
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    /// Publishes on `subject` a message whose header holds a lone CR: the server takes it, the client cannot read it.
+    async fn poison(server: &NatsServer, subject: &str) {
+        let address = server.url().replace("nats://", "");
+        let mut socket = tokio::net::TcpStream::connect(address).await.expect("connected");
+        let header = "NATS/1.0\r\nA: b\rc\r\n\r\n";
+        let size = header.len();
+        let text = format!(
+            "CONNECT {{\"verbose\":false,\"headers\":true}}\r\nHPUB {subject} {size} {size}\r\n{header}\r\nPING\r\n"
+        );
+        socket.write_all(text.as_bytes()).await.expect("written");
+        let mut told = Vec::new();
+        while !String::from_utf8_lossy(&told).contains("PONG") {
+            assert!(socket.read_buf(&mut told).await.expect("read") > 0, "closed: {told:?}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_client_that_panicked_makes_the_process_not_alive() {
+        let server = NatsServer::start().await;
+        let nats = NatsConfig {
+            servers: vec![server.url()],
+            ..NatsConfig::default()
+        };
+        let bus = Bus::connect(&nats, "test").await.expect("connected");
+        let (health, ended) = (Health::default(), Shutdown::default());
+        let watching = watch(bus.clone(), nats, health.clone(), Shutdown::default(), ended.clone());
+        let watching = tokio::spawn(watching);
+        let begun = SystemClock.monotonic();
+        let until = async |what: &str, holds: &dyn Fn() -> bool| {
+            while !holds() {
+                assert!(
+                    SystemClock.monotonic().duration_since(begun) < DEADLINE,
+                    "not in time: {what}"
+                );
+                pause(Duration::from_millis(20)).await;
+            }
+        };
+        until("it is well", &|| {
+            health.readiness().ready && !health.readiness().parts.is_empty()
+        })
+        .await;
+        let mut heard = bus.core_subscribe("poison").await.expect("subscribed");
+        // What comes back shows that the server knows of the subscription.
+        bus.core_publish("poison", &Headers::new(), bytes::Bytes::new()).await;
+        let good = tokio::time::timeout(DEADLINE, heard.next()).await.expect("in time");
+        assert!(good.is_some());
+        poison(&server, "poison").await;
+        let gone = tokio::time::timeout(DEADLINE, heard.next()).await.expect("in time");
+        assert!(gone.is_none(), "the client's task is gone");
+        until("it is lost", &|| health.lost().is_some()).await;
+        assert!(!health.readiness().ready, "{:?}", health.readiness());
+        ended.trigger();
+        watching.await.expect("it ends");
     }
 }

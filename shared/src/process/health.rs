@@ -1,6 +1,6 @@
 //! `/livez`, `/readyz` and `/metrics`.
 //!
-//! Alive means that the process answers at all. Ready means that every part of it that reported is well; a process that
+//! Alive means that the process answers, and that nothing in it has ended that only a new process mends. Ready means that every part of it that reported is well; a process that
 //! is asked to stop is not ready, so that nothing new is sent to it while it drains.
 
 use std::collections::BTreeMap;
@@ -23,6 +23,8 @@ use super::lifecycle::Shutdown;
 #[derive(Debug, Clone, Default)]
 pub struct Health {
     parts: Arc<Mutex<BTreeMap<String, Part>>>,
+    /// Why only a new process helps.
+    lost: Arc<Mutex<Option<String>>>,
 }
 
 /// One part's own word.
@@ -59,6 +61,26 @@ impl Health {
             Some(known) => *known = now,
             None => drop(parts.insert(part.to_owned(), now)),
         }
+    }
+
+    /// Says that this process cannot go on, or, without a `reason`, that it does: `/livez` is no while there is one, so
+    /// that whoever watches the process starts another.
+    pub fn lose(&self, reason: Option<&str>) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        if lost.as_deref() == reason {
+            return;
+        }
+        match reason {
+            Some(reason) => tracing::error!(reason, "this process is to be started anew"),
+            None => tracing::info!("this process goes on"),
+        }
+        *lost = reason.map(str::to_owned);
+    }
+
+    /// Why only a new process helps; none = it is alive.
+    #[must_use]
+    pub fn lost(&self) -> Option<String> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How all parts are.
@@ -99,9 +121,16 @@ pub(crate) async fn start(
 
 fn pages(health: Health, metrics: PrometheusHandle) -> Router {
     Router::new()
-        .route("/livez", get(async || "alive\n"))
+        .route("/livez", get(alive).with_state(health.clone()))
         .route("/readyz", get(ready).with_state(health))
         .route("/metrics", get(render).with_state(metrics))
+}
+
+async fn alive(State(health): State<Health>) -> Response {
+    match health.lost() {
+        None => "alive\n".into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
 }
 
 async fn ready(State(health): State<Health>) -> Response {
@@ -139,5 +168,16 @@ mod tests {
         check(&[("nats", true), ("spool", true)], true);
         check(&[("nats", true), ("spool", false)], false);
         check(&[("nats", false), ("nats", true)], true);
+    }
+
+    #[test]
+    fn what_only_a_new_process_mends_is_told_until_it_is_over() {
+        let health = Health::default();
+        assert_eq!(health.lost(), None);
+        health.lose(Some("its client is dead"));
+        assert_eq!(health.lost().as_deref(), Some("its client is dead"));
+        assert!(health.readiness().ready, "that is another question");
+        health.lose(None);
+        assert_eq!(health.lost(), None);
     }
 }

@@ -98,6 +98,7 @@ pub fn run<S: Service>() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return refuse::<S>(&[format!("cannot start a runtime: {error}")]),
     };
+    log_panics();
     let exit = runtime.block_on(async {
         let mut signals = match StopSignals::listen() {
             Ok(signals) => signals,
@@ -174,6 +175,15 @@ fn new_instance(host: Option<&str>) -> String {
         .collect();
     let ulid = SystemIds.ulid().to_string().to_ascii_lowercase();
     format!("{short}-{}-{}", std::process::id(), &ulid[ulid.len() - 6..])
+}
+
+/// A panic ends its task alone: what is told of it goes where everything is told.
+fn log_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tracing::error!(%panic, "panicked");
+        before(panic);
+    }));
 }
 
 fn refuse<S: Service>(faults: &[String]) -> ExitCode {
@@ -278,6 +288,9 @@ async fn work<S: Service>(
     let health = Health::default();
     health.set("nats", false, "connecting");
     health.set("topology", false, "not looked at");
+    for part in S::PARTS {
+        health.set(part, false, "not begun");
+    }
     let listen = common.telemetry.listen;
     let address = health::start(listen, health.clone(), metrics, ended.clone())
         .await

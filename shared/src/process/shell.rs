@@ -26,6 +26,9 @@ pub trait Service: 'static {
     /// Whether it asks models: only then section `[llm]` is read, and the key that it names must be there.
     const ASKS_MODELS: bool = false;
 
+    /// Parts of it that say themselves how they are: until each has, `/readyz` is no.
+    const PARTS: &'static [&'static str] = &[];
+
     /// Its configuration; `#[serde(default, deny_unknown_fields)]`.
     type Config: DeserializeOwned + Serialize + Default + Send + 'static;
 

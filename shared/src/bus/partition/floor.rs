@@ -170,9 +170,9 @@ impl Floors {
 
     /// The stored floor of `partition`, from the leader; 0 = none.
     pub(super) async fn read(&self, partition: u16) -> Result<u64, ReadStreamError> {
-        let entry = self.kv.get(&self.key).await?;
-        Ok(entry
-            .and_then(|entry| entry.value.floors.get(usize::from(partition)).copied())
+        let (record, _) = self.kv.find(&self.key).await?;
+        Ok(record
+            .and_then(|record| record.floors.get(usize::from(partition)).copied())
             .unwrap_or(0))
     }
 
@@ -212,9 +212,10 @@ impl Floors {
             let record = PartitionFloors { floors };
             match self.kv.update(&self.key, &record, stored.1).await {
                 Ok(revision) => *stored = (record.floors, revision),
-                Err(CasError::Conflict { .. }) => match self.kv.get(&self.key).await {
-                    Ok(Some(entry)) => *stored = (padded(entry.value.floors), entry.revision),
-                    Ok(None) => stored.1 = 0,
+                Err(CasError::Conflict { .. }) => match self.kv.find(&self.key).await {
+                    Ok((Some(record), revision)) => *stored = (padded(record.floors), revision),
+                    // Gone or broken: it is written again, with what is known here.
+                    Ok((None, revision)) => stored.1 = revision,
                     Err(error) => {
                         tracing::debug!(key = self.key, %error, "floors cannot be read");
                         return;

@@ -123,11 +123,10 @@ impl Owned {
     /// # Errors
     /// [`CasError`] where it cannot be noted.
     pub async fn attempt(&self, sequence: u64) -> Result<u32, CasError> {
-        let before = self.attempts.get(&self.attempts_key).await?;
+        let (before, _) = self.attempts.find(&self.attempts_key).await?;
         let tried = before
-            .as_ref()
-            .filter(|entry| entry.value.in_progress == sequence)
-            .map_or(0, |e| e.value.unclean);
+            .filter(|noted| noted.in_progress == sequence)
+            .map_or(0, |noted| noted.unclean);
         let record = LeaseRecord {
             holder: self.holder.clone(),
             epoch: self.epoch,

@@ -71,12 +71,13 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 /// Follows one group's records. `apply` says whether what it was told is news: a lease that is merely refreshed is none, or
-/// every refresh would wake all replicas, and each of them refresh its own.
+/// every refresh would wake all replicas, and each of them refresh its own. `bad` hears of records that cannot be read.
 fn follow<T: Wire + Send + 'static>(
     kv: &Kv<T>,
     prefix: String,
     changed: Arc<Notify>,
     apply: impl Fn(Option<(&str, u64, bool)>) -> bool + Send + 'static,
+    bad: impl Fn(&str, u64) -> bool + Send + 'static,
 ) -> JoinHandle<()> {
     let mut watch = kv.watch(&prefix);
     tokio::spawn(async move {
@@ -90,9 +91,10 @@ fn follow<T: Wire + Send + 'static>(
                     let Some(key) = key.strip_prefix(&prefix) else { continue };
                     apply(Some((key, revision, false)))
                 }
-                KvEvent::Bad { key, error } => {
+                KvEvent::Bad { key, revision, error } => {
                     tracing::warn!(key, error, "a coordination record cannot be read");
-                    false
+                    let Some(key) = key.strip_prefix(&prefix) else { continue };
+                    bad(key, revision)
                 }
                 KvEvent::Current => apply(None),
             };
@@ -126,10 +128,12 @@ impl View {
                         }
                     }
                 },
+                |_, _| false,
             )
         };
         let leases = {
             let (state, clock) = (Arc::clone(&state), Arc::clone(clock));
+            let (seen, now) = (Arc::clone(&state), Arc::clone(&clock));
             follow(
                 &bus.kv::<LeaseRecord>(buckets::LEASES),
                 prefix,
@@ -152,6 +156,18 @@ impl View {
                             true
                         }
                     }
+                },
+                move |key, revision| {
+                    // Whoever wrote it may live (a newer release): it is free once it was not written for long.
+                    if let Ok(partition) = key.parse() {
+                        let lease = Lease {
+                            revision,
+                            held: true,
+                            told_at: now.monotonic(),
+                        };
+                        lock(&seen).leases.insert(partition, lease);
+                    }
+                    false
                 },
             )
         };

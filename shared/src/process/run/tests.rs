@@ -63,7 +63,9 @@ impl Drop for Running {
 
 /// Starts a probe as a process of its own would be started, with everything but the signals.
 fn start(url: &str, behaviour: &str) -> Running {
-    start_draining(url, behaviour, 500)
+    // Only what hangs is to run out of time.
+    let drain_timeout_ms = if behaviour == "hang" { 500 } else { 60_000 };
+    start_draining(url, behaviour, drain_timeout_ms)
 }
 
 fn start_draining(url: &str, behaviour: &str, drain_timeout_ms: u64) -> Running {
