@@ -31,7 +31,7 @@ async fn connect(server: &NatsServer) -> Bus {
         servers: vec![server.url()],
         ..NatsConfig::default()
     };
-    Bus::connect(&config, "test").await.expect("the server is there")
+    shared::testing::connect(&config, "test").await
 }
 
 fn event(n: u32, peer: &str) -> Event {
@@ -187,7 +187,7 @@ async fn a_key_has_one_winner_also_after_it_expired() {
     let mut watch = kv.watch_all();
     assert_eq!(watch.next().await, KvEvent::Current);
     let revision = kv
-        .create_ttl("k", &member("a"), Duration::from_secs(1))
+        .create_ttl("k", &member("a"), Duration::from_secs(5))
         .await
         .expect("free");
     let lost = kv.create("k", &member("b")).await.expect_err("taken");
@@ -218,7 +218,8 @@ async fn a_publish_outlives_a_killed_server_and_readers_go_on() {
         async move { publish(&bus, &event(2, "p")).await }
     });
     server.restart().await;
-    assert!(!waiting.await.expect("no panic").duplicate);
+    // Stored, be it by the second try of a publish whose first answer died with the server.
+    waiting.await.expect("no panic");
     let next = tokio::time::timeout(DEADLINE, ordered.next())
         .await
         .expect("it goes on");
@@ -265,7 +266,9 @@ async fn a_replica_is_not_woken_by_its_own_refreshes() {
     let (stop, running) = replica(&bus, "a", &Log::default());
     let written = async || bus.stream_state("KV_leases").await.expect("readable").last;
     eventually("all leases are taken", async || written().await >= ALL).await;
-    let (begun, at) = (written().await, SystemClock.monotonic());
+    // The clock first: what is written until the count is read may only make it look longer.
+    let at = SystemClock.monotonic();
+    let begun = written().await;
     eventually("each is refreshed four times", async || {
         written().await >= begun + 4 * ALL
     })
@@ -277,7 +280,7 @@ async fn a_replica_is_not_woken_by_its_own_refreshes() {
     running.await.expect("no panic");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn two_replicas_share_partitions_and_keep_order_while_they_come_and_go() {
     let (_server, bus) = world().await;
     let log: Log = Arc::default();

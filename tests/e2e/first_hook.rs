@@ -41,6 +41,23 @@ async fn came_up(directory: &Path) {
     .await;
 }
 
+/// Waits until the pushed hook is in force, which takes a moment: sends events until one fires it.
+async fn in_force(directory: &Path, server: &str) {
+    let mut number = 0;
+    eventually("the pushed hook is in force", PATIENCE, async || {
+        number += 1;
+        let id = format!("cli:probe-{number}");
+        let sent = nexus(directory, &["--server", server, "send", "hello again", "--id", &id]).await;
+        let traced = nexus(directory, &["--server", server, "trace", &id, "--wait", "5"]).await;
+        if traced.out.contains("greet") {
+            Ok(())
+        } else {
+            Err(format!("{sent:?} {traced:?}"))
+        }
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_hook_is_made_tested_pushed_and_seen_in_a_trace() {
     let directory = tempfile::Builder::new()
@@ -81,6 +98,9 @@ async fn the_first_hook_is_made_tested_pushed_and_seen_in_a_trace() {
             done.out,
             done.err
         );
+        if words.starts_with(&["hook".to_owned(), "push".to_owned()]) {
+            in_force(here, &server).await;
+        }
     }
     let down = nexus(here, &["down"]).await;
     assert_eq!(down.code, Some(0), "{down:?}");

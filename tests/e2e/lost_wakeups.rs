@@ -19,7 +19,7 @@ use crate::story::{ANSWER, Agent, PATIENCE, REMOTE, dispatch, session};
 /// What is promised.
 const HEALED_WITHIN: Duration = Duration::from_secs(10);
 /// What eleven processes on two busy cores may add to it.
-const MARGIN: Duration = Duration::from_secs(5);
+const MARGIN: Duration = Duration::from_secs(20);
 
 /// Stores the dispatch as a publisher does that dies before it claims; answers when the server had it.
 async fn store(bus: &Bus, dispatch: &Dispatch) -> UnixMillis {

@@ -76,6 +76,25 @@ impl Client {
     }
 }
 
+/// Waits until the hook fires: it is in force a moment after it was made, so that a new event is sent at each look.
+async fn fires(world: &World) {
+    let mut number = 0;
+    eventually("the hook fires", PATIENCE, async || {
+        number += 1;
+        let id = format!("mcp:{number}");
+        send(world, &event(&id, "anna", "there is cake")).await;
+        let record = eventually("its record", PATIENCE, async || {
+            let record = Record::read(&world.bus).await;
+            let known = record.invocations.iter().any(|(_, one)| one.event_id.as_str() == id);
+            if known { Ok(record) } else { Err(world.logs()) }
+        })
+        .await;
+        let fired = record.dispatches.iter().any(|(_, dispatch)| dispatch.hook_id == "cake");
+        if fired { Ok(()) } else { Err(world.logs()) }
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_makes_a_hook_over_mcp_and_it_fires() {
     let world = World::start(Setup::default()).await;
@@ -112,13 +131,7 @@ async fn an_agent_makes_a_hook_over_mcp_and_it_fires() {
     assert_ne!(made["isError"], true, "{made}");
     let listed = client.call("list_hooks", json!({ "created_by": "agent:tester" })).await;
     assert_eq!(listed["structuredContent"]["hooks"][0]["id"], "cake", "{listed}");
-    send(&world, &event("mcp:1", "anna", "there is cake")).await;
-    eventually("the hook fires", PATIENCE, async || {
-        let record = Record::read(&world.bus).await;
-        let fired = record.dispatches.iter().any(|(_, dispatch)| dispatch.hook_id == "cake");
-        if fired { Ok(()) } else { Err(world.logs()) }
-    })
-    .await;
+    fires(&world).await;
     let gone = client.call("delete_hook", json!({ "name": "cake" })).await;
     assert_ne!(gone["isError"], true, "{gone}");
     let kept = client.call("get_hook", json!({ "name": "cake" })).await;

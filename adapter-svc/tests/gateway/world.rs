@@ -156,7 +156,7 @@ pub(crate) async fn connect(nats: &NatsServer) -> Bus {
         servers: vec![nats.url()],
         ..NatsConfig::default()
     };
-    let bus = Bus::connect(&config, "test").await.expect("a connection");
+    let bus = shared::testing::connect(&config, "test").await;
     let mut streams = topology(1).streams;
     streams.retain(|stream| ["EVENTS", "DLQ"].contains(&stream.name.as_str()));
     bus.ensure(

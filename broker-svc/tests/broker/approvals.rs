@@ -29,7 +29,7 @@ pub(crate) fn personas(ask: &str) -> String {
 }
 
 /// Ann owns it; v1 writes to it.
-fn identities() -> Identities {
+pub(crate) fn identities() -> Identities {
     let person = |id: &str| Person {
         id: id.to_owned(),
         ..Person::default()
@@ -194,7 +194,7 @@ impl Story {
     }
 }
 
-fn asked(entries: &[LedgerEntry]) -> Vec<ApprovalRequest> {
+pub(crate) fn asked(entries: &[LedgerEntry]) -> Vec<ApprovalRequest> {
     let mut asked = Vec::new();
     for entry in entries {
         if let LedgerEntry::ApprovalRequested { request } = entry {
@@ -204,7 +204,7 @@ fn asked(entries: &[LedgerEntry]) -> Vec<ApprovalRequest> {
     asked
 }
 
-fn word(id: &str, by: &str, approve: bool, arguments: Option<Value>) -> DecideApproval {
+pub(crate) fn word(id: &str, by: &str, approve: bool, arguments: Option<Value>) -> DecideApproval {
     DecideApproval {
         id: id.to_owned(),
         approve,
@@ -220,7 +220,7 @@ fn word(id: &str, by: &str, approve: bool, arguments: Option<Value>) -> DecideAp
 }
 
 /// The answer, or the code of a refusal.
-async fn say(bus: &Bus, word: &DecideApproval) -> Result<ApprovalAnswer, u16> {
+pub(crate) async fn say(bus: &Bus, word: &DecideApproval) -> Result<ApprovalAnswer, u16> {
     let asked = bus.request(
         "nexus.svc.approval.decide",
         Headers::new(),

@@ -237,6 +237,12 @@ impl Bench {
             .collect()
     }
 
+    /// Waits until `count` replies are there: each is published after the append that ends its turn.
+    pub(crate) async fn until_replies(&self, count: usize) -> Vec<Reply> {
+        eventually("the replies", async || self.replies().await.len() >= count).await;
+        self.replies().await
+    }
+
     pub(crate) async fn dead_letters(&self) -> Vec<DeadLetter> {
         let stored = self
             .bus
@@ -263,7 +269,7 @@ pub(crate) async fn connect_to(url: &str) -> Bus {
         servers: vec![url.to_owned()],
         ..NatsConfig::default()
     };
-    Bus::connect(&config, "test").await.expect("the server is there")
+    shared::testing::connect(&config, "test").await
 }
 
 /// A broker that nobody runs yet, on a connection of its own to the server at `url`.

@@ -6,6 +6,7 @@ mod bench;
 mod busy;
 mod commanded;
 mod faults;
+mod gated;
 mod healing;
 mod hooked;
 mod hooked_agents;

@@ -10,7 +10,7 @@ use shared::llm::Provider;
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::testing::ModelServer;
 use shared::testing::model_server::{Call, Scripted};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use crate::bench::{Bench, eventually, session};
 use crate::models::{config, send};
@@ -34,10 +34,18 @@ async fn servers() -> Option<(PathBuf, tempfile::TempDir)> {
             .join(name);
         std::fs::copy(from, place.join(name)).expect("a copy");
     }
+    // Bun's cache is the user's: of several tests, in whatever process, one at a time fills it.
+    let lock = std::fs::File::create(std::env::temp_dir().join("nexus-mcp-servers.lock")).expect("a lock");
+    let lock = tokio::task::spawn_blocking(move || lock.lock().map(|()| lock)).await;
+    let _held = lock.expect("no panic").expect("the lock");
     let mut install = Command::new(bun());
     install
         .args(["install", "--frozen-lockfile", "--ignore-scripts", "--silent"])
-        .current_dir(place);
+        .current_dir(place)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
     let fetched = tokio::time::timeout(crate::bench::DEADLINE, install.status()).await;
     if fetched.is_ok_and(|status| status.is_ok_and(|status| status.success())) {
         return Some((place.join("node_modules/@modelcontextprotocol"), folder));
@@ -82,7 +90,7 @@ async fn an_agent_uses_the_tools_of_a_server_that_its_permissions_name() {
         !offered.is_empty() && offered.iter().all(|name| name.starts_with("files__read_")),
         "{offered:?}"
     );
-    let reply = bench.replies().await.pop().expect("a reply").content;
+    let reply = bench.until_replies(1).await.pop().expect("a reply").content;
     assert!(
         reply.contains("the cake is in the oven") && reply.contains("no tool `files__write_file`"),
         "{reply}"
@@ -91,28 +99,41 @@ async fn an_agent_uses_the_tools_of_a_server_that_its_permissions_name() {
     running.stop().await;
 }
 
+/// A server that listens, and its port; it ends where somebody took the port before it could, and another is tried.
+async fn listening(servers: &Path) -> (Child, u16) {
+    let start = || {
+        let port = std::net::TcpListener::bind(("127.0.0.1", 0))
+            .and_then(|l| l.local_addr())
+            .expect("a port")
+            .port();
+        let mut http = Command::new(bun());
+        http.arg(servers.join("server-everything/dist/index.js"))
+            .arg("streamableHttp")
+            .env("PORT", port.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        (http.spawn().expect("a server"), port)
+    };
+    let (mut http, mut port) = start();
+    eventually("it listens", async || {
+        if http.try_wait().expect("its state").is_some() {
+            (http, port) = start();
+        }
+        tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()
+    })
+    .await;
+    (http, port)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_at_an_address_gets_the_credential_only_for_turns_that_have_it() {
     let Some((servers, _folder)) = servers().await else {
         return;
     };
     let bench = Bench::start().await;
-    let port = std::net::TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|l| l.local_addr())
-        .expect("a port")
-        .port();
-    let mut http = Command::new(bun());
-    http.arg(servers.join("server-everything/dist/index.js"))
-        .arg("streamableHttp");
-    http.env("PORT", port.to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true);
-    let mut http = http.spawn().expect("a server");
-    eventually("it listens", async || {
-        tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()
-    })
-    .await;
+    let (mut http, port) = listening(&servers).await;
     let secret = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(secret.path(), "t0ken").expect("a secret");
     let personas = format!(
@@ -146,8 +167,9 @@ async fn a_server_at_an_address_gets_the_credential_only_for_turns_that_have_it(
     bench.publish(&dispatch).await;
     bench.claim(&granted).await;
     eventually("the turn", async || bench.completed(&granted).await.len() == 1).await;
-    let reply = bench.replies().await.pop().expect("a reply").content;
-    assert!(reply.contains("hello there"), "{reply}");
+    let mut replies = bench.until_replies(2).await;
+    replies.retain(|reply| reply.session == granted);
+    assert!(replies[0].content.contains("hello there"), "{}", replies[0].content);
     let requests = server.requests();
     assert!(
         requests

@@ -15,7 +15,7 @@ fn example(name: &str) -> PathBuf {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_documented_examples_answer() {
     let bench = Bench::start().await;
-    for (name, program, expected) in [
+    let programs = [
         (
             "python",
             format!("command: python3, args: ['{}']", example("agent.py").display()),
@@ -26,13 +26,14 @@ async fn the_documented_examples_answer() {
             format!("command: bash, args: ['{}']", example("agent.sh").display()),
             "bash heard: message 1",
         ),
-    ] {
+    ];
+    for (number, (name, program, expected)) in programs.into_iter().enumerate() {
         let personas = format!("personas: {{default: {{runner: process, process: {{{program}}}}}}}");
         let running = bench.run("b1", &personas).await;
         let here = session(name);
         bench.send(&here, 1).await;
         eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
-        let reply = bench.replies().await.pop().expect("a reply");
+        let reply = bench.until_replies(number + 1).await.pop().expect("a reply");
         assert_eq!(reply.content, expected);
         running.stop().await;
     }
@@ -46,7 +47,7 @@ async fn a_program_that_does_not_end_is_killed_with_its_children() {
     // The child outlives its parent's death unless the whole group is killed.
     let script = format!("sleep 600 & echo $! >> {}; wait", children.display());
     let personas = format!(
-        "personas: {{default: {{runner: process, limits: {{wall_ms: 1500}}, process: {{command: bash, args: ['-c', '{script}']}}}}}}"
+        "personas: {{default: {{runner: process, limits: {{wall_ms: 10000}}, process: {{command: bash, args: ['-c', '{script}']}}}}}}"
     );
     let running = bench.run("b1", &personas).await;
     let main = session("main");

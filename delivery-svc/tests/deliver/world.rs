@@ -175,7 +175,7 @@ async fn connect(url: String) -> Bus {
         servers: vec![url],
         ..NatsConfig::default()
     };
-    Bus::connect(&config, "test").await.expect("the server is there")
+    shared::testing::connect(&config, "test").await
 }
 
 async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) {
@@ -193,12 +193,12 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
         .map(|e| ("demo".to_owned(), e))
         .collect();
     let timeouts = Timeouts {
-        connect: Duration::from_secs(1),
-        whole: Duration::from_secs(2),
+        connect: Duration::from_secs(30),
+        whole: Duration::from_secs(30),
     };
     let channels = Channels::default()
         .with(nats::NAME, NatsChannel::new(bus.clone()))
-        .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(2)))
+        .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(30)))
         .with(
             webhook::NAME,
             WebhookChannel::new(endpoints, timeouts).expect("a client"),

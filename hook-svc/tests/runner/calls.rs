@@ -133,7 +133,7 @@ async fn an_answer_that_comes_too_late_wakes_nobody() {
     #[async_trait]
     impl Host for Slow {
         async fn call(&self, _: Call) -> Answered {
-            shared::clock::pause(std::time::Duration::from_millis(300)).await;
+            shared::clock::pause(std::time::Duration::from_millis(1_500)).await;
             Answered {
                 outcome: Ok(json!(1)),
                 spent: Spent::default(),
@@ -146,7 +146,8 @@ async fn an_answer_that_comes_too_late_wakes_nobody() {
         "export default async ({ search }) => { await search('x'); return { fire: true }; };",
     )];
     let pool = TestPool::start_on(hooks, 1, Arc::new(Slow)).await;
-    for n in 0..10 {
+    // Long enough that the answers for the first of them come while the last are under way.
+    for n in 0..40 {
         let answer = pool.evaluate(dm(&format!("web:{n}"), "x")).await;
         assert_eq!(answer.error("late"), "timed out after 50 ms");
     }

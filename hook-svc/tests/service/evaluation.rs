@@ -96,7 +96,7 @@ async fn a_fallback_fires_only_where_nobody_else_routed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_hook_keeps_the_order_of_its_conversation_and_delays_nobody_else() {
     let world = World::with_one_replica(&[("slow.ts", SLOW), ("quick.ts", FALLBACK_FREE)]).await;
-    for (number, wait) in [(1, "3000"), (2, "0"), (3, "1500"), (4, "0")] {
+    for (number, wait) in [(1, "7000"), (2, "0"), (3, "1500"), (4, "0")] {
         world.publish(&event("v1", number, wait)).await;
     }
     eventually("the quick hook's dispatches", async || {

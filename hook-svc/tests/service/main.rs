@@ -7,6 +7,7 @@ mod examples;
 mod faults;
 mod hooks;
 mod hostile;
+mod poison;
 mod read_model;
 mod replicas;
 mod tools;

@@ -76,7 +76,7 @@ impl World {
             servers: vec![nats.url()],
             ..NatsConfig::default()
         };
-        let bus = Bus::connect(&config, "test").await.expect("connected");
+        let bus = shared::testing::connect(&config, "test").await;
         bus.ensure(&topology(1), false).await.expect("the topology stands");
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir_all(folder.path().join("hooks")).expect("made");
@@ -257,7 +257,8 @@ impl World {
     pub(crate) async fn wait_until_acked(&self) {
         let kv = self.bus.kv::<PartitionFloors>(buckets::ATTEMPTS);
         eventually("every event is settled", async || {
-            let stored = kv.get("floors.hook").await.expect("readable");
+            // What somebody wrote over them is no floor; their owners write them anew.
+            let stored = kv.get("floors.hook").await.ok().flatten();
             let floors = stored.map(|entry| entry.value.floors).unwrap_or_default();
             for partition in 0..PARTITIONS {
                 let subject = partition_filter(EVENTS, partition);

@@ -34,7 +34,7 @@ async fn an_event_that_matches_fires_once_on_any_number_of_readers() {
     .await;
     let records = world.history(ulid(1)).await;
     assert_eq!(records.last().expect("one").code, IntentCode::ConditionMet);
-    assert_eq!(world.dispatches().await.len(), 1);
+    assert_eq!(world.until_dispatches(1).await.len(), 1);
     assert_eq!(
         world.status(ulid(2)).await,
         IntentStatus::Pending,

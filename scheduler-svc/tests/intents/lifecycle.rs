@@ -132,20 +132,16 @@ async fn a_follow_up_fires_in_real_time_past_a_restart_of_the_server() {
         );
     }
     world.server.restart().await;
-    let dispatched = until("five dispatches", || async {
-        let found = world.dispatches().await;
-        (found.len() >= 5).then_some(found)
-    })
-    .await;
+    let dispatched = world.until_dispatches(5).await;
     assert_eq!(dispatched.len(), 5);
     for (_, dispatch) in &dispatched {
         assert_eq!(dispatch.message.content, "How was it?");
         assert!(firing_of(&dispatch.event_id).is_some());
-        let claim = world
-            .bus
-            .last_on_subject(CLAIMS, &subject::claim(&dispatch.target))
-            .await;
-        assert!(claim.expect("claims").is_some(), "the session is woken");
+        let claim = subject::claim(&dispatch.target);
+        until("the session is woken", || async {
+            world.bus.last_on_subject(CLAIMS, &claim).await.expect("claims")
+        })
+        .await;
         world.turn(dispatch, completed).await;
     }
     for number in 1..=5 {

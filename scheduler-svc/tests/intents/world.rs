@@ -47,7 +47,7 @@ pub(crate) async fn connect(server: &NatsServer, name: &str) -> Bus {
         servers: vec![server.url()],
         ..NatsConfig::default()
     };
-    Bus::connect(&config, name).await.expect("the server is there")
+    shared::testing::connect(&config, name).await
 }
 
 pub(crate) fn needs(bus: &Bus, clock: SharedClock, number: u64, shutdown: &Shutdown) -> Needs {
@@ -91,9 +91,17 @@ impl World {
     }
 
     /// What happened to the intent, as `AUDIT` has it; checks that nothing is missing or double, and that it agrees with KV.
+    ///
+    /// KV is written before `AUDIT`: the record of what it says may be on its way still, and is waited for.
     pub(crate) async fn history(&self, id: Ulid) -> Vec<IntentRecord> {
         let store = &self.desks[0].clerk.store;
-        let records = store.history(id).await.expect("AUDIT");
+        let records = until("KV and AUDIT agree", || async {
+            let value = store.find(None, id).await.expect("it is there").value;
+            let records = store.history(id).await.expect("AUDIT");
+            let told = records.last().map(|last| (last.n, last.to));
+            (told == Some((value.n, value.status))).then_some(records)
+        })
+        .await;
         let numbers: Vec<u32> = records.iter().map(|record| record.n).collect();
         let expected: Vec<u32> = (1..=u32::try_from(records.len()).expect("few")).collect();
         assert_eq!(numbers, expected, "{records:#?}");
@@ -101,9 +109,6 @@ impl World {
             assert_eq!(pair[1].from, Some(pair[0].to));
             assert!(pair[0].to.may_become(pair[1].to));
         }
-        let value = store.find(None, id).await.expect("it is there").value;
-        let last = records.last().expect("a record");
-        assert_eq!((value.n, value.status), (last.n, last.to), "KV and AUDIT agree");
         records
     }
 
@@ -132,6 +137,19 @@ impl World {
             .iter()
             .map(|stored| (stored.sequence, stored.decode().expect("a dispatch")))
             .collect()
+    }
+
+    /// Waits for at least `count` dispatches; a server that is just back may not answer yet.
+    pub(crate) async fn until_dispatches(&self, count: usize) -> Vec<(u64, Dispatch)> {
+        until("the dispatches", || async {
+            let last = self.bus.stream_state(DISPATCHES).await;
+            if last.is_ok_and(|state| state.messages >= count as u64) {
+                Some(self.dispatches().await)
+            } else {
+                None
+            }
+        })
+        .await
     }
 
     pub(crate) async fn events(&self) -> Vec<Event> {

@@ -12,6 +12,7 @@ use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::schedule::{
     NextFiring, SchedulePolicies, ScheduleRecord, ScheduleSpec, ScheduleTarget, ScheduleTimer,
 };
+use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
 use shared::schedule::book::ScheduleBook;
 use shared::wire::headers::Headers;
@@ -30,6 +31,12 @@ fn spec(id: &str, schedule: &str) -> ScheduleSpec {
         content: String::new(),
         metadata: serde_json::Map::new(),
     }
+}
+
+/// Every six hours, three hours away from `now` in both directions: nothing falls due while a test runs.
+fn every_six_hours(now: UnixMillis) -> String {
+    let from = jiff::Timestamp::from_millisecond(now.plus(3 * 3_600_000).0).expect("in range");
+    format!("every 6h from {from:.3}")
 }
 
 /// A scheduler within the test.
@@ -80,7 +87,10 @@ async fn schedules_are_paused_resumed_fired_and_backfilled() {
     let now = SystemClock.now();
     book.replace(
         "hook:a/b:",
-        &[spec("hook:a/b:0", "every 6h"), spec("hook:a/b:1", "cron 0 9 * * *")],
+        &[
+            spec("hook:a/b:0", &every_six_hours(now)),
+            spec("hook:a/b:1", "cron 0 9 * * *"),
+        ],
         now,
     )
     .await
@@ -159,9 +169,9 @@ async fn what_other_zone_data_say_is_next_and_a_lost_timer_are_mended_at_start()
         .await
         .expect("written");
     // Decided on, and nothing brought about: its event and its timer are missing.
-    let mut half = ScheduleRecord::new(spec("hook:d:0", "every 6h"), now);
+    let mut half = ScheduleRecord::new(spec("hook:d:0", &every_six_hours(now)), now);
     half.firing = vec![now.plus(-1_000)];
-    let next = shared::model::time::UnixMillis((now.0 / 21_600_000 + 1) * 21_600_000);
+    let next = now.plus(3 * 3_600_000);
     half.next = Some(NextFiring {
         nominal: next,
         due: next,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
 
-use shared::bus::{Bus, NatsConfig};
+use shared::bus::{Bus, NatsConfig, Stored};
 use shared::clock::pause;
 use shared::model::event::Event;
 use shared::model::schedule::ScheduleRecord;
@@ -74,8 +74,7 @@ impl World {
         let mut fired: BTreeMap<String, Vec<i64>> = BTreeMap::new();
         let mut from = 1;
         loop {
-            let page = self.bus.history(streams::EVENTS, "nexus.ev.>", from, 1_000).await;
-            let page = page.expect("the stream is read");
+            let page = self.page(from).await;
             let Some(last) = page.last() else { return fired };
             from = last.sequence + 1;
             for stored in &page {
@@ -87,6 +86,19 @@ impl World {
                 fired.entry(id).or_default().push(event.timestamp.0);
             }
         }
+    }
+
+    /// Events from sequence `from` on; a server that is just back may not answer at once.
+    async fn page(&self, from: u64) -> Vec<Stored> {
+        let read = tokio::time::timeout(DEADLINE, async {
+            loop {
+                if let Ok(page) = self.bus.history(streams::EVENTS, "nexus.ev.>", from, 1_000).await {
+                    return page;
+                }
+                pause(Duration::from_millis(25)).await;
+            }
+        });
+        read.await.expect("the stream is read in time")
     }
 
     pub(crate) async fn record(&self, id: &str) -> Option<ScheduleRecord> {
@@ -113,5 +125,5 @@ pub(crate) async fn connect(server: &NatsServer) -> Bus {
         servers: vec![server.url()],
         ..NatsConfig::default()
     };
-    Bus::connect(&config, "test").await.expect("the server is there")
+    shared::testing::connect(&config, "test").await
 }

@@ -66,12 +66,6 @@ impl NatsServer {
         format!("nats://127.0.0.1:{}", self.client_port)
     }
 
-    /// The URL of the server's monitoring pages.
-    #[must_use]
-    pub fn monitor_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.monitor_port)
-    }
-
     /// The process id while the server runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
