@@ -11,8 +11,8 @@ use shared::wire::agent::{AgentRequest, ChatMessage, Role, ToolDescription};
 use crate::fold::{Fold, shortened};
 use crate::personas::{Limits, Persona};
 use crate::session::Pending;
-use crate::tools::permitted;
 use crate::turn::Turn;
+use shared::model::permission::permitted;
 
 /// Longest message that is put into a running turn, bytes; the rest is cut.
 const MAX_STEERED_TEXT: usize = 64 * 1_024;

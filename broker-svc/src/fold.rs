@@ -122,6 +122,12 @@ pub struct Owed {
 }
 
 impl Fold {
+    /// The approval that the running turn waits for, if it does.
+    #[must_use]
+    pub fn awaited(&self) -> Option<&Awaited> {
+        self.running.as_ref().and_then(|turn| turn.awaits.as_ref())
+    }
+
     /// Takes in the record at ledger sequence `sequence`.
     pub fn apply(&mut self, sequence: u64, record: &LedgerRecord) {
         self.at = record.at;
@@ -434,7 +440,7 @@ impl Standing {
         Self {
             cursor: fold.cursor.clone(),
             in_turn: fold.running.is_some(),
-            awaits: fold.running.as_ref().and_then(|turn| turn.awaits.clone()),
+            awaits: fold.awaited().cloned(),
             owes: !fold.owed.is_empty() || fold.unpublished.iter().any(|reply| !published.contains(&reply.turn)),
         }
     }

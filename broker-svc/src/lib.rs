@@ -1,16 +1,19 @@
 //! Sessions: one durable turn at a time, on any number of brokers.
 //!
 //! [`service`] wires; [`claims`] pulls and keeps claims, [`worker`] runs one claimed session, [`owner`] appends to its
-//! ledger and publishes its replies, [`inbox`] reads its dispatches out of what [`feed`] brings, [`sweeper`] finds what was lost and
-//! [`quarantine`] parks what goes nowhere; [`resets`] are told to the scheduler; [`admin`] answers what operators ask, and [`approval`] asks humans. What they decide is in pure files: [`session`] (which dispatch runs),
-//! [`fold`] (what the ledger adds up to), [`turn`] (what is appended, and what a turn does next), [`context`],
-//! [`compact`] and [`tools`] (what the agent is asked), [`personas`], [`reset`], [`window`], [`sweep`] and [`settled`].
+//! ledger and publishes its replies, [`inbox`] reads its dispatches out of what [`feed`] brings, [`sweeper`] finds what was
+//! lost and [`quarantine`] parks what goes nowhere; [`resets`] are told to the scheduler; [`admin`] answers what
+//! operators ask, [`approval`] asks humans, and [`hook_point`] asks the hooks of a turn. What they decide is in pure
+//! files: [`session`] (which dispatch runs), [`fold`] (what the ledger adds up to), [`turn`] (what is appended, and what a
+//! turn does next), [`context`] and [`compact`] (what the agent is asked), [`personas`], [`reset`], [`window`], [`sweep`]
+//! and [`settled`].
 
 pub mod admin;
 pub mod agent;
 pub mod approval;
 pub mod broker;
 pub mod cache;
+pub mod child;
 pub mod claims;
 pub mod compact;
 pub mod config;
@@ -35,7 +38,6 @@ pub mod settled;
 pub mod sweep;
 pub mod sweeper;
 pub mod tool;
-pub mod tools;
 pub mod turn;
 pub mod window;
 pub mod worker;

@@ -265,11 +265,7 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
         }
     };
     let settled = walk.seen(session, &remembered.fold.cursor, now);
-    let awaited = remembered
-        .fold
-        .running
-        .as_ref()
-        .and_then(|running| running.awaits.clone());
+    let awaited = remembered.fold.awaited().cloned();
     if let Some(awaited) = awaited.filter(|awaited| now < awaited.expires_at) {
         broker.cache.put(session.clone(), remembered);
         return suspended(broker, walk, due, &awaited).await;

@@ -22,8 +22,8 @@ use crate::agent::Origin;
 use crate::fold::{Fold, MAX_HISTORY_TEXT, shortened};
 use crate::personas::Limits;
 use crate::session::Pending;
-use crate::tools::merged;
 use journal::Running;
+use shared::model::permission::combine::merged;
 
 /// Longest answer that is kept and delivered, bytes; the rest is cut and the cut is marked.
 pub const MAX_ANSWER_BYTES: usize = 256 * 1_024;

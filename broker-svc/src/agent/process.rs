@@ -18,9 +18,10 @@ use shared::model::ledger::Usage;
 use shared::process::Secret;
 use shared::wire::agent::AgentRequest;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::process::{Child, ChildStdout, Command};
 
 use super::{Agent, Origin};
+use crate::child::{Group, KEPT, heard, keep};
 use crate::hook_point::Hooks;
 use crate::live::Live;
 use crate::personas::{Personas, Program};
@@ -32,9 +33,6 @@ const MAX_LINE_BYTES: u64 = 4 * 1_024 * 1_024;
 const MAX_STDERR_BYTES: u64 = 2_000;
 /// How long a harness that has closed its output may take to end.
 const END_WITHIN: Duration = Duration::from_millis(500);
-/// What a harness keeps of our environment.
-const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "USER"];
-
 /// The agent `process`.
 #[derive(Debug)]
 pub struct Process {
@@ -65,22 +63,6 @@ enum Line {
     },
 }
 
-/// A process group that ends with this; by its leader's process id.
-struct Group(Option<u32>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let Some(leader) = self.0.take() else { return };
-        // `kill` is asked because a signal to a group is no safe call of the standard library; the runtime reaps it.
-        let mut kill = Command::new("kill");
-        kill.args(["-KILL", "--", &format!("-{leader}")]);
-        kill.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        if let Err(error) = kill.spawn() {
-            tracing::warn!(leader, %error, "process group is not killed");
-        }
-    }
-}
-
 impl Process {
     /// An agent that runs the programs of `personas`.
     #[must_use]
@@ -103,7 +85,7 @@ impl Process {
 
     async fn run(&self, program: &Program, request: &AgentRequest, origin: &Origin) -> Result<Answer, AskAgentError> {
         let mut child = start(program, request)?;
-        let group = Group(child.id());
+        let group = Group::led_by(&child);
         let unreachable = |what: &str| AskAgentError::Unreachable(format!("{} has no {what}", program.command));
         let mut stdin = child.stdin.take().ok_or_else(|| unreachable("input"))?;
         let stdout = child.stdout.take().ok_or_else(|| unreachable("output"))?;
@@ -116,7 +98,7 @@ impl Process {
             drop(stdin);
             std::future::pending::<()>().await;
         };
-        let complaint = tokio::spawn(complaint(stderr));
+        let complaint = tokio::spawn(heard(stderr, MAX_STDERR_BYTES));
         let hooks = self.hooks.as_ref();
         let quiet = hooks.is_some_and(|hooks| hooks.of(&request.session, &[]).withholds());
         let begin = || Live::begin(self.bus.clone(), &request.session, &origin.delivery, request.turn, 1);
@@ -181,14 +163,6 @@ async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answe
     }
 }
 
-/// The beginning of what the program says on standard error; the rest is read and forgotten.
-async fn complaint(mut stderr: ChildStderr) -> String {
-    let mut kept = Vec::new();
-    let _ = (&mut stderr).take(MAX_STDERR_BYTES).read_to_end(&mut kept).await;
-    let _ = tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await;
-    String::from_utf8_lossy(&kept).into_owned()
-}
-
 fn start(program: &Program, request: &AgentRequest) -> Result<Child, AskAgentError> {
     let mut command = Command::new(&program.command);
     command
@@ -201,11 +175,7 @@ fn start(program: &Program, request: &AgentRequest) -> Result<Child, AskAgentErr
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
-    for name in KEPT {
-        if let Ok(value) = Secret::resolve(&format!("env:{name}")) {
-            command.env(name, value.reveal());
-        }
-    }
+    keep(&mut command, &KEPT);
     for (name, value) in &program.env {
         let value = match value.starts_with("env:") || value.starts_with("file:") {
             true => Secret::resolve(value).map_err(|error| AskAgentError::Refused {

@@ -20,8 +20,8 @@ use super::point::Point;
 use crate::broker::Broker;
 use crate::inbox;
 use crate::owner::load;
-use crate::tools::permitted;
 use crate::turn::Turn;
+use shared::model::permission::permitted;
 
 /// The question is wrong.
 const WRONG: usize = 400;

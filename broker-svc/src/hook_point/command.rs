@@ -9,11 +9,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Map, json};
 use shared::clock::SharedClock;
-use shared::process::Secret;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 
@@ -24,15 +22,13 @@ use super::moment::Moment;
 use super::outcome::{HookContext, HookOutcome, RunHookError};
 use super::point::Point;
 use super::record::Recorder;
+use crate::child::{Group, KEPT, heard, keep};
 use crate::fold::shortened;
 
 /// Commands that run at once beside turns; further ones are skipped and reported.
 const MAX_BESIDE: usize = 32;
 /// Output that is read as an answer, bytes; what is beyond is read and forgotten.
 const MAX_ANSWER_BYTES: u64 = 256 * 1_024;
-/// What a command keeps of our environment.
-const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "USER"];
-
 /// Runs command hooks; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Commands {
@@ -40,20 +36,6 @@ pub struct Commands {
     recorder: Recorder,
     clock: SharedClock,
     beside: Arc<Semaphore>,
-}
-
-/// A process group that ends with this.
-struct Group(Option<Pid>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(leader) = self.0.take()
-            && let Err(error) = kill_process_group(leader, Signal::KILL)
-        {
-            // It has ended, and nobody of it is left.
-            tracing::debug!(?leader, %error, "process group is not killed");
-        }
-    }
 }
 
 /// What is to be told of one run.
@@ -186,7 +168,7 @@ async fn execute(command: &str, spelled: &Spelled, run: &Run) -> Result<Exit, St
     let directory = std::path::absolute(".").map_err(|error| error.to_string())?;
     let directory = directory.display().to_string();
     let mut child = start(command, spelled, run, &directory)?;
-    let group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+    let group = Group::led_by(&child);
     let stdin = child.stdin.take();
     let asked = question(&run.hook, &run.context, &directory).to_string();
     // A command may answer before it has read everything, and may not read at all.
@@ -195,8 +177,10 @@ async fn execute(command: &str, spelled: &Spelled, run: &Run) -> Result<Exit, St
             let _ = stdin.write_all(asked.as_bytes()).await;
         }
     };
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let ((), stdout, stderr, status) = tokio::join!(told, heard(stdout), heard(stderr), ended(&mut child, group));
+    let none = || "has no output".to_owned();
+    let stdout = heard(child.stdout.take().ok_or_else(none)?, MAX_ANSWER_BYTES);
+    let stderr = heard(child.stderr.take().ok_or_else(none)?, MAX_ANSWER_BYTES);
+    let ((), stdout, stderr, status) = tokio::join!(told, stdout, stderr, ended(&mut child, group));
     let status = status.map_err(|error| error.to_string())?;
     Ok(Exit {
         code: status.code(),
@@ -210,14 +194,6 @@ async fn ended(child: &mut Child, group: Group) -> std::io::Result<std::process:
     let status = child.wait().await;
     drop(group);
     status
-}
-
-async fn heard(output: Option<impl AsyncRead + Unpin>) -> String {
-    let Some(mut output) = output else { return String::new() };
-    let mut kept = Vec::new();
-    let _ = (&mut output).take(MAX_ANSWER_BYTES).read_to_end(&mut kept).await;
-    let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
-    String::from_utf8_lossy(&kept).into_owned()
 }
 
 fn start(line: &str, spelled: &Spelled, run: &Run, directory: &str) -> Result<Child, String> {
@@ -243,10 +219,6 @@ fn start(line: &str, spelled: &Spelled, run: &Run, directory: &str) -> Result<Ch
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
-    for name in KEPT {
-        if let Ok(value) = Secret::resolve(&format!("env:{name}")) {
-            command.env(name, value.reveal());
-        }
-    }
+    keep(&mut command, &KEPT);
     command.spawn().map_err(|error| format!("cannot be started: {error}"))
 }

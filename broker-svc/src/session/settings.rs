@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use shared::model::dispatch::Dispatch;
 use shared::model::identity::PermissionPresets;
 use shared::model::permission::PermissionSet;
+use shared::model::permission::combine::narrows;
 use shared::model::session::{Overflow, QueueMode, QueueSettings};
-
-use crate::tools;
 
 /// How long after the last arrival a `collect` turn begins where nobody says so, milliseconds.
 pub const DEBOUNCE_MS: u64 = 1_000;
@@ -63,7 +62,7 @@ impl Policy {
     /// where it narrows nothing, because the turn's permissions stand in the ledger.
     #[must_use]
     pub fn may_join(&self, turn: &PermissionSet, message: &PermissionSet) -> bool {
-        turn == message || !tools::narrows(turn, message, &self.presets)
+        turn == message || !narrows(turn, message, &self.presets)
     }
 }
 

@@ -37,7 +37,7 @@ impl Toolbox {
         }
     }
 
-    /// Every tool of `persona`. A server that does not answer has none for now.
+    /// Every tool of `persona`. A server that cannot be had offers none.
     pub async fn of(&self, persona: &Persona) -> Vec<Arc<dyn Tool>> {
         let wanted = |name: &str| persona.tools.iter().any(|pattern| glob(pattern, name));
         let tools = self.builtins.values();

@@ -64,11 +64,7 @@ fn author(pending: &Pending) -> Party {
 impl Worker<'_> {
     /// Whether the turn waits for a human's word.
     pub(super) fn is_suspended(&self) -> bool {
-        self.owner
-            .fold()
-            .running
-            .as_ref()
-            .is_some_and(|running| running.awaits.is_some())
+        self.owner.fold().awaited().is_some()
     }
 
     /// Whether a turn that waits goes on waiting: nothing has come that ends it, and its time is not over.
@@ -76,12 +72,7 @@ impl Worker<'_> {
     /// # Errors
     /// [`RunSessionError`] where the approval cannot be asked for.
     pub(super) async fn stays_suspended(&mut self) -> Result<bool, RunSessionError> {
-        let awaited = self
-            .owner
-            .fold()
-            .running
-            .as_ref()
-            .and_then(|running| running.awaits.clone());
+        let awaited = self.owner.fold().awaited().cloned();
         let Some(awaited) = awaited.filter(|_| self.cancelled.is_none()) else {
             return Ok(false);
         };
@@ -103,12 +94,7 @@ impl Worker<'_> {
 
     /// The turn goes on without the word that it waits for.
     pub(super) fn withdraw(&mut self, why: &str) {
-        let awaited = self
-            .owner
-            .fold()
-            .running
-            .as_ref()
-            .and_then(|running| running.awaits.clone());
+        let awaited = self.owner.fold().awaited().cloned();
         if let Some(awaited) = awaited {
             self.marks.push((awaited.approval.clone(), ApprovalStatus::Cancelled));
             self.stage_decision(ended(&awaited.approval, ApprovalStatus::Cancelled, Some(why)));
@@ -127,7 +113,7 @@ impl Worker<'_> {
     pub(super) fn take_decision(&mut self, told: Told) {
         let Told { sequence, decision } = told;
         let running = self.owner.fold().running.as_ref();
-        let awaited = running.and_then(|running| running.awaits.as_ref());
+        let awaited = self.owner.fold().awaited();
         if awaited.is_some_and(|awaited| awaited.approval == decision.id) {
             let cursor = Some(self.cursor_after(&[sequence]));
             tracing::info!(

@@ -1,8 +1,8 @@
 //! A turn of an agent that thinks in steps: the shell around [`crate::turn::steps`].
 //!
 //! Each step is in the ledger before anything outside learns of it: what the model answered before its tools run,
-//! `tool_started` before the tool, what was steered before the model is asked. Gates of issue-wide kind sit at three
-//! places: before and after the model in `ask_model`, around one call in `admit` and `run`.
+//! `tool_started` before the tool, what was steered before the model is asked. Hooks are asked
+//! before and after the model, before a batch of calls, and around each call; humans where a call's gates want it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use shared::model::approval::Party;
 use shared::model::event::Attachment;
 use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome};
-use shared::model::permission::glob;
+use shared::model::permission::{glob, permitted};
 use shared::wire::agent::{AgentRequest, ToolDescription};
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +26,6 @@ use crate::hook_point::{Moment, Point};
 use crate::personas::Persona;
 use crate::session::{Pending, Steering};
 use crate::tool::schema::misfit;
-use crate::tools::permitted;
 use crate::turn::arguments::{args_hash, bounded_outcome};
 use crate::turn::bounds::excess_of;
 use crate::turn::steps::{INTERRUPTED, Situation, Step, left_ms, next};

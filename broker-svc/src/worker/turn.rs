@@ -14,8 +14,8 @@ use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;
 use crate::personas::Persona;
 use crate::session::Pending;
-use crate::tools::merged;
 use crate::turn::{Answer, AskAgentError, Turn};
+use shared::model::permission::combine::merged;
 
 /// Text staged at most before it is appended, bytes: records stay far below the server's largest payload.
 const MAX_STAGED_BYTES: usize = 128 * 1_024;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use broker_svc::approval::{self, desk::Desk};
 use broker_svc::config::BrokerConfig;
-use bytes::Bytes;
 use serde_json::{Value, json};
 use shared::bus::{Bus, CoreSubscription, RequestError, ServiceHandle};
 use shared::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalStatus, Confirmation, Party};
@@ -19,7 +18,7 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 
 use crate::bench::{Bench, Running, broker_at, connect_to, dispatch, eventually, run_broker, session};
-use crate::stepping::{Effect, Outcome, SUBJECT, Scripted};
+use crate::stepping::{Effect, SUBJECT, Scripted, answer, effect};
 
 /// Payments above 50,000 are confirmed; the scripted model pays 60,000.
 pub(crate) fn personas(ask: &str) -> String {
@@ -98,20 +97,11 @@ impl Story {
     }
 
     async fn effect(&mut self) -> (Effect, String) {
-        let next = tokio::time::timeout(crate::bench::DEADLINE, self.asked.next());
-        let question = next.await.expect("in time").expect("a question");
-        let effect = serde_json::from_slice(&question.payload).expect("an effect");
-        (effect, question.reply.expect("a place to answer"))
+        effect(&mut self.asked).await
     }
 
     async fn answer(&self, to: &str, text: &str, tools: &[&str]) {
-        let outcome = Outcome {
-            text: text.to_owned(),
-            tools: tools.iter().map(|&tool| tool.to_owned()).collect(),
-        };
-        let answer = serde_json::to_vec(&outcome).expect("JSON");
-        let bus = &self.bench.bus;
-        bus.core_publish(to, &Headers::new(), Bytes::from(answer)).await;
+        answer(&self.bench.bus, to, text, tools).await;
     }
 
     /// The next effect is `name`; it is answered.

@@ -1,33 +1,25 @@
 //! `kill -9` while a human is asked, between their word and the tool, and a NATS server that restarts in between: real
 //! processes, and a test that is the model, the tool and the human. The tool runs exactly once, or not at all.
 
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use broker_svc::approval::desk::{Desk, Said};
 use broker_svc::approval::machine::Word;
-use bytes::Bytes;
 use shared::bus::CoreSubscription;
 use shared::clock::SystemClock;
 use shared::model::approval::{ApprovalStatus, Party};
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::permission::{Level, PermissionSet};
 use shared::model::session::SessionRef;
-use shared::wire::headers::Headers;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 use crate::approvals::serving;
-use crate::bench::{Bench, DEADLINE, dispatch, eventually, session};
-use crate::stepping::{Effect, Outcome, SUBJECT};
+use crate::bench::{Bench, child, dispatch, eventually, session, told};
+use crate::stepping::{Effect, SUBJECT, answer, effect};
 
 /// Names the server of a broker that is a process of its own; absent where the tests run.
 const URL: &str = "NEXUS_TEST_APPROVALS_URL";
-
-#[expect(clippy::disallowed_methods, reason = "the test tells its own child who it is")]
-fn told(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
 
 /// Not a test: what the children run.
 #[tokio::test(flavor = "multi_thread")]
@@ -37,16 +29,8 @@ async fn a_broker_of_its_own() {
     std::future::pending::<()>().await;
 }
 
-fn child(url: &str) -> Child {
-    Command::new(std::env::current_exe().expect("the test itself"))
-        .args(["--exact", "approvals_killed::a_broker_of_its_own"])
-        .env(URL, url)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("a child")
+fn child_of(url: &str) -> Child {
+    child("approvals_killed::a_broker_of_its_own", &[(URL, url)])
 }
 
 struct Killing {
@@ -73,7 +57,7 @@ impl Killing {
         bench.claim(&main).await;
         let desk = Desk::new(&bench.bus, Arc::new(SystemClock), Arc::default(), Default::default());
         let mut story = Self {
-            owner: child(&bench.server.url()),
+            owner: child_of(&bench.server.url()),
             bench,
             asked,
             main,
@@ -95,20 +79,11 @@ impl Killing {
     }
 
     async fn effect(&mut self) -> (Effect, String) {
-        let next = tokio::time::timeout(DEADLINE, self.asked.next());
-        let question = next.await.expect("in time").expect("a question");
-        let effect = serde_json::from_slice(&question.payload).expect("an effect");
-        (effect, question.reply.expect("a place to answer"))
+        effect(&mut self.asked).await
     }
 
     async fn answer(&self, to: &str, text: &str, tools: &[&str]) {
-        let outcome = Outcome {
-            text: text.to_owned(),
-            tools: tools.iter().map(|&tool| tool.to_owned()).collect(),
-        };
-        let answer = serde_json::to_vec(&outcome).expect("JSON");
-        let bus = &self.bench.bus;
-        bus.core_publish(to, &Headers::new(), Bytes::from(answer)).await;
+        answer(&self.bench.bus, to, text, tools).await;
     }
 
     async fn plays(&mut self, name: &str, text: &str, tools: &[&str]) {
@@ -139,7 +114,7 @@ impl Killing {
     }
 
     fn next_owner(&mut self) {
-        self.owner = child(&self.bench.server.url());
+        self.owner = child_of(&self.bench.server.url());
     }
 
     async fn outcomes(&self) -> Vec<ToolOutcome> {

@@ -1,5 +1,6 @@
 //! A server of one's own, brokers on it, and what tests ask of it.
 
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::Carrier;
 use shared::wire::subject;
 use shared::wire::topology::{streams, topology};
+use tokio::process::{Child, Command};
 
 /// The longest that any condition is waited for.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
@@ -262,6 +264,25 @@ impl Bench {
 
 async fn connect(server: &NatsServer) -> Bus {
     connect_to(&server.url()).await
+}
+
+/// What a child of the tests is told under `name`; nothing in the tests themselves.
+#[expect(clippy::disallowed_methods, reason = "the test tells its own child who it is")]
+pub(crate) fn told(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// A process of its own that runs `test`, which is none without what it is `told`.
+pub(crate) fn child(test: &str, told: &[(&str, &str)]) -> Child {
+    Command::new(std::env::current_exe().expect("the test itself"))
+        .args(["--exact", test])
+        .envs(told.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("a child")
 }
 
 pub(crate) async fn connect_to(url: &str) -> Bus {

@@ -3,19 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use shared::bus::CoreSubscription;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::ledger::LedgerEntry;
 use shared::model::order::{SessionOrder, Wanted};
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
-use shared::wire::headers::Headers;
 use shared::wire::subject;
 use ulid::Ulid;
 
 use crate::bench::{Bench, Running, connect_to, dispatch, eventually, session};
-use crate::stepping::{Effect, Outcome, SUBJECT, Scripted};
+use crate::stepping::{Effect, SUBJECT, Scripted, answer, effect};
 
 struct Busy {
     bench: Bench,
@@ -55,21 +53,11 @@ impl Busy {
 
     /// The next effect that somebody is about to have, and where to answer.
     async fn effect(&mut self) -> (Effect, String) {
-        let question = self.asked.next().await.expect("a question");
-        let effect = serde_json::from_slice(&question.payload).expect("an effect");
-        (effect, question.reply.expect("a place to answer"))
+        effect(&mut self.asked).await
     }
 
     async fn answer(&self, to: &str, text: &str, tools: &[&str]) {
-        let outcome = Outcome {
-            text: text.to_owned(),
-            tools: tools.iter().map(|&tool| tool.to_owned()).collect(),
-        };
-        let answer = serde_json::to_vec(&outcome).expect("JSON");
-        self.bench
-            .bus
-            .core_publish(to, &Headers::new(), Bytes::from(answer))
-            .await;
+        answer(&self.bench.bus, to, text, tools).await;
     }
 
     async fn replies(&self, count: usize) -> Vec<String> {

@@ -5,7 +5,6 @@
 //! effect and its append); another broker then goes on.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
 use std::sync::Arc;
 
 use broker_svc::config::BrokerConfig;
@@ -16,9 +15,9 @@ use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::permission::{Level, PermissionSet};
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
-use crate::bench::{Bench, broker_at, connect_to, dispatch, eventually, run_broker, session};
+use crate::bench::{Bench, broker_at, child, connect_to, dispatch, eventually, run_broker, session, told};
 use crate::stepping::{Effect, SUBJECT, Scripted, script};
 
 /// Names the server of a broker that is a process of its own; absent where the tests run.
@@ -27,11 +26,6 @@ const URL: &str = "NEXUS_TEST_BROKER_URL";
 const IDEMPOTENT: &str = "NEXUS_TEST_BROKER_IDEMPOTENT";
 /// Effects of the script.
 const EFFECTS: usize = 7;
-
-#[expect(clippy::disallowed_methods, reason = "the test tells its own child who it is")]
-fn told(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
 
 /// Not a test: what the children run.
 #[tokio::test(flavor = "multi_thread")]
@@ -48,17 +42,8 @@ async fn a_broker_of_its_own() {
     std::future::pending::<()>().await;
 }
 
-fn child(url: &str, idempotent: &str) -> Child {
-    Command::new(std::env::current_exe().expect("the test itself"))
-        .args(["--exact", "killed::a_broker_of_its_own"])
-        .env(URL, url)
-        .env(IDEMPOTENT, idempotent)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("a child")
+fn child_of(url: &str, idempotent: &str) -> Child {
+    child("killed::a_broker_of_its_own", &[(URL, url), (IDEMPOTENT, idempotent)])
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -82,7 +67,7 @@ async fn turn(kill: Kill, idempotent: &str) -> Went {
     let url = bench.server.url();
     let mut asked = bench.bus.core_subscribe(SUBJECT).await.expect("a subscription");
     bench.bus.flush().await.expect("it is known");
-    let mut owner = child(&url, idempotent);
+    let mut owner = child_of(&url, idempotent);
     let main = session("main");
     let mut one = dispatch(&main, 1);
     // Ids follow from it: the ledgers of two runs are compared.
@@ -105,7 +90,7 @@ async fn turn(kill: Kill, idempotent: &str) -> Went {
             }
             if [Kill::BeforeEffect(number), Kill::AfterEffect(number)].contains(&kill) {
                 owner.kill().await.expect("SIGKILL");
-                owner = child(&url, idempotent);
+                owner = child_of(&url, idempotent);
                 continue;
             }
             let answer = serde_json::to_vec(&script(&effect)).expect("JSON");

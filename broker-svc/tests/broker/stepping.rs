@@ -6,12 +6,15 @@ use async_trait::async_trait;
 use broker_svc::agent::{Agent, AskedCall, Call, Offer, Origin, Question, Said, Stepper};
 use broker_svc::turn::journal::Line;
 use broker_svc::turn::{Answer, AskAgentError};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use shared::bus::Bus;
+use shared::bus::{Bus, CoreSubscription};
 use shared::model::ledger::{ToolOutcome, Usage};
 use shared::wire::agent::{AgentRequest, ToolDescription};
 use shared::wire::headers::Headers;
+
+use crate::bench::DEADLINE;
 
 /// Where it asks.
 pub(crate) const SUBJECT: &str = "test.effect";
@@ -34,6 +37,24 @@ pub(crate) struct Effect {
 pub(crate) struct Outcome {
     pub(crate) text: String,
     pub(crate) tools: Vec<String>,
+}
+
+/// The next effect that somebody is about to have, and where to answer.
+pub(crate) async fn effect(asked: &mut CoreSubscription) -> (Effect, String) {
+    let next = tokio::time::timeout(DEADLINE, asked.next());
+    let question = next.await.expect("in time").expect("a question");
+    let effect = serde_json::from_slice(&question.payload).expect("an effect");
+    (effect, question.reply.expect("a place to answer"))
+}
+
+/// Answers an effect with `text` and `tools` to call.
+pub(crate) async fn answer(bus: &Bus, to: &str, text: &str, tools: &[&str]) {
+    let outcome = Outcome {
+        text: text.to_owned(),
+        tools: tools.iter().map(|&tool| tool.to_owned()).collect(),
+    };
+    let answer = serde_json::to_vec(&outcome).expect("JSON");
+    bus.core_publish(to, &Headers::new(), Bytes::from(answer)).await;
 }
 
 #[derive(Debug)]

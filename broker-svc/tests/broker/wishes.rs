@@ -4,7 +4,6 @@
 //! for an intent: the answer is in the ledger then, and the turn's end is not.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
 use std::sync::Arc;
 
 use broker_svc::config::BrokerConfig;
@@ -19,10 +18,10 @@ use shared::wire::agent::{AgentReply, AgentRequest};
 use shared::wire::envelope::{Format, payload};
 use shared::wire::headers::Headers;
 use shared::wire::subject;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use ulid::Ulid;
 
-use crate::bench::{Bench, DEADLINE, broker_at, eventually, run_broker, session};
+use crate::bench::{Bench, DEADLINE, broker_at, child, eventually, run_broker, session, told};
 
 /// Names the server of a broker that is a process of its own; absent where the tests run.
 const URL: &str = "NEXUS_TEST_WISHES_URL";
@@ -39,24 +38,15 @@ const ANSWER: &str = r#"I will remind you.
 /// Not a test: what the children run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_killed() {
-    #[expect(clippy::disallowed_methods, reason = "the test tells its own child who it is")]
-    let Ok(url) = std::env::var(URL) else { return };
+    let Some(url) = told(URL) else { return };
     let name = format!("child-{}", std::process::id());
     let broker = broker_at(&url, &name, PERSONAS, BrokerConfig::default()).await;
     let _running = run_broker(Arc::new(broker));
     std::future::pending::<()>().await;
 }
 
-fn child(url: &str) -> Child {
-    Command::new(std::env::current_exe().expect("the test itself"))
-        .args(["--exact", "wishes::a_broker_that_is_killed"])
-        .env(URL, url)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("a child")
+fn child_of(url: &str) -> Child {
+    child("wishes::a_broker_that_is_killed", &[(URL, url)])
 }
 
 /// Which question for an intent the broker does not survive, and whether it is answered.
@@ -118,7 +108,7 @@ async fn story(kill: Kill) -> Went {
         .await
         .expect("a scheduler");
     bench.bus.flush().await.expect("they are known");
-    let mut owner = child(&url);
+    let mut owner = child_of(&url);
     let main = session("main");
     bench.send(&main, 1).await;
     let mut went = Went::default();
@@ -143,7 +133,7 @@ async fn story(kill: Kill) -> Went {
                     went.wishes.entry(wish.id.expect("a name")).or_default().push(wish.wish);
                     if [Kill::Unanswered(number), Kill::Answered(number)].contains(&kill) {
                         owner.kill().await.expect("SIGKILL");
-                        owner = child(&url);
+                        owner = child_of(&url);
                     }
                 }
             }

@@ -13,6 +13,7 @@ use shared::process::Secret;
 use tokio::process::{Child, Command};
 
 use super::declared::{McpServer, credential};
+use crate::child::keep;
 use crate::tool::credentials::References;
 
 /// What a server's program keeps of our environment.
@@ -76,11 +77,7 @@ fn revealed(value: &str, known: &References) -> Result<String, String> {
 fn program(declared: &McpServer, known: &References) -> Result<Child, String> {
     let mut command = Command::new(&declared.command);
     command.args(&declared.args).env_clear();
-    for name in KEPT {
-        if let Ok(value) = Secret::resolve(&format!("env:{name}")) {
-            command.env(name, value.reveal());
-        }
-    }
+    keep(&mut command, &KEPT);
     for (name, value) in &declared.env {
         command.env(name, revealed(value, known)?);
     }
