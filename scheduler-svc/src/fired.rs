@@ -9,10 +9,13 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use shared::bus::{Bus, ConsumeError, Incoming, PullOptions};
+use shared::clock::SharedClock;
 use shared::process::lifecycle::Shutdown;
 use shared::wire::envelope::Wire;
 use shared::wire::topology::streams;
 
+/// As whose the dead letters of unreadable timers are.
+pub const SERVICE: &str = "scheduler-svc";
 /// Fired timers that one replica handles at once.
 const AT_ONCE: usize = 256;
 /// Wait before a timer whose handling failed is given out again.
@@ -32,6 +35,7 @@ pub trait OnFire<T>: Send + Sync + 'static {
 /// Hands fired timers to their owner.
 pub struct Fired<T> {
     bus: Bus,
+    clock: SharedClock,
     consumer: &'static str,
     owner: Arc<dyn OnFire<T>>,
 }
@@ -47,8 +51,13 @@ impl<T> std::fmt::Debug for Fired<T> {
 impl<T: Wire + Send + Sync + 'static> Fired<T> {
     /// Those of `consumer` in `SCHEDULES`, to `owner`.
     #[must_use]
-    pub fn new(bus: Bus, consumer: &'static str, owner: Arc<dyn OnFire<T>>) -> Self {
-        Self { bus, consumer, owner }
+    pub fn new(bus: Bus, clock: SharedClock, consumer: &'static str, owner: Arc<dyn OnFire<T>>) -> Self {
+        Self {
+            bus,
+            clock,
+            consumer,
+            owner,
+        }
     }
 
     /// Hands out until `shutdown`, and then ends what is under way.
@@ -74,11 +83,7 @@ impl<T: Wire + Send + Sync + 'static> Fired<T> {
     async fn handle(&self, incoming: Incoming) {
         let timer = match incoming.decode::<T>() {
             Ok(timer) => timer,
-            Err(error) => {
-                tracing::error!(subject = %incoming.subject, %error, "fired timer cannot be read, it is dropped");
-                incoming.term().await;
-                return;
-            }
+            Err(error) => return incoming.bury(&self.bus, SERVICE, &error, self.clock.now()).await,
         };
         match self.owner.fired(&timer).await {
             Ok(()) => {

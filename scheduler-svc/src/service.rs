@@ -11,7 +11,7 @@ use shared::process::{Service, Shell};
 use shared::wire::topology::SCHEDULE_TIMERS;
 
 use crate::config::SchedulerConfig;
-use crate::fired::{Fired, OnFire};
+use crate::fired::{Fired, OnFire, SERVICE};
 use crate::intent;
 use crate::offset::OffsetClock;
 use crate::schedules::heartbeat::{self, heartbeats};
@@ -27,7 +27,7 @@ const REPAIR_PAUSE: Duration = Duration::from_secs(1);
 pub struct SchedulerService;
 
 impl Service for SchedulerService {
-    const NAME: &'static str = "scheduler-svc";
+    const NAME: &'static str = SERVICE;
     const SECTION: &'static str = "scheduler";
     type Config = SchedulerConfig;
 
@@ -42,7 +42,7 @@ impl Service for SchedulerService {
         let service = api::spec(&keeper, &shell.config.time_zone);
         let _service = shell.bus.serve(service).await.map_err(anyhow::Error::msg)?;
         let owner = Arc::new(keeper.clone()) as Arc<dyn OnFire<ScheduleTimer>>;
-        let fired = Fired::new(shell.bus.clone(), SCHEDULE_TIMERS, owner);
+        let fired = Fired::new(shell.bus.clone(), Arc::clone(&clock), SCHEDULE_TIMERS, owner);
         let registry = intent::service::registry(&shell.common.files.intents)?;
         let look_every = Duration::from_millis(shell.config.look_every_ms);
         let reconcile_every = Duration::from_millis(shell.config.reconcile_every_ms);

@@ -71,7 +71,7 @@ async fn get(timers: &Timers, id: &str) -> Option<ScheduleTimer> {
 async fn hear(bus: &Bus, shutdown: &Shutdown) -> (Arc<Heard>, tokio::task::JoinHandle<()>) {
     let heard = Arc::new(Heard::default());
     let owner = Arc::clone(&heard) as Arc<dyn OnFire<ScheduleTimer>>;
-    let fired = Fired::new(bus.clone(), SCHEDULE_TIMERS, owner);
+    let fired = Fired::new(bus.clone(), Arc::new(SystemClock), SCHEDULE_TIMERS, owner);
     let stop = shutdown.clone();
     let task = tokio::spawn(async move { fired.run(&stop).await.expect("the consumer is there") });
     (heard, task)

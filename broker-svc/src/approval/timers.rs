@@ -14,7 +14,7 @@ use shared::wire::subject;
 use shared::wire::topology::{APPROVAL_TIMERS, streams};
 
 use super::desk::{Desk, KeepApprovalError};
-use crate::broker::Broker;
+use crate::broker::{Broker, SERVICE};
 
 /// How long a fired message is kept for whoever is to handle it, seconds.
 const FIRED_TTL_S: u64 = 7 * 24 * 3_600;
@@ -71,18 +71,15 @@ pub async fn serve(broker: Arc<Broker>) {
             () = stop.requested() => return,
             incoming = rung.next() => incoming,
         };
-        handle(broker.desk(), &incoming, broker.clock.now()).await;
+        handle(&broker, &incoming).await;
     }
 }
 
-async fn handle(desk: &Desk, incoming: &Incoming, now: UnixMillis) {
+async fn handle(broker: &Broker, incoming: &Incoming) {
+    let (desk, now) = (broker.desk(), broker.clock.now());
     let timer: ApprovalTimer = match incoming.decode() {
         Ok(timer) => timer,
-        Err(error) => {
-            tracing::error!(subject = %incoming.subject, %error, "timer of an approval cannot be read, it is dropped");
-            incoming.term().await;
-            return;
-        }
+        Err(error) => return incoming.bury(&broker.bus, SERVICE, &error, now).await,
     };
     match rings(desk, &timer, now).await {
         Ok(None) => incoming.ack().await,

@@ -24,6 +24,7 @@ use super::desk::{Desk, IdSource};
 use super::reconcile;
 use super::registry::Registry;
 use super::store::Store;
+use crate::fired::SERVICE as OURS;
 
 /// Timers handled at once.
 const AT_ONCE: usize = 128;
@@ -152,11 +153,7 @@ async fn ring(needs: &Needs, clerk: &Arc<Clerk>) -> anyhow::Result<()> {
 async fn handle(clerk: &Arc<Clerk>, message: &Incoming) {
     let timer = match message.decode::<IntentTimer>() {
         Ok(timer) => timer,
-        Err(error) => {
-            tracing::warn!(subject = message.subject, %error, "timer cannot be read, and is dropped");
-            message.term().await;
-            return;
-        }
+        Err(error) => return message.bury(&clerk.bus, OURS, &error, clerk.clock.now()).await,
     };
     match clerk.ring(&timer).await {
         Ok(()) => message.ack().await,

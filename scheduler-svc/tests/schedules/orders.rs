@@ -52,7 +52,7 @@ impl Replica {
         let service = world.bus.serve(api::spec(&keeper, "UTC")).await.expect("it is served");
         let shutdown = Shutdown::default();
         let owner = Arc::new(keeper.clone()) as Arc<dyn OnFire<ScheduleTimer>>;
-        let fired = Fired::new(world.bus.clone(), SCHEDULE_TIMERS, owner);
+        let fired = Fired::new(world.bus.clone(), Arc::new(SystemClock), SCHEDULE_TIMERS, owner);
         let (one, other) = (shutdown.clone(), shutdown.clone());
         let tasks = vec![
             tokio::spawn(async move { fired.run(&one).await.expect("the consumer is there") }),

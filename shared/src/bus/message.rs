@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_nats::HeaderName;
 use async_nats::jetstream::AckKind;
@@ -13,7 +14,15 @@ use crate::wire::envelope::{DecodeError, Wire, decode};
 use crate::wire::headers::{Carrier, Headers};
 
 use super::connect::Bus;
+use super::dead_letter::Verdict;
 use super::partition::Floor;
+
+/// How often a message of a newer release is given out before it is given up: a rolling update has readers of both.
+const NEWER_TRIES: u64 = 5;
+/// Wait between these.
+const NEWER_PAUSE: Duration = Duration::from_secs(5);
+/// Wait before a message whose dead letter was not taken comes again.
+const BURY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Our headers of the client's.
 pub(super) fn headers_of(map: Option<&async_nats::HeaderMap>) -> Headers {
@@ -159,13 +168,29 @@ impl Incoming {
     }
 
     /// Asks for it again, after `delay` or at once.
-    pub async fn nak(&self, delay: Option<std::time::Duration>) {
+    pub async fn nak(&self, delay: Option<Duration>) {
         self.answer(AckKind::Nak(delay)).await;
     }
 
     /// Says that nobody shall be given it again.
     pub async fn term(&self) {
         self.answer(AckKind::Term).await;
+    }
+
+    /// Settles this one, which cannot be read because of `error`: it is on the dead letters of `service` before nobody is
+    /// given it again. One of a newer release is first left to a replica that reads it.
+    pub async fn bury(&self, bus: &Bus, service: &str, error: &DecodeError, now: UnixMillis) {
+        if matches!(error, DecodeError::NewerSchema { .. }) && self.delivered < NEWER_TRIES {
+            return self.nak(Some(NEWER_PAUSE)).await;
+        }
+        let verdict = Verdict::new(error.reason(), error.to_string());
+        match bus.dead_letter(service, self, &verdict, now).await {
+            Ok(()) => self.term().await,
+            Err(error) => {
+                tracing::warn!(service, subject = %self.subject, sequence = self.sequence, %error, "dead letter was not written yet");
+                self.nak(Some(BURY_AGAIN)).await;
+            }
+        }
     }
 
     /// Says that it is still being worked on.
