@@ -82,13 +82,14 @@ impl FoldCache {
         }
     }
 
-    /// Whether it is known that the session has consumed everything through `sequence`.
+    /// Whether it is known that the session has consumed everything through `sequence`, and that nobody is owed an
+    /// answer for its intents.
     #[must_use]
     pub fn covers(&self, session: &SessionRef, sequence: u64) -> bool {
         self.lock()
             .entries
             .get(session)
-            .is_some_and(|(_, _, known)| known.fold.cursor.floor >= sequence)
+            .is_some_and(|(_, _, known)| known.fold.cursor.floor >= sequence && known.fold.wished.is_empty())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use shared::model::intent::service::ProposeIntent;
 use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord, Usage};
 use shared::model::order::Wanted;
 use shared::model::reply::Reply;
@@ -37,6 +38,12 @@ pub const MAX_OWED: usize = 64;
 pub const MAX_NOTES: usize = 40;
 /// Who stands in the ledger as having said a note about an intent.
 pub const INTENTS: &str = "intents";
+/// Key under which such an entry holds an intent that nobody answered for.
+pub const ASKS: &str = "asks";
+/// Key under which such an entry names an intent that was answered for, or given up.
+pub const ASKED: &str = "asked";
+/// Intents that nobody has answered for remembered at once.
+pub const MAX_WISHED: usize = 16;
 /// Reason of a dispatch that was dropped for want of room, and of which a line goes into the next turn's context.
 pub const SUMMARIZED: &str = "overflow: summarized";
 
@@ -107,6 +114,9 @@ pub struct Fold {
     /// Reminders that come once and have come; at most [`MAX_REMINDED`].
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub reminded: BTreeSet<String>,
+    /// Intents of turns that are over which nobody has answered for, oldest first; at most [`MAX_WISHED`].
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub wished: VecDeque<ProposeIntent>,
     /// Turns that are over and whose last hooks have not run, oldest first; at most [`MAX_OWED`].
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub owed: VecDeque<Owed>,
@@ -189,10 +199,8 @@ impl Fold {
                 }
             }
             LedgerEntry::HookRan { hook, outcome, .. } => {
-                if hook == INTENTS
-                    && let Some(note) = outcome.get("note").and_then(Value::as_str)
-                {
-                    remember(&mut self.refused, note);
+                if hook == INTENTS {
+                    self.wish(outcome);
                 }
                 self.remind(outcome);
                 self.owe(outcome);
@@ -271,6 +279,22 @@ impl Fold {
         let key = outcome.get(REMINDED).and_then(Value::as_str);
         if let Some(key) = key.filter(|_| self.reminded.len() < MAX_REMINDED) {
             self.reminded.insert(key.to_owned());
+        }
+    }
+
+    fn wish(&mut self, outcome: &Value) {
+        if let Some(note) = outcome.get("note").and_then(Value::as_str) {
+            remember(&mut self.refused, note);
+        }
+        let asks = outcome.get(ASKS).cloned().map(serde_json::from_value::<ProposeIntent>);
+        if let Some(Ok(wish)) = asks
+            && self.wished.len() < MAX_WISHED
+        {
+            self.wished.push_back(wish);
+        }
+        if let Some(asked) = outcome.get(ASKED).and_then(Value::as_str) {
+            self.wished
+                .retain(|wish| wish.id.is_none_or(|id| id.to_string() != asked));
         }
     }
 

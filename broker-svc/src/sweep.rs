@@ -14,6 +14,9 @@ pub const MAX_OPEN: usize = 50_000;
 /// How long a subject is left alone after it was looked at, milliseconds.
 pub const LOOK_AGAIN_MS: i64 = 3_000;
 
+/// How long a session is left alone that was woken because nobody has answered for its intents, milliseconds.
+pub const ASK_AGAIN_MS: i64 = 10_000;
+
 /// A subject with dispatches that are not known to be consumed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Open {
@@ -126,6 +129,13 @@ impl Walk {
     pub fn later(&mut self, session: &SessionRef, now: UnixMillis) {
         if let Some(open) = self.open.get_mut(session) {
             open.look_at = now.plus(LOOK_AGAIN_MS);
+        }
+    }
+
+    /// Nobody has answered for intents of `session`, although it has consumed everything: it stays open.
+    pub fn owes(&mut self, session: &SessionRef, now: UnixMillis) {
+        if let Some(open) = self.open.get_mut(session) {
+            open.look_at = now.plus(ASK_AGAIN_MS);
         }
     }
 

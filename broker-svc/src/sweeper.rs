@@ -264,7 +264,11 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
             return wake(broker, session).await;
         }
     };
-    let settled = walk.seen(session, &remembered.fold.cursor, now);
+    let wished = !remembered.fold.wished.is_empty();
+    if wished {
+        walk.owes(session, now);
+    }
+    let settled = !wished && walk.seen(session, &remembered.fold.cursor, now);
     let awaited = remembered.fold.awaited().cloned();
     if let Some(awaited) = awaited.filter(|awaited| now < awaited.expires_at) {
         broker.cache.put(session.clone(), remembered);
@@ -280,7 +284,7 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
     if remembered.fold.last_sequence > 0 {
         broker.cache.put(session.clone(), remembered);
     }
-    if !settled && runnable(&standing, Some(due.last), now) {
+    if wished || !settled && runnable(&standing, Some(due.last), now) {
         wake(broker, session).await?;
     }
     Ok(())

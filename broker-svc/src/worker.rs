@@ -114,6 +114,8 @@ struct Worker<'a> {
     unmeasured: Vec<UnixMillis>,
     /// The session is given back although work is left.
     yields: bool,
+    /// The scheduler did not answer for an intent: it is asked when the session is taken again.
+    unanswered: bool,
     /// What the ledger says of approvals, once what is staged is appended, and KV does not say yet.
     marks: Vec<(String, ApprovalStatus)>,
 }
@@ -144,6 +146,7 @@ impl<'a> Worker<'a> {
             consumed: Vec::new(),
             unmeasured: Vec::new(),
             yields: false,
+            unanswered: false,
             marks: Vec::new(),
         }
     }
@@ -162,7 +165,8 @@ impl<'a> Worker<'a> {
             }
         }
         self.flush().await?;
-        self.settle_hooks().await
+        self.settle_hooks().await?;
+        self.settle_wishes().await
     }
 
     /// A turn that a former owner began goes first; where its dispatch is gone, it is written down as interrupted.

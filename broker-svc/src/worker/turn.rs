@@ -205,10 +205,13 @@ impl Worker<'_> {
     pub(super) async fn flush(&mut self) -> Result<(), RunSessionError> {
         self.owner.commit().await?;
         self.staged_bytes = 0;
-        // Only what the ledger says is settled: the sweeper takes our word for it.
+        // Only what the ledger says is settled: the sweeper takes our word for it. It has to look at a session whose
+        // intents nobody has answered for.
         let consumed = std::mem::take(&mut self.consumed);
-        self.broker
-            .settled(|settled| consumed.into_iter().for_each(|sequence| settled.add(sequence)));
+        if self.owner.fold().wished.is_empty() {
+            self.broker
+                .settled(|settled| consumed.into_iter().for_each(|sequence| settled.add(sequence)));
+        }
         self.mark_approvals().await;
         self.owner.publish_replies().await?;
         let now = self.broker.clock.now();

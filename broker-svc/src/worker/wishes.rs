@@ -2,12 +2,15 @@
 //!
 //! The answer is in the ledger before anything is asked for in its name, and an intent's name follows from its turn and
 //! its place in the answer. So whoever takes the turn over finds the same answer, asks for the same intents, and is told
-//! the same; a refusal is a note, appended with the turn's end, which the session's next turn reads. Source:
-//! `schedule.md` "HookIntent"; `000_099080dba6287950.txt` "An Intent That Gets Rejected".
+//! the same; a refusal is a note, appended with the turn's end, which the session's next turn reads. What the scheduler
+//! does not answer for stands in the ledger with that end, and is asked for whenever the session is taken, for which
+//! the sweeper sees: neither the reply nor a slot waits for a scheduler that is away. Source: `schedule.md` "HookIntent";
+//! `000_099080dba6287950.txt` "An Intent That Gets Rejected".
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
+use shared::bus::RequestError;
 use shared::clock::pause;
 use shared::model::dispatch::derived_ulid;
 use shared::model::event::Attachment;
@@ -20,17 +23,23 @@ use shared::wire::headers::Headers;
 use super::Worker;
 use super::turn::Ended;
 use crate::error::RunSessionError;
-use crate::fold::{INTENTS, shortened};
+use crate::fold::{ASKED, ASKS, INTENTS, MAX_WISHED, shortened};
 use crate::turn::{Answer, Turn, bounded};
 
 /// Where intents are asked for.
 const PROPOSE: &str = "nexus.svc.intent.propose";
 /// How long one answer of the scheduler is awaited.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How often the scheduler is asked for one intent.
+/// How often the scheduler is asked for one intent before the turn ends without its answer.
 const TRIES: u32 = 3;
 /// Wait before it is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// After so long an intent that nobody has answered for is given up, milliseconds.
+const GIVE_UP_MS: i64 = 24 * 3_600_000;
+/// What a service says where somebody else was first: asked again, it says who.
+const CONFLICT: u16 = 409;
+/// Lowest code of a service that cannot now.
+const CANNOT_NOW: u16 = 500;
 /// Point of a turn at which an answer is looked through.
 const POINT: &str = "post_stream";
 /// Notes about one answer at most.
@@ -67,15 +76,21 @@ impl Worker<'_> {
         let mut notes: Vec<String> = refused
             .map(|refusal| format!("A <hook-intent> of yours was refused: {refusal}"))
             .collect();
+        let mut owed = Vec::new();
         for (place, wish) in found.proposals.into_iter().enumerate() {
-            notes.extend(self.propose(turn, place, wish).await);
+            let question = self.proposal(turn, place, wish);
+            match self.propose(&question, TRIES).await {
+                Some(note) => notes.extend(note),
+                None if self.owner.fold().wished.len() + owed.len() < MAX_WISHED => owed.push(question),
+                None => notes.push(unanswered(&question)),
+            }
         }
         for note in notes.iter().take(MAX_NOTES) {
-            self.owner.stage(LedgerEntry::HookRan {
-                hook: INTENTS.to_owned(),
-                point: POINT.to_owned(),
-                outcome: json!({ "note": shortened(note, MAX_NOTE_BYTES) }),
-            });
+            self.owner
+                .stage(told(json!({ "note": shortened(note, MAX_NOTE_BYTES) })));
+        }
+        for question in owed {
+            self.owner.stage(told(json!({ ASKS: question })));
         }
         Ok(Ended::Settled {
             content: found.text,
@@ -83,13 +98,12 @@ impl Worker<'_> {
         })
     }
 
-    /// Asks for the wish at `place` of the answer; says what the next turn has to know, if anything.
-    async fn propose(&self, turn: &Turn, place: usize, wish: IntentWish) -> Option<String> {
+    /// What is asked of the scheduler for the wish at `place` of the answer.
+    fn proposal(&self, turn: &Turn, place: usize, wish: IntentWish) -> ProposeIntent {
         let session = &self.claimed.session;
-        let kind = wish.kind.clone();
         let at = UnixMillis(i64::try_from(turn.id.timestamp_ms()).unwrap_or(i64::MAX));
         let origin = turn.origin();
-        let question = ProposeIntent {
+        ProposeIntent {
             id: Some(derived_ulid(at, &["intent", &turn.id.to_string(), &place.to_string()])),
             wish,
             agent: session.persona.clone(),
@@ -98,26 +112,75 @@ impl Worker<'_> {
             permissions: turn.permissions.clone(),
             delivery_context: origin.delivery,
             causation: Some(origin.causation.event),
-        };
-        for attempt in 1..=TRIES {
-            let asked = self
-                .broker
-                .bus
-                .request(PROPOSE, Headers::new(), &question, ANSWER_WITHIN);
-            match asked.await {
+        }
+    }
+
+    /// Asks up to `tries` times; says what the next turn has to know, if anything. None: nobody has answered, and
+    /// nobody is asked any more while the session is held.
+    async fn propose(&mut self, question: &ProposeIntent, tries: u32) -> Option<Option<String>> {
+        let (session, kind) = (&self.claimed.session, &question.wish.kind);
+        for attempt in 1..=tries {
+            if self.unanswered {
+                return None;
+            }
+            let bus = &self.broker.bus;
+            match bus.request(PROPOSE, Headers::new(), question, ANSWER_WITHIN).await {
                 Ok(IntentAnswer { rejection, .. }) => {
-                    let rejection = rejection?;
-                    return Some(format!("Your intent `{kind}` was rejected: {rejection}"));
+                    return Some(rejection.map(|why| format!("Your intent `{kind}` was rejected: {why}")));
+                }
+                Err(RequestError::Service { code, text, .. }) if code != CONFLICT && code < CANNOT_NOW => {
+                    return Some(Some(format!("Your intent `{kind}` cannot be taken: {text}")));
                 }
                 Err(error) => {
-                    tracing::warn!(session = %session, turn = %turn.id, attempt, %error, "intent could not be asked for");
+                    tracing::warn!(
+                        %session, turn = question.turn.map(tracing::field::display), attempt, %error,
+                        "intent could not be asked for"
+                    );
                 }
             }
-            pause(ASK_AGAIN).await;
+            self.unanswered = attempt == tries;
+            if !self.unanswered {
+                pause(ASK_AGAIN).await;
+            }
         }
-        Some(format!(
-            "Nobody answered for your intent `{kind}`: look whether it is there before you ask for it again."
-        ))
+        None
+    }
+
+    /// Asks for what nobody has answered for, as long as somebody answers now.
+    ///
+    /// # Errors
+    /// [`RunSessionError`] where the session is not ours any more.
+    pub(super) async fn settle_wishes(&mut self) -> Result<(), RunSessionError> {
+        while let Some(question) = self.owner.fold().wished.front().cloned() {
+            let Some(id) = question.id else { break };
+            let since = UnixMillis(i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX));
+            let note = match self.propose(&question, 1).await {
+                Some(note) => note,
+                None if self.broker.clock.now().since(since) > GIVE_UP_MS => Some(unanswered(&question)),
+                None => break,
+            };
+            let mut outcome = json!({ ASKED: id });
+            if let Some(note) = note {
+                outcome["note"] = json!(shortened(&note, MAX_NOTE_BYTES));
+            }
+            self.owner.stage(told(outcome));
+            self.owner.commit().await?;
+        }
+        Ok(())
+    }
+}
+
+fn unanswered(question: &ProposeIntent) -> String {
+    let kind = &question.wish.kind;
+    format!("Nobody answered for your intent `{kind}`: look whether it is there before you ask for it again.")
+}
+
+/// What the ledger is told of an intent.
+fn told(outcome: Value) -> LedgerEntry {
+    LedgerEntry::HookRan {
+        hook: INTENTS.to_owned(),
+        point: POINT.to_owned(),
+        outcome,
     }
 }
 

@@ -228,3 +228,69 @@ async fn the_scheduler_is_told_of_a_session_that_begins_anew() {
     tell(&bench, &question, &IntentList::default()).await;
     running.stop().await;
 }
+
+/// A scheduler that is away when an agent asks: the reply goes out, and the intents are asked for once somebody answers,
+/// by another broker than the one that heard of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_answers_for_is_asked_for_later() {
+    let bench = Bench::start().await;
+    let url = bench.server.url();
+    let mut asked = bench
+        .bus
+        .core_subscribe(&subject::agent("default"))
+        .await
+        .expect("an agent");
+    bench.bus.flush().await.expect("it is known");
+    let mut owner = child_of(&url);
+    let main = session("main");
+    bench.send(&main, 1).await;
+    let mut turn = async |content: &str| {
+        let question = tokio::time::timeout(DEADLINE, asked.next()).await;
+        let question = question.expect("in time").expect("a question");
+        let request: AgentRequest = serde_json::from_slice(&question.payload).expect("a request");
+        let content = content.to_owned();
+        tell(
+            &bench,
+            &question,
+            &AgentReply::Answer {
+                content,
+                attachments: Vec::new(),
+            },
+        )
+        .await;
+        request.system_prompt
+    };
+    turn(ANSWER).await;
+    eventually("the reply, without a scheduler", async || {
+        bench.replies().await.len() == 1
+    })
+    .await;
+    owner.kill().await.expect("SIGKILL");
+    let _owner = child_of(&url);
+    let mut wished = bench
+        .bus
+        .core_subscribe("nexus.svc.intent.propose")
+        .await
+        .expect("a scheduler");
+    bench.bus.flush().await.expect("it is known");
+    let mut names = BTreeMap::new();
+    while names.len() < 2 {
+        let question = tokio::time::timeout(DEADLINE, wished.next()).await;
+        let question = question.expect("in time").expect("a question");
+        let wish: ProposeIntent = serde_json::from_slice(&question.payload).expect("a proposal");
+        tell(&bench, &question, &judged(&wish)).await;
+        names.insert(wish.id, wish.wish.kind);
+    }
+    let kinds: Vec<String> = names.into_values().collect();
+    assert!(kinds.contains(&"remind".to_owned()) && kinds.contains(&"dance".to_owned()));
+    let settled =
+        |entry: &LedgerEntry| matches!(entry, LedgerEntry::HookRan { outcome, .. } if outcome.get("asked").is_some());
+    eventually("both are settled", async || {
+        bench.entries(&main).await.iter().filter(|entry| settled(entry)).count() == 2
+    })
+    .await;
+    bench.send(&main, 2).await;
+    let prompt = turn("I see.").await;
+    assert!(prompt.contains("`dance` was rejected: unknown_kind"), "{prompt}");
+    eventually("the other reply", async || bench.replies().await.len() == 2).await;
+}
