@@ -3,7 +3,7 @@
 //! Pure: [`registry`] and [`schema`] (the kinds), [`plan`] (when), [`admission`] (whether), [`machine`] (the lifecycle), [`firing`] (the
 //! event and the dispatch of a firing), [`outcome`] (how its turn ended). Shells: [`store`] (compare-and-set and audit),
 //! [`books`], [`timers`], [`approvals`], [`quiet`], [`desk`] (what is asked), [`clerk`] (what time, approvers and
-//! sessions bring), [`bell`], [`conditions`], [`reconcile`]. Source: `schedule.md` "HookIntent".
+//! sessions bring), [`withdrawal`], [`bell`], [`conditions`], [`reconcile`]. Source: `schedule.md` "HookIntent".
 
 pub mod admission;
 pub mod approvals;
@@ -25,3 +25,4 @@ pub mod schema;
 pub mod service;
 pub mod store;
 pub mod timers;
+pub mod withdrawal;

@@ -63,7 +63,7 @@ impl Books {
         Err(HandleIntentError::Conflict(intent.id))
     }
 
-    /// Takes the booking of `id` out of `agent`'s book, where it is; consumed today where `fired`.
+    /// Clears the booking of `id`, which is over, out of `agent`'s book; `fired`: it was consumed.
     ///
     /// # Errors
     /// [`HandleIntentError`] where the book cannot be read or written.
@@ -77,10 +77,9 @@ impl Books {
     ) -> Result<(), HandleIntentError> {
         for _ in 0..MAX_TRIES {
             let (mut book, revision) = self.read(agent).await?;
-            if !book.bookings.contains_key(&id) {
+            if !book.settle(id, fired, now) {
                 return Ok(());
             }
-            book.settle(id, fired, now);
             if self.write(agent, book, revision, writer).await? {
                 return Ok(());
             }

@@ -29,7 +29,7 @@ use super::outcome::{Found, Search};
 use super::quiet::{self, Quiet};
 use super::registry::Registry;
 use super::store::Store;
-use super::{conditions, firing, hooks, plan, timers};
+use super::{firing, hooks, plan, timers};
 
 /// Tries of one step while others take steps on the same intent.
 const MAX_TRIES: u32 = 16;
@@ -95,15 +95,16 @@ impl Clerk {
             let Some(entry) = self.store.get(Some(agent), id).await? else {
                 return Ok(());
             };
+            let now = self.clock.now();
             let done = match entry.value.status {
                 IntentStatus::Proposed => super::desk::decide_admission(self, &entry).await.map(|_| ()),
                 IntentStatus::Pending => self.fire_pending(&entry, nominal, met).await,
                 IntentStatus::Running => self.fire_again(&entry, nominal).await,
-                IntentStatus::Completed
-                | IntentStatus::Failed
-                | IntentStatus::Canceled
-                | IntentStatus::Rescheduled
-                | IntentStatus::Rejected => Ok(()),
+                // Whoever ended it may have been cut off before it was cleared away.
+                IntentStatus::Completed | IntentStatus::Failed | IntentStatus::Canceled | IntentStatus::Rejected => {
+                    self.settle(&entry.value, now).await
+                }
+                IntentStatus::Rescheduled => Ok(()),
             };
             match done {
                 Err(HandleIntentError::Conflict(_)) => {}
@@ -144,6 +145,7 @@ impl Clerk {
                 }
             },
         }
+        self.supersede(intent).await?;
         if intent.intent.expires_at.is_some_and(|expires| now > expires) {
             return self.cancel(entry, IntentCode::Expired, "", RUNTIME).await.map(drop);
         }
@@ -302,6 +304,9 @@ impl Clerk {
             };
             let running = entry.value.running.clone();
             let Some(running) = running.filter(|running| running.nominal == nominal) else {
+                if entry.value.status.is_final() {
+                    self.settle(&entry.value, self.clock.now()).await?;
+                }
                 return Ok(true);
             };
             let ended = match running.dispatch {
@@ -366,53 +371,16 @@ impl Clerk {
         }
         let mut next = machine::fresh(intent);
         machine::end(&mut next, ending, next_due, now)?;
-        self.store.advance(entry, next).await?;
+        let ended = self.store.advance(entry, next).await?;
         timers::stop(
             &self.bus,
             &timers::timer(intent, TimerPurpose::Outcome, running.nominal),
         )
         .await;
         if next_due.is_none() {
-            self.settle(intent, true, now).await?;
+            self.settle(&ended.value, now).await?;
         }
         Ok(())
-    }
-
-    /// Withdraws `entry`.
-    ///
-    /// # Errors
-    /// [`HandleIntentError`]; a conflict where somebody else has written.
-    pub async fn cancel(
-        &self,
-        entry: &Entry<Intent>,
-        code: IntentCode,
-        why: &str,
-        by: &str,
-    ) -> Result<Entry<Intent>, HandleIntentError> {
-        let intent = &entry.value;
-        let now = self.clock.now();
-        let mut next = machine::fresh(intent);
-        machine::cancel(&mut next, code, Cause { by, why, at: now })?;
-        let canceled = self.store.advance(entry, next).await?;
-        if let Some(due) = intent.due {
-            timers::stop(&self.bus, &timers::timer(intent, TimerPurpose::Fire, due)).await;
-        }
-        self.settle(intent, intent.fired > 0, now).await?;
-        Ok(canceled)
-    }
-
-    /// What is left behind once `intent` is over: a reservation that no day settles, a mark.
-    async fn settle(&self, intent: &Intent, fired: bool, now: UnixMillis) -> Result<(), HandleIntentError> {
-        let record = &intent.intent;
-        if intent.deadline.is_some() {
-            conditions::forget(&self.bus, intent).await;
-        }
-        // One with a day of its own is spent on that day, by its time alone.
-        if fired && !record.schedule.recurs() && intent.deadline.is_none() {
-            return Ok(());
-        }
-        let writer = || self.store.writer();
-        self.books.settle(&record.agent, record.id, fired, now, &writer).await
     }
 }
 

@@ -29,7 +29,7 @@ const PROGRESS_EVERY: u64 = 5_000;
 const ORPHAN_MS: i64 = 60_000;
 /// Wait before a match that could not be handled is tried again.
 const AGAIN: Duration = Duration::from_millis(250);
-/// Matches that wait to be tried again, at most.
+/// So many matches may wait to be tried again before no more events are read; those of one event are never parted.
 const MAX_WAITING: usize = 10_000;
 
 fn key(mark: &IntentMark) -> String {
@@ -89,6 +89,8 @@ pub struct Conditions {
     reader: Option<Ordered>,
     /// Everything up to here was read.
     position: u64,
+    /// From behind this one on events are to be read again, as soon as they can be.
+    again_from: Option<u64>,
     waiting: VecDeque<Match>,
 }
 
@@ -109,6 +111,7 @@ impl Conditions {
             marks: BTreeMap::new(),
             reader: None,
             position: 0,
+            again_from: None,
             waiting: VecDeque::new(),
         }
     }
@@ -128,14 +131,25 @@ impl Conditions {
                 return;
             }
         };
+        let mut again = Box::pin(pause(AGAIN));
         loop {
+            let (full, owes) = (self.is_full(), self.again_from.is_some() || !self.waiting.is_empty());
             tokio::select! {
                 () = shutdown.requested() => return,
                 change = changes.next() => self.changed(&change).await,
-                event = next(&mut self.reader) => self.event(&event).await,
-                () = pause(AGAIN), if !self.waiting.is_empty() => self.try_again().await,
+                event = next(&mut self.reader), if !full => self.event(&event).await,
+                () = &mut again, if owes => {
+                    self.read_again().await;
+                    self.try_again().await;
+                    again.set(pause(AGAIN));
+                }
             }
         }
+    }
+
+    /// So many matches wait that no more events are read: they stay where they are.
+    fn is_full(&self) -> bool {
+        self.waiting.len() >= MAX_WAITING
     }
 
     async fn changed(&mut self, change: &Incoming) {
@@ -146,26 +160,30 @@ impl Conditions {
                 let begins_earlier = self.reader.is_none() || mark.from < self.position;
                 let known = self.marks.insert(key, mark.clone());
                 if begins_earlier && known.is_none_or(|known| known.matches != mark.matches) {
-                    self.read_from(mark.from).await;
+                    self.again_from = Some(self.again_from.map_or(mark.from, |from| from.min(mark.from)));
+                    self.read_again().await;
                 }
             }
             Ok(_) | Err(_) => {
                 self.marks.remove(&key);
                 if self.marks.is_empty() {
                     self.reader = None;
+                    self.again_from = None;
                 }
             }
         }
     }
 
-    async fn read_from(&mut self, from: u64) {
+    /// Reads events from where marks want them read; where that cannot be, it is tried again later.
+    async fn read_again(&mut self) {
+        let Some(from) = self.again_from else { return };
         match self.clerk.bus.ordered(EVENTS, &[], from + 1).await {
             Ok(reader) => {
                 self.reader = Some(reader);
                 self.position = from;
+                self.again_from = None;
             }
-            // Without its reader the mark is found again when it changes, and its deadline stands.
-            Err(error) => tracing::warn!(%error, "events cannot be read for the intents that wait for one"),
+            Err(error) => tracing::warn!(%error, "events cannot be read yet for the intents that wait for one"),
         }
     }
 
@@ -178,12 +196,8 @@ impl Conditions {
             .filter(|mark| mark.from < stored.sequence && mark.matches.holds(&event))
             .cloned()
             .collect();
-        for mark in matched {
-            if self.waiting.len() < MAX_WAITING {
-                let at = stored.published_at;
-                self.waiting.push_back(Match { mark, at });
-            }
-        }
+        let at = stored.published_at;
+        self.waiting.extend(matched.into_iter().map(|mark| Match { mark, at }));
         self.try_again().await;
         self.progress().await;
     }
@@ -242,7 +256,8 @@ impl Conditions {
 
     /// Notes in each mark how far events were looked at for it, so that a restart need not begin at the beginning.
     async fn progress(&mut self) {
-        if !self.position.is_multiple_of(PROGRESS_EVERY) || !self.waiting.is_empty() {
+        let all_seen = self.waiting.is_empty() && self.again_from.is_none();
+        if !self.position.is_multiple_of(PROGRESS_EVERY) || !all_seen {
             return;
         }
         let marks: Kv<IntentMark> = self.clerk.bus.kv(INTENTS);
@@ -269,3 +284,6 @@ async fn next(reader: &mut Option<Ordered>) -> Incoming {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

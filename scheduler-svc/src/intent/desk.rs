@@ -1,8 +1,8 @@
 //! What agents, operators and approvers ask of intents: propose, cancel, reschedule, list, get, decide.
 //!
 //! Order of an admission: reservation, timer, mark, value, audit. Cut off before the value is there, a repetition under
-//! the same id goes the same way over the same reservation; without one, the reservation lapses with its day and the
-//! timer rings for nothing.
+//! the same id goes the same way over the same reservation; without one, the reconciler frees the reservation (one of a
+//! day lapses with that day) and the timer rings for nothing.
 
 use std::sync::Arc;
 
@@ -19,7 +19,6 @@ use shared::model::intent::{
 };
 use shared::wire::envelope::Wire as _;
 use shared::wire::topology::streams::EVENTS;
-use ulid::Ulid;
 
 use super::admission::{Fit, delivery, entitled, record};
 use super::approvals::Decision;
@@ -65,7 +64,7 @@ impl Desk {
         let clerk = &self.clerk;
         let id = question.id.unwrap_or_else(|| self.ids.0.ulid());
         if let Some(entry) = clerk.store.get(Some(&question.agent), id).await? {
-            return Ok(answer_of(&entry.value));
+            return self.settled(&entry.value).await;
         }
         let depth = self.depth(&question).await?;
         let intent = record(&clerk.registry, &question, id);
@@ -95,16 +94,20 @@ impl Desk {
             Ok(()) => admit(clerk, None, value, RUNTIME).await,
         };
         match written {
-            Ok(entry) => {
-                self.supersede(&entry.value).await?;
-                Ok(answer_of(&entry.value))
-            }
+            Ok(entry) => self.settled(&entry.value).await,
             // The same question at another replica: whatever that one wrote is the answer.
             Err(HandleIntentError::Conflict(_)) => {
-                Ok(answer_of(&clerk.store.find(Some(&question.agent), id).await?.value))
+                let entry = clerk.store.find(Some(&question.agent), id).await?;
+                self.settled(&entry.value).await
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The answer to whoever asked for `intent`, once the one that it takes the place of is withdrawn.
+    async fn settled(&self, intent: &Intent) -> Result<IntentAnswer, HandleIntentError> {
+        self.clerk.supersede(intent).await?;
+        Ok(answer_of(intent))
     }
 
     /// How many intents stand before one that this turn asks for.
@@ -116,41 +119,6 @@ impl Desk {
         Ok(parent.map_or(1, |entry| entry.value.depth.saturating_add(1)))
     }
 
-    async fn supersede(&self, value: &Intent) -> Result<(), HandleIntentError> {
-        let Some(old) = value
-            .intent
-            .supersedes
-            .filter(|_| value.status == IntentStatus::Pending)
-        else {
-            return Ok(());
-        };
-        let agent = &value.intent.agent;
-        let why = format!("by {}", value.intent.id);
-        let by = asker(Some(agent), None);
-        match self.withdraw(Some(agent), old, IntentCode::Superseded, &why, &by).await {
-            Ok(_) | Err(HandleIntentError::Unknown(_) | HandleIntentError::Step(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn withdraw(
-        &self,
-        agent: Option<&str>,
-        id: Ulid,
-        code: IntentCode,
-        why: &str,
-        by: &str,
-    ) -> Result<Entry<Intent>, HandleIntentError> {
-        for _ in 0..MAX_TRIES {
-            let entry = self.clerk.store.find(agent, id).await?;
-            match self.clerk.cancel(&entry, code, why, by).await {
-                Err(HandleIntentError::Conflict(_)) => {}
-                other => return other,
-            }
-        }
-        Err(HandleIntentError::Conflict(id))
-    }
-
     /// Withdraws an intent; one that is withdrawn already is fine.
     ///
     /// # Errors
@@ -158,7 +126,9 @@ impl Desk {
     pub async fn cancel(&self, question: CancelIntent) -> Result<IntentAnswer, HandleIntentError> {
         let agent = question.agent.as_deref();
         let by = asker(agent, question.by.as_deref());
-        let withdrawn = self.withdraw(agent, question.id, IntentCode::Withdrawn, &question.why, &by);
+        let withdrawn = self
+            .clerk
+            .withdraw(agent, question.id, IntentCode::Withdrawn, &question.why, &by);
         match withdrawn.await {
             Ok(entry) => Ok(answer_of(&entry.value)),
             Err(HandleIntentError::Step(error)) if error.from == IntentStatus::Canceled => {
@@ -412,7 +382,8 @@ pub(super) async fn decide_admission(clerk: &Clerk, entry: &Entry<Intent>) -> Re
     let (why, code) = match confirmation.status {
         ApprovalStatus::Pending => return Ok(()),
         ApprovalStatus::Approved | ApprovalStatus::Consumed => {
-            return admit(clerk, Some(entry), next, by).await.map(|_| ());
+            let admitted = admit(clerk, Some(entry), next, by).await?;
+            return clerk.supersede(&admitted.value).await;
         }
         ApprovalStatus::Rejected => (format!("declined by {by}"), IntentCode::Declined),
         ApprovalStatus::Expired | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => {
@@ -420,5 +391,6 @@ pub(super) async fn decide_admission(clerk: &Clerk, entry: &Entry<Intent>) -> Re
         }
     };
     let rejection = Rejection::Sensitivity { why };
-    refuse(clerk, Some(entry), next, rejection, code, by).await.map(|_| ())
+    let refused = refuse(clerk, Some(entry), next, rejection, code, by).await?;
+    clerk.settle(&refused.value, clerk.clock.now()).await
 }

@@ -1,17 +1,20 @@
 //! Repairing what a crash, or a lost timer, left behind: page by page, in the background, at start and hourly.
 //!
-//! What changed since the last walk has its records brought into `AUDIT`; what is overdue, or has waited too long for an
-//! end, is handled as if its timer had rung. Nothing waits for this: the service is ready before it begins.
+//! What changed since the last walk has its records brought into `AUDIT`, and is cleared away where it is over; what is
+//! overdue, or has waited too long for an end, is handled as if its timer had rung. Agents' books are looked through for
+//! reservations that no intent stands behind. Nothing waits for this: the service is ready before it begins.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use shared::bus::Stored;
 use shared::clock::pause;
+use shared::model::intent::book::AgentBook;
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{Intent, IntentStatus};
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
+use shared::wire::subject::untoken;
 use shared::wire::topology::buckets::INTENTS;
 
 use super::clerk::Clerk;
@@ -27,6 +30,8 @@ const PAGE: usize = 256;
 const BETWEEN_PAGES: Duration = Duration::from_millis(25);
 /// An intent so late has lost its timer, milliseconds: timers are late by a fraction of a second.
 const OVERDUE_MS: i64 = 60_000;
+/// A book that was not written for so long has no admission under way in it, milliseconds.
+const ADMITTED_WITHIN_MS: i64 = 600_000;
 /// Final intents are kept so long in KV, milliseconds; `AUDIT` keeps them for ever.
 const KEPT_MS: i64 = 30 * 86_400_000;
 
@@ -62,10 +67,54 @@ pub async fn walk(clerk: &Arc<Clerk>, audited: u64, shutdown: &Shutdown) -> Resu
             }
         }
         if page.len() < PAGE || shutdown.is_requested() {
-            return Ok(from.saturating_sub(1));
+            break;
         }
         pause(BETWEEN_PAGES).await;
     }
+    books(clerk, shutdown).await?;
+    Ok(from.saturating_sub(1))
+}
+
+async fn books(clerk: &Arc<Clerk>, shutdown: &Shutdown) -> Result<(), HandleIntentError> {
+    let subject = format!("$KV.{INTENTS}.a.*");
+    let mut from = 1;
+    loop {
+        let page = clerk.bus.history(STREAM, &subject, from, PAGE).await?;
+        for stored in &page {
+            from = stored.sequence + 1;
+            if let Err(error) = look_at_book(clerk, stored).await {
+                tracing::warn!(subject = stored.subject, %error, "book was not repaired");
+            }
+        }
+        if page.len() < PAGE || shutdown.is_requested() {
+            return Ok(());
+        }
+        pause(BETWEEN_PAGES).await;
+    }
+}
+
+/// Frees the reservations that no day settles and no intent stands behind. One that lapses with its day is left to that.
+async fn look_at_book(clerk: &Arc<Clerk>, stored: &Stored) -> Result<(), HandleIntentError> {
+    let agent = stored.subject.rsplit('.').next().and_then(untoken);
+    let (Some(agent), Ok(book)) = (agent, stored.decode::<AgentBook>()) else {
+        return Ok(());
+    };
+    let now = clerk.clock.now();
+    let settled_down = now.since(stored.published_at) > ADMITTED_WITHIN_MS;
+    let writer = || clerk.store.writer();
+    for (id, booking) in book.bookings {
+        if booking.due.is_some() {
+            continue;
+        }
+        let fired = match clerk.store.get(Some(&agent), id).await? {
+            Some(entry) if entry.value.status.is_final() => entry.value.fired > 0,
+            None if settled_down => false,
+            Some(_) | None => continue,
+        };
+        tracing::info!(intent = %id, agent, "reservation without an intent is freed");
+        clerk.books.settle(&agent, id, fired, now, &writer).await?;
+    }
+    Ok(())
 }
 
 async fn look(clerk: &Arc<Clerk>, stored: &Stored, audited: u64) -> Result<(), HandleIntentError> {
@@ -78,6 +127,10 @@ async fn look(clerk: &Arc<Clerk>, stored: &Stored, audited: u64) -> Result<(), H
             Ok(_) | Err(HandleIntentError::Conflict(_)) => {}
             Err(error) => return Err(error),
         }
+    }
+    if stored.sequence > audited {
+        clerk.supersede(&intent).await?;
+        clerk.settle(&intent, now).await?;
     }
     let agent = &intent.intent.agent;
     match intent.status {

@@ -102,16 +102,23 @@ impl AgentBook {
         })
     }
 
-    /// Takes the booking of `id` out: its reservation is free again, unless `fired` says that it was consumed, today.
-    pub fn settle(&mut self, id: Ulid, fired: bool, now: UnixMillis) {
-        let Some(booking) = self.bookings.remove(&id) else {
-            return;
+    /// Clears the booking of an intent that is over away, and says whether there was anything to clear. `fired`: it was
+    /// consumed. One with a day of its own stays until that day is over, which it is spent on; one without is spent on
+    /// today.
+    pub fn settle(&mut self, id: Ulid, fired: bool, now: UnixMillis) -> bool {
+        let Some(booking) = self.bookings.get(&id).copied() else {
+            return false;
         };
-        if fired {
+        if fired && booking.due.is_some_and(|due| due <= now) {
+            return false;
+        }
+        self.bookings.remove(&id);
+        if fired && booking.due.is_none() {
             let charge = self.spent.entry(day_of(now)).or_default();
             charge.firings += u64::from(booking.firings);
             charge.tokens += booking.tokens;
         }
+        true
     }
 }
 
@@ -162,10 +169,21 @@ mod tests {
         for number in 0..2 {
             book.bookings.insert(Ulid::from_parts(1, number), booking(None));
         }
-        book.settle(Ulid::from_parts(1, 0), false, NOON);
-        book.settle(Ulid::from_parts(1, 1), true, NOON);
-        book.settle(Ulid::from_parts(1, 1), true, NOON);
+        assert!(book.settle(Ulid::from_parts(1, 0), false, NOON));
+        assert!(book.settle(Ulid::from_parts(1, 1), true, NOON));
+        assert!(!book.settle(Ulid::from_parts(1, 1), true, NOON));
         assert_eq!(book.charge_of(100).tokens, 10, "once");
         assert_eq!(book.charge_of(101).tokens, 0);
+    }
+
+    #[test]
+    fn one_of_a_day_is_spent_there_and_free_where_that_day_never_comes() {
+        let mut book = AgentBook::default();
+        book.bookings.insert(Ulid::from_parts(1, 1), booking(Some(NOON.0)));
+        book.bookings
+            .insert(Ulid::from_parts(1, 2), booking(Some(NOON.0 + 3 * DAY_MS)));
+        assert!(!book.settle(Ulid::from_parts(1, 1), true, NOON));
+        assert!(book.settle(Ulid::from_parts(1, 2), true, NOON), "moved, then withdrawn");
+        assert_eq!((book.charge_of(100).tokens, book.charge_of(103).tokens), (10, 0));
     }
 }
