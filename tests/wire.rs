@@ -91,6 +91,7 @@ fn events_are_frozen() {
 #[test]
 fn dispatches_and_replies_are_frozen() {
     check("dispatch", &samples::dispatch());
+    check("dispatch-channel", &samples::dispatch_with_channel());
     check("reply", &samples::reply());
     check("session_order", &order::session_order());
 }
@@ -148,6 +149,7 @@ fn coordination_is_frozen() {
 fn approvals_are_frozen() {
     check("approval-asked_in", &approvals::request());
     check("confirmation-trail", &approvals::confirmation());
+    check("confirmation-all", &approvals::asked_of_all());
     check("session_decision", &approvals::decision());
     for timer in approvals::timers() {
         check(&format!("approval_timer-{:?}", timer.purpose).to_lowercase(), &timer);

@@ -18,12 +18,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use shared::bus::RequestError;
 use shared::model::approval::Confirmation;
-use shared::model::approval::Party;
+use shared::model::approval::{Party, Proof};
 use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval, LINK};
 use shared::wire::headers::Headers;
 
 use crate::error::Refusal;
 use crate::gateway::{Gateway, read_body};
+use crate::normalize::is_reserved;
 use crate::source::webhook::standard;
 use link::{Link, Tap};
 
@@ -31,8 +32,6 @@ use link::{Link, Tap};
 const MAX_BODY_BYTES: usize = 128 * 1024;
 /// How long broker-svc's answer is awaited.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Channels that no platform speaks for.
-const OURS: [&str; 3] = ["cli", "agent", LINK];
 
 /// What a platform says.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -79,6 +78,7 @@ pub async fn post(
         by: Party {
             channel: said.channel,
             id: said.by,
+            proof: Proof::Vouched,
         },
         via: "http".to_owned(),
         arguments: said.arguments,
@@ -151,6 +151,7 @@ pub async fn tap(
         by: Party {
             channel: LINK.to_owned(),
             id: tap.by,
+            proof: Proof::Vouched,
         },
         via: LINK.to_owned(),
         arguments: None,
@@ -194,7 +195,7 @@ fn read(id: &str, body: &[u8]) -> Result<Callback, Refusal> {
     if said.approval != id {
         return Err(malformed("the approval of the path is expected".to_owned(), "approval"));
     }
-    if OURS.contains(&said.channel.as_str()) {
+    if is_reserved(&said.channel) {
         return Err(malformed("the channel of a platform is expected".to_owned(), "channel"));
     }
     Ok(said)
@@ -239,7 +240,7 @@ mod tests {
                 .to_string()
         };
         assert!(read("a1", body("a1", "feishu").as_bytes()).is_ok());
-        for (approval, channel) in [("a2", "feishu"), ("a1", "cli"), ("a1", "agent")] {
+        for (approval, channel) in [("a2", "feishu"), ("a1", "cli"), ("a1", "agent"), ("a1", LINK)] {
             assert!(
                 read("a1", body(approval, channel).as_bytes()).is_err(),
                 "{approval} {channel}"

@@ -4,7 +4,10 @@
 
 use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
-use shared::model::event::{Event, EventId, MAX_EVENT_ID_BYTES, ParseEventIdError, Peer, PeerKind, Sender};
+use shared::model::approval_api::LINK;
+use shared::model::event::{
+    Event, EventId, MAX_EVENT_ID_BYTES, OWN_ADAPTERS, ParseEventIdError, Peer, PeerKind, Sender,
+};
 use shared::model::identity::SELF_ASSERTED;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
@@ -14,8 +17,15 @@ use crate::source::webhook::mapping::{Pick, instant};
 use crate::source::webhook::payload::{MAX_DEPTH, too_deep};
 use crate::source::webhook::signature::{Verified, sha256_hex};
 
-/// Id prefixes that only our own services give: nobody outside may forge their events.
-pub const RESERVED_ADAPTERS: [&str; 3] = ["out", "timer", "agent"];
+/// Adapters and channels beside [`OWN_ADAPTERS`] by which the installation itself speaks, or vouches for somebody.
+const VOUCHED: [&str; 4] = ["cli", LINK, "turn", "approval"];
+
+/// Whether an id's prefix, or a channel, is one that only the system itself gives: nobody outside may speak in its name.
+#[must_use]
+pub fn is_reserved(name: &str) -> bool {
+    let mut all = OWN_ADAPTERS.iter().chain(&VOUCHED);
+    all.any(|reserved| name.eq_ignore_ascii_case(reserved))
+}
 
 /// Longest short text that is made of a webhook, in bytes; the whole body is in `metadata.payload`.
 const MAX_SUMMARY_BYTES: usize = 512;
@@ -237,7 +247,7 @@ pub fn self_asserted(event: &mut Event) {
 pub fn outside(mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventError> {
     let (adapter, source) = event.id.as_str().split_once(':').unwrap_or_default();
     for name in [adapter, &event.source_adapter, &event.channel] {
-        if RESERVED_ADAPTERS.contains(&name.to_ascii_lowercase().as_str()) {
+        if is_reserved(name) {
             return Err(RefuseEventError::Reserved(name.to_owned()));
         }
     }

@@ -14,7 +14,7 @@ use shared::model::heartbeat::Heartbeat;
 use shared::model::identity::PermissionPresets;
 use shared::model::ledger::TurnLimits;
 use shared::model::permission::{PermissionSet, glob};
-use shared::model::session::QueueSettings;
+use shared::model::session::{QueueSettings, SessionRef};
 
 use crate::reset::Reset;
 use crate::tool::credentials::References;
@@ -244,6 +244,19 @@ impl Personas {
     #[must_use]
     pub fn ask_models(&self) -> bool {
         self.personas.values().any(|persona| persona.runner == Runner::Llm)
+    }
+
+    /// How humans are asked before `tool` runs with `arguments` in a turn of `session`, which works for `inherited`: what
+    /// binds whoever sends the work binds those who do it.
+    pub fn confirmations<'a>(
+        &'a self,
+        session: &'a SessionRef,
+        inherited: &'a [SessionRef],
+        tool: &'a str,
+        arguments: &'a Value,
+    ) -> impl Iterator<Item = &'a Ask> {
+        let sessions = std::iter::once(session).chain(inherited);
+        sessions.filter_map(move |session| self.of(&session.persona).confirmation(tool, arguments))
     }
 
     /// Who answers for `name`.

@@ -31,6 +31,7 @@ pub(crate) fn dispatch(event: u64, hook: &str, priority: i32) -> Dispatch {
         queue_mode: None,
         message: Message {
             from: "v1".to_owned(),
+            channel: None,
             content: format!("message {event}"),
             content_type: "text".to_owned(),
             metadata: serde_json::Map::new(),

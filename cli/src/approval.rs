@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use shared::bus::{Bus, RequestError};
-use shared::model::approval::{ApprovalStatus, Confirmation, Party};
+use shared::model::approval::{ApprovalStatus, Confirmation, Party, Proof};
 use shared::model::approval_api::{ApprovalAnswer, ApprovalList, DecideApproval, GetApproval, ListApprovals};
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
@@ -138,6 +138,7 @@ async fn say(
         by: Party {
             channel: CLI.to_owned(),
             id: speaker.by,
+            proof: Proof::Vouched,
         },
         via: CLI.to_owned(),
         arguments,

@@ -74,6 +74,7 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
         queue_mode: routing.queue_mode,
         message: Message {
             from: event.from.id.clone(),
+            channel: Some(event.channel.clone()),
             content: event.content.clone(),
             content_type: event
                 .content_types

@@ -78,6 +78,7 @@ pub(crate) fn dispatch(peer: &str, number: u64) -> Dispatch {
         queue_mode: Some(QueueMode::Followup),
         message: Message {
             from: peer.to_owned(),
+            channel: None,
             content: format!("message {number}"),
             content_type: "text".to_owned(),
             metadata: serde_json::Map::new(),

@@ -3,7 +3,7 @@
 use serde_json::json;
 use shared::model::approval::{
     ApprovalDecision, ApprovalRecord, ApprovalRequest, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, AskedIn,
-    Confirmation, Edited, Party, Scope, SessionDecision, Trail, Vote,
+    Confirmation, Edited, Party, Proof, Scope, SessionDecision, Trail, Vote,
 };
 use shared::model::dispatch::{Causation, DeliveryContext};
 use shared::model::event::EventId;
@@ -22,6 +22,7 @@ pub(crate) fn request() -> ApprovalRequest {
             initiator: Some(Party {
                 channel: "telegram".to_owned(),
                 id: "2".to_owned(),
+                proof: Proof::Vouched,
             }),
             reason: some("above the limit"),
             escalate_at: Some(AT.plus(450_000)),
@@ -50,6 +51,7 @@ pub(crate) fn confirmation() -> Confirmation {
         response: some("less"),
         trail: Trail {
             votes: vec![Vote {
+                counts_for: Vec::new(),
                 by: "ann".to_owned(),
                 at: AT.plus(1),
                 arguments_hash: "00ff".to_owned(),
@@ -99,4 +101,21 @@ pub(crate) fn record() -> ApprovalRecord {
         session: Some(session()),
         tool: "pay".to_owned(),
     }
+}
+
+/// Two policies ask about a message that its channel does not prove, and one of those whom they want has said yes.
+pub(crate) fn asked_of_all() -> Confirmation {
+    let mut confirmation = confirmation();
+    if let Some(asked) = &mut confirmation.request.asked_in {
+        asked.scope = Scope::All {
+            of: vec![Scope::Owner, Scope::Initiator],
+        };
+        if let Some(initiator) = &mut asked.initiator {
+            initiator.proof = Proof::Nobody;
+        }
+    }
+    for vote in &mut confirmation.trail.votes {
+        vote.counts_for = vec![1];
+    }
+    confirmation
 }

@@ -147,6 +147,7 @@ pub(crate) fn dispatch() -> Dispatch {
         queue_mode: Some(QueueMode::SteerBacklog),
         message: Message {
             from: "u1".to_owned(),
+            channel: None,
             content: "hello".to_owned(),
             content_type: "text".to_owned(),
             metadata: object(json!({ "is_group": true })),
@@ -161,6 +162,12 @@ pub(crate) fn dispatch() -> Dispatch {
         delivery_context: context(),
         causation: causation(),
     }
+}
+
+pub(crate) fn dispatch_with_channel() -> Dispatch {
+    let mut dispatch = dispatch();
+    dispatch.message.channel = some("telegram");
+    dispatch
 }
 
 pub(crate) fn reply() -> Reply {

@@ -136,6 +136,10 @@ fn nobody_outside_may_speak_for_our_services() {
         ("timer:tick:1", "x"),
         ("Agent:a:b:c", "x"),
         ("x:1", "timer"),
+        ("cli:x", "webchat"),
+        ("x:1", "CLI"),
+        ("x:1", "link"),
+        ("turn:1", "x"),
     ] {
         assert!(
             matches!(

@@ -137,6 +137,12 @@ async fn one_bad_event_refuses_its_batch_and_names_its_place() {
     let too_long = event(&format!("{long}12345"));
     for (wrong, status, word) in [
         (event("out:d/1"), 400, "own services"),
+        (event("cli:x"), 400, "own services"),
+        (
+            json!({ "id": "crm:1", "timestamp": 5, "channel": "link", "peer": { "kind": "dm", "id": "p" } }),
+            400,
+            "own services",
+        ),
         (event("none"), 400, "adapter:source_id"),
         (event("crm:a\0b"), 400, "control character"),
         (too_long, 400, "at most 512"),

@@ -52,14 +52,9 @@ fn places(
     identities: &Identities,
     config: &ApprovalsConfig,
 ) -> Vec<(DeliveryContext, Option<String>)> {
-    let owner: Vec<String> = identities.owner.iter().cloned().collect();
-    let (mut places, persons) = match (why, &asked.scope) {
-        (Why::Asked, Scope::Initiator) => (vec![asked.place.clone()], Vec::new()),
-        (Why::Asked, Scope::Owner) => (vec![asked.place.clone()], owner),
-        (Why::Asked, Scope::Named { names: persons } | Scope::Quorum { n: _, of: persons }) => {
-            (vec![asked.place.clone()], persons.clone())
-        }
-        (Why::Escalated, _) => (Vec::new(), owner),
+    let (mut places, persons) = match why {
+        Why::Asked => (vec![asked.place.clone()], deciders(&asked.scope, identities)),
+        Why::Escalated => (Vec::new(), deciders(&Scope::Owner, identities)),
     };
     let own = |person: &String| Some((config.places.get(person)?.clone(), Some(person.clone())));
     let mut all: Vec<(DeliveryContext, Option<String>)> = persons.iter().filter_map(own).collect();
@@ -73,6 +68,24 @@ fn places(
     }
     all.retain(|(place, _)| !place.channel.is_empty());
     all
+}
+
+/// Ids of the persons that `scope` names, each once.
+fn deciders(scope: &Scope, identities: &Identities) -> Vec<String> {
+    match scope {
+        Scope::Initiator => Vec::new(),
+        Scope::Owner => identities.owner.iter().cloned().collect(),
+        Scope::Named { names: persons } | Scope::Quorum { n: _, of: persons } => persons.clone(),
+        Scope::All { of } => {
+            let mut all: Vec<String> = Vec::new();
+            for person in of.iter().flat_map(|part| deciders(part, identities)) {
+                if !all.contains(&person) {
+                    all.push(person);
+                }
+            }
+            all
+        }
+    }
 }
 
 /// The cards of `confirmation`; the same again have the same ids.

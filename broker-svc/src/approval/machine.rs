@@ -9,7 +9,7 @@ use shared::model::approval::{ApprovalStatus, AskedIn, Confirmation, Edited, Vot
 use shared::model::identity::Identities;
 use shared::model::time::UnixMillis;
 
-use super::scope::{Who, needed};
+use super::scope::{Who, is_agreed};
 use crate::turn::arguments::args_hash;
 
 /// Largest arguments that an approver may write, bytes of JSON.
@@ -130,8 +130,9 @@ pub fn say(
         by: who.name.clone(),
         at: now,
         arguments_hash: wanted_hash,
+        counts_for: who.counts_for(asked, identities),
     });
-    if next.trail.votes.len() < needed(&asked.scope) {
+    if !is_agreed(&asked.scope, &next.trail.votes) {
         return Outcome::Changed(Box::new(next));
     }
     Outcome::Changed(Box::new(ended(next, ApprovalStatus::Approved, who, word, now)))

@@ -1,6 +1,6 @@
 //! Whose word counts. *Pure.* Source: `sessions.md` "Approvals" (scope, checked at every ingress, never the agent).
 
-use shared::model::approval::{AskedIn, Party, Scope};
+use shared::model::approval::{AskedIn, Party, Proof, Scope, Vote};
 use shared::model::approval_api::LINK;
 use shared::model::identity::Identities;
 
@@ -9,7 +9,7 @@ pub const CLI: &str = "cli";
 /// Their id where they give none: whoever holds the installation's credentials is its owner.
 pub const OPERATOR: &str = "operator";
 /// What names an agent, as a channel and as the beginning of a name.
-const AGENT: &str = "agent";
+pub const AGENT: &str = "agent";
 
 /// Who somebody is: the person's id where they are known, and what their channel calls them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,7 @@ pub struct Who {
     pub name: String,
     /// `{channel}:{id}`.
     address: String,
+    proof: Proof,
     owner: bool,
     agent: bool,
 }
@@ -25,24 +26,26 @@ pub struct Who {
 /// Who `party` is.
 #[must_use]
 pub fn who(party: &Party, identities: &Identities) -> Who {
-    let by_name = |party: &Party| identities.persons.iter().find(|person| person.id == party.id);
-    let person = match party.channel.as_str() {
-        // Whom the installation itself vouches for goes by their person's id.
-        CLI | LINK => by_name(party),
-        channel => identities.person(channel, &party.id),
+    let by_name = || identities.persons.iter().find(|person| person.id == party.id);
+    let person = match (party.proof, party.channel.as_str()) {
+        // Whom the installation itself vouches for goes by their person's id; a message's sender never does.
+        (Proof::Vouched, CLI | LINK) => by_name(),
+        (Proof::Vouched | Proof::Channel, channel) => identities.person(channel, &party.id),
+        (Proof::Nobody, channel) => identities.person_asserted(channel, &party.id),
     };
-    let operator = party.channel == CLI && party.id == OPERATOR;
+    let at_home = party.proof == Proof::Vouched && party.channel == CLI;
     let owner = person.is_some_and(|person| identities.owner.as_deref() == Some(person.id.as_str()));
     let name = match person {
         Some(person) => person.id.clone(),
-        None if party.channel == CLI => party.id.clone(),
+        None if at_home => party.id.clone(),
         None => party.to_string(),
     };
     Who {
         agent: party.channel == AGENT || name.starts_with("agent:"),
         name,
         address: party.to_string(),
-        owner: owner || operator,
+        proof: party.proof,
+        owner: owner || (at_home && party.id == OPERATOR),
     }
 }
 
@@ -57,6 +60,12 @@ impl Who {
         self.name == name || self.address == name
     }
 
+    /// Whether they are `other`, who wrote what is asked about: whoever only says so is nobody whom a channel knew.
+    fn is_same(&self, other: &Self) -> bool {
+        let proven = self.proof != Proof::Nobody || other.proof == Proof::Nobody;
+        proven && (self.name == other.name || self.address == other.address)
+    }
+
     /// Whether they may decide what `asked` asks; the text says why not.
     ///
     /// # Errors
@@ -65,18 +74,12 @@ impl Who {
         if self.agent || self.name == asked.session.persona {
             return Err("an agent does not decide".to_owned());
         }
-        let one_of = |names: &[String]| names.iter().any(|name| self.is(name));
-        let may = match (&asked.scope, &asked.initiator) {
-            (Scope::Initiator, Some(initiator)) => {
-                let initiator = who(initiator, identities);
-                !initiator.agent && (initiator.name == self.name || initiator.address == self.address)
-            }
-            // Nobody alone asked for it: the owner answers for them.
-            (Scope::Initiator, None) | (Scope::Owner, _) => self.owner,
-            (Scope::Named { names }, _) => one_of(names),
-            (Scope::Quorum { n: _, of }, _) => one_of(of),
-        };
-        if may {
+        if asked
+            .scope
+            .parts()
+            .iter()
+            .any(|scope| self.fits(scope, asked, identities))
+        {
             Ok(())
         } else {
             Err(format!(
@@ -84,6 +87,37 @@ impl Who {
                 self.name,
                 words(&asked.scope)
             ))
+        }
+    }
+
+    /// Numbers of those among several scopes that a word of theirs counts for; empty where there is one.
+    #[must_use]
+    pub fn counts_for(&self, asked: &AskedIn, identities: &Identities) -> Vec<usize> {
+        match &asked.scope {
+            Scope::All { of } => {
+                let fits = |(number, scope)| self.fits(scope, asked, identities).then_some(number);
+                of.iter().enumerate().filter_map(fits).collect()
+            }
+            Scope::Initiator | Scope::Owner | Scope::Named { .. } | Scope::Quorum { .. } => Vec::new(),
+        }
+    }
+
+    fn fits(&self, scope: &Scope, asked: &AskedIn, identities: &Identities) -> bool {
+        let one_of = |names: &[String]| names.iter().any(|name| self.is(name));
+        match (scope, &asked.initiator) {
+            (Scope::Initiator, Some(initiator)) => {
+                let initiator = who(initiator, identities);
+                if initiator.agent {
+                    self.owner
+                } else {
+                    self.is_same(&initiator)
+                }
+            }
+            // No human alone asked for it: the owner answers for them.
+            (Scope::Initiator, None) | (Scope::Owner, _) => self.owner,
+            (Scope::Named { names }, _) => one_of(names),
+            (Scope::Quorum { n: _, of }, _) => one_of(of),
+            (Scope::All { of }, _) => of.iter().any(|part| self.fits(part, asked, identities)),
         }
     }
 }
@@ -96,15 +130,26 @@ pub fn words(scope: &Scope) -> String {
         Scope::Owner => "the owner".to_owned(),
         Scope::Named { names } => names.join(" or "),
         Scope::Quorum { n, of } => format!("{n} of {}", of.join(", ")),
+        Scope::All { of } => {
+            let parts: Vec<String> = of.iter().map(words).collect();
+            parts.join(", and ")
+        }
     }
 }
 
-/// How many must say yes.
+/// Whether `votes`, each of somebody else, are all the yes that `scope` needs.
 #[must_use]
-pub const fn needed(scope: &Scope) -> usize {
-    match scope {
-        Scope::Initiator | Scope::Owner | Scope::Named { names: _ } => 1,
+pub fn is_agreed(scope: &Scope, votes: &[Vote]) -> bool {
+    let needed = |part: &Scope| match part {
+        Scope::Initiator | Scope::Owner | Scope::Named { .. } | Scope::All { .. } => 1,
         Scope::Quorum { n, of: _ } => *n as usize,
+    };
+    match scope {
+        Scope::All { of } => of.iter().enumerate().all(|(number, part)| {
+            let counting = votes.iter().filter(|vote| vote.counts_for.contains(&number));
+            counting.count() >= needed(part)
+        }),
+        Scope::Initiator | Scope::Owner | Scope::Named { .. } | Scope::Quorum { .. } => votes.len() >= needed(scope),
     }
 }
 
@@ -117,6 +162,7 @@ mod tests {
         Party {
             channel: channel.to_owned(),
             id: id.to_owned(),
+            proof: Proof::Vouched,
         }
     }
 
@@ -168,14 +214,61 @@ mod tests {
     }
 
     #[test]
+    fn a_message_is_vouched_for_by_its_channel_alone() {
+        let mut known = identities();
+        known.persons[0]
+            .addresses
+            .insert("*".to_owned(), vec!["ann@mail".to_owned()]);
+        known.persons[0].addresses.insert(CLI.to_owned(), vec!["me".to_owned()]);
+        let asked = asked_in();
+        let table = [
+            (Proof::Vouched, CLI, OPERATOR, true),
+            (Proof::Channel, CLI, OPERATOR, false),
+            (Proof::Nobody, CLI, OPERATOR, false),
+            (Proof::Channel, CLI, "ann", false),
+            (Proof::Channel, LINK, "ann", false),
+            (Proof::Channel, CLI, "me", true),
+            (Proof::Channel, "mail", "ann@mail", true),
+            (Proof::Nobody, "mail", "ann@mail", false),
+            (Proof::Nobody, "webchat", "a", true),
+        ];
+        for (proof, channel, id, may) in table {
+            let by = Party {
+                proof,
+                ..party(channel, id)
+            };
+            assert_eq!(who(&by, &known).may(&asked, &known).is_ok(), may, "{by:?}");
+        }
+        // Bob wrote on Telegram; who only says that they are he is not he.
+        let asked = AskedIn {
+            scope: Scope::Initiator,
+            ..asked
+        };
+        let says = |proof, id| {
+            let by = Party {
+                proof,
+                ..party("telegram", id)
+            };
+            who(&by, &known).may(&asked, &known).is_ok()
+        };
+        assert!(says(Proof::Channel, "2") && !says(Proof::Nobody, "2"));
+    }
+
+    #[test]
     fn where_nobody_alone_asked_the_owner_answers() {
         let asked = AskedIn {
             scope: Scope::Initiator,
             initiator: None,
             ..asked_in()
         };
+        let by_agent = AskedIn {
+            initiator: Some(party(AGENT, "agent:shop")),
+            ..asked.clone()
+        };
         let known = identities();
-        assert!(who(&party("telegram", "1"), &known).may(&asked, &known).is_ok());
-        assert!(who(&party("telegram", "2"), &known).may(&asked, &known).is_err());
+        for asked in [asked, by_agent] {
+            assert!(who(&party("telegram", "1"), &known).may(&asked, &known).is_ok());
+            assert!(who(&party("telegram", "2"), &known).may(&asked, &known).is_err());
+        }
     }
 }

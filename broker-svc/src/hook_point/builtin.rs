@@ -127,6 +127,13 @@ const NAMES: [&str; 6] = [
 ];
 
 impl Builtin {
+    /// `read_only_guard` as it is where nobody says how.
+    #[must_use]
+    pub fn read_only_guard() -> Self {
+        let Guard { always, reads } = Guard::default();
+        Self::ReadOnlyGuard { always, reads }
+    }
+
     /// Its name in the catalogue.
     #[must_use]
     pub const fn name(&self) -> &'static str {

@@ -14,7 +14,7 @@ use shared::model::ledger::{ToolCall, ToolOutcome};
 use shared::model::session::SessionRef;
 use ulid::Ulid;
 
-use super::gate::Gated;
+use super::gate::{Gated, together};
 use super::moment::Moment;
 use super::point::Point;
 use crate::broker::Broker;
@@ -129,13 +129,20 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
         return Ok(Answer::Deny { reason });
     }
     let (gated, _) = broker.hooks().gate(&moment, &call).await;
-    Ok(match gated {
-        Gated::Run { arguments } => Answer::Allow {
+    let (arguments, asks) = match gated {
+        Gated::Denied { error: reason } => return Ok(Answer::Deny { reason }),
+        Gated::Run { arguments } => (arguments, None),
+        Gated::Ask { ask, arguments } => (arguments, Some(*ask)),
+    };
+    let flagged = broker
+        .personas
+        .confirmations(&asked.session, turn.works_for(), &call.name, &arguments);
+    Ok(match together(flagged.cloned().chain(asks)) {
+        None => Answer::Allow {
             tool_input: Some(arguments),
             tool_response: None,
         },
-        Gated::Denied { error: reason } => Answer::Deny { reason },
-        Gated::Ask { ask, .. } => Answer::Deny {
+        Some(ask) => Answer::Deny {
             reason: format!("it needs an approval ({}), and nobody waits for one here", ask.policy),
         },
     })

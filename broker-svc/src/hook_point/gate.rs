@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use shared::model::approval::{Ask, Scope};
+use shared::model::approval::Ask;
 
 use super::declared::{Hook, OnFailure};
 use super::outcome::{HookContext, HookOutcome, RunHookError};
@@ -128,7 +128,7 @@ impl Gate {
     #[must_use]
     pub fn result(self) -> Gated {
         let arguments = self.context.tool_args;
-        match (self.denied, strictest(self.asks)) {
+        match (self.denied, together(self.asks)) {
             (Some(error), _) => Gated::Denied { error },
             (None, Some(ask)) => Gated::Ask {
                 ask: Box::new(ask),
@@ -139,22 +139,10 @@ impl Gate {
     }
 }
 
-/// Of several that ask, the one that is hardest to satisfy; of equals the first.
+/// What several ask, as one question: layers only tighten, so nobody's wish takes another's place.
 #[must_use]
-pub fn strictest(asks: impl IntoIterator<Item = Ask>) -> Option<Ask> {
-    let rank = |scope: &Scope| match scope {
-        Scope::Initiator => 0,
-        Scope::Owner => 1,
-        Scope::Named { .. } => 2,
-        Scope::Quorum { n, .. } => 3 + u64::from(*n),
-    };
-    asks.into_iter().reduce(|one, other| {
-        if rank(&other.scope) > rank(&one.scope) {
-            other
-        } else {
-            one
-        }
-    })
+pub fn together(asks: impl IntoIterator<Item = Ask>) -> Option<Ask> {
+    asks.into_iter().reduce(|one, other| one.and(&other))
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use shared::model::permission::glob;
 use shared::model::session::SessionRef;
 
 use super::allow_list::AllowList;
-use super::declared::{Action, Fields, Hook, HookFault, Layer, declared};
+use super::builtin::Builtin;
+use super::declared::{Action, DEFAULT_TIMEOUT_MS, Fields, Hook, HookFault, Layer, OnFailure, declared};
 use super::point::Point;
 use crate::personas::{DEFAULT_PERSONA, Personas};
 
@@ -20,6 +21,8 @@ use crate::personas::{DEFAULT_PERSONA, Personas};
 const MAX_HOOKS: usize = 256;
 /// The mode whose allow-list holds beside `all` where nobody says otherwise.
 const DEFAULT_MODE: &str = "default";
+/// Name of the guard that stands where read-only mode is on and nobody declares one.
+const READ_ONLY: &str = "read_only";
 
 /// Why a text is no `hooks.yaml`: every fault that was found, at least one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -195,9 +198,11 @@ impl HookRules {
     /// Whether nothing is declared.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.global.is_empty()
+        let nothing = |layer: &SessionLayer| layer.hooks.is_empty() && !layer.read_only;
+        !self.read_only
+            && self.global.is_empty()
             && self.personas.values().all(Vec::is_empty)
-            && self.sessions.values().all(|layer| layer.hooks.is_empty())
+            && self.sessions.values().all(nothing)
     }
 
     /// The hooks of a turn of `session`, with those of the sessions that `inherited` names: whoever works for somebody
@@ -218,6 +223,9 @@ impl HookRules {
                 read_only |= layer.read_only;
                 hooks.extend(layer.hooks.iter().cloned());
             }
+        }
+        if read_only && !hooks.iter().any(|hook| guards_everything(hook)) {
+            hooks.push(Arc::new(guard()));
         }
         hooks.sort_by_cached_key(|hook| hook.order());
         hooks.dedup_by(|one, other| one.order() == other.order() && one.point == other.point);
@@ -247,6 +255,28 @@ impl HookRules {
         let personas = self.personas.values().flatten();
         let sessions = self.sessions.values().flat_map(|layer| &layer.hooks);
         self.global.iter().chain(personas).chain(sessions)
+    }
+}
+
+/// Whether `hook` is a `read_only_guard` that is shown every call.
+fn guards_everything(hook: &Hook) -> bool {
+    let is_guard = matches!(hook.action, Action::Builtin(Builtin::ReadOnlyGuard { .. }));
+    is_guard && hook.blocking && hook.tools.is_empty() && hook.when.is_empty()
+}
+
+/// The guard of those who say `read_only: true` and declare none: the mode holds all the same.
+fn guard() -> Hook {
+    Hook {
+        name: READ_ONLY.to_owned(),
+        point: Point::PreToolUse,
+        layer: Layer::Global,
+        priority: 0,
+        tools: Vec::new(),
+        when: Vec::new(),
+        timeout_ms: DEFAULT_TIMEOUT_MS,
+        blocking: true,
+        on_failure: OnFailure::Deny,
+        action: Action::Builtin(Builtin::read_only_guard()),
     }
 }
 

@@ -185,9 +185,10 @@ pub struct Running {
     pub asked: Vec<Asked>,
 }
 
-/// Where the call `call` of `running` stands, whose final arguments have the hash `arguments_hash`.
+/// Where the call `call` of `running` stands, whose final arguments have the hash `arguments_hash`, and of which its
+/// gates want humans asked as `ask` says: an approver who edits arguments may lead to ones that others must approve.
 #[must_use]
-pub fn stands(running: &Running, call: &str, arguments_hash: &str) -> Standing {
+pub fn stands(running: &Running, call: &str, arguments_hash: &str, ask: Option<&Ask>) -> Standing {
     let Some(asked) = running.last_asked(call) else {
         return Standing::None;
     };
@@ -195,7 +196,8 @@ pub fn stands(running: &Running, call: &str, arguments_hash: &str) -> Standing {
         ApprovalStatus::Pending => Standing::Pending,
         ApprovalStatus::Approved | ApprovalStatus::Consumed => {
             let edited = asked.edited.as_ref().map(args_hash);
-            if edited.as_deref().unwrap_or(&asked.arguments_hash) == arguments_hash {
+            let same = edited.as_deref().unwrap_or(&asked.arguments_hash) == arguments_hash;
+            if same && ask.is_none_or(|ask| asked.ask.scope.covers(&ask.scope)) {
                 Standing::Approved
             } else {
                 Standing::Superseded

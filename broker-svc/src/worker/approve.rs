@@ -7,9 +7,11 @@
 use serde_json::Value;
 use shared::model::approval::{
     ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask, AskedIn, Confirmation, DEFAULT_EXPIRES_MS, MAX_EXPIRES_MS,
-    Party, Trail,
+    Party, Proof, Trail,
 };
 use shared::model::dispatch::derived_ulid;
+use shared::model::event::OWN_ADAPTERS;
+use shared::model::identity::is_self_asserted;
 use shared::model::ledger::{LedgerEntry, ToolCall, ToolOutcome};
 use shared::model::reply::Reply;
 use ulid::Ulid;
@@ -22,9 +24,10 @@ use crate::approval::card::spelt;
 use crate::approval::desk::{Said, decision_of};
 use crate::approval::machine::Word;
 use crate::approval::reply::{Heard, read};
+use crate::approval::scope::AGENT;
 use crate::error::RunSessionError;
 use crate::hook_point::Gated;
-use crate::hook_point::gate::strictest;
+use crate::hook_point::gate::together;
 use crate::session::{Arrival, Pending, Told};
 use crate::tool::schema::misfit;
 use crate::turn::arguments::args_hash;
@@ -52,12 +55,24 @@ pub(super) fn initiator(pendings: &[Pending]) -> Option<Party> {
     pendings.iter().all(|pending| author(pending) == first).then_some(first)
 }
 
-/// Who wrote the message of `pending`, on the channel that its event's id names.
+/// Who wrote the message of `pending`: somebody whom its channel vouches for at most, and where one of our own services
+/// said it, an agent.
 fn author(pending: &Pending) -> Party {
-    let event = pending.dispatch.event_id.as_str();
+    let message = &pending.dispatch.message;
+    let adapter = pending.dispatch.event_id.adapter();
+    let channel = if OWN_ADAPTERS.iter().any(|own| adapter.eq_ignore_ascii_case(own)) {
+        AGENT
+    } else {
+        message.channel.as_deref().unwrap_or(adapter)
+    };
     Party {
-        channel: event.split(':').next().unwrap_or_default().to_owned(),
-        id: pending.dispatch.message.from.clone(),
+        channel: channel.to_owned(),
+        id: message.from.clone(),
+        proof: if is_self_asserted(&message.metadata) {
+            Proof::Nobody
+        } else {
+            Proof::Channel
+        },
     }
 }
 
@@ -236,8 +251,9 @@ impl Worker<'_> {
             let error = format!("hooks made arguments that do not fit the tool's schema: {unfit}");
             return Ok(self.denied(call, error));
         }
-        let flagged = thinking.persona.confirmation(&call.name, &gated).cloned();
-        let ask = strictest(flagged.into_iter().chain(asks));
+        let (personas, session) = (&self.broker.personas, &self.claimed.session);
+        let flagged = personas.confirmations(session, thinking.turn.works_for(), &call.name, &gated);
+        let ask = together(flagged.cloned().chain(asks));
         self.settle(thinking, call, gated, ask).await
     }
 
@@ -257,7 +273,7 @@ impl Worker<'_> {
             return Ok(Confirmed::Run(ToolCall { arguments, ..call }));
         };
         let asked = running.last_asked(&call.call).cloned();
-        let standing = stands(running, &call.call, &args_hash(&arguments));
+        let standing = stands(running, &call.call, &args_hash(&arguments), ask.as_ref());
         let times = running.times_asked(&call.call);
         match (standing, asked, ask) {
             (Standing::None, _, None) => Ok(Confirmed::Run(ToolCall { arguments, ..call })),
@@ -287,7 +303,7 @@ impl Worker<'_> {
                     .unwrap_or_default();
                 if let Some(asked) = asked.filter(|asked| asked.status == ApprovalStatus::Approved) {
                     self.marks.push((asked.approval.clone(), ApprovalStatus::Superseded));
-                    let why = Some("the arguments changed after the approval");
+                    let why = Some("the arguments changed after the approval, or others must approve them");
                     self.stage_decision(ended(&asked.approval, ApprovalStatus::Superseded, why));
                 }
                 let stepped = self.ask_human(thinking, &call, arguments, &ask).await?;

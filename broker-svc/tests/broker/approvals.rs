@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use broker_svc::approval::{self, desk::Desk};
 use broker_svc::config::BrokerConfig;
+use broker_svc::hook_point::rules::HookRules;
 use serde_json::{Value, json};
 use shared::bus::{Bus, CoreSubscription, RequestError, ServiceHandle};
-use shared::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalStatus, Confirmation, Party};
+use shared::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalStatus, Confirmation, Party, Proof};
 use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval};
 use shared::model::identity::{Identities, Person};
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
@@ -33,9 +34,13 @@ pub(crate) fn identities() -> Identities {
         id: id.to_owned(),
         ..Person::default()
     };
+    let ann = Person {
+        addresses: [("*".to_owned(), vec!["ann@mail".to_owned()])].into(),
+        ..person("ann")
+    };
     Identities {
         owner: Some("ann".to_owned()),
-        persons: vec![person("ann"), person("bob"), person("cid")],
+        persons: vec![ann, person("bob"), person("cid")],
         ..Identities::default()
     }
 }
@@ -47,12 +52,22 @@ pub(crate) struct Serving {
 }
 
 pub(crate) async fn serving(url: &str, name: &str, ask: &str) -> Serving {
+    serving_with(url, name, &personas(ask), "").await
+}
+
+/// As [`serving`], with the whole of `personas.yaml` and `hooks.yaml`.
+pub(crate) async fn serving_with(url: &str, name: &str, personas: &str, hooks: &str) -> Serving {
     let agent = Scripted {
         bus: connect_to(url).await,
         tools: vec![("look", true), ("pay", false)],
     };
-    let broker = broker_at(url, name, &personas(ask), BrokerConfig::default()).await;
-    let broker = Arc::new(broker.answering(Arc::new(agent)).knowing(identities()));
+    let broker = broker_at(url, name, personas, BrokerConfig::default()).await;
+    let rules = HookRules::parse(hooks, &broker.personas).expect("hooks");
+    let broker = broker
+        .answering(Arc::new(agent))
+        .knowing(identities())
+        .with_hooks(rules);
+    let broker = Arc::new(broker);
     let service = approval::service::serve(&broker).await.expect("a service");
     Serving {
         running: run_broker(broker),
@@ -60,19 +75,23 @@ pub(crate) async fn serving(url: &str, name: &str, ask: &str) -> Serving {
     }
 }
 
-struct Story {
-    bench: Bench,
-    brokers: Vec<Serving>,
+pub(crate) struct Story {
+    pub(crate) bench: Bench,
+    pub(crate) brokers: Vec<Serving>,
     asked: CoreSubscription,
-    main: SessionRef,
+    pub(crate) main: SessionRef,
 }
 
 impl Story {
-    async fn begin(ask: &str) -> Self {
+    pub(crate) async fn begin(ask: &str) -> Self {
+        Self::begin_with(&personas(ask), "").await
+    }
+
+    pub(crate) async fn begin_with(personas: &str, hooks: &str) -> Self {
         let bench = Bench::start().await;
         let asked = bench.bus.core_subscribe(SUBJECT).await.expect("a subscription");
         bench.bus.flush().await.expect("it is known");
-        let broker = serving(&bench.server.url(), "b1", ask).await;
+        let broker = serving_with(&bench.server.url(), "b1", personas, hooks).await;
         Self {
             brokers: vec![broker],
             asked,
@@ -81,11 +100,11 @@ impl Story {
         }
     }
 
-    fn desk(&self) -> &Desk {
+    pub(crate) fn desk(&self) -> &Desk {
         self.brokers[0].running.broker.desk()
     }
 
-    async fn send(&self, event: u64, mode: Option<QueueMode>) {
+    pub(crate) async fn send(&self, event: u64, mode: Option<QueueMode>) {
         let mut one = dispatch(&self.main, event);
         one.queue_mode = mode;
         one.permissions = PermissionSet {
@@ -96,16 +115,16 @@ impl Story {
         self.bench.claim(&self.main).await;
     }
 
-    async fn effect(&mut self) -> (Effect, String) {
+    pub(crate) async fn effect(&mut self) -> (Effect, String) {
         effect(&mut self.asked).await
     }
 
-    async fn answer(&self, to: &str, text: &str, tools: &[&str]) {
+    pub(crate) async fn answer(&self, to: &str, text: &str, tools: &[&str]) {
         answer(&self.bench.bus, to, text, tools).await;
     }
 
     /// The next effect is `name`; it is answered.
-    async fn plays(&mut self, name: &str, text: &str, tools: &[&str]) -> Effect {
+    pub(crate) async fn plays(&mut self, name: &str, text: &str, tools: &[&str]) -> Effect {
         let (effect, to) = self.effect().await;
         assert_eq!(effect.name, name, "{effect:?}");
         self.answer(&to, text, tools).await;
@@ -113,7 +132,7 @@ impl Story {
     }
 
     /// What is asked of a human, once the turn waits for it and its slot is free.
-    async fn suspended(&self) -> ApprovalRequest {
+    pub(crate) async fn suspended(&self) -> ApprovalRequest {
         eventually("the turn waits", async || {
             !asked(&self.bench.entries(&self.main).await).is_empty()
         })
@@ -122,11 +141,17 @@ impl Story {
         asked(&self.bench.entries(&self.main).await).pop().expect("a question")
     }
 
-    async fn says(&self, id: &str, by: &str, approve: bool, arguments: Option<Value>) -> Result<ApprovalAnswer, u16> {
+    pub(crate) async fn says(
+        &self,
+        id: &str,
+        by: &str,
+        approve: bool,
+        arguments: Option<Value>,
+    ) -> Result<ApprovalAnswer, u16> {
         say(&self.bench.bus, &word(id, by, approve, arguments)).await
     }
 
-    async fn stands(&self, id: &str) -> Confirmation {
+    pub(crate) async fn stands(&self, id: &str) -> Confirmation {
         let question = GetApproval { id: id.to_owned() };
         let asked = self.bench.bus.request(
             "nexus.svc.approval.get",
@@ -137,12 +162,12 @@ impl Story {
         asked.await.expect("an approval")
     }
 
-    async fn becomes(&self, id: &str, status: ApprovalStatus) {
+    pub(crate) async fn becomes(&self, id: &str, status: ApprovalStatus) {
         eventually(status.name(), async || self.stands(id).await.status == status).await;
     }
 
     /// What the model is told about its call `id`.
-    async fn told(&self, id: &str) -> ToolOutcome {
+    pub(crate) async fn told(&self, id: &str) -> ToolOutcome {
         for entry in self.bench.entries(&self.main).await {
             if let LedgerEntry::ToolFinished { call, outcome } = entry
                 && call == id
@@ -153,7 +178,7 @@ impl Story {
         panic!("call {id} is not over")
     }
 
-    async fn audit(&self, id: &str) -> Vec<String> {
+    pub(crate) async fn audit(&self, id: &str) -> Vec<String> {
         let subject = subject::approval_audit(id);
         let stored = self
             .bench
@@ -166,18 +191,18 @@ impl Story {
     }
 
     /// The turn's own replies, cards aside.
-    async fn replies(&self) -> Vec<String> {
+    pub(crate) async fn replies(&self) -> Vec<String> {
         let replies = self.bench.replies().await;
         let own = replies.into_iter().filter(|reply| reply.interactive.is_none());
         own.map(|reply| reply.content).collect()
     }
 
-    async fn ends(&self, text: &str) {
+    pub(crate) async fn ends(&self, text: &str) {
         eventually("the reply", async || !self.replies().await.is_empty()).await;
         assert_eq!(self.replies().await, [text]);
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         for broker in self.brokers {
             broker.running.stop().await;
         }
@@ -201,6 +226,7 @@ pub(crate) fn word(id: &str, by: &str, approve: bool, arguments: Option<Value>) 
         by: Party {
             channel: "cli".to_owned(),
             id: by.to_owned(),
+            proof: Proof::Vouched,
         },
         via: "cli".to_owned(),
         arguments,

@@ -8,7 +8,7 @@ use broker_svc::approval::desk::{Desk, Said};
 use broker_svc::approval::machine::Word;
 use shared::bus::CoreSubscription;
 use shared::clock::SystemClock;
-use shared::model::approval::{ApprovalStatus, Party};
+use shared::model::approval::{ApprovalStatus, Party, Proof};
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::permission::{Level, PermissionSet};
 use shared::model::session::SessionRef;
@@ -103,6 +103,7 @@ impl Killing {
         let by = Party {
             channel: "cli".to_owned(),
             id: "operator".to_owned(),
+            proof: Proof::Vouched,
         };
         let said = self.desk.say(id, &by, &word).await.expect("taken");
         assert!(matches!(said, Said::Stands { .. }), "{said:?}");

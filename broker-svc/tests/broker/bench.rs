@@ -81,6 +81,7 @@ pub(crate) fn dispatch(to: &SessionRef, event: u64) -> Dispatch {
         queue_mode: None,
         message: Message {
             from: "v1".to_owned(),
+            channel: None,
             content: format!("message {event}"),
             content_type: "text".to_owned(),
             metadata: serde_json::Map::new(),

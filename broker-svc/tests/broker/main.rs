@@ -2,6 +2,7 @@
 
 mod approvals;
 mod approvals_killed;
+mod approvals_who;
 mod bench;
 mod busy;
 mod commanded;

@@ -435,6 +435,7 @@ fn made(
         queue_mode: Some(mode),
         message: Message {
             from: "v1".to_owned(),
+            channel: None,
             content: format!("message {number}"),
             content_type: "text".to_owned(),
             metadata: serde_json::Map::new(),

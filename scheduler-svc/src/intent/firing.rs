@@ -120,6 +120,7 @@ pub fn dispatch(
         queue_mode: Some(QueueMode::Followup),
         message: Message {
             from: format!("agent:{}", record.agent),
+            channel: None,
             content: content(intent),
             content_type: "text".to_owned(),
             metadata: Map::new(),

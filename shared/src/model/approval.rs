@@ -1,5 +1,7 @@
 //! Approvals: a human's word on a tool call. *Pure.* Source: `sessions.md` "Approvals"; `002_39404514fbd37e5d.txt`.
 
+mod ask;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ulid::Ulid;
@@ -7,6 +9,7 @@ use ulid::Ulid;
 use super::dispatch::{Causation, DeliveryContext};
 use super::session::SessionRef;
 use super::time::UnixMillis;
+pub use ask::{Ask, DEFAULT_EXPIRES_MS, MAX_EXPIRES_MS, Scope};
 
 /// Where an approval stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -44,125 +47,6 @@ impl ApprovalStatus {
     }
 }
 
-/// Who may decide an approval; checked at every ingress. The agent that asks never may.
-///
-/// In configuration: `initiator`, `owner`, `{kind: named, names: [ann]}` or `{kind: quorum, n: 2, of: [ann, bob]}`.
-/// Names are those of persons in `identities.yaml`, or sender ids `{channel}:{id}`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind", from = "ScopeForm")]
-pub enum Scope {
-    /// Whoever wrote the message that the turn answers.
-    Initiator,
-    /// The owner of the installation.
-    #[default]
-    Owner,
-    /// Any one of these.
-    Named {
-        /// They.
-        names: Vec<String>,
-    },
-    /// `n` different ones of these.
-    Quorum {
-        /// How many must say yes; one no decides at once.
-        n: u32,
-        /// They.
-        of: Vec<String>,
-    },
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ScopeForm {
-    Word(ScopeWord),
-    Full(ScopeFull),
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum ScopeWord {
-    Initiator,
-    Owner,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
-enum ScopeFull {
-    Initiator,
-    Owner,
-    Named { names: Vec<String> },
-    Quorum { n: u32, of: Vec<String> },
-}
-
-impl From<ScopeForm> for Scope {
-    fn from(form: ScopeForm) -> Self {
-        match form {
-            ScopeForm::Word(ScopeWord::Initiator) | ScopeForm::Full(ScopeFull::Initiator) => Self::Initiator,
-            ScopeForm::Word(ScopeWord::Owner) | ScopeForm::Full(ScopeFull::Owner) => Self::Owner,
-            ScopeForm::Full(ScopeFull::Named { names }) => Self::Named { names },
-            ScopeForm::Full(ScopeFull::Quorum { n, of }) => Self::Quorum { n, of },
-        }
-    }
-}
-
-impl Scope {
-    /// What is wrong with it as configuration.
-    #[must_use]
-    pub fn fault(&self) -> Option<String> {
-        match self {
-            Self::Initiator | Self::Owner => None,
-            Self::Named { names } if names.is_empty() => Some("scope: names at least one".to_owned()),
-            Self::Named { names: _ } => None,
-            Self::Quorum { n, of } => {
-                let mut persons: Vec<&str> = of.iter().map(String::as_str).collect();
-                persons.sort_unstable();
-                persons.dedup();
-                let enough = *n >= 1 && usize::try_from(*n).is_ok_and(|n| n <= persons.len());
-                (!enough).then(|| format!("scope: n between 1 and {}, the number of persons", persons.len()))
-            }
-        }
-    }
-}
-
-/// How a policy asks for a human's word: the parameters of the builtin `approval_gate`, and of a tool that is flagged
-/// `requires_confirmation`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Ask {
-    /// The rule that asks: its name stands in records and on the card.
-    pub policy: String,
-    /// Who may decide.
-    pub scope: Scope,
-    /// How long they have, milliseconds; absent = [`DEFAULT_EXPIRES_MS`], at most [`MAX_EXPIRES_MS`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_ms: Option<u64>,
-    /// Fraction of that time, above 0 and below 1, after which the owner is told as well; absent = never.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub escalate_at: Option<f64>,
-    /// Why, for the human.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-/// How long approvers have where nobody says otherwise, milliseconds.
-pub const DEFAULT_EXPIRES_MS: u64 = 15 * 60_000;
-/// How long they may have at most, milliseconds.
-pub const MAX_EXPIRES_MS: u64 = 7 * 24 * 3_600_000;
-
-impl Ask {
-    /// What is wrong with it as configuration, each `key: what is expected`.
-    #[must_use]
-    pub fn faults(&self) -> Vec<String> {
-        let mut faults: Vec<String> = self.scope.fault().into_iter().collect();
-        if self.expires_ms.is_some_and(|ms| !(1..=MAX_EXPIRES_MS).contains(&ms)) {
-            faults.push(format!("expires_ms: between 1 and {MAX_EXPIRES_MS} (7 days)"));
-        }
-        if self.escalate_at.is_some_and(|part| !(part > 0.0 && part < 1.0)) {
-            faults.push("escalate_at: above 0 and below 1".to_owned());
-        }
-        faults
-    }
-}
-
 /// What is asked of a human.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalRequest {
@@ -195,6 +79,30 @@ pub struct Party {
     pub channel: String,
     /// Their id there.
     pub id: String,
+    /// Who says that they are who they are.
+    #[serde(default, skip_serializing_if = "Proof::is_vouched")]
+    pub proof: Proof,
+}
+
+/// Who says that somebody is who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Proof {
+    /// Whoever calls the service, which only bots and tools of ours may.
+    #[default]
+    Vouched,
+    /// Their message's channel: it knows its senders, and nothing of the installation.
+    Channel,
+    /// They themselves (`self_asserted`).
+    Nobody,
+}
+
+impl Proof {
+    /// Whether the caller vouches for them.
+    #[must_use]
+    pub const fn is_vouched(&self) -> bool {
+        matches!(self, Self::Vouched)
+    }
 }
 
 impl std::fmt::Display for Party {
@@ -317,6 +225,9 @@ pub struct Vote {
     pub at: UnixMillis,
     /// Hash of the arguments that they saw.
     pub arguments_hash: String,
+    /// Where all of several scopes must be satisfied, those for which it counts: their numbers, from 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counts_for: Vec<usize>,
 }
 
 /// Arguments as an approver edited them.
@@ -386,52 +297,4 @@ pub struct ApprovalRecord {
     pub session: Option<SessionRef>,
     /// The tool.
     pub tool: String,
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn an_ask_is_read_in_its_short_and_in_its_long_form() {
-        let short: Ask = serde_json::from_value(json!({"scope": "initiator"})).expect("an ask");
-        assert_eq!(short.scope, Scope::Initiator);
-        let quorum = Scope::Quorum {
-            n: 2,
-            of: vec!["ann".to_owned(), "bob".to_owned()],
-        };
-        let long =
-            json!({"policy": "pay", "scope": {"kind": "quorum", "n": 2, "of": ["ann", "bob"]}, "escalate_at": 0.5});
-        let long: Ask = serde_json::from_value(long).expect("an ask");
-        assert_eq!((&long.scope, long.faults()), (&quorum, Vec::new()));
-        let written = serde_json::to_value(&quorum).expect("JSON");
-        assert_eq!(serde_json::from_value::<Scope>(written).expect("a scope"), quorum);
-        for wrong in [
-            json!({"scope": "agent"}),
-            json!({"scope": {"kind": "named", "n": 1, "names": []}}),
-            json!({"x": 1}),
-        ] {
-            assert!(serde_json::from_value::<Ask>(wrong.clone()).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn what_nobody_could_decide_is_a_fault() {
-        let of = |n, names: &[&str]| Scope::Quorum {
-            n,
-            of: names.iter().map(|&name| name.to_owned()).collect(),
-        };
-        assert!(of(2, &["ann", "ann"]).fault().is_some());
-        assert!(of(0, &["ann"]).fault().is_some());
-        assert!(of(2, &["ann", "bob"]).fault().is_none());
-        let wrong = Ask {
-            scope: Scope::Named { names: Vec::new() },
-            expires_ms: Some(MAX_EXPIRES_MS + 1),
-            escalate_at: Some(1.0),
-            ..Ask::default()
-        };
-        assert_eq!(wrong.faults().len(), 3);
-    }
 }

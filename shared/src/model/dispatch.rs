@@ -38,6 +38,9 @@ pub struct DeliveryContext {
 pub struct Message {
     /// The original sender's id.
     pub from: String,
+    /// The channel on which it was said; absent = that of the event's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
     /// The event's content.
     pub content: String,
     /// The first of the event's content types, or `text`.

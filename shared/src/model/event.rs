@@ -16,6 +16,9 @@ pub const MAX_HOPS: u8 = 8;
 /// Largest content plus metadata that an event may carry, in bytes; larger things are attachments.
 pub const MAX_EVENT_BYTES: usize = 1024 * 1024;
 
+/// Id prefixes of what our own services say (a delivery, a timer, an agent): no human wrote it.
+pub const OWN_ADAPTERS: [&str; 3] = ["out", "timer", "agent"];
+
 /// Why a string is not an event id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseEventIdError {
@@ -65,6 +68,12 @@ impl EventId {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The adapter before the first colon.
+    #[must_use]
+    pub fn adapter(&self) -> &str {
+        self.0.split_once(':').map_or("", |(adapter, _)| adapter)
     }
 }
 

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::event::{Event, PeerKind};
 use super::permission::{Level, PermissionSet, ToolRules};
@@ -12,6 +13,12 @@ use super::permission::{Level, PermissionSet, ToolRules};
 /// Key in an event's metadata by which adapter-svc says, with `true`, that nobody proved who its sender is: a page
 /// without a login, an unsigned webhook, a post without a token. An address under `*` is not theirs.
 pub const SELF_ASSERTED: &str = "self_asserted";
+
+/// Whether an event's `metadata` says that nobody proved who its sender is.
+#[must_use]
+pub fn is_self_asserted(metadata: &Map<String, Value>) -> bool {
+    metadata.get(SELF_ASSERTED).is_some_and(|said| said == true)
+}
 
 /// One person and how they are reached on each channel.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -71,12 +78,18 @@ impl Identities {
         self.known(&[channel, "*"], address)
     }
 
-    /// The person whose `address` on the channel of `event` is; whoever merely says so needs to be named for the
-    /// channel itself.
+    /// As [`Identities::person`], for somebody who merely says so: they need to be named for the channel itself.
+    #[must_use]
+    pub fn person_asserted(&self, channel: &str, address: &str) -> Option<&Person> {
+        self.known(&[channel], address)
+    }
+
     fn person_of(&self, event: &Event, address: &str) -> Option<&Person> {
-        let asserted = event.metadata.get(SELF_ASSERTED).is_some_and(|said| said == true);
-        let channels = [event.channel.as_str(), "*"];
-        self.known(if asserted { &channels[..1] } else { &channels }, address)
+        if is_self_asserted(&event.metadata) {
+            self.person_asserted(&event.channel, address)
+        } else {
+            self.person(&event.channel, address)
+        }
     }
 
     fn known(&self, channels: &[&str], address: &str) -> Option<&Person> {

@@ -1,5 +1,5 @@
 use serde_json::json;
-use shared::model::approval::{ApprovalRequest, Party, Scope, Trail};
+use shared::model::approval::{ApprovalRequest, Party, Proof, Scope, Trail};
 use shared::model::dispatch::{Causation, DeliveryContext};
 use shared::model::event::EventId;
 use shared::model::identity::Person;
@@ -44,6 +44,7 @@ pub(crate) fn asked_in() -> AskedIn {
         initiator: Some(Party {
             channel: "telegram".to_owned(),
             id: "2".to_owned(),
+            proof: Proof::Vouched,
         }),
         reason: None,
         escalate_at: None,
@@ -97,6 +98,7 @@ fn says(standing: &Confirmation, scope: &Scope, by: &str, word: &Word, now: Unix
     let party = Party {
         channel: "cli".to_owned(),
         id: by.to_owned(),
+        proof: Proof::Vouched,
     };
     say(standing, &asked, &who(&party, &identities()), word, &identities(), now)
 }
@@ -235,6 +237,39 @@ fn several_must_agree_on_the_same_arguments() {
     assert_eq!(edited.standing_hash(), args_hash(&json!({"amount": 10})));
     let agreed = changed(says(&edited, &quorum, "ann", &word(true), now));
     assert_eq!(agreed.status, Approved);
+}
+
+#[test]
+fn where_several_policies_ask_one_yes_is_not_that_of_another() {
+    let all = Scope::All {
+        of: vec![
+            Scope::Owner,
+            Scope::Quorum {
+                n: 2,
+                of: ["ann", "bob", "cid"].map(str::to_owned).to_vec(),
+            },
+        ],
+    };
+    let now = UnixMillis(1_500);
+    let stands_after = |words: &[&str]| {
+        let mut standing = confirmation(Pending);
+        for by in words {
+            if let Outcome::Changed(next) = says(&standing, &all, by, &word(true), now) {
+                standing = *next;
+            }
+        }
+        standing.status
+    };
+    assert_eq!(stands_after(&["bob"]), Pending);
+    assert_eq!(stands_after(&["bob", "cid"]), Pending, "the owner was not heard");
+    assert_eq!(stands_after(&["bob", "cid", "ann"]), Approved);
+    assert_eq!(stands_after(&["ann", "ann"]), Pending, "one person is one vote");
+    assert_eq!(stands_after(&["ann", "bob"]), Approved, "the owner's counts for both");
+    assert_eq!(code(&says(&confirmation(Pending), &all, "dan", &word(true), now)), 403);
+    let Outcome::Changed(no) = says(&confirmation(Pending), &all, "bob", &word(false), now) else {
+        panic!("one no is enough")
+    };
+    assert_eq!(no.status, Rejected);
 }
 
 #[test]

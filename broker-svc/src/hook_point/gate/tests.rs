@@ -1,5 +1,7 @@
 use serde_json::{Map, json};
 
+use shared::model::approval::Scope;
+
 use super::super::declared::{Layer, declared};
 use super::*;
 
@@ -144,7 +146,7 @@ fn a_gate_that_does_not_answer_denies_and_an_observer_does_not_count() {
 }
 
 #[test]
-fn a_human_is_asked_last_of_the_final_arguments_and_the_strictest_wins() {
+fn humans_are_asked_last_of_the_final_arguments_and_all_whom_any_gate_wants() {
     let hooks = || vec![plain("a"), plain("b"), plain("c")];
     let quorum = || Scope::Quorum {
         n: 2,
@@ -159,7 +161,8 @@ fn a_human_is_asked_last_of_the_final_arguments_and_the_strictest_wins() {
     let Gated::Ask { ask, arguments } = gated else {
         panic!("{gated:?}")
     };
-    assert_eq!((ask.scope, arguments), (quorum(), json!({"n": 2})));
+    let of = vec![quorum(), Scope::Initiator];
+    assert_eq!((ask.scope, arguments), (Scope::All { of }, json!({"n": 2})));
     // Who denies after somebody asked denies.
     let (_, gated) = run(hooks(), |name, _| match name {
         "a" => asks(Scope::Owner),

@@ -137,6 +137,24 @@ sessions: {'shop/dm:*': {read_only: true, hooks: [{name: early, hook: PreToolUse
 }
 
 #[test]
+fn read_only_mode_holds_where_nobody_declares_its_guard() {
+    let guarded = |text: &str, name: &str| {
+        let rules = HookRules::parse(text, &Personas::default()).expect("rules");
+        assert!(!rules.is_empty(), "{text}");
+        let set = rules.of(&session("shop", name), &[]);
+        names(&set, Point::PreToolUse).join(" ")
+    };
+    assert_eq!(guarded("read_only: true", "main"), "read_only");
+    let session = "sessions: {'shop/dm:*': {read_only: true}}";
+    assert_eq!(guarded(session, "dm:ann"), "read_only");
+    assert_eq!(guarded(session, "main"), "", "another session");
+    let own = "read_only: true\nhooks: [{name: guard, hook: PreToolUse, builtin: read_only_guard, priority: 5}]";
+    assert_eq!(guarded(own, "main"), "guard");
+    let part = "read_only: true\nhooks: [{name: guard, hook: PreToolUse, builtin: read_only_guard, tools: [sql_*]}]";
+    assert_eq!(guarded(part, "main"), "read_only guard", "it is not shown every call");
+}
+
+#[test]
 fn without_the_flag_there_are_no_command_hooks() {
     let hooks = "hooks: [{name: fmt, hook: Stop, command: 'gofmt -w .'}, {hook: PreToolUse, builtin: audit_log}]";
     let check = |text: &str, count: usize| {

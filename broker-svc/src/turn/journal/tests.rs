@@ -73,7 +73,7 @@ fn a_call_stands_with_the_humans_by_the_hash_of_its_final_arguments() {
     let asked = || (2_000, asks("a", json!({"amount": 60_000})));
     let same = args_hash(&json!({"amount": 60_000}));
     let other = args_hash(&json!({"amount": 61_000}));
-    let stands = |entries: Vec<(i64, LedgerEntry)>, hash: &str| stands(&running(entries), "1-1", hash);
+    let stands = |entries: Vec<(i64, LedgerEntry)>, hash: &str| stands(&running(entries), "1-1", hash, None);
     assert_eq!(stands(vec![], &same), Standing::None);
     assert_eq!(stands(vec![asked()], &same), Standing::Pending);
     let approved = || vec![asked(), (3_000, decides("a", ApprovalStatus::Approved, None))];
@@ -115,9 +115,9 @@ fn what_was_asked_again_stands_by_its_last_answer_and_its_last_edit() {
         less,
         "gates begin with what the approver wrote"
     );
-    assert_eq!(stands(&turn, "1-1", &args_hash(&less)), Standing::Approved);
+    assert_eq!(stands(&turn, "1-1", &args_hash(&less), None), Standing::Approved);
     assert_eq!(
-        stands(&turn, "1-1", &args_hash(&call().arguments)),
+        stands(&turn, "1-1", &args_hash(&call().arguments), None),
         Standing::Superseded
     );
     let rewritten = json!({"amount": 40_000, "note": "by a hook"});
@@ -129,7 +129,7 @@ fn what_was_asked_again_stands_by_its_last_answer_and_its_last_edit() {
         (4_000, decides("b", ApprovalStatus::Approved, None)),
     ]);
     assert_eq!((again.arguments_of(&call()), again.times_asked("1-1")), (less, 2));
-    assert_eq!(stands(&again, "1-1", &args_hash(&rewritten)), Standing::Approved);
+    assert_eq!(stands(&again, "1-1", &args_hash(&rewritten), None), Standing::Approved);
 }
 
 #[test]

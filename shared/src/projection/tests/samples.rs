@@ -131,6 +131,7 @@ pub(super) fn dispatch(sequence: u64, n: u64) -> Applied {
         queue_mode: Some(QueueMode::Followup),
         message: Message {
             from: "alice".to_owned(),
+            channel: None,
             content: "hello".to_owned(),
             content_type: "text".to_owned(),
             metadata: serde_json::Map::new(),

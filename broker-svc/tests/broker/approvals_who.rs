@@ -1,0 +1,195 @@
+//! Whose word counts, and that nobody gives himself another's name.
+
+use broker_svc::approval;
+use broker_svc::hook_point::callback;
+use serde_json::{Value, json};
+use shared::bus::RequestError;
+use shared::model::approval::{ApprovalStatus, Scope};
+use shared::model::event::EventId;
+use shared::model::identity::SELF_ASSERTED;
+use shared::model::permission::Level;
+use shared::wire::headers::Headers;
+
+use crate::approvals::{Story, asked};
+use crate::bench::{Bench, DEADLINE, dispatch, eventually, session};
+
+/// Somebody's message.
+struct Said {
+    event: &'static str,
+    channel: Option<&'static str>,
+    from: &'static str,
+    asserted: bool,
+}
+
+async fn say(story: &Story, number: u64, said: &Said, text: String) {
+    let mut one = dispatch(&story.main, number);
+    one.event_id = EventId::parse(format!("{}/{number}", said.event)).expect("an id");
+    one.causation.event = one.event_id.clone();
+    one.message.channel = said.channel.map(str::to_owned);
+    one.message.from = said.from.to_owned();
+    one.message.content = text;
+    if said.asserted {
+        one.message.metadata.insert(SELF_ASSERTED.to_owned(), json!(true));
+    }
+    story.bench.publish(&one).await;
+    story.bench.claim(&story.main).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_the_owner_by_what_his_message_calls_itself() {
+    let mut story = Story::begin("{scope: owner}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let id = story.suspended().await.id;
+    let code = approval::card::spelt(&id);
+    let said = |event, channel, from, asserted| Said {
+        event,
+        channel,
+        from,
+        asserted,
+    };
+    let strangers = [
+        said("cli:x", None, "operator", false),
+        said("cli:x", None, "ann", false),
+        said("test:x", Some("cli"), "operator", false),
+        said("link:x", Some("link"), "ann", false),
+        // Ann's address under `*`, written by somebody who only says that it is his.
+        said("test:x", Some("mail"), "ann@mail", true),
+        said("agent:x:y", Some("mail"), "ann@mail", false),
+        said("out:x", Some("mail"), "ann@mail", false),
+    ];
+    for (index, stranger) in strangers.iter().enumerate() {
+        say(&story, 10 + index as u64, stranger, format!("approve {code}")).await;
+        eventually("the stranger is answered", async || {
+            story.replies().await.len() == index + 1
+        })
+        .await;
+    }
+    assert_eq!(story.stands(&id).await.status, ApprovalStatus::Pending);
+    let refused = story.audit(&id).await.iter().filter(|what| *what == "refused").count();
+    assert_eq!(refused, strangers.len());
+    // The hook that dispatched it says which channel it was, whatever the event's id is called.
+    let ann = said("mybot:x", Some("mail"), "ann@mail", false);
+    say(&story, 30, &ann, format!("approve {code}")).await;
+    story.plays("pay", "paid", &[]).await;
+    story.plays("model", "done", &[]).await;
+    assert_eq!(story.stands(&id).await.decided_by.as_deref(), Some("ann"));
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_narrower_layer_asks_others_as_well_and_nobody_instead() {
+    let hooks = "
+hooks: [{name: owner, hook: PreToolUse, builtin: approval_gate, tools: [pay]}]
+personas: {default: [{name: desk, hook: PreToolUse, builtin: approval_gate, tools: [pay], with: {scope: {kind: named, names: [bob]}}}]}
+";
+    let mut story = Story::begin_with("personas: {default: {}}", hooks).await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let request = story.suspended().await;
+    let id = request.id;
+    assert_eq!(request.policy, "owner, desk");
+    let early = story.says(&id, "bob", true, None).await.expect("noted");
+    assert_eq!(early.status, ApprovalStatus::Pending, "the owner was not heard");
+    let both = story.says(&id, "ann", true, None).await.expect("taken");
+    assert_eq!(both.status, ApprovalStatus::Approved);
+    story.plays("pay", "paid", &[]).await;
+    story.plays("model", "done", &[]).await;
+    story.ends("done").await;
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_that_an_approver_wrote_are_approved_by_those_whom_they_concern() {
+    let bob = "scope: {kind: named, names: [bob]}";
+    let personas = format!(
+        "personas: {{default: {{requires_confirmation: [{{tools: [pay], above: {{amount: 100000}}, ask: {{}}}}, {{tools: [pay], ask: {{{bob}}}}}]}}}}"
+    );
+    let mut story = Story::begin_with(&personas, "").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let first = story.suspended().await;
+    let much = json!({"step": 1, "amount": 200_000});
+    story
+        .says(&first.id, "bob", true, Some(much.clone()))
+        .await
+        .expect("taken");
+    eventually("asked again", async || {
+        asked(&story.bench.entries(&story.main).await).len() == 2
+    })
+    .await;
+    let second = story.suspended().await;
+    let scope = second.asked_in.expect("a turn").scope;
+    assert_eq!((&second.arguments, scope), (&much, Scope::Owner));
+    story.becomes(&first.id, ApprovalStatus::Superseded).await;
+    assert_eq!(story.says(&second.id, "bob", true, None).await, Err(403));
+    story.says(&second.id, "ann", true, None).await.expect("taken");
+    let paid = story.plays("pay", "paid", &[]).await;
+    assert_eq!(serde_json::from_str::<Value>(&paid.heard[0]).expect("JSON"), much);
+    story.plays("model", "done", &[]).await;
+    story.ends("done").await;
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_works_for_an_agent_asks_as_that_agent_would() {
+    let flagged = "requires_confirmation: [{tools: [pay], ask: {policy: boss}}]";
+    let personas = format!("personas: {{default: {{}}, boss: {{{flagged}}}}}");
+    let mut story = Story::begin_with(&personas, "").await;
+    let mut one = dispatch(&story.main, 1);
+    one.permissions.level = Level::Full;
+    let works_for = json!([{"persona": "boss", "session": "main"}]);
+    one.message.metadata.insert("works_for".to_owned(), works_for);
+    story.bench.publish(&one).await;
+    story.bench.claim(&story.main).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let request = story.suspended().await;
+    assert_eq!(request.policy, "boss");
+    story.says(&request.id, "ann", false, None).await.expect("a no");
+    story.plays("model", "so be it", &[]).await;
+    story.ends("so be it").await;
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_runs_its_tools_itself_runs_none_that_a_human_must_confirm() {
+    let bench = Bench::start().await;
+    let personas = "personas: {default: {runner: nats, requires_confirmation: [{tools: [pay], above: {amount: 50}, ask: {policy: desk}}]}}";
+    let running = bench.run("b1", personas).await;
+    let gate = callback::serve(&running.broker).await.expect("the gate is served");
+    let mut questions = bench
+        .bus
+        .core_subscribe("nexus.agent.default")
+        .await
+        .expect("a subject");
+    let mut one = dispatch(&session("main"), 1);
+    one.permissions.level = Level::Full;
+    bench.publish(&one).await;
+    bench.claim(&session("main")).await;
+    let question = tokio::time::timeout(DEADLINE, questions.next())
+        .await
+        .expect("in time")
+        .expect("a question");
+    let request: Value = serde_json::from_slice(&question.payload).expect("JSON");
+    let ask = async |amount: u64| -> Result<Value, RequestError> {
+        let asked = json!({
+            "turn": request["turn"], "session": {"persona": "default", "session": "main"},
+            "hook_event_name": "PreToolUse", "tool_use_id": "t1", "tool_name": "pay", "tool_input": {"amount": amount}
+        });
+        bench
+            .bus
+            .request("nexus.svc.turn.gate", Headers::new(), &asked, DEADLINE)
+            .await
+    };
+    assert_eq!(ask(50).await.expect("an answer")["decision"], "allow");
+    let denied = ask(51).await.expect("an answer");
+    assert_eq!(denied["decision"], "deny");
+    assert!(
+        denied["reason"]
+            .as_str()
+            .is_some_and(|reason| reason.contains("approval (desk)")),
+        "{denied}"
+    );
+    gate.stop().await;
+    running.stop().await;
+}

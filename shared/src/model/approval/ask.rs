@@ -1,0 +1,273 @@
+//! Who is asked, and how. *Pure.* Source: `sessions.md` "Approvals".
+
+use serde::{Deserialize, Serialize};
+
+/// Who may decide an approval; checked at every ingress. The agent that asks never may.
+///
+/// In configuration: `initiator`, `owner`, `{kind: named, names: [ann]}`, `{kind: quorum, n: 2, of: [ann, bob]}` or
+/// `{kind: all, of: [owner, {kind: named, names: [ann]}]}`.
+/// Names are those of persons in `identities.yaml`, or sender ids `{channel}:{id}`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", from = "ScopeForm")]
+pub enum Scope {
+    /// Whoever wrote the message that the turn answers.
+    Initiator,
+    /// The owner of the installation.
+    #[default]
+    Owner,
+    /// Any one of these.
+    Named {
+        /// They.
+        names: Vec<String>,
+    },
+    /// `n` different ones of these.
+    Quorum {
+        /// How many must say yes; one no decides at once.
+        n: u32,
+        /// They.
+        of: Vec<String>,
+    },
+    /// Each of these: several policies ask, and the yes of one is not that of another.
+    All {
+        /// They; none of them is such a one itself.
+        of: Vec<Scope>,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ScopeForm {
+    Word(ScopeWord),
+    Full(ScopeFull),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ScopeWord {
+    Initiator,
+    Owner,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+enum ScopeFull {
+    Initiator,
+    Owner,
+    Named { names: Vec<String> },
+    Quorum { n: u32, of: Vec<String> },
+    All { of: Vec<Scope> },
+}
+
+impl From<ScopeForm> for Scope {
+    fn from(form: ScopeForm) -> Self {
+        match form {
+            ScopeForm::Word(ScopeWord::Initiator) | ScopeForm::Full(ScopeFull::Initiator) => Self::Initiator,
+            ScopeForm::Word(ScopeWord::Owner) | ScopeForm::Full(ScopeFull::Owner) => Self::Owner,
+            ScopeForm::Full(ScopeFull::Named { names }) => Self::Named { names },
+            ScopeForm::Full(ScopeFull::Quorum { n, of }) => Self::Quorum { n, of },
+            ScopeForm::Full(ScopeFull::All { of }) => Self::All { of },
+        }
+    }
+}
+
+impl Scope {
+    /// The scopes of which each must be satisfied.
+    #[must_use]
+    pub fn parts(&self) -> &[Self] {
+        match self {
+            Self::All { of } => of,
+            Self::Initiator | Self::Owner | Self::Named { .. } | Self::Quorum { .. } => std::slice::from_ref(self),
+        }
+    }
+
+    /// Whether who satisfies it satisfies `other`.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        other.parts().iter().all(|part| self.parts().contains(part))
+    }
+
+    /// Satisfied where it and `other` are.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let missing = other.parts().iter().filter(|part| !self.parts().contains(part));
+        let of: Vec<Self> = self.parts().iter().chain(missing).cloned().collect();
+        match <[Self; 1]>::try_from(of) {
+            Ok([one]) => one,
+            Err(of) => Self::All { of },
+        }
+    }
+
+    /// What is wrong with it as configuration.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        match self {
+            Self::Initiator | Self::Owner => None,
+            Self::Named { names } if names.is_empty() => Some("scope: names at least one".to_owned()),
+            Self::Named { names: _ } => None,
+            Self::Quorum { n, of } => {
+                let mut persons: Vec<&str> = of.iter().map(String::as_str).collect();
+                persons.sort_unstable();
+                persons.dedup();
+                let enough = *n >= 1 && usize::try_from(*n).is_ok_and(|n| n <= persons.len());
+                (!enough).then(|| format!("scope: n between 1 and {}, the number of persons", persons.len()))
+            }
+            Self::All { of } if of.is_empty() || of.iter().any(|part| matches!(part, Self::All { .. })) => {
+                Some("scope: all of at least one that is not `all` itself".to_owned())
+            }
+            Self::All { of } => of.iter().find_map(Self::fault),
+        }
+    }
+}
+
+/// How a policy asks for a human's word: the parameters of the builtin `approval_gate`, and of a tool that is flagged
+/// `requires_confirmation`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ask {
+    /// The rule that asks: its name stands in records and on the card.
+    pub policy: String,
+    /// Who may decide.
+    pub scope: Scope,
+    /// How long they have, milliseconds; absent = [`DEFAULT_EXPIRES_MS`], at most [`MAX_EXPIRES_MS`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<u64>,
+    /// Fraction of that time, above 0 and below 1, after which the owner is told as well; absent = never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub escalate_at: Option<f64>,
+    /// Why, for the human.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// How long approvers have where nobody says otherwise, milliseconds.
+pub const DEFAULT_EXPIRES_MS: u64 = 15 * 60_000;
+/// How long they may have at most, milliseconds.
+pub const MAX_EXPIRES_MS: u64 = 7 * 24 * 3_600_000;
+
+impl Ask {
+    /// As one question, what it and `other` ask: everybody whom either wants must say yes, in the shorter time.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let joined = |one: &str, other: &str, between: &str| match (one, other) {
+            (one, other) if one == other || other.is_empty() => one.to_owned(),
+            ("", other) => other.to_owned(),
+            (one, other) => format!("{one}{between}{other}"),
+        };
+        let reason = joined(
+            self.reason.as_deref().unwrap_or_default(),
+            other.reason.as_deref().unwrap_or_default(),
+            "; ",
+        );
+        let lasts = |ask: &Self| ask.expires_ms.unwrap_or(DEFAULT_EXPIRES_MS);
+        Self {
+            policy: joined(&self.policy, &other.policy, ", "),
+            scope: self.scope.and(&other.scope),
+            expires_ms: self
+                .expires_ms
+                .or(other.expires_ms)
+                .map(|_| lasts(self).min(lasts(other))),
+            escalate_at: match (self.escalate_at, other.escalate_at) {
+                (Some(one), Some(other)) => Some(one.min(other)),
+                (one, other) => one.or(other),
+            },
+            reason: Some(reason).filter(|reason| !reason.is_empty()),
+        }
+    }
+
+    /// What is wrong with it as configuration, each `key: what is expected`.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults: Vec<String> = self.scope.fault().into_iter().collect();
+        if self.expires_ms.is_some_and(|ms| !(1..=MAX_EXPIRES_MS).contains(&ms)) {
+            faults.push(format!("expires_ms: between 1 and {MAX_EXPIRES_MS} (7 days)"));
+        }
+        if self.escalate_at.is_some_and(|part| !(part > 0.0 && part < 1.0)) {
+            faults.push("escalate_at: above 0 and below 1".to_owned());
+        }
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_ask_is_read_in_its_short_and_in_its_long_form() {
+        let short: Ask = serde_json::from_value(json!({"scope": "initiator"})).expect("an ask");
+        assert_eq!(short.scope, Scope::Initiator);
+        let quorum = Scope::Quorum {
+            n: 2,
+            of: vec!["ann".to_owned(), "bob".to_owned()],
+        };
+        let long =
+            json!({"policy": "pay", "scope": {"kind": "quorum", "n": 2, "of": ["ann", "bob"]}, "escalate_at": 0.5});
+        let long: Ask = serde_json::from_value(long).expect("an ask");
+        assert_eq!((&long.scope, long.faults()), (&quorum, Vec::new()));
+        let written = serde_json::to_value(&quorum).expect("JSON");
+        assert_eq!(serde_json::from_value::<Scope>(written).expect("a scope"), quorum);
+        for wrong in [
+            json!({"scope": "agent"}),
+            json!({"scope": {"kind": "named", "n": 1, "names": []}}),
+            json!({"x": 1}),
+        ] {
+            assert!(serde_json::from_value::<Ask>(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_could_decide_is_a_fault() {
+        let of = |n, names: &[&str]| Scope::Quorum {
+            n,
+            of: names.iter().map(|&name| name.to_owned()).collect(),
+        };
+        assert!(of(2, &["ann", "ann"]).fault().is_some());
+        assert!(of(0, &["ann"]).fault().is_some());
+        assert!(of(2, &["ann", "bob"]).fault().is_none());
+        let wrong = Ask {
+            scope: Scope::Named { names: Vec::new() },
+            expires_ms: Some(MAX_EXPIRES_MS + 1),
+            escalate_at: Some(1.0),
+            ..Ask::default()
+        };
+        assert_eq!(wrong.faults().len(), 3);
+        let all = |of| Scope::All { of };
+        assert!(all(Vec::new()).fault().is_some());
+        assert!(all(vec![all(vec![Scope::Owner])]).fault().is_some());
+        assert!(all(vec![Scope::Owner, of(3, &["ann"])]).fault().is_some());
+        assert!(all(vec![Scope::Owner, of(1, &["ann"])]).fault().is_none());
+    }
+
+    #[test]
+    fn what_two_ask_is_asked_of_all_whom_they_want() {
+        let ask = |policy: &str, scope, expires_ms, escalate_at, reason: Option<&str>| Ask {
+            policy: policy.to_owned(),
+            scope,
+            expires_ms,
+            escalate_at,
+            reason: reason.map(str::to_owned),
+        };
+        let intern = Scope::Named {
+            names: vec!["intern".to_owned()],
+        };
+        let one = ask("pay", Scope::Owner, None, Some(0.5), None);
+        let other = ask("desk", intern.clone(), Some(60_000), Some(0.2), Some("new shop"));
+        let both = one.and(&other);
+        let of = vec![Scope::Owner, intern.clone()];
+        let expected = ask(
+            "pay, desk",
+            Scope::All { of },
+            Some(60_000),
+            Some(0.2),
+            Some("new shop"),
+        );
+        assert_eq!(both, expected);
+        assert_eq!(both.and(&one).scope, both.scope, "nobody is asked twice");
+        assert_eq!(one.and(&one), one);
+        assert!(both.scope.covers(&intern) && !intern.covers(&both.scope));
+        let written = serde_json::to_value(&both.scope).expect("JSON");
+        assert_eq!(serde_json::from_value::<Scope>(written).expect("a scope"), both.scope);
+    }
+}
