@@ -7,6 +7,8 @@
 pub mod link;
 pub mod page;
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
@@ -25,6 +27,7 @@ use shared::wire::headers::Headers;
 use crate::error::Refusal;
 use crate::gateway::{Gateway, read_body};
 use crate::normalize::is_reserved;
+use crate::source::webhook::signature::Checks;
 use crate::source::webhook::standard;
 use link::{Link, Tap};
 
@@ -32,6 +35,33 @@ use link::{Link, Tap};
 const MAX_BODY_BYTES: usize = 128 * 1024;
 /// How long broker-svc's answer is awaited.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What callbacks are checked against.
+#[derive(Debug, Clone)]
+pub enum Callbacks {
+    /// Whoever signs speaks for every platform's channel.
+    Any(Checks),
+    /// Whoever signs speaks for one.
+    Own(BTreeMap<String, Checks>),
+}
+
+impl Callbacks {
+    /// What `body` is checked against, by the channel that it speaks for; nothing passes where that is unknown.
+    fn of(&self, body: &[u8]) -> Cow<'_, Checks> {
+        #[derive(Deserialize)]
+        struct Speaks {
+            channel: String,
+        }
+        match self {
+            Self::Any(checks) => Cow::Borrowed(checks),
+            Self::Own(channels) => {
+                let speaks = serde_json::from_slice::<Speaks>(body).ok();
+                let own = speaks.and_then(|speaks| channels.get(&speaks.channel));
+                own.map_or_else(|| Cow::Owned(Checks::default()), Cow::Borrowed)
+            }
+        }
+    }
+}
 
 /// What a platform says.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -64,13 +94,13 @@ pub async fn post(
     id: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let Some(checks) = &gateway.approvals else {
+    let Some(callbacks) = &gateway.approvals else {
         return Err(Refusal::UnknownPath);
     };
     let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
     let (parts, body) = request.into_parts();
     let body = read_body(&parts.headers, body, MAX_BODY_BYTES).await?;
-    standard::verify(checks, &parts.headers, &body, gateway.clock.now())?;
+    standard::verify(&callbacks.of(&body), &parts.headers, &body, gateway.clock.now())?;
     let said = read(&id, &body)?;
     let question = DecideApproval {
         id: said.approval,

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use shared::process::Secret;
 
+use crate::approvals::Callbacks;
 use crate::source::http::Access;
 use crate::source::webhook::endpoint::{Dedupe, Endpoint, Scheme};
 use crate::source::webhook::generic::HmacConfig;
@@ -95,9 +96,23 @@ pub struct ApprovalsConfig {
     /// Further ones, while they are rotated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
+    /// What signs the callbacks that speak for a channel, by its name; where one is listed, none speaks for another.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub channels: BTreeMap<String, CallbackSecrets>,
     /// What signs the links of cards, as `broker.approvals.link.secret`; without it no link is followed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_secret: Option<Secret>,
+}
+
+/// `[adapter.approvals.channels.<name>]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallbackSecrets {
+    /// What signs its callbacks, base64 with or without `whsec_`.
+    pub secret: Secret,
+    /// Further ones, while they are rotated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<Secret>,
 }
 
 impl ApprovalsConfig {
@@ -115,17 +130,33 @@ impl ApprovalsConfig {
     ///
     /// # Errors
     /// `key: what is expected`.
-    pub fn checks(&self) -> Result<Option<Checks>, String> {
-        let secrets = self.secret.iter().chain(&self.secrets);
-        let keys: Option<Vec<Key>> = secrets.map(|secret| standard::key(secret.reveal())).collect();
-        match keys {
-            None => Err("approvals.secret: base64, with or without `whsec_`".to_owned()),
-            Some(keys) if keys.is_empty() => Ok(None),
-            Some(keys) => Ok(Some(Checks {
-                keys,
-                tolerance_s: default_tolerance(),
-            })),
+    pub fn callbacks(&self) -> Result<Option<Callbacks>, String> {
+        let any = checks("approvals.secret", self.secret.iter().chain(&self.secrets))?;
+        let mut channels = BTreeMap::new();
+        for (name, of) in &self.channels {
+            let key = format!("approvals.channels.{name}.secret");
+            let secrets = std::iter::once(&of.secret).chain(&of.secrets);
+            channels.insert(name.clone(), checks(&key, secrets)?.unwrap_or_default());
         }
+        match (any, channels.is_empty()) {
+            (Some(_), false) => Err("approvals.secret: for all channels, or for each its own in `channels`".to_owned()),
+            (Some(any), true) => Ok(Some(Callbacks::Any(any))),
+            (None, false) => Ok(Some(Callbacks::Own(channels))),
+            (None, true) => Ok(None),
+        }
+    }
+}
+
+/// What `secrets`, which stand at `key`, check; none where there are none.
+fn checks<'a>(key: &str, secrets: impl Iterator<Item = &'a Secret>) -> Result<Option<Checks>, String> {
+    let keys: Option<Vec<Key>> = secrets.map(|secret| standard::key(secret.reveal())).collect();
+    match keys {
+        None => Err(format!("{key}: base64, with or without `whsec_`")),
+        Some(keys) if keys.is_empty() => Ok(None),
+        Some(keys) => Ok(Some(Checks {
+            keys,
+            tolerance_s: default_tolerance(),
+        })),
     }
 }
 
@@ -232,7 +263,7 @@ impl AdapterConfig {
         if self.webchat.account.is_empty() || self.webchat.account.contains(|c: char| c == '/' || c.is_control()) {
             faults.push("webchat.account: a name without `/` and control characters".to_owned());
         }
-        faults.extend(self.approvals.checks().err());
+        faults.extend(self.approvals.callbacks().err());
         if let Err(fault) = self.access() {
             faults.push(format!("http.{fault}"));
         }

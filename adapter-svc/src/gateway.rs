@@ -20,7 +20,7 @@ use shared::clock::{SharedClock, SharedIds};
 use shared::process::Shutdown;
 use tokio::sync::Semaphore;
 
-use crate::approvals;
+use crate::approvals::{self, Callbacks};
 use crate::config::AdapterConfig;
 use crate::error::Refusal;
 use crate::intake::Intake;
@@ -53,7 +53,7 @@ pub struct Parts {
     /// Who may post events.
     pub access: Access,
     /// What callbacks of approvals are checked against; none where none are taken.
-    pub approvals: Option<Checks>,
+    pub approvals: Option<Callbacks>,
     /// What links of cards are checked against; none where there are none.
     pub links: Option<Checks>,
     /// The chat's account; none where it is not served.
@@ -133,7 +133,7 @@ impl Gateway {
             ids: Ids(ids),
             webhooks,
             access: config.access()?,
-            approvals: config.approvals.checks()?,
+            approvals: config.approvals.callbacks()?,
             links: config.approvals.links(),
             webchat: config.webchat.enabled.then(|| config.webchat.account.clone()),
             sockets: Arc::new(Semaphore::new(config.webchat.max_sockets)),

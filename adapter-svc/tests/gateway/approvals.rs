@@ -161,3 +161,33 @@ async fn a_link_shows_a_page_whose_buttons_decide_and_to_look_decides_nothing() 
     service.stop().await;
     world.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_platform_speaks_for_its_own_channel() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = |text: &[u8]| STANDARD.encode(text);
+    let feishu = secret(&folder, "feishu", &key(SECRET));
+    let slack = secret(&folder, "slack", &key(b"another one"));
+    let config =
+        format!("[approvals.channels.feishu]\nsecret = \"{feishu}\"\n[approvals.channels.slack]\nsecret = \"{slack}\"");
+    let nats = shared::testing::nats::NatsServer::start().await;
+    let world = World::with(nats, folder, &config).await;
+    let spec = ServiceSpec::new("approval", "test").endpoint("decide", |question: Value| async move {
+        Ok::<_, (usize, String)>(json!({"id": question["id"], "status": "approved", "changed": true}))
+    });
+    let service = world.bus.serve(spec).await.expect("a service");
+    let at = 1_700_000_000;
+    world.clock.set(UnixMillis::from_seconds(at));
+    let says = async |channel: &str, key: &[u8]| {
+        let body = json!({"approval": "a1", "channel": channel, "by": "1", "approve": true, "arguments_hash": "00ff"});
+        let body = body.to_string();
+        let signed = signature("m1", at, &body, key);
+        post(&world, "/approvals/a1", at, &body, &signed).await.status
+    };
+    assert_eq!(says("feishu", SECRET).await, 200);
+    assert_eq!(says("slack", b"another one").await, 200);
+    assert_eq!(says("slack", SECRET).await, 401, "another platform's secret");
+    assert_eq!(says("telegram", SECRET).await, 401, "nobody speaks for it");
+    service.stop().await;
+    world.stop().await;
+}

@@ -38,7 +38,7 @@ impl std::fmt::Debug for Key {
 }
 
 /// What a source's requests are checked against.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Checks {
     /// Any one of them suffices, so that keys can be rotated.
     pub keys: Vec<Key>,
