@@ -150,6 +150,7 @@ fn approvals_are_frozen() {
     check("approval-asked_in", &approvals::request());
     check("confirmation-trail", &approvals::confirmation());
     check("confirmation-all", &approvals::asked_of_all());
+    check("confirmation-record", &approvals::unaudited());
     check("session_decision", &approvals::decision());
     for timer in approvals::timers() {
         check(&format!("approval_timer-{:?}", timer.purpose).to_lowercase(), &timer);

@@ -272,7 +272,8 @@ fn destination(pendings: &[Pending]) -> (DeliveryContext, Causation) {
 
 /// The sessions on whose behalf agents sent what `pendings` say. What other channels claim of it counts as well: more
 /// hooks only bind more.
-fn works_for(pendings: &[Pending]) -> Vec<SessionRef> {
+#[must_use]
+pub fn works_for(pendings: &[Pending]) -> Vec<SessionRef> {
     let mut sessions: Vec<SessionRef> = Vec::new();
     for pending in pendings {
         let told = pending

@@ -9,6 +9,7 @@ mod approve;
 mod ask;
 mod bell;
 mod hooks;
+mod marks;
 mod queue;
 mod steps;
 mod turn;
@@ -118,6 +119,8 @@ struct Worker<'a> {
     unanswered: bool,
     /// What the ledger says of approvals, once what is staged is appended, and KV does not say yet.
     marks: Vec<(String, ApprovalStatus)>,
+    /// Approvals that were decided and that no ledger entry asks for: their turn may ask yet.
+    strays: Vec<String>,
 }
 
 impl<'a> Worker<'a> {
@@ -148,6 +151,7 @@ impl<'a> Worker<'a> {
             yields: false,
             unanswered: false,
             marks: Vec::new(),
+            strays: Vec::new(),
         }
     }
 
@@ -174,6 +178,7 @@ impl<'a> Worker<'a> {
         let Some(running) = self.owner.fold().running.clone() else {
             return Ok(());
         };
+        self.mark_again().await;
         // The first look puts the others behind it, and knows which of them is the lowest that is open.
         let look = self.look().await?;
         self.take_in(look).await?;

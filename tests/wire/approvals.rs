@@ -62,6 +62,8 @@ pub(crate) fn confirmation() -> Confirmation {
             }),
             via: some("link"),
             escalated_at: Some(AT.plus(1)),
+            record: None,
+            audited: 0,
             consumed_at: Some(AT.plus(3)),
         },
     }
@@ -92,6 +94,7 @@ pub(crate) fn record() -> ApprovalRecord {
     ApprovalRecord {
         approval: "a1".to_owned(),
         what: "approved".to_owned(),
+        n: 0,
         at: AT,
         by: some("bob"),
         via: some("link"),
@@ -117,5 +120,13 @@ pub(crate) fn asked_of_all() -> Confirmation {
     for vote in &mut confirmation.trail.votes {
         vote.counts_for = vec![1];
     }
+    confirmation
+}
+
+/// What led to it stands with it, for whoever finds it.
+pub(crate) fn unaudited() -> Confirmation {
+    let mut confirmation = confirmation();
+    confirmation.trail.record = Some(Box::new(ApprovalRecord { n: 2, ..record() }));
+    confirmation.trail.audited = 7;
     confirmation
 }

@@ -100,7 +100,7 @@ impl Process {
         };
         let complaint = tokio::spawn(heard(stderr, MAX_STDERR_BYTES));
         let hooks = self.hooks.as_ref();
-        let quiet = hooks.is_some_and(|hooks| hooks.of(&request.session, &[]).withholds());
+        let quiet = hooks.is_some_and(|hooks| hooks.of(&request.session, &origin.works_for).withholds());
         let begin = || Live::begin(self.bus.clone(), &request.session, &origin.delivery, request.turn, 1);
         let live = (!quiet).then(begin);
         let answer = tokio::select! {

@@ -2,7 +2,8 @@
 //!
 //! KV `approvals` decides a race by compare-and-set; the session's ledger decides whether an approved call has run. A
 //! decision is stored, then audited, then published to the session with an id of its own, then claimed for: whoever
-//! repeats it does all of it again, and so does the sweeper.
+//! repeats it does all of it again, and so do the sweeper and the timer of its end. What `AUDIT` is to say of a change
+//! stands in the value that the change led to, and is there before the next change is written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use shared::model::reply::Reply;
 use shared::wire::headers::{CAUSATION, Carrier, HOPS, REPEATED};
 use shared::wire::subject;
 use shared::wire::topology::buckets::APPROVALS;
+use shared::wire::topology::streams::AUDIT;
 
 use super::card::{Why, cards, code};
 use super::machine::{Outcome, Refused, Word, brought, say};
@@ -171,7 +173,9 @@ impl Desk {
         if let Some(at) = wanted.request.asked_in.as_ref().and_then(|asked| asked.escalate_at) {
             timers::set(&self.bus, &timer(ApprovalTimerPurpose::Escalate), at).await?;
         }
-        let standing = match self.values.create(&key(id), wanted).await {
+        let asker = (Some(wanted.requested_by.as_str()), wanted.trail.via.as_deref());
+        let wanted = self.led(wanted.clone(), 0, "asked", asker);
+        let standing = match self.values.create(&key(id), &wanted).await {
             Ok(_) => wanted.clone(),
             Err(CasError::Conflict { .. }) => match self.get(id).await? {
                 Some(standing) => standing,
@@ -179,13 +183,7 @@ impl Desk {
             },
             Err(error) => return Err(error.into()),
         };
-        self.audit(
-            &standing,
-            "asked",
-            Some(&standing.requested_by),
-            standing.trail.via.as_deref(),
-        )
-        .await?;
+        self.audit(&standing).await?;
         if standing.status == ApprovalStatus::Pending {
             self.send(&standing, Why::Asked).await?;
         }
@@ -220,15 +218,49 @@ impl Desk {
         }
     }
 
-    /// Writes `next`; one that is over vanishes in time.
-    async fn write(&self, id: &str, next: &Confirmation, revision: u64) -> Result<u64, CasError> {
-        match next.status {
-            ApprovalStatus::Pending | ApprovalStatus::Approved => self.values.update(&key(id), next, revision).await,
-            ApprovalStatus::Rejected
+    /// `next`, with what led to it: the change `what`, by whom and how, behind what `AUDIT` has at `audited`.
+    fn led(&self, next: Confirmation, audited: u64, what: &str, by_via: (Option<&str>, Option<&str>)) -> Confirmation {
+        let mut next = next;
+        let n = next.trail.record.as_ref().map_or(0, |before| before.n) + 1;
+        let record = ApprovalRecord {
+            at: self.clock.now(),
+            n,
+            ..record(&next, what, by_via.0, by_via.1)
+        };
+        next.trail.record = Some(Box::new(record));
+        next.trail.audited = audited;
+        next
+    }
+
+    /// Writes `next` in the place of `before`, whose record is in `AUDIT` then; none where somebody else has written.
+    async fn change(
+        &self,
+        before: &Entry<Confirmation>,
+        next: Confirmation,
+        what: &str,
+        by_via: (Option<&str>, Option<&str>),
+    ) -> Result<Option<Confirmation>, KeepApprovalError> {
+        let audited = self.audit(&before.value).await?;
+        let next = self.led(next, audited, what, by_via);
+        let (key, revision) = (key(&next.request.id), before.revision);
+        let written = match next.status {
+            ApprovalStatus::Pending => self.values.update(&key, &next, revision).await,
+            // What is decided vanishes in time.
+            ApprovalStatus::Approved
+            | ApprovalStatus::Rejected
             | ApprovalStatus::Expired
             | ApprovalStatus::Cancelled
             | ApprovalStatus::Superseded
-            | ApprovalStatus::Consumed => self.values.update_ttl(&key(id), next, revision, KEPT).await,
+            | ApprovalStatus::Consumed => self.values.update_ttl(&key, &next, revision, KEPT).await,
+        };
+        match written {
+            Ok(_) => {
+                self.audit(&next).await?;
+                metrics::counter!("nexus_broker_approvals_total", "status" => what.to_owned()).increment(1);
+                Ok(Some(next))
+            }
+            Err(CasError::Conflict { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -238,20 +270,21 @@ impl Desk {
     /// [`KeepApprovalError`]; saying it again does the rest.
     pub async fn say(&self, id: &str, by: &Party, word: &Word) -> Result<Said, KeepApprovalError> {
         for _ in 0..MAX_TRIES {
-            let Some(Entry { value, revision }) = self.entry(id).await? else {
+            let Some(before) = self.entry(id).await? else {
                 return Ok(Said::Unknown);
             };
+            let value = &before.value;
             let Some(asked) = value.request.asked_in.as_deref() else {
                 return Ok(Said::Unknown);
             };
             let who = who(by, &self.identities);
-            let said = say(&value, asked, &who, word, &self.identities, self.clock.now());
+            let said = say(value, asked, &who, word, &self.identities, self.clock.now());
             let next = match said {
                 Outcome::Changed(next) => *next,
                 Outcome::Unchanged => {
-                    self.tell(&value).await?;
+                    self.tell(value).await?;
                     return Ok(Said::Stands {
-                        confirmation: Box::new(value),
+                        confirmation: Box::new(before.value),
                         changed: false,
                     });
                 }
@@ -260,15 +293,10 @@ impl Desk {
                     continue;
                 }
                 Outcome::Refused(refused) => {
-                    self.refuse(&value, &who.name, word, &refused).await?;
+                    self.refuse(value, &who.name, word, &refused).await?;
                     return Ok(Said::Refused(refused));
                 }
             };
-            match self.write(id, &next, revision).await {
-                Ok(_) => {}
-                Err(CasError::Conflict { .. }) => continue,
-                Err(error) => return Err(error.into()),
-            }
             let what = match next.status {
                 ApprovalStatus::Pending => "voted",
                 decided @ (ApprovalStatus::Approved
@@ -278,9 +306,11 @@ impl Desk {
                 | ApprovalStatus::Superseded
                 | ApprovalStatus::Consumed) => decided.name(),
             };
-            self.audit(&next, what, Some(&who.name), Some(&word.via)).await?;
+            let by_via = (Some(who.name.as_str()), Some(word.via.as_str()));
+            let Some(next) = self.change(&before, next, what, by_via).await? else {
+                continue;
+            };
             self.tell(&next).await?;
-            metrics::counter!("nexus_broker_approvals_total", "status" => what).increment(1);
             return Ok(Said::Stands {
                 confirmation: Box::new(next),
                 changed: true,
@@ -295,26 +325,21 @@ impl Desk {
     /// [`KeepApprovalError`]; doing it again does the rest.
     pub async fn lapse(&self, id: &str) -> Result<Option<Confirmation>, KeepApprovalError> {
         for _ in 0..MAX_TRIES {
-            let Some(Entry { value, revision }) = self.entry(id).await? else {
+            let Some(before) = self.entry(id).await? else {
                 return Ok(None);
             };
             let now = self.clock.now();
-            if value.status != ApprovalStatus::Pending || now < value.request.expires_at {
-                self.tell(&value).await?;
-                return Ok(Some(value));
-            }
-            let Some(next) = brought(&value, ApprovalStatus::Expired, now) else {
-                return Ok(Some(value));
+            let lapses = before.value.status == ApprovalStatus::Pending && now >= before.value.request.expires_at;
+            let next = lapses.then(|| brought(&before.value, ApprovalStatus::Expired, now));
+            let Some(next) = next.flatten() else {
+                self.tell(&before.value).await?;
+                return Ok(Some(before.value));
             };
-            match self.write(id, &next, revision).await {
-                Ok(_) => {}
-                Err(CasError::Conflict { .. }) => continue,
-                Err(error) => return Err(error.into()),
+            let what = next.status.name();
+            if let Some(next) = self.change(&before, next, what, (None, None)).await? {
+                self.tell(&next).await?;
+                return Ok(Some(next));
             }
-            metrics::counter!("nexus_broker_approvals_total", "status" => "expired").increment(1);
-            self.audit(&next, next.status.name(), None, None).await?;
-            self.tell(&next).await?;
-            return Ok(Some(next));
         }
         Err(KeepApprovalError::Contended(id.to_owned()))
     }
@@ -325,16 +350,15 @@ impl Desk {
     /// [`KeepApprovalError`]; the ledger says it in any case.
     pub async fn bring(&self, id: &str, to: ApprovalStatus) -> Result<(), KeepApprovalError> {
         for _ in 0..MAX_TRIES {
-            let Some(Entry { value, revision }) = self.entry(id).await? else {
+            let Some(before) = self.entry(id).await? else {
                 return Ok(());
             };
-            let Some(next) = brought(&value, to, self.clock.now()) else {
+            let Some(next) = brought(&before.value, to, self.clock.now()) else {
+                self.audit(&before.value).await?;
                 return Ok(());
             };
-            match self.write(id, &next, revision).await {
-                Ok(_) => return self.audit(&next, to.name(), None, None).await,
-                Err(CasError::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
+            if self.change(&before, next, to.name(), (None, None)).await?.is_some() {
+                return Ok(());
             }
         }
         Err(KeepApprovalError::Contended(id.to_owned()))
@@ -346,31 +370,32 @@ impl Desk {
     /// [`KeepApprovalError`]; doing it again does the rest.
     pub async fn escalate(&self, id: &str) -> Result<(), KeepApprovalError> {
         for _ in 0..MAX_TRIES {
-            let Some(Entry { mut value, revision }) = self.entry(id).await? else {
+            let Some(before) = self.entry(id).await? else {
                 return Ok(());
             };
-            if value.status != ApprovalStatus::Pending {
+            if before.value.status != ApprovalStatus::Pending {
                 return Ok(());
             }
-            if value.trail.escalated_at.is_none() {
-                value.trail.escalated_at = Some(self.clock.now());
-                match self.values.update(&key(id), &value, revision).await {
-                    Ok(_) => {}
-                    Err(CasError::Conflict { .. }) => continue,
-                    Err(error) => return Err(error.into()),
-                }
+            if before.value.trail.escalated_at.is_some() {
+                self.audit(&before.value).await?;
+                return self.send(&before.value, Why::Escalated).await;
             }
-            self.audit(&value, "escalated", None, None).await?;
-            return self.send(&value, Why::Escalated).await;
+            let mut next = before.value.clone();
+            next.trail.escalated_at = Some(self.clock.now());
+            if let Some(next) = self.change(&before, next, "escalated", (None, None)).await? {
+                return self.send(&next, Why::Escalated).await;
+            }
         }
         Err(KeepApprovalError::Contended(id.to_owned()))
     }
 
-    /// Tells the session how `confirmation` stands, where it is decided and the approved call has not begun.
+    /// Sees to what `AUDIT` is to say of `confirmation`, and tells the session how it stands, where it is decided and the
+    /// approved call has not begun.
     ///
     /// # Errors
     /// [`KeepApprovalError`]; the sweeper tells it later.
     pub async fn tell(&self, confirmation: &Confirmation) -> Result<(), KeepApprovalError> {
+        self.audit(confirmation).await?;
         let Some(asked) = confirmation.request.asked_in.as_deref() else {
             return Ok(());
         };
@@ -411,26 +436,30 @@ impl Desk {
         Ok(())
     }
 
-    async fn audit(
-        &self,
-        confirmation: &Confirmation,
-        what: &str,
-        by: Option<&str>,
-        via: Option<&str>,
-    ) -> Result<(), KeepApprovalError> {
-        let record = ApprovalRecord {
-            at: self.clock.now(),
-            ..record(confirmation, what, by, via)
+    /// Makes sure that what led to `confirmation` is in `AUDIT`, once; answers its sequence there. Refusals, which change
+    /// nothing, may stand between.
+    async fn audit(&self, confirmation: &Confirmation) -> Result<u64, KeepApprovalError> {
+        let Some(record) = &confirmation.trail.record else {
+            return Ok(confirmation.trail.audited);
         };
-        let id = format!(
-            "{}:{what}:{}:{}",
-            record.approval,
-            by.unwrap_or_default(),
-            record.after_hash
-        );
-        let out = Outgoing::new(subject::approval_audit(&record.approval), &record).msg_id(id);
-        self.bus.publish(out).await?;
-        Ok(())
+        let subject = subject::approval_audit(&record.approval);
+        let mut last = confirmation.trail.audited;
+        for _ in 0..MAX_TRIES {
+            let out = Outgoing::new(subject.clone(), record.as_ref()).expect_last(last);
+            match self.bus.publish(out).await {
+                Ok(published) => return Ok(published.sequence),
+                Err(PublishError::WrongLastSequence { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            while let Some(stored) = self.bus.next_on_subject(AUDIT, &subject, last + 1).await? {
+                last = stored.sequence;
+                let known = stored.decode::<ApprovalRecord>();
+                if known.is_ok_and(|known| known.n == record.n) {
+                    return Ok(last);
+                }
+            }
+        }
+        Err(KeepApprovalError::Contended(record.approval.clone()))
     }
 }
 
@@ -439,6 +468,7 @@ fn record(confirmation: &Confirmation, what: &str, by: Option<&str>, via: Option
     ApprovalRecord {
         approval: request.id.clone(),
         what: what.to_owned(),
+        n: 0,
         at: confirmation.requested_at,
         by: by.map(str::to_owned),
         via: via.map(str::to_owned),

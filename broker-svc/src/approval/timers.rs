@@ -24,6 +24,9 @@ const BATCH: usize = 64;
 const AGAIN: Duration = Duration::from_secs(1);
 /// The longest wait that one timer is sent back with.
 const LONGEST_NAK: Duration = Duration::from_secs(60);
+/// How long a timer that rings before its question is stored waits for it, milliseconds: whoever asks sets it first, and
+/// may die in between.
+const QUESTION_MS: i64 = 60_000;
 
 /// The message that rings for `timer` at `due`.
 fn message(timer: &ApprovalTimer, due: UnixMillis) -> Outgoing {
@@ -81,7 +84,7 @@ async fn handle(broker: &Broker, incoming: &Incoming) {
         Ok(timer) => timer,
         Err(error) => return incoming.bury(&broker.bus, SERVICE, &error, now).await,
     };
-    match rings(desk, &timer, now).await {
+    match rings(desk, &timer, incoming.published_at, now).await {
         Ok(None) => incoming.ack().await,
         Ok(Some(wait)) => incoming.nak(Some(wait)).await,
         Err(error) => {
@@ -91,23 +94,25 @@ async fn handle(broker: &Broker, incoming: &Incoming) {
     }
 }
 
-/// What follows from `timer`; where it rang too early, when it is to ring again.
-async fn rings(desk: &Desk, timer: &ApprovalTimer, now: UnixMillis) -> Result<Option<Duration>, KeepApprovalError> {
+/// What follows from `timer`, which rang at `rang`; where that was too early, when it is to ring again.
+async fn rings(
+    desk: &Desk,
+    timer: &ApprovalTimer,
+    rang: UnixMillis,
+    now: UnixMillis,
+) -> Result<Option<Duration>, KeepApprovalError> {
+    let Some(standing) = desk.get(&timer.approval).await? else {
+        return Ok((now < rang.plus(QUESTION_MS)).then_some(AGAIN));
+    };
     match timer.purpose {
-        ApprovalTimerPurpose::Escalate => {
-            desk.escalate(&timer.approval).await?;
-            Ok(None)
-        }
+        ApprovalTimerPurpose::Escalate => desk.escalate(&timer.approval).await?,
         ApprovalTimerPurpose::Expire => {
-            let Some(standing) = desk.get(&timer.approval).await? else {
-                return Ok(None);
-            };
             let early = u64::try_from(standing.request.expires_at.since(now)).unwrap_or(0);
             if early > 0 {
                 return Ok(Some(Duration::from_millis(early).min(LONGEST_NAK)));
             }
             desk.lapse(&timer.approval).await?;
-            Ok(None)
         }
     }
+    Ok(None)
 }

@@ -18,6 +18,7 @@ use ulid::Ulid;
 
 use super::Worker;
 use super::hooks::Hooked;
+use super::marks::over;
 use super::steps::{Stepped, Thinking};
 use super::turn::Ended;
 use crate::approval::card::spelt;
@@ -116,7 +117,7 @@ impl Worker<'_> {
         }
     }
 
-    fn stage_decision(&mut self, decision: ApprovalDecision) {
+    pub(super) fn stage_decision(&mut self, decision: ApprovalDecision) {
         self.owner.stage(LedgerEntry::ApprovalDecided {
             decision,
             sequence: None,
@@ -141,9 +142,14 @@ impl Worker<'_> {
             });
             return;
         }
-        let known = running.is_some_and(|running| running.asked.iter().any(|asked| asked.approval == decision.id));
-        if !known && decision.status == ApprovalStatus::Approved && self.owner.fold().running.is_none() {
-            self.marks.push((decision.id.clone(), ApprovalStatus::Cancelled));
+        let known = running.and_then(|running| running.asked.iter().find(|asked| asked.approval == decision.id));
+        match (running, known) {
+            (Some(running), Some(asked)) => {
+                let over = over(running, asked).map(|status| (decision.id.clone(), status));
+                self.marks.extend(over);
+            }
+            (Some(_), None) => self.stray(decision.id.clone()),
+            (None, _) => self.marks.push((decision.id.clone(), ApprovalStatus::Cancelled)),
         }
         let id = decision.id.parse().unwrap_or(Ulid::nil());
         self.drop_named("approval", id, sequence, NOT_AWAITED);
@@ -178,6 +184,8 @@ impl Worker<'_> {
     /// Somebody's word, said in a channel: decided, answered there, and written down as dealt with.
     async fn obey(&mut self, pending: &Pending, heard: Heard, id: String) -> Result<(), RunSessionError> {
         self.owner.own().await?;
+        // What the ledger has withdrawn is not there to be decided.
+        self.mark_approvals().await;
         let dispatch = &pending.dispatch;
         let word = Word {
             approve: heard.approve,
@@ -313,6 +321,7 @@ impl Worker<'_> {
     }
 
     fn denied(&mut self, call: ToolCall, error: String) -> Confirmed {
+        self.not_used(&call.call, "the call was not allowed in the end");
         self.finished(call.call, ToolOutcome::Error { error });
         Confirmed::Stepped(Stepped::On)
     }
@@ -400,19 +409,10 @@ impl Worker<'_> {
             .extend(used.map(|approval| (approval, ApprovalStatus::Consumed)));
         ToolCall { arguments, ..call }
     }
-
-    /// Writes into KV what the ledger says of approvals. The ledger decides: what is not written here is made good when
-    /// the approval is told again, and changes nothing.
-    pub(super) async fn mark_approvals(&mut self) {
-        for (approval, status) in std::mem::take(&mut self.marks) {
-            if let Err(error) = self.broker.desk().bring(&approval, status).await {
-                tracing::warn!(approval, status = status.name(), %error, "approval is not marked");
-            }
-        }
-    }
 }
 
-fn ended(approval: &str, status: ApprovalStatus, why: Option<&str>) -> ApprovalDecision {
+/// How the question `approval` ended, where nobody's word ended it.
+pub(super) fn ended(approval: &str, status: ApprovalStatus, why: Option<&str>) -> ApprovalDecision {
     ApprovalDecision {
         id: approval.to_owned(),
         status,

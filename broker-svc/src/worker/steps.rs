@@ -283,6 +283,7 @@ impl Worker<'_> {
     /// Runs a call that the turn may make; any other is answered with why not.
     async fn admit(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
         if let Some(error) = self.refused(thinking, &call) {
+            self.not_used(&call.call, "the call was not allowed in the end");
             self.finished(call.call, ToolOutcome::Error { error });
             return Ok(Stepped::On);
         }

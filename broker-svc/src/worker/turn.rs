@@ -14,7 +14,7 @@ use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;
 use crate::personas::Persona;
 use crate::session::Pending;
-use crate::turn::{Answer, AskAgentError, Turn};
+use crate::turn::{Answer, AskAgentError, Turn, works_for};
 use shared::model::permission::combine::merged;
 
 /// Text staged at most before it is appended, bytes: records stay far below the server's largest payload.
@@ -79,7 +79,8 @@ impl Worker<'_> {
             return self.flush().await;
         }
         let agent = self.broker.agent(persona.runner);
-        let hooked = !self.broker.hooks().of(&self.claimed.session, &[]).is_empty();
+        let hooks = self.broker.hooks().of(&self.claimed.session, &works_for(pendings));
+        let hooked = !hooks.is_empty();
         if agent.is_pure() && !hooked {
             let (turn, ended) = self.answer_at_once(pendings, persona, agent.as_ref()).await;
             self.end(&turn, pendings, ended);
@@ -164,6 +165,7 @@ impl Worker<'_> {
     pub(super) fn end(&mut self, turn: &Turn, pendings: &[Pending], ended: Ended) {
         self.cancelled = None;
         self.withdraw("its turn is over");
+        self.give_up_approvals();
         let running = self.owner.fold().running.as_ref();
         let sequences: Vec<u64> =
             running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());

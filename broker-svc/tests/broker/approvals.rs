@@ -51,6 +51,12 @@ pub(crate) struct Serving {
     _service: ServiceHandle,
 }
 
+impl Serving {
+    pub(crate) async fn stop(self) {
+        self.running.stop().await;
+    }
+}
+
 pub(crate) async fn serving(url: &str, name: &str, ask: &str) -> Serving {
     serving_with(url, name, &personas(ask), "").await
 }
@@ -204,7 +210,7 @@ impl Story {
 
     pub(crate) async fn stop(self) {
         for broker in self.brokers {
-            broker.running.stop().await;
+            broker.stop().await;
         }
     }
 }
@@ -268,7 +274,7 @@ async fn a_payment_above_a_limit_runs_only_after_a_yes_once_with_what_was_approv
     let first = story.brokers.remove(0);
     let second = serving(&story.bench.server.url(), "b2", "{policy: payments}").await;
     story.brokers.push(second);
-    first.running.stop().await;
+    first.stop().await;
     let less = json!({"step": 1, "amount": 40_000});
     let answer = story
         .says(&request.id, "operator", true, Some(less.clone()))
@@ -450,54 +456,5 @@ async fn a_word_in_the_channel_decides_and_is_no_message_to_the_agent() {
         (standing.decided_by.as_deref(), standing.response.as_deref()),
         (Some("test:v1"), Some("go on"))
     );
-    story.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn of_many_words_at_once_and_the_end_of_time_one_wins() {
-    let mut story = Story::begin("{expires_ms: 3000}").await;
-    story.send(1, None).await;
-    story.plays("model", "I pay", &["pay"]).await;
-    let request = story.suspended().await;
-    let id = request.id;
-    let mut words = tokio::task::JoinSet::new();
-    for number in 0..24_u64 {
-        let (bus, id) = (story.bench.bus.clone(), id.clone());
-        words.spawn(async move {
-            shared::clock::pause(Duration::from_millis(number * 100)).await;
-            let approve = number % 2 == 0;
-            (approve, say(&bus, &word(&id, "ann", approve, None)).await)
-        });
-    }
-    let mut changed = 0;
-    let mut all = Vec::new();
-    while let Some(said) = words.join_next().await {
-        let (approve, answer) = said.expect("a word");
-        match answer {
-            Ok(answer) => {
-                changed += u32::from(answer.changed);
-                all.push((approve, answer.status));
-            }
-            Err(code) => assert_eq!(code, 409),
-        }
-    }
-    assert!(changed <= 1, "one decision: {all:?}");
-    let standing = story.stands(&id).await.status;
-    match standing {
-        ApprovalStatus::Approved | ApprovalStatus::Consumed => {
-            assert!(all.iter().all(|(approve, _)| *approve));
-            story.plays("pay", "paid", &[]).await;
-        }
-        ApprovalStatus::Rejected => assert!(all.iter().all(|(approve, _)| !*approve)),
-        ApprovalStatus::Expired => assert!(all.is_empty()),
-        other @ (ApprovalStatus::Pending | ApprovalStatus::Cancelled | ApprovalStatus::Superseded) => {
-            panic!("{other:?}")
-        }
-    }
-    story.plays("model", "done", &[]).await;
-    story.ends("done").await;
-    let decided = |entry: &&LedgerEntry| matches!(entry, LedgerEntry::ApprovalDecided { .. });
-    assert_eq!(story.bench.entries(&story.main).await.iter().filter(decided).count(), 1);
-    assert!(story.desk().get(&id).await.expect("KV").is_some());
     story.stop().await;
 }

@@ -1,6 +1,7 @@
 //! The broker against the real server, one story per file.
 
 mod approvals;
+mod approvals_kept;
 mod approvals_killed;
 mod approvals_who;
 mod bench;

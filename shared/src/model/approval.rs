@@ -206,6 +206,17 @@ pub struct Trail {
     /// When the approved call was begun.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumed_at: Option<UnixMillis>,
+    /// What led here, as `AUDIT` is to say it: written with the value, so that whoever finds the value can see to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record: Option<Box<ApprovalRecord>>,
+    /// Sequence in `AUDIT` of the record of the change before; 0 = there was none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub audited: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Trail {
@@ -277,6 +288,9 @@ pub struct ApprovalRecord {
     pub approval: String,
     /// What happened: `asked`, `voted`, `refused`, `escalated`, or the new status.
     pub what: String,
+    /// The how-manyth change of the approval it is, from 1; 0 = it changed nothing.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub n: u64,
     /// When.
     pub at: UnixMillis,
     /// Who; none where time or the turn did it.
