@@ -1,5 +1,6 @@
 //! Stories: a whole Nexus of real processes, one file each.
 
+mod approval;
 mod bad_input;
 mod browser;
 mod demo;

@@ -35,6 +35,8 @@ pub struct Setup {
     pub adapter: String,
     /// `personas.yaml`.
     pub personas: String,
+    /// `identities.yaml`.
+    pub identities: String,
     /// `channels.yaml`.
     pub channels: String,
     /// Further environment of the services.
@@ -137,7 +139,12 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
         std::fs::write(hooks.join(name), text).expect("a hook file");
     }
     let mut files = String::new();
-    for (key, text) in [("personas", &setup.personas), ("channels", &setup.channels)] {
+    let given = [
+        ("personas", &setup.personas),
+        ("identities", &setup.identities),
+        ("channels", &setup.channels),
+    ];
+    for (key, text) in given {
         if !text.is_empty() {
             let path = directory.join(format!("{key}.yaml"));
             std::fs::write(&path, text).expect("a configuration file");
