@@ -3,10 +3,11 @@
 //! Pure: [`registry`] and [`schema`] (the kinds), [`plan`] (when), [`admission`] (whether), [`machine`] (the lifecycle), [`firing`] (the
 //! event and the dispatch of a firing), [`outcome`] (how its turn ended). Shells: [`store`] (compare-and-set and audit),
 //! [`books`], [`timers`], [`approvals`], [`quiet`], [`desk`] (what is asked), [`clerk`] (what time, approvers and
-//! sessions bring), [`withdrawal`], [`bell`], [`conditions`], [`reconcile`]. Source: `schedule.md` "HookIntent".
+//! sessions bring), [`asking`] (waking, approvers), [`looking`] (ends), [`withdrawal`], [`bell`], [`conditions`], [`reconcile`]. Source: `schedule.md` "HookIntent".
 
 pub mod admission;
 pub mod approvals;
+pub mod asking;
 pub mod bell;
 pub mod books;
 pub mod clerk;
@@ -15,6 +16,7 @@ pub mod desk;
 pub mod error;
 pub mod firing;
 pub mod hooks;
+pub mod looking;
 pub mod machine;
 pub mod outcome;
 pub mod plan;

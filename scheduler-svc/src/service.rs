@@ -74,6 +74,7 @@ async fn intents(
         bus: shell.bus.clone(),
         clock: Arc::clone(clock),
         ids: Arc::clone(&shell.ids),
+        owner: intent::service::owner(&shell.common.files.identities)?,
         instance: shell.instance.clone(),
         shutdown: shell.shutdown.clone(),
     };

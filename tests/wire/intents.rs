@@ -165,6 +165,7 @@ pub(crate) fn intent(schedule: IntentSchedule) -> Intent {
             thread_id: None,
             reply_to_id: None,
         },
+        asked_in: None,
         depth: 1,
         proposed_at: AT,
         rejection: Some(Rejection::Expired),

@@ -87,6 +87,7 @@ pub fn entitled(
         });
     }
     in_scope(intent, proposal)?;
+    in_conversation(intent, proposal)?;
     delivery(intent, proposal)?;
     if depth > MAX_DEPTH {
         return Err(Rejection::OverBudget {
@@ -111,6 +112,18 @@ fn in_scope(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), Rejecti
         }),
         Level::Full | Level::Restricted | Level::Group | Level::Minimal => Ok(()),
     }
+}
+
+/// Quiet, and a user's message, are those of the conversation that it is asked for in: there has to be one.
+fn in_conversation(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), Rejection> {
+    let looks = intent.schedule.quiet_seconds().is_some() || intent.cancel_on_user_turn;
+    let nobody = proposal.delivery_context.peer_id.as_deref().is_none_or(str::is_empty);
+    if looks && nobody {
+        return Err(Rejection::BadSchedule {
+            why: "it is asked for outside of a conversation, so there is no user to wait for".to_owned(),
+        });
+    }
+    Ok(())
 }
 
 /// Where the answers of `intent`'s turns go: the asking turn's conversation, its thread, or the target that the

@@ -5,6 +5,8 @@
 //! the request is stored, a timer for its expiry is: whoever crashes after a decision, the timer brings it to its end.
 //! Source: `sessions.md` "Approvals"; `schedule.md` "HookIntent" (Approval requirement).
 
+use std::time::Duration;
+
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use shared::bus::{Bus, CasError, Entry, Kv};
@@ -17,8 +19,12 @@ use shared::wire::topology::buckets::APPROVALS;
 use super::error::HandleIntentError;
 use super::timers;
 
-/// How long an approver has, milliseconds.
+/// How long before an intent is due its approver is asked, milliseconds.
+pub const ASK_AHEAD_MS: i64 = 15 * 60_000;
+/// How long an approver has once it is due, or was asked behind that, milliseconds.
 pub const EXPIRES_AFTER_MS: i64 = 15 * 60_000;
+/// How long one that is over stays to be looked up, counted from when its intent is due.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// Tries of one decision while others decide.
 const MAX_TRIES: u32 = 16;
 
@@ -58,8 +64,9 @@ fn hash(arguments: &Value) -> String {
         .collect()
 }
 
-fn request(intent: &Intent, now: UnixMillis, expires_at: UnixMillis) -> Confirmation {
+fn request(intent: &Intent, now: UnixMillis) -> Confirmation {
     let record = &intent.intent;
+    let expires_at = now.max(intent.due.unwrap_or(now)).plus(EXPIRES_AFTER_MS);
     let arguments = serde_json::json!({
         "kind": record.kind, "parameters": record.parameters, "schedule": record.schedule, "scope": record.scope,
     });
@@ -85,6 +92,11 @@ fn request(intent: &Intent, now: UnixMillis, expires_at: UnixMillis) -> Confirma
     }
 }
 
+fn kept(intent: &Intent, now: UnixMillis) -> Duration {
+    let ahead = intent.due.map_or(0, |due| due.since(now));
+    KEPT + Duration::from_millis(u64::try_from(ahead).unwrap_or(0))
+}
+
 impl Approvals {
     /// On `bus`.
     #[must_use]
@@ -103,7 +115,7 @@ impl Approvals {
         let id = intent.intent.id;
         for _ in 0..MAX_TRIES {
             let Some(Entry { value, revision }) = self.values.get(&key(intent)).await? else {
-                let asked = request(intent, now, now.plus(EXPIRES_AFTER_MS));
+                let asked = request(intent, now);
                 let nominal = intent.due.unwrap_or(now);
                 let timer = timers::timer(intent, TimerPurpose::Approval, nominal);
                 timers::put(&self.bus, &timer, asked.request.expires_at).await?;
@@ -121,7 +133,8 @@ impl Approvals {
                 decided_at: Some(now),
                 ..value
             };
-            match self.values.update(&key(intent), &lapsed, revision).await {
+            let kept = kept(intent, now);
+            match self.values.update_ttl(&key(intent), &lapsed, revision, kept).await {
                 Ok(_) => return Ok(lapsed),
                 Err(CasError::Conflict { .. }) => {}
                 Err(error) => return Err(HandleIntentError::cas(id, error)),
@@ -157,7 +170,7 @@ impl Approvals {
         for _ in 0..MAX_TRIES {
             let (asked, revision) = match self.values.get(&key(intent)).await? {
                 Some(entry) => (entry.value, entry.revision),
-                None => (request(intent, now, now.plus(EXPIRES_AFTER_MS)), 0),
+                None => (request(intent, now), 0),
             };
             if asked.status == wanted {
                 return Ok(asked);
@@ -175,7 +188,8 @@ impl Approvals {
                 response: decision.response.map(ToOwned::to_owned),
                 ..asked
             };
-            match self.values.update(&key(intent), &decided, revision).await {
+            let kept = kept(intent, now);
+            match self.values.update_ttl(&key(intent), &decided, revision, kept).await {
                 Ok(_) => return Ok(decided),
                 Err(CasError::Conflict { .. }) => {}
                 Err(error) => return Err(HandleIntentError::cas(id, error)),

@@ -8,15 +8,12 @@ use std::sync::Arc;
 
 use shared::bus::{Bus, Entry, Outgoing, claim};
 use shared::clock::SharedClock;
-use shared::model::approval::ApprovalStatus;
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{ApprovalRequirement, Intent, IntentCode, IntentStatus};
-use shared::model::ledger::LedgerRecord;
 use shared::model::time::UnixMillis;
 use shared::process::trace::{carrier_of, root_span};
-use shared::wire::headers::{CAUSATION, Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS};
+use shared::wire::headers::{CAUSATION, Carrier, HOPS};
 use shared::wire::subject;
-use shared::wire::topology::streams::LEDGER;
 use tracing::Instrument as _;
 use ulid::Ulid;
 
@@ -25,22 +22,13 @@ use super::bell::Bell;
 use super::books::Books;
 use super::error::HandleIntentError;
 use super::machine::{self, Cause, Ending};
-use super::outcome::{Found, Search};
 use super::quiet::{self, Quiet};
 use super::registry::Registry;
 use super::store::Store;
-use super::{firing, hooks, plan, timers};
+use super::{firing, hooks, looking, plan, timers};
 
 /// Tries of one step while others take steps on the same intent.
 const MAX_TRIES: u32 = 16;
-/// First look whether a turn has ended, milliseconds after its firing; the bell is usually faster.
-const FIRST_LOOK_MS: i64 = 30_000;
-/// Longest time between two looks, milliseconds.
-const MAX_LOOK_MS: i64 = 600_000;
-/// After so long nobody will say any more how a turn ended, milliseconds.
-const NO_OUTCOME_MS: i64 = 24 * 3_600_000;
-/// Records of a session looked at for one end.
-const MAX_RECORDS: u32 = 512;
 /// By whom the runtime's own steps are taken.
 pub const RUNTIME: &str = "runtime";
 
@@ -73,6 +61,9 @@ impl Clerk {
             TimerPurpose::Fire => self.due(&timer.agent, timer.intent, timer.nominal, None).await,
             // An approver is asked only once the condition holds.
             TimerPurpose::Approval => {
+                if self.clock.now() < timer.nominal {
+                    return self.ask_ahead(timer).await;
+                }
                 let met = Some(IntentCode::ConditionMet);
                 self.due(&timer.agent, timer.intent, timer.nominal, met).await
             }
@@ -152,10 +143,20 @@ impl Clerk {
         if intent.intent.cancel_on_user_turn && quiet::user_spoke(&self.bus, intent).await? {
             return self.cancel(entry, IntentCode::UserTurn, "", RUNTIME).await.map(drop);
         }
-        if intent.intent.approval == ApprovalRequirement::BeforeFire && !self.approved(entry, now).await? {
-            return Ok(());
+        let runtime = Cause {
+            by: RUNTIME,
+            why: "",
+            at: now,
+        };
+        if intent.intent.approval != ApprovalRequirement::BeforeFire {
+            return self.fire(entry, nominal, code, runtime).await;
         }
-        self.fire(entry, nominal, code, now).await
+        let Some(yes) = self.approved(entry, now).await? else {
+            return Ok(());
+        };
+        let by = yes.decided_by.as_deref().unwrap_or(RUNTIME);
+        let why = yes.response.as_deref().unwrap_or_default();
+        self.fire(entry, nominal, code, Cause { by, why, at: now }).await
     }
 
     /// Whether the condition of `intent` holds; where it does not yet, it is looked at again.
@@ -183,40 +184,18 @@ impl Clerk {
         }
     }
 
-    /// Whether an approver has said yes; where one has said no, or nothing in time, it is withdrawn.
-    async fn approved(&self, entry: &Entry<Intent>, now: UnixMillis) -> Result<bool, HandleIntentError> {
-        let confirmation = self.approvals.ask(&entry.value, now).await?;
-        let by = confirmation.decided_by.as_deref().unwrap_or(RUNTIME);
-        let said = confirmation.response.as_deref().unwrap_or_default();
-        match confirmation.status {
-            ApprovalStatus::Approved | ApprovalStatus::Consumed => return Ok(true),
-            ApprovalStatus::Pending => {}
-            ApprovalStatus::Rejected => {
-                self.cancel(entry, IntentCode::Declined, said, by).await?;
-            }
-            ApprovalStatus::Expired | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => {
-                self.cancel(entry, IntentCode::ApprovalExpired, said, by).await?;
-            }
-        }
-        Ok(false)
-    }
-
     async fn fire(
         self: &Arc<Self>,
         entry: &Entry<Intent>,
         nominal: UnixMillis,
         code: IntentCode,
-        now: UnixMillis,
+        cause: Cause<'_>,
     ) -> Result<(), HandleIntentError> {
+        let now = cause.at;
         let look = timers::timer(&entry.value, TimerPurpose::Outcome, nominal);
-        timers::put(&self.bus, &look, now.plus(FIRST_LOOK_MS)).await?;
+        timers::put(&self.bus, &look, now.plus(looking::FIRST_LOOK_MS)).await?;
         let mut next = machine::fresh(&entry.value);
         let dispatch = firing::dispatch_of(&next, nominal)?;
-        let cause = Cause {
-            by: RUNTIME,
-            why: "",
-            at: now,
-        };
         machine::fire(&mut next, nominal, dispatch, code, cause)?;
         let fired = self.store.advance(entry, next).await?;
         metrics::histogram!("nexus_scheduler_intent_lateness_seconds").record(now.since(nominal) as f64 / 1_000.0);
@@ -269,92 +248,6 @@ impl Clerk {
         .await
     }
 
-    async fn check_outcome(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
-        if self.look_for_end(&timer.agent, timer.intent, timer.nominal).await? {
-            return Ok(());
-        }
-        let Some(entry) = self.store.get(Some(&timer.agent), timer.intent).await? else {
-            return Ok(());
-        };
-        let Some(running) = &entry.value.running else {
-            return Ok(());
-        };
-        let now = self.clock.now();
-        let elapsed = now.since(running.at);
-        if elapsed >= NO_OUTCOME_MS {
-            let ending = Ending {
-                code: IntentCode::NoOutcome,
-                why: "nobody could say within a day how its turn ended".to_owned(),
-            };
-            return self.finish(&entry, &ending).await;
-        }
-        let again = now.plus(elapsed.clamp(FIRST_LOOK_MS, MAX_LOOK_MS));
-        timers::put(&self.bus, timer, again).await?;
-        Ok(())
-    }
-
-    /// Whether the firing `nominal` of intent `id` is over; where its turn has ended, it is now.
-    ///
-    /// # Errors
-    /// [`HandleIntentError`]: to be tried again.
-    pub async fn look_for_end(&self, agent: &str, id: Ulid, nominal: UnixMillis) -> Result<bool, HandleIntentError> {
-        for _ in 0..MAX_TRIES {
-            let Some(entry) = self.store.get(Some(agent), id).await? else {
-                return Ok(true);
-            };
-            let running = entry.value.running.clone();
-            let Some(running) = running.filter(|running| running.nominal == nominal) else {
-                if entry.value.status.is_final() {
-                    self.settle(&entry.value, self.clock.now()).await?;
-                }
-                return Ok(true);
-            };
-            let ended = match running.dispatch {
-                Some(dispatch) => self.ending(&entry.value, dispatch, running.at).await?,
-                None => {
-                    let event = firing::event(&entry.value, nominal, running.at)?;
-                    hooks::ended(&self.bus, &entry.value, &event).await?
-                }
-            };
-            let Some(ending) = ended else {
-                return Ok(false);
-            };
-            match self.finish(&entry, &ending).await {
-                Err(HandleIntentError::Conflict(_)) => {}
-                other => return other.map(|()| true),
-            }
-        }
-        Err(HandleIntentError::Conflict(id))
-    }
-
-    async fn ending(
-        &self,
-        intent: &Intent,
-        dispatch: Ulid,
-        at: UnixMillis,
-    ) -> Result<Option<Ending>, HandleIntentError> {
-        let mut search = Search::new(dispatch, at);
-        let subject = subject::ledger(&intent.target());
-        let mut next = self.bus.last_on_subject(LEDGER, &subject).await?;
-        for _ in 0..MAX_RECORDS {
-            let Some(stored) = next else { return Ok(None) };
-            let Ok(record) = stored.decode::<LedgerRecord>() else {
-                return Ok(None);
-            };
-            match search.feed(&record) {
-                Found::Ended(ending) => return Ok(Some(ending)),
-                Found::NotYet => return Ok(None),
-                Found::Further => {}
-            }
-            let upon = stored.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
-            next = match upon.and_then(|upon| upon.parse::<u64>().ok()).unwrap_or(0) {
-                0 => None,
-                upon => self.bus.at_sequence(LEDGER, upon).await?,
-            };
-        }
-        Ok(None)
-    }
-
     /// Ends the firing under way of `entry`, and plans the next where there is one.
     ///
     /// # Errors
@@ -363,11 +256,9 @@ impl Clerk {
         let intent = &entry.value;
         let Some(running) = &intent.running else { return Ok(()) };
         let now = self.clock.now();
-        let expires = intent.intent.expires_at;
-        let next_due = plan::next(&intent.intent.schedule, now.max(running.nominal))
-            .filter(|due| expires.is_none_or(|expires| *due <= expires));
+        let next_due = occurrence_after(intent, now.max(running.nominal));
         if let Some(due) = next_due {
-            timers::put(&self.bus, &timers::timer(intent, TimerPurpose::Fire, due), due).await?;
+            self.wake(intent, due).await?;
         }
         let mut next = machine::fresh(intent);
         machine::end(&mut next, ending, next_due, now)?;
@@ -382,6 +273,13 @@ impl Clerk {
         }
         Ok(())
     }
+}
+
+/// When `intent` fires next behind `after`; none where it does not recur, is over, or expires before.
+pub(super) fn occurrence_after(intent: &Intent, after: UnixMillis) -> Option<UnixMillis> {
+    let expires = intent.intent.expires_at;
+    let next = plan::next(&intent.intent.schedule, after);
+    next.filter(|due| expires.is_none_or(|expires| *due <= expires))
 }
 
 /// Where a condition stands.

@@ -29,6 +29,8 @@ use super::{approvals, conditions, quiet, timers};
 
 /// Tries of one question while others take steps on the same intent.
 const MAX_TRIES: u32 = 16;
+/// How whoever holds the installation's credentials is named.
+const OPERATOR: &str = "operator";
 /// Intents of an answer to `list` that names no limit.
 const DEFAULT_LISTED: usize = 50;
 
@@ -39,6 +41,8 @@ pub struct Desk {
     pub clerk: Arc<Clerk>,
     /// Where names of intents come from that nobody named.
     pub ids: IdSource,
+    /// The person who decides, besides whoever holds the installation itself.
+    pub owner: Option<String>,
 }
 
 /// Names for intents that come without one.
@@ -78,6 +82,10 @@ impl Desk {
         };
         let setting = Setting {
             permissions: question.permissions.clone(),
+            asked_in: to
+                .as_ref()
+                .is_ok_and(|to| *to != question.delivery_context)
+                .then(|| question.delivery_context.clone()),
             delivery_context: to.unwrap_or_default(),
             depth,
         };
@@ -91,7 +99,7 @@ impl Desk {
                 clerk.approvals.ask(&value, cause.at).await?;
                 clerk.store.create(value).await
             }
-            Ok(()) => admit(clerk, None, value, RUNTIME).await,
+            Ok(()) => admit(clerk, None, value, (RUNTIME, "")).await,
         };
         match written {
             Ok(entry) => self.settled(&entry.value).await,
@@ -262,8 +270,8 @@ impl Desk {
             | IntentStatus::Rescheduled
             | IntentStatus::Rejected => false,
         };
-        if question.by.is_empty() || question.by.starts_with("agent:") || question.by == intent.intent.agent {
-            return Err(HandleIntentError::Decided("an agent does not decide".to_owned()));
+        if question.by != OPERATOR && self.owner.as_ref() != Some(&question.by) {
+            return Err(HandleIntentError::NotTheOwner(question.by));
         }
         if !open {
             return Err(HandleIntentError::Decided(format!(
@@ -303,7 +311,7 @@ async fn admit(
     clerk: &Clerk,
     entry: Option<&Entry<Intent>>,
     mut value: Intent,
-    by: &str,
+    (by, why): (&str, &str),
 ) -> Result<Entry<Intent>, HandleIntentError> {
     let now = clerk.clock.now();
     let writer = || clerk.store.writer();
@@ -316,7 +324,7 @@ async fn admit(
         Err(rejection) => return refuse(clerk, entry, value, rejection, IntentCode::Refused, RUNTIME).await,
     };
     let from = events_from(clerk, &schedule).await?;
-    let cause = Cause { by, why: "", at: now };
+    let cause = Cause { by, why, at: now };
     machine::admit(&mut value, &fit.plan, from, cause)?;
     arm(clerk, &value, &fit).await?;
     write(clerk, entry, value).await
@@ -352,7 +360,10 @@ async fn write(
 /// Stores what wakes `value`: its timer, and its mark where it waits for an event.
 async fn arm(clerk: &Clerk, value: &Intent, fit: &Fit) -> Result<(), HandleIntentError> {
     let rings = fit.plan.rings;
-    timers::put(&clerk.bus, &timers::timer(value, TimerPurpose::Fire, rings), rings).await?;
+    match value.due {
+        Some(due) => clerk.wake(value, due).await?,
+        None => timers::put(&clerk.bus, &timers::timer(value, TimerPurpose::Fire, rings), rings).await?,
+    }
     if let Some(mark) = conditions::mark_of(value) {
         conditions::remember(&clerk.bus, &mark).await?;
     }
@@ -382,7 +393,8 @@ pub(super) async fn decide_admission(clerk: &Clerk, entry: &Entry<Intent>) -> Re
     let (why, code) = match confirmation.status {
         ApprovalStatus::Pending => return Ok(()),
         ApprovalStatus::Approved | ApprovalStatus::Consumed => {
-            let admitted = admit(clerk, Some(entry), next, by).await?;
+            let said = confirmation.response.as_deref().unwrap_or_default();
+            let admitted = admit(clerk, Some(entry), next, (by, said)).await?;
             return clerk.supersede(&admitted.value).await;
         }
         ApprovalStatus::Rejected => (format!("declined by {by}"), IntentCode::Declined),

@@ -21,6 +21,9 @@ pub enum HandleIntentError {
     /// Its approval was decided otherwise.
     #[error("{0}")]
     Decided(String),
+    /// Who is not the owner decides nothing.
+    #[error("{0} is not the owner")]
+    NotTheOwner(String),
     /// What is asked for cannot be kept.
     #[error("{0}")]
     Unreadable(String),
@@ -43,6 +46,7 @@ impl HandleIntentError {
             Self::Unknown(_) => 404,
             Self::Conflict(_) | Self::Step(_) | Self::Decided(_) => 409,
             Self::Unreadable(_) => 400,
+            Self::NotTheOwner(_) => 403,
             Self::Publish(_) | Self::Read(_) => 503,
             Self::Id(_) => 500,
         };

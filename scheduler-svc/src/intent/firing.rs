@@ -215,6 +215,7 @@ mod tests {
         let setting = Setting {
             permissions: proposal.permissions.clone(),
             delivery_context: proposal.delivery_context.clone(),
+            asked_in: None,
             depth: 2,
         };
         let cause = Cause {

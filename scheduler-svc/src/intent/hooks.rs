@@ -8,6 +8,7 @@ use std::time::Duration;
 use shared::bus::{Bus, RequestError};
 use shared::clock::pause;
 use shared::model::event::Event;
+use shared::model::hook::HookStatus;
 use shared::model::hook_api::{GetHook, HookDetails};
 use shared::model::intent::{Intent, IntentCode};
 use shared::model::invocation::{EventInvocations, HookOutcome};
@@ -75,18 +76,33 @@ pub async fn ended(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<E
         Some(HookOutcome::Skipped { reason }) => (IntentCode::TurnFailed, reason),
         Some(HookOutcome::Failed { error, .. }) => (IntentCode::TurnFailed, error),
         // A record tells of hooks that did more than pass.
-        None if is_known(bus, hook).await => (IntentCode::Done, "passed".to_owned()),
-        None => (IntentCode::TurnFailed, format!("there is no hook `{hook}`")),
+        None => match stands(bus, hook).await {
+            Some(Ok(())) => (IntentCode::Done, "passed".to_owned()),
+            Some(Err(why)) => (IntentCode::TurnFailed, why),
+            None => return Ok(None),
+        },
     };
     Ok(Some(Ending { code, why }))
 }
 
-/// Whether there is a hook of this name, as far as anybody can tell.
-async fn is_known(bus: &Bus, hook: &str) -> bool {
+/// Whether the hook of this name sees events, or why not; none where nobody can tell now.
+async fn stands(bus: &Bus, hook: &str) -> Option<Result<(), String>> {
     let question = GetHook {
         name: hook.to_owned(),
         invocations: None,
     };
     let asked = bus.request::<_, HookDetails>("nexus.svc.hook.get", Headers::new(), &question, ANSWER_WITHIN);
-    !matches!(asked.await, Err(RequestError::Service { code: ABSENT, .. }))
+    match asked.await {
+        Ok(HookDetails { hook: view, .. }) => Some(match view.status {
+            HookStatus::Active => Ok(()),
+            HookStatus::Paused => Err(format!("the hook `{hook}` is paused")),
+            HookStatus::Disabled => Err(format!("the hook `{hook}` is switched off")),
+            HookStatus::Errored => Err(format!("the hook `{hook}` does not parse")),
+        }),
+        Err(RequestError::Service { code: ABSENT, .. }) => Some(Err(format!("there is no hook `{hook}`"))),
+        Err(error) => {
+            tracing::warn!(hook, %error, "hook of an intent is asked about later");
+            None
+        }
+    }
 }

@@ -52,6 +52,8 @@ pub struct Setting {
     pub permissions: PermissionSet,
     /// Where their answers go.
     pub delivery_context: DeliveryContext,
+    /// Where it was asked for, where that is another conversation.
+    pub asked_in: Option<DeliveryContext>,
     /// Intents before it in its chain.
     pub depth: u8,
 }
@@ -71,6 +73,7 @@ pub fn proposed(intent: HookIntent, setting: Setting, cause: Cause<'_>) -> Inten
         running: None,
         permissions: setting.permissions,
         delivery_context: setting.delivery_context,
+        asked_in: setting.asked_in,
         depth: setting.depth,
         proposed_at: cause.at,
         rejection: None,
@@ -182,6 +185,16 @@ pub fn cancel(value: &mut Intent, code: IntentCode, cause: Cause<'_>) -> Result<
     step(value, IntentStatus::Canceled, code, cause)?;
     value.running = None;
     Ok(())
+}
+
+/// Lets the occurrence at hand of `value` be, because of `code`, and waits for the one at `next`: two records, one value.
+///
+/// # Errors
+/// [`TakeStepError`].
+pub fn skip(value: &mut Intent, next: UnixMillis, code: IntentCode, cause: Cause<'_>) -> Result<(), TakeStepError> {
+    step(value, IntentStatus::Rescheduled, code, cause)?;
+    value.due = Some(next);
+    step(value, IntentStatus::Pending, IntentCode::NextOccurrence, cause)
 }
 
 /// Gives `value` another schedule, and makes it pending again: two records, one value, the same intent.

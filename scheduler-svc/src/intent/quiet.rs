@@ -36,7 +36,7 @@ pub fn begun(intent: &Intent) -> UnixMillis {
     intent.lineage.last().map_or(intent.proposed_at, |lineage| lineage.at)
 }
 
-/// Whether the conversation of `intent` has been quiet for as long as its schedule wants, counted from when it was asked
+/// Whether the conversation that `intent` was asked for in has been quiet for as long as its schedule wants, counted from when it was asked
 /// for on; or, where the end of the chat is waited for, whether its session began anew since.
 ///
 /// # Errors
@@ -99,23 +99,31 @@ pub async fn user_spoke(bus: &Bus, intent: &Intent) -> Result<bool, HandleIntent
     Ok(last.is_some())
 }
 
-/// When the last event after `since` was stored in the conversation of `intent`.
+/// When the last event after `since` was stored in the conversation that `intent` was asked for in; the newest by the
+/// leader's word, for much is decided by it.
 async fn last_after(
     bus: &Bus,
     intent: &Intent,
     since: UnixMillis,
     only_user: bool,
 ) -> Result<Option<UnixMillis>, HandleIntentError> {
-    let at = &intent.delivery_context;
+    let at = intent.asked_in();
     let account = at.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
     let subject = conversation(&at.channel, account, at.peer_id.as_deref().unwrap_or_default());
-    let stored = bus.history_since(EVENTS, &subject, since, MAX_EVENTS).await?;
     let counts = |event: &Event| match event.direction {
         Direction::Received => true,
         Direction::Sent | Direction::Observed | Direction::Created | Direction::Updated | Direction::Deleted => {
             !only_user
         }
     };
+    let newest = bus.last_on_subject(EVENTS, &subject).await?;
+    let Some(newest) = newest.filter(|newest| newest.published_at >= since) else {
+        return Ok(None);
+    };
+    if newest.decode::<Event>().is_ok_and(|event| counts(&event)) {
+        return Ok(Some(newest.published_at));
+    }
+    let stored = bus.history_since(EVENTS, &subject, since, MAX_EVENTS).await?;
     let counted = stored
         .iter()
         .rev()

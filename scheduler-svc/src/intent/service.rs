@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use shared::bus::{Bus, Incoming, PullOptions, ServiceHandle, ServiceSpec};
 use shared::clock::{SharedClock, SharedIds};
+use shared::model::identity::Identities;
 use shared::model::intent::service::{
     CancelIntent, DecideIntent, GetIntent, ListIntents, ProposeIntent, RescheduleIntent, SERVICE, TellReset,
 };
@@ -40,6 +41,8 @@ pub struct Needs {
     pub clock: SharedClock,
     /// Names for intents that come without one.
     pub ids: SharedIds,
+    /// The person who decides approvals, by `identities.yaml`.
+    pub owner: Option<String>,
     /// This replica.
     pub instance: String,
     /// The request to stop.
@@ -66,6 +69,20 @@ pub fn registry(path: &str) -> anyhow::Result<Registry> {
     Registry::parse(&text).with_context(|| format!("files.intents: {path}"))
 }
 
+/// The owner that `path` names, an `identities.yaml`; none where it is empty.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn owner(path: &str) -> anyhow::Result<Option<String>> {
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("files.identities: {path} cannot be read"))?;
+    let read: Option<Identities> =
+        serde_yaml_ng::from_str(&text).with_context(|| format!("files.identities: {path}"))?;
+    Ok(read.and_then(|identities| identities.owner))
+}
+
 /// Desk and clerk over `needs`, with the kinds of `registry`.
 #[must_use]
 pub fn desk(needs: &Needs, registry: Registry) -> Arc<Desk> {
@@ -81,6 +98,7 @@ pub fn desk(needs: &Needs, registry: Registry) -> Arc<Desk> {
     Arc::new(Desk {
         clerk,
         ids: IdSource(Arc::clone(&needs.ids)),
+        owner: needs.owner.clone(),
     })
 }
 

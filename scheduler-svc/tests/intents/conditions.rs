@@ -81,6 +81,39 @@ async fn quiet_is_looked_for_when_it_could_be_and_a_deadline_ends_it() {
     assert!(!book.value.bookings.contains_key(&ulid(3)), "its reservation is free");
 }
 
+/// Where the answer goes says nothing about where the user is: the conversation counts that it was asked for in.
+#[tokio::test(flavor = "multi_thread")]
+async fn quiet_is_that_of_the_conversation_that_asked() {
+    let world = World::start(1).await;
+    let clerk = &world.desks[0].clerk;
+    let elsewhere = json!({
+        "parameters": { "subject": "s", "message": "m", "target": "telegram/5" },
+        "schedule": { "type": "user_idle", "for_seconds": 60, "deadline_seconds": 600 }
+    });
+    let asked = world.propose(1, elsewhere.clone()).await;
+    assert_eq!(asked.status, IntentStatus::Pending, "{asked:?}");
+    world.say("1", "still here").await;
+    world
+        .clock
+        .set(SystemClock.now().plus(59_000).max(world.now().plus(30_000)));
+    clerk.due("default", ulid(1), world.now(), None).await.expect("looked");
+    assert_eq!(world.status(ulid(1)).await, IntentStatus::Pending, "somebody spoke");
+    world.clock.set(SystemClock.now().plus(62_000));
+    clerk.due("default", ulid(1), world.now(), None).await.expect("looked");
+    assert_eq!(world.status(ulid(1)).await, IntentStatus::Running);
+    let dispatch = world.dispatches().await.pop().expect("a dispatch").1;
+    assert_eq!(dispatch.delivery_context.channel, "telegram", "its answer goes there");
+
+    for more in [elsewhere, json!({ "cancel_on_user_turn": true })] {
+        let mut nowhere = proposal(2, more);
+        nowhere.delivery_context.peer_id = None;
+        nowhere.id = None;
+        let refused = world.desks[0].propose(nowhere).await.expect("an answer");
+        let code = refused.rejection.map(|rejection| rejection.code());
+        assert_eq!(code, Some("bad_schedule"), "there is no user to wait for");
+    }
+}
+
 /// A session that begins anew ends its chat: told of at once, found in the ledger where nobody told.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_ends_the_chat_of_what_was_asked_for_before() {

@@ -1,7 +1,9 @@
 //! Intents that run a hook: its own timer event, evaluated by hook-svc as any event, ends the firing by its record.
 
 use serde_json::json;
+use shared::bus::ServiceSpec;
 use shared::model::event::Event;
+use shared::model::hook_api::GetHook;
 use shared::model::intent::{IntentCode, IntentStatus};
 use shared::model::invocation::{HookInvocation, HookOutcome};
 use shared::wire::topology::streams::EVENTS;
@@ -77,6 +79,52 @@ async fn a_hook_is_run_by_one_event_and_its_record_ends_the_intent() {
         world.dispatches().await.is_empty(),
         "what the hook wants done is hook-svc's to publish"
     );
+}
+
+/// A record that does not name the hook: whether it passed or never ran is what hook-svc says of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_is_switched_off_has_not_passed() {
+    let world = World::start(1).await;
+    let clerk = &world.desks[0].clerk;
+    let fire = async |number| {
+        let wish = json!({ "kind": "run_hook", "parameters": { "hook": "nightly" } });
+        let due = world.propose(number, wish).await.due.expect("it is admitted");
+        world.clock.set(due);
+        let record = async {
+            let event = fired(&world, number).await;
+            let other = HookOutcome::Suppressed {
+                reason: "cooldown".to_owned(),
+            };
+            world.evaluated(&event, invocation("another", other)).await;
+        };
+        let (fired, ()) = tokio::join!(clerk.due("default", ulid(number), due, None), record);
+        fired.expect("fired");
+        due
+    };
+    let due = fire(1).await;
+    assert_eq!(world.status(ulid(1)).await, IntentStatus::Running, "nobody can tell");
+    let (status, stands) = tokio::sync::watch::channel("disabled");
+    let spec = ServiceSpec::new("hook", "a hook").endpoint("get", move |_: GetHook| {
+        let stands = *stands.borrow();
+        async move {
+            let mut hook = json!({
+                "id": "nightly", "name": "nightly", "status": stands, "mode": "persistent", "priority": 50,
+                "origin": { "kind": "pushed" }, "created_by": "operator", "created_at": 0, "updated_at": 0, "trigger_count": 0
+            });
+            hook["status"] = json!(stands);
+            Ok(json!({ "hook": hook, "source": "", "invocations": [] }))
+        }
+    });
+    let _served = world.bus.serve(spec).await.expect("served");
+    assert!(clerk.look_for_end("default", ulid(1), due).await.expect("looked"));
+    assert_eq!(world.status(ulid(1)).await, IntentStatus::Failed);
+    assert_eq!(
+        world.history(ulid(1)).await.last().expect("one").why,
+        "the hook `nightly` is switched off"
+    );
+    status.send("active").expect("heard");
+    fire(2).await;
+    assert_eq!(world.status(ulid(2)).await, IntentStatus::Completed);
 }
 
 /// Nobody evaluates for a while: the firing stays under way, and the next look ends it.

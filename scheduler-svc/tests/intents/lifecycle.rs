@@ -10,6 +10,7 @@ use shared::clock::SystemClock;
 use shared::model::intent::service::{
     CancelIntent, DecideIntent, GetIntent, IntentAnswer, IntentHistory, IntentList, ListIntents, RescheduleIntent,
 };
+use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{IntentCode, IntentStatus, Rejection, firing_of};
 use shared::wire::headers::Headers;
 use shared::wire::subject;
@@ -209,11 +210,68 @@ async fn approval_before_fire_waits_lapses_and_may_come_early() {
     );
     let late = desk.decide(decide(4, true)).await.expect_err("too late");
     assert_eq!(late.answer().0, 409);
-    let own = desk
-        .decide(DecideIntent {
-            by: "agent:default".to_owned(),
-            ..decide(2, true)
-        })
+    for nobody in ["agent:default", "default", "mallory", ""] {
+        let said = desk
+            .decide(DecideIntent {
+                by: nobody.to_owned(),
+                ..decide(2, true)
+            })
+            .await;
+        assert_eq!(said.expect_err("not theirs").answer().0, 403, "{nobody}");
+    }
+    for number in [1, 2] {
+        let fired = world.history(ulid(number)).await.pop().expect("one");
+        assert_eq!((fired.by.as_str(), fired.why.as_str()), ("casey", "fine"), "{number}");
+    }
+}
+
+/// The approver is asked before it is due; what nobody agrees to costs that occurrence, and only the last one the intent.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_occurrence_is_asked_for_ahead_and_lapses_alone() {
+    let world = World::start(2).await;
+    let clerk = &world.desks[0].clerk;
+    let now = jiff::Timestamp::from_millisecond(world.now().0).expect("a time");
+    let start = (now + jiff::SignedDuration::from_secs(7_200)).strftime("%Y-%m-%dT%H:%M:%S");
+    let rule = json!({ "type": "rrule", "rule": "FREQ=DAILY;COUNT=3", "start": start.to_string(), "zone": "UTC" });
+    let asked = world
+        .propose(1, json!({ "schedule": rule, "approval": "before_fire" }))
         .await;
-    assert!(own.is_err(), "never the agent itself");
+    let mut due = asked.due.expect("a time");
+    let value = |due: shared::model::time::UnixMillis| IntentTimer {
+        intent: ulid(1),
+        agent: "default".to_owned(),
+        purpose: TimerPurpose::Approval,
+        nominal: due,
+    };
+    let standing = async || clerk.store.find(None, ulid(1)).await.expect("there").value;
+    for round in 0..3 {
+        world.clock.set(due.plus(-900_000));
+        assert!(
+            !clerk.approvals.was_asked(&standing().await).await.expect("KV"),
+            "{round}"
+        );
+        clerk.ring(&value(due)).await.expect("asked ahead");
+        assert!(clerk.approvals.was_asked(&standing().await).await.expect("KV"));
+        world.clock.set(due);
+        clerk.due("default", ulid(1), due, None).await.expect("waits");
+        assert_eq!(world.status(ulid(1)).await, IntentStatus::Pending, "{round}");
+        world.clock.set(due.plus(900_000));
+        let timer = value(due);
+        let (one, other) = tokio::join!(clerk.ring(&timer), world.desks[1].clerk.ring(&timer));
+        one.and(other).expect("lapsed");
+        let last = world.history(ulid(1)).await;
+        let codes: Vec<IntentCode> = last.iter().rev().take(2).map(|record| record.code).collect();
+        if round == 2 {
+            assert_eq!(codes[0], IntentCode::ApprovalExpired);
+            break;
+        }
+        assert_eq!(
+            codes,
+            [IntentCode::NextOccurrence, IntentCode::ApprovalExpired],
+            "{round}"
+        );
+        due = standing().await.due.expect("the next one");
+    }
+    assert_eq!(world.status(ulid(1)).await, IntentStatus::Canceled);
+    assert!(world.dispatches().await.is_empty());
 }

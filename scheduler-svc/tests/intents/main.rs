@@ -4,5 +4,6 @@ mod clearing;
 mod conditions;
 mod hooks;
 mod lifecycle;
+mod looking;
 mod races;
 mod world;

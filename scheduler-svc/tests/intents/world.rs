@@ -55,6 +55,7 @@ pub(crate) fn needs(bus: &Bus, clock: SharedClock, number: u64, shutdown: &Shutd
         bus: bus.clone(),
         clock,
         ids: Arc::new(SeededIds::new(number)),
+        owner: Some("casey".to_owned()),
         instance: format!("scheduler-{number}"),
         shutdown: shutdown.clone(),
     }

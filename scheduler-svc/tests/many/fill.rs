@@ -69,6 +69,7 @@ async fn fill_agent(bus: &Bus, agent: u64, each: u64, now: UnixMillis) {
         let setting = Setting {
             permissions: PermissionSet::default(),
             delivery_context: DeliveryContext::default(),
+            asked_in: None,
             depth: 0,
         };
         let plan = Plan {

@@ -267,6 +267,9 @@ pub struct Intent {
     pub permissions: PermissionSet,
     /// Where its turns' answers go.
     pub delivery_context: DeliveryContext,
+    /// The conversation that it was asked for in, where its answers go elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_in: Option<DeliveryContext>,
     /// How many intents stand before it in its chain.
     #[serde(default)]
     pub depth: u8,
@@ -284,6 +287,12 @@ pub struct Intent {
 }
 
 impl Intent {
+    /// The conversation that it was asked for in: whose quiet, and whose user, it looks at.
+    #[must_use]
+    pub fn asked_in(&self) -> &DeliveryContext {
+        self.asked_in.as_ref().unwrap_or(&self.delivery_context)
+    }
+
     /// The session within which it runs.
     #[must_use]
     pub fn target(&self) -> SessionRef {

@@ -38,6 +38,7 @@ fn asked() -> Intent {
     let setting = Setting {
         permissions: PermissionSet::default(),
         delivery_context: DeliveryContext::default(),
+        asked_in: None,
         depth: 0,
     };
     proposed(intent, setting, CAUSE)

@@ -1,0 +1,132 @@
+//! Looking for how a firing ended: on a timer that rings seldomer and seldomer, and whenever the bell says so.
+
+use std::sync::Arc;
+
+use shared::model::intent::timer::IntentTimer;
+use shared::model::intent::{Intent, IntentCode};
+use shared::model::ledger::LedgerRecord;
+use shared::model::time::UnixMillis;
+use shared::wire::headers::EXPECTED_LAST_SUBJECT_SEQUENCE;
+use shared::wire::subject;
+use shared::wire::topology::streams::LEDGER;
+use ulid::Ulid;
+
+use super::clerk::Clerk;
+use super::error::HandleIntentError;
+use super::machine::Ending;
+use super::outcome::{Found, Search};
+use super::{firing, hooks, timers};
+
+/// Tries of one look while others take steps on the same intent.
+const MAX_TRIES: u32 = 16;
+/// First look whether a turn has ended, milliseconds after its firing; the bell is usually faster.
+pub(super) const FIRST_LOOK_MS: i64 = 30_000;
+/// Longest time between two looks, milliseconds.
+const MAX_LOOK_MS: i64 = 600_000;
+/// After so long nobody will say any more how a turn ended that nobody has begun, milliseconds.
+const NO_OUTCOME_MS: i64 = 24 * 3_600_000;
+/// After so long a turn that was begun is not waited for any more, milliseconds: an approval inside may wait for a week.
+const NO_END_MS: i64 = 8 * 24 * 3_600_000;
+/// Records of a session looked at for one end.
+const MAX_RECORDS: u32 = 16_384;
+
+/// What a look says of a firing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// It is over.
+    Over,
+    /// Its turn runs, or waits for a human's word.
+    Runs,
+    /// Nobody has begun it, as far as can be seen.
+    Unknown,
+}
+
+impl Clerk {
+    pub(super) async fn check_outcome(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
+        let patience = match self.look(&timer.agent, timer.intent, timer.nominal).await? {
+            Look::Over => return Ok(()),
+            Look::Runs => NO_END_MS,
+            Look::Unknown => NO_OUTCOME_MS,
+        };
+        let Some(entry) = self.store.get(Some(&timer.agent), timer.intent).await? else {
+            return Ok(());
+        };
+        let Some(running) = &entry.value.running else {
+            return Ok(());
+        };
+        let now = self.clock.now();
+        let elapsed = now.since(running.at);
+        if elapsed >= patience {
+            let ending = Ending {
+                code: IntentCode::NoOutcome,
+                why: format!("nobody could say within {} h how its turn ended", patience / 3_600_000),
+            };
+            return self.finish(&entry, &ending).await;
+        }
+        let again = now.plus(elapsed.clamp(FIRST_LOOK_MS, MAX_LOOK_MS));
+        timers::put(&self.bus, timer, again).await?;
+        Ok(())
+    }
+
+    /// Whether the firing `nominal` of intent `id` is over; where its turn has ended, it is now.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]: to be tried again.
+    pub async fn look_for_end(&self, agent: &str, id: Ulid, nominal: UnixMillis) -> Result<bool, HandleIntentError> {
+        Ok(self.look(agent, id, nominal).await? == Look::Over)
+    }
+
+    async fn look(&self, agent: &str, id: Ulid, nominal: UnixMillis) -> Result<Look, HandleIntentError> {
+        for _ in 0..MAX_TRIES {
+            let Some(entry) = self.store.get(Some(agent), id).await? else {
+                return Ok(Look::Over);
+            };
+            let running = entry.value.running.clone();
+            let Some(running) = running.filter(|running| running.nominal == nominal) else {
+                self.settle(&entry.value, self.clock.now()).await?;
+                return Ok(Look::Over);
+            };
+            let ending = match running.dispatch {
+                Some(dispatch) => match self.found(&entry.value, dispatch, running.at).await? {
+                    Found::Ended(ending) => ending,
+                    Found::Runs => return Ok(Look::Runs),
+                    Found::NotYet | Found::Further => return Ok(Look::Unknown),
+                },
+                None => {
+                    let event = firing::event(&entry.value, nominal, running.at)?;
+                    match hooks::ended(&self.bus, &entry.value, &event).await? {
+                        Some(ending) => ending,
+                        None => return Ok(Look::Unknown),
+                    }
+                }
+            };
+            match self.finish(&entry, &ending).await {
+                Err(HandleIntentError::Conflict(_)) => {}
+                other => return other.map(|()| Look::Over),
+            }
+        }
+        Err(HandleIntentError::Conflict(id))
+    }
+
+    async fn found(&self, intent: &Intent, dispatch: Ulid, at: UnixMillis) -> Result<Found, HandleIntentError> {
+        let mut search = Search::new(dispatch, at);
+        let subject = subject::ledger(&intent.target());
+        let mut next = self.bus.last_on_subject(LEDGER, &subject).await?;
+        for _ in 0..MAX_RECORDS {
+            let Some(stored) = next else { return Ok(Found::NotYet) };
+            let Ok(record) = stored.decode::<LedgerRecord>() else {
+                return Ok(Found::NotYet);
+            };
+            match search.feed(&record) {
+                Found::Further => {}
+                found @ (Found::Ended(_) | Found::Runs | Found::NotYet) => return Ok(found),
+            }
+            let upon = stored.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
+            next = match upon.and_then(|upon| upon.parse::<u64>().ok()).unwrap_or(0) {
+                0 => None,
+                upon => self.bus.at_sequence(LEDGER, upon).await?,
+            };
+        }
+        Ok(Found::Further)
+    }
+}
