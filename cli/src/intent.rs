@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, RequestError};
+use shared::model::approval::Party;
+use shared::model::approval_api::{ApprovalAnswer, DecideApproval};
 use shared::model::dispatch::DeliveryContext;
 use shared::model::intent::service::{
-    CancelIntent, DecideIntent, GetIntent, IntentAnswer, IntentHistory, IntentList, ListIntents, ProposeIntent,
-    RescheduleIntent,
+    CancelIntent, GetIntent, IntentAnswer, IntentHistory, IntentList, ListIntents, ProposeIntent, RescheduleIntent,
 };
 use shared::model::intent::{Intent, IntentStatus};
 use shared::model::permission::{Level, PermissionSet};
@@ -20,6 +21,8 @@ use crate::output::{brief, bus, json, table};
 
 /// How long an answer is awaited.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The channel of whoever sits at a terminal of the installation.
+const CLI: &str = "cli";
 /// By whom an operator at a terminal acts.
 const OPERATOR: &str = "operator";
 
@@ -55,13 +58,10 @@ pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
             ("reschedule", ask(&bus, "reschedule", &question).await?)
         }
         IntentAction::Approve { id, decline, by, note } => {
-            let question = DecideIntent {
-                id: parse(&id)?,
-                approve: !decline,
-                by,
-                response: note,
-            };
-            ("approve", ask(&bus, "decide", &question).await?)
+            let id = parse(&id)?;
+            decide(&bus, id, !decline, by, note).await?;
+            let told: IntentHistory = ask(&bus, "get", &GetIntent { id, agent: None }).await?;
+            ("approve", IntentAnswer::of(&told.intent))
         }
         IntentAction::Propose(options) => ("propose", ask(&bus, "propose", &proposal(options)?).await?),
     };
@@ -78,6 +78,32 @@ pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
     match answer.rejection {
         Some(rejection) => bail!("{what} is refused: {rejection}"),
         None => Ok(()),
+    }
+}
+
+/// Says an approver's word where approvals are decided: there it is known who the owner is.
+async fn decide(bus: &Bus, id: Ulid, approve: bool, by: String, response: Option<String>) -> Result<()> {
+    let question = DecideApproval {
+        id: format!("intent.{id}"),
+        approve,
+        by: Party {
+            channel: CLI.to_owned(),
+            id: by,
+        },
+        via: CLI.to_owned(),
+        arguments: None,
+        arguments_hash: None,
+        response,
+    };
+    let asked = bus
+        .request::<_, ApprovalAnswer>("nexus.svc.approval.decide", Headers::new(), &question, PATIENCE)
+        .await;
+    match asked {
+        Ok(_) => Ok(()),
+        Err(RequestError::Service { text, .. }) => bail!(text),
+        Err(
+            error @ (RequestError::NoResponder { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. }),
+        ) => Err(anyhow::Error::new(error).context("does broker-svc run?")),
     }
 }
 

@@ -11,6 +11,7 @@ mod heartbeat;
 mod intents;
 mod lost_wakeups;
 mod mcp;
+mod orders;
 mod stale_owner;
 mod story;
 mod streaming;

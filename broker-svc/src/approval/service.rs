@@ -153,7 +153,10 @@ async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<App
         }
     })?;
     let standing = broker.desk().all().await.map_err(|error| failed(&error))?;
-    let standing = standing.into_iter().find(|one| one.request.id == question.id);
+    // The newest of the intent: whoever names the intent alone means that one.
+    let of_intent =
+        |one: &Confirmation| one.request.id.starts_with(INTENT) && one.request.call == answer.id.to_string();
+    let standing = standing.into_iter().find(of_intent);
     match standing {
         Some(standing) => Ok(ApprovalAnswer {
             id: standing.request.id,

@@ -7,7 +7,8 @@ use shared::model::schedule_api::{
     ScheduleFired, ScheduleList, SchedulePreview,
 };
 use shared::model::time::UnixMillis;
-use shared::schedule::{Schedule, preview};
+use shared::schedule::admission::admit;
+use shared::schedule::preview;
 
 use super::event;
 use super::keeper::{KeepScheduleError, Keeper, plan};
@@ -113,7 +114,8 @@ async fn next(keeper: &Keeper, question: PreviewSchedule, zone: &str) -> Result<
         }
         (None, Some(text)) => {
             let zone = question.zone.unwrap_or_else(|| zone.to_owned());
-            let schedule = Schedule::parse(&text, &zone).map_err(KeepScheduleError::from)?;
+            // What no job could say is not shown as if one could.
+            let schedule = admit(&text, &zone, after).map_err(|error| Refusal(BAD_REQUEST, error.to_string()))?;
             let firings = preview(&schedule, after, count).into_iter();
             let firings = firings.map(|at| shared::model::schedule::NextFiring { nominal: at, due: at });
             Ok(SchedulePreview {
