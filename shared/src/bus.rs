@@ -11,13 +11,16 @@ pub mod dead_letter;
 mod ensure;
 mod error;
 mod fetch;
+mod header_block;
 mod kv;
 pub mod ledger;
+mod link;
 mod message;
 pub mod partition;
 mod publish;
 mod read;
 mod request;
+mod sentry;
 mod service;
 
 pub use connect::{Bus, Durability, NatsConfig};

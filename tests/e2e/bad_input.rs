@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use shared::bus::{Bus, Outgoing, claim};
 use shared::model::event::EventId;
 use shared::model::receipt::{Receipt, ReceiptStep};
+use shared::testing::nats::publish_by_hand;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::MAX_PAYLOAD_BYTES;
 use shared::wire::headers::{CONTENT_TYPE, Carrier, Headers, SCHEMA};
@@ -103,24 +104,24 @@ fn check(letters: &[DeadLetter], all: &[Bad], stream: &str) {
     }
 }
 
-async fn delivered(bus: &Bus, event_id: &str) -> bool {
-    let receipts: Vec<(u64, Receipt)> = read_all(bus, streams::RECEIPTS).await;
-    receipts.iter().any(|(_, receipt)| {
-        receipt.causation.event.as_str() == event_id && matches!(receipt.step, ReceiptStep::Delivered { .. })
-    })
-}
-
 /// Sends a good event and waits for its answer's receipt.
 async fn answered(world: &World, event_id: &str, peer: &str) {
     send(world, &event(event_id, peer, "still there?")).await;
-    eventually("the good event is answered", PATIENCE, async || {
-        if delivered(&world.bus, event_id).await {
-            Ok(())
-        } else {
-            Err(world.logs())
+    let mut receipts = world
+        .bus
+        .ordered(streams::RECEIPTS, &[], 1)
+        .await
+        .expect("receipts can be read");
+    let delivered = async {
+        loop {
+            let receipt: Receipt = receipts.next().await.decode().expect("a receipt");
+            if receipt.causation.event.as_str() == event_id && matches!(receipt.step, ReceiptStep::Delivered { .. }) {
+                return;
+            }
         }
-    })
-    .await;
+    };
+    let waited = tokio::time::timeout(PATIENCE, delivered).await;
+    assert!(waited.is_ok(), "{event_id} is not answered\n{}", world.logs());
 }
 
 fn setup() -> Setup {
@@ -220,6 +221,24 @@ async fn operate(world: &World) {
         }
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_that_cost_everybody_the_connection_cost_no_event() {
+    let mut world = World::start(setup()).await;
+    answered(&world, "e2e:p/before", "p").await;
+    let block = b"NATS/1.0\r\nthis line has no colon\r\n\r\n";
+    for subject in ["nexus.event.e2e.default.p", "nexus.dispatch.default.p"] {
+        publish_by_hand(&world.stack.nats[0].url(), subject, block, b"whole").await;
+    }
+    answered(&world, "e2e:p/behind", "p").await;
+    let letters = letters(&world, "bus", 2).await;
+    for letter in &letters {
+        assert_eq!(letter.payload_bytes().as_deref(), Some(&b"whole"[..]));
+        assert_eq!(letter.reason, "unreadable_headers");
+    }
+    assert_eq!(world.ended(), Vec::<String>::new(), "a service died\n{}", world.logs());
+    world.stack.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

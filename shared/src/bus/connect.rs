@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use super::error::ConnectBusError;
+use super::link::Link;
+use super::sentry::Sentry;
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 
 /// Publishes in flight at once, over the whole process.
@@ -65,6 +67,9 @@ pub struct Bus {
     pub(super) client: async_nats::Client,
     pub(super) jetstream: async_nats::jetstream::Context,
     pub(super) in_flight: Arc<Semaphore>,
+    pub(super) link: Arc<Link>,
+    /// None where nobody reads streams over this connection.
+    sentry: Option<Arc<Sentry>>,
 }
 
 impl Bus {
@@ -73,7 +78,7 @@ impl Bus {
     /// # Errors
     /// [`ConnectBusError`] where an address or a credential cannot be read, or nobody answers.
     pub async fn connect(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
-        Self::open(config, name, false).await
+        Ok(Self::open(config, name, false).await?.watched(config))
     }
 
     /// As [`Bus::connect`], but returns at once and connects as soon as a server answers: for what can wait for it.
@@ -81,7 +86,21 @@ impl Bus {
     /// # Errors
     /// [`ConnectBusError`] where an address or a credential cannot be read.
     pub async fn connect_later(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
-        Self::open(config, name, true).await
+        Ok(Self::open(config, name, true).await?.watched(config))
+    }
+
+    /// As [`Bus::connect`], over a connection that nobody watches: for the one that watches the others.
+    pub(super) async fn connect_plain(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
+        Self::open(config, name, false).await
+    }
+
+    fn watched(mut self, config: &NatsConfig) -> Self {
+        self.sentry = Some(Arc::new(Sentry::post(
+            self.client.clone(),
+            Arc::clone(&self.link),
+            config.clone(),
+        )));
+        self
     }
 
     async fn open(config: &NatsConfig, name: &str, later: bool) -> Result<Self, ConnectBusError> {
@@ -99,24 +118,17 @@ impl Bus {
         if later {
             options = options.retry_on_initial_connect();
         }
+        let link: Arc<Link> = Arc::default();
+        let telling = Arc::clone(&link);
         let options = options
             .name(name)
             .ping_interval(PING_INTERVAL)
             .connection_timeout(Duration::from_secs(2))
             .subscription_capacity(SUBSCRIPTION_CAPACITY)
             .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).clamp(1, 10)))
-            .event_callback(|event| async move {
-                match event {
-                    async_nats::Event::Connected => tracing::info!("connected to nats"),
-                    async_nats::Event::Disconnected => tracing::warn!("disconnected from nats"),
-                    // A denied publish or subscribe is told here and nowhere else.
-                    async_nats::Event::ServerError(error) => tracing::warn!(%error, "nats refuses"),
-                    async_nats::Event::SlowConsumer(id) => tracing::warn!(id, "messages were dropped unread"),
-                    event @ (async_nats::Event::LameDuckMode
-                    | async_nats::Event::Draining
-                    | async_nats::Event::Closed
-                    | async_nats::Event::ClientError(_)) => tracing::debug!(%event, "nats client"),
-                }
+            .event_callback(move |event| {
+                telling.hear(&event);
+                std::future::ready(())
             });
         let addresses = config
             .servers
@@ -142,6 +154,8 @@ impl Bus {
             client,
             jetstream,
             in_flight,
+            link,
+            sentry: None,
         })
     }
 

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{self, PullConsumer, pull};
 use futures_util::StreamExt as _;
+use tokio::sync::watch;
 
 use crate::clock::pause;
 
 use super::connect::Bus;
 use super::error::ConsumeError;
+use super::link;
 use super::message::Incoming;
 
 /// How long the server holds a pull request; short, so that a restarted server is noticed.
@@ -79,6 +81,7 @@ impl Bus {
             stream: stream.to_owned(),
             filters: filters.to_vec(),
             last: from.max(1) - 1,
+            connections: self.link.connections(),
             messages: None,
         };
         ordered.messages = Some(ordered.open().await?);
@@ -137,7 +140,10 @@ impl Pull {
                     self.messages = None;
                     pause(REPAIR_PAUSE).await;
                 }
-                None => self.messages = None,
+                None => {
+                    self.messages = None;
+                    pause(REPAIR_PAUSE).await;
+                }
             }
         }
     }
@@ -149,6 +155,7 @@ pub struct Ordered {
     stream: String,
     filters: Vec<String>,
     last: u64,
+    connections: watch::Receiver<u64>,
     messages: Option<pull::Ordered>,
 }
 
@@ -168,6 +175,7 @@ impl Ordered {
             consumer: "(ordered)".to_owned(),
             detail,
         };
+        self.connections.mark_unchanged();
         let config = pull::OrderedConfig {
             deliver_policy: consumer::DeliverPolicy::ByStartSequence {
                 start_sequence: self.last + 1,
@@ -204,7 +212,15 @@ impl Ordered {
             let Some(messages) = self.messages.as_mut() else {
                 continue;
             };
-            match messages.next().await {
+            let next = tokio::select! {
+                biased;
+                next = messages.next() => next,
+                () = link::stands_anew(&mut self.connections) => {
+                    self.messages = None;
+                    continue;
+                }
+            };
+            match next {
                 Some(Ok(message)) => match Incoming::new(message) {
                     Some(incoming) if incoming.sequence > self.last => {
                         self.last = incoming.sequence;
@@ -217,7 +233,10 @@ impl Ordered {
                     self.messages = None;
                     pause(REPAIR_PAUSE).await;
                 }
-                None => self.messages = None,
+                None => {
+                    self.messages = None;
+                    pause(REPAIR_PAUSE).await;
+                }
             }
         }
     }

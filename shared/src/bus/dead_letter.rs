@@ -29,7 +29,7 @@ impl Verdict {
 }
 
 /// The subject on which a stored message first came in: stored subjects carry a partition, published ones do not.
-fn redrive_subject(subject: &str) -> String {
+pub(super) fn redrive_subject(subject: &str) -> String {
     for (stored, published) in [("nexus.ev.", "nexus.event."), ("nexus.dl.", "nexus.delivery.")] {
         if let Some((_, rest)) = subject.strip_prefix(stored).and_then(|rest| rest.split_once('.')) {
             return format!("{published}{rest}");

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{DeliverPolicy, pull};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use tokio::sync::watch;
 
 use crate::clock::pause;
 use crate::wire::envelope::Wire;
@@ -16,12 +17,15 @@ use crate::wire::headers::Headers;
 
 use super::connect::Bus;
 use super::error::{CasError, PublishError, ReadStreamError};
+use super::link;
 use super::message::{Incoming, Stored};
 use super::publish::Outgoing;
 
 const OPERATION: &str = "KV-Operation";
 const MARKER_REASON: &str = "Nats-Marker-Reason";
 const ROLLUP: &str = "Nats-Rollup";
+/// Wait before a broken watch is made anew.
+const REPAIR_PAUSE: Duration = Duration::from_millis(100);
 
 /// A bucket whose values are `T`.
 #[derive(Debug)]
@@ -92,6 +96,12 @@ impl Bus {
             value: PhantomData,
         }
     }
+}
+
+/// What removes the key on `subject`.
+pub(super) fn purge(subject: &str) -> Outgoing {
+    let headers: Headers = [(OPERATION, "PURGE"), (ROLLUP, "sub")].into_iter().collect();
+    Outgoing::raw(subject.to_owned(), headers, Bytes::new())
 }
 
 fn is_marker(headers: &Headers) -> bool {
@@ -271,8 +281,7 @@ impl<T: Wire> Kv<T> {
     /// # Errors
     /// [`CasError::Conflict`] where it is another.
     pub async fn delete(&self, key: &str, revision: Option<u64>) -> Result<(), CasError> {
-        let headers: Headers = [(OPERATION, "PURGE"), (ROLLUP, "sub")].into_iter().collect();
-        let mut out = Outgoing::raw(self.subject(key), headers, Bytes::new());
+        let mut out = purge(&self.subject(key));
         if let Some(revision) = revision {
             out = out.expect_last(revision);
         }
@@ -297,6 +306,7 @@ impl<T: Wire> Kv<T> {
             kv: self.clone(),
             filter: format!("$KV.{}.{prefix}>", self.bucket),
             messages: None,
+            connections: self.bus.link.connections(),
             last: 0,
             told_current: false,
             at_start: 0,
@@ -328,6 +338,7 @@ pub struct KvWatch<T> {
     kv: Kv<T>,
     filter: String,
     messages: Option<pull::Ordered>,
+    connections: watch::Receiver<u64>,
     last: u64,
     at_start: u64,
     told_current: bool,
@@ -344,6 +355,7 @@ impl<T> std::fmt::Debug for KvWatch<T> {
 
 impl<T: Wire> KvWatch<T> {
     async fn open(&mut self) -> Result<(), String> {
+        self.connections.mark_unchanged();
         let policy = match self.last {
             0 => DeliverPolicy::LastPerSubject,
             last => DeliverPolicy::ByStartSequence {
@@ -386,7 +398,7 @@ impl<T: Wire> KvWatch<T> {
                 && let Err(error) = self.open().await
             {
                 tracing::debug!(bucket = self.kv.bucket, error, "watch is not there yet");
-                pause(Duration::from_millis(100)).await;
+                pause(REPAIR_PAUSE).await;
                 continue;
             }
             if !self.told_current && self.last >= self.at_start {
@@ -396,7 +408,15 @@ impl<T: Wire> KvWatch<T> {
             let Some(messages) = self.messages.as_mut() else {
                 continue;
             };
-            match messages.next().await {
+            let next = tokio::select! {
+                biased;
+                next = messages.next() => next,
+                () = link::stands_anew(&mut self.connections) => {
+                    self.messages = None;
+                    continue;
+                }
+            };
+            match next {
                 Some(Ok(message)) => {
                     if let Some(incoming) = Incoming::new(message) {
                         self.last = if incoming.pending == 0 {
@@ -410,9 +430,12 @@ impl<T: Wire> KvWatch<T> {
                 Some(Err(error)) => {
                     tracing::debug!(bucket = self.kv.bucket, %error, "watch is made anew");
                     self.messages = None;
-                    pause(Duration::from_millis(100)).await;
+                    pause(REPAIR_PAUSE).await;
                 }
-                None => self.messages = None,
+                None => {
+                    self.messages = None;
+                    pause(REPAIR_PAUSE).await;
+                }
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::wire::headers::Headers;
 
 use super::connect::{API_TIMEOUT, Bus};
 use super::error::ReadStreamError;
+use super::header_block;
 use super::message::{Stored, headers_of};
 use super::publish::ApiError;
 
@@ -56,15 +57,29 @@ struct GetAnswer {
     message: RawStored,
 }
 
+/// A stored message as the JSON API tells it.
 #[derive(Deserialize)]
-struct RawStored {
-    subject: String,
-    seq: u64,
+pub(super) struct RawStored {
+    pub(super) subject: String,
+    pub(super) seq: u64,
+    /// Payload, base64.
     #[serde(default)]
-    data: String,
+    pub(super) data: String,
     #[serde(default)]
     hdrs: String,
     time: String,
+}
+
+impl RawStored {
+    /// The header block's bytes; empty where there is none, or where the server's base64 is none.
+    pub(super) fn header_block(&self) -> Vec<u8> {
+        STANDARD.decode(&self.hdrs).unwrap_or_default()
+    }
+
+    /// Of its headers those that can be read.
+    pub(super) fn headers(&self) -> Headers {
+        header_block::readable(&self.header_block())
+    }
 }
 
 #[derive(Deserialize)]
@@ -95,6 +110,17 @@ impl Bus {
             .await
     }
 
+    /// As [`Bus::next_on_subject`], as the API tells it.
+    pub(super) async fn next_raw(
+        &self,
+        stream: &str,
+        subject: &str,
+        from: u64,
+    ) -> Result<Option<RawStored>, ReadStreamError> {
+        self.get_raw(stream, json!({ "seq": from.max(1), "next_by_subj": subject }))
+            .await
+    }
+
     /// The message at `sequence`, from the leader.
     ///
     /// # Errors
@@ -108,13 +134,18 @@ impl Bus {
             stream: stream.to_owned(),
             detail: detail.to_owned(),
         };
-        match self
-            .api::<GetAnswer>(stream, &format!("STREAM.MSG.GET.{stream}"), &query)
-            .await
-        {
-            Ok(answer) => stored(answer.message)
-                .map(Some)
-                .ok_or_else(|| unreadable("the answer cannot be read")),
+        let Some(raw) = self.get_raw(stream, query).await? else {
+            return Ok(None);
+        };
+        stored(raw)
+            .map(Some)
+            .ok_or_else(|| unreadable("the answer cannot be read"))
+    }
+
+    async fn get_raw(&self, stream: &str, query: serde_json::Value) -> Result<Option<RawStored>, ReadStreamError> {
+        let call = format!("STREAM.MSG.GET.{stream}");
+        match self.api::<GetAnswer>(stream, &call, &query).await {
+            Ok(answer) => Ok(Some(answer.message)),
             Err(ReadStreamError::Refused { code: NO_MESSAGE, .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -355,14 +386,9 @@ impl Bus {
 }
 
 fn stored(raw: RawStored) -> Option<Stored> {
-    let headers = if raw.hdrs.is_empty() {
-        Headers::new()
-    } else {
-        parse_headers(&STANDARD.decode(&raw.hdrs).ok()?)
-    };
     Some(Stored {
+        headers: raw.headers(),
         subject: raw.subject,
-        headers,
         payload: Bytes::from(STANDARD.decode(&raw.data).ok()?),
         sequence: raw.seq,
         published_at: parse_time(&raw.time),
@@ -380,15 +406,6 @@ fn stored_headers(answered: &Headers) -> Headers {
         "Nats-Num-Pending",
     ];
     answered.iter().filter(|(name, _)| !SERVERS.contains(name)).collect()
-}
-
-fn parse_headers(block: &[u8]) -> Headers {
-    let text = String::from_utf8_lossy(block);
-    text.split("\r\n")
-        .skip(1)
-        .filter_map(|line| line.split_once(':'))
-        .map(|(n, v)| (n.trim(), v.trim()))
-        .collect()
 }
 
 fn parse_time(text: &str) -> UnixMillis {

@@ -34,6 +34,24 @@ pub struct Options {
     pub extra: String,
 }
 
+/// Publishes what no client would: a header block of any bytes, to the server at `url`, as whoever speaks the protocol by hand can.
+pub async fn publish_by_hand(url: &str, subject: &str, block: &[u8], payload: &[u8]) {
+    let mut socket = TcpStream::connect(url.trim_start_matches("nats://"))
+        .await
+        .expect("connected");
+    let (header, total) = (block.len(), block.len() + payload.len());
+    let first = format!("CONNECT {{\"headers\":true,\"verbose\":false}}\r\nHPUB {subject} {header} {total}\r\n");
+    let written = [first.as_bytes(), block, payload, b"\r\nPING\r\n"].concat();
+    socket.write_all(&written).await.expect("written");
+    let mut heard = String::new();
+    while !heard.contains("PONG") {
+        let mut bytes = [0; 4_096];
+        let count = socket.read(&mut bytes).await.expect("answered");
+        assert!(count > 0 && !heard.contains("-ERR"), "{heard}");
+        heard.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+}
+
 /// One nats-server with JetStream on loopback, in a temporary directory. Killed and removed when dropped.
 #[derive(Debug)]
 pub struct NatsServer {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
 use futures_util::StreamExt as _;
+use tokio::sync::watch;
 
 use crate::wire::session_mark::LeaseRecord;
 use crate::wire::topology::{PARTITIONS, buckets, partition_filter};
@@ -12,6 +13,7 @@ use crate::wire::topology::{PARTITIONS, buckets, partition_filter};
 use super::super::connect::Bus;
 use super::super::error::{CasError, ReadStreamError};
 use super::super::kv::Kv;
+use super::super::link;
 use super::super::message::{Acker, Incoming};
 use super::floor::{Floor, Floors};
 use super::lease::{Deadline, Tenure};
@@ -39,6 +41,7 @@ pub struct Owned {
     holder: String,
     deadline: Deadline,
     messages: pull::Stream,
+    connections: watch::Receiver<u64>,
     expected: u64,
     /// Where settled messages are noted; none = the server is told.
     floor: Option<Arc<Floor>>,
@@ -77,6 +80,10 @@ impl Owned {
             biased;
             () = self.deadline.stop.cancelled() => return None,
             message = self.messages.next() => message,
+            () = link::stands_anew(&mut self.connections) => {
+                tracing::debug!(partition = self.partition, "the connection was lost, begun anew");
+                return None;
+            }
             () = patience => {
                 tracing::debug!(partition = self.partition, "nothing came since the take-over, begun anew");
                 return None;
@@ -155,6 +162,7 @@ pub(super) async fn begin(tenure: &Tenure, floor: Option<&Arc<Floor>>, generatio
         deadline,
         ..
     } = tenure;
+    let connections = bus.link.connections();
     let consumer = match floor {
         None => reset(tenure).await?,
         Some(floor) => make(tenure, floor, generation).await?,
@@ -183,6 +191,7 @@ pub(super) async fn begin(tenure: &Tenure, floor: Option<&Arc<Floor>>, generatio
         holder: group.instance.clone(),
         deadline: deadline.clone(),
         messages,
+        connections,
         expected: 1,
         floor: floor.cloned(),
         watchdog: may_be_swallowed.then_some(PULL_EXPIRES + Duration::from_secs(1)),
@@ -225,8 +234,16 @@ async fn make(tenure: &Tenure, floor: &Floor, generation: u32) -> Result<PullCon
         stored => stored,
     };
     let start = floor.begin(stored);
+    let name = |generation: u32| format!("{}-{partition}-{epoch}-{generation}", group.name);
+    if let Some(former) = generation.checked_sub(1) {
+        // Nobody pulls it any more; where it cannot be deleted it is forgotten.
+        let deleted = bus.jetstream.delete_consumer_from_stream(name(former), group.stream);
+        if let Err(error) = deleted.await {
+            tracing::debug!(partition, %error, "the former consumer is left to be forgotten");
+        }
+    }
     let config = pull::Config {
-        name: Some(format!("{}-{partition}-{epoch}-{generation}", group.name)),
+        name: Some(name(generation)),
         filter_subject: partition_filter(group.stream, *partition),
         deliver_policy: if start == 0 {
             DeliverPolicy::All

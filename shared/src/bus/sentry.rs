@@ -1,0 +1,287 @@
+//! Watching over the connection: a stored message that the client cannot read is taken out of its stream.
+//!
+//! The client drops its connection at a header block that it cannot parse (a line without a colon, a status line) and
+//! its task panics at a lone carriage return; whoever is given such a message is given it again after each
+//! reconnect, and nothing else of its process goes on. The server stores anything. So where the connection is lost
+//! again and again, or its task is dead, a connection of its own looks with the JSON API, whose answers carry headers in
+//! base64, at what the server's consumers were given last. What cannot be read becomes a whole dead letter and is
+//! deleted; readers heal by themselves then. Any number of processes may do so at once: the letter's id is the
+//! message's place.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+use crate::clock::{Clock as _, SystemClock, pause};
+use crate::wire::dead_letter::DeadLetter;
+
+use super::connect::{Bus, NatsConfig};
+use super::dead_letter::redrive_subject;
+use super::error::{PublishError, ReadStreamError};
+use super::header_block;
+use super::kv::purge;
+use super::link::Link;
+use super::read::RawStored;
+
+/// Name in dead letters.
+const SERVICE: &str = "bus";
+/// How often it is asked whether the client's task lives.
+const ROUND: Duration = Duration::from_secs(2);
+/// Rest after a look.
+const REST: Duration = Duration::from_secs(1);
+/// Messages of one consumer that are looked at: more than a partition's owner or a durable consumer has under way.
+const MAX_LOOKED: u64 = 2_048;
+
+/// The task that watches; ends with the last clone of its bus.
+#[derive(Debug)]
+pub(super) struct Sentry(JoinHandle<()>);
+
+impl Drop for Sentry {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Sentry {
+    /// Watches over `client`, whose connection is `link`.
+    pub(super) fn post(client: async_nats::Client, link: Arc<Link>, config: NatsConfig) -> Self {
+        Self(tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = link.lost() => {}
+                    () = pause(ROUND) => {}
+                }
+                let flushed = tokio::time::timeout(ROUND, client.flush()).await;
+                let is_dead = matches!(flushed, Ok(Err(_)));
+                if !is_dead && !link.is_lost_often(SystemClock.monotonic()) {
+                    continue;
+                }
+                tracing::warn!(
+                    is_dead,
+                    "the connection to nats ends again and again: looking for what cannot be read"
+                );
+                match Bus::connect_plain(&config, "nexus-sentry").await {
+                    Ok(bus) => look(&bus).await,
+                    Err(error) => tracing::debug!(%error, "nobody can be asked what cannot be read"),
+                }
+                pause(REST).await;
+            }
+        }))
+    }
+}
+
+/// Looks at what every consumer of every stream was given last.
+async fn look(bus: &Bus) {
+    let streams = match streams(bus).await {
+        Ok(streams) => streams,
+        Err(error) => return tracing::debug!(%error, "streams cannot be listed"),
+    };
+    for stream in streams {
+        match consumers(bus, &stream).await {
+            Ok(spans) => {
+                for (filter, span) in spans {
+                    if let Err(error) = clear(bus, &stream, &filter, span).await {
+                        tracing::warn!(stream, %error, "what cannot be read could not be taken out");
+                    }
+                }
+            }
+            Err(error) => tracing::debug!(stream, %error, "consumers cannot be listed"),
+        }
+    }
+}
+
+/// What a consumer was given and may be given again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Span {
+    from: u64,
+    through: u64,
+}
+
+impl Span {
+    fn new(from: u64, through: u64) -> Self {
+        Self {
+            from: from.max(through.saturating_sub(MAX_LOOKED)).max(1),
+            through,
+        }
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self::new(self.from.min(other.from), self.through.max(other.through))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Place {
+    stream_seq: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ConsumerConfig {
+    filter_subject: String,
+    filter_subjects: Vec<String>,
+    opt_start_seq: u64,
+    ack_policy: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct ConsumerInfo {
+    config: ConsumerConfig,
+    delivered: Place,
+    ack_floor: Place,
+}
+
+impl ConsumerInfo {
+    fn spans(self) -> impl Iterator<Item = (String, Span)> {
+        let through = self.delivered.stream_seq + 1;
+        let from = if self.config.ack_policy == "none" {
+            self.config.opt_start_seq
+        } else {
+            self.ack_floor.stream_seq + 1
+        };
+        let span = Span::new(from, through);
+        let mut filters = self.config.filter_subjects;
+        if filters.is_empty() {
+            let one = self.config.filter_subject;
+            filters.push(if one.is_empty() { ">".to_owned() } else { one });
+        }
+        filters.into_iter().map(move |filter| (filter, span))
+    }
+}
+
+async fn streams(bus: &Bus) -> Result<Vec<String>, ReadStreamError> {
+    #[derive(Deserialize)]
+    struct Page {
+        #[serde(default)]
+        streams: Option<Vec<String>>,
+        total: usize,
+    }
+    let mut names = Vec::new();
+    loop {
+        let query = json!({ "offset": names.len() });
+        let page: Page = bus.api("(all)", "STREAM.NAMES", &query).await?;
+        let listed = page.streams.unwrap_or_default();
+        let is_last = listed.is_empty() || names.len() + listed.len() >= page.total;
+        names.extend(listed);
+        if is_last {
+            return Ok(names);
+        }
+    }
+}
+
+/// What the consumers of `stream` were given, once for each filter, however many of them share it.
+async fn consumers(bus: &Bus, stream: &str) -> Result<BTreeMap<String, Span>, ReadStreamError> {
+    #[derive(Deserialize)]
+    struct Page {
+        #[serde(default)]
+        consumers: Option<Vec<ConsumerInfo>>,
+        total: usize,
+    }
+    let mut spans: BTreeMap<String, Span> = BTreeMap::new();
+    let mut seen = 0;
+    loop {
+        let query = json!({ "offset": seen });
+        let page: Page = bus.api(stream, &format!("CONSUMER.LIST.{stream}"), &query).await?;
+        let listed = page.consumers.unwrap_or_default();
+        seen += listed.len();
+        let is_last = listed.is_empty() || seen >= page.total;
+        for (filter, span) in listed.into_iter().flat_map(ConsumerInfo::spans) {
+            spans
+                .entry(filter)
+                .and_modify(|known| *known = known.with(span))
+                .or_insert(span);
+        }
+        if is_last {
+            return Ok(spans);
+        }
+    }
+}
+
+/// Takes out what cannot be read of `span`: the letter first, then the message.
+async fn clear(bus: &Bus, stream: &str, filter: &str, span: Span) -> Result<(), ClearSpanError> {
+    let mut next = span.from;
+    while next <= span.through {
+        let Some(raw) = bus.next_raw(stream, filter, next).await? else {
+            return Ok(());
+        };
+        next = raw.seq + 1;
+        let Some(fault) = header_block::fault(&raw.header_block()) else {
+            continue;
+        };
+        let (subject, sequence) = (raw.subject.clone(), raw.seq);
+        let letter = letter(stream, raw, fault);
+        bus.dead_letter_record(letter).await?;
+        if !bus.delete_message(stream, sequence).await? && subject.starts_with("$KV.") {
+            // Of a bucket nothing may be deleted: the key is purged, unless it was written again meanwhile.
+            match bus.publish(purge(&subject).expect_last(sequence)).await {
+                Ok(_) | Err(PublishError::WrongLastSequence { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn letter(stream: &str, raw: RawStored, fault: String) -> DeadLetter {
+    DeadLetter {
+        service: SERVICE.to_owned(),
+        redrive_subject: redrive_subject(&raw.subject),
+        stream: stream.to_owned(),
+        sequence: raw.seq,
+        headers: raw
+            .headers()
+            .iter()
+            .map(|(n, v)| (n.to_owned(), v.to_owned()))
+            .collect(),
+        subject: raw.subject,
+        payload: raw.data,
+        reason: "unreadable_headers".to_owned(),
+        detail: fault,
+        attempts: 1,
+        at: SystemClock.now(),
+    }
+}
+
+/// Why a message could not be taken out.
+#[derive(Debug, thiserror::Error)]
+enum ClearSpanError {
+    #[error("stream is not read: {0}")]
+    Read(#[from] ReadStreamError),
+    #[error("dead letter is not stored: {0}")]
+    Letter(#[from] PublishError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_consumer_is_looked_at_from_what_it_may_be_given_again() {
+        let info = |json: serde_json::Value| -> Vec<(String, Span)> {
+            let info: ConsumerInfo = serde_json::from_value(json).expect("an info");
+            info.spans().collect()
+        };
+        let span = |filter: &str, from, through| (filter.to_owned(), Span { from, through });
+        let ordered = json!({
+            "config": { "ack_policy": "none", "opt_start_seq": 40, "filter_subjects": ["a.>", "b"] },
+            "delivered": { "stream_seq": 50 }, "ack_floor": { "stream_seq": 50 },
+        });
+        assert_eq!(info(ordered), [span("a.>", 40, 51), span("b", 40, 51)]);
+        let durable = json!({
+            "config": { "ack_policy": "explicit" },
+            "delivered": { "stream_seq": 9_000 }, "ack_floor": { "stream_seq": 8_990 },
+        });
+        assert_eq!(info(durable), [span(">", 8_991, 9_001)]);
+        let long = json!({
+            "config": { "ack_policy": "none", "filter_subject": "x" },
+            "delivered": { "stream_seq": 9_000 }, "ack_floor": { "stream_seq": 9_000 },
+        });
+        assert_eq!(info(long), [span("x", 9_001 - MAX_LOOKED, 9_001)]);
+        let both = Span::new(10, 20).with(Span::new(5, 12));
+        assert_eq!(both, Span { from: 5, through: 20 });
+    }
+}
