@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, RequestError};
-use shared::model::approval::Party;
+use shared::model::approval::{Party, Proof};
 use shared::model::approval_api::{ApprovalAnswer, DecideApproval};
 use shared::model::dispatch::DeliveryContext;
 use shared::model::intent::service::{
@@ -89,6 +89,7 @@ async fn decide(bus: &Bus, id: Ulid, approve: bool, by: String, response: Option
         by: Party {
             channel: CLI.to_owned(),
             id: by,
+            proof: Proof::Vouched,
         },
         via: CLI.to_owned(),
         arguments: None,

@@ -186,7 +186,7 @@ async fn a_message_that_ends_the_clients_task_is_gone_for_the_next_process() {
             letter = letter(&bus, streams::DISPATCHES, 1) => letter,
         }
     };
-    let letter = in_time("the dead letter", letter).await;
+    let letter = in_time("the dead letter", Box::pin(letter)).await;
     assert_eq!(letter.payload_bytes().as_deref(), Some(&b"x"[..]));
     let again = shared::testing::connect(&config, "again").await;
     let mut reader = again.ordered(streams::DISPATCHES, &[], 1).await.expect("readable");
