@@ -115,6 +115,7 @@ fn the_whole_ledger_is_frozen() {
         check(&format!("ledger-{}", value["kind"].as_str().expect("a kind")), &record);
     }
     check("ledger-tool_started-rewritten", &ledger::rewritten());
+    check("ledger-tool_finished-unseen", &ledger::unseen());
 }
 
 #[test]

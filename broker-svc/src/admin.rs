@@ -19,8 +19,8 @@ use shared::wire::topology::streams::DISPATCHES;
 use ulid::Ulid;
 
 use crate::broker::Broker;
-use crate::fold::{Fold, Standing, runnable};
-use crate::owner::load;
+use crate::fold::{Fold, Standing, restored, runnable};
+use crate::owner::{Stretch, load, stretch};
 
 /// Longest wait for a session to be idle, milliseconds.
 const MAX_WAIT_MS: u64 = 300_000;
@@ -261,13 +261,7 @@ async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, Refusal> {
         persona: forking.persona,
         session: forking.to,
     };
-    let records = ledger::read_after(&broker.bus, &from, 0).await;
-    let records = records.map_err(|error| (500, error.to_string()))?;
-    let mut readable = Vec::with_capacity(records.len());
-    for (sequence, record) in records {
-        readable.push((sequence, record.map_err(|error| (500, error.to_string()))?));
-    }
-    let fold = forked(&readable, forking.turn).ok_or_else(|| (404, format!("{from} has no such turn")))?;
+    let fold = as_it_was(&broker, &from, forking.turn).await?;
     let entries = forked_entries(fold, &to);
     let record = LedgerRecord {
         append: AppendId {
@@ -283,10 +277,35 @@ async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, Refusal> {
     show(broker, to).await
 }
 
-/// The fold of `records` through the end of `turn`, or through the newest turn that is over.
-fn forked(records: &[(u64, LedgerRecord)], turn: Option<Ulid>) -> Option<Fold> {
-    let (mut state, mut found) = (Fold::default(), None);
-    for (_, record) in records {
+/// The session `from` as it was at the end of `turn`, or of its newest turn that is over.
+async fn as_it_was(broker: &Broker, from: &SessionRef, turn: Option<Ulid>) -> Result<Fold, Refusal> {
+    let mut through = None;
+    loop {
+        let stretch = stretch(broker, from, through).await;
+        let stretch = stretch.map_err(|error| (500, error.to_string()))?;
+        if let Some(fold) = forked(&stretch, turn) {
+            return Ok(fold);
+        }
+        if stretch.upon.is_none() {
+            return Err((404, format!("{from} has no such turn")));
+        }
+        through = stretch.upon;
+    }
+}
+
+/// The fold of `stretch` through the end of `turn`, or through the newest turn that is over; none where that lies
+/// before it. A ledger may begin with turns that it inherited: a fork's does.
+fn forked(stretch: &Stretch, turn: Option<Ulid>) -> Option<Fold> {
+    let begins = stretch.records.first().and_then(|(_, record)| record.entries.first());
+    let mut state = match begins {
+        Some(LedgerEntry::Checkpoint { fold, .. }) => restored(fold).unwrap_or_default(),
+        Some(_) | None => Fold::default(),
+    };
+    let inherited = turn.filter(|_| stretch.upon.is_none()).or(state.head);
+    let mut found = inherited
+        .filter(|inherited| turn.is_none_or(|turn| turn == *inherited))
+        .and_then(|through| cut(&state, through));
+    for (_, record) in &stretch.records {
         state.at = record.at;
         for entry in &record.entries {
             state.apply_entry(entry);
@@ -298,6 +317,19 @@ fn forked(records: &[(u64, LedgerRecord)], turn: Option<Ulid>) -> Option<Fold> {
         }
     }
     found
+}
+
+/// `fold` with `through` as the newest turn of its history; none where it does not remember it.
+fn cut(fold: &Fold, through: Ulid) -> Option<Fold> {
+    let last = fold.history.iter().position(|exchange| exchange.turn == through);
+    // Of its newest turn a summary may have been made.
+    let kept = last
+        .map(|last| last + 1)
+        .or((fold.head == Some(through)).then_some(0))?;
+    let mut fold = fold.clone();
+    fold.history.truncate(kept);
+    fold.head = Some(through);
+    Some(fold)
 }
 
 /// What a fork begins with: the history of `fold`, and nothing of its queue, its replies or its place.
@@ -330,58 +362,109 @@ mod tests {
     use crate::sample::{pending, session};
     use crate::turn::{Answer, Turn};
 
-    /// The ledger of a session of three turns.
-    fn ledger() -> Vec<(u64, LedgerRecord)> {
-        let mut state = Fold::default();
-        let mut records = Vec::new();
-        for number in 1..=3 {
+    fn record(number: u64, entries: Vec<LedgerEntry>) -> (u64, LedgerRecord) {
+        let append = AppendId {
+            broker: "b1".to_owned(),
+            epoch: 1,
+            counter: number,
+        };
+        let at = UnixMillis(1);
+        (number, LedgerRecord { append, at, entries })
+    }
+
+    /// The records of three more turns of the session that stands at `state`.
+    fn three_turns(mut state: Fold) -> Vec<(u64, LedgerRecord)> {
+        let first = state.last_sequence + 1;
+        let one_more = |number| {
             let one = pending(number, number, "a", 50);
             let presets = PermissionPresets::default();
             let turn = Turn::of(&session(), &state, &[one], &Limits::default(), &presets);
             let mut entries = vec![turn.started()];
             entries.extend(turn.completed(Answer::default(), Cursor::default()));
-            let append = AppendId {
-                broker: "b1".to_owned(),
-                epoch: 1,
-                counter: number,
-            };
-            let record = LedgerRecord {
-                append,
-                at: UnixMillis(1),
-                entries,
-            };
-            state.apply(number, &record);
-            records.push((number, record));
-        }
-        records
+            let record = record(number, entries);
+            state.apply(number, &record.1);
+            record
+        };
+        (first..first + 3).map(one_more).collect()
     }
 
-    #[test]
-    fn a_fork_has_the_history_through_its_turn_and_nothing_else() {
-        let records = ledger();
-        let whole = forked(&records, None).expect("turns");
-        let second = whole.history[1].turn;
-        let fold = forked(&records, Some(second)).expect("the second turn");
-        assert_eq!((fold.history.len(), fold.head), (2, Some(second)));
-        assert_eq!(forked(&records, Some(Ulid::nil())), None);
+    /// The whole of a ledger.
+    fn whole(records: Vec<(u64, LedgerRecord)>) -> Stretch {
+        Stretch { records, upon: None }
+    }
+
+    /// The ledger of a fork through `turn`, which nobody has used yet.
+    fn forked_ledger(stretch: &Stretch, turn: Option<Ulid>) -> Stretch {
         let to = SessionRef {
             persona: "default".to_owned(),
             session: "branch".to_owned(),
         };
-        let record = LedgerRecord {
-            append: AppendId {
-                broker: "b1".to_owned(),
-                epoch: 0,
-                counter: 9,
-            },
-            at: UnixMillis(2),
-            entries: forked_entries(fold, &to),
-        };
-        let begun = crate::fold::fold(&[(50, record)]).expect("a ledger that begins with a checkpoint");
-        assert_eq!(
-            (begun.session, begun.head, begun.history.len()),
-            (Some(to), Some(second), 2)
-        );
+        let fold = forked(stretch, turn).expect("such a turn");
+        whole(vec![record(50, forked_entries(fold, &to))])
+    }
+
+    fn history(stretch: &Stretch, turn: Option<Ulid>) -> Option<Vec<Ulid>> {
+        let fold = forked(stretch, turn)?;
+        let turns: Vec<Ulid> = fold.history.iter().map(|exchange| exchange.turn).collect();
+        assert_eq!(turns.last(), fold.head.as_ref());
+        Some(turns)
+    }
+
+    #[test]
+    fn a_fork_has_the_history_through_its_turn_and_nothing_else() {
+        let ledger = whole(three_turns(Fold::default()));
+        let turns = history(&ledger, None).expect("turns");
+        assert_eq!(history(&ledger, Some(turns[1])).as_deref(), Some(&turns[..2]));
+        assert_eq!(forked(&ledger, Some(Ulid::nil())), None);
+        let fork = forked_ledger(&ledger, Some(turns[1]));
+        let begun = crate::fold::fold(&fork.records).expect("a ledger that begins with a checkpoint");
+        assert_eq!(begun.session.map(|session| session.session).as_deref(), Some("branch"));
+        assert_eq!((begun.head, begun.history.len()), (Some(turns[1]), 2));
         assert!(begun.unpublished.is_empty() && begun.recent.is_empty() && begun.cursor == Cursor::default());
+    }
+
+    #[test]
+    fn a_fork_is_forked_as_what_it_came_from_is() {
+        let turns = history(&whole(three_turns(Fold::default())), None).expect("turns");
+        let mut fork = forked_ledger(&whole(three_turns(Fold::default())), None);
+        assert_eq!(history(&fork, None).as_ref(), Some(&turns), "a fresh one");
+        assert_eq!(
+            history(&fork, Some(turns[0])).as_deref(),
+            Some(&turns[..1]),
+            "from a turn that it inherited"
+        );
+        let begun = crate::fold::fold(&fork.records).expect("a fork");
+        fork.records.extend(three_turns(begun));
+        let all = history(&fork, None).expect("turns");
+        assert_eq!((&all[..3], all.len()), (&turns[..], 6), "with turns of its own");
+        assert_eq!(history(&fork, Some(all[4])).as_deref(), Some(&all[..5]));
+        let again = forked_ledger(&fork, Some(all[4]));
+        assert_eq!(history(&again, None).as_deref(), Some(&all[..5]), "a fork of a fork");
+    }
+
+    #[test]
+    fn what_lies_before_a_stretch_is_looked_for_in_the_one_before() {
+        let ledger = three_turns(Fold::default());
+        let mut state = forked(&whole(ledger), None).expect("turns");
+        state.last_sequence = 3;
+        state.since_checkpoint = crate::fold::CHECKPOINT_EVERY;
+        let turns: Vec<Ulid> = state.history.iter().map(|exchange| exchange.turn).collect();
+        let mut newest = three_turns(state.clone());
+        newest[0].1.entries.insert(0, state.checkpoint().expect("it is due"));
+        let stretch = Stretch {
+            records: newest,
+            upon: Some(3),
+        };
+        assert_eq!(history(&stretch, None).map(|turns| turns.len()), Some(6));
+        assert_eq!(
+            history(&stretch, Some(turns[2])).as_ref(),
+            Some(&turns),
+            "the checkpoint itself"
+        );
+        assert_eq!(
+            history(&stretch, Some(turns[0])),
+            None,
+            "it may have forgotten turns that were remembered then"
+        );
     }
 }

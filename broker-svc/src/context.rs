@@ -90,7 +90,7 @@ fn system_prompt(persona: &Persona, fold: &Fold, pendings: &[Pending], now: Unix
         sections.extend(fold.summary.as_ref().map(|summary| format!("## Earlier\n{summary}")));
     }
     if let Some(running) = &fold.running {
-        let missed = "## Not answered\nMessages that came while there was no room for them:";
+        let missed = "## Not answered\nMessages before this one that were not answered:";
         sections.extend(listed(missed, &running.notes));
         let refused = "## Your intents\nWhat you asked for in your last turn, and why it was refused:";
         sections.extend(listed(refused, &running.refused));

@@ -3,6 +3,9 @@
 //! Source: `sessions.md` "Durable turns". `fold(all) == fold(checkpoint + tail)` holds because everything that the
 //! fold forgets (old turns of the history, old dispatch ids) it forgets by its own content alone.
 
+mod history;
+mod owed;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
@@ -15,7 +18,9 @@ use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use crate::hook_point::runs::{ENDED, OWES, REMINDED, SETTLED};
+pub use self::history::{Exchange, HISTORY_BYTES, HISTORY_TURNS, MAX_HISTORY_TEXT};
+pub use self::owed::{About, MAX_OWED, Owed};
+use crate::hook_point::runs::REMINDED;
 use crate::turn::journal::{Awaited, Running, sum};
 
 /// Entries between two checkpoints.
@@ -25,15 +30,8 @@ pub const CHECKPOINT_EVERY: u32 = 256;
 pub const MAX_CHECKPOINT_BYTES: usize = 1_024 * 1_024;
 /// Dispatch ids remembered, so that one published again outside of the server's window is not run again.
 pub const RECENT_DISPATCHES: usize = 1_024;
-/// Turns of history remembered.
-pub const HISTORY_TURNS: usize = 64;
-/// Text of history remembered, bytes over all turns.
-pub const HISTORY_BYTES: usize = 32 * 1_024;
-
 /// Reminders remembered as having come.
 pub const MAX_REMINDED: usize = 256;
-/// Turns remembered as owing their last hooks.
-pub const MAX_OWED: usize = 64;
 /// Lines about dropped dispatches remembered for the next turn.
 pub const MAX_NOTES: usize = 40;
 /// Who stands in the ledger as having said a note about an intent.
@@ -44,25 +42,10 @@ pub const ASKS: &str = "asks";
 pub const ASKED: &str = "asked";
 /// Intents that nobody has answered for remembered at once.
 pub const MAX_WISHED: usize = 16;
+/// Reason of a dispatch that a newer one interrupted before it ran; a line of it goes into the next turn's context.
+pub const SUPERSEDED: &str = "superseded";
 /// Reason of a dispatch that was dropped for want of room, and of which a line goes into the next turn's context.
 pub const SUMMARIZED: &str = "overflow: summarized";
-
-/// One turn of the history.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exchange {
-    /// The turn.
-    pub turn: Ulid,
-    /// What the user said.
-    pub user: String,
-    /// What the agent said.
-    pub agent: String,
-}
-
-impl Exchange {
-    const fn bytes(&self) -> usize {
-        self.user.len() + self.agent.len()
-    }
-}
 
 /// What a session's ledger adds up to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -108,6 +91,9 @@ pub struct Fold {
     /// Lines about dispatches dropped for want of room, for the next turn's context; at most [`MAX_NOTES`].
     #[serde(default)]
     pub notes: VecDeque<String>,
+    /// Lines that went for want of room among these.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub notes_lost: u32,
     /// Why intents of the newest turn were refused, for the next turn's context; at most [`MAX_NOTES`].
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub refused: VecDeque<String>,
@@ -120,15 +106,6 @@ pub struct Fold {
     /// Turns that are over and whose last hooks have not run, oldest first; at most [`MAX_OWED`].
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub owed: VecDeque<Owed>,
-}
-
-/// A turn that is over and whose last hooks have not run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owed {
-    /// The turn.
-    pub turn: Ulid,
-    /// How it ended.
-    pub outcome: String,
 }
 
 impl Fold {
@@ -172,7 +149,7 @@ impl Fold {
                     permissions: permissions.clone(),
                     limits: *limits,
                     began_at: self.at,
-                    notes: std::mem::take(&mut self.notes).into(),
+                    notes: self.take_notes(),
                     refused: std::mem::take(&mut self.refused).into(),
                     passages: Vec::new(),
                     hiding: Vec::new(),
@@ -212,7 +189,11 @@ impl Fold {
                 head,
                 cursor,
             } => {
-                self.remember_turn(*turn, reply.as_deref());
+                let answered = self.running.as_ref().and_then(|running| running.answered());
+                let answered = answered.map(|(_, content, _)| content);
+                let said = reply.as_deref().map(|reply| reply.content.as_str()).or(answered);
+                let said = said.unwrap_or_default().to_owned();
+                self.remember_turn(*turn, &said);
                 self.head = Some(*head);
                 self.end_turn(reply.as_deref(), cursor);
             }
@@ -226,17 +207,24 @@ impl Fold {
                 through: _,
             } => self.since_checkpoint = 0,
             LedgerEntry::TurnFailed {
-                turn: _,
+                turn,
                 failure: _,
                 reply,
                 cursor,
-            } => self.end_turn(reply.as_deref(), cursor),
+            } => {
+                let told = reply.as_deref().map(|reply| reply.content.as_str());
+                self.remember_broken_off(*turn, "", &format!("failed: {}", told.unwrap_or_default()));
+                self.end_turn(reply.as_deref(), cursor);
+            }
             LedgerEntry::TurnInterrupted {
-                turn: _,
+                turn,
                 reason: _,
-                partial: _,
+                partial,
                 cursor,
-            } => self.end_turn(None, cursor),
+            } => {
+                self.remember_broken_off(*turn, partial, "interrupted");
+                self.end_turn(None, cursor);
+            }
             LedgerEntry::DispatchDropped {
                 dispatch,
                 reason,
@@ -244,8 +232,9 @@ impl Fold {
             } => {
                 self.consumed(dispatch.id);
                 self.cursor = cursor.clone();
-                if reason == SUMMARIZED {
-                    remember(&mut self.notes, &dispatch.content);
+                if [SUMMARIZED, SUPERSEDED].contains(&reason.as_str()) && !dispatch.content.is_empty() {
+                    let lost = remember(&mut self.notes, &dispatch.content);
+                    self.notes_lost = self.notes_lost.saturating_add(u32::from(lost));
                 }
             }
             LedgerEntry::Ordered {
@@ -267,6 +256,13 @@ impl Fold {
                 self.reminded.clear();
             }
         }
+    }
+
+    /// The lines for the context of a turn that begins; the first says how many there is no room for.
+    fn take_notes(&mut self) -> Vec<String> {
+        let lost = std::mem::take(&mut self.notes_lost);
+        let lost = (lost > 0).then(|| format!("({lost} older ones, which only the ledger has)"));
+        lost.into_iter().chain(std::mem::take(&mut self.notes)).collect()
     }
 
     fn in_turn(&mut self, entry: &LedgerEntry) {
@@ -298,45 +294,6 @@ impl Fold {
         }
     }
 
-    fn owe(&mut self, outcome: &Value) {
-        let turn = |key: &str| {
-            outcome
-                .get(key)
-                .and_then(Value::as_str)
-                .and_then(|id| id.parse::<Ulid>().ok())
-        };
-        if let Some(turn) = turn(OWES) {
-            if self.owed.len() == MAX_OWED {
-                self.owed.pop_front();
-            }
-            let ended = outcome.get(ENDED).and_then(Value::as_str).unwrap_or_default();
-            self.owed.push_back(Owed {
-                turn,
-                outcome: ended.to_owned(),
-            });
-        }
-        if let Some(turn) = turn(SETTLED) {
-            self.owed.retain(|owed| owed.turn != turn);
-        }
-    }
-
-    fn remember_turn(&mut self, turn: Ulid, reply: Option<&Reply>) {
-        let Some(running) = &self.running else { return };
-        let said: Vec<&str> = running.dispatches.iter().map(|d| d.content.as_str()).collect();
-        let answered = running.answered().map(|(_, content, _)| content);
-        let agent = reply.map(|r| r.content.as_str()).or(answered).unwrap_or_default();
-        let exchange = Exchange {
-            turn,
-            user: shortened(&said.join("\n"), MAX_HISTORY_TEXT),
-            agent: shortened(agent, MAX_HISTORY_TEXT),
-        };
-        self.history.push_back(exchange);
-        let mut bytes: usize = self.history.iter().map(Exchange::bytes).sum();
-        while self.history.len() > HISTORY_TURNS || (bytes > HISTORY_BYTES && self.history.len() > 1) {
-            bytes -= self.history.pop_front().map_or(0, |oldest| oldest.bytes());
-        }
-    }
-
     fn end_turn(&mut self, reply: Option<&Reply>, cursor: &Cursor) {
         for dispatch in self.running.take().map(|turn| turn.dispatches).unwrap_or_default() {
             self.consumed(dispatch.id);
@@ -352,13 +309,6 @@ impl Fold {
             self.recent.pop_front();
         }
         self.recent.push_back(dispatch);
-    }
-
-    fn compact(&mut self, through: Ulid, summary: &str) {
-        if let Some(last) = self.history.iter().position(|exchange| exchange.turn == through) {
-            self.history.drain(..=last);
-        }
-        self.summary = Some(summary.to_owned());
     }
 
     /// The entry that lets a later reader begin here; due every [`CHECKPOINT_EVERY`] entries. It must be the first
@@ -384,19 +334,32 @@ impl Fold {
     pub fn weight(&self) -> usize {
         let text: usize = self.history.iter().map(Exchange::bytes).sum();
         let replies: usize = self.unpublished.iter().map(|reply| reply.content.len() + 512).sum();
-        size_of::<Self>() + text + replies + (self.recent.len() + 8 * self.cursor.above.len()) * size_of::<Ulid>()
+        let notes = self.notes.iter().chain(&self.refused).chain(&self.reminded);
+        let notes: usize = notes.chain(&self.summary).map(String::len).sum();
+        let ids = (self.recent.len() + 8 * self.cursor.above.len()) * size_of::<Ulid>();
+        size_of::<Self>() + text + replies + notes + ids + written(&self.running) + written(&self.owed)
     }
 }
 
-fn remember(notes: &mut VecDeque<String>, said: &str) {
-    if notes.len() == MAX_NOTES {
+/// Says whether the oldest had to go for it.
+fn remember(notes: &mut VecDeque<String>, said: &str) -> bool {
+    let is_full = notes.len() == MAX_NOTES;
+    if is_full {
         notes.pop_front();
     }
     notes.push_back(said.to_owned());
+    is_full
 }
 
-/// Longest text of one side of an exchange kept in history, bytes.
-pub const MAX_HISTORY_TEXT: usize = 8 * 1_024;
+/// Roughly how much memory `value` takes, bytes: as long as it is in JSON.
+fn written(value: &impl Serialize) -> usize {
+    serde_json::to_vec(value).map_or(0, |text| text.len())
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over like this")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
 
 /// `text`, or as much of its beginning as fits into `bytes`, whole characters only.
 #[must_use]
@@ -425,7 +388,9 @@ pub fn is_fold(value: &Value) -> bool {
     restored(value).is_some()
 }
 
-fn restored(value: &Value) -> Option<Fold> {
+/// The fold that a checkpoint holds; none where this release does not read it.
+#[must_use]
+pub fn restored(value: &Value) -> Option<Fold> {
     serde_json::from_value(value.clone()).ok()
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use shared::bus::{Outgoing, PublishError, ledger};
+use shared::bus::{Outgoing, PublishError, Stored, ledger};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
@@ -82,12 +82,46 @@ fn applied(records: &[(u64, LedgerRecord)]) -> Fold {
 }
 
 /// The records after sequence `after`, oldest first; where that is 0, from the newest checkpoint on.
+async fn tail(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(u64, LedgerRecord)>, RunSessionError> {
+    let newest = broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?;
+    Ok(backwards(broker, session, newest, after).await?.records)
+}
+
+/// A part of a ledger that begins with its first record, or with one that begins with a checkpoint.
+#[derive(Debug, Default)]
+pub struct Stretch {
+    /// Its records, oldest first.
+    pub records: Vec<(u64, LedgerRecord)>,
+    /// The record before it; none where it begins with the ledger's first.
+    pub upon: Option<u64>,
+}
+
+/// The newest stretch of `session`'s ledger that ends at `through` or, where none is given, at its end: whoever looks
+/// for something that was long ago has one stretch after the other in memory, and not the whole.
+///
+/// # Errors
+/// [`RunSessionError`] where the ledger cannot be read.
+pub async fn stretch(broker: &Broker, session: &SessionRef, through: Option<u64>) -> Result<Stretch, RunSessionError> {
+    let newest = match through {
+        None => broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?,
+        Some(through) => broker.bus.at_sequence(LEDGER, through).await?,
+    };
+    backwards(broker, session, newest, 0).await
+}
+
+/// The records from `newest` back to `after`; where that is 0, to the newest checkpoint.
 ///
 /// Read backwards: every append names the sequence that it was made upon, so each step is one look-up by sequence on
 /// the leader. Forwards the server would walk over everybody else's records to find the next of this session.
-async fn tail(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(u64, LedgerRecord)>, RunSessionError> {
+async fn backwards(
+    broker: &Broker,
+    session: &SessionRef,
+    newest: Option<Stored>,
+    after: u64,
+) -> Result<Stretch, RunSessionError> {
     let mut records = Vec::new();
-    let mut next = broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?;
+    let mut next = newest;
+    let mut before = None;
     while let Some(stored) = next.filter(|stored| stored.sequence > after) {
         let sequence = stored.sequence;
         let record: LedgerRecord = stored
@@ -101,14 +135,22 @@ async fn tail(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(
             .and_then(|upon| upon.parse::<u64>().ok());
         next = match upon {
             Some(0) => None,
-            Some(_) if begins && after == 0 => None,
+            Some(upon) if begins && after == 0 => {
+                before = Some(upon);
+                None
+            }
             Some(upon) => broker.bus.at_sequence(LEDGER, upon).await?,
             // Written by hand: the slow way.
-            None => return read(broker, session, after).await,
+            None => {
+                let newest = records.first().map_or(0, |(newest, _)| *newest);
+                let mut records = read(broker, session, after).await?;
+                records.retain(|(sequence, _)| *sequence <= newest);
+                return Ok(Stretch { records, upon: None });
+            }
         };
     }
     records.reverse();
-    Ok(records)
+    Ok(Stretch { records, upon: before })
 }
 
 async fn read(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(u64, LedgerRecord)>, RunSessionError> {
@@ -310,7 +352,11 @@ impl Owner {
         self.broker.bus.dead_letter_record(refused.letter(out, room)).await
     }
 
-    fn live(&self) -> Result<(), RunSessionError> {
+    /// Nothing happens in the session's name past the claim's deadline.
+    ///
+    /// # Errors
+    /// [`RunSessionError::Stale`] where it has passed.
+    pub fn live(&self) -> Result<(), RunSessionError> {
         if self.hold.is_live() {
             Ok(())
         } else {

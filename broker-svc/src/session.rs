@@ -16,7 +16,7 @@ use shared::model::session::{Overflow, QueueMode, QueueSettings};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use crate::fold::{Fold, SUMMARIZED};
+use crate::fold::{Fold, SUMMARIZED, SUPERSEDED};
 use crate::turn::journal::Passage;
 pub use arrival::{Arrival, Pending, Placed, Told};
 use arrival::{order, same_target, target_of};
@@ -59,7 +59,7 @@ impl DropReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Duplicate => "duplicate",
-            Self::Superseded => "superseded",
+            Self::Superseded => SUPERSEDED,
             Self::Aborted => "aborted",
             Self::Summarized => SUMMARIZED,
             Self::OverflowOld => "overflow: old",

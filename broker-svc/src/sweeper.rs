@@ -63,7 +63,9 @@ pub async fn serve(broker: Arc<Broker>) {
             () = pause(every) => {}
         }
         if let Ok(lag) = broker.bus.consumer_lag(CLAIMS, "broker").await {
-            metrics::gauge!("nexus_broker_claims_pending").set(u32::try_from(lag).unwrap_or(u32::MAX));
+            metrics::gauge!("nexus_broker_claims_pending").set(u32::try_from(lag.all()).unwrap_or(u32::MAX));
+            // With every slot taken no claim arrives that would say so.
+            broker.note_waiting(lag.waiting);
         }
         held = match hold_lease(&broker, held).await {
             Ok(held) => held,

@@ -9,6 +9,7 @@ mod approve;
 mod ask;
 mod bell;
 mod hooks;
+mod last;
 mod marks;
 mod queue;
 mod steps;
@@ -38,6 +39,7 @@ use crate::inbox;
 use crate::owner::{Owner, load};
 use crate::session::{Effect, Input, Session};
 use crate::turn::Turn;
+use last::Lasts;
 use turn::Ended;
 
 /// A claim at hand.
@@ -117,6 +119,8 @@ struct Worker<'a> {
     yields: bool,
     /// The scheduler did not answer for an intent: it is asked when the session is taken again.
     unanswered: bool,
+    /// The hook that runs behind a turn that is over.
+    lasts: Lasts,
     /// What the ledger says of approvals, once what is staged is appended, and KV does not say yet.
     marks: Vec<(String, ApprovalStatus)>,
     /// Approvals that were decided and that no ledger entry asks for: their turn may ask yet.
@@ -150,13 +154,13 @@ impl<'a> Worker<'a> {
             unmeasured: Vec::new(),
             yields: false,
             unanswered: false,
+            lasts: Lasts::new(),
             marks: Vec::new(),
             strays: Vec::new(),
         }
     }
 
     async fn serve(&mut self) -> Result<(), RunSessionError> {
-        self.settle_hooks().await?;
         self.resume().await?;
         loop {
             let look = self.look().await?;
@@ -168,7 +172,6 @@ impl<'a> Worker<'a> {
                 break;
             }
         }
-        self.flush().await?;
         self.settle_hooks().await?;
         self.settle_wishes().await
     }
@@ -288,7 +291,10 @@ impl<'a> Worker<'a> {
             yields,
             ..
         } = self;
-        broker.cache.put(claimed.session.clone(), owner.into_remembered());
+        // A turn that waits for a human may wait for days, and its journal may be long.
+        if standing.awaits.is_none() {
+            broker.cache.put(claimed.session.clone(), owner.into_remembered());
+        }
         if !claimed.hold.is_live() {
             return Err(RunSessionError::Stale);
         }

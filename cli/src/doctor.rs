@@ -137,7 +137,11 @@ async fn lags(bus: &Bus) -> Vec<Finding> {
     let mut deliveries = 0;
     for partition in 0..PARTITIONS {
         let consumer = format!("delivery-{partition}");
-        deliveries += bus.consumer_lag(streams::DELIVERIES, &consumer).await.unwrap_or(0);
+        deliveries += bus
+            .consumer_lag(streams::DELIVERIES, &consumer)
+            .await
+            .unwrap_or_default()
+            .all();
     }
     let hooks = partition::unsettled(bus, streams::EVENTS, "hook").await.unwrap_or(0);
     for (what, waiting) in [("hooks", hooks), ("deliveries", deliveries)] {

@@ -33,5 +33,5 @@ pub use fetch::Fetcher;
 pub use kv::{Entry, Kv, KvEvent, KvWatch};
 pub use message::{CoreMessage, CoreSubscription, Incoming, Stored};
 pub use publish::{Outgoing, Published};
-pub use read::StreamState;
+pub use read::{ConsumerLag, StreamState};
 pub use service::{ServiceHandle, ServiceSpec};

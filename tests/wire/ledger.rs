@@ -55,6 +55,7 @@ fn turn_entries() -> Vec<LedgerEntry> {
         LedgerEntry::ToolFinished {
             call: "c1".to_owned(),
             outcome: ToolOutcome::Ok { result: json!("done") },
+            unseen: false,
         },
         LedgerEntry::ApprovalRequested { request: approval() },
         LedgerEntry::ApprovalDecided {
@@ -139,6 +140,15 @@ pub(crate) fn rewritten() -> LedgerRecord {
         name: "pay".to_owned(),
         args_hash: "00ff".to_owned(),
         arguments: Some(json!({ "amount": 4 })),
+    })
+}
+
+/// The end of a call that the hooks behind it have not seen.
+pub(crate) fn unseen() -> LedgerRecord {
+    record(LedgerEntry::ToolFinished {
+        call: "c1".to_owned(),
+        outcome: ToolOutcome::Ok { result: json!("done") },
+        unseen: true,
     })
 }
 

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use shared::model::ledger::TurnFailure;
+use shared::model::ledger::{ToolCall, TurnFailure};
 
 use super::*;
 use crate::personas::Limits;
@@ -113,6 +113,100 @@ fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
     assert_eq!((state.unpublished.len(), state.recent.len()), (1, 1));
     state.apply_entry(&LedgerEntry::ReplyPublished { turn: turn.id });
     assert!(state.unpublished.is_empty());
+}
+
+#[test]
+fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
+    let mut state = Fold::default();
+    let end = |state: &mut Fold, number: u64, end: &dyn Fn(&Turn) -> LedgerEntry| {
+        let one = pending(number, number, "a", 50);
+        let turn = Turn::of(
+            &session(),
+            state,
+            &[one],
+            &Limits::default(),
+            &PermissionPresets::default(),
+        );
+        let call = ToolCall {
+            call: "1-1".to_owned(),
+            name: "pay".to_owned(),
+            arguments: Value::Null,
+        };
+        let entries = [
+            turn.started(),
+            LedgerEntry::ModelAnswered {
+                step: 1,
+                content: "let me pay".to_owned(),
+                tool_calls: vec![call],
+                usage: Usage::default(),
+                opaque: None,
+            },
+            LedgerEntry::ToolStarted {
+                call: "1-1".to_owned(),
+                name: "pay".to_owned(),
+                args_hash: String::new(),
+                arguments: None,
+            },
+            end(&turn),
+        ];
+        entries.iter().for_each(|entry| state.apply_entry(entry));
+    };
+    let interrupted =
+        |turn: &Turn| turn.interrupted("by a newer one".to_owned(), "and now".to_owned(), Cursor::default());
+    end(&mut state, 1, &interrupted);
+    let limit = || TurnFailure::Limit {
+        limit: "tokens".to_owned(),
+    };
+    end(&mut state, 2, &|turn| turn.failed(limit(), Cursor::default()));
+    let said: Vec<_> = state
+        .history
+        .iter()
+        .map(|e| (e.user.as_str(), e.agent.as_str()))
+        .collect();
+    assert_eq!(
+        said,
+        [
+            ("message 1", "let me pay\nand now\n[tools that ran: pay]\n[interrupted]"),
+            (
+                "message 2",
+                "let me pay\n[tools that ran: pay]\n[failed: The answer took more than it may (limit: tokens).]"
+            ),
+        ]
+    );
+    assert_eq!(state.head, None, "neither is what the next turn follows");
+}
+
+#[test]
+fn what_was_dropped_beyond_the_notes_is_counted() {
+    let mut state = Fold::default();
+    let notes = |state: &mut Fold, count: u64| {
+        for number in 0..count {
+            let mut dispatch = pending(number, number, "a", 50).reference();
+            dispatch.content = format!("note {number}");
+            state.apply_entry(&LedgerEntry::DispatchDropped {
+                dispatch,
+                reason: SUMMARIZED.to_owned(),
+                cursor: Cursor::default(),
+            });
+        }
+        let one = pending(99, 99, "a", 50);
+        let turn = Turn::of(
+            &session(),
+            state,
+            &[one],
+            &Limits::default(),
+            &PermissionPresets::default(),
+        );
+        state.apply_entry(&turn.started());
+        state.running.take().map(|running| running.notes).unwrap_or_default()
+    };
+    let all = notes(&mut state, 100);
+    assert_eq!(all.len(), MAX_NOTES + 1);
+    assert_eq!(
+        (all[0].as_str(), all[1].as_str()),
+        ("(60 older ones, which only the ledger has)", "note 60")
+    );
+    assert_eq!(notes(&mut state, 2), ["note 0", "note 1"], "they are told of once");
 }
 
 #[test]

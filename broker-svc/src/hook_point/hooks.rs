@@ -46,8 +46,6 @@ pub struct Said {
     pub denied: Option<String>,
     /// What stands in place of what was to be seen.
     pub rewritten: Option<serde_json::Value>,
-    /// Whether a hook failed, whose word nobody waits for.
-    pub failed: bool,
 }
 
 impl Hooks {
@@ -136,16 +134,29 @@ impl Hooks {
                     }
                 }
                 Ok(_) => {}
-                Err(error) => {
-                    all.failed = true;
-                    if hook.on_failure == OnFailure::Deny {
-                        all.denied = Some(format!("hook `{}` could not decide: {error}", hook.name));
-                        return all;
-                    }
+                Err(error) if hook.on_failure == OnFailure::Deny => {
+                    all.denied = Some(format!("hook `{}` could not decide: {error}", hook.name));
+                    return all;
                 }
+                Err(_) => {}
             }
         }
         all
+    }
+
+    /// Runs `hook` behind a turn that is over, for the time `attempt`; `told` is what there is to see. Says whether it
+    /// failed, and to run it again may help.
+    pub async fn last(
+        &self,
+        hook: &Arc<Hook>,
+        moment: &Moment,
+        told: serde_json::Value,
+        attempt: usize,
+    ) -> (Option<Ran>, bool) {
+        let context = moment.context(told);
+        let said = self.ask(hook, moment, &context, attempt).await;
+        let failed = matches!(&said, Err(RunHookError::TimedOut(_) | RunHookError::Failed(_)));
+        (self.tell(hook, moment, &context, &said, attempt).await, failed)
     }
 
     /// Asks one hook, within its time-out, unless its breaker is open.

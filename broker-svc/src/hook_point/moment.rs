@@ -11,10 +11,14 @@ use ulid::Ulid;
 use super::outcome::HookContext;
 use super::reminder::Progress;
 use super::rules::HookSet;
+use crate::fold::{About, Owed, shortened};
 use crate::session::Pending;
 
 /// Longest message or answer that hooks are told, bytes; the rest is cut.
 const MAX_TOLD_BYTES: usize = 64 * 1_024;
+
+/// Longest message that the hooks of a turn's end are told, bytes: until they have run, the fold holds it.
+const MAX_KEPT_BYTES: usize = 2 * 1_024;
 
 /// A turn, to its hooks.
 #[derive(Debug, Clone)]
@@ -46,7 +50,7 @@ impl Moment {
             let dispatch = &last.dispatch;
             metadata.insert("event".to_owned(), json!(dispatch.event_id));
             metadata.insert("channel".to_owned(), json!(dispatch.delivery_context.channel));
-            let prompt = crate::fold::shortened(&dispatch.message.content, MAX_TOLD_BYTES);
+            let prompt = shortened(&dispatch.message.content, MAX_TOLD_BYTES);
             metadata.insert("prompt".to_owned(), json!(prompt));
         }
         Self {
@@ -60,6 +64,29 @@ impl Moment {
                 .last()
                 .map(|last| last.dispatch.message.from.clone())
                 .unwrap_or_default(),
+            metadata,
+        }
+    }
+
+    /// The turn that is over and owes its last hooks, with the hooks of `set`.
+    #[must_use]
+    pub fn over(session: &SessionRef, epoch: u64, set: Arc<HookSet>, owed: &Owed) -> Self {
+        let mut moment = Self::new(session, owed.turn, epoch, set, &[]);
+        moment.user.clone_from(&owed.about.user);
+        moment.metadata.extend(owed.about.metadata.clone());
+        moment
+    }
+
+    /// What of it is kept for the hooks that run when it is over.
+    #[must_use]
+    pub fn about(&self) -> About {
+        let mut metadata = self.metadata.clone();
+        metadata.retain(|key, _| !["session", "turn"].contains(&key.as_str()));
+        if let Some(Value::String(prompt)) = metadata.get_mut("prompt") {
+            *prompt = shortened(prompt, MAX_KEPT_BYTES);
+        }
+        About {
+            user: self.user.clone(),
             metadata,
         }
     }

@@ -2,12 +2,13 @@
 
 use serde_json::{Map, Value, json};
 use shared::model::ledger::LedgerEntry;
+use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use super::declared::{Action, Hook};
 use super::outcome::{HookOutcome, MAX_CONTEXT_BYTES, RunHookError};
 use super::point::Point;
-use crate::fold::shortened;
+use crate::fold::{Owed, shortened};
 
 /// Longest word on a failure or a refusal that is kept, bytes.
 const MAX_WORD_BYTES: usize = 2_000;
@@ -22,14 +23,35 @@ pub const REMINDED: &str = "reminded";
 pub const OWES: &str = "owes";
 /// Key under which it names a turn whose last hooks have run.
 pub const SETTLED: &str = "settled";
-/// Key under which it says how that turn ended.
-pub const ENDED: &str = "ended";
+/// Key under which it names a turn that is over and one of whose last hooks has run.
+pub const RAN: &str = "ran";
+/// Key under which it names that hook; absent where the hooks behind a call have run.
+pub const LAST_HOOK: &str = "last_hook";
+/// Key under which it names a turn that is over and one of whose last hooks has failed.
+pub const RETRIES: &str = "retries";
+/// Key under which it says when that hook runs again, milliseconds.
+pub const AT: &str = "at";
 
-/// The last hooks of `turn`, which ended as `ended`, are to run: written with its end, so that whoever takes the
-/// session over runs them.
+/// The last hooks of a turn are to run: written with its end, so that whoever takes the session over runs them.
 #[must_use]
-pub fn owes(turn: Ulid, ended: &str) -> LedgerEntry {
-    after_turn(json!({OWES: turn, ENDED: ended}))
+pub fn owes(owed: &Owed) -> LedgerEntry {
+    after_turn(serde_json::to_value(owed).unwrap_or_default())
+}
+
+/// The hook `hook` has run behind `turn`; none = those behind its call have.
+#[must_use]
+pub fn ran(turn: Ulid, hook: Option<&str>) -> LedgerEntry {
+    let mut outcome = json!({ RAN: turn });
+    if let (Some(hook), Value::Object(outcome)) = (hook, &mut outcome) {
+        outcome.insert(LAST_HOOK.to_owned(), json!(hook));
+    }
+    after_turn(outcome)
+}
+
+/// The next of the last hooks of `turn` has failed, and is to run again at `at`.
+#[must_use]
+pub fn retries(turn: Ulid, at: UnixMillis) -> LedgerEntry {
+    after_turn(json!({RETRIES: turn, AT: at}))
 }
 
 /// The last hooks of `turn` have run.

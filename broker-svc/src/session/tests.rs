@@ -145,6 +145,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
                 outcome: shared::model::ledger::ToolOutcome::Ok {
                     result: serde_json::Value::Null,
                 },
+                unseen: false,
             }),
         };
         ends.iter().for_each(|entry| running.apply(entry, NOW));
@@ -162,6 +163,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
                     let finished = LedgerEntry::ToolFinished {
                         call: call.call,
                         outcome,
+                        unseen: false,
                     };
                     running.apply(&finished, NOW);
                 }
@@ -173,7 +175,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
                     said.push("finish".to_owned());
                     break;
                 }
-                other @ (Step::Recover { .. } | Step::Fail { .. }) => panic!("{other:?}"),
+                other @ (Step::Recover { .. } | Step::Observe { .. } | Step::Fail { .. }) => panic!("{other:?}"),
             }
         }
     }

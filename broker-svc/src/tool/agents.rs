@@ -9,23 +9,26 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shared::bus::{Bus, CoreSubscription, Outgoing};
+use shared::bus::{Bus, CoreSubscription, Outgoing, RequestError};
 use shared::clock::SharedClock;
 use shared::model::dispatch::derived_ulid;
 use shared::model::event::{Event, EventId, MAX_HOPS, Sender};
-use shared::model::ledger::{LedgerEntry, LedgerRecord, ToolOutcome};
+use shared::model::ledger::ToolOutcome;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::agent::ToolDescription;
 use shared::wire::envelope::Format;
 use shared::wire::headers::{CAUSATION, CONTENT_TYPE, HOPS, Headers};
 use shared::wire::subject;
-use shared::wire::topology::streams::LEDGER;
 
 use super::catalogue::described;
 use super::{Tool, ToolCall, failed};
 use crate::turn::WORKS_FOR;
 
+/// Who knows of sessions.
+const SHOW: &str = "nexus.svc.session.show";
+/// How long its answer is awaited.
+const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 /// The channel of such events.
 pub const CHANNEL: &str = "agent";
 /// Longest wait for a reply where the turn has more time left.
@@ -229,54 +232,66 @@ impl Tool for AgentStatus {
             persona: text("agent").unwrap_or_default(),
             session: text("session").unwrap_or_else(|| "main".to_owned()),
         };
-        let last = self.bus.last_on_subject(LEDGER, &subject::ledger(&session)).await;
-        let record = match last {
-            Ok(Some(stored)) => stored.decode::<LedgerRecord>(),
-            Ok(None) => {
-                return ToolOutcome::Ok {
-                    result: json!({"agent": session.persona, "session": session.session, "status": "unknown"}),
-                };
-            }
+        let (agent, named) = (session.persona.clone(), session.session.clone());
+        let asked = self
+            .bus
+            .request::<SessionRef, Shown>(SHOW, Headers::new(), &session, SHOWN_WITHIN);
+        let (status, since) = match asked.await {
+            Ok(shown) => shown.status(),
+            Err(RequestError::Service { code: 404, .. }) => ("unknown", None),
             Err(error) => return failed(format!("not available: {error}")),
         };
-        match record {
-            Ok(record) => ToolOutcome::Ok {
-                result: json!({
-                    "agent": session.persona, "session": session.session,
-                    "status": status(&record), "since": record.at,
-                }),
-            },
-            Err(error) => failed(error.to_string()),
+        ToolOutcome::Ok {
+            result: json!({"agent": agent, "session": named, "status": status, "since": since}),
         }
     }
 }
 
-/// Where a session stands whose newest record is `record`.
-fn status(record: &LedgerRecord) -> &'static str {
-    match record.entries.last() {
-        Some(LedgerEntry::ApprovalRequested { .. }) => "waits for an approval",
-        Some(
-            LedgerEntry::Owned { .. }
-            | LedgerEntry::TurnStarted { .. }
-            | LedgerEntry::ModelAnswered { .. }
-            | LedgerEntry::ToolStarted { .. }
-            | LedgerEntry::ToolFinished { .. }
-            | LedgerEntry::ApprovalDecided { .. }
-            | LedgerEntry::HookRan { .. }
-            | LedgerEntry::Steered { .. },
-        ) => "at work",
-        Some(
-            LedgerEntry::SessionOpened { .. }
-            | LedgerEntry::TurnCompleted { .. }
-            | LedgerEntry::ReplyPublished { .. }
-            | LedgerEntry::Checkpoint { .. }
-            | LedgerEntry::TurnFailed { .. }
-            | LedgerEntry::TurnInterrupted { .. }
-            | LedgerEntry::DispatchDropped { .. }
-            | LedgerEntry::Compacted { .. }
-            | LedgerEntry::SessionReset { .. }
-            | LedgerEntry::Ordered { .. },
-        )
-        | None => "idle",
+/// Of what the service `session` shows, as much as is told.
+#[derive(Debug, Deserialize)]
+struct Shown {
+    running: Option<ShownTurn>,
+    idle: bool,
+    active_at: UnixMillis,
+}
+
+#[derive(Debug, Deserialize)]
+struct ShownTurn {
+    began_at: UnixMillis,
+    awaits: Option<String>,
+}
+
+impl Shown {
+    /// What the session is at, and since when.
+    const fn status(&self) -> (&'static str, Option<UnixMillis>) {
+        match &self.running {
+            Some(ShownTurn {
+                began_at,
+                awaits: Some(_),
+            }) => ("waits for an approval", Some(*began_at)),
+            Some(ShownTurn { began_at, awaits: None }) => ("at work", Some(*began_at)),
+            None if self.idle => ("idle", Some(self.active_at)),
+            None => ("about to work", None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_at_what_its_running_turn_is_at() {
+        let status = |shown: Value| serde_json::from_value::<Shown>(shown).expect("as it is shown").status();
+        let turn = |awaits: Value| json!({"turn": "01M80A4BYPJANS8A4KMNFK7P5E", "began_at": 5, "awaits": awaits});
+        let shown = |running: Value, idle: bool| json!({"running": running, "idle": idle, "active_at": 3, "epoch": 1});
+        let since = |at| Some(UnixMillis(at));
+        assert_eq!(status(shown(turn(Value::Null), false)), ("at work", since(5)));
+        assert_eq!(
+            status(shown(turn(json!("a1")), true)),
+            ("waits for an approval", since(5))
+        );
+        assert_eq!(status(shown(Value::Null, true)), ("idle", since(3)));
+        assert_eq!(status(shown(Value::Null, false)), ("about to work", None));
     }
 }

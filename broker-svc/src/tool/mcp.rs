@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use rmcp::model::{CallToolRequestParams, CallToolResult};
+use rmcp::model::{CallToolRequestParams, CallToolResult, RequestMetaObject};
 use serde_json::{Map, Value, json};
 use shared::clock::SharedClock;
 use shared::model::ledger::ToolOutcome;
@@ -172,11 +172,14 @@ impl Tool for McpTool {
                 return failed(error.to_string());
             }
         }
+        let meta = named_call(&call);
         let arguments = match call.call.call.arguments {
             Value::Object(map) => map,
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
         };
-        let params = CallToolRequestParams::new(self.remote.clone()).with_arguments(arguments);
+        let mut params = CallToolRequestParams::new(self.remote.clone()).with_arguments(arguments);
+        params.meta = Some(meta);
+        // A request whose future is dropped is cancelled at the server as well.
         tokio::select! {
             answer = self.connection.peer.call_tool(params) => match answer {
                 Ok(result) => outcome(&result),
@@ -186,6 +189,16 @@ impl Tool for McpTool {
             () = call.call.cancel.cancelled() => ToolOutcome::Unknown { reason: "interrupted".to_owned() },
         }
     }
+}
+
+/// Which call it is, so that a server can tell one that is made again from a new one.
+fn named_call(call: &ToolCall) -> RequestMetaObject {
+    let call = &call.call;
+    let mut meta = RequestMetaObject::new();
+    meta.0.insert("nexus/turn".to_owned(), json!(call.turn));
+    meta.0.insert("nexus/call".to_owned(), json!(call.call.call));
+    meta.0.insert("nexus/epoch".to_owned(), json!(call.epoch));
+    meta
 }
 
 /// The structured result where there is one, else the texts; other contents by their kind alone.

@@ -8,7 +8,7 @@ use shared::bus::{Bus, RequestError};
 use shared::clock::SharedClock;
 use shared::model::ledger::ToolOutcome;
 use shared::wire::agent::ToolDescription;
-use shared::wire::headers::Headers;
+use shared::wire::headers::{CALL, EPOCH, Headers, TURN};
 
 use super::{Tool, ToolCall, failed};
 
@@ -50,13 +50,24 @@ impl Tool for ServiceTool {
         let left = call.call.deadline.saturating_duration_since(self.clock.monotonic());
         let asked = self
             .bus
-            .request::<Value, Value>(self.subject, Headers::new(), &question, left.min(MAX_WAIT));
+            .request::<Value, Value>(self.subject, named(&call), &question, left.min(MAX_WAIT));
         let cancel = call.call.cancel;
         tokio::select! {
             answer = asked => outcome(answer),
             () = cancel.cancelled() => ToolOutcome::Unknown { reason: "interrupted".to_owned() },
         }
     }
+}
+
+/// Which call it is, so that a service can tell one that is made again from a new one.
+fn named(call: &ToolCall) -> Headers {
+    let call = &call.call;
+    let named = [
+        (TURN, call.turn.to_string()),
+        (CALL, call.call.call.clone()),
+        (EPOCH, call.epoch.to_string()),
+    ];
+    named.into_iter().collect()
 }
 
 fn outcome(answer: Result<Value, RequestError>) -> ToolOutcome {

@@ -3,6 +3,7 @@
 //! Source: `sessions.md` "Durable turns". The journal is part of the fold, so whoever takes the session over has the
 //! same conversation and goes on at the same step.
 
+mod calls;
 mod lines;
 
 use serde::{Deserialize, Serialize};
@@ -100,6 +101,9 @@ pub enum Passage {
         arguments: Option<Value>,
         /// How it ended; none = it started, and nobody knows yet.
         outcome: Option<ToolOutcome>,
+        /// The hooks behind the call have not seen how.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unseen: bool,
     },
     /// A message was put in before the next model call.
     Steered {
@@ -110,6 +114,9 @@ pub enum Passage {
     Injected {
         /// What.
         content: String,
+        /// Which hook, and where.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        by: String,
     },
 }
 
@@ -228,34 +235,10 @@ impl Running {
         })
     }
 
-    /// What is known of the call `call`; the outer none = it was not begun.
-    #[must_use]
-    pub fn called(&self, call: &str) -> Option<Option<&ToolOutcome>> {
-        self.passages.iter().rev().find_map(|passage| match passage {
-            Passage::Called { call: id, outcome, .. } if id == call => Some(outcome.as_ref()),
-            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => {
-                None
-            }
-        })
-    }
-
-    /// What the call `call` was begun with, where that is not what the model asked for.
-    #[must_use]
-    pub fn begun_with(&self, call: &str) -> Option<&Value> {
-        self.passages.iter().rev().find_map(|passage| match passage {
-            Passage::Called {
-                call: id, arguments, ..
-            } if id == call => arguments.as_ref(),
-            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => {
-                None
-            }
-        })
-    }
-
     /// Text that hooks put in.
     pub fn injected(&self) -> impl Iterator<Item = &str> {
         self.passages.iter().filter_map(|passage| match passage {
-            Passage::Injected { content } => Some(content.as_str()),
+            Passage::Injected { content, .. } => Some(content.as_str()),
             Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } => None,
         })
     }
@@ -336,20 +319,6 @@ impl Running {
         }
     }
 
-    /// Tool calls that failed in a row, the newest among them.
-    #[must_use]
-    pub fn failures(&self) -> u32 {
-        let ended = self.passages.iter().rev().filter_map(|passage| match passage {
-            Passage::Called { outcome, .. } => outcome.as_ref(),
-            Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
-        });
-        let failed = |outcome: &&ToolOutcome| match outcome {
-            ToolOutcome::Error { .. } | ToolOutcome::Unknown { .. } => true,
-            ToolOutcome::Ok { .. } | ToolOutcome::Skipped { .. } => false,
-        };
-        u32::try_from(ended.take_while(failed).count()).unwrap_or(u32::MAX)
-    }
-
     /// Sequences of the dispatches that it was begun for: those that were put in later aside.
     #[must_use]
     pub fn answers(&self) -> Vec<u64> {
@@ -399,16 +368,20 @@ impl Running {
                 call: call.clone(),
                 arguments: arguments.clone(),
                 outcome: None,
+                unseen: false,
             }),
-            LedgerEntry::HookRan { outcome, .. } => {
-                let content = outcome.get(CONTEXT).and_then(Value::as_str).map(str::to_owned);
-                self.passages
-                    .extend(content.map(|content| Passage::Injected { content }));
+            LedgerEntry::HookRan { hook, point, outcome } => {
+                if let Some(content) = outcome.get(CONTEXT).and_then(Value::as_str) {
+                    self.inject(content.to_owned(), format!("{point}/{hook}"));
+                }
                 let hidden = outcome.get(HIDDEN).and_then(Value::as_array);
-                let hidden = hidden.into_iter().flatten().filter_map(Value::as_str);
-                self.hiding.extend(hidden.map(str::to_owned));
+                for hidden in hidden.into_iter().flatten().filter_map(Value::as_str) {
+                    if !self.hiding.iter().any(|hiding| hiding == hidden) {
+                        self.hiding.push(hidden.to_owned());
+                    }
+                }
             }
-            LedgerEntry::ToolFinished { call, outcome } => self.finished(call, outcome),
+            LedgerEntry::ToolFinished { call, outcome, unseen } => self.finished(call, outcome, *unseen),
             LedgerEntry::ApprovalRequested { request } => self.ask(request, now),
             LedgerEntry::ApprovalDecided { decision, .. } => self.decide(decision, now),
             LedgerEntry::Steered { dispatch, backlog } => {
@@ -434,20 +407,17 @@ impl Running {
         }
     }
 
-    fn finished(&mut self, id: &str, ended: &ToolOutcome) {
-        let begun = self.passages.iter_mut().rev().find_map(|passage| match passage {
-            Passage::Called { call, outcome, .. } if call == id => Some(outcome),
-            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => {
-                None
-            }
+    /// Puts text in. Whoever takes a turn over runs the hooks of its step once more: what one says again stands in place
+    /// of what it said.
+    fn inject(&mut self, content: String, by: String) {
+        let newest = self.passages.iter_mut().rev();
+        let mut injected = newest.map_while(|passage| match passage {
+            Passage::Injected { content, by } => Some((content, by)),
+            Passage::Answered { .. } | Passage::Called { .. } | Passage::Steered { .. } => None,
         });
-        match begun {
-            Some(outcome) => *outcome = Some(ended.clone()),
-            None => self.passages.push(Passage::Called {
-                call: id.to_owned(),
-                arguments: None,
-                outcome: Some(ended.clone()),
-            }),
+        match injected.find(|(_, known)| **known == by) {
+            Some((said, _)) => *said = content,
+            None => self.passages.push(Passage::Injected { content, by }),
         }
     }
 }

@@ -40,6 +40,13 @@ pub enum Step {
         /// Which call.
         call: ToolCall,
     },
+    /// Show the hooks behind a call how it ended.
+    Observe {
+        /// Which call, with what it ran with.
+        call: ToolCall,
+        /// How it ended.
+        outcome: ToolOutcome,
+    },
     /// Write down that a call is not run.
     Skip {
         /// Which call.
@@ -62,6 +69,13 @@ pub enum Step {
 /// What the turn whose journal is `running` does next.
 #[must_use]
 pub fn next(running: &Running, situation: Situation) -> Step {
+    if let Some((call, outcome)) = running.unseen() {
+        let outcome = outcome.clone();
+        return match left_ms(running, situation.now) {
+            0 => Step::Fail { limit: "wall_ms" },
+            _ => Step::Observe { call, outcome },
+        };
+    }
     let (asked, open) = match running.answered() {
         None => (0, None),
         Some((step, content, [])) if !running.ends_steered() => {

@@ -75,7 +75,6 @@ impl Worker<'_> {
         persona: &Persona,
         agent: &dyn Agent,
     ) -> Result<Ended, RunSessionError> {
-        let begun = self.broker.clock.monotonic();
         let mut patience = Patience::default();
         let moment = self.moment(turn, pendings);
         match self.before_model(&moment, 1, &mut Paces::default()).await? {
@@ -84,9 +83,12 @@ impl Worker<'_> {
         }
         loop {
             let asked = self.broker.clock.monotonic();
-            let spent = millis(asked.saturating_duration_since(begun));
-            let left = persona.limits.wall_ms.saturating_sub(spent);
-            let timeout = Duration::from_millis(left.min(persona.limits.reply_timeout_ms).max(1));
+            // Counted from the turn's beginning, whoever began it.
+            let left = millis(self.left());
+            if left == 0 {
+                return Ok(Self::over("wall_ms"));
+            }
+            let timeout = Duration::from_millis(left.min(persona.limits.reply_timeout_ms));
             let setting = Setting {
                 persona,
                 tools: &[],
@@ -100,12 +102,13 @@ impl Worker<'_> {
                 request.system_prompt.push_str(text);
             }
             let origin = turn.origin();
+            self.owner.live()?;
             let question = std::pin::pin!(agent.ask(&request, &origin, timeout));
             let Some(outcome) = self.beside(question).await? else {
                 return Ok(self.cancelled_turn(String::new()));
             };
             let ended = self.broker.clock.monotonic();
-            let spent = millis(ended.saturating_duration_since(begun));
+            let spent = persona.limits.wall_ms.saturating_sub(millis(self.left()));
             if let Err(error) = &outcome {
                 self.not_answered(turn, error);
             }

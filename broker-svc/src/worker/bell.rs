@@ -13,7 +13,7 @@ use super::Worker;
 use crate::error::RunSessionError;
 
 /// How often a running turn looks up without being rung.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Waits between the looks after a ring, milliseconds, until one of them finds something.
 const LOOKS_AFTER_RING: [u64; 6] = [1, 4, 10, 25, 50, 100];
 /// Part of the drain time kept for handing the session back.
@@ -62,14 +62,18 @@ impl Worker<'_> {
         }
     }
 
-    /// Looks at the deadline, the request to stop and the queue.
-    pub(super) async fn look_up(&mut self) -> Result<(), RunSessionError> {
-        if !self.claimed.hold.is_live() {
-            return Err(RunSessionError::Stale);
-        }
+    /// Looks at the deadline and the request to stop.
+    pub(super) fn still_ours(&self) -> Result<(), RunSessionError> {
+        self.owner.live()?;
         if self.broker.overdue() {
             return Err(RunSessionError::HandBack);
         }
+        Ok(())
+    }
+
+    /// Looks at the deadline, the request to stop and the queue.
+    pub(super) async fn look_up(&mut self) -> Result<(), RunSessionError> {
+        self.still_ours()?;
         if self.machine.queued() < MAX_QUEUED {
             let look = self.look().await?;
             self.take_in(look).await?;

@@ -1,29 +1,16 @@
 //! The hook points of a turn, as its worker comes to them: what hooks say is staged for the ledger here.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use shared::clock::pause;
 use shared::model::ledger::{ToolCall, ToolOutcome, TurnFailure};
 
 use super::Worker;
 use super::turn::Ended;
 use crate::error::RunSessionError;
-use crate::fold::Owed;
 use crate::hook_point::reminder::Progress;
-use crate::hook_point::runs::{Ran, owes, settled};
+use crate::hook_point::runs::Ran;
 use crate::hook_point::{Gated, Moment, Point, Said};
 use crate::session::Pending;
 use crate::turn::Turn;
-use crate::turn::steps::INTERRUPTED;
-
-/// How long the hooks of a finished call may take once its turn is cancelled.
-const LAST_WORD: Duration = Duration::from_secs(5);
-
-/// How often the hooks of a turn's end are tried.
-const LAST_TRIES: u32 = 3;
-/// Wait between two of these tries.
-const BETWEEN_LAST_TRIES: Duration = Duration::from_millis(500);
 
 /// Which steps' hooks have run under this owner.
 #[derive(Debug, Default)]
@@ -66,7 +53,7 @@ impl Worker<'_> {
         moment.at(fold.epoch, progress, fold.reminded.clone())
     }
 
-    fn ran(&mut self, ran: Vec<Ran>) {
+    pub(super) fn ran(&mut self, ran: Vec<Ran>) {
         for ran in ran {
             self.owner.stage(ran.entry());
         }
@@ -91,29 +78,23 @@ impl Worker<'_> {
         Ok(Some(gated))
     }
 
-    /// What the model is to read of `call`, which ended as `outcome`.
+    /// What the model is to read of `call`, which ended as `outcome`; none where the turn is cancelled, or its time over.
     pub(super) async fn after_call(
         &mut self,
         moment: &Moment,
         call: &ToolCall,
         outcome: ToolOutcome,
-    ) -> Result<ToolOutcome, RunSessionError> {
+    ) -> Result<Option<ToolOutcome>, RunSessionError> {
         if !moment.set.has(Point::PostToolUse) {
-            return Ok(outcome);
+            return Ok(Some(outcome));
         }
         let (hooks, now) = (self.broker.hooks().clone(), self.now(moment));
-        let mut seen = Box::pin(hooks.after(&now, call, outcome));
-        let seen = match self.beside(seen.as_mut()).await? {
-            Some(seen) => Ok(seen),
-            // The turn is over; what the tool did is told all the same, where that takes no longer.
-            None => tokio::time::timeout(LAST_WORD, seen).await,
-        };
-        let Ok((outcome, ran)) = seen else {
-            let reason = INTERRUPTED.to_owned();
-            return Ok(ToolOutcome::Unknown { reason });
+        let mut seen = Box::pin(tokio::time::timeout(self.left(), hooks.after(&now, call, outcome)));
+        let Some(Ok((outcome, ran))) = self.beside(seen.as_mut()).await? else {
+            return Ok(None);
         };
         self.ran(ran);
-        Ok(outcome)
+        Ok(Some(outcome))
     }
 
     /// What hooks say before model call `step`. It is asked for once a step, however often the model has to be asked.
@@ -169,40 +150,6 @@ impl Worker<'_> {
         running
             .and_then(|running| running.answered())
             .is_some_and(|(_, _, calls)| !calls.is_empty())
-    }
-
-    /// Stages, with the end of `turn`, that its last hooks are to run.
-    pub(super) fn owe_hooks(&mut self, turn: &Turn, ended: &str) {
-        let set = self.broker.hooks().of(&self.claimed.session, turn.works_for());
-        if set.has(Point::PostSession) {
-            self.owner.stage(owes(turn.id, ended));
-        }
-    }
-
-    /// Runs the last hooks of turns that are over. One that fails is tried again; then it is let be, and told of.
-    pub(super) async fn settle_hooks(&mut self) -> Result<(), RunSessionError> {
-        while let Some(Owed { turn, outcome }) = self.owner.fold().owed.front().cloned() {
-            self.owner.own().await?;
-            let session = &self.claimed.session;
-            let hooks = self.broker.hooks().clone();
-            let set = hooks.of(session, &[]);
-            let moment = self.now(&Moment::new(session, turn, 0, set, &[]));
-            let told = json!({ "outcome": outcome });
-            for attempt in 1..=LAST_TRIES {
-                if !self.claimed.hold.is_live() {
-                    return Err(RunSessionError::Stale);
-                }
-                let said = Box::pin(hooks.at(&moment, Point::PostSession, told.clone())).await;
-                self.ran(said.ran);
-                if !said.failed || attempt == LAST_TRIES {
-                    break;
-                }
-                pause(BETWEEN_LAST_TRIES).await;
-            }
-            self.owner.stage(settled(turn));
-            self.owner.commit().await?;
-        }
-        Ok(())
     }
 
     /// The end of a turn that goes no further behind a hook point.

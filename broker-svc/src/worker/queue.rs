@@ -74,10 +74,11 @@ impl Worker<'_> {
             reason = reason.name(), "dispatch is dropped"
         );
         metrics::counter!("nexus_broker_dropped_total", "reason" => reason.name()).increment(1);
-        let content = if reason == DropReason::Summarized {
-            dropped_line(pending)
-        } else {
-            String::new()
+        let content = match reason {
+            DropReason::Summarized | DropReason::Superseded => dropped_line(pending),
+            DropReason::Duplicate | DropReason::Aborted | DropReason::OverflowOld | DropReason::OverflowNew => {
+                String::new()
+            }
         };
         self.owner.stage(LedgerEntry::DispatchDropped {
             dispatch: DispatchRef {

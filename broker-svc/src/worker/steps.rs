@@ -123,6 +123,7 @@ impl Worker<'_> {
                     hooked @ (Hooked::Denied(_) | Hooked::Over) => self.stopped(hooked),
                 },
                 Step::Recover { call } => self.recover(&thinking, call).await?,
+                Step::Observe { call, outcome } => self.observe(&thinking, call, outcome).await?,
                 Step::Skip { call, outcome } => {
                     self.finished(call.call, outcome);
                     Stepped::On
@@ -141,7 +142,48 @@ impl Worker<'_> {
 
     pub(super) fn finished(&mut self, call: String, outcome: ToolOutcome) {
         let outcome = bounded_outcome(outcome);
-        self.owner.stage(LedgerEntry::ToolFinished { call, outcome });
+        let unseen = false;
+        self.owner.stage(LedgerEntry::ToolFinished { call, outcome, unseen });
+    }
+
+    /// Stages how `call` ended. Where hooks behind it do something, they see it in a step of its own, with what the tool
+    /// answered in the ledger before.
+    async fn called(
+        &mut self,
+        thinking: &Thinking<'_>,
+        call: ToolCall,
+        outcome: ToolOutcome,
+    ) -> Result<Stepped, RunSessionError> {
+        if !thinking.moment.set.acts(Point::PostToolUse) {
+            return self.observe(thinking, call, outcome).await;
+        }
+        self.unseen(call, outcome);
+        self.owner.commit().await?;
+        Ok(Stepped::On)
+    }
+
+    fn unseen(&mut self, call: ToolCall, outcome: ToolOutcome) {
+        self.owner.stage(LedgerEntry::ToolFinished {
+            call: call.call,
+            outcome: bounded_outcome(outcome),
+            unseen: true,
+        });
+    }
+
+    /// Shows the hooks behind `call` how it ended; what they make of it is what the model reads.
+    async fn observe(
+        &mut self,
+        thinking: &Thinking<'_>,
+        call: ToolCall,
+        outcome: ToolOutcome,
+    ) -> Result<Stepped, RunSessionError> {
+        match self.after_call(&thinking.moment, &call, outcome).await? {
+            Some(outcome) => {
+                self.finished(call.call, outcome);
+                Ok(Stepped::On)
+            }
+            None => Ok(self.stopped(Hooked::Over)),
+        }
     }
 
     pub(super) fn left(&self) -> Duration {
@@ -162,6 +204,7 @@ impl Worker<'_> {
             return Ok(self.stopped(Hooked::Over));
         }
         self.owner.own().await?;
+        self.owner.live()?;
         let question = self.asking(thinking, step);
         let asked = self.broker.clock.monotonic();
         let mut partial = String::new();
@@ -331,17 +374,20 @@ impl Worker<'_> {
             return self.run(thinking, ToolCall { arguments, ..call }).await;
         }
         let reason = INTERRUPTED.to_owned();
-        self.finished(call.call, ToolOutcome::Unknown { reason });
-        Ok(Stepped::On)
+        let arguments = begun_with.unwrap_or(call.arguments);
+        let outcome = ToolOutcome::Unknown { reason };
+        self.called(thinking, ToolCall { arguments, ..call }, outcome).await
     }
 
     async fn run(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
         self.owner.own().await?;
         self.mark_approvals().await;
+        // To append and to mark may have taken long: somebody else may own the session, and run the tool.
+        self.owner.live()?;
         let cancel = CancellationToken::new();
         // Whatever ends the wait, the tool is told.
         let told = cancel.clone().drop_guard();
-        let (id, ran) = (call.call.clone(), call.clone());
+        let ran = call.clone();
         let left = self.left();
         let asked = Call {
             session: self.claimed.session.clone(),
@@ -358,9 +404,7 @@ impl Worker<'_> {
         let ended = match outcome {
             Some(Ok(outcome)) => {
                 told.disarm();
-                let outcome = self.after_call(&thinking.moment, &ran, outcome).await?;
-                self.finished(id, outcome);
-                return Ok(Stepped::On);
+                return self.called(thinking, ran, outcome).await;
             }
             Some(Err(_)) => Self::over("wall_ms"),
             None => self.cancelled_turn(String::new()),
@@ -372,8 +416,11 @@ impl Worker<'_> {
                 reason: INTERRUPTED.to_owned(),
             },
         };
-        let outcome = self.after_call(&thinking.moment, &ran, outcome).await?;
-        self.finished(id, outcome);
+        // The turn is over: whoever waits for its end does not wait for hooks.
+        match thinking.moment.set.has(Point::PostToolUse) {
+            true => self.unseen(ran, outcome),
+            false => self.finished(ran.call, outcome),
+        }
         Ok(Stepped::Ended(ended))
     }
 }

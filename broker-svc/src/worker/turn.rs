@@ -111,7 +111,7 @@ impl Worker<'_> {
         let ended = self.wishes(&turn, ended).await?;
         self.end(&turn, pendings, ended);
         self.flush().await?;
-        self.settle_hooks().await
+        self.keep_up().await
     }
 
     /// Stages the turn's beginning, unless the ledger has it already: then the second value is what the agent had
@@ -171,7 +171,7 @@ impl Worker<'_> {
             running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());
         let cursor = self.cursor_after(&sequences);
         if !matches!(ended, Ended::Suspended) {
-            self.owe_hooks(turn, ended.name());
+            self.owe_hooks(turn, pendings, ended.name());
         }
         let text: usize = pendings.iter().map(|p| p.dispatch.message.content.len()).sum();
         let label = match ended {

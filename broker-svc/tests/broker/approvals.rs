@@ -175,7 +175,7 @@ impl Story {
     /// What the model is told about its call `id`.
     pub(crate) async fn told(&self, id: &str) -> ToolOutcome {
         for entry in self.bench.entries(&self.main).await {
-            if let LedgerEntry::ToolFinished { call, outcome } = entry
+            if let LedgerEntry::ToolFinished { call, outcome, .. } = entry
                 && call == id
             {
                 return outcome;

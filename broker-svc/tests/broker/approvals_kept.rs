@@ -280,7 +280,7 @@ async fn a_timer_that_rings_before_its_question_is_stored_waits_for_it() {
         let lag = story.bench.bus.consumer_lag(streams::SCHEDULES, APPROVAL_TIMERS).await;
         lag.expect("it can be asked")
     };
-    eventually("it has rung", async || consumer().await > 0).await;
+    eventually("it has rung", async || consumer().await.all() > 0).await;
     let values = story.bench.bus.kv::<Confirmation>("approvals");
     values.create(&key(&id), &late).await.expect("written");
     eventually("it is escalated", async || {

@@ -98,7 +98,7 @@ async fn a_message_that_steers_is_seen_by_the_next_model_call_and_skips_what_was
     busy.answer(&to, "both", &[]).await;
     assert_eq!(busy.replies(1).await, ["both"]);
     let entries = busy.bench.entries(&busy.main).await;
-    let skipped = |entry: &LedgerEntry| matches!(entry, LedgerEntry::ToolFinished { call, outcome: shared::model::ledger::ToolOutcome::Skipped { .. } } if call == "1-2");
+    let skipped = |entry: &LedgerEntry| matches!(entry, LedgerEntry::ToolFinished { call, outcome: shared::model::ledger::ToolOutcome::Skipped { .. }, .. } if call == "1-2");
     assert!(entries.iter().any(skipped), "{entries:#?}");
     busy.stop().await;
 }

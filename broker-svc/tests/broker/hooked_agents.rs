@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use broker_svc::fold::Owed;
 use broker_svc::hook_point::callback;
 use serde_json::{Value, json};
 use shared::bus::{RequestError, ServiceSpec};
@@ -244,7 +245,11 @@ async fn what_is_owed_at_a_turns_end_is_run_by_whoever_takes_the_session_next() 
             turn = Some(*completed);
         }
     }
-    let owed = broker_svc::hook_point::runs::owes(turn.expect("a turn"), "completed");
+    let owed = broker_svc::hook_point::runs::owes(&Owed {
+        turn: turn.expect("a turn"),
+        outcome: "completed".to_owned(),
+        ..Owed::default()
+    });
     bench.append(&main, vec![owed]).await;
     let second = bench.run_hooked("b2", PERSONA, &hooks, llm()).await;
     bench.claim(&main).await;

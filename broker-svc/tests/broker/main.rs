@@ -15,6 +15,7 @@ mod hooked_agents;
 mod killed;
 mod mcp;
 mod models;
+mod observed;
 mod ownership;
 mod programs;
 mod remote_agent;

@@ -99,7 +99,14 @@ impl Owner {
             Phase::Ran(turn, call) => {
                 let result = serde_json::Value::from(call.as_str());
                 let outcome = ToolOutcome::Ok { result };
-                self.stage(world, LedgerEntry::ToolFinished { call, outcome });
+                self.stage(
+                    world,
+                    LedgerEntry::ToolFinished {
+                        unseen: call.ends_with("-1"),
+                        call,
+                        outcome,
+                    },
+                );
                 self.phase = Phase::Turn(turn);
                 Fate::On
             }
@@ -346,16 +353,18 @@ impl Owner {
                     LedgerEntry::ToolFinished {
                         call: call.call,
                         outcome,
+                        unseen: false,
                     },
                 );
                 self.phase = Phase::Turn(turn);
             }
-            Step::Skip { call, outcome } => {
+            Step::Observe { call, outcome } | Step::Skip { call, outcome } => {
                 self.stage(
                     world,
                     LedgerEntry::ToolFinished {
                         call: call.call,
                         outcome,
+                        unseen: false,
                     },
                 );
                 self.phase = Phase::Turn(turn);

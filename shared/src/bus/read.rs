@@ -87,6 +87,25 @@ struct StateAnswer {
     state: StreamState,
 }
 
+/// What a durable consumer is behind with, in messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub struct ConsumerLag {
+    /// Not delivered to anybody.
+    #[serde(rename = "num_pending")]
+    pub waiting: u64,
+    /// Delivered and not acked.
+    #[serde(rename = "num_ack_pending")]
+    pub in_hand: u64,
+}
+
+impl ConsumerLag {
+    /// Both together.
+    #[must_use]
+    pub const fn all(self) -> u64 {
+        self.waiting + self.in_hand
+    }
+}
+
 impl Bus {
     /// The newest message on `subject`, from the leader.
     ///
@@ -320,20 +339,13 @@ impl Bus {
         Ok(info.state.subjects)
     }
 
-    /// How many messages wait at a durable consumer, undelivered and unacked together.
+    /// What a durable consumer is behind with.
     ///
     /// # Errors
     /// [`ReadStreamError`] where it cannot be asked.
-    pub async fn consumer_lag(&self, stream: &str, consumer: &str) -> Result<u64, ReadStreamError> {
-        #[derive(Deserialize)]
-        struct Info {
-            num_pending: u64,
-            num_ack_pending: u64,
-        }
-        let info: Info = self
-            .api(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({}))
-            .await?;
-        Ok(info.num_pending + info.num_ack_pending)
+    pub async fn consumer_lag(&self, stream: &str, consumer: &str) -> Result<ConsumerLag, ReadStreamError> {
+        self.api(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({}))
+            .await
     }
 
     /// Asks the JetStream API, a few times where no leader is there.

@@ -226,6 +226,10 @@ pub enum LedgerEntry {
         call: String,
         /// How it ended.
         outcome: ToolOutcome,
+        /// The hooks behind the call have not seen it: the call is told of once more when they have. What stands here
+        /// until then is what the tool itself answered.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unseen: bool,
     },
     /// A human is asked.
     ApprovalRequested {

@@ -154,7 +154,12 @@ impl<'a> SessionRows<'a> {
                 args_hash: _,
                 arguments: _,
             } => self.tool(call, Some(name), true, None),
-            LedgerEntry::ToolFinished { call, outcome } => self.tool(call, None, false, Some(outcome)),
+            LedgerEntry::ToolFinished { unseen: true, .. } => {}
+            LedgerEntry::ToolFinished {
+                call,
+                outcome,
+                unseen: false,
+            } => self.tool(call, None, false, Some(outcome)),
             LedgerEntry::Steered { dispatch, backlog: _ } => self.steer(dispatch),
             LedgerEntry::TurnCompleted {
                 turn,

@@ -20,6 +20,10 @@ pub const CAUSATION: &str = "Nexus-Causation";
 pub const DISPATCH: &str = "Nexus-Dispatch";
 /// The turn that asks a remote agent; the same when the question is repeated.
 pub const TURN: &str = "Nexus-Turn";
+/// The tool call that asks a service; the same when it is asked again after a crash.
+pub const CALL: &str = "Nexus-Call";
+/// The ownership under which that call is made: of two that ask for the same call the higher one is right.
+pub const EPOCH: &str = "Nexus-Epoch";
 /// Set where the same message may have been published before: after an unknown outcome, or by a recovery. A work queue
 /// that restarts has forgotten the ids of what was dealt with, so its consumer must look for itself.
 pub const REPEATED: &str = "Nexus-Repeated";
@@ -29,7 +33,7 @@ pub const EXPECTED_LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Seq
 pub const TTL: &str = "Nats-TTL";
 
 /// The names that nearly every message has: not copied for each.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 14] = [
     MSG_ID,
     CONTENT_TYPE,
     SCHEMA,
@@ -39,6 +43,8 @@ const KNOWN: [&str; 12] = [
     CAUSATION,
     DISPATCH,
     TURN,
+    CALL,
+    EPOCH,
     REPEATED,
     EXPECTED_LAST_SUBJECT_SEQUENCE,
     TTL,

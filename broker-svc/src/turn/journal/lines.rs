@@ -33,7 +33,7 @@ impl Running {
             Passage::Steered { dispatch } => Some(Line::User {
                 content: dispatch.content.clone(),
             }),
-            Passage::Injected { content } => Some(Line::User {
+            Passage::Injected { content, .. } => Some(Line::User {
                 content: format!("[from the system, not from the person]\n{content}"),
             }),
         };

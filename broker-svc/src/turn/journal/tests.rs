@@ -146,3 +146,29 @@ fn waiting_for_a_human_takes_no_time_of_the_turn() {
         (&None, wall - 1_500)
     );
 }
+
+#[test]
+fn what_a_hook_says_again_for_the_same_step_stands_in_place_of_what_it_said() {
+    let said = |hook: &str, content: &str| {
+        let outcome = json!({ "context": content, "hidden_tools": ["pay"] });
+        let (hook, point) = (hook.to_owned(), "pre_stream".to_owned());
+        (2_000, LedgerEntry::HookRan { hook, point, outcome })
+    };
+    let answered = LedgerEntry::ModelAnswered {
+        step: 1,
+        content: "one".to_owned(),
+        tool_calls: Vec::new(),
+        usage: Usage::default(),
+        opaque: None,
+    };
+    let taken_over = vec![said("a", "be kind"), said("b", "be quick"), said("a", "be kinder")];
+    let running_on = |more: Vec<(i64, LedgerEntry)>| running([taken_over.clone(), more].concat());
+    let once = running_on(Vec::new());
+    assert_eq!(once.injected().collect::<Vec<_>>(), ["be kinder", "be quick"]);
+    assert_eq!(once.hiding, ["pay"]);
+    let next_step = running_on(vec![(3_000, answered), said("a", "be kind")]);
+    assert_eq!(
+        next_step.injected().collect::<Vec<_>>(),
+        ["be kinder", "be quick", "be kind"]
+    );
+}

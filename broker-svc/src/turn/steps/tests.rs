@@ -66,6 +66,7 @@ fn finished(id: &str) -> LedgerEntry {
     LedgerEntry::ToolFinished {
         call: id.to_owned(),
         outcome: ToolOutcome::Ok { result: json!(id) },
+        unseen: false,
     }
 }
 
@@ -108,6 +109,44 @@ fn a_turn_asks_runs_what_it_is_told_in_order_asks_again_and_ends() {
 }
 
 #[test]
+fn what_the_hooks_behind_a_call_have_not_seen_is_shown_to_them_first() {
+    let unseen = LedgerEntry::ToolFinished {
+        call: "a".to_owned(),
+        outcome: ToolOutcome::Ok { result: json!("raw") },
+        unseen: true,
+    };
+    let begun_with = LedgerEntry::ToolStarted {
+        call: "a".to_owned(),
+        name: "look".to_owned(),
+        args_hash: String::new(),
+        arguments: Some(json!({"depth": 1})),
+    };
+    let entries = vec![answered(1, &["a", "b"]), begun_with, unseen];
+    let observe = Step::Observe {
+        call: ToolCall {
+            arguments: json!({"depth": 1}),
+            ..call("a")
+        },
+        outcome: ToolOutcome::Ok { result: json!("raw") },
+    };
+    check(entries.clone(), true, &observe);
+    let late = Situation {
+        now: BEGAN.plus(10_000_000),
+        steering: false,
+    };
+    let limit = "wall_ms";
+    assert_eq!(
+        next(&journal(TurnLimits::default(), entries.clone()), late),
+        Step::Fail { limit }
+    );
+    check(
+        [entries, vec![finished("a")]].concat(),
+        false,
+        &Step::Run { call: call("b") },
+    );
+}
+
+#[test]
 fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call() {
     let reason = SUPERSEDED.to_owned();
     let skip = Step::Skip {
@@ -121,6 +160,7 @@ fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call()
         outcome: ToolOutcome::Skipped {
             reason: SUPERSEDED.to_owned(),
         },
+        unseen: false,
     };
     let all = [one_done, vec![skipped, steered()]].concat();
     check(all.clone(), false, &Step::Ask { step: 2 });

@@ -147,6 +147,7 @@ async fn entries_of_a_running_turn_find_it_across_messages() {
             vec![LedgerEntry::ToolFinished {
                 call: "c1".to_owned(),
                 outcome,
+                unseen: false,
             }],
         ),
         ledger(5, vec![samples::completed(1)]),

@@ -1,0 +1,111 @@
+//! The tool calls of a running turn: which were begun, how they ended, who has seen it. *Pure.*
+
+use serde_json::Value;
+use shared::model::ledger::{ToolCall, ToolOutcome};
+
+use super::{Passage, Running};
+
+impl Running {
+    /// What is known of the call `call`; the outer none = it was not begun.
+    #[must_use]
+    pub fn called(&self, call: &str) -> Option<Option<&ToolOutcome>> {
+        self.passages.iter().rev().find_map(|passage| match passage {
+            Passage::Called { call: id, outcome, .. } if id == call => Some(outcome.as_ref()),
+            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => {
+                None
+            }
+        })
+    }
+
+    /// What the call `call` was begun with, where that is not what the model asked for.
+    #[must_use]
+    pub fn begun_with(&self, call: &str) -> Option<&Value> {
+        self.passages.iter().rev().find_map(|passage| match passage {
+            Passage::Called {
+                call: id, arguments, ..
+            } if id == call => arguments.as_ref(),
+            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => {
+                None
+            }
+        })
+    }
+
+    /// The call that has ended and whose end the hooks behind it have not seen: with what it ran with, and how it ended.
+    #[must_use]
+    pub fn unseen(&self) -> Option<(ToolCall, &ToolOutcome)> {
+        let (_, _, calls) = self.answered()?;
+        calls.iter().find_map(|call| {
+            let outcome = self.passages.iter().rev().find_map(|passage| match passage {
+                Passage::Called {
+                    call: id,
+                    outcome,
+                    unseen: true,
+                    ..
+                } if *id == call.call => outcome.as_ref(),
+                Passage::Called { .. }
+                | Passage::Answered { .. }
+                | Passage::Steered { .. }
+                | Passage::Injected { .. } => None,
+            })?;
+            let begun_with = self.begun_with(&call.call).cloned();
+            let arguments = begun_with.unwrap_or_else(|| self.arguments_of(call));
+            let call = ToolCall {
+                arguments,
+                ..call.clone()
+            };
+            Some((call, outcome))
+        })
+    }
+
+    /// Names of the tools that were begun, in order.
+    #[must_use]
+    pub fn begun_calls(&self) -> Vec<String> {
+        let calls = self.passages.iter().filter_map(|passage| match passage {
+            Passage::Answered { tool_calls, .. } => Some(tool_calls),
+            Passage::Called { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
+        });
+        let ran = |call: &&ToolCall| {
+            self.called(&call.call)
+                .is_some_and(|outcome| !matches!(outcome, Some(ToolOutcome::Skipped { .. })))
+        };
+        calls.flatten().filter(ran).map(|call| call.name.clone()).collect()
+    }
+
+    /// Tool calls that failed in a row, the newest among them.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        let ended = self.passages.iter().rev().filter_map(|passage| match passage {
+            Passage::Called { outcome, .. } => outcome.as_ref(),
+            Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
+        });
+        let failed = |outcome: &&ToolOutcome| match outcome {
+            ToolOutcome::Error { .. } | ToolOutcome::Unknown { .. } => true,
+            ToolOutcome::Ok { .. } | ToolOutcome::Skipped { .. } => false,
+        };
+        u32::try_from(ended.take_while(failed).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Takes in how the call `id` ended.
+    pub(super) fn finished(&mut self, id: &str, ended: &ToolOutcome, is_unseen: bool) {
+        let begun = self.passages.iter_mut().rev().find_map(|passage| match passage {
+            Passage::Called {
+                call, outcome, unseen, ..
+            } if call == id => Some((outcome, unseen)),
+            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => {
+                None
+            }
+        });
+        match begun {
+            Some((outcome, unseen)) => {
+                *outcome = Some(ended.clone());
+                *unseen = is_unseen;
+            }
+            None => self.passages.push(Passage::Called {
+                call: id.to_owned(),
+                arguments: None,
+                outcome: Some(ended.clone()),
+                unseen: is_unseen,
+            }),
+        }
+    }
+}

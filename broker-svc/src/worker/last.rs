@@ -1,0 +1,233 @@
+//! The last hooks of turns that are over: what they owe stands in the ledger, and is settled there one hook after the
+//! other, while the session goes on.
+//!
+//! One hook of a session runs at a time, in a task of its own, so that neither a new turn nor a stop waits for it. One that
+//! has run is not run again, whatever becomes of the others; one that fails is tried again a little later, and then let
+//! be and told of. It ends with its owner: whoever takes the session over runs it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use shared::clock::pause;
+use shared::model::time::UnixMillis;
+use tokio::task::JoinSet;
+use ulid::Ulid;
+
+use super::Worker;
+use super::bell::LOOK_EVERY;
+use crate::error::RunSessionError;
+use crate::fold::Owed;
+use crate::hook_point::declared::Hook;
+use crate::hook_point::runs::{Ran, owes, ran, retries, settled};
+use crate::hook_point::{Moment, Point};
+use crate::session::Pending;
+use crate::turn::Turn;
+
+/// Waits before one that failed is tried again; when none is left, it is let be.
+const AGAIN_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
+/// Turns that may owe their last hooks while others run.
+const MAX_BEHIND: usize = 8;
+
+/// The hook under way, if one is; it ends with this.
+pub(super) type Lasts = JoinSet<Done>;
+
+/// A hook that has run.
+#[derive(Debug)]
+pub(super) struct Done {
+    turn: Ulid,
+    /// Which; none = those behind the turn's call.
+    hook: Option<String>,
+    ran: Vec<Ran>,
+    failed: bool,
+}
+
+/// What is owed next.
+enum Due {
+    Nothing,
+    At(UnixMillis),
+    /// The hooks behind the turn's call.
+    Observe(Owed),
+    Run(Owed, Arc<Hook>),
+}
+
+impl Worker<'_> {
+    /// Stages, with the end of `turn`, which ended as `ended`, what its last hooks are owed.
+    pub(super) fn owe_hooks(&mut self, turn: &Turn, pendings: &[Pending], ended: &str) {
+        let moment = self.moment(turn, pendings);
+        let running = self.owner.fold().running.as_ref();
+        let unseen = running.and_then(|running| running.unseen());
+        let unseen = unseen.map(|(call, outcome)| (call, outcome.clone()));
+        if unseen.is_none() && !moment.set.has(Point::PostSession) {
+            return;
+        }
+        self.owner.stage(owes(&Owed {
+            turn: turn.id,
+            outcome: ended.to_owned(),
+            works_for: turn.works_for().to_vec(),
+            about: moment.about(),
+            unseen,
+            ..Owed::default()
+        }));
+    }
+
+    /// What is owed next; a turn that owes nothing any more is settled.
+    fn due(&mut self) -> Due {
+        loop {
+            let Some(owed) = self.owner.fold().owed.front().cloned() else {
+                return Due::Nothing;
+            };
+            if owed.unseen.is_some() {
+                return Due::Observe(owed);
+            }
+            let set = self.broker.hooks().of(&self.claimed.session, &owed.works_for);
+            let next = set.at(Point::PostSession).find(|hook| !owed.done.contains(&hook.key()));
+            let Some(hook) = next.cloned() else {
+                self.owner.stage(settled(owed.turn));
+                continue;
+            };
+            return match owed.again_at.filter(|at| *at > self.broker.clock.now()) {
+                Some(at) => Due::At(at),
+                None => Due::Run(owed, hook),
+            };
+        }
+    }
+
+    /// Begins the hook that is owed next, unless one is under way. Says when to look again, where nothing is due before.
+    ///
+    /// # Errors
+    /// [`RunSessionError`] where the session is not ours any more.
+    pub(super) async fn begin_last(&mut self) -> Result<Option<UnixMillis>, RunSessionError> {
+        while let Some(done) = self.lasts.try_join_next() {
+            self.has_run(done);
+        }
+        if !self.lasts.is_empty() {
+            return Ok(None);
+        }
+        let due = match self.due() {
+            Due::Nothing => return Ok(None),
+            Due::At(at) => return Ok(Some(at)),
+            due @ (Due::Observe(_) | Due::Run(..)) => due,
+        };
+        self.owner.own().await?;
+        self.owner.live()?;
+        let hooks = self.broker.hooks().clone();
+        let epoch = self.owner.fold().epoch;
+        let over = |owed: &Owed| {
+            let set = hooks.of(&self.claimed.session, &owed.works_for);
+            Moment::over(&self.claimed.session, epoch, set, owed)
+        };
+        match due {
+            Due::Nothing | Due::At(_) => {}
+            Due::Observe(owed) => {
+                let moment = over(&owed);
+                let Some((call, outcome)) = owed.unseen else {
+                    return Ok(None);
+                };
+                self.lasts.spawn(async move {
+                    let (_, ran) = Box::pin(hooks.after(&moment, &call, outcome)).await;
+                    let (turn, hook, failed) = (owed.turn, None, false);
+                    Done {
+                        turn,
+                        hook,
+                        ran,
+                        failed,
+                    }
+                });
+            }
+            Due::Run(owed, hook) => {
+                let moment = over(&owed);
+                let told = json!({ "outcome": owed.outcome });
+                let attempt = usize::try_from(owed.tries).unwrap_or(usize::MAX);
+                self.lasts.spawn(async move {
+                    let (ran, failed) = Box::pin(hooks.last(&hook, &moment, told, attempt)).await;
+                    Done {
+                        turn: owed.turn,
+                        hook: Some(hook.key()),
+                        ran: ran.into_iter().collect(),
+                        failed: failed && attempt < AGAIN_AFTER.len(),
+                    }
+                });
+            }
+        }
+        Ok(None)
+    }
+
+    /// Stages what came of a hook.
+    fn has_run(&mut self, done: Result<Done, tokio::task::JoinError>) {
+        let done = match done {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::error!(session = %self.claimed.session, %error, "hook of a turn's end broke off");
+                let turn = self.owner.fold().owed.front().map(|owed| owed.turn);
+                turn.into_iter().for_each(|turn| self.owner.stage(settled(turn)));
+                return;
+            }
+        };
+        self.ran(done.ran);
+        let tries = self.owner.fold().owed.front().map_or(0, |owed| owed.tries);
+        let wait = usize::try_from(tries).ok().and_then(|tries| AGAIN_AFTER.get(tries));
+        match wait.filter(|_| done.failed) {
+            Some(wait) => {
+                let wait = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+                self.owner.stage(retries(done.turn, self.broker.clock.now().plus(wait)));
+            }
+            None => self.owner.stage(ran(done.turn, done.hook.as_deref())),
+        }
+    }
+
+    /// Begins what is owed behind a turn; waits for it only where too many turns owe.
+    ///
+    /// # Errors
+    /// As [`Worker::begin_last`].
+    pub(super) async fn keep_up(&mut self) -> Result<(), RunSessionError> {
+        loop {
+            self.begin_last().await?;
+            if self.owner.fold().owed.len() <= MAX_BEHIND {
+                return Ok(());
+            }
+            self.still_ours()?;
+            tokio::select! {
+                Some(done) = self.lasts.join_next() => self.has_run(done),
+                () = pause(LOOK_EVERY) => {}
+            }
+        }
+    }
+
+    /// Runs what is owed to its end; whatever comes for the session meanwhile goes first.
+    ///
+    /// # Errors
+    /// [`RunSessionError`] where the session is not ours any more or has to be handed back.
+    pub(super) async fn settle_hooks(&mut self) -> Result<(), RunSessionError> {
+        loop {
+            let again_at = self.begin_last().await?;
+            if self.lasts.is_empty() && again_at.is_none() {
+                return self.flush().await;
+            }
+            self.flush().await?;
+            self.listen().await?;
+            if self.yields {
+                // What else there is to do is somebody else's.
+                self.effects.clear();
+                self.cancelled = None;
+            }
+            let mut lasts = std::mem::take(&mut self.lasts);
+            let left = again_at.map(|at| u64::try_from(at.since(self.broker.clock.now())).unwrap_or(0));
+            let next = async {
+                match left {
+                    Some(left) => {
+                        pause(Duration::from_millis(left)).await;
+                        None
+                    }
+                    None => lasts.join_next().await,
+                }
+            };
+            let done = self.beside(std::pin::pin!(next)).await?;
+            self.lasts = lasts;
+            match done {
+                Some(done) => done.into_iter().for_each(|done| self.has_run(done)),
+                None => self.drive().await?,
+            }
+        }
+    }
+}
