@@ -12,6 +12,10 @@ use tokio::net::TcpStream;
 
 use super::{Plan, READY_DEADLINE};
 
+/// How Go's collector of garbage is set for the server: seldom while there is room, for it is 5 % of the server's time
+/// otherwise (`docs/performance.md`), and as often as needed to keep to the limit.
+const COLLECTOR: [(&str, &str); 2] = [("GOGC", "400"), ("GOMEMLIMIT", "768MiB")];
+
 /// One server process.
 #[derive(Debug)]
 pub struct Nats {
@@ -108,6 +112,7 @@ impl Nats {
         let child = Command::new(&self.program)
             .arg("-c")
             .arg(&self.config)
+            .envs(COLLECTOR)
             .stdout(log.try_clone().context("open the server's log")?)
             .stderr(log)
             .stdin(Stdio::null())
