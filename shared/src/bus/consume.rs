@@ -21,7 +21,7 @@ const PULL_EXPIRES: Duration = Duration::from_secs(5);
 /// How often an idle pull shows that it lives.
 const PULL_HEARTBEAT: Duration = Duration::from_millis(1_500);
 /// Wait before a broken pull is made anew.
-const REPAIR_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const REPAIR_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a consumer is pulled.
 #[derive(Debug, Clone, Copy)]
@@ -81,10 +81,10 @@ impl Bus {
             stream: stream.to_owned(),
             filters: filters.to_vec(),
             last: from.max(1) - 1,
-            connections: self.link.connections(),
-            messages: None,
+            reading: Reading::new(self),
         };
-        ordered.messages = Some(ordered.open().await?);
+        let messages = ordered.open().await?;
+        ordered.reading.stand(messages);
         Ok(ordered)
     }
 }
@@ -155,8 +155,7 @@ pub struct Ordered {
     stream: String,
     filters: Vec<String>,
     last: u64,
-    connections: watch::Receiver<u64>,
-    messages: Option<pull::Ordered>,
+    reading: Reading,
 }
 
 impl std::fmt::Debug for Ordered {
@@ -175,7 +174,6 @@ impl Ordered {
             consumer: "(ordered)".to_owned(),
             detail,
         };
-        self.connections.mark_unchanged();
         let config = pull::OrderedConfig {
             deliver_policy: consumer::DeliverPolicy::ByStartSequence {
                 start_sequence: self.last + 1,
@@ -199,9 +197,10 @@ impl Ordered {
     /// The next message, in order.
     pub async fn next(&mut self) -> Incoming {
         loop {
-            if self.messages.is_none() {
+            if self.reading.is_broken() {
+                self.reading.begin();
                 match self.open().await {
-                    Ok(messages) => self.messages = Some(messages),
+                    Ok(messages) => self.reading.stand(messages),
                     Err(error) => {
                         tracing::debug!(%error, "ordered reader is not there yet");
                         pause(REPAIR_PAUSE).await;
@@ -209,35 +208,62 @@ impl Ordered {
                     }
                 }
             }
-            let Some(messages) = self.messages.as_mut() else {
-                continue;
-            };
-            let next = tokio::select! {
-                biased;
-                next = messages.next() => next,
-                () = link::stands_anew(&mut self.connections) => {
-                    self.messages = None;
-                    continue;
-                }
-            };
-            match next {
-                Some(Ok(message)) => match Incoming::new(message) {
-                    Some(incoming) if incoming.sequence > self.last => {
-                        self.last = incoming.sequence;
-                        return incoming;
-                    }
-                    Some(_) | None => {}
-                },
-                Some(Err(error)) => {
-                    tracing::debug!(stream = %self.stream, %error, "ordered reader is made anew");
-                    self.messages = None;
-                    pause(REPAIR_PAUSE).await;
-                }
-                None => {
-                    self.messages = None;
-                    pause(REPAIR_PAUSE).await;
-                }
+            if let Some(incoming) = self.reading.next(&self.stream).await
+                && incoming.sequence > self.last
+            {
+                self.last = incoming.sequence;
+                return incoming;
             }
         }
+    }
+}
+
+/// An ordered consumer as long as its connection stands; made anew by whoever reads where it is broken.
+pub(super) struct Reading {
+    messages: Option<pull::Ordered>,
+    connections: watch::Receiver<u64>,
+}
+
+impl Reading {
+    pub(super) fn new(bus: &Bus) -> Self {
+        Self {
+            messages: None,
+            connections: bus.link.connections(),
+        }
+    }
+
+    pub(super) const fn is_broken(&self) -> bool {
+        self.messages.is_none()
+    }
+
+    /// Counts connections from now on: a consumer is about to be made over this one.
+    pub(super) fn begin(&mut self) {
+        self.connections.mark_unchanged();
+    }
+
+    pub(super) fn stand(&mut self, messages: pull::Ordered) {
+        self.messages = Some(messages);
+    }
+
+    /// The next message of `stream`; none where it is broken now, after a short wait, or holds no message of a stream.
+    pub(super) async fn next(&mut self, stream: &str) -> Option<Incoming> {
+        let messages = self.messages.as_mut()?;
+        let next = tokio::select! {
+            biased;
+            next = messages.next() => next,
+            () = link::stands_anew(&mut self.connections) => {
+                self.messages = None;
+                return None;
+            }
+        };
+        let error = match next {
+            Some(Ok(message)) => return Incoming::new(message),
+            Some(Err(error)) => error.to_string(),
+            None => "it has ended".to_owned(),
+        };
+        tracing::debug!(stream, error, "reader is made anew");
+        self.messages = None;
+        pause(REPAIR_PAUSE).await;
+        None
     }
 }

@@ -8,24 +8,20 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{DeliverPolicy, pull};
 use bytes::Bytes;
-use futures_util::StreamExt as _;
-use tokio::sync::watch;
 
 use crate::clock::pause;
 use crate::wire::envelope::Wire;
 use crate::wire::headers::Headers;
 
 use super::connect::Bus;
+use super::consume::{REPAIR_PAUSE, Reading};
 use super::error::{CasError, PublishError, ReadStreamError};
-use super::link;
 use super::message::{Incoming, Stored};
 use super::publish::Outgoing;
 
 const OPERATION: &str = "KV-Operation";
 const MARKER_REASON: &str = "Nats-Marker-Reason";
 const ROLLUP: &str = "Nats-Rollup";
-/// Wait before a broken watch is made anew.
-const REPAIR_PAUSE: Duration = Duration::from_millis(100);
 
 /// A bucket whose values are `T`.
 #[derive(Debug)]
@@ -305,8 +301,7 @@ impl<T: Wire> Kv<T> {
         KvWatch {
             kv: self.clone(),
             filter: format!("$KV.{}.{prefix}>", self.bucket),
-            messages: None,
-            connections: self.bus.link.connections(),
+            reading: Reading::new(&self.bus),
             last: 0,
             told_current: false,
             at_start: 0,
@@ -337,8 +332,7 @@ impl<T: Wire> Kv<T> {
 pub struct KvWatch<T> {
     kv: Kv<T>,
     filter: String,
-    messages: Option<pull::Ordered>,
-    connections: watch::Receiver<u64>,
+    reading: Reading,
     last: u64,
     at_start: u64,
     told_current: bool,
@@ -354,8 +348,7 @@ impl<T> std::fmt::Debug for KvWatch<T> {
 }
 
 impl<T: Wire> KvWatch<T> {
-    async fn open(&mut self) -> Result<(), String> {
-        self.connections.mark_unchanged();
+    async fn open(&mut self) -> Result<pull::Ordered, String> {
         let policy = match self.last {
             0 => DeliverPolicy::LastPerSubject,
             last => DeliverPolicy::ByStartSequence {
@@ -387,55 +380,34 @@ impl<T: Wire> KvWatch<T> {
         if !self.told_current && consumer.cached_info().num_pending == 0 {
             self.at_start = 0;
         }
-        self.messages = Some(consumer.messages().await.map_err(|error| error.to_string())?);
-        Ok(())
+        consumer.messages().await.map_err(|error| error.to_string())
     }
 
     /// What comes next.
     pub async fn next(&mut self) -> KvEvent<T> {
         loop {
-            if self.messages.is_none()
-                && let Err(error) = self.open().await
-            {
-                tracing::debug!(bucket = self.kv.bucket, error, "watch is not there yet");
-                pause(REPAIR_PAUSE).await;
-                continue;
+            if self.reading.is_broken() {
+                self.reading.begin();
+                match self.open().await {
+                    Ok(messages) => self.reading.stand(messages),
+                    Err(error) => {
+                        tracing::debug!(bucket = self.kv.bucket, error, "watch is not there yet");
+                        pause(REPAIR_PAUSE).await;
+                        continue;
+                    }
+                }
             }
             if !self.told_current && self.last >= self.at_start {
                 self.told_current = true;
                 return KvEvent::Current;
             }
-            let Some(messages) = self.messages.as_mut() else {
-                continue;
-            };
-            let next = tokio::select! {
-                biased;
-                next = messages.next() => next,
-                () = link::stands_anew(&mut self.connections) => {
-                    self.messages = None;
-                    continue;
-                }
-            };
-            match next {
-                Some(Ok(message)) => {
-                    if let Some(incoming) = Incoming::new(message) {
-                        self.last = if incoming.pending == 0 {
-                            incoming.sequence.max(self.at_start)
-                        } else {
-                            incoming.sequence
-                        };
-                        return self.event(&incoming);
-                    }
-                }
-                Some(Err(error)) => {
-                    tracing::debug!(bucket = self.kv.bucket, %error, "watch is made anew");
-                    self.messages = None;
-                    pause(REPAIR_PAUSE).await;
-                }
-                None => {
-                    self.messages = None;
-                    pause(REPAIR_PAUSE).await;
-                }
+            if let Some(incoming) = self.reading.next(self.kv.bucket).await {
+                self.last = if incoming.pending == 0 {
+                    incoming.sequence.max(self.at_start)
+                } else {
+                    incoming.sequence
+                };
+                return self.event(&incoming);
             }
         }
     }
