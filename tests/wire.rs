@@ -131,6 +131,7 @@ fn coordination_is_frozen() {
     check("claim", &samples::claim());
     check("hook", &samples::hook());
     check("hook_state", &samples::hook_state());
+    check("hook_state_counted", &samples::hook_state_counted());
     check("hook_spend", &samples::hook_spend());
     check("hook_results", &samples::stored_answers());
     check("hook_limit", &ledger::rate_window());

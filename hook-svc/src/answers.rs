@@ -33,28 +33,24 @@ impl Answers {
         }
     }
 
-    /// What is stored of `event`.
-    pub(crate) async fn of(&self, event: &EventId) -> Result<Vec<StoredAnswer>, CasError> {
-        let entry = self.kv.get(&token(event.as_str())).await?;
-        Ok(entry.map(|entry| entry.value.answers).unwrap_or_default())
+    /// What is stored of the occurrence `key`. What cannot be read counts as nothing.
+    pub(crate) async fn of(&self, key: &EventId) -> Result<Vec<StoredAnswer>, CasError> {
+        let (stored, _) = self.kv.find(&token(key.as_str())).await?;
+        Ok(stored.map(|stored| stored.answers).unwrap_or_default())
     }
 
-    /// Stores `new` answers upon `event`; answers all that count.
-    pub(crate) async fn keep(&self, event: &EventId, new: &[StoredAnswer]) -> Result<Vec<StoredAnswer>, CasError> {
-        let key = token(event.as_str());
+    /// Stores `new` answers upon the occurrence `key`; answers all that count.
+    pub(crate) async fn keep(&self, key: &EventId, new: &[StoredAnswer]) -> Result<Vec<StoredAnswer>, CasError> {
+        let key = token(key.as_str());
         let mut tries = 0;
         loop {
-            let entry = self.kv.get(&key).await?;
-            let former = entry.as_ref().map(|entry| entry.value.clone()).unwrap_or_default();
+            let (former, revision) = self.kv.find(&key).await?;
+            let former = former.unwrap_or_default();
             let next = with(&former, new);
             if next == former {
                 return Ok(former.answers);
             }
-            let written = match &entry {
-                None => self.kv.create_ttl(&key, &next, KEPT).await,
-                Some(entry) => self.kv.update_ttl(&key, &next, entry.revision, KEPT).await,
-            };
-            match written {
+            match self.kv.update_ttl(&key, &next, revision, KEPT).await {
                 Ok(_) => return Ok(next.answers),
                 Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
                 Err(error) => return Err(error),

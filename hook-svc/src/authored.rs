@@ -243,14 +243,22 @@ pub fn enabled(record: &HookRecord) -> HookRecord {
     }
 }
 
-/// The state of a hook that begins again: it may fire, once more where it fires once.
+/// Whether `next` makes a new hook where `current` is: there is none of its name, or only the history of one.
 #[must_use]
-pub fn restarted(state: &HookState) -> HookState {
-    HookState {
+pub fn begins_anew(current: Option<&HookRecord>, next: &HookRecord) -> bool {
+    current.is_none_or(is_deleted) && !is_deleted(next)
+}
+
+/// The state of a hook that begins again: it may fire, once more where it fires once. None where it may already.
+#[must_use]
+pub fn restart(state: Option<&HookState>) -> Option<HookState> {
+    let state = state?;
+    let next = HookState {
         status: HookStatus::Active,
         fired_once: None,
         ..state.clone()
-    }
+    };
+    (next != *state).then_some(next)
 }
 
 /// The hook as lists show it.

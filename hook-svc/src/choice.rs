@@ -4,13 +4,14 @@ use std::sync::{Arc, PoisonError};
 
 use shared::model::event::Event;
 use shared::model::invocation::{HookInvocation, HookOutcome, HookPasses};
+use shared::model::time::UnixMillis;
 
 use crate::bindings;
 use crate::evaluate::Evaluator;
 use crate::fire::Wish;
 use crate::invocation::{BREAKER_OPEN, invocation};
 use crate::roster::Traits;
-use crate::runner::{HookSet, Spent};
+use crate::runner::{HookSet, HookSource, Spent};
 
 /// Which hooks of a set see an event.
 #[derive(Debug, Default)]
@@ -28,6 +29,8 @@ pub(crate) struct Signs {
     pub(crate) told: Vec<String>,
     /// Those of them that failed.
     pub(crate) failed: Vec<String>,
+    /// Hooks that fired, where that is not counted yet.
+    pub(crate) fired: Vec<String>,
     /// By index, 0 where a hook was not called; empty where that is not known.
     pub(crate) latencies_us: Vec<u32>,
 }
@@ -37,12 +40,23 @@ impl Choice {
         self.only.as_ref().is_none_or(|only| only.binary_search(&index).is_ok())
     }
 
-    /// Hooks of `set` that are called and might answer otherwise another time.
-    pub(crate) fn volatile<'a>(&'a self, set: &'a HookSet) -> impl Iterator<Item = &'a str> {
+    /// Hooks of `set` that might fire another time where they did not now: they are volatile, they `failed`, or their
+    /// breakers refused them.
+    pub(crate) fn uncertain<'a>(&'a self, set: &'a HookSet, failed: &'a [String]) -> impl Iterator<Item = &'a str> {
+        let might = |(index, hook): &(u32, &'a Arc<HookSource>)| {
+            let is_volatile = || hook.is_volatile() || failed.contains(&hook.id);
+            self.refused.contains(index) || (self.is_called(*index) && is_volatile())
+        };
         (0_u32..)
             .zip(set.hooks())
-            .filter(|(index, hook)| self.is_called(*index) && hook.calls_host())
+            .filter(might)
             .map(|(_, hook)| hook.id.as_str())
+    }
+
+    /// Hooks of `set` that are called and read the read model.
+    pub(crate) fn readers(&self, set: &HookSet) -> Vec<u32> {
+        let readers = set.readers().iter().copied();
+        readers.filter(|index| self.is_called(*index)).collect()
     }
 
     /// What is recorded of hooks that are not called.
@@ -79,8 +93,8 @@ impl Evaluator {
             traits: Traits {
                 priority: table.priority(),
                 fallback: table.is_fallback(),
-                one_shot: false,
                 only_narrows: false,
+                ..Traits::default()
             },
             result: Box::new(result),
             decided: false,
@@ -89,8 +103,11 @@ impl Evaluator {
         })
     }
 
-    /// Tells the breakers, and counts the passes, once every hook has answered.
-    pub(crate) async fn settle(&self, choice: &Choice, set: &Arc<HookSet>, signs: &Signs, me: &str) {
+    /// Tells the breakers, and counts fires and passes, once what every hook answered at `now` is stored.
+    pub(crate) async fn settle(&self, choice: &Choice, set: &Arc<HookSet>, signs: &Signs, me: &str, now: UnixMillis) {
+        for hook_id in &signs.fired {
+            self.performer.registry.fired(hook_id, now);
+        }
         for hook_id in &signs.failed {
             if let Some(index) = set.index(hook_id) {
                 self.breakers.failed(&set.hooks()[index as usize], me).await;

@@ -1,5 +1,7 @@
 //! The section `[hooks]` of `nexus.toml`. *Pure.*
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use shared::model::session::DmScope;
 use shared::process::Secret;
@@ -125,6 +127,12 @@ impl HooksConfig {
         if self.root.is_empty() || self.root.chars().any(char::is_control) {
             faults.push("root: expected a non-empty name without control characters".to_owned());
         }
+        let (dir, agents) = (Path::new(&self.dir), Path::new(&self.agent_dir));
+        let both = !self.dir.is_empty() && !self.agent_dir.is_empty();
+        // What an agent made would else be an operator's hook as soon as its entry is gone.
+        if both && (agents.starts_with(dir) || dir.starts_with(agents)) {
+            faults.push("agent_dir: a folder outside of `dir`, and not around it, is expected".to_owned());
+        }
         if self.workers > MAX_WORKERS {
             faults.push(format!(
                 "workers: {} found, expected 0 (one per core) to {MAX_WORKERS}",
@@ -178,13 +186,21 @@ mod tests {
     fn every_fault_is_named_at_once() {
         let config = HooksConfig {
             root: String::new(),
+            dir: "/etc/nexus/hooks".to_owned(),
+            agent_dir: "/etc/nexus/hooks/agents".to_owned(),
             workers: 1_000,
             in_flight: 0,
             in_flight_per_partition: MAX_IN_FLIGHT + 1,
             ..HooksConfig::default()
         };
         let faults = config.faults();
-        for key in ["root:", "workers:", "in_flight_per_partition:", "in_flight:"] {
+        for key in [
+            "root:",
+            "agent_dir:",
+            "workers:",
+            "in_flight_per_partition:",
+            "in_flight:",
+        ] {
             assert!(faults.iter().any(|fault| fault.starts_with(key)), "{key} in {faults:?}");
         }
     }

@@ -15,13 +15,15 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use sha2::{Digest, Sha256};
 use shared::bus::{Bus, CasError, Kv};
 use shared::clock::{SharedClock, pause};
-use shared::model::hook::HookRecord;
+use shared::model::hook::{HookRecord, HookState};
 use shared::wire::subject::token;
-use shared::wire::topology::buckets::HOOKS;
+use shared::wire::topology::buckets::{HOOK_STATE, HOOKS};
 use tokio::sync::{Notify, watch};
 
+use crate::authored;
 use crate::error::{ScanDirectoryError, chain};
 use crate::header;
+use crate::registry::change_state;
 use crate::sync::{self, HookFile};
 
 /// Most hook files in one directory.
@@ -60,6 +62,7 @@ pub struct Directory {
     path: PathBuf,
     root: String,
     hooks: Kv<HookRecord>,
+    states: Kv<HookState>,
     clock: SharedClock,
 }
 
@@ -71,6 +74,7 @@ impl Directory {
             path,
             root,
             hooks: bus.kv(HOOKS),
+            states: bus.kv(HOOK_STATE),
             clock,
         }
     }
@@ -179,6 +183,10 @@ impl Directory {
             let Some(record) = sync::synced(id, file, current, &self.root, self.clock.now()) else {
                 return Ok(entry.map_or(0, |entry| entry.revision));
             };
+            if current.is_some_and(authored::is_deleted) {
+                // Before the entry: what fired its one shot under this name was another hook.
+                change_state(&self.states, id, authored::restart).await?;
+            }
             let written = match &entry {
                 None => self.hooks.create(&key, &record).await,
                 Some(entry) => self.hooks.update(&key, &record, entry.revision).await,

@@ -56,6 +56,9 @@ pub enum HandleEventError {
     /// It could not be noted that the event is about to be tried.
     #[error("cannot note the attempt")]
     Attempt(#[source] CasError),
+    /// Its worker's keeper was lost before every hook had answered.
+    #[error("the event was lost among the workers")]
+    Lost,
     /// The workers were stopped before every hook had answered.
     #[error("the workers were stopped before the event was done")]
     Stopped,
@@ -67,7 +70,12 @@ impl HandleEventError {
     pub const fn is_stop(&self) -> bool {
         match self {
             Self::Stopped | Self::Publish(PublishError::Closed { .. }) => true,
-            Self::Marker(_) | Self::Publish(_) | Self::LastFire { .. } | Self::Answers(_) | Self::Attempt(_) => false,
+            Self::Marker(_)
+            | Self::Publish(_)
+            | Self::LastFire { .. }
+            | Self::Answers(_)
+            | Self::Attempt(_)
+            | Self::Lost => false,
         }
     }
 
@@ -87,6 +95,7 @@ impl HandleEventError {
             | Self::LastFire { .. }
             | Self::Answers(_)
             | Self::Attempt(_)
+            | Self::Lost
             | Self::Stopped => false,
         }
     }

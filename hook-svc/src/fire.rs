@@ -9,7 +9,7 @@ use shared::model::event::{EventId, MAX_HOPS};
 use shared::model::hook::{HookResult, StoredAnswer};
 use shared::model::invocation::{HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
-use shared::wire::envelope::Wire;
+use shared::wire::envelope::Wire as _;
 use shared::wire::headers::{CAUSATION, Carrier, HOPS};
 use shared::wire::subject;
 
@@ -40,6 +40,14 @@ pub(crate) struct Wish {
     pub(crate) volatile: bool,
     /// What the hook's calls to the host have used.
     pub(crate) spent: Spent,
+}
+
+/// What becomes of a fire.
+enum Decided {
+    /// This result is dispatched.
+    Counts(Box<HookResult>),
+    /// Nothing comes of it, for this reason.
+    Nothing(&'static str),
 }
 
 /// What performing wishes needs.
@@ -92,66 +100,97 @@ impl Performer {
                 reason: TOO_MANY_HOPS.to_owned(),
             });
         }
-        let last = (wish.traits.one_shot || wish.result.disable_hook) && !wish.decided;
-        let result = if last {
-            let decision = self
-                .registry
-                .last_fire(&wish.hook_id, &event.id, &wish.result, now)
-                .await;
-            match decision.map_err(|source| undecided(wish, source))? {
-                LastFire::Won(result) => result,
-                LastFire::Lost(reason) => {
-                    return Ok(HookOutcome::Suppressed {
-                        reason: reason.to_owned(),
-                    });
+        // Before anything is decided: an answer that makes no dispatch spends no shot and is not kept.
+        let mut made = self.letter(task, wish, &wish.result, now);
+        let mut result = wish.result.clone();
+        if made.is_ok() {
+            match self.decide(task, wish, now).await? {
+                Decided::Counts(decided) if decided == wish.result => {}
+                Decided::Counts(decided) => {
+                    made = self.letter(task, wish, &decided, now);
+                    result = decided;
+                }
+                Decided::Nothing(reason) => {
+                    let reason = reason.to_owned();
+                    return Ok(HookOutcome::Suppressed { reason });
                 }
             }
-        } else if wish.volatile && !wish.decided {
-            match self.first_answer(&event.id, wish).await? {
-                Some(result) => result,
-                None => {
-                    return Ok(HookOutcome::Suppressed {
-                        reason: DECIDED_BEFORE.to_owned(),
-                    });
-                }
-            }
-        } else {
-            wish.result.clone()
+        }
+        if made.is_ok() && wish.traits.reads_counters {
+            self.registry.count_fire(&wish.hook_id, &task.key(), now).await;
+        }
+        let published = match made {
+            Ok((dispatch, out)) => self.publish(&dispatch, out, carrier).await?.map(|()| dispatch.id),
+            Err(detail) => Err(detail),
         };
-        let dispatch = build_dispatch(
-            Fire {
-                event,
-                event_seq: task.sequence,
-                hook_id: &wish.hook_id,
-                traits: wish.traits,
-                result: &result,
-                evaluated_at: now,
-            },
-            &self.rules,
-        );
-        if let Err(detail) = self.publish(&dispatch, carrier).await? {
-            self.meters.failures.increment(1);
-            tracing::warn!(event_id = %event.id, hook_id = wish.hook_id, detail, "hook's answer makes no dispatch");
-            return Ok(failure(&detail, None));
+        match published {
+            Ok(dispatch) => Ok(HookOutcome::Fired { dispatch, result }),
+            Err(detail) => {
+                self.meters.failures.increment(1);
+                tracing::warn!(event_id = %event.id, hook_id = wish.hook_id, detail, "hook's answer makes no dispatch");
+                Ok(failure(&detail, None))
+            }
         }
-        if !last && !wish.decided {
-            self.registry.fired(&wish.hook_id, now);
+    }
+
+    /// Which result of the hook counts, stored before anything comes of it where another run might say otherwise.
+    async fn decide(&self, task: &Task, wish: &Wish, now: UnixMillis) -> Result<Decided, HandleEventError> {
+        if wish.decided {
+            return Ok(Decided::Counts(wish.result.clone()));
         }
-        Ok(HookOutcome::Fired {
-            dispatch: dispatch.id,
+        if wish.traits.one_shot || wish.result.disable_hook {
+            let key = task.key();
+            let decision = self.registry.last_fire(&wish.hook_id, &key, &wish.result, now).await;
+            return Ok(match decision.map_err(|source| undecided(wish, source))? {
+                LastFire::Won(result) => Decided::Counts(result),
+                LastFire::Lost(reason) => Decided::Nothing(reason),
+            });
+        }
+        if wish.volatile {
+            let first = self.first_answer(&task.key(), wish).await?;
+            return Ok(first.map_or(Decided::Nothing(DECIDED_BEFORE), Decided::Counts));
+        }
+        Ok(Decided::Counts(wish.result.clone()))
+    }
+
+    /// The dispatch that `result` makes, and the message that stores it; or why nobody could take it, or store it.
+    fn letter(
+        &self,
+        task: &Task,
+        wish: &Wish,
+        result: &HookResult,
+        now: UnixMillis,
+    ) -> Result<(Dispatch, Outgoing), String> {
+        let fire = Fire {
+            event: &task.event,
+            event_seq: task.sequence,
+            hook_id: &wish.hook_id,
+            traits: wish.traits,
             result,
-        })
+            evaluated_at: now,
+        };
+        let dispatch = build_dispatch(fire, &self.rules);
+        dispatch.check()?;
+        let out = Outgoing::new(subject::dispatch(&dispatch.target), &dispatch)
+            .msg_id(dispatch.id.to_string())
+            .header(HOPS, dispatch.causation.hops.to_string())
+            .header(CAUSATION, dispatch.event_id.as_str());
+        let (size, limit) = (out.payload.len(), self.bus.max_payload().min(Dispatch::MAX_BYTES));
+        if size > limit {
+            return Err(format!("a dispatch of {size} bytes, at most {limit} are stored"));
+        }
+        Ok((dispatch, out))
     }
 
     /// The answer that counts of a hook that might answer otherwise another time; none where it passed then.
-    async fn first_answer(&self, event: &EventId, wish: &Wish) -> Result<Option<Box<HookResult>>, HandleEventError> {
+    async fn first_answer(&self, key: &EventId, wish: &Wish) -> Result<Option<Box<HookResult>>, HandleEventError> {
         let fired = StoredAnswer::Fired {
             hook_id: wish.hook_id.clone(),
             result: wish.result.clone(),
         };
         let kept = self
             .answers
-            .keep(event, &[fired])
+            .keep(key, &[fired])
             .await
             .map_err(HandleEventError::Answers)?;
         let counts = kept.into_iter().find(|answer| answer.hook_id() == wish.hook_id);
@@ -163,16 +202,13 @@ impl Performer {
 
     /// Stores `dispatch`, then its session's claim. The inner error is the hook's own: its answer makes no
     /// dispatch that anybody could take.
-    async fn publish(&self, dispatch: &Dispatch, carrier: &Carrier) -> Result<Result<(), String>, HandleEventError> {
-        if let Err(detail) = dispatch.check() {
-            return Ok(Err(detail));
-        }
-        let out = Outgoing::new(subject::dispatch(&dispatch.target), dispatch)
-            .msg_id(dispatch.id.to_string())
-            .header(HOPS, dispatch.causation.hops.to_string())
-            .header(CAUSATION, dispatch.event_id.as_str())
-            .carrier(carrier);
-        match self.bus.publish(out).await {
+    async fn publish(
+        &self,
+        dispatch: &Dispatch,
+        out: Outgoing,
+        carrier: &Carrier,
+    ) -> Result<Result<(), String>, HandleEventError> {
+        match self.bus.publish(out.carrier(carrier)).await {
             Ok(_) => {}
             Err(error @ PublishError::TooLarge { .. }) => return Ok(Err(error.to_string())),
             Err(error) => return Err(error.into()),

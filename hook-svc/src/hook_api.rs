@@ -196,7 +196,7 @@ fn refusal(error: &KeepHookError) -> Refusal {
         KeepHookError::Author(AuthorHookError::Absent(_)) => ABSENT,
         KeepHookError::Author(AuthorHookError::Taken { .. } | AuthorHookError::Foreign { .. }) => CONFLICT,
         KeepHookError::Author(AuthorHookError::Name(_) | AuthorHookError::Id(_) | AuthorHookError::Source(_)) => WRONG,
-        KeepHookError::Read(_) | KeepHookError::Write(_) | KeepHookError::Query(_) | KeepHookError::File { .. } => {
+        KeepHookError::Read(_) | KeepHookError::Write(_) | KeepHookError::Query(_) => {
             tracing::warn!(error = chain(error), "a question about hooks has no answer");
             UNAVAILABLE
         }

@@ -3,8 +3,6 @@
 //! Everything is a compare-and-set of one entry, and asking twice is as asking once; the decisions are in
 //! [`crate::authored`]. Every replica serves them, and every replica's watch of the registry takes them up.
 
-use std::path::PathBuf;
-
 use shared::bus::{Bus, CasError, Kv, ReadStreamError};
 use shared::clock::SharedClock;
 use shared::model::hook::{HookOrigin, HookRecord, HookState};
@@ -17,6 +15,7 @@ use shared::wire::subject::token;
 use shared::wire::topology::buckets::{HOOK_STATE, HOOKS};
 
 use crate::authored::{self, AuthorHookError, Written};
+use crate::registry::change_state;
 
 /// How often a compare-and-set is tried again after a conflict.
 const MAX_TRIES: u32 = 20;
@@ -36,14 +35,6 @@ pub enum KeepHookError {
     /// The read model cannot be asked.
     #[error("invocations cannot be read")]
     Query(#[from] QueryProjectionError),
-    /// The agents' directory cannot be written.
-    #[error("{path} cannot be written")]
-    File {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
 }
 
 /// See the module; cheap to clone.
@@ -53,20 +44,17 @@ pub struct Keeper {
     states: Kv<HookState>,
     projection: Projection,
     clock: SharedClock,
-    /// Where files of made hooks are written.
-    agent_dir: Option<PathBuf>,
 }
 
 impl Keeper {
     /// On the registry of `bus`.
     #[must_use]
-    pub fn new(bus: &Bus, projection: &Projection, clock: SharedClock, agent_dir: Option<PathBuf>) -> Self {
+    pub fn new(bus: &Bus, projection: &Projection, clock: SharedClock) -> Self {
         Self {
             hooks: bus.kv(HOOKS),
             states: bus.kv(HOOK_STATE),
             projection: projection.clone(),
             clock,
-            agent_dir,
         }
     }
 
@@ -82,20 +70,7 @@ impl Keeper {
             created_by: &request.created_by,
             origin: &HookOrigin::Tool,
         };
-        let view = self.write(hook).await?;
-        // After the registry: a file without an entry would be the directory's.
-        if let Some(path) = self.agent_file(&request.name) {
-            let written = match path.parent() {
-                Some(parent) => tokio::fs::create_dir_all(parent).await,
-                None => Ok(()),
-            };
-            let written = match written {
-                Ok(()) => tokio::fs::write(&path, &source).await,
-                Err(error) => Err(error),
-            };
-            written.map_err(|source| KeepHookError::File { path, source })?;
-        }
-        Ok(view)
+        self.write(hook).await
     }
 
     /// Takes a hook file.
@@ -115,17 +90,9 @@ impl Keeper {
 
     async fn write(&self, hook: Written<'_>) -> Result<HookView, KeepHookError> {
         let now = self.clock.now();
-        let mut begins_anew = false;
         let record = self
-            .change(hook.id, |current| {
-                begins_anew = current.is_none_or(authored::is_deleted);
-                authored::written(hook, current, now)
-            })
+            .change(hook.id, |current| authored::written(hook, current, now))
             .await?;
-        if begins_anew {
-            // A former hook of this name may have fired its one shot.
-            self.restart(hook.id).await?;
-        }
         tracing::info!(hook_id = hook.id, created_by = hook.created_by, "hook is written");
         self.view(record).await
     }
@@ -215,7 +182,7 @@ impl Keeper {
         self.view(record).await
     }
 
-    /// Deletes a hook that was made or pushed, and its file; its history stays.
+    /// Deletes a hook that was made or pushed; its file goes, its history stays.
     ///
     /// # Errors
     /// As [`Keeper::disable`], and where the hook is a directory's.
@@ -226,20 +193,7 @@ impl Keeper {
                 authored::deleted(record).map(Some)
             })
             .await?;
-        if let Some(path) = self.agent_file(&request.name)
-            && let Err(source) = tokio::fs::remove_file(&path).await
-            && source.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(KeepHookError::File { path, source });
-        }
         self.view(record).await
-    }
-
-    /// The file of a made hook; only names that `create` takes have one.
-    fn agent_file(&self, name: &str) -> Option<PathBuf> {
-        let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-        let dir = self.agent_dir.as_ref().filter(|_| is_plain)?;
-        Some(dir.join(format!("{name}.ts")))
     }
 
     async fn view(&self, record: HookRecord) -> Result<HookView, KeepHookError> {
@@ -273,6 +227,11 @@ impl Keeper {
                 let standing = entry.ok_or_else(|| AuthorHookError::Absent(id.to_owned()))?;
                 return Ok(standing.value);
             };
+            if authored::begins_anew(entry.as_ref().map(|entry| &entry.value), &record) {
+                // Before the entry, so that no crash leaves a hook that never runs: a former one of this name may have
+                // fired its one shot. Nothing runs under the name yet.
+                self.restart(id).await?;
+            }
             let written = match &entry {
                 None => self.hooks.create(&key, &record).await,
                 Some(entry) => self.hooks.update(&key, &record, entry.revision).await,
@@ -286,19 +245,6 @@ impl Keeper {
     }
 
     async fn restart(&self, id: &str) -> Result<(), KeepHookError> {
-        let key = token(id);
-        let mut tries = 0;
-        while let Some(entry) = self.states.get(&key).await? {
-            let next = authored::restarted(&entry.value);
-            if next == entry.value {
-                break;
-            }
-            match self.states.update(&key, &next, entry.revision).await {
-                Ok(_) => break,
-                Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        Ok(change_state(&self.states, id, authored::restart).await?)
     }
 }

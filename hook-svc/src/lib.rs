@@ -6,12 +6,14 @@
 //! [`roster`] that the [`runner`]'s workers hold.
 
 pub mod admission;
+mod agent_files;
 mod answers;
 pub mod authored;
 pub mod bindings;
 pub mod breakers;
 mod choice;
 pub mod config;
+mod course;
 pub mod desk;
 pub mod directory;
 pub mod dispatch;

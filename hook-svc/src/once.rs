@@ -10,6 +10,9 @@ use shared::model::time::UnixMillis;
 
 use crate::invocation::{HOOK_DISABLED, ONE_SHOT_ALREADY_FIRED};
 
+/// How many of the last occurrences that were counted are remembered: more than of one hook are tried again at once.
+const MAX_COUNTED: usize = 16;
+
 /// A fire that is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredFire {
@@ -30,12 +33,12 @@ pub enum Verdict {
     Lost(&'static str),
 }
 
-/// Decides the fire of `event` upon the hook's `state`; `result` is what the hook answered now.
+/// Decides the fire upon the occurrence `key` and the hook's `state`; `result` is what the hook answered now.
 #[must_use]
-pub fn last_fire(state: Option<&HookState>, event: &EventId, result: &HookResult, now: UnixMillis) -> Verdict {
+pub fn last_fire(state: Option<&HookState>, key: &EventId, result: &HookResult, now: UnixMillis) -> Verdict {
     let state = state.cloned().unwrap_or_default();
     match &state.fired_once {
-        Some(fired) if fired.event_id == *event => Verdict::Won(Box::new(fired.result.clone())),
+        Some(fired) if fired.event_id == *key => Verdict::Won(Box::new(fired.result.clone())),
         Some(_) => Verdict::Lost(ONE_SHOT_ALREADY_FIRED),
         None if state.status == HookStatus::Disabled => Verdict::Lost(HOOK_DISABLED),
         None => Verdict::Win(Box::new(HookState {
@@ -43,10 +46,11 @@ pub fn last_fire(state: Option<&HookState>, event: &EventId, result: &HookResult
             last_triggered: Some(now),
             status: HookStatus::Disabled,
             fired_once: Some(FiredOnce {
-                event_id: event.clone(),
+                event_id: key.clone(),
                 result: result.clone(),
             }),
             last_error: state.last_error,
+            counted: state.counted,
         })),
     }
 }
@@ -95,7 +99,25 @@ pub fn tallied(state: Option<&HookState>, tally: &Tally) -> HookState {
         last_error: tally.last_error.clone().or(state.last_error),
         status: state.status,
         fired_once: state.fired_once,
+        counted: state.counted,
     }
+}
+
+/// The state of a hook that fired upon the occurrence `key` at `now`; none where that is counted already.
+#[must_use]
+pub fn counted(state: Option<&HookState>, key: &EventId, now: UnixMillis) -> Option<HookState> {
+    let mut state = state.cloned().unwrap_or_default();
+    if state.counted.contains(key) {
+        return None;
+    }
+    state.counted.push(key.clone());
+    let beyond = state.counted.len().saturating_sub(MAX_COUNTED);
+    state.counted.drain(..beyond);
+    Some(HookState {
+        trigger_count: state.trigger_count.saturating_add(1),
+        last_triggered: state.last_triggered.max(Some(now)),
+        ..state
+    })
 }
 
 #[cfg(test)]
@@ -174,5 +196,18 @@ mod tests {
             (Some("boom"), HookStatus::Disabled)
         );
         assert_eq!(after.fired_once, state.fired_once);
+    }
+
+    #[test]
+    fn a_fire_is_counted_once_however_often_it_is_tried() {
+        let first = counted(None, &event(1), UnixMillis(5)).expect("new");
+        assert_eq!(counted(Some(&first), &event(1), UnixMillis(9)), None);
+        let mut state = first;
+        for number in 2..40 {
+            state = counted(Some(&state), &event(number), UnixMillis(i64::from(number))).expect("new");
+        }
+        assert_eq!((state.trigger_count, state.last_triggered), (39, Some(UnixMillis(39))));
+        assert_eq!(state.counted.len(), MAX_COUNTED);
+        assert_eq!(counted(Some(&state), &event(39), UnixMillis(99)), None);
     }
 }

@@ -223,12 +223,14 @@ impl Owner {
 
     async fn try_until_done(&self, task: &Task, carrier: &shared::wire::headers::Carrier) {
         let mut tries = 0;
+        let mut again = false;
         let mut wait = FIRST_PAUSE;
         loop {
-            let error = match self.evaluator.handle(task, carrier).await {
+            let error = match self.evaluator.handle(task, again, carrier).await {
                 Ok(()) => return task.incoming.ack().await,
                 Err(error) => error,
             };
+            again = true;
             self.evaluator.performer.meters.again.increment(1);
             if error.is_stop() {
                 return;

@@ -236,19 +236,19 @@ impl Registry {
         known.or(rosters.back()).map(Arc::clone).unwrap_or_default()
     }
 
-    /// Decides the last fire of `hook_id`: stored, and the hook disabled, before this returns.
+    /// Decides the last fire of `hook_id` upon the occurrence `key`: stored, and the hook disabled, before this returns.
     ///
     /// # Errors
     /// [`CasError`] where the bucket cannot be asked, or others keep winning the race.
     pub async fn last_fire(
         &self,
         hook_id: &str,
-        event: &EventId,
+        key: &EventId,
         result: &HookResult,
         now: UnixMillis,
     ) -> Result<LastFire, CasError> {
         let mut decided = LastFire::Lost(crate::invocation::HOOK_DISABLED);
-        self.change(hook_id, |state| match once::last_fire(state, event, result, now) {
+        self.change(hook_id, |state| match once::last_fire(state, key, result, now) {
             Verdict::Win(next) => {
                 decided = LastFire::Won(Box::new(result.clone()));
                 Some(*next)
@@ -272,6 +272,24 @@ impl Registry {
     /// As [`Registry::last_fire`].
     pub async fn retire(&self, hook_id: &str) -> Result<(), CasError> {
         self.change(hook_id, once::retired).await
+    }
+
+    /// Counts a fire of `hook_id`, which reads its counters, upon the occurrence `key`: stored once, and told to the
+    /// workers, before this returns. What cannot be stored is noted as of any other hook: a counter is not worth an
+    /// event.
+    pub async fn count_fire(&self, hook_id: &str, key: &EventId, now: UnixMillis) {
+        let mut counters = None;
+        let count = |state: Option<&HookState>| {
+            let next = once::counted(state, key, now);
+            counters = next.as_ref().or(state).map(Counters::from);
+            next
+        };
+        if let Err(error) = self.change(hook_id, count).await {
+            tracing::warn!(hook_id, %error, "fire of the hook is not counted yet");
+            self.fired(hook_id, now);
+        } else if let Some(counters) = counters {
+            self.inner.pool.count(hook_id, counters);
+        }
     }
 
     /// Notes that `hook_id` fired at `now`.
@@ -390,11 +408,7 @@ impl View {
     /// Scripts read these as `ctx.hook.trigger_count` and `.last_triggered`.
     fn count(&self, key: &str, state: &HookState, pool: &Pools) {
         if let Some(record) = self.records.get(key) {
-            let counters = Counters {
-                trigger_count: state.trigger_count,
-                last_triggered: state.last_triggered,
-            };
-            pool.count(&record.id, counters);
+            pool.count(&record.id, Counters::from(state));
         }
     }
 }

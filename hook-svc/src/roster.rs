@@ -11,7 +11,7 @@ use shared::model::hook_api::OPERATOR;
 
 use crate::once::StoredFire;
 use crate::prefilter::Rule;
-use crate::runner::{HookSet, HookSource, Sees};
+use crate::runner::{HookSet, HookSource, Sees, reads_counters};
 
 /// What the runner need not know of a hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Traits {
     pub one_shot: bool,
     /// Somebody else than the operator wrote it: what it grants is at most what the event's sender has anyway.
     pub only_narrows: bool,
+    /// Its source speaks of how often or when it fired: each of its fires is counted before its dispatch is stored.
+    pub reads_counters: bool,
 }
 
 impl Default for Traits {
@@ -34,6 +36,7 @@ impl Default for Traits {
             fallback: false,
             one_shot: false,
             only_narrows: true,
+            reads_counters: false,
         }
     }
 }
@@ -91,11 +94,11 @@ impl Roster {
         self.traits.get(id).copied().unwrap_or_default()
     }
 
-    /// The fires of one-shot hooks that `event` won and that must be published again where it comes again. Such
-    /// hooks are disabled and not in the set.
+    /// The fires of one-shot hooks that the occurrence `key` won and that must be published again where it comes again.
+    /// Such hooks are disabled and not in the set.
     #[must_use]
-    pub fn stored_fires(&self, event: &EventId) -> &[StoredFire] {
-        self.stored.get(event).map_or(&[], Vec::as_slice)
+    pub fn stored_fires(&self, key: &EventId) -> &[StoredFire] {
+        self.stored.get(key).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -135,6 +138,7 @@ fn traits_of(record: &HookRecord) -> Traits {
         fallback: record.metadata.fallback,
         one_shot: matches!(record.metadata.mode, HookMode::OneShot),
         only_narrows: record.created_by != OPERATOR,
+        reads_counters: reads_counters(&record.source),
     }
 }
 

@@ -31,9 +31,10 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use shared::model::event::{Event, EventId};
-use shared::model::hook::HookResult;
+use shared::model::hook::{HookResult, HookState};
 use shared::model::time::UnixMillis;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use self::filter::Filter;
 use self::parts::Joined;
@@ -107,6 +108,17 @@ impl HookSource {
         self.source.contains("search") || self.source.contains("llm")
     }
 
+    /// Whether the source speaks of anything that another run might find otherwise: the model, the read model, the
+    /// time, chance, or its own fires. What such a hook fired is stored before anything comes of it.
+    #[must_use]
+    pub fn is_volatile(&self) -> bool {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
+        self.calls_host()
+            || self.reads_model()
+            || reads_counters(&self.source)
+            || self.source.split(|c| !is_part(c)).any(|word| VOLATILE.contains(&word))
+    }
+
     /// Whether the source speaks of the read model, which must then have taken in an event before the hook sees it.
     #[must_use]
     pub fn reads_model(&self) -> bool {
@@ -114,12 +126,31 @@ impl HookSource {
     }
 }
 
+/// Words of the time and of chance.
+const VOLATILE: [&str; 8] = [
+    "now",
+    "Date",
+    "Temporal",
+    "performance",
+    "random",
+    "randomUUID",
+    "getRandomValues",
+    "crypto",
+];
+
+/// Whether `source` speaks of how often or when its hook fired.
+#[must_use]
+pub fn reads_counters(source: &str) -> bool {
+    source.contains("trigger_count") || source.contains("last_triggered")
+}
+
 /// All hooks that see an event, in the order in which they are called.
 #[derive(Debug, Default)]
 pub struct HookSet {
     hooks: Vec<Arc<HookSource>>,
     by_id: HashMap<String, u32>,
-    reads_model: bool,
+    /// Those that read the read model, ascending.
+    readers: Vec<u32>,
     filter: OnceLock<Filter>,
 }
 
@@ -129,7 +160,7 @@ impl HookSet {
         let by_id = (0_u32..).zip(&hooks).map(|(index, hook)| (hook.id.clone(), index));
         Self {
             by_id: by_id.collect(),
-            reads_model: hooks.iter().any(|hook| hook.reads_model()),
+            readers: readers(&hooks),
             hooks,
             filter: OnceLock::new(),
         }
@@ -149,14 +180,14 @@ impl HookSet {
                 }
             }
         }
-        set.reads_model = set.hooks.iter().any(|hook| hook.reads_model());
+        set.readers = readers(&set.hooks);
         set
     }
 
-    /// Whether a hook of it reads the read model.
+    /// The hooks that read the read model, by index, ascending.
     #[must_use]
-    pub const fn reads_model(&self) -> bool {
-        self.reads_model
+    pub fn readers(&self) -> &[u32] {
+        &self.readers
     }
 
     /// The hooks, by index.
@@ -178,6 +209,11 @@ impl HookSet {
     }
 }
 
+fn readers(hooks: &[Arc<HookSource>]) -> Vec<u32> {
+    let readers = (0_u32..).zip(hooks).filter(|(_, hook)| hook.reads_model());
+    readers.map(|(index, _)| index).collect()
+}
+
 /// What scripts read as `ctx.hook.trigger_count` and `.last_triggered`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
@@ -187,10 +223,19 @@ pub struct Counters {
     pub last_triggered: Option<UnixMillis>,
 }
 
+impl From<&HookState> for Counters {
+    fn from(state: &HookState) -> Self {
+        Self {
+            trigger_count: state.trigger_count,
+            last_triggered: state.last_triggered,
+        }
+    }
+}
+
 /// One event to be evaluated.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// The event's id, for logs.
+    /// What tells this occurrence from all others, in logs and to the host: one call is answered once upon it.
     pub event_id: EventId,
     /// The event as JSON by its wire names (`serde_json::to_vec(&event)`); the worker adds the ledger's column names.
     pub event_json: Bytes,
@@ -259,13 +304,26 @@ pub struct Done {
 pub struct Evaluation {
     set: Arc<HookSet>,
     steps: mpsc::Receiver<(usize, Step)>,
-    /// Where several pools evaluate it.
+    /// Where it is evaluated in several parts.
     joined: Option<Joined>,
+    /// Hands over the parts that have to wait; dropped with the evaluation.
+    later: JoinSet<()>,
 }
 
 impl Evaluation {
-    const fn of(set: Arc<HookSet>, steps: mpsc::Receiver<(usize, Step)>, joined: Option<Joined>) -> Self {
-        Self { set, steps, joined }
+    fn of(set: Arc<HookSet>, steps: mpsc::Receiver<(usize, Step)>, joined: Option<Joined>) -> Self {
+        Self {
+            set,
+            steps,
+            joined,
+            later: JoinSet::new(),
+        }
+    }
+
+    /// One that ends before any hook has answered.
+    #[must_use]
+    pub fn lost(set: &Arc<HookSet>) -> Self {
+        Self::of(Arc::clone(set), mpsc::channel(1).1, None)
     }
 
     /// The next step; `None` after [`Step::Done`], and where the pool was stopped before the event was done

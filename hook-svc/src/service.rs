@@ -18,6 +18,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::admission::{Condition, takes_part};
+use crate::agent_files::AgentFiles;
 use crate::answers::Answers;
 use crate::bindings::Bindings;
 use crate::breakers::Breakers;
@@ -184,6 +185,10 @@ fn hooks(shell: &Shell<HooksConfig>, registry: &Registry, background: &mut JoinS
     let (loaded_sender, loaded) = watch::channel(None);
     let following = registry.clone();
     background.spawn(async move { following.follow(loaded_sender).await });
+    if !shell.config.agent_dir.is_empty() {
+        let files = AgentFiles::new(&shell.bus, PathBuf::from(&shell.config.agent_dir));
+        background.spawn(async move { files.follow().await });
+    }
     if shell.config.dir.is_empty() {
         let (_, synced) = watch::channel(Some(0));
         return Hooks { synced, loaded };
@@ -328,9 +333,8 @@ fn host(shell: &Shell<HooksConfig>, projection: &Projection) -> Arc<dyn Host> {
 }
 
 fn hooks_api(shell: &Shell<HooksConfig>, registry: &Registry, lab: &Lab, projection: &Projection) -> ServiceSpec {
-    let agent_dir = (!shell.config.agent_dir.is_empty()).then(|| PathBuf::from(&shell.config.agent_dir));
     hook_api::spec(HookApi {
-        keeper: Keeper::new(&shell.bus, projection, Arc::clone(&shell.clock), agent_dir),
+        keeper: Keeper::new(&shell.bus, projection, Arc::clone(&shell.clock)),
         registry: registry.clone(),
         lab: lab.clone(),
         bus: shell.bus.clone(),

@@ -1,9 +1,13 @@
 //! One event under way.
 
 use shared::bus::Incoming;
-use shared::model::event::{Direction, Event};
+use shared::model::event::{Direction, Event, EventId};
+use shared::wire::headers::MSG_ID;
 
 use crate::gate::Place;
+
+/// How message ids of redriven dead letters begin (`nexus dlq redrive`).
+const REDRIVEN: &str = "redrive:";
 
 /// An event as its partition's owner hands it over.
 #[derive(Debug)]
@@ -31,5 +35,21 @@ impl Task {
             Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => true,
             Direction::Updated | Direction::Deleted => false,
         }
+    }
+
+    /// What tells this occurrence from all others, in records, stored answers and last fires: the event's id, and for
+    /// a change of an item known before one of its own, so that it does not stand for the first occurrence.
+    pub(crate) fn key(&self) -> EventId {
+        if self.is_shown() {
+            return self.event.id.clone();
+        }
+        let own = EventId::parse(format!("change:{}/{}", self.sequence, self.event.source_adapter));
+        own.unwrap_or_else(|_| self.event.id.clone())
+    }
+
+    /// Whether an operator has published it again out of the dead letters.
+    pub(crate) fn is_redriven(&self) -> bool {
+        let id = self.incoming.headers.get(MSG_ID);
+        id.is_some_and(|id| id.starts_with(REDRIVEN))
     }
 }

@@ -200,6 +200,12 @@ impl Projection {
             .map_err(|_| QueryProjectionError::Closed)
     }
 
+    /// Whether nothing more will be taken in.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.0.positions.has_changed().is_err()
+    }
+
     /// Whether somebody waits for a position now.
     fn is_awaited(&self) -> bool {
         self.0.waiting.load(Ordering::Acquire) > 0

@@ -466,6 +466,16 @@ pub(crate) fn hook_state() -> HookState {
             event_id: id(),
             result: result(),
         }),
+        counted: Vec::new(),
+    }
+}
+
+pub(crate) fn hook_state_counted() -> HookState {
+    HookState {
+        trigger_count: 2,
+        last_triggered: Some(AT),
+        counted: vec![id()],
+        ..HookState::default()
     }
 }
 

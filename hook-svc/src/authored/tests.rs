@@ -149,7 +149,8 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         trigger_count: 1,
         ..state(HookStatus::Disabled)
     };
-    let again = restarted(&fired);
+    let again = restart(Some(&fired)).expect("it had fired");
+    assert_eq!((restart(Some(&again)), restart(None)), (None, None));
     assert_eq!(
         (again.status, again.fired_once, again.trigger_count),
         (HookStatus::Active, None, 1)

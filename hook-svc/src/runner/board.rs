@@ -68,7 +68,8 @@ impl Board {
             return;
         };
         match self.counters.get_mut(hook_id) {
-            Some(known) if *known == counters => return,
+            // What a watch tells may be older than what was counted here.
+            Some(known) if *known == counters || known.trigger_count > counters.trigger_count => return,
             Some(known) => *known = counters,
             None => {
                 self.counters.insert(hook_id.to_owned(), counters);

@@ -9,13 +9,16 @@ use super::host::Call;
 use super::parts::Steps;
 use super::protocol::Answer;
 use super::sources::Loaded;
-use super::{Done, Job, Outcome, Step, Verdict};
+use super::{Done, HookSource, Job, Outcome, Step, Verdict};
 use crate::result;
 
 /// How often an event may lose its worker without anybody to blame before the hooks that have not answered are
 /// failed: it must end some time. Hooks that were waiting are suspects; those not called yet are most likely not.
 const MAX_DEATHS_WAITING: u32 = 2;
 const MAX_DEATHS: u32 = 6;
+
+/// How often an event may lose its worker at all, whoever is blamed: a hook that writes the note can blame others.
+const MAX_DEATHS_BLAMED: u32 = 32;
 
 /// One event under way. Whatever happens to workers, every hook of it gets exactly one verdict or is counted as
 /// passed, and [`Step::Done`] ends it.
@@ -25,21 +28,31 @@ pub(super) struct Flight {
     loaded: Arc<Loaded>,
     steps: Steps,
     _place: OwnedSemaphorePermit,
+    /// By index, ascending; none = all of the set.
     remaining: Option<Vec<u32>>,
     answered: bool,
     moved: bool,
+    /// Without anybody to blame.
     deaths: u32,
+    /// All of them.
+    all_deaths: u32,
     verdicts: usize,
     calls: Arc<Calls>,
     done: Done,
 }
 
-/// A worker said something impossible about an event.
+/// A worker said something about an event that none of ours says: some script has written to its pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an answer about hook {index} of {hooks}")]
-pub(super) struct UnknownHook {
-    index: u32,
-    hooks: usize,
+pub(super) enum ImpossibleAnswer {
+    /// About a hook that the event is not open for.
+    #[error("an answer about hook {index}, for which the event is not open")]
+    Hook {
+        /// Which index.
+        index: u32,
+    },
+    /// More answers than hooks were called, or lists that cannot be.
+    #[error("an answer that does not add up")]
+    Sum,
 }
 
 impl Flight {
@@ -55,6 +68,7 @@ impl Flight {
             answered: false,
             moved: false,
             deaths: 0,
+            all_deaths: 0,
             verdicts: 0,
             calls: Arc::default(),
             done: Done::default(),
@@ -77,12 +91,8 @@ impl Flight {
     }
 
     /// The call `number` of the hook `index`, its arguments not yet in it.
-    pub(super) fn call(&self, index: u32, number: u32, name: String) -> Result<Call, UnknownHook> {
-        let hooks = self.loaded.set().hooks();
-        let hook = hooks.get(index as usize).ok_or(UnknownHook {
-            index,
-            hooks: hooks.len(),
-        })?;
+    pub(super) fn call(&self, index: u32, number: u32, name: String) -> Result<Call, ImpossibleAnswer> {
+        let hook = self.hook(index)?;
         Ok(Call {
             event_id: self.job.event_id.clone(),
             now: self.job.now,
@@ -103,14 +113,63 @@ impl Flight {
         self.answered
     }
 
-    /// Takes what a worker says; true when every hook has answered. The caller then drops it.
-    pub(super) fn absorb(&mut self, answer: Answer<'_>) -> Result<bool, UnknownHook> {
+    fn hook(&self, index: u32) -> Result<&Arc<HookSource>, ImpossibleAnswer> {
+        let hooks = self.loaded.set().hooks();
+        hooks.get(index as usize).ok_or(ImpossibleAnswer::Hook { index })
+    }
+
+    /// The number of hooks in the set.
+    fn hooks(&self) -> u32 {
+        u32::try_from(self.loaded.set().hooks().len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether hook `index` has not answered.
+    fn is_open(&self, index: u32) -> bool {
+        match &self.remaining {
+            Some(remaining) => remaining.binary_search(&index).is_ok(),
+            None => index < self.hooks(),
+        }
+    }
+
+    /// Refuses what cannot be so: a script may write to the pipe whatever it likes, and the event has to end.
+    fn check(&self, answer: &Answer<'_>) -> Result<(), ImpossibleAnswer> {
+        let results = answer.results.iter().map(|(index, ..)| *index);
+        let failures = answer.failures.iter().map(|(index, ..)| *index);
+        let late = answer.late.iter().step_by(2).copied();
+        let told = answer
+            .waiting
+            .iter()
+            .copied()
+            .chain(results)
+            .chain(failures)
+            .chain(late);
+        let mut told: Vec<u32> = told.collect();
+        if let Some(&index) = told.iter().find(|index| !self.is_open(**index)) {
+            return Err(ImpossibleAnswer::Hook { index });
+        }
+        told.sort_unstable();
+        let open = self.remaining.as_ref().map_or(self.hooks() as usize, Vec::len);
+        let answered = [answer.results.len(), answer.failures.len(), answer.waiting.len()];
+        let sum = answered.into_iter().fold(answer.passed as usize, usize::saturating_add);
+        let adds_up = sum <= open
+            && answer.latencies_us.len() <= open
+            && answer.late.len() % 2 == 0
+            && answer.late.len() / 2 <= answer.passed as usize
+            && answer.waiting.is_sorted()
+            && told.is_sorted_by(|one, next| one < next);
+        if adds_up { Ok(()) } else { Err(ImpossibleAnswer::Sum) }
+    }
+
+    /// Takes what a worker says; true when every hook has answered. The caller then drops it. What is refused has
+    /// changed nothing.
+    pub(super) fn absorb(&mut self, answer: Answer<'_>) -> Result<bool, ImpossibleAnswer> {
+        self.check(&answer)?;
         let is_first = !self.answered;
         if is_first {
             self.done.latencies_us = self.spread(answer.latencies_us);
             self.answered = true;
         }
-        self.done.passed += answer.passed;
+        self.done.passed = self.done.passed.saturating_add(answer.passed);
         for pair in answer.late.chunks_exact(2) {
             if let Some(latency) = self.done.latencies_us.get_mut(pair[0] as usize) {
                 *latency = pair[1];
@@ -122,7 +181,7 @@ impl Flight {
                 Ok(answered) if answered.fire => Outcome::Fired(Box::new(answered)),
                 Ok(answered) if answered.disable_hook => Outcome::DisableSelf,
                 Ok(_) => {
-                    self.done.passed += 1;
+                    self.done.passed = self.done.passed.saturating_add(1);
                     continue;
                 }
                 Err(invalid) => Outcome::Failed {
@@ -148,8 +207,7 @@ impl Flight {
 
     /// Fails the hooks of `indexes` that have not answered. True when none is left.
     pub(super) fn fail(&mut self, indexes: &[u32], error: &str) -> bool {
-        let hooks = u32::try_from(self.loaded.set().hooks().len()).unwrap_or(u32::MAX);
-        let mut remaining = self.remaining.take().unwrap_or_else(|| (0..hooks).collect());
+        let mut remaining = self.remaining.take().unwrap_or_else(|| (0..self.hooks()).collect());
         remaining.retain(|index| {
             let condemned = indexes.contains(index);
             if condemned {
@@ -173,23 +231,22 @@ impl Flight {
         ended
     }
 
-    /// Its worker died: what has not answered is to run again, unless that has happened too often without anybody to
-    /// blame. True when the event is done.
+    /// Its worker died: what has not answered is to run again, unless that has happened too often, above all without
+    /// anybody to blame. True when the event is done.
     pub(super) fn lost_worker(&mut self, somebody_blamed: bool, cause: &str) -> bool {
         let limit = if self.answered { MAX_DEATHS_WAITING } else { MAX_DEATHS };
         self.answered = false;
         self.moved = true;
-        if somebody_blamed {
+        self.all_deaths += 1;
+        self.deaths += u32::from(!somebody_blamed);
+        let lasts = self.all_deaths < MAX_DEATHS_BLAMED && (somebody_blamed || self.deaths < limit);
+        if lasts {
             return false;
         }
-        self.deaths += 1;
-        if self.deaths < limit {
-            return false;
-        }
-        let hooks = u32::try_from(self.loaded.set().hooks().len()).unwrap_or(u32::MAX);
+        let deaths = if somebody_blamed { self.all_deaths } else { self.deaths };
         self.fail(
-            &(0..hooks).collect::<Vec<_>>(),
-            &format!("its worker died {} times: {cause}", self.deaths),
+            &(0..self.hooks()).collect::<Vec<_>>(),
+            &format!("its worker died {deaths} times: {cause}"),
         )
     }
 
@@ -201,11 +258,13 @@ impl Flight {
             Some(some) => some,
             None => (0..u32::try_from(old.len()).unwrap_or(u32::MAX)).collect(),
         };
-        let kept: Vec<u32> = all
+        let mut kept: Vec<u32> = all
             .iter()
-            .filter_map(|&i| loaded.set().index(&old[i as usize].id))
+            .filter_map(|&i| loaded.set().index(&old.get(i as usize)?.id))
             .collect();
-        self.done.passed += u32::try_from(all.len() - kept.len()).unwrap_or(u32::MAX);
+        kept.sort_unstable();
+        let gone = u32::try_from(all.len() - kept.len()).unwrap_or(u32::MAX);
+        self.done.passed = self.done.passed.saturating_add(gone);
         self.loaded = Arc::clone(loaded);
         self.moved = true;
         let ended = kept.is_empty();
@@ -223,29 +282,26 @@ impl Flight {
         };
         let mut all = vec![0; self.loaded.set().hooks().len()];
         for (index, us) in called.iter().zip(latencies_us) {
-            all[*index as usize] = us;
+            if let Some(latency) = all.get_mut(*index as usize) {
+                *latency = us;
+            }
         }
         all
     }
 
     /// A hook that passed late is counted; one that has used something is told of as well.
-    fn bill_passed(&mut self, index: u32, latency_us: u32) -> Result<(), UnknownHook> {
-        let hooks = self.loaded.set().hooks();
-        let spent = hooks.get(index as usize).map(|hook| self.calls.spent(&hook.id));
-        if spent.is_some_and(|spent| !spent.is_nothing()) {
+    fn bill_passed(&mut self, index: u32, latency_us: u32) -> Result<(), ImpossibleAnswer> {
+        let spent = self.calls.spent(&self.hook(index)?.id);
+        if !spent.is_nothing() {
             self.done.passed = self.done.passed.saturating_sub(1);
             self.decide(index, latency_us, Outcome::Passed)?;
         }
         Ok(())
     }
 
-    fn decide(&mut self, index: u32, latency_us: u32, outcome: Outcome) -> Result<(), UnknownHook> {
-        let hooks = self.loaded.set().hooks();
-        let hook = hooks.get(index as usize).ok_or(UnknownHook {
-            index,
-            hooks: hooks.len(),
-        })?;
-        let called = self.job.only.as_ref().map_or(hooks.len(), Vec::len);
+    fn decide(&mut self, index: u32, latency_us: u32, outcome: Outcome) -> Result<(), ImpossibleAnswer> {
+        let hook = Arc::clone(self.hook(index)?);
+        let called = self.job.only.as_ref().map_or(self.hooks() as usize, Vec::len);
         if self.verdicts >= called {
             // More verdicts than hooks: only a forged answer can do this. The last places are for `Waiting` and `Done`.
             return Ok(());
@@ -255,10 +311,10 @@ impl Flight {
             *latency = latency_us.max(*latency);
         }
         let verdict = Verdict {
-            hook: Arc::clone(hook),
             latency_us: u64::from(latency_us),
             outcome,
             spent: self.calls.spent(&hook.id),
+            hook,
         };
         // Nobody listens where the caller has dropped its evaluation; the event is then finished all the same.
         self.steps.send(Step::Verdict(Box::new(verdict)));
@@ -273,3 +329,6 @@ impl Flight {
         self.steps.send(Step::Done(done));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -126,7 +126,7 @@ impl Joined {
     }
 
     fn add(&mut self, done: &Done) {
-        self.done.passed += done.passed;
+        self.done.passed = self.done.passed.saturating_add(done.passed);
         self.lost |= done.latencies_us.is_empty();
         if self.lost {
             self.done.latencies_us.clear();
@@ -137,7 +137,7 @@ impl Joined {
             return;
         }
         for (sum, us) in self.done.latencies_us.iter_mut().zip(&done.latencies_us) {
-            *sum += us;
+            *sum = sum.saturating_add(*us);
         }
     }
 }

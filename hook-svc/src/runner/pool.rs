@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use shared::clock::SharedClock;
+use shared::clock::{SharedClock, pause};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,9 @@ pub const MAX_UNDER_WAY: usize = 4_096;
 
 /// Smallest hard budget, in milliseconds: below it a garbage collection looks like a loop.
 pub const MIN_HARD_BUDGET_MS: u64 = 50;
+
+/// How long until a keeper that panicked is started again.
+const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bun worker processes that evaluate events. Cheap to clone; [`Pool::stop`], or dropping the last clone, ends them.
 #[derive(Clone)]
@@ -63,7 +66,7 @@ impl Pool {
             hard_budget: Duration::from_millis(config.hard_budget_ms.max(MIN_HARD_BUDGET_MS)),
             launched: 0.into(),
         });
-        let keep = |index| tokio::spawn(worker::keep(Arc::clone(&common), Arc::clone(&clock), index));
+        let keep = |index| tokio::spawn(keep(Arc::clone(&common), Arc::clone(&clock), index));
         let tasks = Mutex::new((0..workers).map(keep).collect());
         let places = Arc::new(Semaphore::new(MAX_UNDER_WAY));
         Ok(Self {
@@ -111,6 +114,12 @@ impl Pool {
         self.inner.common.board().count(hook_id, counters);
     }
 
+    /// Whether [`Pool::stop`] was called.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.inner.common.stop.is_cancelled()
+    }
+
     /// What the workers' sandbox lacks; empty where they are confined whole.
     #[must_use]
     pub fn lacks(&self) -> &[String] {
@@ -135,6 +144,18 @@ impl Pool {
                 tracing::error!(%error, "hook worker's keeper panicked");
             }
         }
+    }
+}
+
+/// Keeps worker `index` alive until the pool stops, even where its keeper panics: what that one had in flight ends
+/// without [`super::Step::Done`] and is evaluated again.
+async fn keep(common: Arc<Common>, clock: SharedClock, index: usize) {
+    while let Err(error) = tokio::spawn(worker::keep(Arc::clone(&common), Arc::clone(&clock), index)).await {
+        if common.stop.is_cancelled() {
+            return;
+        }
+        tracing::error!(worker = index, %error, "hook worker's keeper panicked and is started again");
+        pause(PANIC_PAUSE).await;
     }
 }
 

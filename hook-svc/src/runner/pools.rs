@@ -23,6 +23,9 @@ const OPERATOR: &str = "operator";
 /// Most authors beside the operators; the hooks of further ones are not run.
 const MAX_AUTHORS: usize = 64;
 
+/// Steps of one part beside its verdicts: who has to wait, who waits, the end.
+const MOST_OTHER_STEPS: usize = 3;
+
 /// All pools; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Pools {
@@ -61,6 +64,15 @@ struct Part {
 }
 
 impl InForce {
+    /// The parts that hold any of the hooks `only` (`None` = all), and which of theirs.
+    fn parts_of(&self, only: Option<&[u32]>) -> Vec<(&Part, Option<Vec<u32>>)> {
+        let parts = self.parts.iter();
+        let wanted = parts.map(|part| (part, only.map(|only| within(&part.to_whole, only))));
+        wanted
+            .filter(|(_, only)| only.as_ref().is_none_or(|only| !only.is_empty()))
+            .collect()
+    }
+
     /// All hooks.
     #[must_use]
     pub const fn set(&self) -> &Arc<HookSet> {
@@ -173,36 +185,48 @@ impl Pools {
 
     /// Hands one event over, to be evaluated against `in_force`.
     pub async fn evaluate(&self, in_force: InForce, job: Job) -> Evaluation {
-        let InForce { set, parts } = in_force;
-        let wanted: Vec<(&Part, Option<Vec<u32>>)> = parts
-            .iter()
-            .map(|part| (part, job.only.as_deref().map(|only| within(&part.to_whole, only))))
-            .filter(|(_, only)| only.as_ref().is_none_or(|only| !only.is_empty()))
-            .collect();
-        let verdicts = job.only.as_ref().map_or(set.hooks().len(), Vec::len);
-        let (sender, steps) = mpsc::channel(verdicts + 2 * wanted.len().max(1));
-        if wanted.is_empty() {
-            let _ = sender.try_send((0, Step::Done(Done::default())));
-            return Evaluation::of(set, steps, None);
+        let parts = in_force.parts_of(job.only.as_deref());
+        let begun = Begun::new(&in_force.set, &job, parts.len());
+        for (number, (part, only)) in (0..).zip(parts) {
+            let (loaded, job, steps) = begun.hand(number, part, only, &job);
+            part.pool.hand_over(loaded, job, steps).await;
         }
-        let joined = (wanted.len() > 1).then(|| Joined::of(wanted.len()));
-        for (number, (part, only)) in wanted.into_iter().enumerate() {
-            let is_whole = part.to_whole.len() == set.hooks().len();
-            let to = if is_whole {
-                Steps::only(sender.clone())
-            } else {
-                Steps::of(sender.clone(), number, Arc::clone(&part.to_whole), set.hooks().len())
-            };
-            let job = Job { only, ..job.clone() };
-            part.pool.hand_over(Arc::clone(&part.loaded), job, to).await;
-        }
-        Evaluation::of(set, steps, joined)
+        begun.evaluation
     }
 
-    /// Whether a hook of the set in force reads the read model.
-    #[must_use]
-    pub fn reads_model(&self) -> bool {
-        self.in_force().set.reads_model()
+    /// As [`Pools::evaluate`], but the hooks `later` (by index, ascending) are called when `ready` says so; where it
+    /// says that this will not be, the evaluation ends without [`Step::Done`].
+    pub async fn evaluate_in_two(
+        &self,
+        in_force: InForce,
+        job: Job,
+        later: &[u32],
+        ready: impl Future<Output = bool> + Send + 'static,
+    ) -> Evaluation {
+        let hooks = u32::try_from(in_force.set.hooks().len()).unwrap_or(u32::MAX);
+        let mut soon = job.only.clone().unwrap_or_else(|| (0..hooks).collect());
+        soon.retain(|index| later.binary_search(index).is_err());
+        let soon = in_force.parts_of(Some(&soon));
+        let later = in_force.parts_of(Some(later));
+        let mut begun = Begun::new(&in_force.set, &job, soon.len() + later.len());
+        let mut waiting = Vec::new();
+        for (number, (part, only)) in (soon.len()..).zip(later) {
+            begun.tell_waiting(number, part, only.as_deref().unwrap_or_default());
+            let handed = begun.hand(number, part, only, &job);
+            waiting.push((part.pool.clone(), handed));
+        }
+        begun.evaluation.later.spawn(async move {
+            if ready.await {
+                for (pool, (loaded, job, steps)) in waiting {
+                    pool.hand_over(loaded, job, steps).await;
+                }
+            }
+        });
+        for (number, (part, only)) in (0..).zip(soon) {
+            let (loaded, job, steps) = begun.hand(number, part, only, &job);
+            part.pool.hand_over(loaded, job, steps).await;
+        }
+        begun.evaluation
     }
 
     /// Tells the workers a hook's counters; events handed over afterwards see them.
@@ -218,6 +242,12 @@ impl Pools {
         self.inner.own.ready()
     }
 
+    /// Whether [`Pools::stop`] was called: what had not ended then does not.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.inner.own.is_stopped()
+    }
+
     /// What the workers' sandbox lacks; empty where they are confined whole.
     #[must_use]
     pub fn lacks(&self) -> &[String] {
@@ -226,11 +256,51 @@ impl Pools {
 
     /// Ends all workers; evaluations under way end without [`Step::Done`].
     pub async fn stop(&self) {
+        self.inner.own.stop().await;
         let others = std::mem::take(&mut *self.others());
         for pool in others.values() {
             pool.stop().await;
         }
-        self.inner.own.stop().await;
+    }
+}
+
+/// An evaluation whose parts are being handed over.
+struct Begun {
+    evaluation: Evaluation,
+    sender: mpsc::Sender<(usize, Step)>,
+}
+
+impl Begun {
+    /// Of `job` in so many parts; where there is none, it is done.
+    fn new(set: &Arc<HookSet>, job: &Job, parts: usize) -> Self {
+        let verdicts = job.only.as_ref().map_or(set.hooks().len(), Vec::len);
+        let (sender, steps) = mpsc::channel(verdicts + MOST_OTHER_STEPS * parts.max(1));
+        if parts == 0 {
+            let _ = sender.try_send((0, Step::Done(Done::default())));
+        }
+        let joined = (parts > 1).then(|| Joined::of(parts));
+        Self {
+            evaluation: Evaluation::of(Arc::clone(set), steps, joined),
+            sender,
+        }
+    }
+
+    /// What the pool of `part`, the one of this `number`, is to be given.
+    fn hand(&self, number: usize, part: &Part, only: Option<Vec<u32>>, job: &Job) -> (Arc<Loaded>, Job, Steps) {
+        let hooks = self.evaluation.set().hooks().len();
+        let steps = if self.evaluation.joined.is_none() && part.to_whole.len() == hooks {
+            Steps::only(self.sender.clone())
+        } else {
+            Steps::of(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks)
+        };
+        (Arc::clone(&part.loaded), Job { only, ..job.clone() }, steps)
+    }
+
+    /// Says at once that the hooks `only` of `part` are still at work.
+    fn tell_waiting(&self, number: usize, part: &Part, only: &[u32]) {
+        let hooks = self.evaluation.set().hooks().len();
+        let steps = Steps::of(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks);
+        steps.send(Step::Waiting(only.to_vec()));
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
-use super::flight::{Flight, UnknownHook};
+use super::flight::{Flight, ImpossibleAnswer};
 use super::host::Host;
 use super::note::NoteFile;
 use super::protocol::{ReadFrameError, Reply};
@@ -90,7 +90,7 @@ enum WorkerDeath {
     #[error("it sent {0}")]
     Frame(#[source] ReadFrameError),
     #[error("it sent {0}")]
-    Hook(#[from] UnknownHook),
+    Hook(#[from] ImpossibleAnswer),
     #[error("it holds {0} MiB of memory")]
     Memory(u64),
     #[error("it has grown to {0} MiB and is replaced")]

@@ -199,6 +199,52 @@ async fn another_author_forges_nothing_but_their_own() {
     pool.stop().await;
 }
 
+/// Writes each of `frames` to the pipe, then garbage, which costs it its process.
+fn writing(frames: &str) -> String {
+    format!(
+        "import fs from 'node:fs';
+        export default () => {{
+          for (const said of {frames}) {{
+            const body = Buffer.from(JSON.stringify(said));
+            const frame = Buffer.alloc(4 + body.length); frame.writeUInt32LE(body.length, 0); frame.set(body, 4);
+            fs.writeSync(1, frame);
+          }}
+          fs.writeSync(1, Buffer.from([255, 255, 255, 255]));
+          return {{ fire: false }};
+        }};"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_ends_whatever_is_written_to_the_pipe() {
+    let frames = [
+        "[{r: [[0, 0, [], [], [], [9999], []]]}]",
+        "[{r: [[0, 0, [], [], [], [0, 0], []]]}]",
+        "[{r: [[0, 4294967295, [], [], [], [0], []]]}, {r: [[0, 4294967295, [], [], [], [], []]]}]",
+        "[{r: [[0, 1, [1, 2, 3, 4], [], [], [], []]]}]",
+        "[{r: [[0, 1, [1], [], [], [], [0]]]}]",
+        "[{r: [[0, 0, [1], [[7, 1, '{\"fire\":true}']], [], [], []]]}]",
+        "[{t: 'call', k: [[0, 77, 0, 'llm', '{}']]}]",
+        "[{t: 'loaded', g: 1, bad: [[99, 'x']]}, {r: [[12345, 1, [], [], [], [], []]]}]",
+    ];
+    let mut hooks = vec![timed("a", 30_000, FIRES), by("ann", timed("m", 30_000, FIRES))];
+    for (number, frames) in frames.iter().enumerate() {
+        let (author, id) = (format!("mallory-{number}"), format!("writes-{number}"));
+        hooks.push(by(&author, timed(&id, 30_000, &writing(frames))));
+    }
+    hooks.push(timed("z", 30_000, FIRES));
+    let pool = TestPool::start_with(hooks, 1).await;
+    for number in 0..2 {
+        let id = format!("web:{number}");
+        let answer = pool.evaluate(dm(&id, "x")).await;
+        for good in ["a", "m", "z"] {
+            let prompt = answer.fired(good).context.and_then(|context| context.system_prompt);
+            assert_eq!(prompt.as_ref(), Some(&id), "{good}");
+        }
+    }
+    pool.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_with_a_loop_in_it_is_done_soon() {
     let pool = TestPool::start(&[

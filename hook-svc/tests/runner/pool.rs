@@ -129,6 +129,20 @@ impl TestPool {
         self.evaluate_skipping(event, &[]).await
     }
 
+    /// What the pool says of an event whose hooks `later` wait for `ready`.
+    pub(crate) async fn begin_in_two(
+        &self,
+        event: Value,
+        later: &[&str],
+        ready: impl Future<Output = bool> + Send + 'static,
+    ) -> hook_svc::runner::Evaluation {
+        let in_force = self.pool.current();
+        let later: Vec<u32> = later.iter().filter_map(|id| in_force.set().index(id)).collect();
+        self.pool
+            .evaluate_in_two(in_force, job(event, None), &later, ready)
+            .await
+    }
+
     /// Everything about one event; fails where anything follows `Done` or a hook has two verdicts.
     pub(crate) async fn evaluate_skipping(&self, event: Value, skip: &[&str]) -> Answer {
         let in_force = self.pool.current();

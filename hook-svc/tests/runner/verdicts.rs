@@ -1,7 +1,9 @@
 //! What scripts see, what they may answer, and that a bad answer is an error of its hook alone.
 
-use crate::pool::{self, Answer, TestPool, dm};
+use hook_svc::runner::{HookSource, Step};
 use serde_json::json;
+
+use crate::pool::{self, Answer, TestPool, dm, timed};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn verdicts_of_all_hooks_of_an_event() {
@@ -205,10 +207,10 @@ async fn better_sqlite3_is_there() {
 async fn every_hook_has_its_own_time_out() {
     let pool = TestPool::start_with(
         vec![
-            pool::timed("never", 50, "export default () => new Promise(() => {});"),
-            pool::timed("late", 40, "export default async () => { await new Promise((r) => setTimeout(r, 400)); return { fire: true }; };"),
-            pool::timed("in-time", 5_000, "export default async () => { await new Promise((r) => setTimeout(r, 100)); return { fire: true }; };"),
-            pool::timed("busy", 5, "export default () => { const end = performance.now() + 30; while (performance.now() < end); return { fire: true }; };"),
+            timed("never", 50, "export default () => new Promise(() => {});"),
+            timed("late", 40, "export default async () => { await new Promise((r) => setTimeout(r, 400)); return { fire: true }; };"),
+            timed("in-time", 5_000, "export default async () => { await new Promise((r) => setTimeout(r, 100)); return { fire: true }; };"),
+            timed("busy", 5, "export default () => { const end = performance.now() + 30; while (performance.now() < end); return { fire: true }; };"),
         ],
         2,
     )
@@ -252,4 +254,53 @@ async fn a_missing_or_old_bun_is_named() {
         error.contains("says version `1.2.3`, at least 1.4 is needed"),
         "{error}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hooks_that_wait_for_the_read_model_keep_nobody_else_waiting() {
+    let fires = "export default (ctx) => ({ fire: true, context: { prompt: ctx.dbPath } });";
+    let silent = "export default () => ({ fire: false });";
+    let hooks = ["a", "b-reads", "c", "d-reads"];
+    let mut sources: Vec<HookSource> = hooks.iter().map(|id| timed(id, 30_000, fires)).collect();
+    sources.push(timed("e", 30_000, silent));
+    // One of them has a process of its own.
+    sources[3].created_by = "ann".to_owned();
+    let pool = TestPool::start_with(sources, 1).await;
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let ready = async move { told.await.unwrap_or(false) };
+    let later = ["b-reads", "d-reads"];
+    let mut evaluation = pool.begin_in_two(dm("web:1", "x"), &later, ready).await;
+    let mut first = Vec::new();
+    let waiting = loop {
+        match evaluation.next().await.expect("it goes on") {
+            Step::Verdict(verdict) => first.push(verdict.hook.id.clone()),
+            Step::Waiting(mut waiting) => {
+                waiting.sort_unstable();
+                break waiting;
+            }
+            Step::Done(done) => panic!("{done:?}"),
+        }
+    };
+    assert_eq!((first, waiting), (vec!["a".to_owned(), "c".to_owned()], vec![1, 3]));
+    tell.send(true).expect("somebody waits");
+    let mut second = Vec::new();
+    let done = loop {
+        match evaluation.next().await.expect("it goes on") {
+            Step::Verdict(verdict) => second.push(verdict.hook.id.clone()),
+            Step::Waiting(waiting) => panic!("{waiting:?}"),
+            Step::Done(done) => break done,
+        }
+    };
+    second.sort();
+    assert_eq!((second, done.passed), (later.map(str::to_owned).to_vec(), 1));
+    assert_eq!(done.latencies_us.len(), 5);
+
+    let (never, told) = tokio::sync::oneshot::channel::<bool>();
+    let ready = async move { told.await.unwrap_or(false) };
+    let mut evaluation = pool.begin_in_two(dm("web:2", "x"), &later, ready).await;
+    drop(never);
+    while let Some(step) = evaluation.next().await {
+        assert!(!matches!(step, Step::Done(_)), "it has no end: {step:?}");
+    }
+    pool.stop().await;
 }

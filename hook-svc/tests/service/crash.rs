@@ -1,9 +1,19 @@
 //! A replica is killed between a dispatch and its event's record.
 
+use data_encoding::HEXLOWER;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use shared::breaker::{Breaker, Circuit};
+use shared::bus::Outgoing;
+use shared::model::event::Direction;
+use shared::model::invocation::HookOutcome;
+use shared::model::time::UnixMillis;
 use shared::schedule::book::ScheduleBook;
 use shared::testing::model_server::{ModelServer, Scripted};
+use shared::wire::subject;
+use shared::wire::topology::buckets;
 
-use crate::world::{World, event, eventually};
+use crate::world::{World, event, eventually, of};
 
 /// Goes where the model says; it says otherwise each time.
 const ASKS: &str =
@@ -12,19 +22,23 @@ const ASKS: &str =
 /// Fires once, with something of chance in it.
 const ONCE: &str = "/** @mode one-shot */
 export default () => ({ fire: true, routing: { session: `once-${Math.random()}` } });\n";
+const ONCE_BODY: &str = "export default () => ({ fire: true, routing: { session: `once-${Math.random()}` } });\n";
 
 /// Keeps the event open, so that there is no record yet.
 const SLOW: &str = "/** @timeout 60s */
 export default async () => { await new Promise((resolve) => setTimeout(resolve, 20000)); return { fire: false }; };\n";
 
+/// The configuration of a replica that asks `model`.
+fn model_section(model: &ModelServer) -> String {
+    let url = model.base_url("openai");
+    format!("[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{url}\"\n")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_of_the_model_and_one_shots_count_as_they_were_first() {
     let model = ModelServer::ruled(|_, number| Scripted::text(&format!("answer-{number}"))).await;
     let mut world = World::new(&[("asks.ts", ASKS), ("once.ts", ONCE), ("slow.ts", SLOW)]).await;
-    world.sections = format!(
-        "[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{}\"\n",
-        model.base_url("openai")
-    );
+    world.sections = model_section(&model);
     world.start("a");
     world.wait_for_members(1).await;
     let happens = event("v1", 1, "hello");
@@ -59,6 +73,105 @@ async fn answers_of_the_model_and_one_shots_count_as_they_were_first() {
     assert_eq!(fired, ["asks", "once"]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn what_was_decided_counts_when_the_server_was_away_in_between() {
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let model = ModelServer::ruled(move |_, number| {
+        // Held back until the server is away; afterwards nobody sends, and it answers at once.
+        let _ = held.lock().expect("nobody panics").recv();
+        Scripted::text(&format!("answer-{number}"))
+    })
+    .await;
+    let mut world = World::new(&[("asks.ts", ASKS), ("once.ts", ONCE)]).await;
+    world.sections = model_section(&model);
+    world.start("a");
+    world.wait_for_members(1).await;
+    let happens = event("v1", 1, "hello");
+    world.publish(&happens).await;
+    eventually("the shot is spent", async || {
+        world
+            .hook_state("once")
+            .await
+            .is_some_and(|state| state.fired_once.is_some())
+    })
+    .await;
+    world.nats.kill9();
+    drop(release);
+    world.nats.restart().await;
+    let record = world.record(&happens).await;
+    for id in ["asks", "once"] {
+        assert!(
+            matches!(of(&record, id).outcome, HookOutcome::Fired { .. }),
+            "{record:?}"
+        );
+    }
+    let mut hooks: Vec<String> = world
+        .dispatches()
+        .await
+        .into_iter()
+        .map(|dispatch| dispatch.hook_id)
+        .collect();
+    hooks.sort();
+    assert_eq!(hooks, ["asks", "once"]);
+    assert!(world.dead_letters().await.is_empty());
+}
+
+/// Fires, where its breaker lets it.
+const ROUTES: &str = "export default ({ event }) => ({ fire: event.content === 'second' });\n";
+
+/// The first fallback is done at once; the other has its turn after an earlier event that is still open.
+const FALLS: &str =
+    "/** @fallback\n * @match content=second */\nexport default () => ({ fire: true, routing: { session: 'one' } });\n";
+const WAITS: &str = "/** @fallback */\nexport default () => ({ fire: true, routing: { session: 'two' } });\n";
+
+/// Keeps the first event open.
+const OPEN: &str = "/** @timeout 5m\n * @match content=first */
+export default async () => { await new Promise((resolve) => setTimeout(resolve, 280000)); return { fire: false }; };\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_was_paused_when_a_fallback_fired_does_not_fire_beside_it() {
+    let files = [
+        ("routes.ts", ROUTES),
+        ("falls.ts", FALLS),
+        ("waits.ts", WAITS),
+        ("open.ts", OPEN),
+    ];
+    let mut world = World::new(&files).await;
+    let breakers = world.bus.kv::<Breaker>(buckets::BREAKERS);
+    let hash = HEXLOWER.encode(&Sha256::digest(ROUTES.as_bytes()));
+    let open = Breaker {
+        circuit: Circuit::Open {
+            until: UnixMillis(i64::MAX / 2),
+        },
+        ..Breaker::of("routes", &hash)
+    };
+    breakers.put("routes", &open).await.expect("paused");
+    world.start("a");
+    world.wait_for_members(1).await;
+    let (first, second) = (event("v1", 1, "first"), event("v1", 2, "second"));
+    world.publish(&first).await;
+    world.publish(&second).await;
+    eventually("the fallback's dispatch", async || !world.dispatches().await.is_empty()).await;
+    world.replica("a").kill();
+    assert!(world.invocations().await.is_empty(), "neither event is done");
+    breakers
+        .put("routes", &Breaker::of("routes", &hash))
+        .await
+        .expect("it runs again");
+    std::fs::remove_file(world.hooks_dir().join("open.ts")).expect("removed");
+    world.start("b");
+    let record = world.record(&second).await;
+    let of_second: Vec<String> = world
+        .dispatches()
+        .await
+        .into_iter()
+        .filter(|dispatch| dispatch.event_id == second.id)
+        .map(|dispatch| dispatch.hook_id)
+        .collect();
+    assert!(!of_second.contains(&"routes".to_owned()), "{of_second:?}, {record:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn schedules_of_hooks_are_those_of_their_files_on_any_number_of_replicas() {
     let timed = "/** @schedule every 30m\n * @schedule cron 0 9 * * MON-FRI\n * @timezone America/Chicago */\nexport default () => ({ fire: true });\n";
@@ -83,4 +196,91 @@ async fn schedules_of_hooks_are_those_of_their_files_on_any_number_of_replicas()
     eventually("one is left", async || ids().await == both[..1]).await;
     std::fs::remove_file(world.hooks_dir().join("timed.ts")).expect("removed");
     eventually("none is left", async || ids().await.is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_of_an_item_has_an_answer_of_its_own() {
+    let model = ModelServer::ruled(|_, number| Scripted::text(&format!("answer-{number}"))).await;
+    let asks = format!("/** @match direction=created,updated */\n{ASKS}");
+    let once = format!("/** @mode one-shot\n * @match direction=updated */\n{ONCE_BODY}");
+    let mut world = World::new(&[("asks.ts", &asks), ("once.ts", &once)]).await;
+    world.sections = model_section(&model);
+    world.start("a");
+    world.wait_for_members(1).await;
+    let mut item = event("v1", 1, "hello");
+    item.direction = Direction::Created;
+    world.publish(&item).await;
+    item.direction = Direction::Updated;
+    for change in 1..=2 {
+        item.content = format!("edit {change}");
+        let out = Outgoing::new(subject::event(&item), &item).msg_id(format!("{}@{change}", item.id));
+        world.bus.publish(out).await.expect("published");
+    }
+    world.wait_for_records(3).await;
+    let dispatches = world.dispatches().await;
+    let sessions = |hook: &str| {
+        let of_hook = dispatches.iter().filter(|dispatch| dispatch.hook_id == hook);
+        let mut sessions: Vec<_> = of_hook.map(|dispatch| dispatch.target.session.clone()).collect();
+        sessions.sort();
+        sessions
+    };
+    assert_eq!(sessions("asks"), ["answer-0", "answer-1", "answer-2"]);
+    assert_eq!(sessions("once").len(), 1);
+}
+
+/// At most once an hour.
+const RESTS: &str =
+    "export default ({ hook, now }) => ({ fire: now.getTime() - (hook.last_triggered ?? 0) > 3600000 });\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_rests_between_fires_knows_of_the_last_one_wherever_it_was() {
+    let mut world = World::new(&[("rests.ts", RESTS)]).await;
+    world.start("a");
+    world.start("b");
+    world.wait_for_members(2).await;
+    world.publish(&event("v0", 0, "the first")).await;
+    eventually("it fires", async || world.dispatches().await.len() == 1).await;
+    for number in 1..20 {
+        world.publish(&event(&format!("v{number}"), number, "more")).await;
+    }
+    world.wait_for_records(20).await;
+    assert_eq!(world.dispatches().await.len(), 1);
+    let by = world.invocations().await.into_iter().map(|record| record.evaluated_by);
+    let last = by.last().expect("records");
+    world.replica(&last).kill();
+    world.publish(&event("v99", 99, "at the survivor")).await;
+    world.wait_for_records(21).await;
+    assert_eq!(world.dispatches().await.len(), 1);
+    let state = world.hook_state("rests").await.expect("counted");
+    assert_eq!((state.trigger_count, state.counted.len()), (1, 1));
+}
+
+/// Fires once, with as much as a hook may say.
+const LARGE: &str = "/** @mode one-shot */
+export default ({ event }) => ({ fire: true, context: { prompt: 'x'.repeat(event.content.length > 9 ? 250000 : 1) } });\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_makes_no_dispatch_spends_no_shot() {
+    let world = World::with_one_replica(&[("large.ts", LARGE)]).await;
+    // More than the server takes, together with the hook's own words.
+    let mut large = event("v1", 1, "a large one");
+    large.metadata.insert("blob".to_owned(), json!("y".repeat(900_000)));
+    world.publish(&large).await;
+    let record = world.record(&large).await;
+    assert!(
+        matches!(of(&record, "large").outcome, HookOutcome::Failed { .. }),
+        "{record:?}"
+    );
+    let state = world.hook_state("large").await;
+    assert!(
+        state.is_none_or(|state| state.fired_once.is_none()),
+        "it still has its shot"
+    );
+    let small = event("v1", 2, "small");
+    world.publish(&small).await;
+    let record = world.record(&small).await;
+    assert!(
+        matches!(of(&record, "large").outcome, HookOutcome::Fired { .. }),
+        "{record:?}"
+    );
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use shared::bus::{Outgoing, RequestError};
 use shared::wire::headers::Headers;
 use shared::wire::subject;
-use shared::wire::topology::buckets::{ATTEMPTS, LEASES};
+use shared::wire::topology::buckets::{ATTEMPTS, HOOK_RESULTS, HOOK_STATE, LEASES};
 
 use crate::world::{World, event, eventually};
 
@@ -63,4 +63,36 @@ async fn who_writes_under_another_subject_or_of_anothers_hook_is_refused() {
     world.ask("delete", own).await.expect("deleted");
     let by_operator = json!({"name": "fire", "reason": "noisy"});
     world.ask("disable", by_operator).await.expect("operators may");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_answer_or_state_that_cannot_be_read_holds_up_nothing() {
+    let once = "/** @mode one-shot\n * @match content=once */\nexport default () => ({ fire: true });\n";
+    let finds = "export default async ({ search, event }) => { await search('x'); return { fire: event.content === 'asked' }; };\n";
+    let world = World::with_one_replica(&[("once.ts", once), ("finds.ts", finds)]).await;
+    let (shot, asked, last) = (event("v1", 1, "once"), event("v1", 2, "asked"), event("v1", 3, "hello"));
+    let key = subject::token(asked.id.as_str());
+    for key in [format!("{HOOK_STATE}.once"), format!("{HOOK_RESULTS}.{key}")] {
+        let garbage = Outgoing::raw(format!("$KV.{key}"), Headers::new(), Bytes::from_static(b"\xff"));
+        world.bus.publish(garbage).await.expect("stored");
+    }
+    for event in [&shot, &asked, &last] {
+        world.publish(event).await;
+    }
+    world.record(&last).await;
+    world.wait_until_acked().await;
+    let letters = world.dead_letters().await;
+    let reasons: Vec<_> = letters.iter().map(|letter| letter.reason.as_str()).collect();
+    assert_eq!(
+        reasons,
+        ["keeps_failing"],
+        "a one-shot's state decides, and cannot be guessed"
+    );
+    let hooks: Vec<_> = world
+        .dispatches()
+        .await
+        .into_iter()
+        .map(|dispatch| dispatch.hook_id)
+        .collect();
+    assert_eq!(hooks, ["finds"]);
 }

@@ -42,7 +42,10 @@ async fn a_made_hook_survives_every_replicas_directory_and_a_deleted_file_disabl
         (&view["status"], &view["origin"]["kind"]),
         (&json!("active"), &json!("tool"))
     );
-    assert!(world.agent_dir().join("made.ts").exists(), "its file is written");
+    eventually("its file is written", async || {
+        world.agent_dir().join("made.ts").exists()
+    })
+    .await;
     assert_eq!(world.ask("create", made).await.expect("asked again"), view);
     let pushed = json!({"id": "team/pushed", "source": FIRES});
     world.ask("push", pushed).await.expect("pushed");
@@ -94,7 +97,7 @@ async fn hooks_are_switched_deleted_and_tried() {
     let filed = code(world.ask("delete", json!({"name": "filed"})).await);
     assert_eq!(filed.0, 409, "{filed:?}");
     world.ask("delete", json!({"name": "once"})).await.expect("deleted");
-    assert!(!world.agent_dir().join("once.ts").exists());
+    eventually("its file goes", async || !world.agent_dir().join("once.ts").exists()).await;
     let list = world.ask("list", json!({})).await.expect("listed");
     assert_eq!(list["hooks"].as_array().map(Vec::len), Some(1), "{list}");
     let details = world

@@ -104,6 +104,14 @@ pub enum ReadStreamError {
         /// What happened.
         detail: String,
     },
+    /// What is stored there cannot be read, and will not be later.
+    #[error("read {stream}: {detail}")]
+    Unreadable {
+        /// The stream.
+        stream: String,
+        /// Which entry, and what is wrong with it.
+        detail: String,
+    },
     /// It answered something else.
     #[error("read {stream}: the server answered {code}: {text}")]
     Refused {

@@ -146,7 +146,7 @@ impl<T: Wire> Kv<T> {
         let Some(stored) = self.raw(key).await?.filter(|stored| !is_marker(&stored.headers)) else {
             return Ok(None);
         };
-        let value = stored.decode().map_err(|error| ReadStreamError::Unavailable {
+        let value = stored.decode().map_err(|error| ReadStreamError::Unreadable {
             stream: self.stream(),
             detail: format!("key {key}: {error}"),
         })?;

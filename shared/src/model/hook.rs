@@ -184,12 +184,16 @@ pub struct HookState {
     /// One-shot and self-disabled hooks: the event that won, and its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fired_once: Option<FiredOnce>,
+    /// Hooks that read their own counters: the last occurrences that `trigger_count` holds, by event id (a change of an
+    /// item by one of its own), so that each is counted once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counted: Vec<super::event::EventId>,
 }
 
 /// The one fire of a one-shot hook, kept so that a redelivery publishes the same dispatch again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FiredOnce {
-    /// The event that won.
+    /// The event that won; a change of an item known before has an id of its own, `change:<sequence>/<adapter>`.
     pub event_id: super::event::EventId,
     /// What the hook answered then.
     pub result: HookResult,

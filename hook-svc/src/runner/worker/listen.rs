@@ -6,7 +6,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStdout;
 
 use super::{READ_BYTES, Run, State, UpMark, WorkerDeath};
-use crate::runner::flight::UnknownHook;
+use crate::runner::flight::ImpossibleAnswer;
 use crate::runner::protocol::{self, CallFrame, Frame, Reply};
 use crate::runner::sources::Loaded;
 
@@ -67,7 +67,11 @@ impl Run<'_> {
 
     /// Has a script's call answered; the answer finds its way back where the process still lives then. The task ends
     /// with the host's answer, which comes in bounded time.
-    fn call(&self, state: &State<'_>, (slot, index, number, name, args): CallFrame<'_>) -> Result<(), UnknownHook> {
+    fn call(
+        &self,
+        state: &State<'_>,
+        (slot, index, number, name, args): CallFrame<'_>,
+    ) -> Result<(), ImpossibleAnswer> {
         let Some(flight) = state.in_flight.get(&slot) else {
             return Ok(());
         };
@@ -91,7 +95,7 @@ impl Run<'_> {
 }
 
 impl State<'_> {
-    fn absorb(&mut self, answer: protocol::Answer<'_>) -> Result<(), UnknownHook> {
+    fn absorb(&mut self, answer: protocol::Answer<'_>) -> Result<(), ImpossibleAnswer> {
         let slot = answer.slot;
         let Some(flight) = self.in_flight.get_mut(&slot) else {
             return Ok(());

@@ -1,0 +1,231 @@
+use std::borrow::Cow;
+
+use proptest::prelude::*;
+use shared::model::event::EventId;
+use shared::model::time::UnixMillis;
+use tokio::sync::{Semaphore, mpsc};
+
+use super::*;
+use crate::runner::HookSet;
+
+const FIRES: &str = r#"{"fire":true}"#;
+
+/// An event under way against hooks 0 to 4, of which those of `only` are called; and what it says.
+fn flight(only: Option<Vec<u32>>) -> (Flight, mpsc::Receiver<(usize, Step)>) {
+    let hook = |index: u32| HookSource {
+        id: format!("h{index}"),
+        name: String::new(),
+        source: String::new(),
+        content_hash: String::new(),
+        timeout_ms: 1_000,
+        created_at: UnixMillis(0),
+        created_by: "operator".to_owned(),
+        sees: crate::runner::Sees::Everything,
+    };
+    let (sender, steps) = mpsc::channel(16);
+    let job = Job {
+        event_id: EventId::parse("webchat:1").expect("valid"),
+        event_json: bytes::Bytes::new(),
+        now: UnixMillis(0),
+        only,
+    };
+    let set = Arc::new(HookSet::new((0..5).map(hook)));
+    let folder = tempfile::tempdir().expect("a folder");
+    let loaded = Loaded::unpack(set, &Loaded::empty(), folder.path()).expect("written");
+    let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("free");
+    (Flight::new(job, Arc::new(loaded), Steps::only(sender), place), steps)
+}
+
+fn silent(passed: u32) -> Answer<'static> {
+    Answer {
+        slot: 0,
+        passed,
+        latencies_us: Vec::new(),
+        results: Vec::new(),
+        failures: Vec::new(),
+        waiting: Vec::new(),
+        late: Vec::new(),
+    }
+}
+
+fn result(index: u32) -> (u32, u32, Cow<'static, str>) {
+    (index, 1, Cow::Borrowed(FIRES))
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let forged: Vec<(&str, Answer<'_>)> = vec![
+        (
+            "waiting beyond the set",
+            Answer {
+                waiting: vec![9_999],
+                ..silent(0)
+            },
+        ),
+        (
+            "waiting of one not called",
+            Answer {
+                waiting: vec![2],
+                ..silent(0)
+            },
+        ),
+        (
+            "waiting twice",
+            Answer {
+                waiting: vec![1, 1],
+                ..silent(0)
+            },
+        ),
+        (
+            "waiting in disorder",
+            Answer {
+                waiting: vec![3, 1],
+                ..silent(0)
+            },
+        ),
+        ("more passes than hooks", silent(4)),
+        ("no number of passes", silent(u32::MAX)),
+        (
+            "a result of one not called",
+            Answer {
+                results: vec![result(0)],
+                ..silent(0)
+            },
+        ),
+        (
+            "two results of one",
+            Answer {
+                results: vec![result(1), result(1)],
+                ..silent(0)
+            },
+        ),
+        (
+            "a failure of one that waits",
+            Answer {
+                failures: vec![(1, 1, "e".to_owned(), None)],
+                waiting: vec![1],
+                ..silent(0)
+            },
+        ),
+        (
+            "more latencies than hooks",
+            Answer {
+                latencies_us: vec![1; 4],
+                ..silent(3)
+            },
+        ),
+        (
+            "half a late pass",
+            Answer {
+                late: vec![1],
+                ..silent(1)
+            },
+        ),
+        (
+            "late without having passed",
+            Answer {
+                late: vec![1, 5],
+                ..silent(0)
+            },
+        ),
+        (
+            "late beyond the set",
+            Answer {
+                late: vec![77, 5],
+                ..silent(1)
+            },
+        ),
+    ];
+    for (what, answer) in forged {
+        let (mut flight, mut steps) = flight(Some(vec![1, 3, 4]));
+        assert!(flight.absorb(answer).is_err(), "{what}");
+        assert!(steps.try_recv().is_err() && !flight.is_answered(), "{what}");
+        let honest = Answer {
+            latencies_us: vec![1, 2, 3],
+            results: vec![result(3)],
+            waiting: vec![4],
+            ..silent(1)
+        };
+        assert_eq!(flight.absorb(honest), Ok(false), "{what}");
+        assert_eq!(
+            flight.absorb(Answer {
+                late: vec![4, 9],
+                ..silent(1)
+            }),
+            Ok(true),
+            "{what}"
+        );
+        let Ok((_, Step::Verdict(verdict))) = steps.try_recv() else {
+            panic!("{what}: no verdict")
+        };
+        assert_eq!(verdict.hook.id, "h3");
+        assert!(
+            matches!(steps.try_recv(), Ok((_, Step::Waiting(waiting))) if waiting == [4]),
+            "{what}"
+        );
+        let done = Done {
+            passed: 2,
+            latencies_us: vec![0, 1, 0, 2, 9],
+        };
+        assert_eq!(steps.try_recv().ok(), Some((0, Step::Done(done))), "{what}");
+    }
+}
+
+#[test]
+fn deaths_end_an_event_whoever_is_blamed() {
+    for blamed in [true, false] {
+        let (mut flight, mut steps) = flight(None);
+        let deaths = (1..100).find(|_| flight.lost_worker(blamed, "no progress"));
+        assert_eq!(deaths, Some(if blamed { MAX_DEATHS_BLAMED } else { MAX_DEATHS }));
+        let said: Vec<_> = std::iter::from_fn(|| steps.try_recv().ok()).collect();
+        assert_eq!(said.len(), 6, "five failures and the end: {said:?}");
+    }
+}
+
+fn answers() -> impl Strategy<Value = Answer<'static>> {
+    let index = || prop_oneof![4 => 0..5_u32, 1 => any::<u32>()];
+    let few = || proptest::collection::vec(index(), 0..4);
+    let number = prop_oneof![4 => 0..6_u32, 1 => any::<u32>()];
+    (number, few(), few(), few(), few(), few()).prop_map(|(passed, latencies_us, results, failures, waiting, late)| {
+        Answer {
+            slot: 0,
+            passed,
+            latencies_us,
+            results: results.into_iter().map(result).collect(),
+            failures: failures
+                .into_iter()
+                .map(|index| (index, 1, "e".to_owned(), None))
+                .collect(),
+            waiting,
+            late,
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn an_event_ends_once_whatever_is_answered(
+        only in proptest::option::of(proptest::sample::subsequence(vec![0_u32, 1, 2, 3, 4], 1..=5)),
+        answers in proptest::collection::vec(answers(), 0..6),
+    ) {
+        let called = only.as_ref().map_or(5, Vec::len);
+        let (mut flight, mut steps) = flight(only);
+        let mut ended = answers.into_iter().any(|answer| flight.absorb(answer) == Ok(true));
+        ended = ended || flight.fail(&[0, 1, 2, 3, 4], "given up");
+        prop_assert!(ended);
+        let said: Vec<Step> = std::iter::from_fn(|| steps.try_recv().ok()).map(|(_, step)| step).collect();
+        let ends = said.iter().filter(|step| matches!(step, Step::Done(_))).count();
+        let mut told: Vec<&str> = said
+            .iter()
+            .filter_map(|step| match step {
+                Step::Verdict(verdict) => Some(verdict.hook.id.as_str()),
+                Step::Waiting(_) | Step::Done(_) => None,
+            })
+            .collect();
+        let verdicts = told.len();
+        told.sort_unstable();
+        told.dedup();
+        prop_assert_eq!((ends, told.len()), (1, verdicts));
+        prop_assert!(matches!(said.last(), Some(Step::Done(done)) if done.passed as usize + verdicts <= called), "{:?}", said);
+    }
+}
