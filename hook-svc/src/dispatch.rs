@@ -22,8 +22,8 @@ pub const DEFAULT_PERSONA: &str = "default";
 /// The content type of events that name none.
 const DEFAULT_CONTENT_TYPE: &str = "text";
 
-/// What is configured about building dispatches, read once at start.
-#[derive(Debug, Clone, Default)]
+/// What is configured about building dispatches; it follows its files.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rules {
     /// Who is who (`identities.yaml`).
     pub identities: Identities,

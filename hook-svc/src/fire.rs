@@ -3,6 +3,8 @@
 //! Each step may be repeated from the beginning after a crash at any line: the last fire is decided once and
 //! answers the same afterwards, the dispatch has the same message id, a claim that is held already is held.
 
+use std::sync::Arc;
+
 use shared::bus::{Bus, Outgoing, PublishError, claim};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{EventId, MAX_HOPS};
@@ -12,6 +14,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::envelope::Wire as _;
 use shared::wire::headers::{CAUSATION, Carrier, HOPS};
 use shared::wire::subject;
+use tokio::sync::watch;
 
 use crate::answers::Answers;
 use crate::dispatch::{Fire, Rules, build_dispatch};
@@ -56,7 +59,8 @@ pub(crate) struct Performer {
     pub(crate) bus: Bus,
     pub(crate) registry: Registry,
     pub(crate) answers: Answers,
-    pub(crate) rules: Rules,
+    /// As the files say now.
+    pub(crate) rules: watch::Receiver<Arc<Rules>>,
     pub(crate) meters: Meters,
 }
 
@@ -169,7 +173,7 @@ impl Performer {
             result,
             evaluated_at: now,
         };
-        let dispatch = build_dispatch(fire, &self.rules);
+        let dispatch = build_dispatch(fire, &Arc::clone(&self.rules.borrow()));
         dispatch.check()?;
         let out = Outgoing::new(subject::dispatch(&dispatch.target), &dispatch)
             .msg_id(dispatch.id.to_string())

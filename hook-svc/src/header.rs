@@ -8,6 +8,8 @@ use oxc_allocator::Allocator;
 use oxc_parser::{Parser, ParserReturn};
 use oxc_span::SourceType;
 use shared::model::hook::{HookMetadata, HookMode};
+use shared::model::time::UnixMillis;
+use shared::schedule::{admission, zone_named};
 
 use crate::prefilter::{ParseRuleError, Rule};
 
@@ -25,6 +27,15 @@ pub const MAX_SOURCE_BYTES: usize = 128 * 1024;
 
 /// Longest name, in characters.
 const MAX_NAME_CHARS: usize = 200;
+
+/// Most schedules of one hook.
+pub const MAX_SCHEDULES: usize = 16;
+
+/// Zone in which a schedule is looked at whose hook names none: when it fires depends on the zone, how often does not.
+const ANY_ZONE: &str = "UTC";
+
+/// From when on firings are looked at for their distance. A schedule may be over: the file stays a hook.
+const SINCE: UnixMillis = UnixMillis(0);
 
 /// Stack of the thread that parses: enough for [`MAX_SOURCE_BYTES`] of nothing but opening brackets, for which the
 /// parser recurses once each. Reserved, not used, by any sensible file.
@@ -75,6 +86,19 @@ pub enum HookFault {
         /// What it may be.
         expected: &'static str,
     },
+    /// A schedule that is not taken, or a zone that is not known.
+    #[error("@{tag} {value:?}: {why}")]
+    Time {
+        /// The tag.
+        tag: String,
+        /// Its value as written.
+        value: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// More schedules than one hook may have.
+    #[error("@schedule stands more than {MAX_SCHEDULES} times")]
+    Schedules,
     /// A tag that may stand once stands again.
     #[error("@{0} stands twice")]
     Twice(String),
@@ -213,7 +237,38 @@ fn metadata(id: &str, tags: &[Tag]) -> Result<HookMetadata, ParseHookError> {
             fault(HookFault::Malformed { tag, value, expected })
         })?;
     }
+    check_times(&metadata, tags)?;
     Ok(metadata)
+}
+
+/// Refuses zones that are not known and schedules that nobody can want, in whatever order the tags stand.
+fn check_times(metadata: &HookMetadata, tags: &[Tag]) -> Result<(), ParseHookError> {
+    let zone = metadata.timezone.as_deref();
+    let mut schedules = 0;
+    for tag in tags {
+        let why = match tag.name.as_str() {
+            "timezone" => zone
+                .and_then(|zone| zone_named(zone).err())
+                .map(|error| error.to_string()),
+            "schedule" => {
+                schedules += 1;
+                let checked = admission::check(&tag.value, zone.unwrap_or(ANY_ZONE), SINCE);
+                checked.err().map(|error| error.to_string())
+            }
+            _ => None,
+        };
+        let fault = match why {
+            Some(why) => HookFault::Time {
+                tag: tag.name.clone(),
+                value: tag.value.clone(),
+                why,
+            },
+            None if schedules > MAX_SCHEDULES => HookFault::Schedules,
+            None => continue,
+        };
+        return Err(ParseHookError { line: tag.line, fault });
+    }
+    Ok(())
 }
 
 // `Err` says what was expected.

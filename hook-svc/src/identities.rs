@@ -1,9 +1,10 @@
-//! `identities.yaml` and the permission presets of `personas.yaml`, read at start; who is who in the read model
-//! follows the file.
+//! `identities.yaml` and the permission presets of `personas.yaml`: what dispatches are built by, and who is who in the
+//! read model, follow the files.
 //!
 //! Source: `operations.md` "Configuration"; `hooks.md` "Dispatch building".
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -11,10 +12,12 @@ use shared::clock::{SharedClock, pause};
 use shared::model::identity::{Identities, PermissionPresets};
 use shared::model::permission::ToolRules;
 use shared::projection::Projection;
+use tokio::sync::watch;
 
+use crate::dispatch::Rules;
 use crate::error::LoadIdentitiesError;
 
-/// How often the file is looked at.
+/// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The levels that a preset may stand for.
@@ -42,36 +45,69 @@ pub fn load(identities: &str, personas: &str) -> Result<(Identities, PermissionP
     }
 }
 
-/// Puts the identities of the file at `path` into the read model whenever they change, after `known`, which are
-/// there. A file that cannot be read or is faulty is told of once, and what was known stands.
-pub async fn follow(path: String, mut known: Identities, projection: Projection, clock: SharedClock) {
+/// Where the files are; empty = none.
+#[derive(Debug, Clone)]
+pub struct Files {
+    /// `identities.yaml`.
+    pub identities: String,
+    /// `personas.yaml`.
+    pub personas: String,
+}
+
+/// Puts what the files say in force whenever they change: into `rules`, for dispatches built from then on, and the
+/// identities into the read model as well. A file that cannot be read or is faulty is told of once, and what was known
+/// of it stands.
+pub async fn follow(files: Files, rules: watch::Sender<Arc<Rules>>, projection: Projection, clock: SharedClock) {
     let mut told = Vec::new();
+    let mut linked = rules.borrow().identities.clone();
     loop {
         pause(LOOK_EVERY).await;
-        let mut faults = Vec::new();
-        let read = part(&path, parse_identities, &mut faults);
-        if !faults.is_empty() {
-            if faults != told {
-                tracing::warn!(faults = faults.join("; "), "changed identities are not taken over");
-            }
-            told = faults;
+        let known = Arc::clone(&rules.borrow());
+        let (read, faults) = look(&files, &known);
+        if !faults.is_empty() && faults != told {
+            tracing::warn!(
+                faults = faults.join("; "),
+                "changed identities or presets are not taken over"
+            );
+        }
+        told = faults;
+        if read != *known {
+            tracing::info!(persons = read.identities.persons.len(), "identities or presets changed");
+            rules.send_replace(Arc::new(read.clone()));
+        }
+        if read.identities == linked {
             continue;
         }
-        told.clear();
-        if read == known {
-            continue;
-        }
-        match projection.identify(read.clone(), clock.now()).await {
+        match projection.identify(read.identities.clone(), clock.now()).await {
             Ok(()) => {
-                tracing::info!(
-                    persons = read.persons.len(),
-                    "identities changed, contacts are linked anew"
-                );
-                known = read;
+                tracing::info!("contacts are linked anew");
+                linked = read.identities;
             }
             Err(error) => tracing::warn!(%error, "changed identities cannot be written to the read model yet"),
         }
     }
+}
+
+/// What the files say now, where they are without fault; else what was `known`. And their faults.
+fn look(files: &Files, known: &Rules) -> (Rules, Vec<String>) {
+    let (mut faults, mut further) = (Vec::new(), Vec::new());
+    let identities = part(&files.identities, parse_identities, &mut faults);
+    let presets = part(&files.personas, parse_presets, &mut further);
+    let rules = Rules {
+        identities: if faults.is_empty() {
+            identities
+        } else {
+            known.identities.clone()
+        },
+        presets: if further.is_empty() {
+            presets
+        } else {
+            known.presets.clone()
+        },
+        dm_scope: known.dm_scope,
+    };
+    faults.append(&mut further);
+    (rules, faults)
 }
 
 fn part<T: Default>(path: &str, parse: fn(&str) -> Result<T, Vec<String>>, faults: &mut Vec<String>) -> T {

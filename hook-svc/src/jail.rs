@@ -9,6 +9,7 @@ use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset,
     RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus, Scope,
 };
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
@@ -31,6 +32,9 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         return refuse("a program is expected after `--`");
     };
     let options: Vec<(&str, &str)> = options.iter().filter_map(|option| option.split_once('=')).collect();
+    if let Err(error) = die_with_parent(&options) {
+        return refuse(&error);
+    }
     let is_strict = values(&options, "strict").any(|value| value == "1");
     for (name, confined) in [
         ("resource limits", limit(&options)),
@@ -60,6 +64,22 @@ fn values<'a>(options: &'a [(&'a str, &'a str)], key: &'a str) -> impl Iterator<
         .iter()
         .filter(move |(name, _)| *name == key)
         .map(|(_, value)| *value)
+}
+
+/// Has the kernel end this process, whatever it becomes, with the thread that started it: a hook that loops does not see
+/// that nobody reads its answers any more.
+fn die_with_parent(options: &[(&str, &str)]) -> Result<(), String> {
+    let Some(wanted) = values(options, "parent").next() else {
+        return Ok(());
+    };
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| format!("parent={wanted}: {error}"))?;
+    // It may have died before it could be told of.
+    let parent = getppid().map(|parent| parent.as_raw_nonzero().to_string());
+    if parent.as_deref() == Some(wanted) {
+        Ok(())
+    } else {
+        Err(format!("parent={wanted}: it is gone"))
+    }
 }
 
 fn limit(options: &[(&str, &str)]) -> Result<(), String> {

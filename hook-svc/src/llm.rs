@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use shared::clock::SharedClock;
-use shared::llm::{Answer, Ask, AskModelError, LlmConfig, Message, SharedModel};
+use shared::llm::{Answer, Ask, AskModelError, Json, LlmConfig, Message, SharedModel};
 use shared::process::Shutdown;
 
 pub use self::budget::{Budget, Limits};
@@ -131,7 +131,7 @@ fn ask_of(call: &Call) -> Result<Ask, CallError> {
     Ok(Ask {
         system: given.system.unwrap_or_default(),
         messages: vec![Message::user(given.prompt)],
-        json: (given.json == Some(true)).then(|| json!({"type": "object"})),
+        json: (given.json == Some(true)).then_some(Json::Object),
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

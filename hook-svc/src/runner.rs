@@ -22,6 +22,7 @@ mod pools;
 mod protocol;
 mod sandbox;
 mod sources;
+mod starter;
 mod watch;
 mod worker;
 

@@ -9,7 +9,6 @@ use shared::breaker::BreakerPolicy;
 use shared::bus::partition::{self, Group};
 use shared::bus::{Bus, ServiceHandle, ServiceSpec};
 use shared::clock::{SharedClock, pause};
-use shared::model::identity::Identities;
 use shared::process::lifecycle::Shutdown;
 use shared::process::{Health, Service, Shell};
 use shared::projection::{Projection, feed};
@@ -73,16 +72,15 @@ impl Service for HookService {
         let config = &shell.config;
         let name = member_name(config, &shell.instance);
         let (identities, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
-        let rules = Rules {
-            identities,
+        let (rules, followed_rules) = watch::channel(Arc::new(Rules {
+            identities: identities.clone(),
             presets,
             dm_scope: config.dm_scope,
-        };
+        }));
         let bindings = Bindings::load(&config.bindings)?;
         let projection = Projection::open(&projection_path(config, &name)).context("read model")?;
-        let known = rules.identities.clone();
         projection
-            .identify(known.clone(), shell.clock.now())
+            .identify(identities, shell.clock.now())
             .await
             .context("identities in the read model")?;
         let pool_config = pool_config(config, projection.path(), host(&shell, &projection));
@@ -100,7 +98,7 @@ impl Service for HookService {
         let admission = hooks(&shell, &registry, &mut background).admission(&shell, &projection, &pool, joined);
         background.spawn(admission);
         background.spawn(flush(registry.clone()));
-        tend(&shell, &projection, known, &mut background);
+        tend(&shell, &projection, rules, &mut background);
         background.spawn(list_hooks(registry.listed(), projection.clone()));
         background.spawn(bindings.clone().follow());
         let (timed, clock) = (registry.clone(), Arc::clone(&shell.clock));
@@ -111,7 +109,14 @@ impl Service for HookService {
         let feeding = Shutdown::default();
         let mut feed = tokio::spawn(feed::run(shell.bus.clone(), projection.clone(), feeding.clone()));
 
-        let owner = owner(&shell, &registry, (breakers, bindings), rules, &pool, &projection);
+        let owner = owner(
+            &shell,
+            &registry,
+            (breakers, bindings),
+            followed_rules,
+            &pool,
+            &projection,
+        );
         let group = Group {
             name: "hook",
             stream: EVENTS,
@@ -155,15 +160,21 @@ struct Hooks {
     loaded: watch::Receiver<Option<u64>>,
 }
 
-/// Starts what keeps the read model's people and vectors up to date; `known` are the identities in it.
-fn tend(shell: &Shell<HooksConfig>, projection: &Projection, known: Identities, background: &mut JoinSet<()>) {
+/// Starts what keeps the read model's people and vectors up to date, and `rules` as their files are.
+fn tend(
+    shell: &Shell<HooksConfig>,
+    projection: &Projection,
+    rules: watch::Sender<Arc<Rules>>,
+    background: &mut JoinSet<()>,
+) {
     let (config, clock, health) = (shell.config.clone(), Arc::clone(&shell.clock), shell.health.clone());
     background.spawn(embed::run(config, projection.clone(), clock, health));
-    let path = shell.common.files.identities.clone();
-    if !path.is_empty() {
-        let clock = Arc::clone(&shell.clock);
-        background.spawn(identities::follow(path, known, projection.clone(), clock));
-    }
+    let files = identities::Files {
+        identities: shell.common.files.identities.clone(),
+        personas: shell.common.files.personas.clone(),
+    };
+    let clock = Arc::clone(&shell.clock);
+    background.spawn(identities::follow(files, rules, projection.clone(), clock));
 }
 
 /// Keeps the read model's table of hooks as the registry is; a file that was made anew gets it again within
@@ -275,7 +286,7 @@ fn owner(
     shell: &Shell<HooksConfig>,
     registry: &Registry,
     (breakers, bindings): (Breakers, Bindings),
-    rules: Rules,
+    rules: watch::Receiver<Arc<Rules>>,
     pool: &Pools,
     projection: &Projection,
 ) -> Arc<Owner> {

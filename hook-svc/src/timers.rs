@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 
 use shared::model::hook::{HookRecord, HookState, HookStatus};
 use shared::model::schedule::{SchedulePolicies, ScheduleSpec, ScheduleTarget};
-use shared::schedule::Schedule;
+use shared::model::time::UnixMillis;
+use shared::schedule::admission;
+
+use crate::header::MAX_SCHEDULES;
 
 /// How the ids of hooks' schedules begin.
 pub const PREFIX: &str = "hook:";
@@ -30,9 +33,10 @@ pub fn specs(
         if !runs(key, record) {
             continue;
         }
-        for (number, schedule) in record.metadata.schedules.iter().enumerate() {
+        for (number, schedule) in record.metadata.schedules.iter().take(MAX_SCHEDULES).enumerate() {
             let zone = record.metadata.timezone.as_deref().unwrap_or(zone);
-            if let Err(error) = Schedule::parse(schedule, zone) {
+            // The file was judged when it was read; an entry may be older than what is refused now.
+            if let Err(error) = admission::check(schedule, zone, UnixMillis(0)) {
                 wrong.push((record.id.clone(), error.to_string()));
                 continue;
             }
@@ -70,7 +74,7 @@ mod tests {
         };
         let mut here = timed("here", &["every 30m", "cron 0 9 * * MON-FRI"]);
         here.metadata.timezone = Some("America/Chicago".to_owned());
-        let records = [here, off, timed("wrong", &["cron not at all", "every 2h"])];
+        let records = [here, off, timed("wrong", &["every 1s", "every 2h"])];
         let records = records.into_iter().map(|record| (record.id.clone(), record)).collect();
         let (specs, wrong) = specs(&records, &BTreeMap::new(), "UTC");
         let told: Vec<_> = specs

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 pub use answer::{Answer, Finish, MalformedArguments, ToolRequest, Usage};
-pub use ask::{Ask, Message, ToolSpec};
+pub use ask::{Ask, Json, Message, ToolSpec};
 pub use client::open;
 pub use config::{DEFAULT_MODEL, LlmConfig, LlmFault, Provider};
 pub use error::AskModelError;

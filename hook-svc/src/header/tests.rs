@@ -92,6 +92,18 @@ fn malformed_tags_name_their_line() {
             "@timezone no zone",
             "line 3: @timezone \"no zone\": expected a zone such as `America/Chicago`",
         ),
+        (
+            "@schedule every 5s",
+            "line 3: @schedule \"every 5s\": fires more often than once a minute: 5000 and 10000 are 5000 ms apart",
+        ),
+        (
+            "@schedule rrule FREQ=SECONDLY",
+            "line 3: @schedule \"rrule FREQ=SECONDLY\": SECONDLY is not allowed",
+        ),
+        (
+            "@timezone Mars/Base\n * @schedule every 1h",
+            "line 3: @timezone \"Mars/Base\": time zone `Mars/Base` is not known",
+        ),
         ("@fallback yes", "line 3: @fallback \"yes\": expected nothing after it"),
         (
             "@match channel",
@@ -106,6 +118,30 @@ fn malformed_tags_name_their_line() {
             "{tag}"
         );
     }
+}
+
+#[test]
+fn schedules_that_cannot_be_are_refused_with_their_line() {
+    for schedule in [
+        "cron 99 * * * *",
+        "cron 0,30 * * * * *",
+        "rrule FREQ=NEVER",
+        "every soon",
+        "cron 0 9 * *",
+    ] {
+        let said = check(&format!("/**\n * @name N\n * @schedule {schedule}\n */")).expect_err(schedule);
+        assert!(said.starts_with(&format!("line 3: @schedule {schedule:?}: ")), "{said}");
+    }
+    let many = |count: usize| check(&format!("/**\n{} */", " * @schedule every 1h\n".repeat(count)));
+    assert!(many(MAX_SCHEDULES).is_ok());
+    assert_eq!(
+        many(MAX_SCHEDULES + 1),
+        Err("line 18: @schedule stands more than 16 times".to_owned())
+    );
+    // The zone counts wherever it stands, and a schedule may be over.
+    let over =
+        "/**\n * @schedule rrule DTSTART:20200101T000000 RRULE:FREQ=DAILY;COUNT=3\n * @timezone Europe/Berlin\n */";
+    assert!(check(over).is_ok());
 }
 
 #[test]

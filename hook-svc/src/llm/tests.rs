@@ -1,5 +1,6 @@
 //! Against a server that speaks the real wire format.
 
+use serde_json::json;
 use shared::bus::NatsConfig;
 use shared::clock::SystemClock;
 use shared::llm::{Price, Prices, Provider};

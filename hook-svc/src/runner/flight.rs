@@ -153,7 +153,7 @@ impl Flight {
         let sum = answered.into_iter().fold(answer.passed as usize, usize::saturating_add);
         let adds_up = sum <= open
             && answer.latencies_us.len() <= open
-            && answer.late.len() % 2 == 0
+            && answer.late.len().is_multiple_of(2)
             && answer.late.len() / 2 <= answer.passed as usize
             && answer.waiting.is_sorted()
             && told.is_sorted_by(|one, next| one < next);

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::process::{Child, Command};
 
 use super::note::NoteFile;
+use super::starter;
 
 /// The launcher, beside the program or one directory above it.
 const LAUNCHER: &str = "nexus-jail";
@@ -120,7 +121,8 @@ impl Jail {
         let mut note_arg = std::ffi::OsString::from("note=");
         note_arg.push(note.path());
         let model = Path::new(db_path).parent().filter(|folder| folder.is_dir());
-        self.command(dir, Some(note.path()), model)
+        let mut command = self.command(dir, Some(note.path()), model);
+        command
             .args(["--no-install", "run"])
             .arg(dir.join("shim/worker.ts"))
             .arg(note_arg)
@@ -129,8 +131,8 @@ impl Jail {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
+            .kill_on_drop(true);
+        starter::start(command)
     }
 
     /// Bun, confined; its arguments are to follow.
@@ -164,6 +166,9 @@ impl Jail {
             ("cpu_s", CPU_S),
         ] {
             command.arg(format!("{name}={most}"));
+        }
+        if note.is_some() {
+            command.arg(format!("parent={}", std::process::id()));
         }
         command.arg("--").arg(&self.bun);
         command

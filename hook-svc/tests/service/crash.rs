@@ -245,8 +245,7 @@ async fn a_hook_that_rests_between_fires_knows_of_the_last_one_wherever_it_was()
     }
     world.wait_for_records(20).await;
     assert_eq!(world.dispatches().await.len(), 1);
-    let by = world.invocations().await.into_iter().map(|record| record.evaluated_by);
-    let last = by.last().expect("records");
+    let last = world.invocations().await.pop().expect("records").evaluated_by;
     world.replica(&last).kill();
     world.publish(&event("v99", 99, "at the survivor")).await;
     world.wait_for_records(21).await;

@@ -147,3 +147,32 @@ async fn hostile_hooks_cost_nobody_else_a_result() {
     assert_eq!(world.dispatches().await.len(), events as usize);
     eprintln!("{hooks} hooks, {events} events, every {HOSTILE_EVERY}th hostile: {took:?}");
 }
+
+/// The processes whose command line names a folder of the process `pid`, and how long each has computed, in ticks.
+fn workers_of(pid: u32) -> Vec<u64> {
+    let folder = format!("nexus-hooks-{pid}-");
+    let ticks = |process: std::path::PathBuf| {
+        let line = std::fs::read(process.join("cmdline")).ok()?;
+        String::from_utf8_lossy(&line).contains(&folder).then_some(())?;
+        let stat = std::fs::read_to_string(process.join("stat")).ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        fields.split_whitespace().nth(11)?.parse().ok()
+    };
+    let processes = std::fs::read_dir("/proc").expect("Linux").filter_map(Result::ok);
+    processes.filter_map(|process| ticks(process.path())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_loops_does_not_outlive_a_killed_service() {
+    let mut world = World::new(&[("loops.ts", "for (;;) {} export default () => ({ fire: false });\n")]).await;
+    // Nobody else ends it.
+    world.sections = "hard_budget_ms = 600000\n".to_owned();
+    world.start("a");
+    let pid = world.replica("a").pid();
+    eventually("the hook loops", async || {
+        workers_of(pid).iter().any(|ticks| *ticks > 200)
+    })
+    .await;
+    world.replica("a").kill();
+    eventually("its process is gone", async || workers_of(pid).is_empty()).await;
+}

@@ -46,6 +46,10 @@ impl Drop for Replica {
 }
 
 impl Replica {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -78,6 +78,16 @@ impl Message {
     }
 }
 
+/// Which JSON is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Json {
+    /// Any object. Not the same as a schema without properties: providers that hold to schemas strictly could then
+    /// answer nothing but the empty object.
+    Object,
+    /// What this JSON Schema allows.
+    Schema(Value),
+}
+
 /// A question.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ask {
@@ -89,8 +99,8 @@ pub struct Ask {
     pub messages: Vec<Message>,
     /// What the model may ask for.
     pub tools: Vec<ToolSpec>,
-    /// JSON Schema of the answer: its content is JSON then, or the answer is refused as bad.
-    pub json: Option<Value>,
+    /// The answer's content is JSON then, or the answer is refused as bad.
+    pub json: Option<Json>,
     /// Tokens that the answer may have; none = the provider's own bound.
     pub max_tokens: Option<u32>,
     /// How long the answer may take, attempts and waits included.

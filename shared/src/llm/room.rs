@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use genai::adapter::AdapterKind;
-use genai::chat::{ChatOptions, ChatStream, ChatStreamEvent, JsonSpec, RawFrameRef, StreamEnd};
+use genai::chat::{ChatOptions, ChatResponseFormat, ChatStream, ChatStreamEvent, JsonSpec, RawFrameRef, StreamEnd};
 use genai::resolver::{AuthData, Endpoint};
 use genai::{Client, ModelIden, ServiceTarget, WebConfig};
 
 use super::answer::Answer;
-use super::ask::Ask;
+use super::ask::{Ask, Json};
 use super::config::{LlmConfig, LlmFault, Provider};
 use super::error::AskModelError;
 use crate::clock::SharedClock;
@@ -135,10 +135,16 @@ impl Room {
         if let Some(max) = ask.max_tokens {
             options = options.with_max_tokens(max);
         }
-        if let Some(schema) = &ask.json {
-            options = options.with_response_format(JsonSpec::new(SCHEMA_NAME, schema.clone()));
+        match (&ask.json, self.provider) {
+            (None, _) => options,
+            (Some(Json::Schema(schema)), _) => options.with_response_format(JsonSpec::new(SCHEMA_NAME, schema.clone())),
+            (Some(Json::Object), Provider::OpenAi) => options.with_response_format(ChatResponseFormat::JsonMode),
+            (Some(Json::Object), Provider::Gemini) => {
+                options.with_response_format(JsonSpec::new(SCHEMA_NAME, serde_json::json!({"type": "object"})))
+            }
+            // It has no such mode: the sentence in the system prompt is all there is.
+            (Some(Json::Object), Provider::Anthropic) => options,
         }
-        options
     }
 
     /// Reads to the end event; text goes to `text` and to `hear`.

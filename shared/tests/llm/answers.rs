@@ -1,7 +1,7 @@
 //! What comes whole is read whole, however it is cut into packets.
 
 use serde_json::json;
-use shared::llm::{Ask, AskModelError, Finish, MicroDollars, ToolSpec, Usage};
+use shared::llm::{Ask, AskModelError, Finish, Json, MicroDollars, ToolSpec, Usage};
 use shared::testing::ModelServer;
 use shared::testing::model_server::{Call, Cut, Scripted, Speech};
 
@@ -103,7 +103,7 @@ async fn json_is_asked_for_by_schema_and_looked_at() {
         let server = ModelServer::scripted([Scripted::text("{\"n\": 7}"), Scripted::text("seven")]).await;
         let model = model(config(&server, provider, 1));
         let asked = || Ask {
-            json: Some(schema.clone()),
+            json: Some(Json::Schema(schema.clone())),
             ..question("how many? JSON")
         };
         assert_eq!(ask(&model, asked()).await.expect("JSON").content, "{\"n\": 7}");
@@ -146,5 +146,35 @@ async fn tools_system_and_key_go_along() {
             key.iter().any(|name| request.headers.contains_key(*name)),
             "{provider:?}"
         );
+    }
+}
+
+#[tokio::test]
+async fn any_json_object_is_asked_for_as_each_provider_means_it() {
+    for provider in PROVIDERS {
+        let server = ModelServer::scripted([Scripted::text(r#"{"code": "1234"}"#)]).await;
+        let asked = Ask {
+            system: "Read the code.".to_owned(),
+            json: Some(Json::Object),
+            ..question("Your code is 1234")
+        };
+        let answer = ask(&model(config(&server, provider, 1)), asked).await;
+        assert_eq!(
+            answer.expect("an answer").content,
+            r#"{"code": "1234"}"#,
+            "{provider:?}"
+        );
+        let body = server.requests().remove(0).body;
+        let said = body.to_string();
+        assert!(
+            said.contains("Read the code.\\n\\nAnswer with one JSON object"),
+            "{said}"
+        );
+        let format = match provider.1 {
+            "openai" => body["response_format"] == json!({"type": "json_object"}),
+            "gemini" => body["generationConfig"]["responseMimeType"] == "application/json",
+            _ => !said.contains("json_schema"),
+        };
+        assert!(format, "{provider:?}: {said}");
     }
 }

@@ -4,16 +4,25 @@ use genai::chat::{ChatMessage, ChatRequest, ContentPart, MessageContent, Tool, T
 use serde_json::json;
 
 use crate::llm::answer::ToolRequest;
-use crate::llm::ask::{Ask, Message};
+use crate::llm::ask::{Ask, Json, Message};
 use crate::llm::config::Provider;
 
 use super::reading::Opaque;
 
+/// What is said to a model that is to answer with any JSON object.
+const JSON_OBJECT: &str = "Answer with one JSON object and nothing else.";
+
 pub(super) fn of(ask: &Ask, provider: Provider) -> ChatRequest {
     let messages = ask.messages.iter().map(|message| said(message, provider));
     let mut request = ChatRequest::new(messages.collect());
-    if !ask.system.is_empty() {
-        request = request.with_system(ask.system.clone());
+    let system = match ask.json {
+        // OpenAI refuses to answer in JSON where the word is not said.
+        Some(Json::Object) if ask.system.is_empty() => JSON_OBJECT.to_owned(),
+        Some(Json::Object) => format!("{}\n\n{JSON_OBJECT}", ask.system),
+        Some(Json::Schema(_)) | None => ask.system.clone(),
+    };
+    if !system.is_empty() {
+        request = request.with_system(system);
     }
     if !ask.tools.is_empty() {
         let tools = ask.tools.iter().map(|tool| {
