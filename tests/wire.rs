@@ -19,6 +19,7 @@ mod schedule;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use shared::model::hook::HookState;
 use shared::wire::envelope::{Format, Wire, decode, encode};
 use tests::world::root;
 
@@ -131,7 +132,13 @@ fn coordination_is_frozen() {
     check("claim", &samples::claim());
     check("hook", &samples::hook());
     check("hook_state", &samples::hook_state());
-    check("hook_state_counted", &samples::hook_state_counted());
+    let counted = HookState {
+        trigger_count: 2,
+        last_triggered: Some(samples::AT),
+        counted: vec![samples::id()],
+        ..HookState::default()
+    };
+    check("hook_state_counted", &counted);
     check("hook_spend", &samples::hook_spend());
     check("hook_results", &samples::stored_answers());
     check("hook_limit", &ledger::rate_window());

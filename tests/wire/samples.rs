@@ -36,7 +36,7 @@ pub(crate) fn some(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn id() -> EventId {
+pub(crate) fn id() -> EventId {
     EventId::parse("telegram:main/-100/42").expect("an id")
 }
 
@@ -467,15 +467,6 @@ pub(crate) fn hook_state() -> HookState {
             result: result(),
         }),
         counted: Vec::new(),
-    }
-}
-
-pub(crate) fn hook_state_counted() -> HookState {
-    HookState {
-        trigger_count: 2,
-        last_triggered: Some(AT),
-        counted: vec![id()],
-        ..HookState::default()
     }
 }
 
