@@ -1,8 +1,8 @@
 //! HookIntents: what agents ask of their own future, admitted or refused, fired once, told of.
 //!
 //! Pure: [`registry`] and [`schema`] (the kinds), [`plan`] (when), [`admission`] (whether), [`machine`] (the lifecycle), [`firing`] (the
-//! event and the dispatch of a firing), [`outcome`] (how its turn ended). Shells: [`store`] (compare-and-set and audit),
-//! [`books`], [`timers`], [`approvals`], [`quiet`], [`desk`] (what is asked), [`clerk`] (what time, approvers and
+//! event and the dispatch of a firing), [`outcome`] (how its turn ended), [`card`] (what an approver reads). Shells: [`store`] (compare-and-set and audit),
+//! [`books`], [`hooks`] and [`sending`] (firings without a turn), [`timers`], [`approvals`], [`quiet`], [`desk`] (what is asked), [`clerk`] (what time, approvers and
 //! sessions bring), [`asking`] (waking, approvers), [`looking`] (ends), [`withdrawal`], [`bell`], [`conditions`], [`reconcile`]. Source: `schedule.md` "HookIntent".
 
 pub mod admission;
@@ -10,6 +10,7 @@ pub mod approvals;
 pub mod asking;
 pub mod bell;
 pub mod books;
+pub mod card;
 pub mod clerk;
 pub mod conditions;
 pub mod desk;
@@ -24,6 +25,7 @@ pub mod quiet;
 pub mod reconcile;
 pub mod registry;
 pub mod schema;
+pub mod sending;
 pub mod service;
 pub mod store;
 pub mod timers;

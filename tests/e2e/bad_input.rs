@@ -104,6 +104,15 @@ fn check(letters: &[DeadLetter], all: &[Bad], stream: &str) {
     }
 }
 
+/// Checks that `letters` of timers hold all the garbage, subject by subject; timers are handled side by side.
+fn check_timers(mut letters: Vec<DeadLetter>) {
+    letters.sort_by_key(|letter| letter.sequence);
+    for of_one in letters.chunk_by(|left, right| left.subject == right.subject) {
+        assert_eq!(of_one.len(), garbage().len());
+        check(of_one, &garbage(), streams::SCHEDULES);
+    }
+}
+
 /// Sends a good event and waits for its answer's receipt.
 async fn answered(world: &World, event_id: &str, peer: &str) {
     send(world, &event(event_id, peer, "still there?")).await;
@@ -146,17 +155,21 @@ async fn what_cannot_be_read_is_a_dead_letter_and_its_partition_goes_on() {
         .await
         .expect("claimed");
     publish(&bus, "nexus.delivery.nats.e2e.p", &deliveries).await;
+    // What a timer leaves when it rings.
+    for fired in ["nexus.fire.x", "nexus.fire.intent.x", "nexus.fire.approval.x"] {
+        publish(&bus, fired, &garbage()).await;
+    }
     answered(&world, "e2e:p/good", "p").await;
     check(
         &letters(&world, "hook-svc", events.len()).await,
         &events,
         streams::EVENTS,
     );
-    check(
-        &letters(&world, "broker-svc", dispatches.len()).await,
-        &dispatches,
-        streams::DISPATCHES,
-    );
+    check_timers(letters(&world, "scheduler-svc", 2 * garbage().len()).await);
+    let of_broker = letters(&world, "broker-svc", dispatches.len() + garbage().len()).await;
+    let (timers, of_broker): (Vec<_>, Vec<_>) = of_broker.into_iter().partition(|l| l.stream == streams::SCHEDULES);
+    check_timers(timers);
+    check(&of_broker, &dispatches, streams::DISPATCHES);
     check(
         &letters(&world, "delivery-svc", deliveries.len()).await,
         &deliveries,

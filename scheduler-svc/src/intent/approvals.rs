@@ -9,13 +9,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use shared::bus::{Bus, CasError, Entry, Kv};
+use shared::bus::{Bus, CasError, Entry, Kv, Outgoing, PublishError};
 use shared::model::approval::{ApprovalRequest, ApprovalStatus, Confirmation, Trail};
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{Intent, IntentStatus};
 use shared::model::time::UnixMillis;
+use shared::wire::headers::{CAUSATION, HOPS, REPEATED};
+use shared::wire::subject;
 use shared::wire::topology::buckets::APPROVALS;
 
+use super::card::card;
 use super::error::HandleIntentError;
 use super::timers;
 
@@ -120,12 +123,20 @@ impl Approvals {
                 let timer = timers::timer(intent, TimerPurpose::Approval, nominal);
                 timers::put(&self.bus, &timer, asked.request.expires_at).await?;
                 match self.values.create(&key(intent), &asked).await {
-                    Ok(_) => return Ok(asked),
+                    Ok(_) => {
+                        self.tell(intent, &asked).await?;
+                        return Ok(asked);
+                    }
                     Err(CasError::Conflict { .. }) => continue,
                     Err(error) => return Err(HandleIntentError::cas(id, error)),
                 }
             };
-            if value.status != ApprovalStatus::Pending || now < value.request.expires_at {
+            if value.status != ApprovalStatus::Pending {
+                return Ok(value);
+            }
+            if now < value.request.expires_at {
+                // Whoever asked may have been cut off before anybody was told.
+                self.tell(intent, &value).await?;
                 return Ok(value);
             }
             let lapsed = Confirmation {
@@ -141,6 +152,27 @@ impl Approvals {
             }
         }
         Err(HandleIntentError::Conflict(id))
+    }
+
+    /// Tells the conversation that asked; told before, it is delivered once.
+    async fn tell(&self, intent: &Intent, asked: &Confirmation) -> Result<(), HandleIntentError> {
+        let Some(card) = card(intent, asked)? else {
+            return Ok(());
+        };
+        let out = Outgoing::new(subject::delivery(&card.delivery_context), &card)
+            .msg_id(card.id.to_string())
+            .header(CAUSATION, card.causation.event.as_str())
+            .header(HOPS, card.causation.hops.to_string())
+            .header(REPEATED, "1");
+        match self.bus.publish(out).await {
+            Ok(_) => Ok(()),
+            // What no server takes keeps nobody from deciding.
+            Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
+                tracing::warn!(intent = %intent.intent.id, %error, "card is not sent");
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Whether somebody was asked for the approval of `intent`, or has decided it.

@@ -25,7 +25,7 @@ use super::machine::{self, Cause, Ending};
 use super::quiet::{self, Quiet};
 use super::registry::Registry;
 use super::store::Store;
-use super::{firing, hooks, looking, plan, timers};
+use super::{firing, hooks, looking, plan, sending, timers};
 
 /// Tries of one step while others take steps on the same intent.
 const MAX_TRIES: u32 = 16;
@@ -202,7 +202,7 @@ impl Clerk {
         self.publish_firing(&fired).await
     }
 
-    /// Publishes what the firing under way is: its event, its dispatch, its claim; or runs its hook.
+    /// Publishes what the firing under way is: its event, its dispatch, its claim; or runs its hook, or sends its text.
     async fn publish_firing(self: &Arc<Self>, entry: &Entry<Intent>) -> Result<(), HandleIntentError> {
         let intent = &entry.value;
         let Some(running) = intent.running.clone() else {
@@ -221,7 +221,11 @@ impl Clerk {
                 .carrier(&carrier);
             let stored = self.bus.publish(out).await?;
             let Some(dispatch) = firing::dispatch(intent, running.nominal, running.at, stored.sequence)? else {
-                return match hooks::attend(&self.bus, intent, &event).await? {
+                let ended = match firing::reply(intent, running.nominal)? {
+                    Some(reply) => sending::attend(&self.bus, &reply, &carrier).await?,
+                    None => hooks::attend(&self.bus, intent, &event).await?,
+                };
+                return match ended {
                     Some(ending) => self.finish(entry, &ending).await,
                     None => Ok(()),
                 };

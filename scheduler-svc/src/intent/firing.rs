@@ -4,9 +4,10 @@
 //! "HookIntent" (Scope, Firing); `wire.md` "Dispatch".
 
 use serde_json::{Map, Value, json};
-use shared::model::dispatch::{Causation, Dispatch, DispatchContext, Message, dispatch_id};
+use shared::model::dispatch::{Causation, Dispatch, DispatchContext, Message, derived_ulid, dispatch_id};
 use shared::model::event::{Direction, Event, EventId, MAX_HOPS, ParseEventIdError, Sender};
 use shared::model::intent::{Intent, event_id};
+use shared::model::reply::Reply;
 use shared::model::schedule::{ScheduleMark, ScheduleTarget};
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
@@ -14,6 +15,8 @@ use ulid::Ulid;
 
 /// The kind that runs a hook instead of a turn.
 pub const RUN_HOOK: &str = "run_hook";
+/// The kind that sends a text instead of running a turn.
+pub const SEND_MESSAGE: &str = "send_message";
 /// The channel of every timer event.
 const CHANNEL: &str = "timer";
 
@@ -35,7 +38,7 @@ pub fn hook_id(kind: &str) -> String {
 /// # Errors
 /// Never for an id made of these; the type of the event's id demands the check.
 pub fn dispatch_of(intent: &Intent, nominal: UnixMillis) -> Result<Option<Ulid>, ParseEventIdError> {
-    if intent.intent.kind == RUN_HOOK {
+    if [RUN_HOOK, SEND_MESSAGE].contains(&intent.intent.kind.as_str()) {
         return Ok(None);
     }
     let event = event_id(intent.intent.id, nominal)?;
@@ -82,7 +85,9 @@ fn peer(target: &SessionRef) -> String {
     target.to_string()
 }
 
-const fn hops(intent: &Intent) -> u8 {
+/// The hops of what `intent` makes.
+#[must_use]
+pub const fn hops(intent: &Intent) -> u8 {
     let hops = intent.depth.saturating_add(1);
     if hops > MAX_HOPS { MAX_HOPS } else { hops }
 }
@@ -140,6 +145,31 @@ pub fn dispatch(
     }))
 }
 
+/// What `intent` sends at `nominal`, as it stands; none for a kind that sends nothing of its own.
+///
+/// # Errors
+/// As [`dispatch_of`].
+pub fn reply(intent: &Intent, nominal: UnixMillis) -> Result<Option<Reply>, ParseEventIdError> {
+    let record = &intent.intent;
+    if record.kind != SEND_MESSAGE {
+        return Ok(None);
+    }
+    let id = derived_ulid(nominal, &["intent-send", &record.id.to_string()]);
+    Ok(Some(Reply {
+        id,
+        turn: record.turn.unwrap_or(id),
+        session: intent.target(),
+        delivery_context: intent.delivery_context.clone(),
+        content: parameter(intent, "text").to_owned(),
+        attachments: Vec::new(),
+        interactive: None,
+        causation: Causation {
+            event: event_id(record.id, nominal)?,
+            hops: hops(intent),
+        },
+    }))
+}
+
 fn parameter<'a>(intent: &'a Intent, name: &str) -> &'a str {
     let value = intent.intent.parameters.get(name);
     value.and_then(Value::as_str).unwrap_or_default()
@@ -154,7 +184,7 @@ fn content(intent: &Intent) -> String {
             parameter(intent, "message")
         ),
         "follow_up" => parameter(intent, "prompt").to_owned(),
-        "send_message" => parameter(intent, "text").to_owned(),
+        SEND_MESSAGE => parameter(intent, "text").to_owned(),
         other => format!("{other} {}", Value::Object(intent.intent.parameters.clone())),
     }
 }
@@ -165,7 +195,6 @@ fn instruction(intent: &Intent) -> String {
     let task = match record.kind.as_str() {
         "remind" => "Remind the user of this now, in your own words.",
         "follow_up" => "Take the conversation up again as this prompt to yourself says.",
-        "send_message" => "Your answer is sent to the conversation that you named: answer with this text.",
         _ => "Do what this says.",
     };
     let why = if record.reason.is_empty() {

@@ -15,7 +15,7 @@ use super::clerk::Clerk;
 use super::error::HandleIntentError;
 use super::machine::Ending;
 use super::outcome::{Found, Search};
-use super::{firing, hooks, timers};
+use super::{firing, hooks, sending, timers};
 
 /// Tries of one look while others take steps on the same intent.
 const MAX_TRIES: u32 = 16;
@@ -92,13 +92,10 @@ impl Clerk {
                     Found::Runs => return Ok(Look::Runs),
                     Found::NotYet | Found::Further => return Ok(Look::Unknown),
                 },
-                None => {
-                    let event = firing::event(&entry.value, nominal, running.at)?;
-                    match hooks::ended(&self.bus, &entry.value, &event).await? {
-                        Some(ending) => ending,
-                        None => return Ok(Look::Unknown),
-                    }
-                }
+                None => match self.without_turn(&entry.value, nominal, running.at).await? {
+                    Some(ending) => ending,
+                    None => return Ok(Look::Unknown),
+                },
             };
             match self.finish(&entry, &ending).await {
                 Err(HandleIntentError::Conflict(_)) => {}
@@ -106,6 +103,20 @@ impl Clerk {
             }
         }
         Err(HandleIntentError::Conflict(id))
+    }
+
+    /// How a firing ended that runs no turn.
+    async fn without_turn(
+        &self,
+        intent: &Intent,
+        nominal: UnixMillis,
+        at: UnixMillis,
+    ) -> Result<Option<Ending>, HandleIntentError> {
+        if let Some(reply) = firing::reply(intent, nominal)? {
+            return sending::ended(&self.bus, &reply).await;
+        }
+        let event = firing::event(intent, nominal, at)?;
+        hooks::ended(&self.bus, intent, &event).await
     }
 
     async fn found(&self, intent: &Intent, dispatch: Ulid, at: UnixMillis) -> Result<Found, HandleIntentError> {

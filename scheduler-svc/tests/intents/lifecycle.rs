@@ -12,9 +12,10 @@ use shared::model::intent::service::{
 };
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{IntentCode, IntentStatus, Rejection, firing_of};
+use shared::model::reply::Reply;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
-use shared::wire::topology::streams::CLAIMS;
+use shared::wire::topology::streams::{CLAIMS, DELIVERIES};
 
 use crate::world::{PATIENCE, World, completed, needs, proposal, ulid, until};
 
@@ -274,4 +275,20 @@ async fn each_occurrence_is_asked_for_ahead_and_lapses_alone() {
     }
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Canceled);
     assert!(world.dispatches().await.is_empty());
+    let told = world
+        .bus
+        .history(DELIVERIES, "nexus.dl.>", 1, 100)
+        .await
+        .expect("deliveries");
+    assert_eq!(
+        told.len(),
+        3,
+        "one card for each occurrence, however often it was asked"
+    );
+    for stored in told {
+        let card: Reply = stored.decode().expect("a reply");
+        assert_eq!(card.delivery_context.peer_id.as_deref(), Some("v1"));
+        let command = format!("nexus intent approve {}", ulid(1));
+        assert!(card.content.contains(&command), "{}", card.content);
+    }
 }

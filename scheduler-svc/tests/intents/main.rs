@@ -6,4 +6,5 @@ mod hooks;
 mod lifecycle;
 mod looking;
 mod races;
+mod sending;
 mod world;

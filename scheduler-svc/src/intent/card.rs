@@ -1,0 +1,67 @@
+//! What the conversation that an intent was asked for in is told while the intent waits for its owner's word. *Pure.*
+
+use shared::model::approval::Confirmation;
+use shared::model::dispatch::{Causation, derived_ulid};
+use shared::model::event::ParseEventIdError;
+use shared::model::intent::{Intent, event_id};
+use shared::model::reply::Reply;
+
+use super::firing::hops;
+
+/// Longest text of the parameters on a card, bytes of JSON.
+const MAX_PARAMETERS: usize = 1_000;
+
+/// The card of `asked`, the approval of `intent`; the same again has the same id. None where there is no conversation.
+///
+/// # Errors
+/// Never for an id made of these; the type of the event's id demands the check.
+pub fn card(intent: &Intent, asked: &Confirmation) -> Result<Option<Reply>, ParseEventIdError> {
+    let place = intent.asked_in();
+    if place.channel.is_empty() {
+        return Ok(None);
+    }
+    let (record, at) = (&intent.intent, asked.requested_at);
+    let id = derived_ulid(at, &["intent-card", &asked.request.id]);
+    Ok(Some(Reply {
+        id,
+        turn: record.turn.unwrap_or(id),
+        session: intent.target(),
+        delivery_context: place.clone(),
+        content: text(intent, asked),
+        attachments: Vec::new(),
+        interactive: None,
+        causation: Causation {
+            event: event_id(record.id, at)?,
+            hops: hops(intent),
+        },
+    }))
+}
+
+fn text(intent: &Intent, asked: &Confirmation) -> String {
+    let record = &intent.intent;
+    let instant = |at: shared::model::time::UnixMillis| {
+        jiff::Timestamp::from_millisecond(at.0).map_or_else(|_| at.to_string(), |at| format!("{at:.0}"))
+    };
+    let mut parameters = serde_json::Value::Object(record.parameters.clone()).to_string();
+    if parameters.len() > MAX_PARAMETERS {
+        parameters.truncate(parameters.floor_char_boundary(MAX_PARAMETERS));
+        parameters.push_str("… [cut]");
+    }
+    let when = intent.due.map_or_else(|| record.schedule.to_string(), instant);
+    let mut lines = vec![
+        format!(
+            "Approval needed: {} wants `{}`, {when}",
+            asked.requested_by, record.kind
+        ),
+        parameters,
+    ];
+    if !record.reason.is_empty() {
+        lines.push(format!("Why: {}", record.reason));
+    }
+    lines.push(format!(
+        "To be decided by the owner, until {}.",
+        instant(asked.request.expires_at)
+    ));
+    lines.push(format!("Decide: nexus intent approve {0} [--decline]", record.id));
+    lines.join("\n")
+}

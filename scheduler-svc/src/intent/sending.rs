@@ -1,0 +1,86 @@
+//! Sending a text as the action of an intent: no model is asked, the text goes out as it was asked for, once.
+//!
+//! The reply's id follows from intent and nominal time, so it is delivered once however often it is published; its
+//! receipt tells how the firing ended. Receipts of a destination are read backwards: each names the one that it was
+//! written upon.
+
+use std::time::Duration;
+
+use shared::bus::{Bus, Outgoing};
+use shared::clock::pause;
+use shared::model::intent::IntentCode;
+use shared::model::receipt::{Receipt, ReceiptStep};
+use shared::model::reply::Reply;
+use shared::wire::headers::{CAUSATION, Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS, REPEATED};
+use shared::wire::subject;
+use shared::wire::topology::streams::RECEIPTS;
+
+use super::error::HandleIntentError;
+use super::machine::Ending;
+
+/// Waits between looks after the reply is published; later ones are the timer's.
+const LOOKS: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(80),
+    Duration::from_millis(400),
+    Duration::from_millis(1_500),
+];
+/// Receipts of a destination looked at for one end.
+const MAX_RECEIPTS: u32 = 4_096;
+
+/// Publishes `reply` and waits a moment for what becomes of it; none = it is left to the timer.
+///
+/// # Errors
+/// [`HandleIntentError`]: to be tried again.
+pub async fn attend(bus: &Bus, reply: &Reply, carrier: &Carrier) -> Result<Option<Ending>, HandleIntentError> {
+    let out = Outgoing::new(subject::delivery(&reply.delivery_context), reply)
+        .msg_id(reply.id.to_string())
+        .header(CAUSATION, reply.causation.event.as_str())
+        .header(HOPS, reply.causation.hops.to_string())
+        .header(REPEATED, "1")
+        .carrier(carrier);
+    bus.publish(out).await?;
+    for wait in LOOKS {
+        pause(wait).await;
+        if let Some(ending) = ended(bus, reply).await? {
+            return Ok(Some(ending));
+        }
+    }
+    Ok(None)
+}
+
+/// What became of `reply`, if that is known.
+///
+/// # Errors
+/// [`HandleIntentError`] where the receipts cannot be read.
+pub async fn ended(bus: &Bus, reply: &Reply) -> Result<Option<Ending>, HandleIntentError> {
+    let subject = subject::receipt(&reply.delivery_context);
+    let mut next = bus.last_on_subject(RECEIPTS, &subject).await?;
+    for _ in 0..MAX_RECEIPTS {
+        let Some(stored) = next else { return Ok(None) };
+        let receipt = stored.decode::<Receipt>().ok();
+        let ending = receipt
+            .filter(|receipt| receipt.delivery == reply.id)
+            .and_then(|receipt| ending(receipt.step));
+        if ending.is_some() {
+            return Ok(ending);
+        }
+        let upon = stored.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
+        next = match upon.and_then(|upon| upon.parse::<u64>().ok()).unwrap_or(0) {
+            0 => None,
+            upon => bus.at_sequence(RECEIPTS, upon).await?,
+        };
+    }
+    Ok(None)
+}
+
+/// How a delivery ended at `step`, if it did.
+fn ending(step: ReceiptStep) -> Option<Ending> {
+    let (code, why) = match step {
+        ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => return None,
+        ReceiptStep::Delivered { .. } => (IntentCode::Done, "delivered".to_owned()),
+        ReceiptStep::GaveUp { reason, .. } => (IntentCode::TurnFailed, format!("not delivered: {reason}")),
+        ReceiptStep::DeniedByPolicy { rule } => (IntentCode::TurnFailed, format!("denied by policy: {rule}")),
+    };
+    Some(Ending { code, why })
+}
