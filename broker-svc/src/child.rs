@@ -1,4 +1,10 @@
 //! Programs that the broker starts: what they keep of its environment, how much they are heard, and how all of them end.
+//!
+//! They end with the broker, however that ends: `nexus-tether` stands between, and kills them once nobody holds its input.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::LazyLock;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use shared::process::Secret;
@@ -7,6 +13,81 @@ use tokio::process::{Child, Command};
 
 /// What an operator's program keeps of our environment.
 pub const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "USER"];
+
+/// The launcher, beside our own program or one directory above it.
+const TETHER: &str = "nexus-tether";
+
+/// What of a program's input it is given.
+#[derive(Debug, Clone, Copy)]
+pub enum Handed {
+    /// So many bytes, then its end.
+    Bytes(usize),
+    /// Everything.
+    All,
+}
+
+/// A program to be started, in a process group of its own and with its three pipes.
+#[derive(Debug)]
+pub struct Tethered {
+    /// It.
+    pub command: Command,
+    /// Whether its input must be held open as long as it is to run; else the input's end is for the caller to make.
+    pub is_held: bool,
+}
+
+impl Tethered {
+    /// `program`, which is given `handed` of its input.
+    #[must_use]
+    pub fn new(program: &str, handed: Handed) -> Self {
+        let tether = tether().filter(|_| is_there(program));
+        let is_held = tether.is_some();
+        let mut command = match tether {
+            Some(tether) => {
+                let mut command = Command::new(tether);
+                match handed {
+                    Handed::Bytes(bytes) => command.arg(bytes.to_string()),
+                    Handed::All => command.arg("all"),
+                };
+                command.args(["--", program]);
+                command
+            }
+            None => Command::new(program),
+        };
+        command
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true);
+        Self { command, is_held }
+    }
+}
+
+/// Where the launcher is; without it a program outlives a broker that is killed.
+fn tether() -> Option<PathBuf> {
+    static FOUND: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+        let program = std::env::current_exe().ok()?;
+        let directories = program.ancestors().skip(1).take(2);
+        let found = directories
+            .map(|directory| directory.join(TETHER))
+            .find(|path| path.is_file());
+        if found.is_none() {
+            tracing::warn!(program = TETHER, "not found: programs go on when the broker is killed");
+        }
+        found
+    });
+    FOUND.clone()
+}
+
+/// Whether `program` is found: what is not is told of best by whoever tries to start it.
+fn is_there(program: &str) -> bool {
+    if program.contains('/') {
+        return true;
+    }
+    let path = Secret::resolve("env:PATH").map(|path| path.reveal().to_owned());
+    std::env::split_paths(&path.unwrap_or_default()).any(|directory| directory.join(program).is_file())
+}
 
 /// Hands the variables `names` on to `command`, where we have them.
 pub fn keep(command: &mut Command, names: &[&str]) {

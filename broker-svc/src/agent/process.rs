@@ -6,7 +6,6 @@
 //! "error", "error": "…", "retryable": false}`. The program runs in a process group of its own, all of which is killed
 //! when the turn is cancelled, when its time is over, and when the answer is there. Source: `sessions.md` "Agents".
 
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,10 +17,10 @@ use shared::model::ledger::Usage;
 use shared::process::Secret;
 use shared::wire::agent::AgentRequest;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{Child, ChildStdout};
 
 use super::{Agent, Origin};
-use crate::child::{Group, KEPT, heard, keep};
+use crate::child::{Group, Handed, KEPT, Tethered, heard, keep};
 use crate::hook_point::Hooks;
 use crate::live::Live;
 use crate::personas::{Personas, Program};
@@ -84,18 +83,20 @@ impl Process {
     }
 
     async fn run(&self, program: &Program, request: &AgentRequest, origin: &Origin) -> Result<Answer, AskAgentError> {
-        let mut child = start(program, request)?;
+        let mut question = serde_json::to_vec(request).unwrap_or_default();
+        question.push(b'\n');
+        let (mut child, is_held) = start(program, request, question.len())?;
         let group = Group::led_by(&child);
         let unreachable = |what: &str| AskAgentError::Unreachable(format!("{} has no {what}", program.command));
-        let mut stdin = child.stdin.take().ok_or_else(|| unreachable("input"))?;
+        let mut stdin = Some(child.stdin.take().ok_or_else(|| unreachable("input"))?);
         let stdout = child.stdout.take().ok_or_else(|| unreachable("output"))?;
         let stderr = child.stderr.take().ok_or_else(|| unreachable("error output"))?;
-        let question = serde_json::to_vec(request).unwrap_or_default();
         // A harness may speak before it has read everything, and may not read at all.
-        let told = async move {
-            let _ = stdin.write_all(&question).await;
-            let _ = stdin.write_all(b"\n").await;
-            drop(stdin);
+        let told = async {
+            if let Some(stdin) = &mut stdin {
+                let _ = stdin.write_all(&question).await;
+            }
+            stdin = stdin.take().filter(|_| is_held);
             std::future::pending::<()>().await;
         };
         let complaint = tokio::spawn(heard(stderr, MAX_STDERR_BYTES));
@@ -163,18 +164,13 @@ async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answe
     }
 }
 
-fn start(program: &Program, request: &AgentRequest) -> Result<Child, AskAgentError> {
-    let mut command = Command::new(&program.command);
+/// The program, started, and whether its input is to be held open; `bytes` of that are its question.
+fn start(program: &Program, request: &AgentRequest, bytes: usize) -> Result<(Child, bool), AskAgentError> {
+    let Tethered { mut command, is_held } = Tethered::new(&program.command, Handed::Bytes(bytes));
     command
         .args(&program.args)
-        .env_clear()
         .env("NEXUS_TURN", request.turn.to_string())
-        .env("NEXUS_PERSONA", &request.persona)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true);
+        .env("NEXUS_PERSONA", &request.persona);
     keep(&mut command, &KEPT);
     for (name, value) in &program.env {
         let value = match value.starts_with("env:") || value.starts_with("file:") {
@@ -192,10 +188,11 @@ fn start(program: &Program, request: &AgentRequest) -> Result<Child, AskAgentErr
     if !program.directory.is_empty() {
         command.current_dir(&program.directory);
     }
-    command.spawn().map_err(|error| AskAgentError::Refused {
+    let started = command.spawn().map_err(|error| AskAgentError::Refused {
         error: format!("{} cannot be started: {error}", program.command),
         retryable: false,
-    })
+    });
+    Ok((started?, is_held))
 }
 
 #[async_trait]

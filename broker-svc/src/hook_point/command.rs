@@ -5,14 +5,13 @@
 //! its time-out, when the turn is cancelled, and when it has ended. One whose answer nobody waits for runs beside the
 //! turn. Source: `004_bf6295fcf892806e.txt` (`RunCommandHooks`); `sessions.md` "Command hooks".
 
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, json};
 use shared::clock::SharedClock;
 use tokio::io::AsyncWriteExt as _;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::Semaphore;
 
 use super::allow_list::{AllowList, Spelled};
@@ -22,7 +21,7 @@ use super::moment::Moment;
 use super::outcome::{HookContext, HookOutcome, RunHookError};
 use super::point::Point;
 use super::record::Recorder;
-use crate::child::{Group, KEPT, heard, keep};
+use crate::child::{Group, Handed, KEPT, Tethered, heard, keep};
 use crate::fold::shortened;
 
 /// Commands that run at once beside turns; further ones are skipped and reported.
@@ -167,15 +166,16 @@ impl Commands {
 async fn execute(command: &str, spelled: &Spelled, run: &Run) -> Result<Exit, String> {
     let directory = std::path::absolute(".").map_err(|error| error.to_string())?;
     let directory = directory.display().to_string();
-    let mut child = start(command, spelled, run, &directory)?;
-    let group = Group::led_by(&child);
-    let stdin = child.stdin.take();
     let asked = question(&run.hook, &run.context, &directory).to_string();
+    let (mut child, is_held) = start(command, spelled, run, &directory, asked.len())?;
+    let group = Group::led_by(&child);
+    let mut stdin = child.stdin.take();
     // A command may answer before it has read everything, and may not read at all.
-    let told = async move {
-        if let Some(mut stdin) = stdin {
+    let told = async {
+        if let Some(stdin) = &mut stdin {
             let _ = stdin.write_all(asked.as_bytes()).await;
         }
+        stdin = stdin.take().filter(|_| is_held);
     };
     let none = || "has no output".to_owned();
     let stdout = heard(child.stdout.take().ok_or_else(none)?, MAX_ANSWER_BYTES);
@@ -196,29 +196,20 @@ async fn ended(child: &mut Child, group: Group) -> std::io::Result<std::process:
     status
 }
 
-fn start(line: &str, spelled: &Spelled, run: &Run, directory: &str) -> Result<Child, String> {
-    let mut command = match spelled.words.split_first() {
-        Some((program, arguments)) if !spelled.needs_shell => {
-            let mut command = Command::new(program);
-            command.args(arguments);
-            command
-        }
-        Some(_) | None => {
-            let mut command = Command::new("sh");
-            command.args(["-c", line]);
-            command
-        }
+/// The command, started, and whether its input is to be held open; `bytes` of that are its question.
+fn start(line: &str, spelled: &Spelled, run: &Run, directory: &str, bytes: usize) -> Result<(Child, bool), String> {
+    let shell = ["-c".to_owned(), line.to_owned()];
+    let (program, arguments) = match spelled.words.split_first() {
+        Some((program, arguments)) if !spelled.needs_shell => (program.as_str(), arguments),
+        Some(_) | None => ("sh", shell.as_slice()),
     };
+    let Tethered { mut command, is_held } = Tethered::new(program, Handed::Bytes(bytes));
     command
-        .env_clear()
+        .args(arguments)
         .env("NEXUS_TURN", run.moment.turn.to_string())
         .env("NEXUS_PERSONA", &run.moment.session.persona)
-        .env("CLAUDE_PROJECT_DIR", directory)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true);
+        .env("CLAUDE_PROJECT_DIR", directory);
     keep(&mut command, &KEPT);
-    command.spawn().map_err(|error| format!("cannot be started: {error}"))
+    let started = command.spawn().map_err(|error| format!("cannot be started: {error}"));
+    Ok((started?, is_held))
 }

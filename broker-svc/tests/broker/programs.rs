@@ -1,10 +1,14 @@
 //! Programs of one's own as agents: the two documented examples, and one that does not want to end.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
+use broker_svc::config::BrokerConfig;
+use shared::clock::pause;
 use shared::model::ledger::{LedgerEntry, TurnFailure};
 
-use crate::bench::{Bench, eventually, session};
+use crate::bench::{Bench, broker_at, child, eventually, run_broker, session, told};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -68,6 +72,48 @@ async fn a_program_that_does_not_end_is_killed_with_its_children() {
         .await;
     }
     running.stop().await;
+}
+
+/// Names the server of a broker that is a process of its own; absent where the tests run.
+const URL: &str = "NEXUS_TEST_BROKER_URL";
+/// Names its personas.
+const PERSONAS: &str = "NEXUS_TEST_BROKER_PERSONAS";
+
+/// Not a test: what the child runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_of_its_own() {
+    let (Some(url), Some(personas)) = (told(URL), told(PERSONAS)) else {
+        return;
+    };
+    let broker = broker_at(&url, "child", &personas, BrokerConfig::default()).await;
+    let _running = run_broker(Arc::new(broker));
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_ends_with_a_broker_that_is_killed() {
+    let bench = Bench::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let lines = folder.path().join("lines");
+    // Neither does it read its input, nor do its children.
+    let script = format!(
+        "trap '' TERM; (while true; do echo x >> {}; sleep 0.05; done) & wait",
+        lines.display()
+    );
+    let personas =
+        format!("personas: {{default: {{runner: process, process: {{command: bash, args: ['-c', \"{script}\"]}}}}}}");
+    let url = bench.server.url();
+    let mut broker = child("programs::a_broker_of_its_own", &[(URL, &url), (PERSONAS, &personas)]);
+    bench.send(&session("main"), 1).await;
+    let written = || std::fs::metadata(&lines).map_or(0, |lines| lines.len());
+    eventually("it is at work", async || written() > 4).await;
+    broker.kill().await.expect("SIGKILL");
+    eventually("it is silent", async || {
+        let before = written();
+        pause(Duration::from_secs(1)).await;
+        written() == before
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

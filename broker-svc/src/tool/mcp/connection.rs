@@ -10,10 +10,10 @@ use rmcp::service::{Peer, RoleClient, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use shared::process::Secret;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 use super::declared::{McpServer, credential};
-use crate::child::keep;
+use crate::child::{Group, Handed, Tethered, keep};
 use crate::tool::credentials::References;
 
 /// What a server's program keeps of our environment.
@@ -25,8 +25,8 @@ pub(super) struct Connection {
     pub(super) peer: Peer<RoleClient>,
     pub(super) tools: Vec<Tool>,
     running: RunningService<RoleClient, ()>,
-    /// It ends with this; what it started sees its input end.
-    _program: Option<Child>,
+    /// It ends with this, and with it whatever it started.
+    _program: Option<(Child, Group)>,
 }
 
 impl Connection {
@@ -47,7 +47,9 @@ pub(super) async fn connect(name: &str, declared: &McpServer, known: &References
             .take()
             .zip(child.stdin.take())
             .ok_or("has no input and output")?;
-        (().serve(pipes).await.map_err(|error| error.to_string())?, Some(child))
+        let group = Group::led_by(&child);
+        let running = ().serve(pipes).await.map_err(|error| error.to_string())?;
+        (running, Some((child, group)))
     } else {
         let transport = StreamableHttpClientTransport::from_config(address(declared, known)?);
         (().serve(transport).await.map_err(|error| error.to_string())?, None)
@@ -75,17 +77,12 @@ fn revealed(value: &str, known: &References) -> Result<String, String> {
 }
 
 fn program(declared: &McpServer, known: &References) -> Result<Child, String> {
-    let mut command = Command::new(&declared.command);
-    command.args(&declared.args).env_clear();
+    let Tethered { mut command, .. } = Tethered::new(&declared.command, Handed::All);
+    command.args(&declared.args).stderr(Stdio::null());
     keep(&mut command, &KEPT);
     for (name, value) in &declared.env {
         command.env(name, revealed(value, known)?);
     }
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true);
     command
         .spawn()
         .map_err(|error| format!("{} cannot be started: {error}", declared.command))

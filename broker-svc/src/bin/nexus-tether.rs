@@ -1,0 +1,69 @@
+//! `nexus-tether BYTES|all -- PROGRAM [ARG…]`: runs PROGRAM, and ends it with all that it started once nobody holds the
+//! other end of our standard input.
+//!
+//! A broker that is killed kills nobody: without this its programs would go on beside those of the broker that takes its
+//! sessions over. So the broker keeps our input open as long as it wants the program. The first BYTES of it are the
+//! program's, which then sees its end; with `all` every byte is, and the program has a moment to end by itself. Our
+//! process group, which whoever starts us makes ours alone, is killed whole. Output, errors and exit code are the
+//! program's. Exit code 127 = it cannot be started.
+
+use std::io::{Read as _, copy, sink, stdin};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ChildStdin, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use rustix::process::{Signal, kill_current_process_group};
+
+/// How long a program that was given all may take to end once its input has.
+const GRACE: Duration = Duration::from_secs(2);
+/// Exit code where the program cannot be started, or nothing is said that can be done.
+const NOT_STARTED: u8 = 127;
+/// Exit code of a program that a signal ended, before the signal's number.
+const SIGNALLED: i32 = 128;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    let handed = args.next().and_then(|handed| handed.into_string().ok());
+    let handed = match handed.as_deref() {
+        Some("all") => Some(None),
+        Some(bytes) => bytes.parse::<u64>().ok().map(Some),
+        None => None,
+    };
+    let (Some(handed), Some(_), Some(program)) = (handed, args.next(), args.next()) else {
+        eprintln!("nexus-tether: expected BYTES|all -- PROGRAM [ARG…]");
+        return ExitCode::from(NOT_STARTED);
+    };
+    let mut child = match Command::new(&program).args(args).stdin(Stdio::piped()).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            eprintln!("{} cannot be started: {error}", program.display());
+            return ExitCode::from(NOT_STARTED);
+        }
+    };
+    let input = child.stdin.take();
+    let (_ended, end) = sync_channel::<()>(0);
+    std::thread::spawn(move || hold(input, handed, &end));
+    let Ok(status) = child.wait() else {
+        return ExitCode::from(NOT_STARTED);
+    };
+    let code = status.code().unwrap_or(SIGNALLED + status.signal().unwrap_or_default());
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+}
+
+/// Hands the program what is its, then waits for the end of our input. `end` is closed when the program has ended.
+fn hold(program: Option<ChildStdin>, handed: Option<u64>, end: &Receiver<()>) {
+    let mut input = stdin().lock();
+    if let Some(mut program) = program {
+        // One that does not read all of it is none the worse.
+        let _ = match handed {
+            Some(bytes) => copy(&mut input.by_ref().take(bytes), &mut program),
+            None => copy(&mut input, &mut program),
+        };
+    }
+    let _ = copy(&mut input, &mut sink());
+    if handed.is_none() {
+        let _ = end.recv_timeout(GRACE);
+    }
+    let _ = kill_current_process_group(Signal::KILL);
+}
