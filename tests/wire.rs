@@ -117,6 +117,7 @@ fn the_whole_ledger_is_frozen() {
     }
     check("ledger-tool_started-rewritten", &ledger::rewritten());
     check("ledger-tool_finished-unseen", &ledger::unseen());
+    check("ledger-model_answered-attached", &ledger::attached());
 }
 
 #[test]

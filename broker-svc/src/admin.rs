@@ -115,6 +115,8 @@ struct View {
     last_sequence: u64,
     cursor: Cursor,
     usage: Usage,
+    /// The model that answered last.
+    model: Option<String>,
     turns_in_history: usize,
     summary: Option<String>,
     active_at: UnixMillis,
@@ -185,6 +187,7 @@ async fn show(broker: Arc<Broker>, session: SessionRef) -> Result<View, Refusal>
         last_sequence: fold.last_sequence,
         cursor: fold.cursor,
         usage: fold.usage,
+        model: fold.model,
         turns_in_history: fold.history.len(),
         summary: fold.summary,
         active_at: fold.active_at,

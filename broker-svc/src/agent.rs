@@ -106,6 +106,8 @@ pub struct Said {
     pub usage: Usage,
     /// What the model's provider must see again when the turn goes on.
     pub opaque: Option<Value>,
+    /// Which model it was.
+    pub model: Option<String>,
 }
 
 /// One tool call.

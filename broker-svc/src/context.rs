@@ -2,6 +2,7 @@
 //!
 //! Source: `sessions.md` "Context assembly"; `001_63a3878cde6a1bc3.txt` §5.
 
+use shared::model::event::Attachment;
 use shared::model::identity::PermissionPresets;
 use shared::model::permission::Level;
 use shared::model::session::SessionRef;
@@ -16,6 +17,8 @@ use shared::model::permission::permitted;
 
 /// Longest message that is put into a running turn, bytes; the rest is cut.
 const MAX_STEERED_TEXT: usize = 64 * 1_024;
+/// Longest line about something that is attached, characters.
+const MAX_NAME_CHARS: usize = 400;
 /// Longest line about a dispatch that was dropped for want of room, characters.
 const MAX_NOTE_CHARS: usize = 160;
 
@@ -53,6 +56,7 @@ pub fn assemble(
     messages.extend(pendings.iter().map(|pending| ChatMessage {
         role: Role::User,
         content: pending.dispatch.message.content.clone(),
+        attachments: pending.dispatch.message.attachments.clone(),
     }));
     let tools = setting
         .tools
@@ -127,10 +131,29 @@ fn trust(pendings: &[Pending]) -> Option<String> {
     })
 }
 
+/// `content`, and a line for each of `attachments`: for whoever reads text alone.
+#[must_use]
+pub fn with_names(content: String, attachments: &[Attachment]) -> String {
+    let mut text = content;
+    for attachment in attachments {
+        let name = attachment.filename.as_deref().or(attachment.mime_type.as_deref());
+        let place = attachment.storage_uri.as_deref();
+        let words = [Some(attachment.media_type.as_str()), name, place];
+        let words: Vec<&str> = words.into_iter().flatten().collect();
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        let words: String = words.join(" ").chars().take(MAX_NAME_CHARS).collect();
+        text.push_str(&format!("[attached: {words}]"));
+    }
+    text
+}
+
 /// What a message says that is put into a running turn: one that is not the owner's is marked as data.
 #[must_use]
 pub fn steered(pending: &Pending) -> String {
-    let content = shortened(&pending.dispatch.message.content, MAX_STEERED_TEXT);
+    let message = &pending.dispatch.message;
+    let content = with_names(shortened(&message.content, MAX_STEERED_TEXT), &message.attachments);
     if pending.dispatch.permissions.level == Level::Full {
         return content;
     }
@@ -169,6 +192,7 @@ fn history(fold: &Fold, limits: &Limits) -> Vec<ChatMessage> {
     let said = |role, content: &str| ChatMessage {
         role,
         content: content.to_owned(),
+        attachments: Vec::new(),
     };
     let exchanges = fold.history.iter().skip(first);
     exchanges

@@ -77,6 +77,9 @@ pub struct Fold {
     pub summary: Option<String>,
     /// Tokens and cost over the session's life.
     pub usage: Usage,
+    /// The model that answered last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Entries since the last checkpoint.
     pub since_checkpoint: u32,
     /// When the record at hand was begun.
@@ -161,8 +164,11 @@ impl Fold {
                     asked: Vec::new(),
                 });
             }
-            LedgerEntry::ModelAnswered { usage, .. } => {
+            LedgerEntry::ModelAnswered { usage, model, .. } => {
                 self.usage = sum(&self.usage, usage);
+                if model.is_some() {
+                    self.model.clone_from(model);
+                }
                 self.in_turn(entry);
             }
             LedgerEntry::ToolStarted { .. }

@@ -19,6 +19,7 @@ use shared::model::session::SessionRef;
 use ulid::Ulid;
 
 use crate::agent::Origin;
+use crate::context::with_names;
 use crate::fold::{Fold, MAX_HISTORY_TEXT, shortened};
 use crate::personas::Limits;
 use crate::session::Pending;
@@ -117,7 +118,10 @@ impl Turn {
         let parts: Vec<&str> = std::iter::once("turn").chain(ids.iter().map(String::as_str)).collect();
         let began = pendings.first().map(|p| p.dispatch.timestamp).unwrap_or_default();
         let with_content = |pending: &Pending| DispatchRef {
-            content: shortened(&pending.dispatch.message.content, MAX_HISTORY_TEXT),
+            content: with_names(
+                shortened(&pending.dispatch.message.content, MAX_HISTORY_TEXT),
+                &pending.dispatch.message.attachments,
+            ),
             ..pending.reference()
         };
         let (delivery, causation) = destination(pendings);
@@ -175,6 +179,7 @@ impl Turn {
         let answer = running.answered().filter(|(_, _, calls)| calls.is_empty());
         Some(answer.map(|(_, content, _)| Answer {
             content: content.to_owned(),
+            attachments: running.attached().to_vec(),
             ..Answer::default()
         }))
     }
@@ -204,6 +209,8 @@ impl Turn {
         let completed = self.settled(content.clone(), attachments, cursor);
         let answered = LedgerEntry::ModelAnswered {
             opaque: None,
+            attachments: Vec::new(),
+            model: None,
             step: 1,
             content,
             tool_calls: Vec::new(),

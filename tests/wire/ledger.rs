@@ -8,7 +8,7 @@ use shared::model::ledger::{
 use shared::model::rate::{Counted, RateWindow};
 
 use super::order::session_order;
-use super::samples::{AT, approval, cursor, permissions, reference, reply, session, some, ulid};
+use super::samples::{AT, approval, attachment, cursor, permissions, reference, reply, session, some, ulid};
 
 fn turn_entries() -> Vec<LedgerEntry> {
     let usage = Usage {
@@ -41,6 +41,8 @@ fn turn_entries() -> Vec<LedgerEntry> {
         },
         LedgerEntry::ModelAnswered {
             opaque: None,
+            attachments: Vec::new(),
+            model: None,
             step: 1,
             content: "let me pay".to_owned(),
             tool_calls: vec![call],
@@ -140,6 +142,19 @@ pub(crate) fn rewritten() -> LedgerRecord {
         name: "pay".to_owned(),
         args_hash: "00ff".to_owned(),
         arguments: Some(json!({ "amount": 4 })),
+    })
+}
+
+/// What a model says at a turn's end.
+pub(crate) fn attached() -> LedgerRecord {
+    record(LedgerEntry::ModelAnswered {
+        step: 2,
+        content: "here it is".to_owned(),
+        tool_calls: Vec::new(),
+        usage: Usage::default(),
+        opaque: None,
+        attachments: vec![attachment()],
+        model: Some("some-model".to_owned()),
     })
 }
 

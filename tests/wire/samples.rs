@@ -51,7 +51,7 @@ pub(crate) fn session() -> SessionRef {
     }
 }
 
-fn attachment() -> Attachment {
+pub(crate) fn attachment() -> Attachment {
     Attachment {
         filename: some("a.png"),
         mime_type: some("image/png"),
@@ -319,6 +319,7 @@ pub(crate) fn agent_request() -> AgentRequest {
     let message = |role, text: &str| ChatMessage {
         role,
         content: text.to_owned(),
+        attachments: Vec::new(),
     };
     AgentRequest {
         turn: ulid(1),

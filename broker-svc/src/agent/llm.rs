@@ -15,6 +15,7 @@ use shared::model::ledger::{ToolCall as Asked, ToolOutcome, Usage};
 use shared::wire::agent::{AgentRequest, Role, ToolDescription};
 
 use super::{Agent, AskedCall, Call, Offer, Origin, Question, Said, Stepper};
+use crate::context::with_names;
 use crate::live::Live;
 use crate::personas::{Persona, Personas};
 use crate::tool::credentials::{Credentials, References};
@@ -137,6 +138,7 @@ impl Stepper for Llm {
                 cost_usd: answer.cost.map_or(0.0, llm::MicroDollars::dollars),
             },
             opaque: answer.opaque,
+            model: Some(answer.model),
         })
     }
 
@@ -162,7 +164,7 @@ fn spec(tool: &ToolDescription) -> ToolSpec {
 /// History and message, then what was said and done in this turn.
 fn conversation(request: &AgentRequest, so_far: &[Line]) -> Vec<Message> {
     let before = request.messages.iter().map(|message| match message.role {
-        Role::User => Message::user(message.content.clone()),
+        Role::User => Message::user(with_names(message.content.clone(), &message.attachments)),
         Role::Assistant => Message::assistant(message.content.clone()),
     });
     before.chain(so_far.iter().map(line)).collect()

@@ -140,6 +140,8 @@ fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
                 tool_calls: vec![call],
                 usage: Usage::default(),
                 opaque: None,
+                attachments: Vec::new(),
+                model: None,
             },
             LedgerEntry::ToolStarted {
                 call: "1-1".to_owned(),

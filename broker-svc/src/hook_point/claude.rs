@@ -34,7 +34,7 @@ pub fn question(hook: &Hook, context: &HookContext, directory: &str) -> Value {
     asked.insert("permission_mode".to_owned(), json!("default"));
     asked.insert("agent_id".to_owned(), json!(context.agent_id));
     asked.insert("user_id".to_owned(), json!(context.user_id));
-    for key in ["turn", "step", "event", "channel", "prompt"] {
+    for key in ["turn", "step", "event", "channel", "prompt", "users", "tool_calls"] {
         asked.extend(context.metadata.get(key).map(|value| (key.to_owned(), value.clone())));
     }
     if point.is_of_a_call() {

@@ -53,6 +53,17 @@ impl Moment {
             let prompt = shortened(&dispatch.message.content, MAX_TOLD_BYTES);
             metadata.insert("prompt".to_owned(), json!(prompt));
         }
+        let mut users: Vec<&str> = Vec::new();
+        for pending in pendings {
+            let user = pending.dispatch.message.from.as_str();
+            if !users.contains(&user) {
+                users.push(user);
+            }
+        }
+        // Of several, `user_id` is the newest.
+        if users.len() > 1 {
+            metadata.insert("users".to_owned(), json!(users));
+        }
         Self {
             session: session.clone(),
             turn,
@@ -100,6 +111,14 @@ impl Moment {
             reminded,
             ..self.clone()
         }
+    }
+
+    /// It, with `value` under `key` in what hooks are told.
+    #[must_use]
+    pub fn telling(&self, key: &str, value: Value) -> Self {
+        let mut moment = self.clone();
+        moment.metadata.insert(key.to_owned(), value);
+        moment
     }
 
     /// What a hook is told at a point that is of no call; `told` is what there is to see there.

@@ -40,9 +40,15 @@ pub async fn admit(
     context: &HookContext,
 ) -> Result<HookOutcome, RunHookError> {
     let kv: Kv<RateWindow> = bus.kv(HOOK_LIMITS);
-    let key = [hook.key().as_str(), &context.tool_name, &context.user_id]
-        .map(token)
-        .join(".");
+    // The same id on another channel is somebody else.
+    let hook = hook.key();
+    let key = [
+        hook.as_str(),
+        &context.tool_name,
+        context.told("channel"),
+        &context.user_id,
+    ];
+    let key = key.map(token).join(".");
     let id = format!("{}/{}", moment.turn, context.told("call"));
     // Whole seconds, and one more: what is still counted must still be there.
     let ttl = Duration::from_secs(limit.window_ms.div_ceil(1_000) + 1);

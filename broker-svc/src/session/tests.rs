@@ -102,6 +102,8 @@ fn journal(state: State) -> Option<Running> {
         State::Tool => {
             fold.apply_entry(&LedgerEntry::ModelAnswered {
                 opaque: None,
+                attachments: Vec::new(),
+                model: None,
                 step: 1,
                 content: String::new(),
                 tool_calls: vec![call("1-1"), call("1-2")],
@@ -135,6 +137,8 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
             State::Idle | State::Running => None,
             State::Streaming => Some(LedgerEntry::ModelAnswered {
                 opaque: None,
+                attachments: Vec::new(),
+                model: None,
                 step: 1,
                 content: "done".to_owned(),
                 tool_calls: Vec::new(),

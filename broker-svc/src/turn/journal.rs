@@ -9,6 +9,7 @@ mod lines;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask};
+use shared::model::event::Attachment;
 use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome, TurnLimits, Usage};
 use shared::model::permission::PermissionSet;
 use shared::model::time::UnixMillis;
@@ -91,6 +92,9 @@ pub enum Passage {
         /// What its provider must see again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         opaque: Option<Value>,
+        /// What goes along with it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        attachments: Vec<Attachment>,
     },
     /// A tool was called.
     Called {
@@ -230,9 +234,21 @@ impl Running {
                 content,
                 tool_calls,
                 opaque: _,
+                attachments: _,
             } => Some((*step, content.as_str(), tool_calls.as_slice())),
             Passage::Called { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
         })
+    }
+
+    /// What goes along with the model's last answer.
+    #[must_use]
+    pub fn attached(&self) -> &[Attachment] {
+        let mut newest = self.passages.iter().rev();
+        let attached = newest.find_map(|passage| match passage {
+            Passage::Answered { attachments, .. } => Some(attachments.as_slice()),
+            Passage::Called { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
+        });
+        attached.unwrap_or_default()
     }
 
     /// Text that hooks put in.
@@ -354,6 +370,8 @@ impl Running {
                 tool_calls,
                 usage,
                 opaque,
+                attachments,
+                model: _,
             } => {
                 self.usage = sum(&self.usage, usage);
                 self.hidden = std::mem::take(&mut self.hiding);
@@ -362,6 +380,7 @@ impl Running {
                     content: content.clone(),
                     tool_calls: tool_calls.clone(),
                     opaque: opaque.clone(),
+                    attachments: attachments.clone(),
                 });
             }
             LedgerEntry::ToolStarted { call, arguments, .. } => self.passages.push(Passage::Called {

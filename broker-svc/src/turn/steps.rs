@@ -3,6 +3,7 @@
 //! Source: `sessions.md` "Durable turns". It holds no state of its own: whoever folds the same ledger takes the same
 //! step, so a turn that moves between brokers neither repeats an answered model call nor a finished tool.
 
+use shared::model::event::Attachment;
 use shared::model::ledger::{ToolCall, ToolOutcome};
 use shared::model::time::UnixMillis;
 
@@ -58,6 +59,8 @@ pub enum Step {
     Finish {
         /// It.
         content: String,
+        /// What goes along with it.
+        attachments: Vec<Attachment>,
     },
     /// A limit is reached.
     Fail {
@@ -83,6 +86,7 @@ pub fn next(running: &Running, situation: Situation) -> Step {
             let _ = step;
             return Step::Finish {
                 content: content.to_owned(),
+                attachments: running.attached().to_vec(),
             };
         }
         Some((step, _, calls)) => (step, first_open(running, calls)),

@@ -39,6 +39,8 @@ fn an_answer_in_the_ledger_is_not_asked_for_again() {
     assert_eq!(turn().recovered(&fold), Some(None));
     let answered = LedgerEntry::ModelAnswered {
         opaque: None,
+        attachments: Vec::new(),
+        model: None,
         step: 1,
         content: "hi".to_owned(),
         tool_calls: Vec::new(),

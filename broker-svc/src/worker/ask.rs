@@ -114,7 +114,7 @@ impl Worker<'_> {
             }
             match patience.after(outcome, (asked, ended), spent, &persona.limits) {
                 Next::Complete(mut answer) => {
-                    return Ok(match self.after_model(&moment, &mut answer.content).await? {
+                    return Ok(match self.after_model(&moment, &mut answer.content, &[]).await? {
                         Hooked::On => Ended::Answered(answer),
                         hooked @ (Hooked::Denied(_) | Hooked::Over) => self.ended_by(hooked),
                     });

@@ -5,6 +5,7 @@ use shared::model::ledger::{ToolCall, ToolOutcome, TurnFailure};
 
 use super::Worker;
 use super::turn::Ended;
+use crate::agent::AskedCall;
 use crate::error::RunSessionError;
 use crate::hook_point::reminder::Progress;
 use crate::hook_point::runs::Ran;
@@ -177,14 +178,21 @@ impl Worker<'_> {
         })
     }
 
-    /// What a model's answer is once hooks have seen it.
+    /// What a model's answer is once hooks have seen it, with the `calls` that it asks for.
     pub(super) async fn after_model(
         &mut self,
         moment: &Moment,
         content: &mut String,
+        calls: &[AskedCall],
     ) -> Result<Hooked, RunSessionError> {
         let told = Value::from(content.as_str());
-        let Some(said) = self.hooks_at(moment, Point::PostStream, told).await? else {
+        let moment = if calls.is_empty() {
+            moment.clone()
+        } else {
+            let call = |call: &AskedCall| json!({"name": call.name, "arguments": call.arguments});
+            moment.telling("tool_calls", calls.iter().map(call).collect())
+        };
+        let Some(said) = self.hooks_at(&moment, Point::PostStream, told).await? else {
             return Ok(Hooked::Over);
         };
         if let Some(error) = said.denied {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 use shared::model::approval::Party;
-use shared::model::event::Attachment;
 use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome};
 use shared::model::permission::{glob, permitted};
 use shared::wire::agent::{AgentRequest, ToolDescription};
@@ -72,7 +71,11 @@ impl Worker<'_> {
         persona: &Persona,
         stepper: &dyn Stepper,
     ) -> Result<Ended, RunSessionError> {
-        let offers = stepper.tools(&self.claimed.session.persona).await;
+        let asked = self.claimed.session.persona.clone();
+        let tools = tokio::time::timeout(self.left(), stepper.tools(&asked));
+        let Some(Ok(offers)) = self.beside(std::pin::pin!(tools)).await? else {
+            return Ok(self.ended_by(Hooked::Over));
+        };
         let tools: Vec<ToolDescription> = offers.iter().map(|offer| offer.description.clone()).collect();
         let setting = Setting {
             persona,
@@ -94,7 +97,6 @@ impl Worker<'_> {
         };
         let mut patience = Patience::default();
         let mut paces = Paces::default();
-        let mut attachments = Vec::new();
         loop {
             self.look_up().await?;
             if self.cancelled.is_some() {
@@ -115,7 +117,7 @@ impl Worker<'_> {
             };
             let stepped = match step {
                 Step::Ask { step } => match self.before_model(&thinking.moment, step, &mut paces).await? {
-                    Hooked::On => self.ask_model(&thinking, step, &mut patience, &mut attachments).await?,
+                    Hooked::On => self.ask_model(&thinking, step, &mut patience).await?,
                     hooked @ (Hooked::Denied(_) | Hooked::Over) => self.stopped(hooked),
                 },
                 Step::Run { call } => match self.before_batch(&thinking.moment, &mut paces).await? {
@@ -128,10 +130,7 @@ impl Worker<'_> {
                     self.finished(call.call, outcome);
                     Stepped::On
                 }
-                Step::Finish { content } => Stepped::Ended(Ended::Settled {
-                    content,
-                    attachments: std::mem::take(&mut attachments),
-                }),
+                Step::Finish { content, attachments } => Stepped::Ended(Ended::Settled { content, attachments }),
                 Step::Fail { limit } => Stepped::Ended(Self::over(limit)),
             };
             if let Stepped::Ended(ended) = stepped {
@@ -198,7 +197,6 @@ impl Worker<'_> {
         thinking: &Thinking<'_>,
         step: u32,
         patience: &mut Patience,
-        attachments: &mut Vec<Attachment>,
     ) -> Result<Stepped, RunSessionError> {
         if self.drain(thinking).await? == Hooked::Over {
             return Ok(self.stopped(Hooked::Over));
@@ -222,11 +220,15 @@ impl Worker<'_> {
                     return Ok(Stepped::Ended(Ended::Failed(failure)));
                 }
                 *patience = Patience::default();
-                let hooked = self.after_model(&thinking.moment, &mut said.content).await?;
+                let hooked = self
+                    .after_model(&thinking.moment, &mut said.content, &said.calls)
+                    .await?;
                 if hooked != Hooked::On {
+                    // It is paid for, and nobody is to read it.
+                    self.answered(step, withheld(said));
                     return Ok(self.stopped(hooked));
                 }
-                *attachments = self.answered(step, said);
+                self.answered(step, said);
                 return Ok(Stepped::On);
             }
             Err(error) => error,
@@ -295,7 +297,7 @@ impl Worker<'_> {
     }
 
     /// Stages what the model said; calls that must not be run are answered with why.
-    fn answered(&mut self, step: u32, said: Said) -> Vec<Attachment> {
+    fn answered(&mut self, step: u32, said: Said) {
         let id = |index: usize| format!("{step}-{}", index + 1);
         let faults: Vec<(String, Option<String>)> = said
             .calls
@@ -314,13 +316,14 @@ impl Worker<'_> {
             tool_calls: calls.collect(),
             usage: said.usage,
             opaque: said.opaque,
+            attachments: said.attachments,
+            model: said.model,
         });
         for (call, fault) in faults {
             if let Some(error) = fault {
                 self.finished(call, ToolOutcome::Error { error });
             }
         }
-        said.attachments
     }
 
     /// Runs a call that the turn may make; any other is answered with why not.
@@ -422,5 +425,15 @@ impl Worker<'_> {
             false => self.finished(ran.call, outcome),
         }
         Ok(Stepped::Ended(ended))
+    }
+}
+
+/// What is kept of an answer that hooks do not let pass.
+fn withheld(said: Said) -> Said {
+    Said {
+        content: "[withheld]".to_owned(),
+        usage: said.usage,
+        model: said.model,
+        ..Said::default()
     }
 }

@@ -69,6 +69,8 @@ impl Worker<'_> {
                 tool_calls: Vec::new(),
                 usage,
                 opaque: None,
+                attachments: attachments.clone(),
+                model: None,
             });
         }
         self.owner.own().await?;

@@ -132,6 +132,7 @@ impl Stepper for Scripted {
                 cost_usd: 0.25,
             },
             opaque: None,
+            model: Some("scripted".to_owned()),
         })
     }
 

@@ -369,7 +369,7 @@ impl Owner {
                 );
                 self.phase = Phase::Turn(turn);
             }
-            Step::Finish { content } => {
+            Step::Finish { content, .. } => {
                 let cursor = self.turn_cursor();
                 return self.end(world, turn.settled(content, Vec::new(), cursor), faults);
             }
@@ -412,6 +412,8 @@ impl Owner {
             tool_calls: tools.iter().enumerate().map(call).collect(),
             usage: Usage::default(),
             opaque: None,
+            attachments: Vec::new(),
+            model: None,
         };
         self.stage(world, answered);
     }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use ulid::Ulid;
 
 use super::approval::{ApprovalDecision, ApprovalRequest};
+use super::event::Attachment;
 use super::permission::PermissionSet;
 use super::reply::Reply;
 use super::time::UnixMillis;
@@ -206,6 +207,13 @@ pub enum LedgerEntry {
         /// What its provider must see again when the turn goes on (signed thoughts).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         opaque: Option<Value>,
+        /// What goes along with what it said, where the turn ends with it; in a record that also ends the turn they are
+        /// in its reply.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        attachments: Vec<Attachment>,
+        /// Which model it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
     },
     /// A tool is about to run.
     ToolStarted {

@@ -147,6 +147,8 @@ impl<'a> SessionRows<'a> {
                 tool_calls,
                 usage,
                 opaque: _,
+                attachments: _,
+                model: _,
             } => self.answer(*step, content, tool_calls, *usage),
             LedgerEntry::ToolStarted {
                 call,

@@ -29,6 +29,9 @@ pub struct ChatMessage {
     pub role: Role,
     /// What.
     pub content: String,
+    /// What went along with it: where it is, not its bytes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
 }
 
 /// A tool that the turn may use.

@@ -20,6 +20,7 @@ impl Running {
                 content,
                 tool_calls,
                 opaque,
+                attachments: _,
             } => Some(Line::Assistant {
                 content: content.clone(),
                 tool_calls: tool_calls.clone(),

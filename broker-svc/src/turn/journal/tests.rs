@@ -35,6 +35,8 @@ fn running(entries: Vec<(i64, LedgerEntry)>) -> Running {
         tool_calls: vec![call()],
         usage: Usage::default(),
         opaque: None,
+        attachments: Vec::new(),
+        model: None,
     });
     for (at, entry) in entries {
         fold.at = UnixMillis(at);
@@ -160,6 +162,8 @@ fn what_a_hook_says_again_for_the_same_step_stands_in_place_of_what_it_said() {
         tool_calls: Vec::new(),
         usage: Usage::default(),
         opaque: None,
+        attachments: Vec::new(),
+        model: None,
     };
     let taken_over = vec![said("a", "be kind"), said("b", "be quick"), said("a", "be kinder")];
     let running_on = |more: Vec<(i64, LedgerEntry)>| running([taken_over.clone(), more].concat());

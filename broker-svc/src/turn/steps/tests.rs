@@ -42,6 +42,8 @@ fn call(id: &str) -> ToolCall {
 fn answered(step: u32, calls: &[&str]) -> LedgerEntry {
     LedgerEntry::ModelAnswered {
         opaque: None,
+        attachments: Vec::new(),
+        model: None,
         step,
         content: format!("said {step}"),
         tool_calls: calls.iter().map(|id| call(id)).collect(),
@@ -104,7 +106,10 @@ fn a_turn_asks_runs_what_it_is_told_in_order_asks_again_and_ends() {
     check(
         [both, vec![answered(2, &[])]].concat(),
         false,
-        &Step::Finish { content },
+        &Step::Finish {
+            content,
+            attachments: Vec::new(),
+        },
     );
 }
 
@@ -205,6 +210,9 @@ fn every_limit_ends_the_turn_before_the_next_effect_and_not_after_the_last_answe
     let content = "said 1".to_owned();
     assert_eq!(
         limited(cost, BEGAN.plus(10_000_000), vec![answered(1, &[])]),
-        Step::Finish { content }
+        Step::Finish {
+            content,
+            attachments: Vec::new(),
+        }
     );
 }

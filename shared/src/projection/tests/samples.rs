@@ -180,6 +180,8 @@ pub(super) fn answered(n: u64) -> LedgerEntry {
     };
     LedgerEntry::ModelAnswered {
         opaque: None,
+        attachments: Vec::new(),
+        model: None,
         step: 1,
         content: format!("echo: hello number {n}"),
         tool_calls: Vec::new(),

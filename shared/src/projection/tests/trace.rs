@@ -121,6 +121,8 @@ async fn entries_of_a_running_turn_find_it_across_messages() {
     let usage = crate::model::ledger::Usage::default();
     let asked = LedgerEntry::ModelAnswered {
         opaque: None,
+        attachments: Vec::new(),
+        model: None,
         step: 1,
         content: String::new(),
         tool_calls: vec![call],
