@@ -3,6 +3,8 @@
 //! Whatever changes a session is an order on its dispatch subject, carried out by its owner; a fork is the first
 //! record of a ledger that nobody owns yet. Source: `sessions.md` "Sessions".
 
+mod roster;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,8 +130,14 @@ struct View {
 /// # Errors
 /// The client's word where the service cannot be announced.
 pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
-    let mut spec = ServiceSpec::new("session", "sessions: show, wait, orders, fork");
+    let mut spec = ServiceSpec::new("session", "sessions: list, show, wait, orders, fork, release");
     let with = |broker: &Arc<Broker>| Arc::clone(broker);
+    let at = with(broker);
+    spec = spec.endpoint("list", move |question| roster::list(Arc::clone(&at), question));
+    let at = with(broker);
+    spec = spec.endpoint("release", move |named: Named| {
+        roster::release(Arc::clone(&at), named.session())
+    });
     let at = with(broker);
     spec = spec.endpoint("show", move |named: Named| show(Arc::clone(&at), named.session()));
     let at = with(broker);

@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
-use shared::bus::{Bus, claim};
+use shared::bus::Bus;
 use shared::model::ledger::LedgerRecord;
 use shared::model::session::SessionRef;
-use shared::wire::headers::{Carrier, Headers};
-use shared::wire::session_mark::SessionMark;
+use shared::wire::headers::Headers;
 use shared::wire::subject;
-use shared::wire::topology::buckets::SESSION_OVERRIDES;
 use shared::wire::topology::streams::LEDGER;
 
 use crate::args::{Common, SessionAction, SessionName, SessionOrderOptions};
@@ -26,10 +24,13 @@ const ANSWER: Duration = Duration::from_secs(10);
 pub async fn execute(common: &Common, action: SessionAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
-        SessionAction::Release(SessionName { persona, session }) => {
-            let session = SessionRef { persona, session };
-            let why = release(&bus, &session).await?;
-            println!("{session} is released; it was quarantined because its {why}");
+        SessionAction::Release(name) => {
+            let answer = ask(&bus, "release", named(&name), ANSWER).await?;
+            let why = answer["why"].as_str().unwrap_or_default();
+            println!(
+                "{}/{} is released; it was quarantined because its {why}",
+                name.persona, name.session
+            );
             Ok(())
         }
         SessionAction::List { persona, limit } => list(common, &bus, persona.as_deref(), limit).await,
@@ -87,25 +88,22 @@ async fn give(bus: &Bus, endpoint: &str, order: &SessionOrderOptions, settings: 
 }
 
 async fn list(common: &Common, bus: &Bus, persona: Option<&str>, limit: usize) -> Result<()> {
-    let persona = persona.map_or_else(|| "*".to_owned(), subject::token);
-    let subjects = bus.subjects(LEDGER, &format!("nexus.ledger.{persona}.*")).await?;
-    let name = |token: &str| subject::untoken(token).unwrap_or_else(|| token.to_owned());
-    let sessions: Vec<(String, String, u64)> = subjects
-        .iter()
-        .filter_map(|(subject, records)| {
-            let (persona, session) = subject::parse_session(subject)?;
-            Some((name(persona), name(session), *records))
-        })
-        .take(limit)
-        .collect();
+    let answer = ask(bus, "list", json!({ "persona": persona, "limit": limit }), ANSWER).await?;
     if common.json {
-        return print(&sessions);
+        return print(&answer["sessions"]);
     }
     let mut rows = table(&["persona", "session", "records"]);
-    for (persona, session, records) in &sessions {
-        rows.add_row([persona, session, &records.to_string()]);
+    let sessions = answer["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    for one in sessions {
+        let named = &one["session"];
+        rows.add_row([
+            text(&named["persona"]),
+            text(&named["session"]),
+            one["records"].to_string(),
+        ]);
     }
-    println!("{rows}\n{} of {} sessions", sessions.len(), subjects.len());
+    println!("{rows}\n{} of {} sessions", sessions.len(), answer["total"]);
     Ok(())
 }
 
@@ -129,67 +127,4 @@ async fn tail(bus: &Bus, name: SessionName, count: u64, all: bool) -> Result<()>
         println!("{line}");
     }
     Ok(())
-}
-
-/// Takes the quarantine's mark off `session` and claims it; answers why it was quarantined. A broker that has not
-/// heard of it yet ends that claim, and claims the session itself once it has.
-///
-/// # Errors
-/// Where the session is not quarantined, or the server cannot be asked.
-pub async fn release(bus: &Bus, session: &SessionRef) -> Result<String> {
-    let subject = subject::claim(session);
-    let key = subject.strip_prefix("nexus.claim.").context("a claim's subject")?;
-    let marks = bus.kv::<SessionMark>(SESSION_OVERRIDES);
-    let mark = marks.get(key).await?;
-    let Some((why, revision)) = mark.and_then(|mark| Some((mark.value.quarantined?, mark.revision))) else {
-        bail!("{session} is not quarantined");
-    };
-    marks.delete(key, Some(revision)).await?;
-    claim::publish(bus, session, &Carrier::default()).await?;
-    Ok(why)
-}
-
-#[cfg(test)]
-mod tests {
-    use shared::bus::NatsConfig;
-    use shared::model::time::UnixMillis;
-    use shared::testing::nats::NatsServer;
-    use shared::wire::session_mark::ClaimTries;
-    use shared::wire::topology::{streams, topology};
-
-    use super::*;
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_released_session_has_no_mark_and_a_claim() {
-        let server = NatsServer::start().await;
-        let config = NatsConfig {
-            servers: vec![server.url()],
-            ..NatsConfig::default()
-        };
-        let bus = shared::testing::connect(&config, "test").await;
-        bus.ensure(&topology(1), false).await.expect("the topology is made");
-        let session = SessionRef {
-            persona: "default".to_owned(),
-            session: "main *".to_owned(),
-        };
-        let subject = subject::claim(&session);
-        let key = subject.strip_prefix("nexus.claim.").expect("a claim's subject");
-        let marks = bus.kv::<SessionMark>(SESSION_OVERRIDES);
-        let mut mark = SessionMark {
-            session: session.clone(),
-            quarantined: None,
-            tries: Some(ClaimTries { claim: 1, begun: 1 }),
-            since: UnixMillis(1),
-        };
-        marks.put(key, &mark).await.expect("on trial");
-        let refused = release(&bus, &session).await.expect_err("not quarantined");
-        assert!(refused.to_string().contains("is not quarantined"), "{refused}");
-        mark.quarantined = Some("claim came again and again".to_owned());
-        marks.put(key, &mark).await.expect("quarantined");
-        let why = release(&bus, &session).await.expect("released");
-        assert_eq!(why, "claim came again and again");
-        assert_eq!(marks.get(key).await.expect("a bucket"), None);
-        let claimed = bus.last_on_subject(streams::CLAIMS, &subject).await.expect("claims");
-        assert!(claimed.is_some());
-    }
 }

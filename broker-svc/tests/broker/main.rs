@@ -19,6 +19,7 @@ mod observed;
 mod ownership;
 mod programs;
 mod remote_agent;
+mod rostered;
 mod sizes;
 mod stepping;
 mod turns;

@@ -1,0 +1,108 @@
+//! Which sessions there are, and letting a quarantined one run again.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use shared::bus::{CasError, claim};
+use shared::model::session::SessionRef;
+use shared::wire::headers::Carrier;
+use shared::wire::session_mark::SessionMark;
+use shared::wire::subject;
+use shared::wire::topology::buckets::SESSION_OVERRIDES;
+use shared::wire::topology::streams::LEDGER;
+
+use super::Refusal;
+use crate::broker::Broker;
+
+/// Sessions listed where nobody says how many, and at most.
+const LISTED: usize = 50;
+/// See [`LISTED`].
+const MAX_LISTED: usize = 1_000;
+
+/// Question of `list`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Listing {
+    /// Only those of this persona.
+    persona: Option<String>,
+    /// Only those behind this one, in the order in which they are listed.
+    after: Option<SessionRef>,
+    /// At most this many; 0 = [`LISTED`].
+    limit: usize,
+}
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Listed {
+    session: SessionRef,
+    /// Records of its ledger.
+    records: u64,
+}
+
+/// Answer of `list`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Roster {
+    sessions: Vec<Listed>,
+    /// How many there are in all, of those asked for.
+    total: usize,
+}
+
+/// Answer of `release`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Released {
+    session: SessionRef,
+    /// Why it was quarantined.
+    why: String,
+}
+
+pub(super) async fn list(broker: Arc<Broker>, question: Listing) -> Result<Roster, Refusal> {
+    let persona = question.persona.as_deref();
+    let filter = format!(
+        "nexus.ledger.{}.*",
+        persona.map_or_else(|| "*".to_owned(), subject::token)
+    );
+    let subjects = broker.bus.subjects(LEDGER, &filter).await;
+    let subjects = subjects.map_err(|error| (503, error.to_string()))?;
+    let after = question.after.as_ref().map(subject::ledger);
+    let name = |token: &str| subject::untoken(token).unwrap_or_else(|| token.to_owned());
+    let limit = if question.limit == 0 { LISTED } else { question.limit };
+    let listed = |(subject, records): (&String, &u64)| {
+        let (persona, session) = subject::parse_session(subject)?;
+        Some(Listed {
+            session: SessionRef {
+                persona: name(persona),
+                session: name(session),
+            },
+            records: *records,
+        })
+    };
+    let behind = subjects
+        .iter()
+        .filter(|(subject, _)| after.as_ref().is_none_or(|after| *subject > after));
+    Ok(Roster {
+        sessions: behind.filter_map(listed).take(limit.min(MAX_LISTED)).collect(),
+        total: subjects.len(),
+    })
+}
+
+/// Takes the quarantine's mark off `session` and claims it. A broker that has not heard of it yet ends that claim, and
+/// claims the session itself once it has.
+pub(super) async fn release(broker: Arc<Broker>, session: SessionRef) -> Result<Released, Refusal> {
+    let unavailable = |error: String| (503, error);
+    let key = subject::claim(&session).trim_start_matches("nexus.claim.").to_owned();
+    let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
+    let mark = marks.get(&key).await.map_err(|error| unavailable(error.to_string()))?;
+    let Some((why, revision)) = mark.and_then(|mark| Some((mark.value.quarantined?, mark.revision))) else {
+        return Err((404, format!("{session} is not quarantined")));
+    };
+    match marks.delete(&key, Some(revision)).await {
+        Ok(()) => {}
+        Err(CasError::Conflict { .. }) => {
+            return Err((409, format!("{session} is being released, or marked, by another")));
+        }
+        Err(error) => return Err(unavailable(error.to_string())),
+    }
+    let claimed = claim::publish(&broker.bus, &session, &Carrier::default()).await;
+    claimed.map_err(|error| unavailable(error.to_string()))?;
+    Ok(Released { session, why })
+}
