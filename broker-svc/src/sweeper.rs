@@ -273,7 +273,9 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
     let settled = !wished && walk.seen(session, &remembered.fold.cursor, now);
     let awaited = remembered.fold.awaited().cloned();
     if let Some(awaited) = awaited.filter(|awaited| now < awaited.expires_at) {
-        broker.cache.put(session.clone(), remembered);
+        if wished {
+            wake(broker, session).await?;
+        }
         return suspended(broker, walk, due, &awaited).await;
     }
     // A reply not noted is no reason: it is on its way, or its claim comes again.

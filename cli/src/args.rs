@@ -322,7 +322,7 @@ pub enum SessionAction {
         /// Only those of this persona.
         #[arg(long)]
         persona: Option<String>,
-        /// At most this many.
+        /// At most this many, up to 1000.
         #[arg(long, default_value_t = 50)]
         limit: usize,
     },

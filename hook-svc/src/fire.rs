@@ -120,8 +120,11 @@ impl Performer {
                 }
             }
         }
-        if made.is_ok() && wish.traits.reads_counters {
-            self.registry.count_fire(&wish.hook_id, &task.key(), now).await;
+        // A last fire is counted with the decision that it is the last.
+        let is_last = wish.traits.one_shot || wish.result.disable_hook;
+        if made.is_ok() && wish.traits.reads_counters && !is_last {
+            let counted = self.registry.count_fire(&wish.hook_id, &task.key(), now).await;
+            counted.map_err(|source| undecided(wish, source))?;
         }
         let published = match made {
             Ok((dispatch, out)) => self.publish(&dispatch, out, carrier).await?.map(|()| dispatch.id),

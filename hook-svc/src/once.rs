@@ -11,7 +11,7 @@ use shared::model::time::UnixMillis;
 use crate::invocation::{HOOK_DISABLED, ONE_SHOT_ALREADY_FIRED};
 
 /// How many of the last occurrences that were counted are remembered: more than of one hook are tried again at once.
-const MAX_COUNTED: usize = 16;
+const MAX_COUNTED: usize = 64;
 
 /// A fire that is stored.
 #[derive(Debug, Clone, PartialEq)]

@@ -277,19 +277,29 @@ impl Registry {
     /// Counts a fire of `hook_id`, which reads its counters, upon the occurrence `key`: stored once, and told to the
     /// workers, before this returns. What cannot be stored is noted as of any other hook: a counter is not worth an
     /// event.
-    pub async fn count_fire(&self, hook_id: &str, key: &EventId, now: UnixMillis) {
+    ///
+    /// # Errors
+    /// [`CasError::Read`] where the bus does not answer: nothing is noted then, for the event is tried again.
+    pub async fn count_fire(&self, hook_id: &str, key: &EventId, now: UnixMillis) -> Result<(), CasError> {
         let mut counters = None;
         let count = |state: Option<&HookState>| {
             let next = once::counted(state, key, now);
             counters = next.as_ref().or(state).map(Counters::from);
             next
         };
-        if let Err(error) = self.change(hook_id, count).await {
-            tracing::warn!(hook_id, %error, "fire of the hook is not counted yet");
-            self.fired(hook_id, now);
-        } else if let Some(counters) = counters {
-            self.inner.pool.count(hook_id, counters);
+        match self.change(hook_id, count).await {
+            Ok(_) => {
+                if let Some(counters) = counters {
+                    self.inner.pool.count(hook_id, counters);
+                }
+            }
+            Err(error @ CasError::Read(_)) => return Err(error),
+            Err(error @ (CasError::Conflict { .. } | CasError::Publish(_))) => {
+                tracing::warn!(hook_id, %error, "fire of the hook is not counted yet");
+                self.fired(hook_id, now);
+            }
         }
+        Ok(())
     }
 
     /// Notes that `hook_id` fired at `now`.

@@ -7,16 +7,18 @@
 //! process group, which whoever starts us makes ours alone, is killed whole. Output, errors and exit code are the
 //! program's. Exit code 127 = it cannot be started.
 
-use std::io::{Read as _, copy, sink, stdin};
+use std::io::{ErrorKind, Read as _, Write as _, stdin};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ChildStdin, Command, ExitCode, Stdio};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::time::Duration;
 
 use rustix::process::{Signal, kill_current_process_group};
 
 /// How long a program that was given all may take to end once its input has.
 const GRACE: Duration = Duration::from_secs(2);
+/// Bytes read at once.
+const BUFFER: usize = 64 * 1024;
 /// Exit code where the program cannot be started, or nothing is said that can be done.
 const NOT_STARTED: u8 = 127;
 /// Exit code of a program that a signal ended, before the signal's number.
@@ -53,17 +55,41 @@ fn main() -> ExitCode {
 
 /// Hands the program what is its, then waits for the end of our input. `end` is closed when the program has ended.
 fn hold(program: Option<ChildStdin>, handed: Option<u64>, end: &Receiver<()>) {
-    let mut input = stdin().lock();
-    if let Some(mut program) = program {
-        // One that does not read all of it is none the worse.
-        let _ = match handed {
-            Some(bytes) => copy(&mut input.by_ref().take(bytes), &mut program),
-            None => copy(&mut input, &mut program),
+    let (chunks, handing) = channel();
+    // On a thread of its own: a program that does not read holds up the writing, and must not hold up the reading.
+    std::thread::spawn(move || hand(program, handing));
+    let (mut input, mut buffer) = (stdin().lock(), vec![0; BUFFER]);
+    let mut chunks = Some(chunks).filter(|_| handed != Some(0));
+    let mut left = handed.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    loop {
+        let count = match input.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => count.min(left),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) => break,
         };
+        if let Some(program) = &chunks {
+            // One that has ended, or reads no more, is none the worse.
+            let _ = program.send(buffer[..count].to_vec());
+        }
+        if handed.is_some() {
+            left -= count;
+            chunks = chunks.filter(|_| left > 0);
+        }
     }
-    let _ = copy(&mut input, &mut sink());
+    drop(chunks);
     if handed.is_none() {
         let _ = end.recv_timeout(GRACE);
     }
     let _ = kill_current_process_group(Signal::KILL);
+}
+
+/// Writes what comes of `handing` to the program's input, and ends it.
+fn hand(program: Option<ChildStdin>, handing: Receiver<Vec<u8>>) {
+    let Some(mut program) = program else { return };
+    for chunk in handing {
+        if program.write_all(&chunk).is_err() {
+            return;
+        }
+    }
 }

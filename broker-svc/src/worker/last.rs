@@ -210,6 +210,9 @@ impl Worker<'_> {
                 // What else there is to do is somebody else's.
                 self.effects.clear();
                 self.cancelled = None;
+            } else if !self.effects.is_empty() {
+                self.drive().await?;
+                continue;
             }
             let mut lasts = std::mem::take(&mut self.lasts);
             let left = again_at.map(|at| u64::try_from(at.since(self.broker.clock.now())).unwrap_or(0));

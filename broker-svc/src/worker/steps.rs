@@ -127,6 +127,7 @@ impl Worker<'_> {
                 Step::Recover { call } => self.recover(&thinking, call).await?,
                 Step::Observe { call, outcome } => self.observe(&thinking, call, outcome).await?,
                 Step::Skip { call, outcome } => {
+                    self.not_used(&call.call, "a newer message came first");
                     self.finished(call.call, outcome);
                     Stepped::On
                 }

@@ -42,7 +42,7 @@ impl Slow {
         let command = &self.command;
         format!(
             "enabled: true\nallow: {{all: ['{command}']}}\nhooks:\n  \
-             - {{name: slow, hook: {point}, command: '{command}', blocking: true, priority: 1}}\n{rest}"
+             - {{name: slow, hook: {point}, command: '{command}', blocking: true, priority: 1, timeout: 300}}\n{rest}"
         )
     }
 

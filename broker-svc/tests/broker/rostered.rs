@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use shared::bus::RequestError;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
-use shared::wire::session_mark::SessionMark;
+use shared::wire::session_mark::{ClaimTries, SessionMark};
 use shared::wire::subject;
 use shared::wire::topology::buckets;
 
@@ -63,12 +63,19 @@ async fn a_released_session_has_no_mark_and_a_claim() {
     let key = subject.strip_prefix("nexus.claim.").expect("a claim's subject");
     let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
     assert_eq!(ask(&bench, "release", named.clone()).await, Err(404));
-    let mark = SessionMark {
+    let mut mark = SessionMark {
         session: parked.clone(),
-        quarantined: Some("claim came again and again".to_owned()),
-        tries: None,
+        quarantined: None,
+        tries: Some(ClaimTries { claim: 1, begun: 1 }),
         since: UnixMillis(1),
     };
+    marks.put(key, &mark).await.expect("on trial");
+    assert_eq!(
+        ask(&bench, "release", named.clone()).await,
+        Err(404),
+        "on trial is not quarantined"
+    );
+    mark.quarantined = Some("claim came again and again".to_owned());
     marks.put(key, &mark).await.expect("quarantined");
     let released = ask(&bench, "release", named.clone()).await.expect("released");
     assert_eq!(released["why"], "claim came again and again");

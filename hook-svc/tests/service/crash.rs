@@ -232,10 +232,11 @@ const RESTS: &str =
 async fn a_hook_that_rests_between_fires_knows_of_the_last_one_wherever_it_was() {
     let mut world = World::new(&[("rests.ts", RESTS)]).await;
     world.start("a");
-    world.start("b");
-    world.wait_for_members(2).await;
+    world.wait_for_members(1).await;
     world.publish(&event("v0", 0, "the first")).await;
     eventually("it fires", async || world.dispatches().await.len() == 1).await;
+    world.start("b");
+    world.wait_for_members(2).await;
     for number in 1..20 {
         world.publish(&event(&format!("v{number}"), number, "more")).await;
     }

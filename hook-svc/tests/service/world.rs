@@ -109,7 +109,7 @@ impl World {
         self.folder.path().join("hooks")
     }
 
-    /// Replicas that start from now on read it.
+    /// Replicas that start from now on read it; those that were started with one follow it.
     pub(crate) fn write_identities(&self, text: &str) {
         self.write_file("identities.yaml", text);
     }

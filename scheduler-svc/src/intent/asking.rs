@@ -14,6 +14,9 @@ use super::error::HandleIntentError;
 use super::machine::{self, Cause};
 use super::timers;
 
+/// How much later than now an approver is asked at the earliest, ms.
+const SOON_MS: i64 = 2_000;
+
 impl Clerk {
     /// Stores what wakes `intent` for its occurrence `due`, and what has its approver asked ahead of it.
     ///
@@ -22,7 +25,8 @@ impl Clerk {
     pub async fn wake(&self, intent: &Intent, due: UnixMillis) -> Result<(), HandleIntentError> {
         timers::put(&self.bus, &timers::timer(intent, TimerPurpose::Fire, due), due).await?;
         if intent.intent.approval == ApprovalRequirement::BeforeFire {
-            let ahead = due.plus(-ASK_AHEAD_MS).max(self.clock.now());
+            // Not at once: the state that counts on it is stored after it.
+            let ahead = due.plus(-ASK_AHEAD_MS).max(self.clock.now().plus(SOON_MS));
             timers::put(&self.bus, &timers::timer(intent, TimerPurpose::Approval, due), ahead).await?;
         }
         Ok(())

@@ -102,7 +102,10 @@ pub fn dispatch(
     at: UnixMillis,
     event_seq: u64,
 ) -> Result<Option<Dispatch>, ParseEventIdError> {
-    let Some(id) = dispatch_of(intent, nominal)? else {
+    // One that a replica of before began as a turn ends as one.
+    let running = intent.running.as_ref().filter(|running| running.nominal == nominal);
+    let begun = running.and_then(|running| running.dispatch);
+    let Some(id) = begun.or(dispatch_of(intent, nominal)?) else {
         return Ok(None);
     };
     let event: EventId = event_id(intent.intent.id, nominal)?;

@@ -113,7 +113,7 @@ impl Clerk {
         at: UnixMillis,
     ) -> Result<Option<Ending>, HandleIntentError> {
         if let Some(reply) = firing::reply(intent, nominal)? {
-            return sending::ended(&self.bus, &reply).await;
+            return sending::ended(&self.bus, &reply, 0).await;
         }
         let event = firing::event(intent, nominal, at)?;
         hooks::ended(&self.bus, intent, &event).await

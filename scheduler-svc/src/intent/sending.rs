@@ -39,21 +39,27 @@ pub async fn attend(bus: &Bus, reply: &Reply, carrier: &Carrier) -> Result<Optio
         .header(HOPS, reply.causation.hops.to_string())
         .header(REPEATED, "1")
         .carrier(carrier);
-    bus.publish(out).await?;
+    // Receipts of before cannot be of a reply that was not published before.
+    let subject = subject::receipt(&reply.delivery_context);
+    let newest = bus.last_on_subject(RECEIPTS, &subject).await?;
+    let published = bus.publish(out).await?;
+    let before = newest
+        .filter(|_| !published.duplicate)
+        .map_or(0, |stored| stored.sequence);
     for wait in LOOKS {
         pause(wait).await;
-        if let Some(ending) = ended(bus, reply).await? {
+        if let Some(ending) = ended(bus, reply, before).await? {
             return Ok(Some(ending));
         }
     }
     Ok(None)
 }
 
-/// What became of `reply`, if that is known.
+/// What became of `reply`, if that is known; its receipts stand behind the sequence `before`.
 ///
 /// # Errors
 /// [`HandleIntentError`] where the receipts cannot be read.
-pub async fn ended(bus: &Bus, reply: &Reply) -> Result<Option<Ending>, HandleIntentError> {
+pub async fn ended(bus: &Bus, reply: &Reply, before: u64) -> Result<Option<Ending>, HandleIntentError> {
     let subject = subject::receipt(&reply.delivery_context);
     let mut next = bus.last_on_subject(RECEIPTS, &subject).await?;
     for _ in 0..MAX_RECEIPTS {
@@ -67,7 +73,7 @@ pub async fn ended(bus: &Bus, reply: &Reply) -> Result<Option<Ending>, HandleInt
         }
         let upon = stored.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
         next = match upon.and_then(|upon| upon.parse::<u64>().ok()).unwrap_or(0) {
-            0 => None,
+            upon if upon <= before => None,
             upon => bus.at_sequence(RECEIPTS, upon).await?,
         };
     }

@@ -116,6 +116,7 @@ async fn a_hook_that_is_switched_off_has_not_passed() {
         }
     });
     let _served = world.bus.serve(spec).await.expect("served");
+    world.bus.flush().await.expect("it is known");
     assert!(clerk.look_for_end("default", ulid(1), due).await.expect("looked"));
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Failed);
     assert_eq!(
@@ -123,7 +124,12 @@ async fn a_hook_that_is_switched_off_has_not_passed() {
         "the hook `nightly` is switched off"
     );
     status.send("active").expect("heard");
-    fire(2).await;
+    let due = fire(2).await;
+    until("its end", || async {
+        let looked = clerk.look_for_end("default", ulid(2), due).await.expect("looked");
+        looked.then_some(())
+    })
+    .await;
     assert_eq!(world.status(ulid(2)).await, IntentStatus::Completed);
 }
 

@@ -10,8 +10,9 @@ use crate::clock::{Clock as _, SystemClock};
 
 /// Losses within [`WINDOW`] that are no accident any more: a server that restarts is lost once.
 const LOSSES: usize = 3;
-/// How long a loss counts.
-const WINDOW: Duration = Duration::from_secs(15);
+/// How long a loss counts: a durable consumer gives what was lost with the connection again after its ack wait, at most
+/// half a minute.
+const WINDOW: Duration = Duration::from_secs(200);
 /// How long a new connection has to stand before readers begin again.
 const STEADY: Duration = Duration::from_millis(200);
 
@@ -84,10 +85,14 @@ pub(super) async fn stands_anew(connections: &mut watch::Receiver<u64>) {
         if connections.changed().await.is_err() {
             return std::future::pending().await;
         }
-        if tokio::time::timeout(STEADY, connections.changed()).await.is_err() {
+        // Whoever drops this while it waits is told again.
+        connections.mark_changed();
+        let mut later = connections.clone();
+        later.mark_unchanged();
+        if tokio::time::timeout(STEADY, later.changed()).await.is_err() {
+            connections.mark_unchanged();
             return;
         }
-        connections.mark_changed();
     }
 }
 
@@ -95,18 +100,31 @@ pub(super) async fn stands_anew(connections: &mut watch::Receiver<u64>) {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn a_new_connection_is_told_also_to_whoever_stopped_waiting_for_it_to_stand() {
+        let link = Link::default();
+        let mut connections = link.connections();
+        link.hear(&async_nats::Event::Connected);
+        let cut_short = tokio::time::timeout(STEADY / 10, stands_anew(&mut connections)).await;
+        assert!(cut_short.is_err(), "it does not stand yet");
+        let told = tokio::time::timeout(STEADY * 100, stands_anew(&mut connections)).await;
+        assert!(told.is_ok());
+        let again = tokio::time::timeout(STEADY * 2, stands_anew(&mut connections)).await;
+        assert!(again.is_err(), "once");
+    }
+
     #[test]
     fn losses_count_where_they_come_close_together_and_once() {
         let then = SystemClock.monotonic();
         let at = |seconds| then + Duration::from_secs(seconds);
         let link = Link::default();
-        for second in [0, 7, 16, 17] {
+        for second in [0, 70, 240, 250] {
             link.note_loss(at(second));
         }
-        assert!(link.is_lost_often(at(17)) && !link.is_lost_often(at(17)));
-        for second in [20, 36, 37] {
+        assert!(link.is_lost_often(at(260)) && !link.is_lost_often(at(260)));
+        for second in [300, 450, 510] {
             link.note_loss(at(second));
         }
-        assert!(!link.is_lost_often(at(37)));
+        assert!(!link.is_lost_often(at(510)));
     }
 }

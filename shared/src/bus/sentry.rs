@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::{Clock as _, SystemClock, pause};
 use crate::wire::dead_letter::DeadLetter;
+use crate::wire::topology::PARTITIONS;
 
 use super::connect::{Bus, NatsConfig};
 use super::dead_letter::redrive_subject;
@@ -102,15 +103,11 @@ struct Span {
 }
 
 impl Span {
-    fn new(from: u64, through: u64) -> Self {
-        Self {
-            from: from.max(through.saturating_sub(MAX_LOOKED)).max(1),
-            through,
-        }
-    }
-
     fn with(self, other: Self) -> Self {
-        Self::new(self.from.min(other.from), self.through.max(other.through))
+        Self {
+            from: self.from.min(other.from),
+            through: self.through.max(other.through),
+        }
     }
 }
 
@@ -126,6 +123,7 @@ struct ConsumerConfig {
     filter_subjects: Vec<String>,
     opt_start_seq: u64,
     ack_policy: String,
+    deliver_policy: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -138,12 +136,19 @@ struct ConsumerInfo {
 impl ConsumerInfo {
     fn spans(self) -> impl Iterator<Item = (String, Span)> {
         let through = self.delivered.stream_seq + 1;
-        let from = if self.config.ack_policy == "none" {
-            self.config.opt_start_seq
-        } else {
-            self.ack_floor.stream_seq + 1
+        let is_filtered = !self.config.filter_subject.is_empty() || !self.config.filter_subjects.is_empty();
+        // A filtered consumer is given one message of many.
+        let back = MAX_LOOKED * if is_filtered { u64::from(PARTITIONS) } else { 1 };
+        let from = match (self.config.ack_policy.as_str(), self.config.deliver_policy.as_str()) {
+            // A watch is given keys that were written long ago.
+            ("none", "last_per_subject") => 1,
+            ("none", _) => self.config.opt_start_seq.max(through.saturating_sub(back)),
+            _ => self.ack_floor.stream_seq + 1,
         };
-        let span = Span::new(from, through);
+        let span = Span {
+            from: from.max(1),
+            through,
+        };
         let mut filters = self.config.filter_subjects;
         if filters.is_empty() {
             let one = self.config.filter_subject;
@@ -213,8 +218,18 @@ async fn clear(bus: &Bus, stream: &str, filter: &str, span: Span) -> Result<(), 
             continue;
         };
         let (subject, sequence) = (raw.subject.clone(), raw.seq);
-        let letter = letter(stream, raw, fault);
-        bus.dead_letter_record(letter).await?;
+        let mut letter = letter(stream, raw, fault);
+        match bus.dead_letter_record(letter.clone()).await {
+            Err(PublishError::TooLarge { size, .. }) => {
+                letter.detail = format!(
+                    "{}; its letter of {size} bytes is kept without the payload",
+                    letter.detail
+                );
+                letter.payload = String::new();
+                bus.dead_letter_record(letter).await?;
+            }
+            stored => stored?,
+        }
         if !bus.delete_message(stream, sequence).await? && subject.starts_with("$KV.") {
             // Of a bucket nothing may be deleted: the key is purged, unless it was written again meanwhile.
             match bus.publish(purge(&subject).expect_last(sequence)).await {
@@ -278,10 +293,15 @@ mod tests {
         assert_eq!(info(durable), [span(">", 8_991, 9_001)]);
         let long = json!({
             "config": { "ack_policy": "none", "filter_subject": "x" },
-            "delivered": { "stream_seq": 9_000 }, "ack_floor": { "stream_seq": 9_000 },
+            "delivered": { "stream_seq": 900_000 }, "ack_floor": { "stream_seq": 900_000 },
         });
-        assert_eq!(info(long), [span("x", 9_001 - MAX_LOOKED, 9_001)]);
-        let both = Span::new(10, 20).with(Span::new(5, 12));
+        assert_eq!(info(long), [span("x", 900_001 - 64 * MAX_LOOKED, 900_001)]);
+        let watch = json!({
+            "config": { "ack_policy": "none", "deliver_policy": "last_per_subject" },
+            "delivered": { "stream_seq": 900_000 }, "ack_floor": { "stream_seq": 900_000 },
+        });
+        assert_eq!(info(watch), [span(">", 1, 900_001)]);
+        let both = Span { from: 10, through: 20 }.with(Span { from: 5, through: 12 });
         assert_eq!(both, Span { from: 5, through: 20 });
     }
 }
