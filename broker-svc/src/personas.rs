@@ -129,11 +129,13 @@ impl Confirm {
 }
 
 impl Persona {
-    /// How humans are asked before `tool` runs with `arguments`: by every flag that fits; none = nobody is.
-    pub fn confirmations<'a>(&'a self, tool: &'a str, arguments: &'a Value) -> impl Iterator<Item = &'a Ask> {
-        let fitting = self.requires_confirmation.iter();
-        let fitting = fitting.filter(move |confirm| confirm.fits(tool, arguments));
-        fitting.map(|confirm| &confirm.ask)
+    /// How a human is asked before `tool` runs with `arguments`; none = nobody is.
+    #[must_use]
+    pub fn confirmation(&self, tool: &str, arguments: &Value) -> Option<&Ask> {
+        let mut fitting = self.requires_confirmation.iter();
+        fitting
+            .find(|confirm| confirm.fits(tool, arguments))
+            .map(|confirm| &confirm.ask)
     }
 }
 
@@ -153,7 +155,7 @@ pub struct Persona {
     pub tools: Vec<String>,
     /// The MCP servers whose tools it has, by their names in `mcp_servers`.
     pub mcp_servers: Vec<String>,
-    /// Which of its tools run only after a human's yes; every flag that fits asks.
+    /// Which of its tools run only after a human's yes; the first that fits asks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub requires_confirmation: Vec<Confirm>,
     /// More than this no turn of it may do, whatever its dispatch says; none = no such bound.
@@ -254,7 +256,7 @@ impl Personas {
         arguments: &'a Value,
     ) -> impl Iterator<Item = &'a Ask> {
         let sessions = std::iter::once(session).chain(inherited);
-        sessions.flat_map(move |session| self.of(&session.persona).confirmations(tool, arguments))
+        sessions.filter_map(move |session| self.of(&session.persona).confirmation(tool, arguments))
     }
 
     /// Who answers for `name`.
@@ -325,7 +327,7 @@ mod tests {
                     [{tools: ['pay*'], above: {amount: 50000}, ask: {policy: payments, scope: owner}}, {tools: [wipe]}]}}";
         let personas = Personas::parse(text).expect("a good file");
         let asked = |tool: &str, arguments: Value| {
-            let ask = personas.of("shop").confirmations(tool, &arguments).next();
+            let ask = personas.of("shop").confirmation(tool, &arguments);
             ask.map(|ask| ask.policy.clone())
         };
         assert_eq!(asked("pay", serde_json::json!({"amount": 50_000})), None);

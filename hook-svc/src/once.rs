@@ -203,11 +203,11 @@ mod tests {
         let first = counted(None, &event(1), UnixMillis(5)).expect("new");
         assert_eq!(counted(Some(&first), &event(1), UnixMillis(9)), None);
         let mut state = first;
-        for number in 2..40 {
+        for number in 2..100 {
             state = counted(Some(&state), &event(number), UnixMillis(i64::from(number))).expect("new");
         }
-        assert_eq!((state.trigger_count, state.last_triggered), (39, Some(UnixMillis(39))));
+        assert_eq!((state.trigger_count, state.last_triggered), (99, Some(UnixMillis(99))));
         assert_eq!(state.counted.len(), MAX_COUNTED);
-        assert_eq!(counted(Some(&state), &event(39), UnixMillis(99)), None);
+        assert_eq!(counted(Some(&state), &event(99), UnixMillis(199)), None);
     }
 }

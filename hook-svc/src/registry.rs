@@ -197,6 +197,12 @@ impl Registry {
             self.keep(former);
             return false;
         }
+        if changed {
+            // What was told before the set was in force reached nobody.
+            for (key, state) in &view.states {
+                view.count(key, state, &self.inner.pool);
+            }
+        }
         let state = |key: &String| view.states.get(key).cloned().unwrap_or_default();
         let all = view.records.iter().map(|(key, record)| (record.clone(), state(key)));
         self.inner.listed.send_replace(Arc::new(all.collect()));

@@ -454,7 +454,7 @@ impl Desk {
             while let Some(stored) = self.bus.next_on_subject(AUDIT, &subject, last + 1).await? {
                 last = stored.sequence;
                 let known = stored.decode::<ApprovalRecord>();
-                if known.is_ok_and(|known| known == **record) {
+                if known.is_ok_and(|known| known.n == record.n) {
                     return Ok(last);
                 }
             }

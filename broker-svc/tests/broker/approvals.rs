@@ -48,11 +48,12 @@ pub(crate) fn identities() -> Identities {
 /// A broker whose agent's model and tools are the test.
 pub(crate) struct Serving {
     running: Running,
-    _service: ServiceHandle,
+    service: ServiceHandle,
 }
 
 impl Serving {
     pub(crate) async fn stop(self) {
+        self.service.stop().await;
         self.running.stop().await;
     }
 }
@@ -77,7 +78,7 @@ pub(crate) async fn serving_with(url: &str, name: &str, personas: &str, hooks: &
     let service = approval::service::serve(&broker).await.expect("a service");
     Serving {
         running: run_broker(broker),
-        _service: service,
+        service,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Serving requests as a NATS micro service: discoverable, load-shared among replicas.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_nats::service::ServiceExt as _;
 use bytes::Bytes;
@@ -12,6 +13,8 @@ use super::connect::Bus;
 
 /// Requests of one endpoint that are served at once.
 const AT_ONCE: usize = 32;
+/// How long the server may take to know of a subscription, or of its end.
+const HEARD: Duration = Duration::from_millis(500);
 
 /// What answers an endpoint's requests: JSON bytes in, JSON bytes or (code, text) out.
 type Answer = Arc<dyn Fn(Bytes) -> BoxFuture<'static, Result<Bytes, (usize, String)>> + Send + Sync>;
@@ -74,16 +77,18 @@ impl ServiceSpec {
 pub struct ServiceHandle {
     service: Option<async_nats::service::Service>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
+    bus: Bus,
 }
 
 impl ServiceHandle {
-    /// Takes no more requests.
+    /// Takes no more requests: whatever is asked once this returns goes elsewhere.
     pub async fn stop(mut self) {
         if let Some(service) = self.service.take()
             && let Err(error) = service.stop().await
         {
             tracing::debug!(%error, "service was not stopped in good order");
         }
+        self.bus.until_heard().await;
     }
 }
 
@@ -96,7 +101,18 @@ impl Drop for ServiceHandle {
 }
 
 impl Bus {
-    /// Serves `spec` until the handle is dropped.
+    /// Waits until the server has taken in what this connection said of its subscriptions: it answers in order. A server
+    /// that is away is told again when it is back.
+    async fn until_heard(&self) {
+        if tokio::time::timeout(HEARD, self.jetstream.query_account())
+            .await
+            .is_err()
+        {
+            tracing::debug!("nobody has said yet that the subscriptions are known");
+        }
+    }
+
+    /// Serves `spec` until the handle is dropped; the server knows of it when this returns.
     ///
     /// # Errors
     /// The client's word where the service cannot be announced.
@@ -131,9 +147,11 @@ impl Bus {
                 }
             }));
         }
+        self.until_heard().await;
         Ok(ServiceHandle {
             service: Some(service),
             tasks,
+            bus: self.clone(),
         })
     }
 }
