@@ -40,6 +40,8 @@ pub const INTENTS: &str = "intents";
 pub const ASKS: &str = "asks";
 /// Key under which such an entry names an intent that was answered for, or given up.
 pub const ASKED: &str = "asked";
+/// Where such an entry says what the next turn is told.
+pub const NOTE: &str = "note";
 /// Intents that nobody has answered for remembered at once.
 pub const MAX_WISHED: usize = 16;
 /// Reason of a dispatch that a newer one interrupted before it ran; a line of it goes into the next turn's context.
@@ -285,7 +287,7 @@ impl Fold {
     }
 
     fn wish(&mut self, outcome: &Value) {
-        if let Some(note) = outcome.get("note").and_then(Value::as_str) {
+        if let Some(note) = outcome.get(NOTE).and_then(Value::as_str) {
             remember(&mut self.refused, note);
         }
         let asks = outcome.get(ASKS).cloned().map(serde_json::from_value::<ProposeIntent>);

@@ -13,7 +13,7 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::Wire as _;
-use shared::wire::headers::{CAUSATION, Carrier, DISPATCH, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS, REPEATED};
+use shared::wire::headers::{Carrier, DISPATCH};
 use shared::wire::session_mark::SettledFloor;
 use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
@@ -129,11 +129,7 @@ async fn backwards(
             .map_err(|source| RunSessionError::BadLedger { sequence, source })?;
         let begins = matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { fold, .. }) if is_fold(fold));
         records.push((sequence, record));
-        let upon = stored
-            .headers
-            .get(EXPECTED_LAST_SUBJECT_SEQUENCE)
-            .and_then(|upon| upon.parse::<u64>().ok());
-        next = match upon {
+        next = match stored.upon() {
             Some(0) => None,
             Some(upon) if begins && after == 0 => {
                 before = Some(upon);
@@ -317,13 +313,9 @@ impl Owner {
         }
         for reply in due {
             self.live()?;
-            let mut out = Outgoing::new(subject::delivery(&reply.delivery_context), &reply)
-                .msg_id(reply.id.to_string())
-                .header(CAUSATION, reply.causation.event.as_str())
-                .header(HOPS, reply.causation.hops.to_string())
-                .carrier(&self.carrier);
+            let mut out = Outgoing::reply(&reply).carrier(&self.carrier);
             if self.inherited.contains(&reply.turn) {
-                out = out.header(REPEATED, "1");
+                out = out.repeated();
             }
             if let Some(dispatch) = self.fold.answers.get(&reply.turn) {
                 out = out.header(DISPATCH, dispatch.to_string());

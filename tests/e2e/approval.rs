@@ -238,22 +238,11 @@ impl Story {
 
     /// What `AUDIT` says of the approval, refusals aside.
     async fn changes(&self, id: &str) -> Vec<String> {
-        let all: Vec<(u64, Value)> = self.audit(id).await;
-        let what = all
-            .into_iter()
-            .map(|(_, record)| record["what"].as_str().unwrap_or_default().to_owned());
-        what.filter(|what| what != "refused").collect()
-    }
-
-    async fn audit(&self, id: &str) -> Vec<(u64, Value)> {
         let subject = subject::approval_audit(id);
         let stored = self.world.bus.history(streams::AUDIT, &subject, 1, 1_000).await;
-        let stored = stored.expect("the audit");
-        let record = |stored: &shared::bus::Stored| {
-            let record: ApprovalRecord = stored.decode().expect("a record");
-            (stored.sequence, serde_json::to_value(record).expect("JSON"))
-        };
-        stored.iter().map(record).collect()
+        let records = stored.expect("the audit").into_iter();
+        let what = records.map(|stored| stored.decode::<ApprovalRecord>().expect("a record").what);
+        what.filter(|what| what != "refused").collect()
     }
 }
 

@@ -16,7 +16,7 @@ use shared::model::approval::{
 };
 use shared::model::identity::Identities;
 use shared::model::reply::Reply;
-use shared::wire::headers::{CAUSATION, Carrier, HOPS, REPEATED};
+use shared::wire::headers::Carrier;
 use shared::wire::subject;
 use shared::wire::topology::buckets::APPROVALS;
 use shared::wire::topology::streams::AUDIT;
@@ -202,12 +202,7 @@ impl Desk {
     /// # Errors
     /// [`KeepApprovalError`] where the server does not take it now.
     pub async fn answer(&self, reply: &Reply) -> Result<(), KeepApprovalError> {
-        let out = Outgoing::new(subject::delivery(&reply.delivery_context), reply)
-            .msg_id(reply.id.to_string())
-            .header(CAUSATION, reply.causation.event.as_str())
-            .header(HOPS, reply.causation.hops.to_string())
-            .header(REPEATED, "1");
-        match self.bus.publish(out).await {
+        match self.bus.publish(Outgoing::reply(reply).repeated()).await {
             Ok(_) => Ok(()),
             // What no server takes keeps nobody from deciding by another way.
             Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {

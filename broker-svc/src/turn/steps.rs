@@ -10,7 +10,7 @@ use shared::model::time::UnixMillis;
 use super::journal::Running;
 
 /// What a call that was not begun when a newer message came is answered with.
-pub const SUPERSEDED: &str = "superseded by a newer message";
+pub const SKIPPED_FOR_NEWER: &str = "superseded by a newer message";
 /// What a call that was begun, and whose end nobody knows, is answered with.
 pub const INTERRUPTED: &str = "interrupted";
 
@@ -116,7 +116,7 @@ fn tool_step(running: &Running, situation: Situation, call: &ToolCall, begun: bo
         return Step::Recover { call };
     }
     if situation.steering {
-        let reason = SUPERSEDED.to_owned();
+        let reason = SKIPPED_FOR_NEWER.to_owned();
         return Step::Skip {
             call,
             outcome: ToolOutcome::Skipped { reason },

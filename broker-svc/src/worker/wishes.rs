@@ -23,7 +23,7 @@ use shared::wire::headers::Headers;
 use super::Worker;
 use super::turn::Ended;
 use crate::error::RunSessionError;
-use crate::fold::{ASKED, ASKS, INTENTS, MAX_WISHED, shortened};
+use crate::fold::{ASKED, ASKS, INTENTS, MAX_WISHED, NOTE, shortened};
 use crate::turn::{Answer, Turn, bounded};
 
 /// Where intents are asked for.
@@ -88,8 +88,7 @@ impl Worker<'_> {
             }
         }
         for note in notes.iter().take(MAX_NOTES) {
-            self.owner
-                .stage(told(json!({ "note": shortened(note, MAX_NOTE_BYTES) })));
+            self.owner.stage(told(json!({ NOTE: shortened(note, MAX_NOTE_BYTES) })));
         }
         for question in owed {
             self.owner.stage(told(json!({ ASKS: question })));
@@ -163,7 +162,7 @@ impl Worker<'_> {
             };
             let mut outcome = json!({ ASKED: id });
             if let Some(note) = note {
-                outcome["note"] = json!(shortened(&note, MAX_NOTE_BYTES));
+                outcome[NOTE] = json!(shortened(&note, MAX_NOTE_BYTES));
             }
             self.owner.stage(told(outcome));
             self.owner.commit().await?;

@@ -18,10 +18,12 @@ use crate::bench::{Bench, Running, dispatch, eventually, session};
 use crate::hooked::{connector, insisting, ran};
 use crate::models::{PERSONA, config};
 
-/// A hook's program: it appends its question to a file, and ends when another file is there.
+/// A hook's program: it appends its question to a file, and ends when nobody holds the lock of another.
 struct Slow {
     folder: tempfile::TempDir,
     command: String,
+    /// Locked until the hooks may end.
+    held: std::fs::File,
 }
 
 impl Slow {
@@ -30,12 +32,14 @@ impl Slow {
         let program = folder.path().join("slow.py");
         std::fs::write(
             &program,
-            "import os, sys, time\nhere = sys.argv[1]\nopen(here + '/asked', 'a').write(sys.stdin.read() + '\\n')\n\
-             while not os.path.exists(here + '/go'): time.sleep(0.02)\n",
+            "import fcntl, sys\nhere = sys.argv[1]\nopen(here + '/asked', 'a').write(sys.stdin.read() + '\\n')\n\
+             fcntl.flock(open(here + '/held'), fcntl.LOCK_SH)\n",
         )
         .expect("a program");
+        let held = std::fs::File::create(folder.path().join("held")).expect("a file");
+        held.lock().expect("a lock");
         let command = format!("python3 {} {}", program.display(), folder.path().display());
-        Self { folder, command }
+        Self { folder, command, held }
     }
 
     fn hooks(&self, point: &str, rest: &str) -> String {
@@ -58,7 +62,7 @@ impl Slow {
     }
 
     fn go(&self) {
-        std::fs::write(self.folder.path().join("go"), "").expect("a file");
+        self.held.unlock().expect("a lock");
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use broker_svc::config::BrokerConfig;
 use serde::Serialize;
-use shared::bus::{CoreMessage, Outgoing};
+use shared::bus::{CoreMessage, CoreSubscription, Outgoing};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::intent::service::{IntentAnswer, IntentList, ProposeIntent, TellReset};
 use shared::model::intent::{IntentStatus, IntentWish, Rejection};
@@ -93,21 +93,19 @@ struct Went {
     entries: Vec<LedgerEntry>,
 }
 
+/// Hears what is asked on `subject`, in the place of an agent or a scheduler.
+async fn listener(bench: &Bench, subject: &str) -> CoreSubscription {
+    let heard = bench.bus.core_subscribe(subject).await.expect("a subject");
+    bench.bus.flush().await.expect("it is known");
+    heard
+}
+
 /// Two turns, the first of which asks for its future.
 async fn story(kill: Kill) -> Went {
     let bench = Bench::start().await;
     let url = bench.server.url();
-    let mut asked = bench
-        .bus
-        .core_subscribe(&subject::agent("default"))
-        .await
-        .expect("an agent");
-    let mut wished = bench
-        .bus
-        .core_subscribe("nexus.svc.intent.propose")
-        .await
-        .expect("a scheduler");
-    bench.bus.flush().await.expect("they are known");
+    let mut asked = listener(&bench, &subject::agent("default")).await;
+    let mut wished = listener(&bench, "nexus.svc.intent.propose").await;
     let mut owner = child_of(&url);
     let main = session("main");
     bench.send(&main, 1).await;
@@ -198,12 +196,7 @@ async fn intents_are_asked_for_once_and_refusals_reach_the_next_turn_whoever_is_
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scheduler_is_told_of_a_session_that_begins_anew() {
     let bench = Bench::start().await;
-    let mut told = bench
-        .bus
-        .core_subscribe("nexus.svc.intent.session_reset")
-        .await
-        .expect("a scheduler");
-    bench.bus.flush().await.expect("it is known");
+    let mut told = listener(&bench, "nexus.svc.intent.session_reset").await;
     let running = bench.run("b1", "").await;
     let main = session("main");
     bench.send(&main, 1).await;
@@ -235,12 +228,7 @@ async fn the_scheduler_is_told_of_a_session_that_begins_anew() {
 async fn what_nobody_answers_for_is_asked_for_later() {
     let bench = Bench::start().await;
     let url = bench.server.url();
-    let mut asked = bench
-        .bus
-        .core_subscribe(&subject::agent("default"))
-        .await
-        .expect("an agent");
-    bench.bus.flush().await.expect("it is known");
+    let mut asked = listener(&bench, &subject::agent("default")).await;
     let mut owner = child_of(&url);
     let main = session("main");
     bench.send(&main, 1).await;
@@ -267,12 +255,7 @@ async fn what_nobody_answers_for_is_asked_for_later() {
     .await;
     owner.kill().await.expect("SIGKILL");
     let _owner = child_of(&url);
-    let mut wished = bench
-        .bus
-        .core_subscribe("nexus.svc.intent.propose")
-        .await
-        .expect("a scheduler");
-    bench.bus.flush().await.expect("it is known");
+    let mut wished = listener(&bench, "nexus.svc.intent.propose").await;
     let mut names = BTreeMap::new();
     while names.len() < 2 {
         let question = tokio::time::timeout(DEADLINE, wished.next()).await;

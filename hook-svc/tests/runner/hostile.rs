@@ -189,14 +189,18 @@ async fn another_author_forges_nothing_but_their_own() {
     ];
     let pool = TestPool::start_with(hooks, 1).await;
     for number in 0..8 {
-        let id = format!("web:{number}");
-        let answer = pool.evaluate(dm(&id, "x")).await;
-        for good in ["a", "m", "z"] {
-            let prompt = answer.fired(good).context.and_then(|context| context.system_prompt);
-            assert_eq!(prompt.as_ref(), Some(&id), "{good}");
-        }
+        the_good_ones_fire(&pool, &format!("web:{number}")).await;
     }
     pool.stop().await;
+}
+
+/// Shows the event `id` to all: `a`, `m` and `z` fire upon it as if they were alone.
+async fn the_good_ones_fire(pool: &TestPool, id: &str) {
+    let answer = pool.evaluate(dm(id, "x")).await;
+    for good in ["a", "m", "z"] {
+        let prompt = answer.fired(good).context.and_then(|context| context.system_prompt);
+        assert_eq!(prompt.as_deref(), Some(id), "{good}");
+    }
 }
 
 /// Writes each of `frames` to the pipe, then garbage, which costs it its process.
@@ -235,12 +239,7 @@ async fn an_event_ends_whatever_is_written_to_the_pipe() {
     hooks.push(timed("z", 30_000, FIRES));
     let pool = TestPool::start_with(hooks, 1).await;
     for number in 0..2 {
-        let id = format!("web:{number}");
-        let answer = pool.evaluate(dm(&id, "x")).await;
-        for good in ["a", "m", "z"] {
-            let prompt = answer.fired(good).context.and_then(|context| context.system_prompt);
-            assert_eq!(prompt.as_ref(), Some(&id), "{good}");
-        }
+        the_good_ones_fire(&pool, &format!("web:{number}")).await;
     }
     pool.stop().await;
 }

@@ -14,8 +14,6 @@ use shared::model::approval::{ApprovalRequest, ApprovalStatus, Confirmation, Tra
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{Intent, IntentStatus};
 use shared::model::time::UnixMillis;
-use shared::wire::headers::{CAUSATION, HOPS, REPEATED};
-use shared::wire::subject;
 use shared::wire::topology::buckets::APPROVALS;
 
 use super::card::card;
@@ -159,12 +157,7 @@ impl Approvals {
         let Some(card) = card(intent, asked)? else {
             return Ok(());
         };
-        let out = Outgoing::new(subject::delivery(&card.delivery_context), &card)
-            .msg_id(card.id.to_string())
-            .header(CAUSATION, card.causation.event.as_str())
-            .header(HOPS, card.causation.hops.to_string())
-            .header(REPEATED, "1");
-        match self.bus.publish(out).await {
+        match self.bus.publish(Outgoing::reply(&card).repeated()).await {
             Ok(_) => Ok(()),
             // What no server takes keeps nobody from deciding.
             Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {

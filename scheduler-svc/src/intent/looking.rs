@@ -6,7 +6,6 @@ use shared::model::intent::timer::IntentTimer;
 use shared::model::intent::{Intent, IntentCode};
 use shared::model::ledger::LedgerRecord;
 use shared::model::time::UnixMillis;
-use shared::wire::headers::EXPECTED_LAST_SUBJECT_SEQUENCE;
 use shared::wire::subject;
 use shared::wire::topology::streams::LEDGER;
 use ulid::Ulid;
@@ -132,11 +131,7 @@ impl Clerk {
                 Found::Further => {}
                 found @ (Found::Ended(_) | Found::Runs | Found::NotYet) => return Ok(found),
             }
-            let upon = stored.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
-            next = match upon.and_then(|upon| upon.parse::<u64>().ok()).unwrap_or(0) {
-                0 => None,
-                upon => self.bus.at_sequence(LEDGER, upon).await?,
-            };
+            next = self.bus.before(LEDGER, &stored).await?;
         }
         Ok(Found::Further)
     }

@@ -9,7 +9,6 @@ use shared::model::intent::{Intent, IntentSchedule};
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::wire::headers::EXPECTED_LAST_SUBJECT_SEQUENCE;
 use shared::wire::subject::{self, conversation};
 use shared::wire::topology::streams::{EVENTS, LEDGER};
 
@@ -81,11 +80,7 @@ async fn was_reset(bus: &Bus, intent: &Intent, begun: UnixMillis) -> Result<bool
         if entries.any(|entry| matches!(entry, LedgerEntry::SessionReset { .. })) {
             return Ok(true);
         }
-        let upon = stored.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
-        next = match upon.and_then(|upon| upon.parse::<u64>().ok()).unwrap_or(0) {
-            0 => None,
-            upon => bus.at_sequence(LEDGER, upon).await?,
-        };
+        next = bus.before(LEDGER, &stored).await?;
     }
     Ok(false)
 }

@@ -11,7 +11,7 @@ use shared::clock::pause;
 use shared::model::intent::IntentCode;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
-use shared::wire::headers::{CAUSATION, Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS, REPEATED};
+use shared::wire::headers::Carrier;
 use shared::wire::subject;
 use shared::wire::topology::streams::RECEIPTS;
 
@@ -33,12 +33,7 @@ const MAX_RECEIPTS: u32 = 4_096;
 /// # Errors
 /// [`HandleIntentError`]: to be tried again.
 pub async fn attend(bus: &Bus, reply: &Reply, carrier: &Carrier) -> Result<Option<Ending>, HandleIntentError> {
-    let out = Outgoing::new(subject::delivery(&reply.delivery_context), reply)
-        .msg_id(reply.id.to_string())
-        .header(CAUSATION, reply.causation.event.as_str())
-        .header(HOPS, reply.causation.hops.to_string())
-        .header(REPEATED, "1")
-        .carrier(carrier);
+    let out = Outgoing::reply(reply).repeated().carrier(carrier);
     // Receipts of before cannot be of a reply that was not published before.
     let subject = subject::receipt(&reply.delivery_context);
     let newest = bus.last_on_subject(RECEIPTS, &subject).await?;
@@ -71,11 +66,10 @@ pub async fn ended(bus: &Bus, reply: &Reply, before: u64) -> Result<Option<Endin
         if ending.is_some() {
             return Ok(ending);
         }
-        let upon = stored.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
-        next = match upon.and_then(|upon| upon.parse::<u64>().ok()).unwrap_or(0) {
-            upon if upon <= before => None,
-            upon => bus.at_sequence(RECEIPTS, upon).await?,
-        };
+        if stored.upon().is_none_or(|upon| upon <= before) {
+            return Ok(None);
+        }
+        next = bus.before(RECEIPTS, &stored).await?;
     }
     Ok(None)
 }

@@ -3,8 +3,7 @@
 use serde_json::json;
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{IntentCode, IntentStatus};
-use shared::model::ledger::{DispatchRef, LedgerEntry, TurnLimits};
-use shared::model::permission::PermissionSet;
+use shared::model::ledger::LedgerEntry;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
@@ -42,19 +41,7 @@ async fn a_turn_that_waits_is_waited_for_and_one_that_nobody_begins_is_not() {
     let world = World::start(1).await;
     let due = world.fired_now(1).await;
     let dispatch = world.dispatches().await.pop().expect("a dispatch").1;
-    let started = LedgerEntry::TurnStarted {
-        turn: Ulid::from_parts(9, 1),
-        parent: None,
-        dispatches: vec![DispatchRef {
-            id: dispatch.id,
-            sequence: 1,
-            event_id: dispatch.event_id.clone(),
-            content: String::new(),
-        }],
-        permissions: PermissionSet::default(),
-        limits: TurnLimits::default(),
-    };
-    world.append(&dispatch.target, started).await;
+    world.begin(&dispatch).await;
     assert_eq!(
         world.looked_for(1, due, 25).await,
         IntentStatus::Running,

@@ -167,8 +167,8 @@ impl World {
         self.bus.publish(out).await.expect("published");
     }
 
-    /// Plays the broker: the turn of `dispatch` begins, and ends with `end`.
-    pub(crate) async fn turn(&self, dispatch: &Dispatch, end: impl FnOnce(Ulid, Cursor) -> LedgerEntry) {
+    /// Plays the broker: the turn of `dispatch` begins.
+    pub(crate) async fn begin(&self, dispatch: &Dispatch) -> Ulid {
         let turn = Ulid::from_parts(9, dispatch.id.into());
         let started = LedgerEntry::TurnStarted {
             turn,
@@ -182,9 +182,14 @@ impl World {
             permissions: PermissionSet::default(),
             limits: TurnLimits::default(),
         };
-        for entry in [started, end(turn, Cursor::default())] {
-            self.append(&dispatch.target, entry).await;
-        }
+        self.append(&dispatch.target, started).await;
+        turn
+    }
+
+    /// Plays the broker: the turn of `dispatch` begins, and ends with `end`.
+    pub(crate) async fn turn(&self, dispatch: &Dispatch, end: impl FnOnce(Ulid, Cursor) -> LedgerEntry) {
+        let turn = self.begin(dispatch).await;
+        self.append(&dispatch.target, end(turn, Cursor::default())).await;
     }
 
     /// Appends `entry` to the ledger of `session`, as the broker does.

@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 
 use crate::model::time::UnixMillis;
 use crate::wire::envelope::{DecodeError, Wire, decode};
-use crate::wire::headers::{Carrier, Headers};
+use crate::wire::headers::{Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, Headers};
 
 use super::connect::Bus;
 use super::dead_letter::Verdict;
@@ -72,6 +72,12 @@ impl Stored {
     #[must_use]
     pub fn carrier(&self) -> Carrier {
         Carrier::read(&self.headers)
+    }
+
+    /// The sequence of the message on its subject that it was written upon: 0 = it is the first; none = nobody said.
+    #[must_use]
+    pub fn upon(&self) -> Option<u64> {
+        self.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE)?.parse().ok()
     }
 }
 

@@ -11,8 +11,10 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use crate::clock::pause;
+use crate::model::reply::Reply;
 use crate::wire::envelope::{Format, Wire, encode, payload};
-use crate::wire::headers::{Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, REPEATED, TTL};
+use crate::wire::headers::{CAUSATION, Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS, Headers, MSG_ID, REPEATED, TTL};
+use crate::wire::subject;
 
 use super::connect::{API_TIMEOUT, Bus};
 use super::error::PublishError;
@@ -91,6 +93,21 @@ impl Outgoing {
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         self.header(TTL, format!("{}s", ttl.as_secs().max(1)))
+    }
+
+    /// `reply` on its way to delivery-svc: under its own id, with what led to it.
+    #[must_use]
+    pub fn reply(reply: &Reply) -> Self {
+        Self::new(subject::delivery(&reply.delivery_context), reply)
+            .msg_id(reply.id.to_string())
+            .header(CAUSATION, reply.causation.event.as_str())
+            .header(HOPS, reply.causation.hops.to_string())
+    }
+
+    /// Marked as perhaps published before: its reader looks whether it is done.
+    #[must_use]
+    pub fn repeated(self) -> Self {
+        self.header(REPEATED, "1")
     }
 
     /// With the trace of `carrier`.

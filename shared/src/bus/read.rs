@@ -148,6 +148,18 @@ impl Bus {
         self.get(stream, json!({ "seq": sequence })).await
     }
 
+    /// The message of `stream` that `stored` was written upon, from the leader; none where it is its subject's first, or
+    /// does not say.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where the leader cannot be asked.
+    pub async fn before(&self, stream: &str, stored: &Stored) -> Result<Option<Stored>, ReadStreamError> {
+        match stored.upon() {
+            None | Some(0) => Ok(None),
+            Some(upon) => self.at_sequence(stream, upon).await,
+        }
+    }
+
     async fn get(&self, stream: &str, query: serde_json::Value) -> Result<Option<Stored>, ReadStreamError> {
         let unreadable = |detail: &str| ReadStreamError::Unavailable {
             stream: stream.to_owned(),

@@ -153,7 +153,7 @@ fn what_the_hooks_behind_a_call_have_not_seen_is_shown_to_them_first() {
 
 #[test]
 fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call() {
-    let reason = SUPERSEDED.to_owned();
+    let reason = SKIPPED_FOR_NEWER.to_owned();
     let skip = Step::Skip {
         call: call("b"),
         outcome: ToolOutcome::Skipped { reason },
@@ -163,7 +163,7 @@ fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call()
     let skipped = LedgerEntry::ToolFinished {
         call: "b".to_owned(),
         outcome: ToolOutcome::Skipped {
-            reason: SUPERSEDED.to_owned(),
+            reason: SKIPPED_FOR_NEWER.to_owned(),
         },
         unseen: false,
     };

@@ -48,6 +48,14 @@ fn silent(passed: u32) -> Answer<'static> {
     }
 }
 
+fn waiting(waiting: Vec<u32>) -> Answer<'static> {
+    Answer { waiting, ..silent(0) }
+}
+
+fn late(late: Vec<u32>, passed: u32) -> Answer<'static> {
+    Answer { late, ..silent(passed) }
+}
+
 fn result(index: u32) -> (u32, u32, Cow<'static, str>) {
     (index, 1, Cow::Borrowed(FIRES))
 }
@@ -55,34 +63,10 @@ fn result(index: u32) -> (u32, u32, Cow<'static, str>) {
 #[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
     let forged: Vec<(&str, Answer<'_>)> = vec![
-        (
-            "waiting beyond the set",
-            Answer {
-                waiting: vec![9_999],
-                ..silent(0)
-            },
-        ),
-        (
-            "waiting of one not called",
-            Answer {
-                waiting: vec![2],
-                ..silent(0)
-            },
-        ),
-        (
-            "waiting twice",
-            Answer {
-                waiting: vec![1, 1],
-                ..silent(0)
-            },
-        ),
-        (
-            "waiting in disorder",
-            Answer {
-                waiting: vec![3, 1],
-                ..silent(0)
-            },
-        ),
+        ("waiting beyond the set", waiting(vec![9_999])),
+        ("waiting of one not called", waiting(vec![2])),
+        ("waiting twice", waiting(vec![1, 1])),
+        ("waiting in disorder", waiting(vec![3, 1])),
         ("more passes than hooks", silent(4)),
         ("no number of passes", silent(u32::MAX)),
         (
@@ -114,27 +98,9 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
                 ..silent(3)
             },
         ),
-        (
-            "half a late pass",
-            Answer {
-                late: vec![1],
-                ..silent(1)
-            },
-        ),
-        (
-            "late without having passed",
-            Answer {
-                late: vec![1, 5],
-                ..silent(0)
-            },
-        ),
-        (
-            "late beyond the set",
-            Answer {
-                late: vec![77, 5],
-                ..silent(1)
-            },
-        ),
+        ("half a late pass", late(vec![1], 1)),
+        ("late without having passed", late(vec![1, 5], 0)),
+        ("late beyond the set", late(vec![77, 5], 1)),
     ];
     for (what, answer) in forged {
         let (mut flight, mut steps) = flight(Some(vec![1, 3, 4]));
