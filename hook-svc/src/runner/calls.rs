@@ -11,6 +11,9 @@ use super::host::{Answered, Call, CallError, Host, Spent};
 /// Most calls of one hook on one event; a script that asks for more is told so.
 const MAX_CALLS: u32 = 100;
 
+/// Most different calls of one hook on one event, under whatever numbers: a second run after a death may ask otherwise.
+const MAX_ASKED: u32 = 2 * MAX_CALLS;
+
 /// What identifies a call: the hook's id and the number among its calls.
 type Key = (String, u32);
 
@@ -21,61 +24,82 @@ struct Made {
     answer: Arc<OnceCell<Answered>>,
 }
 
+/// What one hook has asked.
+#[derive(Debug, Default)]
+struct Bill {
+    asked: u32,
+    spent: Spent,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    made: HashMap<Key, Made>,
+    bills: HashMap<String, Bill>,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<HashMap<Key, Made>>);
+pub(super) struct Calls(Mutex<All>);
 
 impl Calls {
-    fn made(&self) -> MutexGuard<'_, HashMap<Key, Made>> {
+    fn all(&self) -> MutexGuard<'_, All> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Answers `call`, whose arguments came as the text `args`: anew, or as it was answered before the event lost
     /// its worker. A script that asks something else under the same number gets its own answer.
     pub(super) async fn answer(&self, host: &dyn Host, mut call: Call, args: String) -> Answered {
-        if call.number >= MAX_CALLS {
+        let too_many = || {
             let message = format!("a hook may make {MAX_CALLS} calls on one event");
-            return CallError::new("too_many_calls", message).into();
+            CallError::new("too_many_calls", message).into()
+        };
+        if call.number >= MAX_CALLS {
+            return too_many();
         }
         call.args = match serde_json::from_str::<Value>(&args) {
             Ok(value) => value,
             Err(error) => return CallError::new("bad_arguments", error.to_string()).into(),
         };
-        let cell = self.cell(&call, args);
-        cell.get_or_init(|| host.call(call)).await.clone()
+        let Some(cell) = self.cell(&call, args) else {
+            return too_many();
+        };
+        let hook_id = call.hook.id.clone();
+        let answered = cell.get_or_init(|| async {
+            let answered = host.call(call).await;
+            self.all().bills.entry(hook_id).or_default().spent.add(answered.spent);
+            answered
+        });
+        answered.await.clone()
     }
 
-    fn cell(&self, call: &Call, args: String) -> Arc<OnceCell<Answered>> {
-        let mut made = self.made();
+    /// Where the answer to `call` is kept; none where its hook has asked too much.
+    fn cell(&self, call: &Call, args: String) -> Option<Arc<OnceCell<Answered>>> {
+        let mut all = self.all();
         let key = (call.hook.id.clone(), call.number);
-        if let Some(made) = made.get(&key)
+        if let Some(made) = all.made.get(&key)
             && made.name == call.name
             && made.args == args
         {
-            return Arc::clone(&made.answer);
+            return Some(Arc::clone(&made.answer));
         }
+        let bill = all.bills.entry(call.hook.id.clone()).or_default();
+        if bill.asked >= MAX_ASKED {
+            return None;
+        }
+        bill.asked += 1;
         let answer = Arc::default();
-        let name = call.name.clone();
-        made.insert(
-            key,
-            Made {
-                name,
-                args,
-                answer: Arc::clone(&answer),
-            },
-        );
-        answer
+        let made = Made {
+            name: call.name.clone(),
+            args,
+            answer: Arc::clone(&answer),
+        };
+        all.made.insert(key, made);
+        Some(answer)
     }
 
     /// What the answered calls of `hook_id` have used.
     pub(super) fn spent(&self, hook_id: &str) -> Spent {
-        let mut spent = Spent::default();
-        for ((hook, _), made) in self.made().iter() {
-            if let Some(answered) = made.answer.get().filter(|_| hook == hook_id) {
-                spent.add(answered.spent);
-            }
-        }
-        spent
+        self.all().bills.get(hook_id).map(|bill| bill.spent).unwrap_or_default()
     }
 }
 
@@ -152,7 +176,12 @@ mod tests {
             ask(100, "search", "{}").await.outcome.expect_err("refused").code,
             "too_many_calls"
         );
-        assert_eq!(calls.spent("h").search_calls, 2);
+        assert_eq!(calls.spent("h").search_calls, 3, "what was replaced was used too");
+        for number in 3..MAX_ASKED {
+            ask(0, "search", Box::leak(format!("{{\"a\":{number}}}").into_boxed_str())).await;
+        }
+        let forged = ask(0, "search", "{\"a\":-1}").await.outcome;
+        assert_eq!(forged.expect_err("refused").code, "too_many_calls");
         assert_eq!(calls.spent("other"), Spent::default());
     }
 }

@@ -184,6 +184,9 @@ async fn better_sqlite3_is_there() {
                 iterate: [...db.prepare('select a from t where a > ?').iterate(0)], count: db.pragma('table_info(t)').length,
                 simple: db.pragma('user_version', { simple: true }), refused, missing, columns: db.prepare('select a, b from t').columns(),
             };
+            try { db.prepare('no sql'); } catch (e) { extracted.fault = e instanceof Database.SqliteError; }
+            extracted.twice = [db.prepare('select a, a + 1 as a from t').raw().all(), db.prepare('select a, a + 1 as a from t').pluck().get()];
+            extracted.plucked = [...db.prepare('select b from t').pluck().iterate()];
             db.close();
             return { fire: true, context: { extracted } };
         };"
@@ -197,7 +200,7 @@ async fn better_sqlite3_is_there() {
         .expect("extracted");
     assert_eq!(
         serde_json::Value::Object(seen),
-        json!({"get": {"a": 2, "b": "y"}, "none": true, "all": ["x", "y"], "raw": [1, "x"], "iterate": [{"a": 1}, {"a": 2}],
+        json!({"fault": true, "twice": [[[1, 2], [2, 3]], 1], "plucked": ["x", "y"], "get": {"a": 2, "b": "y"}, "none": true, "all": ["x", "y"], "raw": [1, "x"], "iterate": [{"a": 1}, {"a": 2}],
             "count": 2, "simple": 0, "refused": "refused", "missing": "missing", "columns": [{"name": "a"}, {"name": "b"}]})
     );
     pool.stop().await;

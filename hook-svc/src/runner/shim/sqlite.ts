@@ -1,7 +1,7 @@
 // `better-sqlite3` as far as hook scripts use it, over `bun:sqlite` (hooks.md "A hook is a file"). Differences that
 // matter to a script are evened out: no row is `undefined`, named parameters need no prefix, `pluck` and `raw`.
 
-import { Database as BunDatabase } from "bun:sqlite";
+import { Database as BunDatabase, SQLiteError } from "bun:sqlite";
 
 type Options = { readonly?: boolean; fileMustExist?: boolean; timeout?: number };
 
@@ -25,17 +25,17 @@ class Statement {
   columns(): { name: string }[] { return this.#inner.columnNames.map((name: string) => ({ name })); }
 
   get(...params: unknown[]): unknown {
-    const row = this.#inner.get(...this.#params(params));
-    return row === null || row === undefined ? undefined : this.#shaped(row);
+    if (this.#shape !== "row") return this.#lists(params)[0];
+    return this.#inner.get(...this.#params(params)) ?? undefined;
   }
 
   all(...params: unknown[]): unknown[] {
-    const rows = this.#inner.all(...this.#params(params));
-    return this.#shape === "row" ? rows : rows.map((row: object) => this.#shaped(row));
+    return this.#shape === "row" ? this.#inner.all(...this.#params(params)) : this.#lists(params);
   }
 
   *iterate(...params: unknown[]): IterableIterator<unknown> {
-    for (const row of this.#inner.iterate(...this.#params(params))) yield this.#shaped(row);
+    if (this.#shape === "row") yield* this.#inner.iterate(...this.#params(params));
+    else yield* this.#lists(params);
   }
 
   run(...params: unknown[]): { changes: number; lastInsertRowid: number | bigint } {
@@ -49,10 +49,10 @@ class Statement {
     return given.flatMap((value) => (Array.isArray(value) ? value : [value]));
   }
 
-  #shaped(row: any): unknown {
-    if (this.#shape === "row") return row;
-    const values = Object.values(row);
-    return this.#shape === "pluck" ? values[0] : values;
+  // By place, not by name: two columns may have one name.
+  #lists(params: unknown[]): unknown[] {
+    const rows: unknown[][] = this.#inner.values(...this.#params(params)) ?? [];
+    return this.#shape === "pluck" ? rows.map((row) => row[0]) : rows;
   }
 }
 
@@ -61,6 +61,7 @@ class Database {
   // What is not finalised keeps the file open beyond close().
   #prepared: WeakRef<any>[] = [];
   #sweepAt = 64;
+  static readonly SqliteError = SQLiteError;
   readonly name: string;
   readonly readonly: boolean;
   open = true;
@@ -117,6 +118,6 @@ const callable = new Proxy(Database, { apply: (target, _self, args) => new targe
 Bun.plugin({
   name: "better-sqlite3 on bun:sqlite",
   setup(build) {
-    build.module("better-sqlite3", () => ({ exports: { default: callable, Database: callable }, loader: "object" }));
+    build.module("better-sqlite3", () => ({ exports: { default: callable, Database: callable, SqliteError: SQLiteError }, loader: "object" }));
   },
 });
