@@ -195,9 +195,46 @@ fn forbidden() -> Vec<libc::c_long> {
         libc::SYS_fchownat,
         libc::SYS_utimensat,
         libc::SYS_setxattr,
+        libc::SYS_lsetxattr,
+        libc::SYS_fsetxattr,
+        libc::SYS_removexattr,
+        libc::SYS_setrlimit,
+        libc::SYS_setresuid,
+        libc::SYS_setresgid,
+        libc::SYS_setreuid,
+        libc::SYS_setregid,
+        libc::SYS_setgroups,
+        libc::SYS_capset,
+        libc::SYS_execveat,
+        libc::SYS_mount_setattr,
+        libc::SYS_delete_module,
+        libc::SYS_clock_settime,
+        libc::SYS_settimeofday,
+        libc::SYS_adjtimex,
+        libc::SYS_clock_adjtime,
+        libc::SYS_sethostname,
+        libc::SYS_setdomainname,
+        libc::SYS_reboot,
+        libc::SYS_swapon,
+        libc::SYS_swapoff,
+        libc::SYS_acct,
+        libc::SYS_syslog,
+        libc::SYS_quotactl,
     ];
     #[cfg(target_arch = "x86_64")]
-    calls.extend([libc::SYS_fork, libc::SYS_vfork, libc::SYS_chmod, libc::SYS_chown]);
+    calls.extend([
+        libc::SYS_fork,
+        libc::SYS_vfork,
+        libc::SYS_chmod,
+        libc::SYS_chown,
+        libc::SYS_lchown,
+        libc::SYS_utime,
+        libc::SYS_utimes,
+        libc::SYS_futimesat,
+        libc::SYS_ioperm,
+        libc::SYS_iopl,
+        libc::SYS_fchmodat2,
+    ]);
     calls.sort_unstable();
     calls
 }
@@ -224,6 +261,11 @@ fn confine_calls() -> Result<(), String> {
     denied.insert(
         libc::SYS_tgkill,
         vec![rule(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, own)?],
+    );
+    // Limits may be read, not set.
+    denied.insert(
+        libc::SYS_prlimit64,
+        vec![rule(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?],
     );
     // "No such call" makes the C library and Bun fall back to calls that are judged above.
     let unknown = [libc::SYS_clone3, libc::SYS_io_uring_setup].map(|call| (call, Vec::new()));

@@ -76,6 +76,15 @@ struct Inner {
 /// Every hook of the registry and what became of it.
 pub type Listed = Arc<Vec<(HookRecord, HookState)>>;
 
+/// Whether the workers have taken a set of hooks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Not,
+    /// Those of some authors are not run.
+    Partly,
+    Whole,
+}
+
 /// One change of either bucket.
 enum Change {
     Hook(KvEvent<HookRecord>),
@@ -119,11 +128,11 @@ impl Registry {
         watches.spawn(forward(self.inner.hooks.clone(), Change::Hook, sender.clone()));
         watches.spawn(forward(self.inner.states.clone(), Change::State, sender));
         let mut view = View::default();
-        let mut refused = false;
+        let mut taken = Taken::Whole;
         loop {
             let change = tokio::select! {
                 change = changes.recv() => change,
-                () = pause(RELOAD_PAUSE), if refused => None,
+                () = pause(RELOAD_PAUSE), if taken != Taken::Whole => None,
             };
             if let Some(change) = change {
                 view.take(change, &self.inner.pool);
@@ -133,9 +142,9 @@ impl Registry {
                 view.take(change, &self.inner.pool);
             }
             if view.hooks_current && view.states_current {
-                refused = !self.load(&view).await;
+                taken = self.load(&view, taken == Taken::Partly).await;
                 self.tell_schedules(&view);
-                if !refused {
+                if taken != Taken::Not {
                     loaded.send_replace(Some(view.revision));
                 }
             }
@@ -179,8 +188,9 @@ impl Registry {
         });
     }
 
-    /// Puts the roster of `view` in force; answers whether the workers took its hooks.
-    async fn load(&self, view: &View) -> bool {
+    /// Puts the roster of `view` in force, also where nothing has changed if it is to be tried `again`; answers whether
+    /// the workers took its hooks.
+    async fn load(&self, view: &View, again: bool) -> Taken {
         let former = self.current();
         let mut roster = Roster::of(&view.records, &view.states);
         let changed = roster.set.hooks() != former.set.hooks();
@@ -189,13 +199,20 @@ impl Registry {
         }
         let (hooks, set) = (roster.set.hooks().len(), Arc::clone(&roster.set));
         self.keep(Arc::new(roster));
-        if changed && let Err(error) = self.inner.pool.load(set).await {
-            tracing::error!(
-                error = crate::error::chain(&error),
-                "hooks are not loaded, the former ones stay in force"
-            );
-            self.keep(former);
-            return false;
+        let mut taken = Taken::Whole;
+        if changed || again {
+            match self.inner.pool.load(set).await {
+                Ok(failed) if failed.is_empty() => {}
+                Ok(_) => taken = Taken::Partly,
+                Err(error) => {
+                    tracing::error!(
+                        error = crate::error::chain(&error),
+                        "hooks are not loaded, the former ones stay in force"
+                    );
+                    self.keep(former);
+                    return Taken::Not;
+                }
+            }
         }
         if changed {
             // What was told before the set was in force reached nobody.
@@ -210,7 +227,7 @@ impl Registry {
             tracing::info!(hooks, "hooks are loaded");
             metrics::gauge!("nexus_hook_hooks_total").set(hooks as f64);
         }
-        true
+        taken
     }
 
     /// All hooks as the watches have told, whether or not they see events.

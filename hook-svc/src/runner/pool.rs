@@ -52,6 +52,19 @@ impl Pool {
         let bun = bun::find(config.bun.as_deref()).await?;
         let dir = make_dir(config.dir.as_deref(), &clock).map_err(StartPoolError::MakeDirectory)?;
         let jail = Jail::check(&bun, &dir, config.sandbox).await?;
+        Ok(Self::within(jail, dir, config, &clock))
+    }
+
+    /// Starts another pool in the sandbox of this one, which is not looked at again.
+    ///
+    /// # Errors
+    /// [`StartPoolError::MakeDirectory`].
+    pub(super) fn beside(&self, config: PoolConfig, clock: &SharedClock) -> Result<Self, StartPoolError> {
+        let dir = make_dir(config.dir.as_deref(), clock).map_err(StartPoolError::MakeDirectory)?;
+        Ok(Self::within(self.inner.common.jail.clone(), dir, config, clock))
+    }
+
+    fn within(jail: Jail, dir: PathBuf, config: PoolConfig, clock: &SharedClock) -> Self {
         let workers = config.workers.max(1);
         let common = Arc::new(Common {
             board: Mutex::new(Board::new(workers)),
@@ -66,17 +79,17 @@ impl Pool {
             hard_budget: Duration::from_millis(config.hard_budget_ms.max(MIN_HARD_BUDGET_MS)),
             launched: 0.into(),
         });
-        let keep = |index| tokio::spawn(keep(Arc::clone(&common), Arc::clone(&clock), index));
+        let keep = |index| tokio::spawn(keep(Arc::clone(&common), Arc::clone(clock), index));
         let tasks = Mutex::new((0..workers).map(keep).collect());
         let places = Arc::new(Semaphore::new(MAX_UNDER_WAY));
-        Ok(Self {
+        Self {
             inner: Arc::new(Inner {
                 common,
                 places,
                 tasks,
                 switching: tokio::sync::Mutex::new(()),
             }),
-        })
+        }
     }
 
     /// From now on events are evaluated against `set`; those handed over before finish with the set they began with
@@ -112,6 +125,11 @@ impl Pool {
     /// Tells the workers a hook's counters; events handed over afterwards see them.
     pub fn count(&self, hook_id: &str, counters: Counters) {
         self.inner.common.board().count(hook_id, counters);
+    }
+
+    /// Whether no event is under way in it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.inner.places.available_permits() == MAX_UNDER_WAY
     }
 
     /// Whether [`Pool::stop`] was called.
@@ -203,6 +221,9 @@ pub enum LoadHooksError {
         /// Why.
         source: std::io::Error,
     },
+    /// There are more authors than may have pools.
+    #[error("not run: there are hooks of more than {0} authors")]
+    TooManyAuthors(usize),
     /// An author's pool does not start.
     #[error("an author's hook workers do not start")]
     StartPool(#[source] Box<StartPoolError>),

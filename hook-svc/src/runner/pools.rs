@@ -14,8 +14,10 @@ use tokio::sync::mpsc;
 use super::parts::{Joined, Steps};
 use super::sources::Loaded;
 use super::{
-    Counters, Done, Evaluation, HookSet, HookSource, Job, LoadHooksError, Pool, PoolConfig, StartPoolError, Step,
+    Counters, Done, Evaluation, HookSet, HookSource, Job, LoadHooksError, Outcome, Pool, PoolConfig, Spent,
+    StartPoolError, Step, Verdict,
 };
+use crate::error::chain;
 
 /// The author of files in the hooks directory and of what operators push.
 const OPERATOR: &str = "operator";
@@ -38,8 +40,7 @@ struct Inner {
     clock: SharedClock,
     /// The operators'.
     own: Pool,
-    /// Of the others, by author. One whose hooks are gone stays, without a process: what it has under way comes to
-    /// its end.
+    /// Of the others, by author. One whose hooks are gone goes when nothing is under way in it.
     others: Mutex<BTreeMap<String, Pool>>,
     in_force: Mutex<InForce>,
     // One switch of sets at a time.
@@ -57,10 +58,16 @@ pub struct InForce {
 #[derive(Debug)]
 struct Part {
     author: String,
-    pool: Pool,
-    loaded: Arc<Loaded>,
+    /// What runs them, or why they are not run: an error of each of them, at each event.
+    runs: Result<Runs, String>,
     /// By index in the part: index in the whole, ascending.
     to_whole: Arc<[u32]>,
+}
+
+#[derive(Debug, Clone)]
+struct Runs {
+    pool: Pool,
+    loaded: Arc<Loaded>,
 }
 
 impl InForce {
@@ -112,41 +119,29 @@ impl Pools {
         self.in_force().clone()
     }
 
-    /// As `Pool::load`, for every owner's pool.
+    /// As `Pool::load`, for every owner's pool. Answers the authors whose hooks are not run, so that it is tried again.
     ///
     /// # Errors
-    /// [`LoadHooksError`]; the former set stays in force.
-    pub async fn load(&self, set: Arc<HookSet>) -> Result<(), LoadHooksError> {
+    /// [`LoadHooksError`] of the operators' hooks; the former set stays in force.
+    pub async fn load(&self, set: Arc<HookSet>) -> Result<Vec<String>, LoadHooksError> {
         let _one = self.inner.switching.lock().await;
         let former = self.current();
-        let mut parts = Vec::new();
+        let (mut parts, mut failed) = (Vec::new(), Vec::new());
         for (author, indices) in by_author(&set) {
-            let hooks: Vec<Arc<HookSource>> = indices
-                .iter()
-                .map(|&at| Arc::clone(&set.hooks()[at as usize]))
-                .collect();
             let known = former.parts.iter().find(|part| part.author == author);
-            let Some(pool) = self.pool_of(&author).await? else {
-                tracing::error!(author, "hooks are not run: there are too many authors");
-                continue;
-            };
-            let unchanged = known.filter(|part| part.loaded.set().hooks() == hooks.as_slice());
-            let loaded = match unchanged {
-                Some(part) => Arc::clone(&part.loaded),
-                None => {
-                    let whole = indices.len() == set.hooks().len();
-                    let part = if whole {
-                        Arc::clone(&set)
-                    } else {
-                        Arc::new(HookSet::of(hooks))
-                    };
-                    pool.load(part).await?
+            let runs = match self.runs(&author, &indices, &set, known).await {
+                Ok(runs) => Ok(runs),
+                Err(error) if author == OPERATOR => return Err(error),
+                Err(error) => {
+                    let error = chain(&error);
+                    tracing::error!(author, error, "hooks of this author are not run");
+                    failed.push(author.clone());
+                    Err(error)
                 }
             };
             parts.push(Part {
                 author,
-                pool,
-                loaded,
+                runs,
                 to_whole: indices.into(),
             });
         }
@@ -154,33 +149,72 @@ impl Pools {
             set,
             parts: parts.into(),
         };
-        Ok(())
+        self.retire().await;
+        Ok(failed)
+    }
+
+    /// What runs the hooks `indices` of `set`, which are `author`'s; `known` is their part of the former set.
+    async fn runs(
+        &self,
+        author: &str,
+        indices: &[u32],
+        set: &Arc<HookSet>,
+        known: Option<&Part>,
+    ) -> Result<Runs, LoadHooksError> {
+        let hooks: Vec<Arc<HookSource>> = indices
+            .iter()
+            .map(|&at| Arc::clone(&set.hooks()[at as usize]))
+            .collect();
+        let pool = self.pool_of(author)?;
+        let known = known.and_then(|part| part.runs.as_ref().ok());
+        let loaded = match known.filter(|runs| runs.loaded.set().hooks() == hooks.as_slice()) {
+            Some(runs) => Arc::clone(&runs.loaded),
+            None if indices.len() == set.hooks().len() => pool.load(Arc::clone(set)).await?,
+            None => pool.load(Arc::new(HookSet::of(hooks))).await?,
+        };
+        Ok(Runs { pool, loaded })
+    }
+
+    /// Ends the pools of authors who have no hooks any more, where nothing is under way in them.
+    async fn retire(&self) {
+        let in_force = self.current();
+        let has_hooks = |author: &str| in_force.parts.iter().any(|part| part.author == author);
+        let is_over = |author: &str, pool: &Pool| !has_hooks(author) && pool.is_idle();
+        let over: Vec<Pool> = self
+            .others()
+            .extract_if(.., |author, pool| is_over(author, pool))
+            .map(|(_, pool)| pool)
+            .collect();
+        for pool in over {
+            pool.stop().await;
+        }
     }
 
     fn others(&self) -> MutexGuard<'_, BTreeMap<String, Pool>> {
         self.inner.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The pool of `author`; none where there are too many.
-    async fn pool_of(&self, author: &str) -> Result<Option<Pool>, LoadHooksError> {
+    /// The pool of `author`.
+    fn pool_of(&self, author: &str) -> Result<Pool, LoadHooksError> {
         if author == OPERATOR {
-            return Ok(Some(self.inner.own.clone()));
+            return Ok(self.inner.own.clone());
         }
-        if let Some(known) = self.others().get(author) {
-            return Ok(Some(known.clone()));
+        let mut others = self.others();
+        if let Some(known) = others.get(author) {
+            return Ok(known.clone());
         }
-        if self.others().len() >= MAX_AUTHORS {
-            return Ok(None);
+        if others.len() >= MAX_AUTHORS {
+            return Err(LoadHooksError::TooManyAuthors(MAX_AUTHORS));
         }
         let config = PoolConfig {
             workers: 1,
             lazy: true,
             ..self.inner.config.clone()
         };
-        let started = Pool::start(config, Arc::clone(&self.inner.clock)).await;
+        let started = self.inner.own.beside(config, &self.inner.clock);
         let pool = started.map_err(|error| LoadHooksError::StartPool(Box::new(error)))?;
-        self.others().insert(author.to_owned(), pool.clone());
-        Ok(Some(pool))
+        others.insert(author.to_owned(), pool.clone());
+        Ok(pool)
     }
 
     /// Hands one event over, to be evaluated against `in_force`.
@@ -188,8 +222,9 @@ impl Pools {
         let parts = in_force.parts_of(job.only.as_deref());
         let begun = Begun::new(&in_force.set, &job, parts.len());
         for (number, (part, only)) in (0..).zip(parts) {
-            let (loaded, job, steps) = begun.hand(number, part, only, &job);
-            part.pool.hand_over(loaded, job, steps).await;
+            if let Some((runs, job, steps)) = begun.hand(number, part, only, &job) {
+                runs.pool.hand_over(runs.loaded, job, steps).await;
+            }
         }
         begun.evaluation
     }
@@ -212,27 +247,27 @@ impl Pools {
         let mut waiting = Vec::new();
         for (number, (part, only)) in (soon.len()..).zip(later) {
             begun.tell_waiting(number, part, only.as_deref().unwrap_or_default());
-            let handed = begun.hand(number, part, only, &job);
-            waiting.push((part.pool.clone(), handed));
+            waiting.extend(begun.hand(number, part, only, &job));
         }
         begun.evaluation.later.spawn(async move {
             if ready.await {
-                for (pool, (loaded, job, steps)) in waiting {
-                    pool.hand_over(loaded, job, steps).await;
+                for (runs, job, steps) in waiting {
+                    runs.pool.hand_over(runs.loaded, job, steps).await;
                 }
             }
         });
         for (number, (part, only)) in (0..).zip(soon) {
-            let (loaded, job, steps) = begun.hand(number, part, only, &job);
-            part.pool.hand_over(loaded, job, steps).await;
+            if let Some((runs, job, steps)) = begun.hand(number, part, only, &job) {
+                runs.pool.hand_over(runs.loaded, job, steps).await;
+            }
         }
         begun.evaluation
     }
 
     /// Tells the workers a hook's counters; events handed over afterwards see them.
     pub fn count(&self, hook_id: &str, counters: Counters) {
-        for part in self.current().parts.iter() {
-            part.pool.count(hook_id, counters);
+        for runs in self.current().parts.iter().filter_map(|part| part.runs.as_ref().ok()) {
+            runs.pool.count(hook_id, counters);
         }
     }
 
@@ -285,15 +320,40 @@ impl Begun {
         }
     }
 
-    /// What the pool of `part`, the one of this `number`, is to be given.
-    fn hand(&self, number: usize, part: &Part, only: Option<Vec<u32>>, job: &Job) -> (Arc<Loaded>, Job, Steps) {
-        let hooks = self.evaluation.set().hooks().len();
+    /// What the pool of `part`, the one of this `number`, is to be given; none where its hooks are not run, which is
+    /// then told.
+    fn hand(&self, number: usize, part: &Part, only: Option<Vec<u32>>, job: &Job) -> Option<(Runs, Job, Steps)> {
+        let set = self.evaluation.set();
+        let hooks = set.hooks().len();
         let steps = if self.evaluation.joined.is_none() && part.to_whole.len() == hooks {
             Steps::only(self.sender.clone())
         } else {
             Steps::of(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks)
         };
-        (Arc::clone(&part.loaded), Job { only, ..job.clone() }, steps)
+        match &part.runs {
+            Ok(runs) => Some((runs.clone(), Job { only, ..job.clone() }, steps)),
+            Err(error) => {
+                let called = (0..).zip(part.to_whole.iter());
+                let is_called = |index: u32| only.as_ref().is_none_or(|only| only.contains(&index));
+                for (_, &whole) in called.filter(|(index, _)| is_called(*index)) {
+                    steps.send(Step::Verdict(Box::new(Verdict {
+                        hook: Arc::clone(&set.hooks()[whole as usize]),
+                        latency_us: 0,
+                        outcome: Outcome::Failed {
+                            error: error.clone(),
+                            stack: None,
+                        },
+                        spent: Spent::default(),
+                    })));
+                }
+                let latencies_us = vec![0; part.to_whole.len()];
+                steps.send(Step::Done(Done {
+                    passed: 0,
+                    latencies_us,
+                }));
+                None
+            }
+        }
     }
 
     /// Says at once that the hooks `only` of `part` are still at work.

@@ -69,7 +69,7 @@ pub struct CheckSandboxError {
 }
 
 /// A way to launch workers, tried out.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Jail {
     bun: PathBuf,
     launcher: Option<PathBuf>,
