@@ -120,12 +120,21 @@ impl HookSource {
             || self.source.split(|c| !is_part(c)).any(|word| VOLATILE.contains(&word))
     }
 
+    /// Whether the source speaks of what may go on after the hook has answered.
+    #[must_use]
+    pub fn lingers(&self) -> bool {
+        LINGERING.iter().any(|word| self.source.contains(word))
+    }
+
     /// Whether the source speaks of the read model, which must then have taken in an event before the hook sees it.
     #[must_use]
     pub fn reads_model(&self) -> bool {
         self.source.contains("dbPath") || self.source.contains("search")
     }
 }
+
+/// Words of promises, and of what runs when a script has returned.
+const LINGERING: [&str; 6] = ["await", "then", "Promise", "import(", "Microtask", "nextTick"];
 
 /// Words of the time and of chance.
 const VOLATILE: [&str; 8] = [

@@ -163,6 +163,7 @@ impl Board {
                 counters.trigger_count,
                 last,
                 hook.calls_host(),
+                hook.lingers(),
             )
         };
         let hooks = loaded.set().hooks().iter().enumerate().map(wanted).collect();

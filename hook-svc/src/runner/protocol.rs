@@ -25,8 +25,19 @@ pub(super) const MAX_FRAME_BYTES: usize = 64 * 1024 * 1024;
 const HEADER_BYTES: usize = 4;
 
 /// A hook in a [`Load`]: path (`None` = it may not be loaded), id, name, created at, time-out in milliseconds,
-/// trigger count, last triggered, whether its source speaks of calls to the host.
-pub(super) type WantedHook<'a> = (Option<&'a str>, &'a str, &'a str, i64, u64, u64, Option<i64>, bool);
+/// trigger count, last triggered, whether its source speaks of calls to the host, whether of what goes on after it has
+/// answered.
+pub(super) type WantedHook<'a> = (
+    Option<&'a str>,
+    &'a str,
+    &'a str,
+    i64,
+    u64,
+    u64,
+    Option<i64>,
+    bool,
+    bool,
+);
 
 /// A script's call: slot, hook index, number among the hook's calls on the event, name, arguments as JSON text.
 pub(super) type CallFrame<'a> = (u32, u32, u32, Cow<'a, str>, Cow<'a, str>);

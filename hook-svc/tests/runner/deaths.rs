@@ -79,25 +79,66 @@ async fn a_loop_while_loading() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loop_in_a_timer_ends_those_who_wait() {
+async fn a_loop_in_a_timer_is_blamed_on_who_set_it() {
     let bad = "export default () => new Promise(() => setTimeout(() => { for (;;) {} }, 30));";
     let pool = TestPool::start_with(
         vec![
             crate::pool::timed("a", 30_000, FIRES),
             crate::pool::timed("bad", 30_000, bad),
+            crate::pool::timed("slow", 30_000, SLOW),
         ],
         1,
     )
     .await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
     answer.fired("a");
+    answer.fired("slow");
     assert!(
         answer
             .error("bad")
-            .starts_with("its worker died 2 times: no progress for "),
+            .starts_with("killed its worker 2 times: no progress for "),
         "{answer:?}"
     );
     pool.stop().await;
+}
+
+/// Ways to loop after having answered.
+const AFTERWARDS: [&str; 5] = [
+    "setTimeout(() => { for (;;) {} }, 5);",
+    "setImmediate(() => { for (;;) {} });",
+    "import('node:timers').then((timers) => timers.setTimeout(() => { for (;;) {} }, 5));",
+    "pause(5).then(() => { for (;;) {} });",
+    "(async () => { await Bun.sleep(5); await null; for (;;) {} })();",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_loops_after_having_answered_is_blamed_and_nobody_who_waits() {
+    for afterwards in AFTERWARDS {
+        let bad = format!(
+            "import {{ setTimeout as pause }} from 'node:timers/promises';
+            export default () => {{ {afterwards} return {{ fire: false }}; }};"
+        );
+        let hooks = vec![
+            crate::pool::timed("bad", 30_000, &bad),
+            crate::pool::timed("slow", 30_000, SLOW),
+        ];
+        let pool = TestPool::start_with(hooks, 1).await;
+        let mut error = None;
+        for number in 0..20 {
+            let answer = pool.evaluate(dm(&format!("web:{number}"), "x")).await;
+            answer.fired("slow");
+            error = answer.failed("bad").map(str::to_owned);
+            if error.is_some() {
+                break;
+            }
+        }
+        let error = error.unwrap_or_default();
+        assert!(
+            error.starts_with("killed its worker 2 times: no progress for "),
+            "{afterwards} {error}"
+        );
+        pool.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -54,6 +54,15 @@ impl Answer {
         }
     }
 
+    /// What is wrong with `hook`, where it failed.
+    pub(crate) fn failed(&self, hook: &str) -> Option<&str> {
+        if let Some(Outcome::Failed { error, .. }) = self.outcomes.get(hook) {
+            Some(error)
+        } else {
+            None
+        }
+    }
+
     pub(crate) fn stack(&self, hook: &str) -> &str {
         match self.outcomes.get(hook) {
             Some(Outcome::Failed { stack: Some(stack), .. }) => stack,

@@ -15,6 +15,7 @@ type Answered = [number, number, number, [unknown] | null, [string, string] | nu
 
 const { stringify } = JSON;
 const TypedPromise = Promise;
+const soon = queueMicrotask;
 const pending = new Map<string, Pending>();
 let queued: Call[] = [];
 
@@ -33,7 +34,7 @@ export function asker(slot: number, index: number, generation: number): Ask {
       const text = stringify(args) ?? "null";
       const number = calls++;
       pending.set(`${slot}:${index}:${number}`, { slot, index, generation, resolve, reject });
-      if (queued.length === 0) queueMicrotask(flush);
+      if (queued.length === 0) soon(flush);
       queued.push([slot, index, number, name, text]);
     });
 }

@@ -18,6 +18,7 @@ const peek = Bun.peek;
 const now = performance.now.bind(performance);
 const { min, max, round } = Math;
 const setTimer = setTimeout;
+const soon = queueMicrotask;
 const TypedPromise = Promise;
 
 // Mirrors the host's bound on a result (result.rs), in characters: nothing longer crosses the pipe.
@@ -64,6 +65,8 @@ export function evaluate(set: HookSet, slot: number, at: number, wire: unknown, 
     const ctx: Context = { event, dbPath, search, llm, now: new Date(at), hook: hook.facts };
     if (hook.asks) letAsk(ctx, slot, index, generation);
     const pending = call(answer, index, hook, before, ctx);
+    // What it has left to do runs in its own name, not in that of the next.
+    if (hook.lingers) drainMicrotasks();
     const after = now();
     const us = round((after - before) * 1000);
     answer[2].push(us);
@@ -159,7 +162,7 @@ function settle(slot: number, index: number, record: (answer: Answer, us: number
   if (at >= one.until) fail(event.answer, index, round((at - one.since) * 1000), timedOut(one.hook));
   else record(event.answer, round((at - one.since) * 1000));
   if (event.waiting.size === 0) open.delete(slot);
-  if (late.length === 0) queueMicrotask(flushLate);
+  if (late.length === 0) soon(flushLate);
   if (!late.includes(event)) late.push(event);
 }
 

@@ -13,13 +13,15 @@ export type Hook = {
   timeout: number;
   // Whether its source speaks of `search` or `llm`.
   asks: boolean;
+  // Whether its source speaks of what goes on after it has answered.
+  lingers: boolean;
 };
 
 export type HookSet = { generation: number; hooks: Hook[] };
 
 // [path | null where it may not be loaded, id, name, created_at, timeout_ms, trigger_count, last_triggered | null,
-//  whether its source speaks of `search` or `llm`]
-export type Wanted = [string | null, string, string, number, number, number, number | null, boolean];
+//  whether its source speaks of `search` or `llm`, whether of what goes on after it has answered]
+export type Wanted = [string | null, string, string, number, number, number, number | null, boolean, boolean];
 
 const { freeze } = Object;
 const MAX_TEXT = 4000;
@@ -50,8 +52,8 @@ function ownFrames(stack: string): string {
 /** Loads the wanted hooks; unchanged files come from the module cache, those in `drop` leave it. */
 export async function loadHooks(generation: number, wanted: Wanted[], drop: string[]): Promise<HookSet> {
   const hooks: Hook[] = [];
-  for (const [index, [path, id, name, created_at, timeout, count, last, asks]] of wanted.entries()) {
-    const hook: Hook = { call: null, failure: null, facts: facts(id, name, created_at, count, last), timeout, asks };
+  for (const [index, [path, id, name, created_at, timeout, count, last, asks, lingers]] of wanted.entries()) {
+    const hook: Hook = { call: null, failure: null, facts: facts(id, name, created_at, count, last), timeout, asks, lingers };
     running(-1, index, generation);
     try {
       if (path === null) throw new Error("it killed its worker while loading");

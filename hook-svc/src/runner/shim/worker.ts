@@ -7,6 +7,7 @@ import { evaluate, onLate, type Answer } from "./evaluate.ts";
 import { divertOutput, receive, send } from "./frames.ts";
 import { harden } from "./harden.ts";
 import { count, failureOf, loadHooks, type HookSet } from "./hooks.ts";
+import { attributeTimers } from "./timers.ts";
 
 // After so many milliseconds of a batch what is known is sent, so that a slow hook does not hold its neighbours.
 const FLUSH_MS = 2;
@@ -80,6 +81,7 @@ function forbid(name: string): void {
 }
 
 divertOutput();
+attributeTimers();
 harden();
 process.on("unhandledRejection", stray);
 process.on("uncaughtException", stray);
