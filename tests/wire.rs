@@ -95,6 +95,7 @@ fn dispatches_and_replies_are_frozen() {
     check("dispatch-channel", &samples::dispatch_with_channel());
     check("reply", &samples::reply());
     check("session_order", &order::session_order());
+    check("session_order-withdraw", &order::withdrawal());
 }
 
 #[test]
@@ -177,6 +178,7 @@ fn intents_are_frozen() {
             &intents::intent(schedule),
         );
     }
+    check("intent-withdrawn", &intents::withdrawn());
     check("intent_record", &intents::record());
     for rejection in intents::rejections() {
         let mut record = intents::record();

@@ -252,8 +252,11 @@ impl Fold {
             } => {
                 self.consumed(order.id);
                 self.cursor = cursor.clone();
-                if let Wanted::Queue { settings } = &order.wanted {
-                    self.queue = *settings;
+                match &order.wanted {
+                    Wanted::Queue { settings } => self.queue = *settings,
+                    // It may come after the word that takes it back.
+                    Wanted::Withdraw { dispatch, .. } => self.consumed(*dispatch),
+                    Wanted::Abort | Wanted::Interrupt | Wanted::Reset => {}
                 }
             }
             LedgerEntry::Compacted { through, summary } => self.compact(*through, summary),

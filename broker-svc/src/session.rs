@@ -51,6 +51,8 @@ pub enum DropReason {
     OverflowOld,
     /// There was no room, and it was the newest.
     OverflowNew,
+    /// Whoever sent it took it back.
+    Withdrawn,
 }
 
 impl DropReason {
@@ -64,6 +66,7 @@ impl DropReason {
             Self::Summarized => SUMMARIZED,
             Self::OverflowOld => "overflow: old",
             Self::OverflowNew => "overflow: new",
+            Self::Withdrawn => "withdrawn",
         }
     }
 }
@@ -131,7 +134,8 @@ pub struct Steering {
 
 #[derive(Debug, Default)]
 struct Busy {
-    sequences: Vec<u64>,
+    /// The turn's dispatches: where they stand, and their ids.
+    own: Vec<(u64, Ulid)>,
     permissions: Vec<PermissionSet>,
     cancelled: bool,
 }
@@ -174,7 +178,7 @@ impl Session {
                     Passage::Answered { .. } | Passage::Called { .. } | Passage::Injected { .. } => None,
                 }));
             machine.running = Some(Busy {
-                sequences: turn.dispatches.iter().map(|d| d.sequence).collect(),
+                own: turn.dispatches.iter().map(|d| (d.sequence, d.id)).collect(),
                 permissions: vec![turn.permissions.clone()],
                 cancelled: false,
             });
@@ -314,6 +318,7 @@ impl Session {
             }
             Wanted::Interrupt => self.cancel(&by, effects),
             Wanted::Queue { settings } => self.own = *settings,
+            Wanted::Withdraw { dispatch, spares_turn } => self.withdraw(*dispatch, *spares_turn, &by, effects),
             Wanted::Reset if self.running.is_some() => {
                 self.resets.push(placed);
                 return;
@@ -321,6 +326,22 @@ impl Session {
             Wanted::Reset => {}
         }
         effects.push(Effect::Carry { placed });
+    }
+
+    fn withdraw(&mut self, dispatch: Ulid, spares_turn: bool, by: &str, effects: &mut Vec<Effect>) {
+        // One that comes after this word counts as known, and is dropped.
+        self.ids.insert(dispatch);
+        let waiting = self.waiting.iter().map(|w| &w.pending);
+        let mut waiting = waiting.chain(self.steering.iter().map(|s| &s.pending));
+        let waits = waiting.find(|pending| pending.dispatch.id == dispatch);
+        if let Some(sequence) = waits.map(|pending| pending.sequence) {
+            let taken = self.remove(sequence);
+            effects.extend(taken.map(|pending| dropped(pending, DropReason::Withdrawn)));
+        }
+        let alone = |busy: &Busy| matches!(busy.own[..], [(_, only)] if only == dispatch);
+        if !spares_turn && self.running.as_ref().is_some_and(alone) {
+            self.cancel(by, effects);
+        }
     }
 
     /// What was not put into the turn any more gets a turn of its own, in its place.
@@ -374,7 +395,7 @@ impl Session {
 
     fn begin(&mut self, pendings: Vec<Pending>, now: UnixMillis) -> Effect {
         self.running = Some(Busy {
-            sequences: pendings.iter().map(|p| p.sequence).collect(),
+            own: pendings.iter().map(|p| (p.sequence, p.dispatch.id)).collect(),
             permissions: pendings.iter().map(|p| p.dispatch.permissions.clone()).collect(),
             cancelled: false,
         });
@@ -388,7 +409,8 @@ impl Session {
         let taken: Vec<Steering> = self.steering.drain(..).collect();
         if let Some(busy) = &mut self.running {
             let own = taken.iter().filter(|steering| !steering.backlog);
-            busy.sequences.extend(own.map(|steering| steering.pending.sequence));
+            busy.own
+                .extend(own.map(|steering| (steering.pending.sequence, steering.pending.dispatch.id)));
         }
         self.steered.extend(taken.iter().map(|s| s.pending.sequence));
         taken
@@ -404,7 +426,7 @@ impl Session {
     /// cursor's floor stays below it.
     #[must_use]
     pub fn lowest_open(&self, except: &[u64]) -> Option<u64> {
-        let running = self.running.iter().flat_map(|busy| busy.sequences.iter().copied());
+        let running = self.running.iter().flat_map(|busy| busy.own.iter().map(|own| own.0));
         let waiting = self.waiting.iter().map(|w| w.pending.sequence);
         let steering = self.steering.iter().map(|s| s.pending.sequence);
         let resets = self.resets.iter().map(|placed| placed.sequence);

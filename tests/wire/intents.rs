@@ -8,7 +8,7 @@ use shared::model::intent::mark::IntentMark;
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{
     ApprovalRequirement, EventMatch, Firing, HookIntent, Intent, IntentCode, IntentRecord, IntentSchedule, IntentScope,
-    IntentStatus, Lineage, Rejection,
+    IntentStatus, Lineage, Rejection, Withdrawn,
 };
 use shared::model::permission::{Level, PermissionSet};
 use shared::model::time::UnixMillis;
@@ -153,6 +153,7 @@ pub(crate) fn intent(schedule: IntentSchedule) -> Intent {
             at: AT.plus(6),
             dispatch: Some(ulid(4)),
         }),
+        withdrawn: None,
         permissions: PermissionSet {
             level: Level::Restricted,
             tools: None,
@@ -229,5 +230,19 @@ pub(crate) fn confirmation() -> Confirmation {
         decided_by: some("casey"),
         response: some("fine"),
         trail: shared::model::approval::Trail::default(),
+    }
+}
+
+/// Withdrawn while its turn ran.
+pub(crate) fn withdrawn() -> Intent {
+    Intent {
+        status: IntentStatus::Canceled,
+        running: None,
+        withdrawn: Some(Withdrawn {
+            nominal: AT.plus(5),
+            dispatch: ulid(4),
+            spares_turn: true,
+        }),
+        ..intent(at())
     }
 }

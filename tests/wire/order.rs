@@ -22,3 +22,15 @@ pub(crate) fn session_order() -> SessionOrder {
         at: AT,
     }
 }
+
+pub(crate) fn withdrawal() -> SessionOrder {
+    SessionOrder {
+        wanted: Wanted::Withdraw {
+            dispatch: ulid(8),
+            spares_turn: true,
+        },
+        by: "agent:default".to_owned(),
+        reason: "changed my mind".to_owned(),
+        ..session_order()
+    }
+}

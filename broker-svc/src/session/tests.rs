@@ -433,3 +433,45 @@ fn orders_are_carried_out_once_and_in_their_place() {
         ["repeated abort"]
     );
 }
+
+#[test]
+fn what_is_withdrawn_is_dropped_where_it_waits_and_cancelled_where_it_runs_alone() {
+    let take_back = |number, spares_turn| Wanted::Withdraw {
+        dispatch: message(number, QueueMode::Followup).dispatch.id,
+        spares_turn,
+    };
+    let mut machine = Session::default();
+    let batch = (1..4).map(|n| message(n, QueueMode::Followup)).collect();
+    assert_eq!(told(&machine.handle(arrived(batch), NOW)), ["start 1"]);
+    let waits = machine.handle(order_to(10, take_back(2, false)), NOW);
+    assert_eq!(told(&waits), ["drop 2 withdrawn", "carry withdraw"]);
+    let asks = machine.handle(order_to(11, take_back(1, true)), NOW);
+    assert_eq!(told(&asks), ["carry withdraw"], "the turn that wants it goes on");
+    let runs = machine.handle(order_to(12, take_back(1, false)), NOW);
+    assert_eq!(told(&runs), ["cancel", "carry withdraw"]);
+    assert_eq!(told(&machine.handle(Input::TurnEnded, NOW)), ["start 3"]);
+    let steers = machine.handle(arrived(vec![message(5, QueueMode::Steer)]), NOW);
+    assert!(steers.is_empty() && machine.take_steering().len() == 1);
+    let joined = machine.handle(order_to(13, take_back(3, false)), NOW);
+    assert_eq!(told(&joined), ["carry withdraw"], "it is another's turn as well");
+
+    let early = order_to(14, take_back(20, false));
+    let Input::Arrived(orders) = &early else {
+        panic!("an order");
+    };
+    let Arrival::Order(placed) = &orders[0] else {
+        panic!("an order");
+    };
+    let mut fold = Fold::default();
+    fold.apply_entry(&LedgerEntry::Ordered {
+        order: Box::new(placed.order.clone()),
+        sequence: 14,
+        cursor: shared::model::ledger::Cursor::default(),
+    });
+    let later = Session::new(&fold, Arc::default());
+    for mut machine in [machine, later] {
+        let _ = machine.handle(early.clone(), NOW);
+        let late = machine.handle(arrived(vec![message(20, QueueMode::Followup)]), NOW);
+        assert_eq!(told(&late), ["drop 20 duplicate"], "it comes after the word");
+    }
+}

@@ -168,8 +168,8 @@ const ROWS: [Row; 10] = [
         name: "cancel_intent",
         subject: "nexus.svc.intent.cancel",
         idempotent: true,
-        question: own,
-        description: "Withdraws one of your intents.",
+        question: withdrawn,
+        description: "Withdraws one of your intents; where it runs, its turn is interrupted.",
         properties: || json!({"id": {"type": "string"}, "why": {"type": "string"}}),
         required: &["id"],
     },
@@ -218,6 +218,14 @@ fn author(call: &ToolCall) -> Value {
 
 fn own(call: &ToolCall) -> Value {
     with(call, [("agent", json!(call.call.session.persona))])
+}
+
+fn withdrawn(call: &ToolCall) -> Value {
+    let session = &call.call.session;
+    with(
+        call,
+        [("agent", json!(session.persona)), ("session", json!(session.session))],
+    )
 }
 
 fn proposed(call: &ToolCall) -> Value {

@@ -76,9 +76,11 @@ impl Worker<'_> {
         metrics::counter!("nexus_broker_dropped_total", "reason" => reason.name()).increment(1);
         let content = match reason {
             DropReason::Summarized | DropReason::Superseded => dropped_line(pending),
-            DropReason::Duplicate | DropReason::Aborted | DropReason::OverflowOld | DropReason::OverflowNew => {
-                String::new()
-            }
+            DropReason::Duplicate
+            | DropReason::Aborted
+            | DropReason::OverflowOld
+            | DropReason::OverflowNew
+            | DropReason::Withdrawn => String::new(),
         };
         self.owner.stage(LedgerEntry::DispatchDropped {
             dispatch: DispatchRef {

@@ -18,7 +18,7 @@ use super::plan::{Plan, plan};
 use super::registry::{Budgets, MAX_DEPTH, MAX_PENDING, Registry};
 
 /// An intent that may be admitted, once its booking is in the agent's book.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fit {
     /// When it fires.
     pub plan: Plan,

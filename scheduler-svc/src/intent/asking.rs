@@ -64,7 +64,10 @@ impl Clerk {
         let why = confirmation.response.as_deref().unwrap_or_default();
         let intent = &entry.value;
         let Some(due) = intent.due.and_then(|due| occurrence_after(intent, due.max(now))) else {
-            return self.cancel(entry, code, why, by).await.map(|_| None);
+            return self
+                .cancel(entry, code, false, Cause { by, why, at: now })
+                .await
+                .map(|_| None);
         };
         self.wake(intent, due).await?;
         let mut next = machine::fresh(intent);

@@ -1,6 +1,8 @@
 //! Agents' books in KV: reservations by compare-and-set, each under its intent's name, so that repeating one changes
 //! nothing.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use shared::bus::{Bus, CasError, Kv};
 use shared::model::intent::book::AgentBook;
 use shared::model::intent::{HookIntent, IntentSchedule, Rejection};
@@ -20,6 +22,22 @@ const MAX_TRIES: u32 = 64;
 #[derive(Debug)]
 pub struct Books {
     values: Kv<AgentBook>,
+    instance: String,
+    writes: AtomicU64,
+}
+
+/// A book as it was read, and the revision at which it can be overwritten.
+pub type Read = (AgentBook, u64);
+
+/// What is to be reserved.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// For which intent.
+    pub intent: &'a HookIntent,
+    /// With which schedule.
+    pub schedule: &'a IntentSchedule,
+    /// When.
+    pub now: UnixMillis,
 }
 
 fn key(agent: &str) -> String {
@@ -27,36 +45,43 @@ fn key(agent: &str) -> String {
 }
 
 impl Books {
-    /// On `bus`.
+    /// On `bus`, for the replica `instance`.
     #[must_use]
-    pub fn new(bus: &Bus) -> Self {
+    pub fn new(bus: &Bus, instance: &str) -> Self {
         Self {
             values: bus.kv(INTENTS),
+            instance: instance.to_owned(),
+            writes: AtomicU64::new(0),
         }
     }
 
-    /// Reserves what `intent` needs with `schedule`, in the place of what it had reserved before; or says why not.
-    /// `writer` names this write.
+    /// Reserves what is `wanted`, in the place of what its intent had reserved before; or says why not. `known` is the
+    /// book where it was just read. Beside the reservation `arm` is done, and with it again where somebody else has
+    /// written the book.
     ///
     /// # Errors
-    /// [`HandleIntentError`] where the book cannot be read or written.
-    pub async fn reserve(
+    /// [`HandleIntentError`] where the book cannot be read or written; that of `arm`.
+    pub async fn reserve<Armed: Future<Output = Result<(), HandleIntentError>>>(
         &self,
         registry: &Registry,
-        intent: &HookIntent,
-        schedule: &IntentSchedule,
-        now: UnixMillis,
-        writer: &(dyn Fn() -> String + Sync),
+        wanted: Wanted<'_>,
+        mut known: Option<Read>,
+        arm: impl Fn(Fit) -> Armed,
     ) -> Result<Result<Fit, Rejection>, HandleIntentError> {
+        let Wanted { intent, schedule, now } = wanted;
         for _ in 0..MAX_TRIES {
-            let (mut book, revision) = self.read(&intent.agent).await?;
+            let (mut book, revision) = match known.take() {
+                Some(read) => read,
+                None => self.read(&intent.agent).await?,
+            };
             book.forget_past(now);
             let fit = match fit(registry, intent, schedule, &book, now) {
                 Ok(fit) => fit,
                 Err(rejection) => return Ok(Err(rejection)),
             };
             book.bookings.insert(intent.id, fit.booking);
-            if self.write(&intent.agent, book, revision, writer).await? {
+            let (written, ()) = tokio::try_join!(self.write(&intent.agent, book, revision), arm(fit))?;
+            if written {
                 return Ok(Ok(fit));
             }
         }
@@ -67,39 +92,30 @@ impl Books {
     ///
     /// # Errors
     /// [`HandleIntentError`] where the book cannot be read or written.
-    pub async fn settle(
-        &self,
-        agent: &str,
-        id: Ulid,
-        fired: bool,
-        now: UnixMillis,
-        writer: &(dyn Fn() -> String + Sync),
-    ) -> Result<(), HandleIntentError> {
+    pub async fn settle(&self, agent: &str, id: Ulid, fired: bool, now: UnixMillis) -> Result<(), HandleIntentError> {
         for _ in 0..MAX_TRIES {
             let (mut book, revision) = self.read(agent).await?;
             if !book.settle(id, fired, now) {
                 return Ok(());
             }
-            if self.write(agent, book, revision, writer).await? {
+            if self.write(agent, book, revision).await? {
                 return Ok(());
             }
         }
         Err(HandleIntentError::Conflict(id))
     }
 
-    async fn read(&self, agent: &str) -> Result<(AgentBook, u64), HandleIntentError> {
+    /// The book of `agent`.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`] where it cannot be read.
+    pub async fn read(&self, agent: &str) -> Result<Read, HandleIntentError> {
         let found = self.values.get(&key(agent)).await?;
         Ok(found.map_or_else(Default::default, |entry| (entry.value, entry.revision)))
     }
 
-    async fn write(
-        &self,
-        agent: &str,
-        mut book: AgentBook,
-        revision: u64,
-        writer: &(dyn Fn() -> String + Sync),
-    ) -> Result<bool, HandleIntentError> {
-        book.writer = writer();
+    async fn write(&self, agent: &str, mut book: AgentBook, revision: u64) -> Result<bool, HandleIntentError> {
+        book.writer = format!("{}/book/{}", self.instance, self.writes.fetch_add(1, Ordering::Relaxed));
         match self.values.update(&key(agent), &book, revision).await {
             Ok(_) => Ok(true),
             Err(CasError::Conflict { .. }) => Ok(false),

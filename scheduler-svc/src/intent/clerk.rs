@@ -67,7 +67,7 @@ impl Clerk {
                 let met = Some(IntentCode::ConditionMet);
                 self.due(&timer.agent, timer.intent, timer.nominal, met).await
             }
-            TimerPurpose::Outcome => self.check_outcome(timer).await,
+            TimerPurpose::Outcome => Box::pin(self.check_outcome(timer)).await,
         }
     }
 
@@ -88,8 +88,8 @@ impl Clerk {
             };
             let now = self.clock.now();
             let done = match entry.value.status {
-                IntentStatus::Proposed => super::desk::decide_admission(self, &entry).await.map(|_| ()),
-                IntentStatus::Pending => self.fire_pending(&entry, nominal, met).await,
+                IntentStatus::Proposed => Box::pin(super::desk::decide_admission(self, &entry)).await,
+                IntentStatus::Pending => Box::pin(self.fire_pending(&entry, nominal, met)).await,
                 IntentStatus::Running => self.fire_again(&entry, nominal).await,
                 // Whoever ended it may have been cut off before it was cleared away.
                 IntentStatus::Completed | IntentStatus::Failed | IntentStatus::Canceled | IntentStatus::Rejected => {
@@ -108,7 +108,7 @@ impl Clerk {
     async fn fire_again(self: &Arc<Self>, entry: &Entry<Intent>, nominal: UnixMillis) -> Result<(), HandleIntentError> {
         let running = entry.value.running.as_ref();
         if running.is_some_and(|running| running.nominal == nominal) {
-            self.publish_firing(entry).await?;
+            Box::pin(self.publish_firing(entry)).await?;
         }
         Ok(())
     }
@@ -128,20 +128,15 @@ impl Clerk {
             None => match self.condition(intent, met, now).await? {
                 Condition::Holds => code = IntentCode::ConditionMet,
                 Condition::Waits => return Ok(()),
-                Condition::Over => {
-                    return self
-                        .cancel(entry, IntentCode::DeadlinePassed, "", RUNTIME)
-                        .await
-                        .map(drop);
-                }
+                Condition::Over => return self.moot(entry, IntentCode::DeadlinePassed, now).await,
             },
         }
         self.supersede(intent).await?;
         if intent.intent.expires_at.is_some_and(|expires| now > expires) {
-            return self.cancel(entry, IntentCode::Expired, "", RUNTIME).await.map(drop);
+            return self.moot(entry, IntentCode::Expired, now).await;
         }
         if intent.intent.cancel_on_user_turn && quiet::user_spoke(&self.bus, intent).await? {
-            return self.cancel(entry, IntentCode::UserTurn, "", RUNTIME).await.map(drop);
+            return self.moot(entry, IntentCode::UserTurn, now).await;
         }
         let runtime = Cause {
             by: RUNTIME,
@@ -157,6 +152,12 @@ impl Clerk {
         let by = yes.decided_by.as_deref().unwrap_or(RUNTIME);
         let why = yes.response.as_deref().unwrap_or_default();
         self.fire(entry, nominal, code, Cause { by, why, at: now }).await
+    }
+
+    /// Withdraws `entry`, which waits, because of `code`.
+    async fn moot(&self, entry: &Entry<Intent>, code: IntentCode, at: UnixMillis) -> Result<(), HandleIntentError> {
+        let (by, why) = (RUNTIME, "");
+        self.cancel(entry, code, false, Cause { by, why, at }).await.map(drop)
     }
 
     /// Whether the condition of `intent` holds; where it does not yet, it is looked at again.
@@ -193,13 +194,16 @@ impl Clerk {
     ) -> Result<(), HandleIntentError> {
         let now = cause.at;
         let look = timers::timer(&entry.value, TimerPurpose::Outcome, nominal);
-        timers::put(&self.bus, &look, now.plus(looking::FIRST_LOOK_MS)).await?;
+        let looked_for = async {
+            timers::put(&self.bus, &look, now.plus(looking::FIRST_LOOK_MS)).await?;
+            Ok::<(), HandleIntentError>(())
+        };
         let mut next = machine::fresh(&entry.value);
         let dispatch = firing::dispatch_of(&next, nominal)?;
         machine::fire(&mut next, nominal, dispatch, code, cause)?;
-        let fired = self.store.advance(entry, next).await?;
+        let fired = self.store.advance_after(entry, next, looked_for).await?;
         metrics::histogram!("nexus_scheduler_intent_lateness_seconds").record(now.since(nominal) as f64 / 1_000.0);
-        self.publish_firing(&fired).await
+        Box::pin(self.publish_firing(&fired)).await
     }
 
     /// Publishes what the firing under way is: its event, its dispatch, its claim; or runs its hook, or sends its text.

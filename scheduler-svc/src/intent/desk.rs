@@ -1,6 +1,6 @@
 //! What agents, operators and approvers ask of intents: propose, cancel, reschedule, list, get, decide.
 //!
-//! Order of an admission: reservation, timer, mark, value, audit. Cut off before the value is there, a repetition under
+//! Order of an admission: reservation and what wakes it, value, audit. Cut off before the value is there, a repetition under
 //! the same id goes the same way over the same reservation; without one, the reconciler frees the reservation (one of a
 //! day lapses with that day) and the timer rings for nothing.
 
@@ -17,11 +17,13 @@ use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{
     ApprovalRequirement, Intent, IntentCode, IntentSchedule, IntentStatus, Rejection, firing_of,
 };
+use shared::model::session::SessionRef;
 use shared::wire::envelope::Wire as _;
 use shared::wire::topology::streams::EVENTS;
 
 use super::admission::{Fit, delivery, entitled, record};
 use super::approvals::Decision;
+use super::books::{Read, Wanted};
 use super::clerk::{Clerk, RUNTIME};
 use super::error::HandleIntentError;
 use super::machine::{self, Cause, Setting};
@@ -67,7 +69,9 @@ impl Desk {
     pub async fn propose(&self, question: ProposeIntent) -> Result<IntentAnswer, HandleIntentError> {
         let clerk = &self.clerk;
         let id = question.id.unwrap_or_else(|| self.ids.0.ulid());
-        if let Some(entry) = clerk.store.get(Some(&question.agent), id).await? {
+        let agent = question.agent.as_str();
+        let (found, book) = tokio::try_join!(clerk.store.get(Some(agent), id), clerk.books.read(agent))?;
+        if let Some(entry) = found {
             return self.settled(&entry.value).await;
         }
         let depth = self.depth(&question).await?;
@@ -94,12 +98,15 @@ impl Desk {
             return Err(HandleIntentError::Unreadable(detail));
         }
         let written = match entitled {
-            Err(rejection) => refuse(clerk, None, value, rejection, IntentCode::Refused, RUNTIME).await,
+            Err(rejection) => {
+                let refused = refuse(clerk, None, value, rejection, IntentCode::Refused, RUNTIME);
+                Box::pin(refused).await
+            }
             Ok(()) if value.intent.approval == ApprovalRequirement::BeforeAdmission => {
                 clerk.approvals.ask(&value, cause.at).await?;
                 clerk.store.create(value).await
             }
-            Ok(()) => admit(clerk, None, value, (RUNTIME, "")).await,
+            Ok(()) => Box::pin(admit(clerk, None, value, Some(book), (RUNTIME, ""))).await,
         };
         match written {
             Ok(entry) => self.settled(&entry.value).await,
@@ -134,9 +141,12 @@ impl Desk {
     pub async fn cancel(&self, question: CancelIntent) -> Result<IntentAnswer, HandleIntentError> {
         let agent = question.agent.as_deref();
         let by = asker(agent, question.by.as_deref());
-        let withdrawn = self
-            .clerk
-            .withdraw(agent, question.id, IntentCode::Withdrawn, &question.why, &by);
+        let asked_in = agent.zip(question.session).map(|(persona, session)| SessionRef {
+            persona: persona.to_owned(),
+            session,
+        });
+        let (id, code, why) = (question.id, IntentCode::Withdrawn, &question.why);
+        let withdrawn = self.clerk.withdraw(agent, id, code, why, &by, asked_in.as_ref());
         match withdrawn.await {
             Ok(entry) => Ok(answer_of(&entry.value)),
             Err(HandleIntentError::Step(error)) if error.from == IntentStatus::Canceled => {
@@ -155,7 +165,7 @@ impl Desk {
         let by = asker(agent, question.by.as_deref());
         for _ in 0..MAX_TRIES {
             let entry = self.clerk.store.find(agent, question.id).await?;
-            match self.rescheduled(&entry, &question.schedule, &question.why, &by).await {
+            match Box::pin(self.rescheduled(&entry, &question.schedule, &question.why, &by)).await {
                 Err(HandleIntentError::Conflict(_)) => {}
                 other => return other,
             }
@@ -177,22 +187,27 @@ impl Desk {
             let from = intent.status;
             return Err(machine::TakeStepError { from, to }.into());
         }
-        let writer = || clerk.store.writer();
-        let reserved = clerk
-            .books
-            .reserve(&clerk.registry, &intent.intent, schedule, now, &writer);
-        let fit = match reserved.await? {
-            Ok(fit) => fit,
+        let from = events_from(clerk, schedule).await?;
+        let moved = |fit: Fit| -> Result<Intent, HandleIntentError> {
+            let mut next = machine::fresh(intent);
+            machine::reschedule(&mut next, schedule.clone(), &fit.plan, from, Cause { by, why, at: now })?;
+            Ok(next)
+        };
+        let record = &intent.intent;
+        let wanted = Wanted {
+            intent: record,
+            schedule,
+            now,
+        };
+        let armed = |fit| async move { arm(clerk, &moved(fit)?, &fit).await };
+        let next = match clerk.books.reserve(&clerk.registry, wanted, None, armed).await? {
+            Ok(fit) => moved(fit)?,
             Err(rejection) => {
                 let mut answer = answer_of(intent);
                 answer.rejection = Some(rejection);
                 return Ok(answer);
             }
         };
-        let mut next = machine::fresh(intent);
-        let from = events_from(clerk, schedule).await?;
-        machine::reschedule(&mut next, schedule.clone(), &fit.plan, from, Cause { by, why, at: now })?;
-        arm(clerk, &next, &fit).await?;
         let written = clerk.store.advance(entry, next).await?;
         if let Some(due) = intent.due.filter(|due| Some(*due) != written.value.due) {
             timers::stop(&clerk.bus, &timers::timer(intent, TimerPurpose::Fire, due)).await;
@@ -310,24 +325,27 @@ fn answer_of(intent: &Intent) -> IntentAnswer {
 async fn admit(
     clerk: &Clerk,
     entry: Option<&Entry<Intent>>,
-    mut value: Intent,
+    value: Intent,
+    book: Option<Read>,
     (by, why): (&str, &str),
 ) -> Result<Entry<Intent>, HandleIntentError> {
-    let now = clerk.clock.now();
-    let writer = || clerk.store.writer();
-    let schedule = value.intent.schedule.clone();
-    let reserved = clerk
-        .books
-        .reserve(&clerk.registry, &value.intent, &schedule, now, &writer);
-    let fit = match reserved.await? {
-        Ok(fit) => fit,
-        Err(rejection) => return refuse(clerk, entry, value, rejection, IntentCode::Refused, RUNTIME).await,
+    let (record, now) = (&value.intent, clerk.clock.now());
+    let from = events_from(clerk, &record.schedule).await?;
+    let admitted = |fit: Fit| -> Result<Intent, HandleIntentError> {
+        let mut next = value.clone();
+        machine::admit(&mut next, &fit.plan, from, Cause { by, why, at: now })?;
+        Ok(next)
     };
-    let from = events_from(clerk, &schedule).await?;
-    let cause = Cause { by, why, at: now };
-    machine::admit(&mut value, &fit.plan, from, cause)?;
-    arm(clerk, &value, &fit).await?;
-    write(clerk, entry, value).await
+    let wanted = Wanted {
+        intent: record,
+        schedule: &record.schedule,
+        now,
+    };
+    let armed = |fit| async move { arm(clerk, &admitted(fit)?, &fit).await };
+    match clerk.books.reserve(&clerk.registry, wanted, book, armed).await? {
+        Ok(fit) => write(clerk, entry, admitted(fit)?).await,
+        Err(rejection) => refuse(clerk, entry, value, rejection, IntentCode::Refused, RUNTIME).await,
+    }
 }
 
 async fn refuse(
@@ -394,7 +412,7 @@ pub(super) async fn decide_admission(clerk: &Clerk, entry: &Entry<Intent>) -> Re
         ApprovalStatus::Pending => return Ok(()),
         ApprovalStatus::Approved | ApprovalStatus::Consumed => {
             let said = confirmation.response.as_deref().unwrap_or_default();
-            let admitted = admit(clerk, Some(entry), next, (by, said)).await?;
+            let admitted = Box::pin(admit(clerk, Some(entry), next, None, (by, said))).await?;
             return clerk.supersede(&admitted.value).await;
         }
         ApprovalStatus::Rejected => (format!("declined by {by}"), IntentCode::Declined),

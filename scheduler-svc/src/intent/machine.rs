@@ -7,7 +7,8 @@
 
 use shared::model::dispatch::DeliveryContext;
 use shared::model::intent::{
-    Firing, HookIntent, Intent, IntentCode, IntentRecord, IntentSchedule, IntentStatus, Lineage, MAX_LINEAGE, Rejection,
+    Firing, HookIntent, Intent, IntentCode, IntentRecord, IntentSchedule, IntentStatus, Lineage, MAX_LINEAGE,
+    Rejection, Withdrawn,
 };
 use shared::model::permission::PermissionSet;
 use shared::model::time::UnixMillis;
@@ -71,6 +72,7 @@ pub fn proposed(intent: HookIntent, setting: Setting, cause: Cause<'_>) -> Inten
         events_from: 0,
         fired: 0,
         running: None,
+        withdrawn: None,
         permissions: setting.permissions,
         delivery_context: setting.delivery_context,
         asked_in: setting.asked_in,
@@ -176,14 +178,22 @@ pub fn end(value: &mut Intent, ending: &Ending, next: Option<UnixMillis>, at: Un
     Ok(())
 }
 
-/// Withdraws `value`.
+/// Withdraws `value`. The dispatch of a firing under way is to be taken back; `spares_turn` where a turn of its session
+/// wants that.
 ///
 /// # Errors
 /// [`TakeStepError`].
-pub fn cancel(value: &mut Intent, code: IntentCode, cause: Cause<'_>) -> Result<(), TakeStepError> {
+pub fn cancel(value: &mut Intent, code: IntentCode, spares_turn: bool, cause: Cause<'_>) -> Result<(), TakeStepError> {
     value.due = None;
     step(value, IntentStatus::Canceled, code, cause)?;
-    value.running = None;
+    let running = value.running.take();
+    value.withdrawn = running.and_then(|firing| {
+        Some(Withdrawn {
+            nominal: firing.nominal,
+            dispatch: firing.dispatch?,
+            spares_turn,
+        })
+    });
     Ok(())
 }
 

@@ -101,7 +101,6 @@ async fn look_at_book(clerk: &Arc<Clerk>, stored: &Stored) -> Result<(), HandleI
     };
     let now = clerk.clock.now();
     let settled_down = now.since(stored.published_at) > ADMITTED_WITHIN_MS;
-    let writer = || clerk.store.writer();
     for (id, booking) in book.bookings {
         if booking.due.is_some() {
             continue;
@@ -112,7 +111,7 @@ async fn look_at_book(clerk: &Arc<Clerk>, stored: &Stored) -> Result<(), HandleI
             Some(_) | None => continue,
         };
         tracing::info!(intent = %id, agent, "reservation without an intent is freed");
-        clerk.books.settle(&agent, id, fired, now, &writer).await?;
+        clerk.books.settle(&agent, id, fired, now).await?;
     }
     Ok(())
 }
@@ -122,7 +121,7 @@ async fn look(clerk: &Arc<Clerk>, stored: &Stored, audited: u64) -> Result<(), H
         return Ok(());
     };
     let now = clerk.clock.now();
-    if stored.sequence > audited && changed_lately(&intent, now) && !clerk.store.is_audited(&intent).await? {
+    if stored.sequence > audited && changed_lately(&intent, now) {
         match clerk.store.audit(&intent).await {
             Ok(_) | Err(HandleIntentError::Conflict(_)) => {}
             Err(error) => return Err(error),

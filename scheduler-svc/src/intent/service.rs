@@ -91,7 +91,7 @@ pub fn desk(needs: &Needs, registry: Registry) -> Arc<Desk> {
         clock: Arc::clone(&needs.clock),
         registry,
         store: Store::new(needs.bus.clone(), &needs.instance),
-        books: Books::new(&needs.bus),
+        books: Books::new(&needs.bus, &needs.instance),
         approvals: Approvals::new(&needs.bus),
         bell: Bell::new(needs.bus.clone(), needs.shutdown.clone()),
     });

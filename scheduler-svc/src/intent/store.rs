@@ -2,9 +2,10 @@
 //!
 //! A value holds the records of its last write. Nobody writes the next value before they are in `AUDIT`, each once:
 //! records are appended to the intent's own subject, each expecting the one before it, so that of two writers one is
-//! refused and a record repeated is found there. After the write they are published at once; where a crash comes between,
-//! the next writer or the reconciler does it.
+//! refused and a record repeated is found there. After the write they are published at once, beside what follows; where a
+//! crash comes between, the next writer or the reconciler does it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use shared::bus::{Bus, Entry, Kv, Outgoing, PublishError, Stored};
@@ -13,6 +14,7 @@ use shared::model::intent::{Intent, IntentRecord};
 use shared::wire::subject::{intent_audit, token};
 use shared::wire::topology::buckets::INTENTS;
 use shared::wire::topology::streams::AUDIT;
+use tokio::sync::Semaphore;
 use ulid::Ulid;
 
 use super::error::HandleIntentError;
@@ -21,6 +23,8 @@ use super::error::HandleIntentError;
 pub const STREAM: &str = "KV_intents";
 /// Transitions told of one intent at most.
 const MAX_HISTORY: usize = 1_000;
+/// Values whose records are on their way to `AUDIT` while whoever wrote them goes on; beyond that they wait.
+const MAX_TELLING: usize = 256;
 
 /// Where intents are.
 #[derive(Debug)]
@@ -29,6 +33,7 @@ pub struct Store {
     values: Kv<Intent>,
     instance: String,
     writes: AtomicU64,
+    telling: Arc<Semaphore>,
 }
 
 /// The key of intent `id` of `agent`.
@@ -46,6 +51,7 @@ impl Store {
             bus,
             instance: instance.to_owned(),
             writes: AtomicU64::new(0),
+            telling: Arc::new(Semaphore::new(MAX_TELLING)),
         }
     }
 
@@ -84,26 +90,43 @@ impl Store {
             .create(&key(&value.intent.agent, id), &value)
             .await
             .map_err(|error| HandleIntentError::cas(id, error))?;
-        self.told(&value).await?;
+        self.tell(&value).await;
         Ok(Entry { value, revision })
     }
 
-    /// Brings the records of `value`, which this process has just written, into `AUDIT`.
-    async fn told(&self, value: &Intent) -> Result<(), HandleIntentError> {
-        match self.audit(value).await {
-            // Somebody stands on it already, and brought its records there before that.
-            Ok(_) | Err(HandleIntentError::Conflict(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
+    /// Brings the records of `value`, which this process has just written, into `AUDIT`, while the caller goes on.
+    async fn tell(&self, value: &Intent) {
+        let Ok(slot) = Arc::clone(&self.telling).try_acquire_owned() else {
+            return told(&self.bus, value).await;
+        };
+        let (bus, value) = (self.bus.clone(), value.clone());
+        tokio::spawn(async move {
+            told(&bus, &value).await;
+            drop(slot);
+        });
     }
 
     /// Writes `next` in the place of `current`, once `current`'s records are in `AUDIT`.
     ///
     /// # Errors
     /// [`HandleIntentError::Conflict`] where somebody else has written.
-    pub async fn advance(&self, current: &Entry<Intent>, mut next: Intent) -> Result<Entry<Intent>, HandleIntentError> {
+    pub async fn advance(&self, current: &Entry<Intent>, next: Intent) -> Result<Entry<Intent>, HandleIntentError> {
+        self.advance_after(current, next, std::future::ready(Ok(()))).await
+    }
+
+    /// Writes `next` in the place of `current`, once `current`'s records are in `AUDIT` and `before` has come about.
+    ///
+    /// # Errors
+    /// [`HandleIntentError::Conflict`] where somebody else has written; that of `before`.
+    pub async fn advance_after(
+        &self,
+        current: &Entry<Intent>,
+        mut next: Intent,
+        before: impl Future<Output = Result<(), HandleIntentError>>,
+    ) -> Result<Entry<Intent>, HandleIntentError> {
         let id = next.intent.id;
-        next.audited = self.audit(&current.value).await?;
+        let (audited, ()) = tokio::try_join!(self.audit(&current.value), before)?;
+        next.audited = audited;
         next.writer = self.writer();
         let revision = self
             .values
@@ -111,7 +134,7 @@ impl Store {
             .await
             .map_err(|error| HandleIntentError::cas(id, error))?;
         metrics::counter!("nexus_scheduler_intents_total", "status" => next.status.name()).increment(1);
-        self.told(&next).await?;
+        self.tell(&next).await;
         Ok(Entry { value: next, revision })
     }
 
@@ -132,38 +155,9 @@ impl Store {
     /// [`HandleIntentError::Conflict`] where `AUDIT` knows of later ones: `value` is not what stands there any more.
     pub async fn audit(&self, value: &Intent) -> Result<u64, HandleIntentError> {
         let subject = intent_audit(&value.intent.id.to_string());
-        let mut last = value.audited;
-        let mut known = 0;
-        for record in &value.records {
-            if record.n <= known {
-                continue;
-            }
-            let out = Outgoing::new(subject.clone(), record).expect_last(last);
-            match self.bus.publish(out).await {
-                Ok(published) => last = published.sequence,
-                Err(PublishError::WrongLastSequence { .. }) => {
-                    let found = self.bus.last_on_subject(AUDIT, &subject).await?;
-                    let found = found.ok_or(HandleIntentError::Conflict(value.intent.id))?;
-                    known = number(&found);
-                    if known < record.n || known > value.n {
-                        return Err(HandleIntentError::Conflict(value.intent.id));
-                    }
-                    last = found.sequence;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(last)
-    }
-
-    /// Whether the records of `value` are in `AUDIT`, as far as one look tells.
-    ///
-    /// # Errors
-    /// [`HandleIntentError`] where `AUDIT` cannot be read.
-    pub async fn is_audited(&self, value: &Intent) -> Result<bool, HandleIntentError> {
-        let subject = intent_audit(&value.intent.id.to_string());
         let found = self.bus.last_on_subject(AUDIT, &subject).await?;
-        Ok(found.is_some_and(|stored| number(&stored) >= value.n))
+        let known = found.map_or((0, value.audited), |found| (number(&found), found.sequence));
+        append(&self.bus, value, known).await
     }
 
     /// The transitions of intent `id` in order, out of `AUDIT`.
@@ -212,6 +206,47 @@ impl Store {
             }
         }
     }
+}
+
+/// Brings the records of `value`, which were just written, into `AUDIT`, as far as that can be done now.
+async fn told(bus: &Bus, value: &Intent) {
+    match append(bus, value, (0, value.audited)).await {
+        // Where somebody stands on it already, they brought its records there before.
+        Ok(_) | Err(HandleIntentError::Conflict(_)) => {}
+        Err(error) => {
+            tracing::warn!(intent = %value.intent.id, n = value.n, %error, "records are not in AUDIT yet");
+        }
+    }
+}
+
+/// Appends those records of `value` that `AUDIT` does not have: the last one of the intent there is number `known`, at
+/// sequence `last`. Answers the sequence of the last.
+async fn append(bus: &Bus, value: &Intent, (mut known, mut last): (u32, u64)) -> Result<u64, HandleIntentError> {
+    let id = value.intent.id;
+    let subject = intent_audit(&id.to_string());
+    for record in &value.records {
+        if record.n <= known {
+            continue;
+        }
+        let out = Outgoing::new(subject.clone(), record).expect_last(last);
+        match bus.publish(out).await {
+            Ok(published) => last = published.sequence,
+            Err(PublishError::WrongLastSequence { .. }) => {
+                let found = bus.last_on_subject(AUDIT, &subject).await?;
+                let found = found.ok_or(HandleIntentError::Conflict(id))?;
+                known = number(&found);
+                if known < record.n {
+                    return Err(HandleIntentError::Conflict(id));
+                }
+                last = found.sequence;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if known > value.n {
+        return Err(HandleIntentError::Conflict(id));
+    }
+    Ok(last)
 }
 
 fn number(stored: &Stored) -> u32 {

@@ -3,10 +3,15 @@
 //! Each step may be cut off, and is taken again by whoever comes by next: a repeated question, a timer that rings for
 //! what is over, the reconciler. So an intent that takes the place of another never fires while that one stands.
 
-use shared::bus::Entry;
+use shared::bus::{Entry, Outgoing, claim};
+use shared::model::dispatch::derived_ulid;
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{Intent, IntentCode, IntentStatus};
+use shared::model::order::{SessionOrder, Wanted};
+use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
+use shared::wire::headers::Carrier;
+use shared::wire::subject;
 use ulid::Ulid;
 
 use super::clerk::Clerk;
@@ -16,6 +21,9 @@ use super::{conditions, timers};
 
 /// Tries of one withdrawal while others take steps on the same intent.
 const MAX_TRIES: u32 = 16;
+/// A dispatch is taken back within so long after its intent was withdrawn, milliseconds: the timer that looks for the
+/// firing's end has rung by then, whatever was cut off.
+const TAKEN_BACK_MS: i64 = 3_600_000;
 
 impl Clerk {
     /// Withdraws what `value` takes the place of, once it is admitted; what is over already, or gone, stays as it is.
@@ -36,14 +44,19 @@ impl Clerk {
             return Ok(());
         };
         let (why, by) = (format!("by {}", record.id), format!("agent:{}", record.agent));
-        let withdrawn = self.withdraw(Some(&record.agent), old, IntentCode::Superseded, &why, &by);
-        match withdrawn.await {
+        let asked_in = SessionRef {
+            persona: record.agent.clone(),
+            session: record.session.clone(),
+        };
+        let asked_in = record.turn.map(|_| &asked_in);
+        let withdrawn = self.withdraw(Some(&record.agent), old, IntentCode::Superseded, &why, &by, asked_in);
+        match Box::pin(withdrawn).await {
             Ok(_) | Err(HandleIntentError::Unknown(_) | HandleIntentError::Step(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Withdraws intent `id`, of `agent` where one is named.
+    /// Withdraws intent `id`, of `agent` where one is named. A turn of `asked_in` wants it, where one does: that goes on.
     ///
     /// # Errors
     /// [`HandleIntentError`]: unknown, or over.
@@ -54,10 +67,24 @@ impl Clerk {
         code: IntentCode,
         why: &str,
         by: &str,
+        asked_in: Option<&SessionRef>,
     ) -> Result<Entry<Intent>, HandleIntentError> {
         for _ in 0..MAX_TRIES {
             let entry = self.store.find(agent, id).await?;
-            match self.cancel(&entry, code, why, by).await {
+            let spares_turn = asked_in.is_some_and(|session| *session == entry.value.target());
+            match self
+                .cancel(
+                    &entry,
+                    code,
+                    spares_turn,
+                    Cause {
+                        by,
+                        why,
+                        at: self.clock.now(),
+                    },
+                )
+                .await
+            {
                 Err(HandleIntentError::Conflict(_)) => {}
                 Err(HandleIntentError::Step(error)) => {
                     self.settle(&entry.value, self.clock.now()).await?;
@@ -69,7 +96,8 @@ impl Clerk {
         Err(HandleIntentError::Conflict(id))
     }
 
-    /// Withdraws `entry`.
+    /// Withdraws `entry`, and takes the dispatch of a firing under way back; `spares_turn` where a turn of its session
+    /// wants that.
     ///
     /// # Errors
     /// [`HandleIntentError`]; a conflict where somebody else has written.
@@ -77,23 +105,61 @@ impl Clerk {
         &self,
         entry: &Entry<Intent>,
         code: IntentCode,
-        why: &str,
-        by: &str,
+        spares_turn: bool,
+        cause: Cause<'_>,
     ) -> Result<Entry<Intent>, HandleIntentError> {
         let intent = &entry.value;
-        let now = self.clock.now();
         let mut next = machine::fresh(intent);
-        machine::cancel(&mut next, code, Cause { by, why, at: now })?;
+        machine::cancel(&mut next, code, spares_turn, cause)?;
         let canceled = self.store.advance(entry, next).await?;
         if let Some(due) = intent.due {
             timers::stop(&self.bus, &timers::timer(intent, TimerPurpose::Fire, due)).await;
         }
-        self.settle(&canceled.value, now).await?;
+        self.settle(&canceled.value, cause.at).await?;
+        // Until here it rings for whoever was cut off in between.
+        if let Some(running) = &intent.running {
+            let look = timers::timer(intent, TimerPurpose::Outcome, running.nominal);
+            timers::stop(&self.bus, &look).await;
+        }
         Ok(canceled)
     }
 
-    /// Clears away what `intent`, which is over, leaves behind: a reservation that no day settles, a mark. Where it is
-    /// not over, or nothing is left, nothing happens.
+    /// Tells the session that the dispatch of a firing under way is taken back, where `intent` was withdrawn meanwhile.
+    async fn take_back(&self, intent: &Intent, now: UnixMillis) -> Result<(), HandleIntentError> {
+        let (Some(withdrawn), Some(record)) = (&intent.withdrawn, intent.records.last()) else {
+            return Ok(());
+        };
+        if now.since(record.at) > TAKEN_BACK_MS {
+            return Ok(());
+        }
+        let named = [
+            &intent.intent.id.to_string(),
+            "withdraw",
+            &withdrawn.dispatch.to_string(),
+        ];
+        let order = SessionOrder {
+            id: derived_ulid(record.at, &named),
+            target: intent.target(),
+            wanted: Wanted::Withdraw {
+                dispatch: withdrawn.dispatch,
+                spares_turn: withdrawn.spares_turn,
+            },
+            by: record.by.clone(),
+            reason: record.why.clone(),
+            at: record.at,
+        };
+        let out = Outgoing::new(subject::dispatch(&order.target), &order).msg_id(order.id.to_string());
+        self.bus.publish(out).await?;
+        claim::publish(&self.bus, &order.target, &Carrier::default()).await?;
+        tracing::info!(
+            intent = %intent.intent.id, dispatch_id = %withdrawn.dispatch, session = %order.target,
+            "dispatch of a withdrawn intent is taken back"
+        );
+        Ok(())
+    }
+
+    /// Clears away what `intent`, which is over, leaves behind: a dispatch that nobody wants any more, a reservation that
+    /// no day settles, a mark. Where it is not over, or nothing is left, nothing happens.
     ///
     /// # Errors
     /// [`HandleIntentError`]: to be tried again.
@@ -101,6 +167,9 @@ impl Clerk {
         let record = &intent.intent;
         if !intent.status.is_final() {
             return Ok(());
+        }
+        if intent.withdrawn.is_some() {
+            Box::pin(self.take_back(intent, now)).await?;
         }
         if intent.deadline.is_some() {
             conditions::forget(&self.bus, intent).await;
@@ -111,7 +180,6 @@ impl Clerk {
         if fired && of_one_day {
             return Ok(());
         }
-        let writer = || self.store.writer();
-        self.books.settle(&record.agent, record.id, fired, now, &writer).await
+        self.books.settle(&record.agent, record.id, fired, now).await
     }
 }

@@ -5,6 +5,8 @@ mod conditions;
 mod hooks;
 mod lifecycle;
 mod looking;
+mod pairs;
 mod races;
 mod sending;
+mod withdrawal;
 mod world;

@@ -13,6 +13,7 @@ fn cancel(number: u128) -> CancelIntent {
     CancelIntent {
         id: ulid(number),
         agent: Some("default".to_owned()),
+        session: None,
         by: None,
         why: "changed my mind".to_owned(),
     }

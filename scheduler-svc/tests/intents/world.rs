@@ -7,7 +7,7 @@ use scheduler_svc::intent::desk::Desk;
 use scheduler_svc::intent::registry::Registry;
 use scheduler_svc::intent::service::{Needs, desk};
 use serde_json::{Value, json};
-use shared::bus::{Bus, NatsConfig, Outgoing};
+use shared::bus::{Bus, NatsConfig, Outgoing, Stored};
 use shared::clock::{Clock as _, SharedClock, SystemClock, pause};
 use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::event::{Event, EventId};
@@ -15,6 +15,7 @@ use shared::model::intent::service::{IntentAnswer, ProposeIntent};
 use shared::model::intent::{IntentRecord, IntentStatus};
 use shared::model::invocation::{EventInvocations, HookInvocation};
 use shared::model::ledger::{AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, TurnLimits};
+use shared::model::order::SessionOrder;
 use shared::model::permission::{Level, PermissionSet};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
@@ -134,8 +135,9 @@ impl World {
             .history(DISPATCHES, "nexus.dispatch.>", 1, 1_000)
             .await
             .expect("dispatches");
-        stored
-            .iter()
+        let orders = |stored: &&Stored| stored.decode::<SessionOrder>().is_err();
+        let dispatches = stored.iter().filter(orders);
+        dispatches
             .map(|stored| (stored.sequence, stored.decode().expect("a dispatch")))
             .collect()
     }

@@ -234,6 +234,18 @@ pub struct Firing {
     pub dispatch: Option<Ulid>,
 }
 
+/// A firing that was under way when its intent was withdrawn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Withdrawn {
+    /// When it was due.
+    pub nominal: UnixMillis,
+    /// The dispatch that is taken back.
+    pub dispatch: Ulid,
+    /// Whether a turn of the same session wanted it, which goes on.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub spares_turn: bool,
+}
+
 /// A value of KV `intents` under `i.{agent}.{id}`: the record, where it stands, and what the last write added to its
 /// history. The next write is made only once these records are in `AUDIT`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -263,6 +275,9 @@ pub struct Intent {
     /// The firing under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<Firing>,
+    /// The firing that was under way when it was withdrawn: its turn is told to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withdrawn: Option<Withdrawn>,
     /// What its turns may do: at most what the asking turn might.
     pub permissions: PermissionSet,
     /// Where its turns' answers go.

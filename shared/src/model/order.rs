@@ -24,6 +24,20 @@ pub enum Wanted {
         /// They.
         settings: QueueSettings,
     },
+    /// Take one dispatch back: where it waits it is dropped, where it comes later too, and the running turn is cancelled
+    /// where it is that of this dispatch alone.
+    Withdraw {
+        /// Which.
+        dispatch: Ulid,
+        /// Whether the running turn goes on all the same: it is what wants this.
+        #[serde(default, skip_serializing_if = "is_false")]
+        spares_turn: bool,
+    },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl Wanted {
@@ -35,6 +49,7 @@ impl Wanted {
             Self::Interrupt => "interrupt",
             Self::Reset => "reset",
             Self::Queue { settings: _ } => "queue",
+            Self::Withdraw { .. } => "withdraw",
         }
     }
 }

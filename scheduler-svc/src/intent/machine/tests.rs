@@ -57,7 +57,7 @@ fn take(value: &mut Intent, to: IntentStatus) -> Result<(), TakeStepError> {
         (_, IntentStatus::Running) => fire(value, NOW.plus(60_000), None, IntentCode::Due, CAUSE),
         (_, IntentStatus::Completed) => end(value, &done(IntentCode::Done), None, NOW),
         (_, IntentStatus::Failed) => end(value, &done(IntentCode::TurnFailed), None, NOW),
-        (_, IntentStatus::Canceled) => cancel(value, IntentCode::Withdrawn, CAUSE),
+        (_, IntentStatus::Canceled) => cancel(value, IntentCode::Withdrawn, false, CAUSE),
         (_, IntentStatus::Rescheduled) => reschedule(value, IntentSchedule::After { seconds: 5 }, &plan(), 0, CAUSE),
         (_, IntentStatus::Rejected) => reject(value, Rejection::Expired, IntentCode::Refused, CAUSE),
     }

@@ -40,7 +40,8 @@ pub struct ProposeIntent {
     pub causation: Option<EventId>,
 }
 
-/// `cancel`. Answered with [`IntentAnswer`]; 404 where there is none, 409 where it is over.
+/// `cancel`. Answered with [`IntentAnswer`]; 404 where there is none, 409 where it is over. The turn of one that runs is
+/// interrupted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelIntent {
@@ -49,6 +50,9 @@ pub struct CancelIntent {
     /// The asking persona: only its own are found; absent = an operator asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// The asking session, where a turn asks: what runs there is that turn, and is not interrupted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// Who asks, where no agent does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,

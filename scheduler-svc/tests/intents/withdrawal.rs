@@ -1,0 +1,112 @@
+//! An intent that is withdrawn while it runs: its dispatch is taken back, whoever is cut off on the way.
+
+use serde_json::json;
+use shared::model::dispatch::Dispatch;
+use shared::model::intent::service::CancelIntent;
+use shared::model::intent::timer::{IntentTimer, TimerPurpose};
+use shared::model::intent::{IntentCode, IntentStatus};
+use shared::model::order::{SessionOrder, Wanted};
+use shared::model::time::UnixMillis;
+use shared::wire::topology::streams::DISPATCHES;
+
+use scheduler_svc::intent::machine::{self, Cause};
+
+use crate::world::{World, ulid};
+
+impl World {
+    /// The orders to the session of `dispatch` so far.
+    async fn orders(&self) -> Vec<SessionOrder> {
+        let stored = self.bus.history(DISPATCHES, "nexus.dispatch.>", 1, 1_000).await;
+        let stored = stored.expect("what sessions are told");
+        stored.iter().filter_map(|stored| stored.decode().ok()).collect()
+    }
+
+    /// Intent `number` runs; the dispatch of its turn.
+    async fn runs(&self, number: u128) -> Dispatch {
+        let due = self.propose(number, json!({})).await.due.expect("a time");
+        self.clock.set(due);
+        let fire = timer(number, TimerPurpose::Fire, due);
+        self.desks[0].clerk.ring(&fire).await.expect("it fires");
+        let (_, dispatch) = self.dispatches().await.pop().expect("a dispatch");
+        assert!(dispatch.event_id.as_str().contains(&ulid(number).to_string()));
+        dispatch
+    }
+}
+
+fn timer(number: u128, purpose: TimerPurpose, nominal: UnixMillis) -> IntentTimer {
+    IntentTimer {
+        intent: ulid(number),
+        agent: "default".to_owned(),
+        purpose,
+        nominal,
+    }
+}
+
+fn cancel(number: u128, session: Option<&str>) -> CancelIntent {
+    CancelIntent {
+        id: ulid(number),
+        agent: Some("default".to_owned()),
+        session: session.map(ToOwned::to_owned),
+        by: None,
+        why: "changed my mind".to_owned(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dispatch_of_a_running_intent_is_taken_back_once() {
+    let world = World::start(2).await;
+    let (one, two) = (&world.desks[0], &world.desks[1]);
+    let dispatch = world.runs(1).await;
+    let (left, right) = tokio::join!(one.cancel(cancel(1, None)), two.cancel(cancel(1, None)));
+    let status = left.and(right).expect("withdrawn is withdrawn").status;
+    assert_eq!(status, IntentStatus::Canceled);
+    let look = timer(1, TimerPurpose::Outcome, dispatch.timestamp);
+    two.clerk.ring(&look).await.expect("nothing is left to do");
+    let orders = world.orders().await;
+    assert_eq!(orders.len(), 1, "{orders:?}");
+    assert_eq!(
+        (&orders[0].target, orders[0].by.as_str()),
+        (&dispatch.target, "agent:default")
+    );
+    let wanted = |dispatch: &Dispatch, spares_turn| Wanted::Withdraw {
+        dispatch: dispatch.id,
+        spares_turn,
+    };
+    assert_eq!(orders[0].wanted, wanted(&dispatch, false));
+
+    // A turn of the very session wants it, then one of another.
+    let dispatch = world.runs(2).await;
+    one.cancel(cancel(2, Some("main"))).await.expect("withdrawn");
+    assert_eq!(world.orders().await[1].wanted, wanted(&dispatch, true));
+    let dispatch = world.runs(3).await;
+    one.cancel(cancel(3, Some("elsewhere"))).await.expect("withdrawn");
+    assert_eq!(world.orders().await[2].wanted, wanted(&dispatch, false));
+
+    // One that waits has nothing to be taken back.
+    world.propose(4, json!({})).await;
+    one.cancel(cancel(4, None)).await.expect("withdrawn");
+    assert_eq!(world.orders().await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_cut_off_behind_the_word_leaves_it_to_the_timer() {
+    let world = World::start(2).await;
+    let clerk = &world.desks[0].clerk;
+    let dispatch = world.runs(1).await;
+    let entry = clerk.store.find(None, ulid(1)).await.expect("there");
+    let mut next = machine::fresh(&entry.value);
+    let cause = Cause {
+        by: "casey",
+        why: "no",
+        at: world.now(),
+    };
+    machine::cancel(&mut next, IntentCode::Withdrawn, false, cause).expect("it runs");
+    clerk.store.advance(&entry, next).await.expect("written");
+    assert!(world.orders().await.is_empty());
+    let look = timer(1, TimerPurpose::Outcome, dispatch.timestamp);
+    world.desks[1].clerk.ring(&look).await.expect("it is seen to");
+    assert_eq!(world.orders().await.len(), 1);
+    world.clock.advance(3_600_001);
+    clerk.ring(&look).await.expect("long over");
+    assert_eq!(world.orders().await.len(), 1);
+}
