@@ -4,6 +4,7 @@
 //! and 10,000 due at once, and prints what `docs/performance.md` tells.
 
 mod fill;
+mod killing;
 mod scheduler;
 
 use std::collections::BTreeMap;
@@ -14,13 +15,15 @@ use shared::bus::{Bus, NatsConfig};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::dispatch::derived_ulid;
 use shared::model::event::Event;
-use shared::model::intent::service::{IntentAnswer, ListIntents, ProposeIntent};
+use shared::model::intent::service::{IntentAnswer, ProposeIntent};
 use shared::model::intent::{IntentStatus, firing_of};
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
 use shared::wire::headers::Headers;
-use shared::wire::topology::streams::{DISPATCHES, EVENTS};
+use shared::wire::topology::streams::{EVENTS, SCHEDULES};
 use shared::wire::topology::topology;
+
+use scheduler_svc::intent::store::STREAM;
 
 use crate::fill::{fill, wish};
 use crate::scheduler::Scheduler;
@@ -125,6 +128,22 @@ fn proposal(agent: &str, number: u64, seconds: u64) -> ProposeIntent {
     .expect("a proposal")
 }
 
+/// How many values and timers the server holds; it may have just come back.
+async fn held(bus: &Bus) -> [u64; 2] {
+    let begun = SystemClock.monotonic();
+    loop {
+        if let (Ok(values), Ok(timers)) = tokio::join!(bus.stream_state(STREAM), bus.stream_state(SCHEDULES)) {
+            return [values.messages, timers.messages];
+        }
+        let waited = SystemClock.monotonic().saturating_duration_since(begun);
+        assert!(
+            waited < Duration::from_secs(60),
+            "the server does not say what it holds"
+        );
+        pause(Duration::from_millis(100)).await;
+    }
+}
+
 /// Firings by event, with the time from when they were due to when their event was stored, in seconds.
 ///
 /// None where the server, which may just have come back, does not answer.
@@ -206,10 +225,18 @@ async fn many_are_pending_and_many_are_due_at_once() {
     while let Some(done) = asked.join_next().await {
         done.expect("asked");
     }
+    let before = held(&bus).await;
     server.restart().await;
+    let after = held(&bus).await;
+    let ahead = due_at.since(SystemClock.now());
     println!(
         "asked for, and the server restarted, {} s before they are due",
-        due_at.since(SystemClock.now()) / 1_000
+        ahead / 1_000
+    );
+    // What is due changes what is held: only on a machine too slow for these seconds.
+    assert!(
+        after == before || ahead <= 0,
+        "{before:?} before the restart, {after:?} behind it"
     );
 
     let found = wait_for(&bus, size.due, Duration::from_secs(240)).await;
@@ -227,43 +254,6 @@ async fn many_are_pending_and_many_are_due_at_once() {
     println!("scheduler: {memory} MiB");
     assert!(memory < 150, "{memory} MiB");
 
-    killed_at_random(&bus, &size, &mut one, &mut two).await;
+    killing::during_all_of_it(&bus, &mut server, size.due / 5, size.strict, [one, two]).await;
     assert!(size.missed.is_empty(), "not within their bounds: {:?}", size.missed);
-}
-
-/// Both schedulers are killed again and again while hundreds are due: each fires once, in the end.
-async fn killed_at_random(bus: &Bus, size: &Size, one: &mut Scheduler, two: &mut Scheduler) {
-    let count = size.due / 5;
-    for number in 0..count {
-        let agent = format!("killed-{}", number / 50);
-        let answer: IntentAnswer = ask(bus, "propose", &proposal(&agent, number, 4 + number % 8)).await;
-        assert_eq!(answer.status, IntentStatus::Pending, "{answer:?}");
-    }
-    for round in 0..4_u64 {
-        pause(Duration::from_millis(300 + 613 * round % 900)).await;
-        one.kill_and_start();
-        pause(Duration::from_millis(150 + 389 * round % 700)).await;
-        two.kill_and_start();
-    }
-    one.ready().await;
-    let found = wait_for(bus, size.due + count, Duration::from_secs(180)).await;
-    assert_eq!(found.len() as u64, size.due + count, "each once");
-    // Each event is stored before its dispatch: the last dispatches may be on their way still.
-    let begun = SystemClock.monotonic();
-    let dispatched = loop {
-        let dispatched = bus.stream_state(DISPATCHES).await.expect("DISPATCHES").messages;
-        let waited = SystemClock.monotonic().saturating_duration_since(begun);
-        if dispatched >= size.due + count || waited > Duration::from_secs(60) {
-            break dispatched;
-        }
-        pause(Duration::from_millis(100)).await;
-    };
-    assert_eq!(dispatched, size.due + count, "one dispatch each");
-    let question = ListIntents {
-        agent: Some("killed-0".to_owned()),
-        status: Some(IntentStatus::Pending),
-        ..ListIntents::default()
-    };
-    let left: shared::model::intent::service::IntentList = ask(bus, "list", &question).await;
-    assert_eq!(left.intents.len(), 0);
 }
