@@ -27,7 +27,7 @@ use crate::story::{PATIENCE, event, send, session};
 const CALLBACKS: &[u8] = b"a secret of the platform, of forty bytes";
 
 /// Answers every event of channel `e2e` in a session of its conversation, and lets it do everything.
-const ANSWER: &str = r#"/** @name answer */
+pub(crate) const ANSWER: &str = r#"/** @name answer */
 export default (ctx) => {
   const e = ctx.event;
   if (e.channel !== "e2e" || e.direction !== "received") return { fire: false };

@@ -37,7 +37,8 @@ fn remind(seconds: u64) -> String {
     format!("I will remind you.\n\n<hook-intent>{wish}</hook-intent>")
 }
 
-async fn ask<Q: serde::Serialize, A: serde::de::DeserializeOwned>(bus: &Bus, what: &str, question: &Q) -> A {
+/// What the scheduler answers.
+pub(crate) async fn ask<Q: serde::Serialize, A: serde::de::DeserializeOwned>(bus: &Bus, what: &str, question: &Q) -> A {
     let subject = format!("nexus.svc.intent.{what}");
     let answer = bus
         .request(&subject, Headers::new(), question, Duration::from_secs(20))
@@ -46,7 +47,7 @@ async fn ask<Q: serde::Serialize, A: serde::de::DeserializeOwned>(bus: &Bus, wha
 }
 
 /// The one intent that stands at `status`.
-async fn at(bus: &Bus, status: IntentStatus) -> Intent {
+pub(crate) async fn at(bus: &Bus, status: IntentStatus) -> Intent {
     eventually("an intent stands there", PATIENCE, async || {
         let question = ListIntents {
             status: Some(status),

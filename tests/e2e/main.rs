@@ -8,6 +8,7 @@ mod dm_reply;
 mod drain;
 mod first_hook;
 mod heartbeat;
+mod intent_tools;
 mod intents;
 mod lost_wakeups;
 mod mcp;
