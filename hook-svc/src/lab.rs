@@ -220,6 +220,13 @@ impl Replay {
         outcome(self.pool.evaluate(in_force, job).await).await
     }
 
+    /// Whether the hook's header lets it see `event`.
+    #[must_use]
+    pub fn sees(&self, event: &Event) -> bool {
+        let only = self.pool.current().set().seeing(event);
+        only.is_none_or(|hooks| !hooks.is_empty())
+    }
+
     /// Events handed over afterwards read these as the hook's counters.
     pub fn count(&self, counters: Counters) {
         self.pool.count(&self.hook_id, counters);

@@ -1,9 +1,10 @@
-//! `nexus hook backtest`: stored events through a hook that is not active. Reads `EVENTS` and nothing else; nothing is
-//! dispatched, recorded or asked of hook-svc: the workers are this command's own.
+//! `nexus hook backtest`: stored events through a hook that is not active. Only reads: nothing is dispatched or recorded,
+//! and the workers are this command's own. A hook that names `dbPath` sees the read model as it was at each event.
+
+mod history;
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use futures_util::{StreamExt as _, stream};
 use hook_svc::config::HooksConfig;
 use hook_svc::header;
+use hook_svc::identities;
 use hook_svc::lab::{Replay, Trial, pool_config};
 use hook_svc::runner::{Counters, Host};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -20,10 +22,13 @@ use shared::llm::LlmConfig;
 use shared::model::event::{Direction, Event};
 use shared::model::hook::{HookMetadata, HookMode};
 use shared::model::hook_api::HookRun;
-use shared::process::lifecycle::Shutdown;
-use shared::projection::{Projection, Source, feed};
+use shared::model::identity::Identities;
+use shared::model::time::UnixMillis;
+use shared::process::config::Common as Shared;
 use shared::wire::subject::token;
 use shared::wire::topology::streams::EVENTS;
+
+use history::History;
 
 use super::host;
 use super::report::Report;
@@ -44,11 +49,14 @@ pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()>
     let llm = document.section("llm", LlmConfig::faults).value;
     let bus = bus(common).await?;
     let host = host::of(&bus, &config, &llm);
+    let (files, _) = Shared::load(&document);
+    let (identities, _) = identities::load(&files.files.identities, "")?;
     let question = Question {
         source,
         since,
         channel: options.channel,
         limit: options.limit,
+        identities,
     };
     let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template(
         "{bar:40} {pos}/{len} events, {per_sec}, {eta} left, {msg} fires",
@@ -73,6 +81,8 @@ pub(super) struct Question {
     pub(super) channel: Option<String>,
     /// At most so many.
     pub(super) limit: u64,
+    /// Who is who in the read model.
+    pub(super) identities: Identities,
 }
 
 /// Replays history through the hook of `question`.
@@ -89,14 +99,14 @@ pub(super) async fn replay(
     let metadata = header::parse("backtest", &question.source)?;
     let now = SystemClock.now();
     let trial = Trial::unregistered(&metadata.name, &question.source, &metadata, now);
-    let model = Model::of(bus, &trial).await?;
-    let setting = pool_config(config, &model.path(), host);
+    let history = History::of(bus, &trial, &question.identities).await?;
+    let setting = pool_config(config, &history.path(), host);
     let replay = Replay::start(setting, Arc::new(SystemClock), trial).await?;
     let begun = SystemClock.monotonic();
     let mut report = Report::default();
-    let played = play(bus, &replay, &metadata, question, bar, &mut report).await;
+    let played = play(bus, &replay, &history, &metadata, question, bar, &mut report).await;
     replay.stop().await;
-    model.close().await;
+    history.close().await;
     played?;
     report.finish(SystemClock.monotonic().duration_since(begun));
     Ok(report)
@@ -105,6 +115,7 @@ pub(super) async fn replay(
 async fn play(
     bus: &Bus,
     replay: &Replay,
+    history: &History,
     metadata: &HookMetadata,
     question: &Question,
     bar: &ProgressBar,
@@ -130,16 +141,18 @@ async fn play(
         left: question.limit,
         known: HashSet::new(),
     };
-    // A hook that reads its own counters must see each fire before the next event.
+    // A hook that reads its own counters must see each fire before the next event; one that reads the read model must
+    // not see what came later.
     let reads_counters = ["trigger_count", "last_triggered"]
         .iter()
         .any(|name| question.source.contains(name));
+    let in_step = reads_counters || history.is_read();
     let runs = stream::unfold(feed, Feed::next)
-        .map(|(sequence, event)| async move {
-            let run = replay.run(&event, event.timestamp).await;
-            (sequence, event, run)
+        .map(|told| async move {
+            let run = run_one(replay, history, &told).await;
+            (told.sequence, told.event, run)
         })
-        .buffered(if reads_counters { 1 } else { WINDOW });
+        .buffered(if in_step { 1 } else { WINDOW });
     let mut runs = std::pin::pin!(runs);
     let mut counters = Counters::default();
     while let Some((sequence, event, run)) = runs.next().await {
@@ -162,6 +175,14 @@ async fn play(
     Ok(())
 }
 
+/// What the hook does with `told`, as it would have been then.
+async fn run_one(replay: &Replay, history: &History, told: &Told) -> Result<HookRun> {
+    if replay.sees(&told.event) {
+        history.bring_to(told.sequence, told.published_at).await?;
+    }
+    Ok(replay.run(&told.event, told.event.timestamp).await?)
+}
+
 /// Whether the hook sees no events after this one.
 fn retires(metadata: &HookMetadata, run: &HookRun) -> bool {
     let once = match metadata.mode {
@@ -180,8 +201,15 @@ struct Feed {
     known: HashSet<u64>,
 }
 
+/// A stored event.
+struct Told {
+    sequence: u64,
+    published_at: UnixMillis,
+    event: Event,
+}
+
 impl Feed {
-    async fn next(mut self) -> Option<((u64, Event), Self)> {
+    async fn next(mut self) -> Option<(Told, Self)> {
         while self.left > 0 {
             let incoming: Incoming = self.reader.next().await;
             if incoming.sequence > self.last {
@@ -201,7 +229,12 @@ impl Feed {
             let mut hasher = DefaultHasher::new();
             event.id.hash(&mut hasher);
             if is_shown && self.known.insert(hasher.finish()) {
-                return Some(((incoming.sequence, event), self));
+                let told = Told {
+                    sequence: incoming.sequence,
+                    published_at: incoming.published_at,
+                    event,
+                };
+                return Some((told, self));
             }
         }
         None
@@ -242,46 +275,6 @@ fn since(text: &str) -> Result<Option<Duration>> {
         .checked_mul(seconds)
         .with_context(|| format!("--since {text} is too long"))?;
     Ok(Some(Duration::from_secs(span)))
-}
-
-/// The read model that the hook sees: none where its file never names it, else one made of the streams, as they are
-/// now.
-struct Model {
-    folder: tempfile::TempDir,
-    open: Option<(Projection, Shutdown, tokio::task::JoinHandle<()>)>,
-}
-
-impl Model {
-    async fn of(bus: &Bus, trial: &Trial) -> Result<Self> {
-        let folder = tempfile::tempdir().context("make a directory")?;
-        let mut model = Self { folder, open: None };
-        if trial.hook.reads_model() {
-            let projection = Projection::open(&model.path())?;
-            let stop = Shutdown::default();
-            let feeding = feed::run(bus.clone(), projection.clone(), stop.clone());
-            let task = tokio::spawn(async move {
-                // It ends where it is told to, or where nobody reads any more.
-                let _ = feeding.await;
-            });
-            let last = bus.stream_state(EVENTS).await?.last;
-            eprintln!("building a read model of {last} events");
-            projection.reached(Source::Events, last).await?;
-            model.open = Some((projection, stop, task));
-        }
-        Ok(model)
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("read-model.sqlite")
-    }
-
-    async fn close(self) {
-        if let Some((projection, stop, task)) = self.open {
-            stop.trigger();
-            projection.close().await;
-            task.abort();
-        }
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use shared::bus::Bus;
 use shared::clock::{SharedClock, SystemClock};
 use shared::llm::LlmConfig;
+use shared::model::time::UnixMillis;
 use shared::process::Shutdown;
 use shared::wire::headers::Headers;
 
@@ -29,6 +30,17 @@ pub(super) fn of(bus: &Bus, config: &HooksConfig, llm: &LlmConfig) -> Arc<dyn Ho
     Arc::new(LlmHost::new(model, budget, Arc::new(Search { bus: bus.clone() })))
 }
 
+/// The question `args` of a script to which `now` is the present: what happened later is not found.
+fn up_to(mut args: Value, now: UnixMillis) -> Value {
+    // "Before then" is what `until` means; what happens at this moment is there already.
+    let present = now.0.saturating_add(1);
+    if let Some(args) = args.as_object_mut() {
+        let until = args.get("until").and_then(Value::as_i64).unwrap_or(present);
+        args.insert("until".to_owned(), until.min(present).into());
+    }
+    args
+}
+
 /// `search`, asked of whichever replica answers.
 #[derive(Debug)]
 struct Search {
@@ -42,7 +54,8 @@ impl Host for Search {
             return not_available(&call.name);
         }
         let subject = "nexus.svc.events.search";
-        let asked = self.bus.request(subject, Headers::new(), &call.args, SEARCH).await;
+        let args = up_to(call.args, call.now);
+        let asked = self.bus.request(subject, Headers::new(), &args, SEARCH).await;
         let found = |reply: Value| -> Value {
             let hits = reply["hits"].as_array().cloned().unwrap_or_default();
             hits.iter()
@@ -58,5 +71,19 @@ impl Host for Search {
                 ..Spent::default()
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_past_does_not_find_the_future() {
+        let check = |args: Value, until: i64| assert_eq!(up_to(args, UnixMillis(100))["until"], until);
+        check(json!({"query": "code"}), 101);
+        check(json!({"query": "code", "until": null}), 101);
+        check(json!({"query": "code", "until": 7}), 7);
+        check(json!({"query": "code", "until": 7000}), 101);
     }
 }

@@ -21,10 +21,10 @@ use crate::wire::envelope::DecodeError;
 use crate::wire::subject;
 
 /// Messages of one stream in one batch at most.
-const BATCH_MESSAGES: usize = 500;
+pub(super) const BATCH_MESSAGES: usize = 500;
 
 /// Payload in one batch at most, bytes (one message may be larger).
-const BATCH_BYTES: usize = 8 * 1024 * 1024;
+pub(super) const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
 /// How long a batch waits to fill while nobody waits for its position.
 const LINGER: Duration = Duration::from_millis(50);
@@ -144,7 +144,11 @@ async fn gather(ordered: &mut Ordered, projection: &Projection) -> Vec<Incoming>
 }
 
 /// Stores `batch`, however often the surroundings refuse.
-async fn store(projection: &Projection, source: Source, batch: Arc<Vec<Applied>>) -> Result<(), ApplyBatchError> {
+pub(super) async fn store(
+    projection: &Projection,
+    source: Source,
+    batch: Arc<Vec<Applied>>,
+) -> Result<(), ApplyBatchError> {
     loop {
         match projection.apply_shared(Arc::clone(&batch)).await {
             Err(ApplyBatchError::Passing(error)) => {
@@ -156,7 +160,7 @@ async fn store(projection: &Projection, source: Source, batch: Arc<Vec<Applied>>
     }
 }
 
-fn decode(source: Source, message: &Incoming) -> Applied {
+pub(super) fn decode(source: Source, message: &Incoming) -> Applied {
     let sequence = message.sequence;
     let decoded: Result<Applied, DecodeError> = match source {
         Source::Events => message.decode().map(|event| Applied::Event {

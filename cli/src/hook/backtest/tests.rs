@@ -44,6 +44,7 @@ fn question(source: &str) -> Question {
         since: None,
         channel: None,
         limit: u64::MAX,
+        identities: Identities::default(),
     }
 }
 
@@ -118,6 +119,70 @@ async fn a_hook_that_counts_retires_or_fails_is_replayed_as_it_would_have_run() 
     };
     let report = run(&bus, some).await;
     assert_eq!((report.fires, report.failures), (20, 0), "{:?}", report.failed);
+}
+
+/// As a script of the older spelling asks who writes, and how much was said until now.
+const FAMILY: &str = "import Database from 'better-sqlite3';
+export default ({ event, dbPath }) => {
+  const db = new Database(dbPath, { readonly: true });
+  const { n } = db.prepare('SELECT count(*) AS n FROM events').get();
+  const person = db.prepare(`SELECT p.relationship_type AS kind FROM event_participants ep
+    JOIN person_contact_links l ON ep.contact_id = l.contact_id JOIN persons p ON p.id = l.person_id
+    WHERE ep.event_id = ? AND ep.role = 'sender'`).get(event.id);
+  db.close();
+  if (n !== Number(event.content.split(' ')[1]) + 1) throw new Error(`${n} events at ${event.content}`);
+  return { fire: person?.kind === 'family' };
+};";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_reads_the_read_model_sees_what_was_there_then_and_who_is_who() {
+    let (_server, bus) = history(0).await;
+    let last = 40_u32;
+    for number in 0..last {
+        let at = UnixMillis(1_769_000_000_000 + i64::from(number));
+        let id = EventId::parse(format!("sms:{number}")).expect("valid");
+        let mut event = Event::new(id, "sms", "p", at);
+        event.from.id = if number % 4 == 0 { "+1mom" } else { "+1else" }.to_owned();
+        event.content = format!("message {number}");
+        let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
+        bus.publish(out).await.expect("published");
+    }
+    let known = "persons:\n  - {id: mom, relationship: family, addresses: {sms: ['+1mom']}}\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("identities.yaml");
+    std::fs::write(&path, known).expect("written");
+    let (identities, _) = identities::load(&path.to_string_lossy(), "").expect("sound");
+    let report = run(
+        &bus,
+        Question {
+            identities: identities.clone(),
+            ..question(FAMILY)
+        },
+    )
+    .await;
+    assert_eq!(
+        (report.events, report.fires, report.failures),
+        (40, 10, 0),
+        "{:?}",
+        report.failed
+    );
+    // Shown some events only, it knows of the others all the same.
+    let matching = format!("/** @match from=+1mom */\n{FAMILY}");
+    let report = run(
+        &bus,
+        Question {
+            identities,
+            ..question(&matching)
+        },
+    )
+    .await;
+    assert_eq!(
+        (report.events, report.fires, report.failures),
+        (40, 10, 0),
+        "{:?}",
+        report.failed
+    );
+    assert_eq!(run(&bus, question(FAMILY)).await.fires, 0, "nobody is known");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,129 @@
+//! The read model in step with history: what it held when an event of the past was new, for one who replays events.
+//!
+//! Of `EVENTS` everything up to the event itself, of the other streams what was stored before it. The rows are those
+//! that [`super::feed`] would write, by the same hands.
+
+use std::sync::Arc;
+
+use super::Projection;
+use super::applied::{Applied, Source};
+use super::error::ApplyBatchError;
+use super::feed::{BATCH_BYTES, BATCH_MESSAGES, decode, store};
+use crate::bus::{Bus, Incoming, Ordered};
+use crate::model::time::UnixMillis;
+
+/// Why a read model cannot be brought to a moment of the past.
+#[derive(Debug, thiserror::Error)]
+pub enum StepProjectionError {
+    /// The stream cannot be asked.
+    #[error("{stream} cannot be read: {detail}")]
+    Read {
+        /// Which.
+        stream: &'static str,
+        /// What the server said.
+        detail: String,
+    },
+    /// The rows cannot be written.
+    #[error("the read model cannot be written")]
+    Write(#[from] ApplyBatchError),
+}
+
+/// All streams, each at one place; see the module.
+#[derive(Debug)]
+pub struct Stepped {
+    projection: Projection,
+    cursors: Vec<Cursor>,
+}
+
+#[derive(Debug)]
+struct Cursor {
+    source: Source,
+    reader: Ordered,
+    /// Read and not taken in yet.
+    ahead: Option<Incoming>,
+    /// Sequence of the last message that was read.
+    read: u64,
+    /// There was nothing behind it then.
+    at_end: bool,
+}
+
+impl Stepped {
+    /// Begins where `projection` stands, which nothing else may feed.
+    ///
+    /// # Errors
+    /// [`StepProjectionError::Read`].
+    pub async fn begin(bus: &Bus, projection: Projection) -> Result<Self, StepProjectionError> {
+        let mut cursors = Vec::new();
+        for source in Source::ALL {
+            let stream = source.stream();
+            let failed = |detail: String| StepProjectionError::Read { stream, detail };
+            let from = projection.position(source).saturating_add(1);
+            let state = bus
+                .stream_state(stream)
+                .await
+                .map_err(|error| failed(error.to_string()))?;
+            let reader = bus
+                .ordered(stream, &[], from)
+                .await
+                .map_err(|error| failed(error.to_string()))?;
+            cursors.push(Cursor {
+                source,
+                reader,
+                ahead: None,
+                read: from - 1,
+                at_end: state.messages == 0 || state.last < from,
+            });
+        }
+        Ok(Self { projection, cursors })
+    }
+
+    /// Takes in `EVENTS` up to `sequence`, behind which or at which a message is stored, and of the others what was
+    /// stored before `at`; never goes back.
+    ///
+    /// # Errors
+    /// [`StepProjectionError::Write`].
+    pub async fn take_in(&mut self, sequence: u64, at: UnixMillis) -> Result<(), StepProjectionError> {
+        for cursor in &mut self.cursors {
+            loop {
+                let batch = cursor.batch(sequence, at).await;
+                if batch.is_empty() {
+                    break;
+                }
+                store(&self.projection, cursor.source, Arc::new(batch)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Cursor {
+    /// The next messages that are due, bounded; empty = none.
+    async fn batch(&mut self, sequence: u64, at: UnixMillis) -> Vec<Applied> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while batch.len() < BATCH_MESSAGES && bytes < BATCH_BYTES {
+            let may_read = match self.source {
+                // Events may be newer than this reader; the one that is asked for is there.
+                Source::Events => self.read < sequence,
+                Source::Invocations | Source::Dispatches | Source::Ledger | Source::Receipts => !self.at_end,
+            };
+            if self.ahead.is_none() && may_read {
+                let message = self.reader.next().await;
+                (self.read, self.at_end) = (message.sequence, message.pending == 0);
+                self.ahead = Some(message);
+            }
+            let is_due = |message: &Incoming| match self.source {
+                Source::Events => message.sequence <= sequence,
+                Source::Invocations | Source::Dispatches | Source::Ledger | Source::Receipts => {
+                    message.published_at < at
+                }
+            };
+            let Some(message) = self.ahead.take_if(|message| is_due(message)) else {
+                break;
+            };
+            bytes += message.payload.len();
+            batch.push(decode(self.source, &message));
+        }
+        batch
+    }
+}
