@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 mod approval;
+mod bench;
 mod hook;
 mod intent;
 mod top;
 
 pub use approval::{ApprovalAction, Speaker};
+pub use bench::{BenchHooksOptions, BenchOptions, BenchPart};
 pub use hook::{BacktestOptions, HookAction, Status, TestOptions};
 pub use intent::{IntentAction, ListedIntents, ProposedIntent};
 pub use top::TopOptions;
@@ -413,35 +415,6 @@ pub enum ConfigAction {
     Check,
     /// Print it with all defaults, secrets as references.
     Show,
-}
-
-/// `nexus bench`.
-#[derive(Debug, Clone, Args)]
-pub struct BenchOptions {
-    /// Events of the throughput run.
-    #[arg(long, default_value_t = 60_000)]
-    pub events: u64,
-    /// Sessions that they are spread over.
-    #[arg(long, default_value_t = 1_000)]
-    pub sessions: u64,
-    /// Size of an event, bytes.
-    #[arg(long, default_value_t = 1_024)]
-    pub size: usize,
-    /// Deterministic hooks; one of them fires.
-    #[arg(long, default_value_t = 10)]
-    pub hooks: usize,
-    /// Rate of the latency run, events a second.
-    #[arg(long, default_value_t = 500)]
-    pub rate: u64,
-    /// Length of the latency run, seconds.
-    #[arg(long, default_value_t = 20)]
-    pub seconds: u64,
-    /// Which durabilities are run: process, power, replicated.
-    #[arg(long, value_delimiter = ',', default_value = "process")]
-    pub durability: Vec<String>,
-    /// Keep the temporary directory with logs and data.
-    #[arg(long)]
-    pub keep: bool,
 }
 
 /// `nexus init`.

@@ -5,6 +5,8 @@
 
 mod cpu;
 mod evaluation;
+mod floor;
+mod hooks;
 mod latency;
 mod load;
 mod raw;
@@ -15,7 +17,7 @@ mod throughput;
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::args::{BenchOptions, Common};
+use crate::args::{BenchOptions, BenchPart, Common};
 use crate::launch::Stack;
 use crate::output::json;
 
@@ -26,6 +28,9 @@ use report::{Latency, Report};
 /// # Errors
 /// Where something does not start, or an answer is missing at the end.
 pub async fn execute(common: &Common, options: BenchOptions) -> Result<()> {
+    if let Some(BenchPart::Hooks(options)) = &options.part {
+        return hooks::execute(common, options).await;
+    }
     let mut reports = Vec::new();
     for durability in &options.durability {
         reports.push(run(&options, durability).await?);

@@ -88,6 +88,8 @@ pub struct HooksConfig {
     pub llm_daily_usd_per_hook: f64,
     /// US dollars that all hooks together may spend on `llm()` in a day (UTC).
     pub llm_daily_usd: f64,
+    /// How far ahead of the host's clock hooks see the time, milliseconds: for rehearsals of what a time to come brings.
+    pub clock_offset_ms: i64,
     /// This replica's name among the members; empty = its instance id. Two replicas never share one.
     pub members_name: String,
 }
@@ -114,6 +116,7 @@ impl Default for HooksConfig {
             time_zone: "UTC".to_owned(),
             llm_daily_usd_per_hook: DEFAULT_DAILY_USD_PER_HOOK,
             llm_daily_usd: DEFAULT_DAILY_USD,
+            clock_offset_ms: 0,
             members_name: String::new(),
         }
     }

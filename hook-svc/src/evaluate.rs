@@ -5,12 +5,14 @@
 //! marker first; what a crash left half done is done again with the same ids, which changes nothing.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use shared::bus::{Outgoing, PublishError};
 use shared::clock::SharedClock;
+use shared::model::event::Event;
 use shared::model::hook::{HookResult, StoredAnswer};
 use shared::model::invocation::EventInvocations;
 use shared::model::time::UnixMillis;
@@ -87,6 +89,19 @@ impl Evaluator {
         self.settle(&choice, &set, &signs, &me, started_at).await;
         meters.evaluated.increment(1);
         Ok(())
+    }
+
+    /// How long the slowest hook that sees `event` may take.
+    pub(crate) fn longest_timeout(&self, event: &Event) -> Duration {
+        let in_force = self.pool.current();
+        let set = in_force.set();
+        let seen_by = set.seeing(event);
+        let of = |index: u32| set.hooks().get(index as usize).map_or(0, |hook| hook.timeout_ms);
+        let longest = match &seen_by {
+            Some(some) => some.iter().map(|index| of(*index)).max(),
+            None => set.hooks().iter().map(|hook| hook.timeout_ms).max(),
+        };
+        Duration::from_millis(longest.unwrap_or(0))
     }
 
     /// Whether the event's record is stored, as the leader says.

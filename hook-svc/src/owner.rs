@@ -26,6 +26,7 @@ use tracing::Instrument as _;
 use crate::error::HandleEventError;
 use crate::evaluate::Evaluator;
 use crate::gate::Gate;
+use crate::patience::Patience;
 use crate::task::Task;
 
 /// Name of this service in dead letters.
@@ -33,9 +34,6 @@ const SERVICE: &str = "hook-svc";
 
 /// Unclean take-overs after which a message is given up.
 const MAX_UNCLEAN: u32 = 3;
-
-/// Tries in place after which a message is given up; those that failed because the bus is away do not count.
-const MAX_TRIES: u32 = 5;
 
 /// Wait before the second try in place; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -222,7 +220,7 @@ impl Owner {
     }
 
     async fn try_until_done(&self, task: &Task, carrier: &shared::wire::headers::Carrier) {
-        let mut tries = 0;
+        let mut patience = Patience::default();
         let mut again = false;
         let mut wait = FIRST_PAUSE;
         loop {
@@ -235,11 +233,15 @@ impl Owner {
             if error.is_stop() {
                 return;
             }
-            if !error.is_absence() {
-                tries += 1;
-            }
-            let detail = error.chain();
-            if tries >= MAX_TRIES {
+            let ends = if error.is_absence() {
+                patience.bus_was_away();
+                false
+            } else {
+                let longest = self.evaluator.longest_timeout(&task.event);
+                patience.ends(self.evaluator.clock.monotonic(), longest)
+            };
+            let (detail, tries) = (error.chain(), patience.tries());
+            if ends {
                 let detail = format!("event {}: {detail}", task.event.id);
                 return self
                     .give_up(&task.incoming, &Verdict::new("keeps_failing", detail))

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use shared::breaker::BreakerPolicy;
 use shared::bus::partition::{self, Group};
 use shared::bus::{Bus, ServiceHandle, ServiceSpec};
-use shared::clock::{SharedClock, pause};
+use shared::clock::{OffsetClock, pause};
 use shared::process::lifecycle::Shutdown;
 use shared::process::{Health, Service, Shell};
 use shared::projection::{Projection, feed};
@@ -35,7 +35,7 @@ use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::{Listed, Registry};
 use crate::runner::{Host, Pools};
-use crate::{embed, events_api, identities};
+use crate::{embed, events_api, identities, model_log, snapshot};
 
 /// How often it is decided whether this replica takes part.
 const ADMISSION: Duration = Duration::from_millis(200);
@@ -78,7 +78,9 @@ impl Service for HookService {
             dm_scope: config.dm_scope,
         }));
         let bindings = Bindings::load(&config.bindings)?;
-        let projection = Projection::open(&projection_path(config, &name)).context("read model")?;
+        let model = projection_path(config, &name);
+        snapshot::bootstrap(&shell.bus, &model).await;
+        let projection = Projection::open(&model).context("read model")?;
         projection
             .identify(identities, shell.clock.now())
             .await
@@ -98,7 +100,7 @@ impl Service for HookService {
         let admission = hooks(&shell, &registry, &mut background).admission(&shell, &projection, &pool, joined);
         background.spawn(admission);
         background.spawn(flush(registry.clone()));
-        tend(&shell, &projection, rules, &mut background);
+        tend(&shell, &projection, &pool, rules, &mut background);
         background.spawn(list_hooks(registry.listed(), projection.clone()));
         background.spawn(bindings.clone().follow());
         let (timed, clock) = (registry.clone(), Arc::clone(&shell.clock));
@@ -160,15 +162,19 @@ struct Hooks {
     loaded: watch::Receiver<Option<u64>>,
 }
 
-/// Starts what keeps the read model's people and vectors up to date, and `rules` as their files are.
+/// Starts what keeps the read model's people and vectors up to date, its log short and a copy of it at hand, and `rules`
+/// as their files are.
 fn tend(
     shell: &Shell<HooksConfig>,
     projection: &Projection,
+    pool: &Pools,
     rules: watch::Sender<Arc<Rules>>,
     background: &mut JoinSet<()>,
 ) {
     let (config, clock, health) = (shell.config.clone(), Arc::clone(&shell.clock), shell.health.clone());
     background.spawn(embed::run(config, projection.clone(), clock, health));
+    background.spawn(model_log::watch(projection.clone(), pool.clone()));
+    background.spawn(snapshot::keep(shell.bus.clone(), projection.clone()));
     let files = identities::Files {
         identities: shell.common.files.identities.clone(),
         personas: shell.common.files.personas.clone(),
@@ -290,7 +296,9 @@ fn owner(
     pool: &Pools,
     projection: &Projection,
 ) -> Arc<Owner> {
-    let (bus, clock): (Bus, SharedClock) = (shell.bus.clone(), Arc::clone(&shell.clock));
+    let bus: Bus = shell.bus.clone();
+    // Only what hooks see: leases and breakers are agreed with others.
+    let clock = OffsetClock::over(Arc::clone(&shell.clock), shell.config.clock_offset_ms);
     let performer = Performer {
         answers: Answers::new(&bus),
         bus,

@@ -8,7 +8,6 @@
 pub mod config;
 pub mod fired;
 pub mod intent;
-pub mod offset;
 pub mod schedules;
 pub mod service;
 pub mod tick;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use shared::clock::{SharedClock, pause};
+use shared::clock::{OffsetClock, SharedClock, pause};
 use shared::model::schedule::ScheduleTimer;
 use shared::process::{Service, Shell};
 use shared::wire::topology::SCHEDULE_TIMERS;
@@ -13,7 +13,6 @@ use shared::wire::topology::SCHEDULE_TIMERS;
 use crate::config::SchedulerConfig;
 use crate::fired::{Fired, OnFire, SERVICE};
 use crate::intent;
-use crate::offset::OffsetClock;
 use crate::schedules::heartbeat::{self, heartbeats};
 use crate::schedules::keeper::Keeper;
 use crate::schedules::{api, jobs};

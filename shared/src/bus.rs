@@ -16,6 +16,7 @@ mod kv;
 pub mod ledger;
 mod link;
 mod message;
+mod object;
 pub mod partition;
 mod publish;
 mod read;
@@ -32,6 +33,7 @@ pub use error::{
 pub use fetch::Fetcher;
 pub use kv::{Entry, Kv, KvEvent, KvWatch};
 pub use message::{CoreMessage, CoreSubscription, Incoming, Stored};
+pub use object::{Objects, StoreObjectError};
 pub use publish::{Outgoing, Published};
 pub use read::{ConsumerLag, StreamState};
 pub use service::{ServiceHandle, ServiceSpec};

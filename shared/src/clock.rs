@@ -40,6 +40,34 @@ impl Clock for SystemClock {
     }
 }
 
+/// A wall clock ahead of another by a fixed time, to rehearse what a time to come brings.
+pub struct OffsetClock {
+    inner: SharedClock,
+    ahead_ms: i64,
+}
+
+impl OffsetClock {
+    /// `inner`, `ahead_ms` ahead; `inner` itself where that is nothing.
+    #[must_use]
+    pub fn over(inner: SharedClock, ahead_ms: i64) -> SharedClock {
+        if ahead_ms == 0 {
+            return inner;
+        }
+        tracing::warn!(ahead_ms, "the clock is set ahead of the host's");
+        Arc::new(Self { inner, ahead_ms })
+    }
+}
+
+impl Clock for OffsetClock {
+    fn now(&self) -> UnixMillis {
+        self.inner.now().plus(self.ahead_ms)
+    }
+
+    fn monotonic(&self) -> Instant {
+        self.inner.monotonic()
+    }
+}
+
 /// Where a service takes ids from that name something new (deterministic ids are computed, not minted).
 pub trait IdSource: Send + Sync + 'static {
     /// A fresh ULID.

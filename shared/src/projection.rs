@@ -23,6 +23,8 @@ mod readers;
 mod schema;
 pub mod search;
 mod seen;
+pub mod snapshot;
+pub mod step;
 mod trace;
 mod turns;
 mod writer;
@@ -118,6 +120,13 @@ impl Projection {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0.path
+    }
+
+    /// Size of the write-ahead log beside the file, bytes. It grows beyond some tens of megabytes only while a reader
+    /// keeps an old state open: as long as it does, the log cannot be begun anew.
+    #[must_use]
+    pub fn log_bytes(&self) -> u64 {
+        std::fs::metadata(schema::beside(&self.0.path, "-wal")).map_or(0, |log| log.len())
     }
 
     /// Takes in `batch` in one transaction, its positions with it. Messages of one stream must come in

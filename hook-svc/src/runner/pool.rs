@@ -78,6 +78,7 @@ impl Pool {
             host: config.host,
             hard_budget: Duration::from_millis(config.hard_budget_ms.max(MIN_HARD_BUDGET_MS)),
             launched: 0.into(),
+            wanted_from: 0.into(),
         });
         let keep = |index| tokio::spawn(keep(Arc::clone(&common), Arc::clone(clock), index));
         let tasks = Mutex::new((0..workers).map(keep).collect());
@@ -130,6 +131,14 @@ impl Pool {
     /// Whether no event is under way in it.
     pub(super) fn is_idle(&self) -> bool {
         self.inner.places.available_permits() == MAX_UNDER_WAY
+    }
+
+    /// Has every process that runs now replaced by another once it has ended what is under way in it; until then it
+    /// takes nothing new.
+    pub(super) fn replace(&self) {
+        let common = &self.inner.common;
+        let next = common.launched.load(Ordering::Relaxed);
+        common.wanted_from.store(next, Ordering::Relaxed);
     }
 
     /// Whether [`Pool::stop`] was called.

@@ -271,6 +271,15 @@ impl Pools {
         }
     }
 
+    /// Has all worker processes replaced, each once it has ended what is under way in it: whatever scripts have left
+    /// open goes with them.
+    pub fn replace(&self) {
+        self.inner.own.replace();
+        for pool in self.others().values() {
+            pool.replace();
+        }
+    }
+
     /// Worker processes of the operators' pool that are up.
     #[must_use]
     pub fn ready(&self) -> usize {

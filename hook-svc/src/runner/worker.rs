@@ -67,6 +67,8 @@ pub(super) struct Common {
     pub(super) hard_budget: Duration,
     /// Counts processes, to name their notes.
     pub(super) launched: AtomicU64,
+    /// Processes of a lower number are replaced.
+    pub(super) wanted_from: AtomicU64,
 }
 
 impl Common {
@@ -97,13 +99,15 @@ enum WorkerDeath {
     Grown(u64),
     #[error("it had nothing to do")]
     Idle,
+    #[error("it is replaced as was asked")]
+    Replaced,
 }
 
 impl WorkerDeath {
     /// Whether it ended because we wanted it to, with nothing under way.
     const fn is_orderly(&self) -> bool {
         match self {
-            Self::Grown(_) | Self::Idle => true,
+            Self::Grown(_) | Self::Idle | Self::Replaced => true,
             Self::Start(_)
             | Self::Pipe(_)
             | Self::Exited
@@ -179,6 +183,8 @@ struct State<'a> {
     frames: u64,
     retires: bool,
     note: Option<NoteFile>,
+    /// Counts processes.
+    number: u64,
 }
 
 /// Counts a process as up for as long as it is.
@@ -210,6 +216,7 @@ impl<'a> Run<'a> {
             frames: 0,
             retires: false,
             note: None,
+            number: 0,
         };
         Self {
             common,
@@ -249,7 +256,9 @@ impl<'a> Run<'a> {
         let number = self.common.launched.fetch_add(1, Ordering::Relaxed);
         let note = NoteFile::create(self.common.dir.join(format!("note-{number}")))?;
         let mut child = self.common.jail.launch(&self.common.dir, &note, &self.common.db_path)?;
-        self.state().note = Some(note);
+        let mut state = self.state();
+        (state.note, state.number) = (Some(note), number);
+        drop(state);
         let piped = || std::io::Error::other("a pipe is missing");
         let stdin = child.stdin.take().ok_or_else(piped)?;
         let stdout = child.stdout.take().ok_or_else(piped)?;
@@ -288,18 +297,23 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Ends a process that holds too much, and one that has grown once nothing is under way in it.
+    /// Ends a process that holds too much, and one that has grown or is to be replaced once nothing is under way in it.
     fn weigh(&self, state: &mut State<'_>, pid: u32) -> Result<(), WorkerDeath> {
         let held = watch::memory_mb(pid).unwrap_or_default();
         if held > MAX_MEMORY_MB {
             return Err(WorkerDeath::Memory(held));
         }
-        if held > GROWN_MEMORY_MB && state.loading.is_none() {
+        let is_unwanted = state.number < self.common.wanted_from.load(Ordering::Relaxed);
+        if (held > GROWN_MEMORY_MB || is_unwanted) && state.loading.is_none() {
             if state.in_flight.is_empty() {
-                return Err(WorkerDeath::Grown(held));
+                return Err(if is_unwanted {
+                    WorkerDeath::Replaced
+                } else {
+                    WorkerDeath::Grown(held)
+                });
             }
             // Where others are up it takes no more, so that it comes to its end.
-            state.retires = self.common.ready.load(Ordering::Relaxed) > 1;
+            state.retires = is_unwanted || self.common.ready.load(Ordering::Relaxed) > 1;
         }
         Ok(())
     }

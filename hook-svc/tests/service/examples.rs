@@ -2,6 +2,7 @@
 //! model and self-disabling, as they are.
 
 use serde_json::{Value, json};
+use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventId, Participant, ParticipantRole, PeerKind};
 use shared::model::hook::HookStatus;
@@ -63,6 +64,14 @@ fn says(prompt: &str) -> &'static str {
 }
 
 async fn world() -> (World, ModelServer) {
+    let (mut world, model) = world_before().await;
+    world.start("a");
+    world.wait_for_members(1).await;
+    (world, model)
+}
+
+/// As [`world`], no replica yet.
+async fn world_before() -> (World, ModelServer) {
     let model = ModelServer::ruled(|asked, _| Scripted::text(says(&asked.last_user_text()))).await;
     let mut world = World::new(&SHIPPED).await;
     world.write_identities(IDENTITIES);
@@ -70,8 +79,6 @@ async fn world() -> (World, ModelServer) {
         "[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{}\"\n[llm.prices.m]\ninput = 1.0\noutput = 2.0\n",
         model.base_url("openai")
     );
-    world.start("a");
-    world.wait_for_members(1).await;
     (world, model)
 }
 
@@ -247,4 +254,50 @@ async fn the_others_route_what_is_theirs_and_leave_the_rest_to_the_catch_all() {
     // Noon and three at night in Chicago.
     assert!(beat(1_769_536_800_000).await);
     assert!(!beat(1_769_504_400_000).await);
+}
+
+/// Attempts to meet a minute at which a script looks: a machine that is too slow for one meets the next.
+const ATTEMPTS: u32 = 10;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_the_evening_itself_the_scripts_that_look_at_the_time_dispatch_what_they_say() {
+    let (mut world, model) = world_before().await;
+    // 21:15 in Chicago on the day of the hike: the heartbeat beats, and somebody looks for Casey.
+    let evening = UnixMillis(1_769_570_100_000);
+    let mut writes = message("imessage:9", "casey@example.com", "I think I took the wrong trail");
+    writes.timestamp = evening.plus(-600_000);
+    world.publish(&writes).await;
+    let sections = world.sections.clone();
+    for attempt in 0..ATTEMPTS {
+        // The replica's day begins as it starts, so that its first seconds are in that minute.
+        let ahead = evening.since(SystemClock.now());
+        world.sections = format!("clock_offset_ms = {ahead}\n{sections}");
+        let name = format!("e{attempt}");
+        world.start(&name);
+        world.wait_for_members(1).await;
+        let mut tick = message(&format!("timer:tick:{attempt}"), "tick", "");
+        tick.peer.id = "tick".to_owned();
+        let dispatches = dispatched(&world, &tick).await;
+        let of = |hook: &str| dispatches.iter().find(|dispatch| dispatch.hook_id == hook);
+        if let Some(casey) = of("casey-safety-check") {
+            assert_eq!(
+                (casey.target.persona.as_str(), casey.context.system_prompt.as_deref()),
+                ("phone-caller", Some("Call Tyler: she is lost"))
+            );
+            assert_eq!(model.calls(), 1);
+            let state = world.hook_state("casey-safety-check").await.expect("it fired");
+            assert_eq!(state.status, HookStatus::Disabled);
+            assert!(
+                attempt > 0 || of("heartbeat").is_some_and(|beat| beat.target.session == "heartbeat"),
+                "{dispatches:?}"
+            );
+            // Half an hour has not passed, and the one shot is spent.
+            let mut next = message("timer:tick:next", "tick", "");
+            next.peer.id = "tick".to_owned();
+            assert!(dispatched(&world, &next).await.is_empty());
+            return;
+        }
+        assert!(world.replica(&name).stop().await);
+    }
+    panic!("the machine never met the minute");
 }

@@ -10,6 +10,8 @@ mod hostile;
 mod poison;
 mod read_model;
 mod replicas;
+mod seed;
+mod snapshots;
 mod tools;
 mod turn;
 mod world;

@@ -145,3 +145,52 @@ async fn an_event_is_in_the_read_model_before_a_script_can_look_for_it() {
     let lagging: Vec<_> = records.iter().filter(|record| !record.hooks.is_empty()).collect();
     assert!(lagging.is_empty(), "{lagging:?}");
 }
+
+/// Begins a query upon the first event that it sees, and never ends it.
+const HOLDS: &str = "import Database from 'better-sqlite3';
+let held;
+export default ({ event, dbPath }) => {
+  if (!held) {
+    const db = new Database(dbPath, { readonly: true });
+    held = db.prepare('SELECT id FROM events').iterate();
+    held.next();
+  }
+  return { fire: event.content.startsWith('last') };
+};
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_that_is_never_ended_costs_its_worker_and_not_the_disk() {
+    const LARGE: usize = 150_000;
+    const BURST: u32 = 20;
+    let mut world = World::new(&[("holds.ts", HOLDS)]).await;
+    world.start("a");
+    world.wait_for_members(1).await;
+    // There is more than one row to be read.
+    for number in 0..3 {
+        world.publish(&event(&format!("v{number}"), number, "first")).await;
+    }
+    world.wait_for_records(3).await;
+    let log = world.read_model("a").with_extension("sqlite-wal");
+    let size = || std::fs::metadata(&log).map_or(0, |file| file.len());
+    let text = "x".repeat(LARGE);
+    let mut largest = 0;
+    let mut number = 3;
+    // As much as makes the log grow beyond the bound, whoever reads; then until it is small again.
+    eventually("the log has been large and is small again", async || {
+        for _ in 0..BURST {
+            world.publish(&event(&format!("v{}", number % 50), number, &text)).await;
+            number += 1;
+        }
+        world.wait_for_records(u64::from(number)).await;
+        largest = largest.max(size());
+        largest > 64 << 20 && size() < 32 << 20
+    })
+    .await;
+    assert!(largest < 160 << 20, "{largest} bytes");
+    let last = event("v1", number, "last");
+    world.publish(&last).await;
+    let record = world.record(&last).await;
+    assert!(record.hooks.iter().any(|hook| hook.hook_id == "holds"), "{record:?}");
+    assert!(world.dead_letters().await.is_empty());
+}

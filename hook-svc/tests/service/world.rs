@@ -121,6 +121,11 @@ impl World {
         path
     }
 
+    /// Where the read model of replica `name` lies.
+    pub(crate) fn read_model(&self, name: &str) -> PathBuf {
+        self.folder.path().join("data").join(name).join("read-model.sqlite")
+    }
+
     pub(crate) fn agent_dir(&self) -> PathBuf {
         self.folder.path().join("agents")
     }

@@ -15,7 +15,7 @@ use super::error::OpenProjectionError;
 const TABLES: &str = include_str!("schema.sql");
 
 /// Version of `schema.sql`, kept in `user_version`; another one in the file means that the file is made anew.
-const VERSION: i64 = 4;
+pub(super) const VERSION: i64 = 4;
 
 /// How long a statement waits for a lock before it fails.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,6 +25,9 @@ const WRITER_CACHE: &str = "-16384";
 
 /// Pages in the write-ahead log before it is copied into the file: 16 MiB at 4 KiB each.
 const CHECKPOINT_PAGES: &str = "4096";
+
+/// What a write-ahead log that had grown is cut down to when it begins anew, bytes: as large as it is without readers.
+const LOG_BYTES: &str = "16777216";
 
 /// Statements kept prepared per connection; more than there are in this module.
 const PREPARED_STATEMENTS: usize = 64;
@@ -151,6 +154,7 @@ fn tune(connection: &Connection) -> Result<(), rusqlite::Error> {
         ("synchronous", "NORMAL"),
         ("cache_size", WRITER_CACHE),
         ("wal_autocheckpoint", CHECKPOINT_PAGES),
+        ("journal_size_limit", LOG_BYTES),
         ("temp_store", "MEMORY"),
     ] {
         connection.pragma_update(None, name, value)?;
@@ -158,7 +162,7 @@ fn tune(connection: &Connection) -> Result<(), rusqlite::Error> {
     Ok(())
 }
 
-fn read_positions(connection: &Connection) -> Result<Positions, rusqlite::Error> {
+pub(super) fn read_positions(connection: &Connection) -> Result<Positions, rusqlite::Error> {
     let mut positions = Positions::default();
     let mut statement = connection.prepare_cached("SELECT sequence FROM nexus_positions WHERE stream = ?1")?;
     for source in Source::ALL {
@@ -170,11 +174,16 @@ fn read_positions(connection: &Connection) -> Result<Positions, rusqlite::Error>
     Ok(positions)
 }
 
+/// The file that SQLite keeps beside the one at `path`.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
 fn remove(path: &Path) -> Result<(), OpenProjectionError> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        let file = PathBuf::from(name);
+        let file = beside(path, suffix);
         match std::fs::remove_file(&file) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

@@ -92,6 +92,12 @@ pub mod buckets {
     pub const SESSION_CHECKPOINTS: &str = "session_checkpoints";
 }
 
+/// Names of the buckets of objects.
+pub mod objects {
+    /// Copies of the read model, for replicas that have none.
+    pub const SNAPSHOTS: &str = "snapshots";
+}
+
 /// What a stream does with a message that was dealt with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
@@ -323,6 +329,18 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         .collect()
 }
 
+/// Files in pieces; what an interrupted writer leaves behind goes by its age.
+fn files(replicas: usize) -> Vec<StreamSpec> {
+    let name = objects::SNAPSHOTS;
+    let subjects = [format!("$O.{name}.C.>"), format!("$O.{name}.M.>")];
+    vec![StreamSpec {
+        max_age: 14 * DAY,
+        discard_new: true,
+        allow_rollup: true,
+        ..stream(&format!("OBJ_{name}"), &[&subjects[0], &subjects[1]], replicas)
+    }]
+}
+
 /// The subjects of one partition, as they are stored in `stream`.
 ///
 /// # Panics
@@ -389,7 +407,14 @@ fn consumers() -> Vec<ConsumerSpec> {
 /// Everything, with `replicas` copies of each stream (1 or 3).
 #[must_use]
 pub fn topology(replicas: usize) -> Topology {
-    let streams = [ledgers(replicas), outgoing(replicas), records(replicas), kv(replicas)].concat();
+    let streams = [
+        ledgers(replicas),
+        outgoing(replicas),
+        records(replicas),
+        kv(replicas),
+        files(replicas),
+    ]
+    .concat();
     Topology {
         streams,
         consumers: consumers(),

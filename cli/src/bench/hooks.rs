@@ -1,0 +1,271 @@
+//! `nexus bench hooks`: the runner alone — events to workers and back, as hook-svc hands them over — for many hooks and
+//! few, confined or not, all of them called or those whose `@match` fits, beside [`super::floor`] in the same run.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use hook_svc::config::HooksConfig;
+use hook_svc::header;
+use hook_svc::lab::{Trial, pool_config};
+use hook_svc::runner::{HookSet, HookSource, Job, NoHost, PoolConfig, Pools, Sandbox, Step};
+use serde::Serialize;
+use shared::clock::{Clock as _, SystemClock, pause};
+use shared::model::event::{Event, EventId};
+use shared::model::time::UnixMillis;
+
+use super::{floor, percentile, step};
+use crate::args::{BenchHooksOptions, Common};
+use crate::output::{json, table};
+
+/// Events that are handed over again and again.
+const EVENTS: usize = 1_024;
+/// Events under way at once while throughput is measured.
+const WINDOW: usize = 512;
+/// Length of an event's text, bytes.
+const TEXT: usize = 200;
+/// How long workers may take to come up.
+const COME_UP: Duration = Duration::from_secs(60);
+
+/// What one arrangement does.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(super) struct Figure {
+    /// Events a second, all workers busy.
+    pub(super) events_per_s: f64,
+    /// One event alone, there and back, microseconds.
+    pub(super) p50_us: f64,
+    /// The same, of 99 %.
+    pub(super) p99_us: f64,
+}
+
+/// One line of the table.
+#[derive(Debug, Serialize)]
+struct Row {
+    hooks: usize,
+    floor: Figure,
+    /// Every hook is called upon every event.
+    all: Figure,
+    all_confined: Figure,
+    /// One hook is called upon every event, the others' `@match` does not fit.
+    matched: Figure,
+    matched_confined: Figure,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Where Bun or the sandbox is not there, or a worker does not answer.
+pub(super) async fn execute(common: &Common, options: &BenchHooksOptions) -> Result<()> {
+    let span = Duration::try_from_secs_f64(options.seconds).context("--seconds")?;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let workers = if options.workers == 0 { cores } else { options.workers };
+    let mut rows = Vec::new();
+    for &count in &options.counts {
+        if count == 0 {
+            bail!("--counts: at least 1 hook");
+        }
+        rows.push(row(count, workers, span).await?);
+    }
+    if common.json {
+        return json(&rows);
+    }
+    print(&rows, workers);
+    Ok(())
+}
+
+async fn row(count: usize, workers: usize, span: Duration) -> Result<Row> {
+    let bar = step(&format!("{count} hooks: a bare Bun loop"));
+    let folder = tempfile::tempdir().context("make a directory")?;
+    for (number, text) in (0..count).map(|number| (number, source(number, false))) {
+        std::fs::write(folder.path().join(format!("bench-{number}.ts")), text).context("write a hook")?;
+    }
+    let events = events(count)?;
+    let texts = events
+        .iter()
+        .map(serde_json::to_string)
+        .collect::<Result<Vec<_>, _>>()?;
+    let floor = floor::run(folder.path(), count, workers, &texts, span).await?;
+    let mut figures = [Figure::default(); 4];
+    let arranged = [
+        (false, Sandbox::Absent),
+        (false, Sandbox::Enforce),
+        (true, Sandbox::Absent),
+        (true, Sandbox::Enforce),
+    ];
+    for (figure, (matching, sandbox)) in figures.iter_mut().zip(arranged) {
+        bar.set_message(format!("{count} hooks: @match {matching}, sandbox {sandbox:?}"));
+        *figure = arrangement(count, matching, sandbox, workers, &events, span).await?;
+    }
+    bar.finish_and_clear();
+    let [all, all_confined, matched, matched_confined] = figures;
+    Ok(Row {
+        hooks: count,
+        floor,
+        all,
+        all_confined,
+        matched,
+        matched_confined,
+    })
+}
+
+/// Hook `number`: looks at the text with a regular expression, and nearly never fires.
+fn source(number: usize, matching: bool) -> String {
+    let tag = if matching {
+        format!("\n * @match channel=bench-{number}")
+    } else {
+        String::new()
+    };
+    format!(
+        "/** @name bench {number}{tag} */\nexport default (ctx) => {{\n  const e = ctx.event;\n  \
+         const urgent = /\\b(invoice|deploy-{number}|alarm)\\b/.test(e.content);\n  \
+         return {{ fire: urgent && e.from.id === \"nobody-{number}\" }};\n}};\n"
+    )
+}
+
+/// Events on the channels of `count` hooks in turn.
+fn events(count: usize) -> Result<Vec<Event>> {
+    let one = |number: usize| {
+        let id = EventId::parse(format!("bench:{number}")).context("an event id")?;
+        let at = UnixMillis(1_769_000_000_000 + i64::try_from(number)?);
+        let mut event = Event::new(id, &format!("bench-{}", number % count), "p", at);
+        event.content = format!("message {number} ")
+            .chars()
+            .chain("lorem ipsum ".chars().cycle())
+            .take(TEXT)
+            .collect();
+        Ok(event)
+    };
+    (0..EVENTS).map(one).collect()
+}
+
+fn hook(number: usize, matching: bool) -> Result<HookSource> {
+    let text = source(number, matching);
+    let id = format!("bench-{number}");
+    let metadata = header::parse(&id, &text)?;
+    Ok(Trial::unregistered(&id, &text, &metadata, UnixMillis(0)).hook)
+}
+
+async fn arrangement(
+    count: usize,
+    matching: bool,
+    sandbox: Sandbox,
+    workers: usize,
+    events: &[Event],
+    span: Duration,
+) -> Result<Figure> {
+    let hooks = (0..count)
+        .map(|number| hook(number, matching))
+        .collect::<Result<Vec<_>>>()?;
+    let config = PoolConfig {
+        workers,
+        sandbox,
+        // A busy machine is not a looping hook.
+        hard_budget_ms: 10_000,
+        ..pool_config(
+            &HooksConfig::default(),
+            Path::new("/nowhere/read-model.sqlite"),
+            Arc::new(NoHost),
+        )
+    };
+    let pool = Pools::start(config, Arc::new(SystemClock)).await?;
+    pool.load(Arc::new(HookSet::new(hooks))).await?;
+    let measured = measure(&pool, workers, events, span).await;
+    pool.stop().await;
+    measured
+}
+
+async fn measure(pool: &Pools, workers: usize, events: &[Event], span: Duration) -> Result<Figure> {
+    let deadline = SystemClock.monotonic() + COME_UP;
+    while pool.ready() < workers {
+        if SystemClock.monotonic() > deadline {
+            bail!("the workers do not come up");
+        }
+        pause(Duration::from_millis(5)).await;
+    }
+    // Warm, in every worker.
+    flood(pool, events, span / 2).await?;
+    let mut alone = Vec::new();
+    let end = SystemClock.monotonic() + span / 2;
+    for event in events.iter().cycle() {
+        let began = SystemClock.monotonic();
+        if began > end {
+            break;
+        }
+        evaluate(pool, event).await?;
+        alone.push(SystemClock.monotonic().duration_since(began).as_secs_f64() * 1e6);
+    }
+    alone.sort_by(f64::total_cmp);
+    let began = SystemClock.monotonic();
+    let done = flood(pool, events, span).await?;
+    let seconds = SystemClock.monotonic().duration_since(began).as_secs_f64();
+    Ok(Figure {
+        events_per_s: done as f64 / seconds,
+        p50_us: percentile(&alone, 0.5),
+        p99_us: percentile(&alone, 0.99),
+    })
+}
+
+/// How many events are evaluated in `span`, many at once.
+async fn flood(pool: &Pools, events: &[Event], span: Duration) -> Result<u64> {
+    let end = SystemClock.monotonic() + span;
+    let mut done = 0;
+    let again = stream::iter(events.iter().cycle()).take_while(|_| std::future::ready(SystemClock.monotonic() < end));
+    let mut runs = again.map(|event| evaluate(pool, event)).buffer_unordered(WINDOW);
+    while let Some(run) = runs.next().await {
+        run?;
+        done += 1;
+    }
+    Ok(done)
+}
+
+/// One event, as hook-svc hands it over.
+async fn evaluate(pool: &Pools, event: &Event) -> Result<()> {
+    let in_force = pool.current();
+    let job = Job {
+        event_id: event.id.clone(),
+        event_json: Bytes::from(serde_json::to_vec(event)?),
+        now: event.timestamp,
+        only: in_force.set().seeing(event),
+    };
+    let mut evaluation = pool.evaluate(in_force, job).await;
+    while let Some(step) = evaluation.next().await {
+        match step {
+            Step::Verdict(verdict) => bail!("{} did what it should not: {:?}", verdict.hook.id, verdict.outcome),
+            Step::Waiting(_) => {}
+            Step::Done(_) => return Ok(()),
+        }
+    }
+    bail!("an event was not evaluated")
+}
+
+fn print(rows: &[Row], workers: usize) {
+    let figure = |figure: Figure| {
+        format!(
+            "{:.0}/s {:.0}/{:.0} µs",
+            figure.events_per_s, figure.p50_us, figure.p99_us
+        )
+    };
+    println!("{workers} workers; events a second, and one event alone p50/p99");
+    let mut shown = table(&[
+        "hooks",
+        "bare Bun",
+        "all called",
+        "all called, confined",
+        "@match: one called",
+        "@match, confined",
+    ]);
+    for row in rows {
+        shown.add_row([
+            row.hooks.to_string(),
+            figure(row.floor),
+            figure(row.all),
+            figure(row.all_confined),
+            figure(row.matched),
+            figure(row.matched_confined),
+        ]);
+    }
+    println!("{shown}");
+}

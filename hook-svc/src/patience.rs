@@ -1,0 +1,67 @@
+//! How long an event is tried again in place before it is given up. *Pure.*
+//!
+//! Meanwhile the later events of its conversation wait for it, for as long at most as the slowest hook that sees it may
+//! take; that the bus is away is nobody's failure and does not count. Source: `hooks.md` "Crash rules".
+
+use std::time::{Duration, Instant};
+
+/// Tries in place after which an event is given up.
+const MAX_TRIES: u32 = 5;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    tries: u32,
+    failing_since: Option<Instant>,
+}
+
+impl Patience {
+    /// A try failed at `now` although the bus answers; whether it was the last. `longest`: what the hooks that see the
+    /// event may take.
+    pub(crate) fn ends(&mut self, now: Instant, longest: Duration) -> bool {
+        let since = *self.failing_since.get_or_insert(now);
+        self.tries += 1;
+        self.tries >= MAX_TRIES || (self.tries > 1 && now.saturating_duration_since(since) >= longest)
+    }
+
+    /// The bus did not answer: time begins anew.
+    pub(crate) const fn bus_was_away(&mut self) {
+        self.failing_since = None;
+    }
+
+    /// How often it failed.
+    pub(crate) const fn tries(&self) -> u32 {
+        self.tries
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::clock::{Clock as _, SystemClock};
+
+    use super::*;
+
+    const LONGEST: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_quick_failure_is_tried_five_times_and_a_slow_one_as_long_as_its_hooks_may_take() {
+        let begun = SystemClock.monotonic();
+        let mut quick = Patience::default();
+        assert!((0..4).all(|second| !quick.ends(begun + Duration::from_secs(second), LONGEST)));
+        assert!(quick.ends(begun + Duration::from_secs(4), LONGEST));
+        let mut slow = Patience::default();
+        assert!(!slow.ends(begun, LONGEST), "once more in any case");
+        assert!(slow.ends(begun + LONGEST, LONGEST));
+        assert_eq!(slow.tries(), 2);
+    }
+
+    #[test]
+    fn that_the_bus_is_away_costs_nothing() {
+        let begun = SystemClock.monotonic();
+        let mut patience = Patience::default();
+        assert!(!patience.ends(begun, LONGEST));
+        patience.bus_was_away();
+        assert!(!patience.ends(begun + 2 * LONGEST, LONGEST), "time began anew");
+        assert!(patience.ends(begun + 3 * LONGEST, LONGEST));
+    }
+}

@@ -1,0 +1,37 @@
+//! A copy of the whole file, of one moment, for replicas that have none yet.
+//!
+//! It is worth what the file is: nothing in it that the streams do not hold, so a copy that is old is only caught up
+//! from, and one that is damaged is thrown away.
+
+use std::path::PathBuf;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::applied::{Positions, Source};
+use super::error::QueryProjectionError;
+use super::{Projection, schema};
+
+/// What all copies that this program can read have in their names' beginning: those of another schema are of no use.
+#[must_use]
+pub fn folder() -> String {
+    format!("read-model/v{}/", schema::VERSION)
+}
+
+impl Projection {
+    /// Writes a copy to `to`, where no file may be; answers up to which event it goes.
+    ///
+    /// # Errors
+    /// [`QueryProjectionError`] where the file cannot be read or the copy not be written.
+    pub async fn copy_to(&self, to: PathBuf) -> Result<u64, QueryProjectionError> {
+        let from = self.path().to_path_buf();
+        let copied = tokio::task::spawn_blocking(move || {
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(&from, flags)?;
+            connection.execute("VACUUM INTO ?1", [to.to_string_lossy()])?;
+            let copy = Connection::open_with_flags(&to, flags)?;
+            schema::read_positions(&copy)
+        });
+        let positions: Result<Positions, rusqlite::Error> = copied.await.map_err(|_| QueryProjectionError::Closed)?;
+        Ok(positions.map_err(QueryProjectionError::Sqlite)?.of(Source::Events))
+    }
+}
