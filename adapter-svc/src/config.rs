@@ -51,6 +51,11 @@ pub struct AdapterConfig {
     pub max_connections: usize,
     /// How many requests are worked on at once; more are refused with 503.
     pub max_concurrent: usize,
+    /// How many requests an address may make in a second; more are refused with 429. Absent: any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_address_per_second: Option<u32>,
+    /// How many of these an address that was quiet may make at once.
+    pub per_address_burst: u32,
     /// How long a request may take, in milliseconds.
     pub request_timeout_ms: u64,
     /// How long a request's head may take to arrive, in milliseconds.
@@ -76,6 +81,8 @@ impl Default for AdapterConfig {
             publish_in_flight: 1_024,
             max_connections: 1_024,
             max_concurrent: 256,
+            per_address_per_second: None,
+            per_address_burst: 100,
             request_timeout_ms: 30_000,
             header_timeout_ms: 10_000,
             webhook: BTreeMap::new(),
@@ -257,6 +264,9 @@ impl AdapterConfig {
                 faults.push(format!("{key}: at least 1 ms"));
             }
         }
+        if self.per_address_per_second == Some(0) || self.per_address_burst == 0 {
+            faults.push("per_address_per_second, per_address_burst: at least 1".to_owned());
+        }
         if self.spool_max_bytes < MIN_SPOOL_BYTES {
             faults.push(format!("spool_max_bytes: at least {MIN_SPOOL_BYTES}"));
         }
@@ -373,6 +383,7 @@ mod tests {
         let text = r#"
             spool_max_bytes = 1
             max_concurrent = 0
+            per_address_per_second = 0
             http.tokens = ["plain"]
             [webhook."a b"]
             scheme = "unsigned"
@@ -385,6 +396,7 @@ mod tests {
         let faults = check(text).join("\n");
         for key in [
             "max_concurrent:",
+            "per_address_per_second,",
             "spool_max_bytes:",
             "http.tokens:",
             "webhook.a b.name:",

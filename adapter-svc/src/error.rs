@@ -1,5 +1,7 @@
 //! What a caller is told when its input is not taken: `{"error": {"code", "message", "where"}}` and a status.
 
+use std::time::Duration;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
@@ -12,7 +14,7 @@ use crate::source::webhook::payload::ReadPayloadError;
 use crate::source::webhook::signature::SignatureError;
 
 /// When a caller that was refused for want of room should come again, in seconds.
-const RETRY_AFTER_S: &str = "1";
+const RETRY_AFTER_S: u64 = 1;
 
 /// Why events were not accepted. None of them is lost by us: the caller still has it.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +98,9 @@ pub enum Refusal {
     /// Too many at once.
     #[error("too many requests at once")]
     Overloaded,
+    /// Too many of one address.
+    #[error("too many requests from this address; there is room in {} ms", .0.as_millis())]
+    TooFast(Duration),
     /// A webhook's body cannot be read.
     #[error(transparent)]
     Payload(#[from] ReadPayloadError),
@@ -132,6 +137,7 @@ impl Refusal {
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
             Self::BrokenBody(_) => (StatusCode::BAD_REQUEST, "broken_body"),
             Self::Timeout(_) => (StatusCode::SERVICE_UNAVAILABLE, "timeout"),
+            Self::TooFast(_) => (StatusCode::TOO_MANY_REQUESTS, "too_fast"),
             Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
             Self::Events(ReadEventsError::ContentType(_)) => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type"),
             Self::Events(ReadEventsError::TooMany(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "too_many"),
@@ -155,7 +161,7 @@ impl Refusal {
             Self::UnknownSource(_) | Self::UnknownPath => "path",
             Self::TooLarge { .. } | Self::BrokenBody(_) | Self::Payload(_) | Self::Event(_) => "body",
             Self::Accept(AcceptEventsError::TooLarge { .. } | AcceptEventsError::Invalid { .. }) => "body",
-            Self::Accept(_) | Self::Timeout(_) | Self::Overloaded => "",
+            Self::Accept(_) | Self::Timeout(_) | Self::Overloaded | Self::TooFast(_) => "",
         }
     }
 
@@ -194,14 +200,19 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, code) = self.kind();
+        let wait_s = if let Self::TooFast(wait) = &self {
+            u64::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX)
+        } else {
+            RETRY_AFTER_S
+        };
         let message = chain(&self);
         tracing::info!(%status, code, message, place = self.place(), "request is refused");
         metrics::counter!("nexus_adapter_refused_total", "code" => code).increment(1);
         let mut response = (status, axum::Json(json!({ "error": self.describe() }))).into_response();
-        if status == StatusCode::SERVICE_UNAVAILABLE {
+        if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
             response
                 .headers_mut()
-                .insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
+                .insert(header::RETRY_AFTER, HeaderValue::from(wait_s));
         }
         if status == StatusCode::UNAUTHORIZED {
             response

@@ -1,9 +1,11 @@
 //! The gateway: which path leads to which source, and the bounds that hold for all of them.
 
 pub mod hosts;
+pub mod pace;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -29,6 +31,7 @@ use crate::source::webhook::endpoint::Endpoint;
 use crate::source::webhook::signature::Checks;
 use crate::source::{http, webchat, webhook};
 use hosts::Hosts;
+use pace::Pace;
 
 /// How much of a body that is too large is read and thrown away, in bytes, so that its sender gets to read why.
 const MAX_DISCARD_BYTES: usize = 16 * 1024 * 1024;
@@ -65,7 +68,13 @@ pub struct Parts {
     requests: Semaphore,
     timeout_ms: u64,
     hosts: Hosts,
+    /// How fast an address may ask; none where that is not bounded.
+    pace: Option<Mutex<Pace>>,
 }
+
+/// Who is at the other end of a request's connection: a proxy, where there is one.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub IpAddr);
 
 /// A [`SharedClock`] that can be shown.
 #[derive(Clone)]
@@ -141,6 +150,9 @@ impl Gateway {
             requests: Semaphore::new(config.max_concurrent),
             timeout_ms: config.request_timeout_ms,
             hosts: Hosts::new(config.listen.ip(), &config.hosts),
+            pace: config
+                .per_address_per_second
+                .map(|per_second| Mutex::new(Pace::new(per_second, config.per_address_burst))),
         })))
     }
 
@@ -166,8 +178,23 @@ impl Gateway {
     }
 }
 
+impl Parts {
+    /// Whether the address of `request` may ask now.
+    fn paced(&self, request: &Request) -> Result<(), Refusal> {
+        let (Some(pace), Some(Peer(from))) = (&self.pace, request.extensions().get()) else {
+            return Ok(());
+        };
+        let now = self.clock.monotonic();
+        let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
+        pace.admit(*from, now).map_err(Refusal::TooFast)
+    }
+}
+
 /// Every request has a place among those worked on, a name of ours, an end, and safe headers on its answer.
 async fn bounded(State(gateway): State<Gateway>, request: Request, next: Next) -> Response {
+    if let Err(refusal) = gateway.paced(&request) {
+        return refusal.into_response();
+    }
     let Ok(_place) = gateway.requests.try_acquire() else {
         return Refusal::Overloaded.into_response();
     };

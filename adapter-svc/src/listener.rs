@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -15,6 +15,8 @@ use shared::clock::pause;
 use shared::process::Shutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+
+use crate::gateway::Peer;
 
 /// Largest head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -40,9 +42,9 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
             break;
         };
-        let stream = tokio::select! {
+        let (stream, from) = tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok((stream, from)) => (stream, Peer(from.ip())),
                 Err(error) => {
                     tracing::warn!(%error, "connection was not accepted");
                     pause(ACCEPT_AGAIN_AFTER).await;
@@ -51,7 +53,8 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
             },
             () = shutdown.requested() => break,
         };
-        let connection = converse(stream, router.clone(), bounds.head, &ending);
+        let router = router.clone().layer(Extension(from));
+        let connection = converse(stream, router, bounds.head, &ending);
         tokio::spawn(async move {
             connection.await;
             drop(place);

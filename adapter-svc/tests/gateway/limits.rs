@@ -142,3 +142,22 @@ async fn requests_without_end_are_ended() {
     }
     world.stop().await;
 }
+
+#[tokio::test]
+async fn an_address_that_asks_too_fast_is_told_when_to_come_again() {
+    let world = World::start("per_address_per_second = 1\nper_address_burst = 3").await;
+    let ask = async |number: u32| {
+        let event = event(&format!("crm:{number}"), 5).to_string();
+        world.post("/v1/events", &JSON, event).await
+    };
+    for number in 0..3 {
+        assert_eq!(ask(number).await.status, 200, "{number}");
+    }
+    let refused = ask(3).await;
+    assert_eq!((refused.status, refused.code()), (429, "too_fast"));
+    assert_eq!(refused.retry_after.as_deref(), Some("1"));
+    world.clock.advance(1_000);
+    assert_eq!(ask(3).await.status, 200, "there is room again");
+    assert_eq!(ask(4).await.status, 429);
+    world.stop().await;
+}

@@ -1,0 +1,136 @@
+//! How fast one address may ask: a bucket each, kept as the time at which it is full again. *Pure.*
+//!
+//! Where so many addresses ask that no more can be told apart, those that come then share one bucket.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+/// Addresses told apart at once.
+const MAX_ADDRESSES: usize = 65_536;
+/// Whom all those are counted as that cannot be told apart.
+const OTHERS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// The buckets.
+#[derive(Debug)]
+pub struct Pace {
+    /// What one request costs.
+    each: Duration,
+    /// What a bucket holds.
+    holds: Duration,
+    /// When the bucket of an address is full again; one that is full is forgotten when room is needed.
+    full_at: HashMap<IpAddr, Instant>,
+}
+
+impl Pace {
+    /// `per_second` requests a second for each address, and `burst` at once.
+    #[must_use]
+    pub fn new(per_second: u32, burst: u32) -> Self {
+        let each = Duration::from_secs(1) / per_second.max(1);
+        Self {
+            each,
+            holds: each * burst.max(1),
+            full_at: HashMap::new(),
+        }
+    }
+
+    /// Counts a request of `from` at `now`.
+    ///
+    /// # Errors
+    /// How long it has to wait until there is room for it.
+    pub fn admit(&mut self, from: IpAddr, now: Instant) -> Result<(), Duration> {
+        let mut from = block(from);
+        if self.full_at.len() >= MAX_ADDRESSES && !self.full_at.contains_key(&from) {
+            self.full_at.retain(|_, full_at| *full_at > now);
+            if self.full_at.len() >= MAX_ADDRESSES {
+                from = OTHERS;
+            }
+        }
+        let full_at = self.full_at.entry(from).or_insert(now);
+        let after = (*full_at).max(now) + self.each;
+        let lacks = after.saturating_duration_since(now).saturating_sub(self.holds);
+        if !lacks.is_zero() {
+            return Err(lacks);
+        }
+        *full_at = after;
+        Ok(())
+    }
+}
+
+/// Whom an address counts as: of IPv6, whoever has one has a block of 64 bits of them.
+fn block(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => IpAddr::V4(v4),
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::clock::Clock as _;
+    use shared::clock::SystemClock;
+
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn a_burst_goes_through_and_then_one_by_one() {
+        let mut pace = Pace::new(10, 3);
+        let begun = SystemClock.monotonic();
+        let at = |ms| begun + Duration::from_millis(ms);
+        let one = address("192.0.2.1");
+        for _ in 0..3 {
+            assert_eq!(pace.admit(one, at(0)), Ok(()));
+        }
+        assert_eq!(pace.admit(one, at(0)), Err(Duration::from_millis(100)));
+        assert_eq!(
+            pace.admit(one, at(40)),
+            Err(Duration::from_millis(60)),
+            "what is refused costs nothing"
+        );
+        assert_eq!(pace.admit(address("192.0.2.2"), at(40)), Ok(()), "another has its own");
+        assert_eq!(pace.admit(one, at(100)), Ok(()));
+        assert_eq!(pace.admit(one, at(100)), Err(Duration::from_millis(100)));
+        for _ in 0..3 {
+            assert_eq!(pace.admit(one, at(60_000)), Ok(()), "it holds no more than a burst");
+        }
+        assert!(pace.admit(one, at(60_000)).is_err());
+    }
+
+    #[test]
+    fn a_block_of_addresses_is_one() {
+        let mut pace = Pace::new(1, 1);
+        let now = SystemClock.monotonic();
+        assert_eq!(pace.admit(address("2001:db8::1"), now), Ok(()));
+        assert!(pace.admit(address("2001:db8::ffff:2"), now).is_err());
+        assert_eq!(pace.admit(address("2001:db8:0:1::1"), now), Ok(()));
+        assert_eq!(pace.admit(address("192.0.2.1"), now), Ok(()));
+        assert!(
+            pace.admit(address("::ffff:192.0.2.1"), now).is_err(),
+            "the same, written otherwise"
+        );
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_and_the_others_share() {
+        let mut pace = Pace::new(1, 1);
+        let now = SystemClock.monotonic();
+        for number in 1..=u32::try_from(MAX_ADDRESSES).expect("few") {
+            assert_eq!(pace.admit(IpAddr::V4(Ipv4Addr::from_bits(number)), now), Ok(()));
+        }
+        assert_eq!(pace.admit(address("192.0.2.1"), now), Ok(()));
+        assert!(
+            pace.admit(address("192.0.2.2"), now).is_err(),
+            "shared with the one before"
+        );
+        let later = now + Duration::from_secs(2);
+        assert_eq!(pace.admit(address("192.0.2.2"), later), Ok(()));
+        assert_eq!(pace.full_at.len(), 1, "full buckets are forgotten");
+    }
+}
