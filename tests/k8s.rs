@@ -129,6 +129,8 @@ fn every_service_accepts_the_configuration() {
             .arg("--config")
             .arg(&settings)
             .arg("--check")
+            // What the Secret gives it.
+            .env("NATS_NEXUS_PASSWORD", "any")
             .output();
         let output = output.unwrap_or_else(|error| {
             panic!(
@@ -157,4 +159,12 @@ fn traffic_is_denied_unless_named() {
         policies.iter().any(|policy| deny_all(&policy)),
         "no policy denies everything first"
     );
+}
+
+/// What Kubernetes mounts has to lie below its own folder.
+#[test]
+fn users_may_do_the_same_everywhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("a file of ours");
+    assert_eq!(read("k8s/base/permissions.conf"), read("deploy/nats/permissions.conf"));
 }

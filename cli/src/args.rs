@@ -114,6 +114,9 @@ pub struct UpOptions {
     /// Port of the web chat, webhooks and events (setting `adapter.listen`).
     #[arg(long, default_value_t = 8080)]
     pub http_port: u16,
+    /// The server knows users and what each may do; their passwords are kept in the data directory.
+    #[arg(long)]
+    pub users: bool,
 }
 
 /// `nexus down`.

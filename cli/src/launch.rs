@@ -6,6 +6,7 @@
 pub mod nats;
 pub mod programs;
 pub mod service;
+pub mod users;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -40,6 +41,8 @@ pub struct Plan {
     pub services: Vec<(&'static str, u16)>,
     /// Environment of the services besides.
     pub environment: Vec<(String, String)>,
+    /// Whether the server knows users ([`users`]); else whoever reaches it may do everything.
+    pub users: bool,
 }
 
 impl Plan {
@@ -102,7 +105,14 @@ impl Stack {
             (_, Some("always")) => ("power", 1),
             _ => ("process", 1),
         };
-        let nats = format!("[nats]\nservers = {servers:?}\ndurability = \"{durability}\"\nreplicas = {replicas}\n");
+        let mut nats = format!("[nats]\nservers = {servers:?}\ndurability = \"{durability}\"\nreplicas = {replicas}\n");
+        if self.plan.users {
+            let password = users::password_file(&self.plan.directory, "nexus");
+            nats.push_str(&format!(
+                "user = \"nexus\"\npassword = \"file:{}\"\n",
+                password.display()
+            ));
+        }
         std::fs::write(self.config_path(), format!("{nats}\n{}", self.plan.config)).context("write nexus.toml")
     }
 
@@ -131,13 +141,19 @@ impl Stack {
         self.plan.directory.join("nexus.toml")
     }
 
-    /// How to reach the servers.
-    #[must_use]
-    pub fn nats_config(&self) -> NatsConfig {
-        NatsConfig {
-            servers: self.nats.iter().map(Nats::url).collect(),
-            ..NatsConfig::default()
+    /// How the services reach the servers.
+    ///
+    /// # Errors
+    /// Where their password cannot be read.
+    pub fn nats_config(&self) -> Result<NatsConfig> {
+        let servers = self.nats.iter().map(Nats::url).collect();
+        if self.plan.users {
+            return users::login(&self.plan.directory, "nexus", servers);
         }
+        Ok(NatsConfig {
+            servers,
+            ..NatsConfig::default()
+        })
     }
 
     /// A connection of the caller's own.
@@ -145,7 +161,7 @@ impl Stack {
     /// # Errors
     /// Where no server answers within [`READY_DEADLINE`].
     pub async fn bus(&self, name: &str) -> Result<Bus> {
-        let config = self.nats_config();
+        let config = self.nats_config()?;
         let connected = tokio::time::timeout(READY_DEADLINE, async {
             loop {
                 match Bus::connect(&config, name).await {

@@ -8,6 +8,7 @@ use shared::clock::pause;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Common, UpOptions};
+use crate::launch::users::password_file;
 use crate::launch::{Plan, Stack};
 
 /// Where `nexus up` writes its process id, below the data directory.
@@ -33,6 +34,7 @@ pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
     refuse_second(&directory)?;
     let mut plan = Plan::all(&directory, options.replicas);
     plan.nats_port = options.nats_port;
+    plan.users = options.users;
     let beside = Some(PathBuf::from(CONFIG_HERE)).filter(|path| path.exists());
     plan.config = match common.config.clone().or(beside) {
         Some(path) => {
@@ -50,6 +52,9 @@ pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
     let mut stack = Stack::start(plan).await?;
     std::fs::write(directory.join(PID_FILE), std::process::id().to_string()).context("write the process id")?;
     greet(&stack, &directory, &hooks)?;
+    if options.users {
+        greet_users(&directory);
+    }
     let outcome = supervise(&mut stack).await;
     // A file that is gone already needs no removal.
     let _ = std::fs::remove_file(directory.join(PID_FILE));
@@ -121,6 +126,17 @@ fn greet(stack: &Stack, directory: &Path, hooks: &str) -> Result<()> {
     println!("  nexus tail");
     println!("  nexus doctor");
     Ok(())
+}
+
+fn greet_users(directory: &Path) {
+    println!("\nthe server knows users; in another terminal first:");
+    let operator = password_file(directory, "operator");
+    println!(
+        "  export NEXUS__NATS__USER=operator NEXUS__NATS__PASSWORD=file:{}",
+        operator.display()
+    );
+    let agent = password_file(directory, "agent");
+    println!("agents are user `agent`, with the password in {}", agent.display());
 }
 
 async fn supervise(stack: &mut Stack) -> Result<()> {

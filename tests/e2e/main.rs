@@ -13,6 +13,7 @@ mod intents;
 mod lost_wakeups;
 mod mcp;
 mod orders;
+mod permissions;
 mod stale_owner;
 mod story;
 mod streaming;

@@ -41,6 +41,8 @@ pub struct Setup {
     pub channels: String,
     /// Further environment of the services.
     pub environment: Vec<(String, String)>,
+    /// Whether the server knows users.
+    pub users: bool,
     /// Services that the test starts itself, later.
     pub without: Vec<&'static str>,
 }
@@ -154,6 +156,7 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
     let mut plan = Plan::all(directory, setup.replicas.max(1));
     plan.servers = setup.servers.max(1);
     plan.environment = setup.environment;
+    plan.users = setup.users;
     plan.services.retain(|(name, _)| !setup.without.contains(name));
     // Two cores carry up to ten services and three servers: a hook that waits for the processor is not looping.
     plan.config = format!(

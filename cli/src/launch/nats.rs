@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use shared::clock::pause;
 use tokio::net::TcpStream;
 
-use super::{Plan, READY_DEADLINE};
+use super::{Plan, READY_DEADLINE, users};
 
 /// How Go's collector of garbage is set for the server: seldom while there is room, for it is 5 % of the server's time
 /// otherwise (`docs/performance.md`), and as often as needed to keep to the limit.
@@ -23,6 +23,8 @@ pub struct Nats {
     config: PathBuf,
     log: PathBuf,
     port: u16,
+    /// Passwords of its users; empty where it knows none.
+    passwords: Vec<(String, String)>,
     child: Option<Child>,
 }
 
@@ -77,9 +79,14 @@ impl Nats {
         } else {
             String::new()
         };
+        let (passwords, permissions) = if plan.users {
+            (users::passwords(&plan.directory)?, users::PERMISSIONS)
+        } else {
+            (Vec::new(), "")
+        };
         let text = format!(
             "server_name: n{index}\nlisten: \"127.0.0.1:{port}\"\nmax_payload: 8MB\nmax_pending: 256MB\n\
-             jetstream {{\n  {sync}store_dir: {store:?}\n  max_file_store: 64GB\n}}\n{cluster}"
+             jetstream {{\n  {sync}store_dir: {store:?}\n  max_file_store: 64GB\n}}\n{cluster}{permissions}"
         );
         let config = plan.directory.join(format!("nats-{index}.conf"));
         std::fs::write(&config, text).context("write the server's configuration")?;
@@ -89,6 +96,7 @@ impl Nats {
             config,
             log,
             port,
+            passwords,
             child: None,
         })
     }
@@ -113,6 +121,7 @@ impl Nats {
             .arg("-c")
             .arg(&self.config)
             .envs(COLLECTOR)
+            .envs(self.passwords.iter().map(|(name, password)| (name, password)))
             .stdout(log.try_clone().context("open the server's log")?)
             .stderr(log)
             .stdin(Stdio::null())

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use super::error::ConnectBusError;
 use super::link::Link;
 use super::sentry::Sentry;
+use crate::process::secret::Secret;
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 
 /// Publishes in flight at once, over the whole process.
@@ -47,6 +48,11 @@ pub struct NatsConfig {
     pub ensure: bool,
     /// A `.creds` file; empty = none.
     pub credentials: String,
+    /// The user, of a server that knows users; empty = none.
+    pub user: String,
+    /// Their password.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<Secret>,
 }
 
 impl Default for NatsConfig {
@@ -57,6 +63,8 @@ impl Default for NatsConfig {
             replicas: 1,
             ensure: true,
             credentials: String::new(),
+            user: String::new(),
+            password: None,
         }
     }
 }
@@ -114,6 +122,13 @@ impl Bus {
                         path: config.credentials.clone(),
                         source,
                     })?;
+        }
+        if !config.user.is_empty() {
+            let password = config.password.as_ref().map_or("", Secret::reveal);
+            // The server keeps users from listening where another is answered.
+            options = options
+                .user_and_password(config.user.clone(), password.to_owned())
+                .custom_inbox_prefix(format!("_INBOX_{}", config.user));
         }
         if later {
             options = options.retry_on_initial_connect();

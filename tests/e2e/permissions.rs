@@ -1,0 +1,114 @@
+//! Users of the bus: an agent's turn works, and everything that would make it its own master is refused.
+
+use std::time::Duration;
+
+use cli::launch::users::login;
+use serde_json::{Value, json};
+use shared::bus::{Bus, Outgoing};
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::approval_api::{ApprovalList, ListApprovals};
+use shared::model::intent::service::{IntentList, ListIntents};
+use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
+use shared::wire::headers::Headers;
+use shared::wire::subject;
+use shared::wire::topology::streams;
+use tests::eventually::eventually;
+use tests::record::Record;
+use tests::world::{Setup, World};
+
+use crate::story::{ANSWER, Agent, PATIENCE, REMOTE, event, send, session};
+
+/// How long is waited for an answer that does not come.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Writes down in the ledger of `p`'s session what nobody has done.
+fn forged() -> Outgoing {
+    let record = LedgerRecord {
+        append: AppendId {
+            broker: "mallory".to_owned(),
+            epoch: 99,
+            counter: 1,
+        },
+        at: SystemClock.now(),
+        entries: vec![LedgerEntry::SessionReset {
+            reason: "mine now".to_owned(),
+        }],
+    };
+    Outgoing::new(subject::ledger(&session("p")), &record)
+}
+
+async fn connected(world: &World, user: &str) -> Bus {
+    let servers = vec![world.stack.nats[0].url()];
+    let config = login(world.path(), user, servers).expect("a password");
+    Bus::connect(&config, user).await.expect("it may connect")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_answers_and_can_do_nothing_else() {
+    let world = World::start(Setup {
+        hooks: vec![("answer.ts", ANSWER.to_owned())],
+        personas: REMOTE.to_owned(),
+        users: true,
+        ..Setup::default()
+    })
+    .await;
+    let bus = connected(&world, "agent").await;
+    let mut agent = Agent::listen(&bus).await;
+    send(&world, &event("e2e:p/1", "p", "hello")).await;
+    let question = agent.asked().await;
+    refused(&world, &bus).await;
+    agent.answer(&question, "hello yourself").await;
+    eventually("the answer is delivered", PATIENCE, async || {
+        let record = Record::read(&world.bus).await;
+        let delivered = record.delivered().len();
+        if delivered == 1 {
+            return Ok(());
+        }
+        Err(format!("{delivered} delivered\n{}", world.logs()))
+    })
+    .await;
+
+    // A person's command line asks the services, and writes no history either.
+    let operator = connected(&world, "operator").await;
+    let all = ListApprovals::default();
+    let listed = operator.request::<_, ApprovalList>("nexus.svc.approval.list", Headers::new(), &all, PATIENCE);
+    assert!(listed.await.expect("an answer").approvals.is_empty());
+    let written = operator.publish_once(&forged(), SILENCE).await;
+    assert!(written.is_err(), "{written:?}");
+
+    let mut stranger = login(world.path(), "agent", vec![world.stack.nats[0].url()]).expect("a password");
+    stranger.user = "nexus".to_owned();
+    let stranger = Bus::connect(&stranger, "stranger").await;
+    assert!(stranger.is_err(), "an agent's password is nobody else's");
+    world.stack.stop().await;
+}
+
+/// What the agent tries while its turn runs.
+async fn refused(world: &World, bus: &Bus) {
+    let decision = json!({"id": "any", "by": {"channel": "cli", "id": "operator"}, "approve": true});
+    let (all, nothing) = (ListIntents::default(), json!({}));
+    let put = Outgoing::raw("$KV.approvals.mine".to_owned(), Headers::new(), "{}".into());
+    let event = Outgoing::raw("nexus.event.e2e.default.p".to_owned(), Headers::new(), "{}".into());
+    let forged = forged();
+    // Each of them waits in vain for its answer: all at once.
+    let (decided, listed, appended, put, event, state) = tokio::join!(
+        bus.request::<_, Value>("nexus.svc.approval.decide", Headers::new(), &decision, SILENCE),
+        bus.request::<_, IntentList>("nexus.svc.intent.list", Headers::new(), &all, SILENCE),
+        bus.publish_once(&forged, SILENCE),
+        bus.publish_once(&put, SILENCE),
+        bus.publish_once(&event, SILENCE),
+        bus.request::<_, Value>("$JS.API.STREAM.INFO.EVENTS", Headers::new(), &nothing, SILENCE),
+    );
+    assert!(decided.is_err(), "an agent decides nothing");
+    assert!(listed.is_err(), "nor does it look into others' intents");
+    for written in [appended, put, event] {
+        assert!(written.is_err(), "{written:?}");
+    }
+    assert!(state.is_err(), "nor does it read streams");
+    let ledger = world.bus.history(streams::LEDGER, "nexus.ledger.>", 1, 1_000).await;
+    let records = ledger.expect("the ledger").into_iter().map(|stored| stored.decode());
+    let forged = |record: LedgerRecord| record.append.broker == "mallory";
+    assert!(!records.flatten().any(forged), "history is the broker's");
+    let value = world.bus.last_on_subject("KV_approvals", "$KV.approvals.mine").await;
+    assert!(value.expect("KV").is_none());
+}
