@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use shared::llm::{self, LlmConfig};
 use shared::model::identity::Identities;
 use shared::process::config::Fault;
-use shared::process::{Common, Service, Shell};
+use shared::process::{Common, Service, Shell, identities};
 
 use crate::approval::{self, timers};
 use crate::broker::Broker;
@@ -61,7 +61,8 @@ impl Service for BrokerService {
 
     async fn serve(shell: Shell<BrokerConfig>) -> anyhow::Result<()> {
         let personas = personas(&shell.common.files.personas)?;
-        let identities = identities(&shell.common.files.identities)?;
+        let path = shell.common.files.identities.clone();
+        let identities = read_identities(&path)?;
         let hooks = hooks(&shell.common.files.hooks, &personas)?;
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
         let Shell {
@@ -82,12 +83,13 @@ impl Service for BrokerService {
         if let Some(model) = model {
             broker = broker.with_model(model);
         }
-        let broker = Arc::new(broker.knowing(identities));
+        let broker = Arc::new(broker.knowing(identities.clone()));
         let beside = [
             tokio::spawn(feed::serve(Arc::clone(&broker))),
             tokio::spawn(sweeper::serve(Arc::clone(&broker))),
             tokio::spawn(quarantine::watch(Arc::clone(&broker))),
             tokio::spawn(timers::serve(Arc::clone(&broker))),
+            tokio::spawn(follow(path, identities, Arc::clone(&broker))),
         ];
         let _admin = admin::serve(&broker)
             .await
@@ -110,15 +112,14 @@ impl Service for BrokerService {
     }
 }
 
-/// Reads `identities.yaml`, of which hook-svc tells every fault; an empty path is an empty file.
-fn identities(path: &str) -> anyhow::Result<Identities> {
-    if path.is_empty() {
-        return Ok(Identities::default());
-    }
-    let text = std::fs::read_to_string(path).with_context(|| format!("files.identities: {path} cannot be read"))?;
-    let read: Option<Identities> =
-        serde_yaml_ng::from_str(&text).with_context(|| format!("files.identities: {path}"))?;
-    Ok(read.unwrap_or_default())
+/// Reads `identities.yaml`.
+fn read_identities(path: &str) -> anyhow::Result<Identities> {
+    identities::load(path).map_err(|faults| anyhow::anyhow!("files.identities: {}", faults.join("; ")))
+}
+
+/// Lets approvals know who is who for as long as the process runs.
+async fn follow(path: String, known: Identities, broker: Arc<Broker>) {
+    identities::follow(&path, known, &broker.shutdown, |read| broker.desk().know(read)).await;
 }
 
 /// A file's text; an empty path is an empty file.

@@ -3,22 +3,19 @@
 //!
 //! Source: `operations.md` "Configuration"; `hooks.md` "Dispatch building".
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Deserialize;
 use shared::clock::{SharedClock, pause};
 use shared::model::identity::{Identities, PermissionPresets};
 use shared::model::permission::ToolRules;
+use shared::process::identities::{LOOK_EVERY, parse};
 use shared::projection::Projection;
 use tokio::sync::watch;
 
 use crate::dispatch::Rules;
 use crate::error::LoadIdentitiesError;
-
-/// How often the files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The levels that a preset may stand for.
 const LEVELS: [&str; 4] = ["full", "restricted", "group", "minimal"];
@@ -36,7 +33,7 @@ struct PersonasFile {
 /// All faults of both files at once, each naming file, key and expectation.
 pub fn load(identities: &str, personas: &str) -> Result<(Identities, PermissionPresets), LoadIdentitiesError> {
     let mut faults = Vec::new();
-    let known = part(identities, parse_identities, &mut faults);
+    let known = part(identities, parse, &mut faults);
     let presets = part(personas, parse_presets, &mut faults);
     if faults.is_empty() {
         Ok((known, presets))
@@ -91,7 +88,7 @@ pub async fn follow(files: Files, rules: watch::Sender<Arc<Rules>>, projection: 
 /// What the files say now, where they are without fault; else what was `known`. And their faults.
 fn look(files: &Files, known: &Rules) -> (Rules, Vec<String>) {
     let (mut faults, mut further) = (Vec::new(), Vec::new());
-    let identities = part(&files.identities, parse_identities, &mut faults);
+    let identities = part(&files.identities, parse, &mut faults);
     let presets = part(&files.personas, parse_presets, &mut further);
     let rules = Rules {
         identities: if faults.is_empty() {
@@ -124,29 +121,6 @@ fn part<T: Default>(path: &str, parse: fn(&str) -> Result<T, Vec<String>>, fault
     })
 }
 
-fn parse_identities(text: &str) -> Result<Identities, Vec<String>> {
-    let read: Option<Identities> = serde_yaml_ng::from_str(text).map_err(|error| vec![error.to_string()])?;
-    let read = read.unwrap_or_default();
-    let mut faults = Vec::new();
-    let mut ids = BTreeSet::new();
-    for person in &read.persons {
-        if person.id.is_empty() {
-            faults.push("persons.id: a non-empty id is expected".to_owned());
-        } else if !ids.insert(person.id.as_str()) {
-            faults.push(format!("persons: the id `{}` is expected once", person.id));
-        }
-    }
-    if let Some(owner) = read.owner.as_deref().filter(|owner| !ids.contains(owner)) {
-        faults.push(format!("owner: `{owner}` is expected among persons"));
-    }
-    for (group, members) in &read.groups {
-        for member in members.iter().filter(|member| !ids.contains(member.as_str())) {
-            faults.push(format!("groups.{group}: `{member}` is expected among persons"));
-        }
-    }
-    if faults.is_empty() { Ok(read) } else { Err(faults) }
-}
-
 /// The configured levels; those not named keep their default.
 fn parse_presets(text: &str) -> Result<PermissionPresets, Vec<String>> {
     let read: Option<PersonasFile> = serde_yaml_ng::from_str(text).map_err(|error| vec![error.to_string()])?;
@@ -173,25 +147,10 @@ mod tests {
             load("", "").expect("defaults"),
             (Identities::default(), PermissionPresets::default())
         );
-        assert_eq!(parse_identities("").expect("empty"), Identities::default());
     }
 
     #[test]
-    fn a_whole_file_is_read() {
-        let text = "owner: casey\npersons:\n  - id: casey\n    addresses: {telegram: ['1']}\n  - id: mom\ngroups: {family: [mom]}\n";
-        let read = parse_identities(text).expect("valid");
-        assert_eq!(
-            read.person("telegram", "1").map(|person| person.id.as_str()),
-            Some("casey")
-        );
-    }
-
-    #[test]
-    fn every_fault_is_told_at_once() {
-        let faults = parse_identities("owner: a\npersons: [{id: b}, {id: b}]\ngroups: {g: [c]}\n").expect_err("faulty");
-        assert_eq!(faults.len(), 3, "{faults:?}");
-        let faults = parse_identities("colour: red\n").expect_err("unknown key");
-        assert!(faults[0].contains("colour"), "{faults:?}");
+    fn the_faults_of_both_files_are_told_at_once() {
         let error = load("/no/such/file.yaml", "/nor/this.yaml").expect_err("absent");
         assert_eq!(error.faults.len(), 2);
     }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use shared::clock::{OffsetClock, SharedClock, pause};
 use shared::model::schedule::ScheduleTimer;
-use shared::process::{Service, Shell};
+use shared::process::{Service, Shell, identities};
 use shared::wire::topology::SCHEDULE_TIMERS;
+use tokio::sync::watch;
 
 use crate::config::SchedulerConfig;
 use crate::fired::{Fired, OnFire, SERVICE};
@@ -69,15 +70,26 @@ async fn intents(
     clock: &SharedClock,
     registry: intent::registry::Registry,
 ) -> anyhow::Result<()> {
+    let path = &shell.common.files.identities;
+    let known = identities::load(path);
+    let known = known.map_err(|faults| anyhow::anyhow!("files.identities: {}", faults.join("; ")))?;
+    let (put, owner) = watch::channel(known.owner.clone());
     let needs = intent::service::Needs {
         bus: shell.bus.clone(),
         clock: Arc::clone(clock),
         ids: Arc::clone(&shell.ids),
-        owner: intent::service::owner(&shell.common.files.identities)?,
+        owner,
         instance: shell.instance.clone(),
         shutdown: shell.shutdown.clone(),
     };
-    let ended = intent::service::run(needs, registry).await;
+    let followed = async {
+        identities::follow(path, known, &shell.shutdown, |read| drop(put.send_replace(read.owner))).await;
+        std::future::pending::<std::convert::Infallible>().await
+    };
+    let ended = tokio::select! {
+        ended = intent::service::run(needs, registry) => ended,
+        never = followed => match never {},
+    };
     if ended.is_err() {
         shell.shutdown.trigger();
     }

@@ -6,6 +6,7 @@ mod announce;
 pub mod config;
 mod connection;
 pub mod health;
+pub mod identities;
 pub mod lifecycle;
 mod run;
 pub mod secret;

@@ -5,7 +5,7 @@
 //! repeats it does all of it again, and so do the sweeper and the timer of its end. What `AUDIT` is to say of a change
 //! stands in the value that the change led to, and is there before the next change is written.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use shared::bus::{Bus, CasError, Entry, Kv, Outgoing, PublishError, ReadStreamError, claim};
@@ -77,7 +77,7 @@ pub struct Desk {
     bus: Bus,
     clock: SharedClock,
     values: Kv<Confirmation>,
-    identities: Arc<Identities>,
+    identities: RwLock<Arc<Identities>>,
     config: ApprovalsConfig,
 }
 
@@ -110,15 +110,20 @@ impl Desk {
             values: bus.kv(APPROVALS),
             bus: bus.clone(),
             clock,
-            identities,
+            identities: RwLock::new(identities),
             config,
         }
     }
 
     /// Who is who.
     #[must_use]
-    pub fn identities(&self) -> &Identities {
-        &self.identities
+    pub fn identities(&self) -> Arc<Identities> {
+        Arc::clone(&self.identities.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Who is who from now on; what was decided stays decided.
+    pub fn know(&self, identities: Identities) {
+        *self.identities.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(identities);
     }
 
     async fn entry(&self, id: &str) -> Result<Option<Entry<Confirmation>>, KeepApprovalError> {
@@ -191,7 +196,7 @@ impl Desk {
     }
 
     async fn send(&self, confirmation: &Confirmation, why: Why) -> Result<(), KeepApprovalError> {
-        for card in cards(confirmation, why, &self.identities, &self.config) {
+        for card in cards(confirmation, why, &self.identities(), &self.config) {
             self.answer(&card).await?;
         }
         Ok(())
@@ -272,8 +277,9 @@ impl Desk {
             let Some(asked) = value.request.asked_in.as_deref() else {
                 return Ok(Said::Unknown);
             };
-            let who = who(by, &self.identities);
-            let said = say(value, asked, &who, word, &self.identities, self.clock.now());
+            let identities = self.identities();
+            let who = who(by, &identities);
+            let said = say(value, asked, &who, word, &identities, self.clock.now());
             let next = match said {
                 Outcome::Changed(next) => *next,
                 Outcome::Unchanged => {

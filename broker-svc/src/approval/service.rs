@@ -129,7 +129,7 @@ pub async fn decide(broker: &Broker, question: DecideApproval) -> Result<Approva
 
 /// The approvals of intents are the owner's.
 async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<ApprovalAnswer, Refusal> {
-    let speaker = who(&question.by, broker.desk().identities());
+    let speaker = who(&question.by, &broker.desk().identities());
     if !speaker.is_owner() {
         return Err((403, format!("{} is not the owner", speaker.name)));
     }

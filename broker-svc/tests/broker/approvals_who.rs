@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use shared::bus::RequestError;
 use shared::model::approval::{ApprovalStatus, Scope};
 use shared::model::event::EventId;
-use shared::model::identity::SELF_ASSERTED;
+use shared::model::identity::{Identities, SELF_ASSERTED};
 use shared::model::permission::Level;
 use shared::wire::headers::Headers;
 
-use crate::approvals::{Story, asked};
+use crate::approvals::{Story, asked, identities};
 use crate::bench::{Bench, DEADLINE, dispatch, eventually, session};
 
 /// Somebody's message.
@@ -74,6 +74,25 @@ async fn nobody_is_the_owner_by_what_his_message_calls_itself() {
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
     assert_eq!(story.stands(&id).await.decided_by.as_deref(), Some("ann"));
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_taken_out_of_the_identities_decides_no_more_and_who_is_put_in_does() {
+    let mut story = Story::begin("{scope: owner}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let id = story.suspended().await.id;
+    story.desk().know(Identities {
+        owner: Some("bob".to_owned()),
+        ..identities()
+    });
+    assert_eq!(story.says(&id, "ann", true, None).await, Err(403));
+    let said = story.says(&id, "bob", true, None).await.expect("taken");
+    assert_eq!(said.status, ApprovalStatus::Approved);
+    story.plays("pay", "paid", &[]).await;
+    story.plays("model", "done", &[]).await;
+    story.ends("done").await;
     story.stop().await;
 }
 

@@ -20,6 +20,7 @@ use shared::model::intent::{
 use shared::model::session::SessionRef;
 use shared::wire::envelope::Wire as _;
 use shared::wire::topology::streams::EVENTS;
+use tokio::sync::watch;
 
 use super::admission::{Fit, delivery, entitled, record};
 use super::approvals::Decision;
@@ -44,7 +45,7 @@ pub struct Desk {
     /// Where names of intents come from that nobody named.
     pub ids: IdSource,
     /// The person who decides, besides whoever holds the installation itself.
-    pub owner: Option<String>,
+    pub owner: watch::Receiver<Option<String>>,
 }
 
 /// Names for intents that come without one.
@@ -285,7 +286,7 @@ impl Desk {
             | IntentStatus::Rescheduled
             | IntentStatus::Rejected => false,
         };
-        if question.by != OPERATOR && self.owner.as_ref() != Some(&question.by) {
+        if question.by != OPERATOR && self.owner.borrow().as_ref() != Some(&question.by) {
             return Err(HandleIntentError::NotTheOwner(question.by));
         }
         if !open {

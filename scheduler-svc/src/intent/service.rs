@@ -5,7 +5,6 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use shared::bus::{Bus, Incoming, PullOptions, ServiceHandle, ServiceSpec};
 use shared::clock::{SharedClock, SharedIds};
-use shared::model::identity::Identities;
 use shared::model::intent::service::{
     CancelIntent, DecideIntent, GetIntent, ListIntents, ProposeIntent, RescheduleIntent, SERVICE, TellReset,
 };
@@ -13,7 +12,7 @@ use shared::model::intent::timer::IntentTimer;
 use shared::process::lifecycle::Shutdown;
 use shared::wire::topology::INTENT_TIMERS;
 use shared::wire::topology::streams::SCHEDULES;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::approvals::Approvals;
@@ -41,8 +40,8 @@ pub struct Needs {
     pub clock: SharedClock,
     /// Names for intents that come without one.
     pub ids: SharedIds,
-    /// The person who decides approvals, by `identities.yaml`.
-    pub owner: Option<String>,
+    /// The person who decides approvals, by what `identities.yaml` says now.
+    pub owner: watch::Receiver<Option<String>>,
     /// This replica.
     pub instance: String,
     /// The request to stop.
@@ -67,20 +66,6 @@ pub fn registry(path: &str) -> anyhow::Result<Registry> {
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("files.intents: {path} cannot be read"))?;
     Registry::parse(&text).with_context(|| format!("files.intents: {path}"))
-}
-
-/// The owner that `path` names, an `identities.yaml`; none where it is empty.
-///
-/// # Errors
-/// What is wrong with the file.
-pub fn owner(path: &str) -> anyhow::Result<Option<String>> {
-    if path.is_empty() {
-        return Ok(None);
-    }
-    let text = std::fs::read_to_string(path).with_context(|| format!("files.identities: {path} cannot be read"))?;
-    let read: Option<Identities> =
-        serde_yaml_ng::from_str(&text).with_context(|| format!("files.identities: {path}"))?;
-    Ok(read.and_then(|identities| identities.owner))
 }
 
 /// Desk and clerk over `needs`, with the kinds of `registry`.

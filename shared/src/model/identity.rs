@@ -2,7 +2,7 @@
 //!
 //! Source: `operations.md` "Configuration"; `001_63a3878cde6a1bc3.txt` §4 (default permissions).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -72,6 +72,29 @@ impl Default for PermissionPresets {
 }
 
 impl Identities {
+    /// What is wrong with it, everything at once.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut ids = BTreeSet::new();
+        for person in &self.persons {
+            if person.id.is_empty() {
+                faults.push("persons.id: a non-empty id is expected".to_owned());
+            } else if !ids.insert(person.id.as_str()) {
+                faults.push(format!("persons: the id `{}` is expected once", person.id));
+            }
+        }
+        if let Some(owner) = self.owner.as_deref().filter(|owner| !ids.contains(owner)) {
+            faults.push(format!("owner: `{owner}` is expected among persons"));
+        }
+        for (group, members) in &self.groups {
+            for member in members.iter().filter(|member| !ids.contains(member.as_str())) {
+                faults.push(format!("groups.{group}: `{member}` is expected among persons"));
+            }
+        }
+        faults
+    }
+
     /// The person whose address on `channel` is `address`.
     #[must_use]
     pub fn person(&self, channel: &str, address: &str) -> Option<&Person> {

@@ -42,7 +42,7 @@ async fn events_that_cannot_be_read_yet_are_read_later() {
         bus: bus.clone(),
         clock: Arc::new(SystemClock),
         ids: Arc::new(SeededIds::new(1)),
-        owner: None,
+        owner: tokio::sync::watch::channel(None).1,
         instance: "s".to_owned(),
         shutdown: Shutdown::default(),
     };
