@@ -61,6 +61,8 @@ pub(super) struct ToolChange<'a> {
     pub(super) name: Option<&'a str>,
     pub(super) arguments: Option<&'a Value>,
     pub(super) started: bool,
+    pub(super) ended: bool,
+    /// How it ended, once the hooks behind the call have seen it: they may withhold some of it.
     pub(super) outcome: Option<&'a ToolOutcome>,
 }
 
@@ -155,13 +157,10 @@ impl<'a> SessionRows<'a> {
                 name,
                 args_hash: _,
                 arguments: _,
-            } => self.tool(call, Some(name), true, None),
-            LedgerEntry::ToolFinished { unseen: true, .. } => {}
-            LedgerEntry::ToolFinished {
-                call,
-                outcome,
-                unseen: false,
-            } => self.tool(call, None, false, Some(outcome)),
+            } => self.tool(call, Some(name), None),
+            LedgerEntry::ToolFinished { call, outcome, unseen } => {
+                self.tool(call, None, Some((!unseen).then_some(outcome)));
+            }
             LedgerEntry::Steered { dispatch, backlog: _ } => self.steer(dispatch),
             LedgerEntry::TurnCompleted {
                 turn,
@@ -276,21 +275,24 @@ impl<'a> SessionRows<'a> {
                 name: Some(&call.name),
                 arguments: Some(&call.arguments),
                 started: false,
+                ended: false,
                 outcome: None,
             });
         }
         self.message(format!("{turn}/assistant/{step}"), turn, "assistant", content);
     }
 
-    fn tool(&mut self, call: &'a str, name: Option<&'a str>, started: bool, outcome: Option<&'a ToolOutcome>) {
+    /// A call of the tool `name` begins; or it has ended, and how is known or not yet.
+    fn tool(&mut self, call: &'a str, name: Option<&'a str>, ended: Option<Option<&'a ToolOutcome>>) {
         let Some(turn) = self.running.clone() else { return };
         self.tools.push(ToolChange {
             turn,
             call,
             name,
             arguments: None,
-            started,
-            outcome,
+            started: ended.is_none(),
+            ended: ended.is_some(),
+            outcome: ended.flatten(),
         });
     }
 

@@ -183,7 +183,7 @@ fn write_tool(connection: &Connection, record: &LedgerRecord, tool: &ToolChange<
             tool.arguments.map(json),
             tool.outcome.map(json),
             tool.started.then_some(record.at.0),
-            tool.outcome.map(|_| record.at.0),
+            tool.ended.then_some(record.at.0),
         ])?;
     Ok(())
 }

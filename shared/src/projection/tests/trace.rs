@@ -171,6 +171,39 @@ async fn entries_of_a_running_turn_find_it_across_messages() {
 }
 
 #[tokio::test]
+async fn a_call_whose_hooks_have_not_seen_its_end_has_ended_without_a_word_on_how() {
+    let started = LedgerEntry::ToolStarted {
+        call: "c1".to_owned(),
+        name: "pay".to_owned(),
+        args_hash: String::new(),
+        arguments: None,
+    };
+    let unseen = LedgerEntry::ToolFinished {
+        call: "c1".to_owned(),
+        outcome: crate::model::ledger::ToolOutcome::Ok {
+            result: serde_json::json!("a secret"),
+        },
+        unseen: true,
+    };
+    let begun = vec![LedgerEntry::SessionOpened { session: session() }, samples::started(1)];
+    let case = Case::with(vec![
+        ledger(1, begun),
+        ledger(2, vec![started]),
+        ledger(3, vec![unseen]),
+    ])
+    .await;
+    let ended: (bool, Option<String>) = case
+        .reader()
+        .query_row(
+            "SELECT finished_at IS NOT NULL, outcome FROM agent_tool_calls",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .unwrap();
+    assert_eq!(ended, (true, None));
+}
+
+#[tokio::test]
 async fn a_shortened_subject_gets_its_names_from_the_ledger() {
     let shorten = |applied: Applied| {
         let Applied::Ledger { sequence, record, .. } = applied else {
