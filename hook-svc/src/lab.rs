@@ -1,7 +1,8 @@
 //! One hook upon one event, apart from the evaluation of all: `run` and `test`.
 //!
 //! Workers of their own, one for each author: what is tried here can hold up nobody's events, and one author's script
-//! never shares a process with another's. Nothing is dispatched or recorded.
+//! never shares a process with another's. What a turn asks has workers besides, so that no trial holds up a turn. Nothing is
+//! dispatched or recorded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -24,8 +25,10 @@ use crate::runner::{
     Step, Verdict,
 };
 
-/// Most authors whose workers are kept; beyond that one is stopped for the next.
+/// Most authors' workers that are kept, those for turns among them; beyond that one author's are stopped for the next.
 const MAX_BENCHES: usize = 8;
+/// Channel of the events that turns ask with.
+const TURN: &str = "turn";
 
 /// Most hooks that a worker here holds; beyond that it begins anew.
 const MAX_HOOKS: usize = 64;
@@ -84,12 +87,15 @@ struct Bench {
     hooks: Mutex<BTreeMap<String, HookSource>>,
 }
 
+/// Whose workers they are: an author's, for what turns ask (true) or for trials.
+type Whose = (String, bool);
+
 /// See the module; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Lab {
     config: PoolConfig,
     clock: SharedClock,
-    benches: Arc<Mutex<HashMap<String, Arc<Bench>>>>,
+    benches: Arc<Mutex<HashMap<Whose, Arc<Bench>>>>,
 }
 
 impl Lab {
@@ -97,7 +103,7 @@ impl Lab {
     #[must_use]
     pub fn new(config: PoolConfig, clock: SharedClock) -> Self {
         Self {
-            config: PoolConfig { workers: 1, ..config },
+            config,
             clock,
             benches: Arc::default(),
         }
@@ -108,7 +114,7 @@ impl Lab {
     /// # Errors
     /// [`TryHookError`] where there is no worker for it; what the script does wrong is part of the answer.
     pub async fn run(&self, trial: Trial, event: &Event, now: UnixMillis) -> Result<HookRun, TryHookError> {
-        let bench = self.bench(&trial.author).await?;
+        let bench = self.bench(&trial.author, event.channel == TURN).await?;
         outcome(bench.evaluate(trial, event, now).await?).await
     }
 
@@ -120,9 +126,10 @@ impl Lab {
         }
     }
 
-    async fn bench(&self, author: &str) -> Result<Arc<Bench>, TryHookError> {
+    async fn bench(&self, author: &str, of_turns: bool) -> Result<Arc<Bench>, TryHookError> {
+        let key = (author.to_owned(), of_turns);
         let mut benches = self.benches.lock().await;
-        if let Some(bench) = benches.get(author) {
+        if let Some(bench) = benches.get(&key) {
             return Ok(Arc::clone(bench));
         }
         if benches.len() >= MAX_BENCHES
@@ -131,12 +138,17 @@ impl Lab {
             // Evaluations under way keep it until they have ended: the last clone of the pool ends its workers.
             benches.remove(&other);
         }
-        let pool = Pools::start(self.config.clone(), Arc::clone(&self.clock)).await?;
+        let workers = if of_turns { self.config.workers } else { 1 };
+        let config = PoolConfig {
+            workers,
+            ..self.config.clone()
+        };
+        let pool = Pools::start(config, Arc::clone(&self.clock)).await?;
         let bench = Arc::new(Bench {
             pool,
             hooks: Mutex::default(),
         });
-        benches.insert(author.to_owned(), Arc::clone(&bench));
+        benches.insert(key, Arc::clone(&bench));
         Ok(bench)
     }
 }
