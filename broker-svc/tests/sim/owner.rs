@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use broker_svc::fold::{Fold, advanced};
+use broker_svc::fold::{CHECKPOINT_EVERY, Fold, Standing, advanced, runnable};
 use broker_svc::personas::Limits;
 use broker_svc::session::{Arrival, Effect, Input, Pending, Session, Steering};
 use broker_svc::turn::Turn;
 use broker_svc::turn::steps::{INTERRUPTED, Situation, Step, next};
+use shared::model::approval::ApprovalStatus;
 use shared::model::identity::PermissionPresets;
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, Usage};
 use shared::model::time::UnixMillis;
@@ -42,14 +43,15 @@ enum Phase {
 /// A broker that has, or had, the claim.
 #[derive(Debug)]
 pub(crate) struct Owner {
-    name: usize,
+    pub(crate) name: usize,
     pub(crate) claim: u64,
     pub(crate) held_until: i64,
     phase: Phase,
-    fold: Fold,
-    machine: Session,
+    pub(crate) fold: Fold,
+    pub(crate) machine: Session,
     effects: VecDeque<Effect>,
-    cancelled: bool,
+    pub(crate) cancelled: bool,
+
     looked: u64,
     staged: Vec<LedgerEntry>,
     owned: bool,
@@ -116,8 +118,15 @@ impl Owner {
                 Fate::On
             }
             Phase::Released => {
-                if world.is_runnable() {
+                let standing = Standing::of(&self.fold, &self.published);
+                let last = world.arrivals.len() as u64;
+                let unseen = (last > self.looked).then_some(last);
+                let may_go_on = standing.awaits.is_some() && unseen.is_some();
+                if may_go_on || runnable(&standing, unseen, UnixMillis(world.now)) {
                     world.publish_claim();
+                }
+                if standing.awaits.is_none() {
+                    world.caches[self.name] = Some((self.fold.clone(), self.published.clone()));
                 }
                 Fate::Gone
             }
@@ -126,15 +135,17 @@ impl Owner {
 
     /// Folds the ledger, looks, and takes up a turn that somebody began.
     fn take(&mut self, world: &mut World, faults: bool) -> Fate {
-        self.fold = broker_svc::fold::fold(&world.ledger).expect("a whole ledger");
+        self.load(world);
         self.machine = Session::new(&self.fold, Arc::default());
         self.looked = self.fold.cursor.floor;
         self.look(world);
+        if self.stays_suspended(world) {
+            return self.rest(world, faults);
+        }
         if let Some(running) = self.fold.running.clone() {
             let answers = running.answers();
             let found: Vec<Pending> = world
-                .dispatches
-                .iter()
+                .dispatches()
                 .filter(|p| answers.contains(&p.sequence))
                 .cloned()
                 .collect();
@@ -146,14 +157,39 @@ impl Owner {
         Fate::On
     }
 
+    /// What it remembers of the session, or what the ledger says from its newest checkpoint on.
+    fn load(&mut self, world: &mut World) {
+        if let Some((fold, published)) = world.caches[self.name].take() {
+            self.fold = fold;
+            self.published = published;
+            return;
+        }
+        let is_checkpoint =
+            |(_, record): &(u64, LedgerRecord)| matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { .. }));
+        let from = world.ledger.iter().rposition(is_checkpoint).unwrap_or(0);
+        self.fold = broker_svc::fold::fold(&world.ledger[from..]).expect("a whole ledger");
+        assert_eq!(self.fold, world.truth, "a checkpoint and the tail are the whole");
+    }
+
+    /// Gives the session back while its turn waits.
+    pub(crate) fn rest(&mut self, world: &mut World, faults: bool) -> Fate {
+        self.phase = Phase::Release;
+        if self.staged.is_empty() {
+            return Fate::On;
+        }
+        self.commit_and_publish(world, faults)
+    }
+
+    pub(crate) fn goes_on(&mut self, turn: Turn) {
+        self.phase = Phase::Turn(turn);
+    }
+
     fn look(&mut self, world: &mut World) {
         let cursor = self.fold.cursor.clone();
-        let found = world
-            .dispatches
-            .iter()
-            .filter(|p| p.sequence > self.looked && !cursor.contains(p.sequence));
-        let found: Vec<Arrival> = found.cloned().map(Arrival::Dispatch).collect();
-        self.looked = world.dispatches.len() as u64;
+        let is_new = |sequence: u64| sequence > self.looked && !cursor.contains(sequence);
+        let found = world.arrivals.iter().filter(|arrival| is_new(arrival.sequence()));
+        let found: Vec<Arrival> = found.cloned().collect();
+        self.looked = world.arrivals.len() as u64;
         let effects = self.machine.handle(Input::Arrived(found), UnixMillis(world.now));
         self.note(world, effects);
     }
@@ -172,12 +208,14 @@ impl Owner {
                 }
                 Effect::Cancel { .. } => self.cancelled = true,
                 Effect::Start { .. } | Effect::Wake { .. } => self.effects.push_back(effect),
-                Effect::Carry { .. } | Effect::Repeated { .. } | Effect::Decide { .. } => panic!("nobody orders"),
+                Effect::Carry { placed } => self.carry(world, placed),
+                Effect::Repeated { placed } => self.drop_named(world, "order", placed.order.id, placed.sequence),
+                Effect::Decide { told } => self.take_decision(world, told),
             }
         }
     }
 
-    fn cursor_after(&self, consumed: &[u64]) -> shared::model::ledger::Cursor {
+    pub(crate) fn cursor_after(&self, consumed: &[u64]) -> shared::model::ledger::Cursor {
         let open = self.machine.lowest_open(consumed);
         let start = self.fold.cursor.clone();
         consumed.iter().fold(start, |cursor, &sequence| {
@@ -185,15 +223,22 @@ impl Owner {
         })
     }
 
-    fn stage(&mut self, world: &World, entry: LedgerEntry) {
+    pub(crate) fn stage(&mut self, world: &mut World, entry: LedgerEntry) {
         if self.staged.is_empty() {
             self.open_record(world);
         }
         self.push(entry);
     }
 
-    fn open_record(&mut self, world: &World) {
+    fn open_record(&mut self, world: &mut World) {
         self.fold.at = UnixMillis(world.now);
+        if self.fold.last_sequence > 0 && world.chance.once_in(12) {
+            let due = Fold {
+                since_checkpoint: CHECKPOINT_EVERY,
+                ..self.fold.clone()
+            };
+            self.push(due.checkpoint().expect("it is small"));
+        }
         if self.fold.session.is_none() {
             self.push(LedgerEntry::SessionOpened { session: session() });
         }
@@ -203,7 +248,9 @@ impl Owner {
             self.push(LedgerEntry::Owned { epoch, broker });
         }
         for turn in std::mem::take(&mut self.published) {
-            self.push(LedgerEntry::ReplyPublished { turn });
+            if self.fold.unpublished.iter().any(|reply| reply.turn == turn) {
+                self.push(LedgerEntry::ReplyPublished { turn });
+            }
         }
     }
 
@@ -213,7 +260,7 @@ impl Owner {
     }
 
     /// Appends what is staged; false where the fence is lost.
-    fn commit(&mut self, world: &mut World, faults: bool) -> bool {
+    pub(crate) fn commit(&mut self, world: &mut World, faults: bool) -> bool {
         if !self.owned {
             self.open_record(world);
         }
@@ -237,7 +284,11 @@ impl Owner {
                 self.fold.appended(sequence, append);
                 true
             }
-            None => false,
+            None => {
+                // What it remembered was old: whoever takes the session next reads the ledger.
+                world.caches[self.name] = None;
+                false
+            }
         }
     }
 
@@ -334,16 +385,7 @@ impl Owner {
                 world.effect(turn.id, &format!("model {step}"), self.name);
                 self.phase = Phase::Asked(turn, step);
             }
-            Step::Run { call } => {
-                let started = LedgerEntry::ToolStarted {
-                    call: call.call.clone(),
-                    name: call.name.clone(),
-                    args_hash: String::new(),
-                    arguments: None,
-                };
-                self.stage(world, started);
-                return self.call(world, turn, call, faults);
-            }
+            Step::Run { call } => return self.admit(world, turn, call, faults),
             Step::Recover { call } if call.name == "look" => return self.call(world, turn, call, faults),
             Step::Recover { call } => {
                 let reason = INTERRUPTED.to_owned();
@@ -383,7 +425,7 @@ impl Owner {
         Fate::On
     }
 
-    fn call(&mut self, world: &mut World, turn: Turn, call: ToolCall, faults: bool) -> Fate {
+    pub(crate) fn call(&mut self, world: &mut World, turn: Turn, call: ToolCall, faults: bool) -> Fate {
         if !self.commit(world, faults) {
             return Fate::Gone;
         }
@@ -393,7 +435,7 @@ impl Owner {
     }
 
     /// What the model says follows from the turn and the step alone.
-    fn answered(&mut self, world: &World, turn: &Turn, step: u32) {
+    fn answered(&mut self, world: &mut World, turn: &Turn, step: u32) {
         let random = u32::try_from(turn.id.random() % 5).unwrap_or(0);
         let tools: &[&str] = match (step, random) {
             (1, 0 | 1) => &["look", "pay", "look"],
@@ -425,9 +467,16 @@ impl Owner {
     }
 
     fn end(&mut self, world: &mut World, entry: LedgerEntry, faults: bool) -> Fate {
+        if let Some(awaited) = self.fold.awaited().cloned() {
+            self.decided(world, &awaited.approval, ApprovalStatus::Cancelled);
+        }
+        let marks = self.give_up();
         self.stage(world, entry);
         self.cancelled = false;
         let fate = self.commit_and_publish(world, faults);
+        if fate == Fate::On {
+            marks.into_iter().for_each(|(id, status)| world.bring(&id, status));
+        }
         let effects = self.machine.handle(Input::TurnEnded, UnixMillis(world.now));
         self.note(world, effects);
         fate

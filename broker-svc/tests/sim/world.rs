@@ -2,26 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use broker_svc::fold::{Fold, Standing, runnable};
-use broker_svc::session::Pending;
-use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
-use shared::model::event::EventId;
+use broker_svc::session::Arrival;
+use shared::model::approval::ApprovalStatus;
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
-use shared::model::permission::{Level, PermissionSet};
-use shared::model::session::{QueueMode, SessionRef};
+use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::wire::headers::Carrier;
 use ulid::Ulid;
 
 use crate::chance::Chance;
 use crate::owner::{Fate, Owner};
+use crate::people::{EXPIRES_MS, Kept, asks};
 
 /// How long a claim is held without a sign of life, milliseconds.
 const ACK_WAIT_MS: i64 = 3_000;
-/// Dispatches that come in one run, at most.
-const MOST_DISPATCHES: u64 = 14;
 
 pub(crate) fn session() -> SessionRef {
     SessionRef {
@@ -41,7 +36,13 @@ struct Claim {
 pub(crate) struct World {
     pub(crate) chance: Chance,
     pub(crate) now: i64,
-    pub(crate) dispatches: Vec<Pending>,
+    pub(crate) arrivals: Vec<Arrival>,
+    /// Approvals, by id.
+    pub(crate) kept: BTreeMap<String, Kept>,
+    /// What brokers remember of the session, and which turns' replies they know to be published.
+    pub(crate) caches: Vec<Option<(Fold, Vec<Ulid>)>>,
+    /// The newest arrival for which the sweeper has woken a turn that waits.
+    woken_for: u64,
     /// Records with their sequence.
     pub(crate) ledger: Vec<(u64, LedgerRecord)>,
     claim: Option<Claim>,
@@ -54,7 +55,7 @@ pub(crate) struct World {
     effects: BTreeMap<(Ulid, String), u32>,
     /// Owners that were lost, or left: each may have had one effect that is not in the ledger.
     lost: u32,
-    truth: Fold,
+    pub(crate) truth: Fold,
     pub(crate) trace: String,
 }
 
@@ -63,7 +64,10 @@ impl World {
         Self {
             chance: Chance::of(seed),
             now: 1_000_000,
-            dispatches: Vec::new(),
+            arrivals: Vec::new(),
+            kept: BTreeMap::new(),
+            caches: vec![None, None, None],
+            woken_for: 0,
             ledger: Vec::new(),
             claim: None,
             next_claim: 1,
@@ -83,15 +87,19 @@ impl World {
 
     /// One thing happens; with `faults` it may be a bad one.
     pub(crate) fn step(&mut self, faults: bool) {
-        let kind = self.chance.below(if faults { 20 } else { 12 });
+        let kind = self.chance.below(if faults { 24 } else { 12 });
         match kind {
             0 | 1 if faults => self.dispatch(),
             2 | 3 => self.pass(20),
             4 => self.deliver_claim(),
+            6 => self.ring(faults),
             5 if faults || self.chance.once_in(2) => self.sweep(),
             12 if faults => self.crash(),
             13 if faults => self.pass(ACK_WAIT_MS + 1),
             14 if faults => self.duplicate(),
+            15 if faults => self.order(),
+            16 | 17 if faults => self.word(),
+            18 if faults && self.chance.once_in(4) => self.pass(EXPIRES_MS),
             _ => self.work(faults),
         }
         self.check();
@@ -102,48 +110,8 @@ impl World {
         self.now += i64::try_from(self.chance.below(bound)).unwrap_or(0) + 1;
     }
 
-    fn dispatch(&mut self) {
-        let number = self.dispatches.len() as u64 + 1;
-        if number > MOST_DISPATCHES {
-            return;
-        }
-        use QueueMode::{Collect, Followup, Interrupt, Steer, SteerBacklog};
-        let modes = [Followup, Followup, Collect, Steer, SteerBacklog, Interrupt];
-        let mode = modes[usize::try_from(self.chance.below(6)).unwrap_or(0)];
-        let event_id = EventId::parse(format!("test:{number}")).expect("an event id");
-        let timestamp = UnixMillis(self.now);
-        let permissions = PermissionSet {
-            level: if self.chance.once_in(4) {
-                Level::Minimal
-            } else {
-                Level::Full
-            },
-            ..PermissionSet::default()
-        };
-        let peer = self.chance.below(2).to_string();
-        let dispatch = made(number, event_id, timestamp, mode, permissions, peer);
-        self.say(&format!("dispatch {number} {mode:?}"));
-        self.push(Arc::new(dispatch));
-    }
-
-    /// The same dispatch again, beyond the server's window.
-    fn duplicate(&mut self) {
-        let Some(first) = self.dispatches.first() else { return };
-        let again = Arc::clone(&first.dispatch);
-        if self.dispatches.len() < 2 * usize::try_from(MOST_DISPATCHES).unwrap_or(0) {
-            self.say("the first dispatch again");
-            self.push(again);
-        }
-    }
-
-    fn push(&mut self, dispatch: Arc<Dispatch>) {
-        self.dispatches.push(Pending {
-            sequence: self.dispatches.len() as u64 + 1,
-            arrived: UnixMillis(self.now),
-            dispatch,
-            carrier: Carrier::default(),
-        });
-        // Whoever publishes may die before the claim: the sweeper finds out.
+    /// Whoever publishes may die before the claim: the sweeper finds out.
+    pub(crate) fn claim_perhaps(&mut self) {
         if !self.chance.once_in(5) {
             self.publish_claim();
         }
@@ -218,9 +186,9 @@ impl World {
         };
         let cursor = &self.truth.cursor;
         let open = self
-            .dispatches
+            .arrivals
             .iter()
-            .map(|p| p.sequence)
+            .map(Arrival::sequence)
             .find(|&s| !cursor.contains(s));
         runnable(&standing, open, UnixMillis(self.now))
     }
@@ -231,6 +199,21 @@ impl World {
     }
 
     fn sweep(&mut self) {
+        if let Some(awaited) = self.truth.awaited().filter(|awaited| self.now < awaited.expires_at.0) {
+            let id = awaited.approval.clone();
+            if self
+                .kept
+                .get(&id)
+                .is_some_and(|kept| kept.status != ApprovalStatus::Pending)
+            {
+                return self.tell(&id, false);
+            }
+            let newest = self.arrivals.len() as u64;
+            if std::mem::replace(&mut self.woken_for, newest) == newest {
+                return;
+            }
+            return self.publish_claim();
+        }
         if self.claim.is_none() && self.is_runnable() {
             self.say("the sweeper claims");
             self.publish_claim();
@@ -285,6 +268,16 @@ impl World {
                 Some(None),
                 "a tool that was not begun, or is over"
             );
+            let asked = running.last_asked(call);
+            let is_approved = asked.is_some_and(|asked| asked.status == ApprovalStatus::Approved);
+            assert!(
+                !name.starts_with("pay") || !asks(turn) || is_approved,
+                "nobody has approved {name}"
+            );
+            if let Some(kept) = asked.and_then(|asked| self.kept.get(&asked.approval)) {
+                let may = [ApprovalStatus::Approved, ApprovalStatus::Consumed].contains(&kept.status);
+                assert!(may, "{name}, and people read that it is {}", kept.status.name());
+            }
         }
     }
 
@@ -331,16 +324,12 @@ impl World {
             .flat_map(|running| running.dispatches.iter().map(|d| d.sequence))
             .collect();
         let ended = self.ended();
-        for pending in &self.dispatches {
-            let over = ended.contains_key(&pending.sequence);
-            let consumed = cursor.contains(pending.sequence);
-            assert_eq!(
-                consumed, over,
-                "{}: consumed and not over, or the other way",
-                pending.sequence
-            );
+        for sequence in self.arrivals.iter().map(Arrival::sequence) {
+            let over = ended.contains_key(&sequence);
+            let consumed = cursor.contains(sequence);
+            assert_eq!(consumed, over, "{sequence}: consumed and not over, or the other way");
             assert!(
-                !consumed || !running.contains(&pending.sequence),
+                !consumed || !running.contains(&sequence),
                 "consumed before its turn is over"
             );
         }
@@ -362,6 +351,13 @@ impl World {
             } else if let LedgerEntry::DispatchDropped { dispatch, .. } = entry {
                 let sequence = dispatch.sequence;
                 assert_eq!(ends.insert(sequence, "dropped"), None, "{sequence} ends twice");
+            } else if let LedgerEntry::Ordered { sequence, .. }
+            | LedgerEntry::ApprovalDecided {
+                sequence: Some(sequence),
+                ..
+            } = entry
+            {
+                assert_eq!(ends.insert(*sequence, "carried out"), None, "{sequence} ends twice");
             } else if let LedgerEntry::TurnCompleted { .. }
             | LedgerEntry::TurnFailed { .. }
             | LedgerEntry::TurnInterrupted { .. } = entry
@@ -378,7 +374,7 @@ impl World {
     pub(crate) fn come_to_rest(&mut self) {
         for _ in 0..20_000 {
             let busy = self.owners.iter().any(Option::is_some);
-            if !busy && self.claim.is_none() && !self.is_runnable() {
+            if !busy && self.claim.is_none() && !self.is_runnable() && self.truth.awaited().is_none() {
                 return;
             }
             if self.chance.once_in(10) {
@@ -392,7 +388,7 @@ impl World {
     /// What must hold at last.
     pub(crate) fn check_end(&self) {
         let ended = self.ended();
-        assert_eq!(ended.len(), self.dispatches.len(), "a dispatch is lost");
+        assert_eq!(ended.len(), self.arrivals.len(), "a message is lost");
         assert_eq!(self.owed().next(), None, "a reply is not published");
         let more = self.effects.values().filter(|times| **times > 1).map(|times| times - 1);
         assert!(
@@ -415,47 +411,4 @@ fn replies(entry: &LedgerEntry) -> Option<Ulid> {
         return reply.as_ref().map(|reply| reply.turn);
     }
     None
-}
-
-fn made(
-    number: u64,
-    event_id: EventId,
-    timestamp: UnixMillis,
-    mode: QueueMode,
-    permissions: PermissionSet,
-    peer: String,
-) -> Dispatch {
-    Dispatch {
-        id: dispatch_id(&event_id, timestamp, "hook"),
-        event_seq: number,
-        hook_id: "hook".to_owned(),
-        priority: 50,
-        timestamp,
-        target: session(),
-        queue_mode: Some(mode),
-        message: Message {
-            from: "v1".to_owned(),
-            channel: None,
-            content: format!("message {number}"),
-            content_type: "text".to_owned(),
-            metadata: serde_json::Map::new(),
-            attachments: Vec::new(),
-        },
-        permissions,
-        context: DispatchContext {
-            system_prompt: None,
-            extracted: None,
-            include_thread_history: true,
-        },
-        delivery_context: DeliveryContext {
-            channel: "webchat".to_owned(),
-            peer_id: Some(peer),
-            ..DeliveryContext::default()
-        },
-        causation: Causation {
-            event: event_id.clone(),
-            hops: 0,
-        },
-        event_id,
-    }
 }

@@ -1,0 +1,207 @@
+//! An owner at a call that a human must confirm: asked, suspended, taken up again.
+
+use broker_svc::session::{Placed, Told};
+use broker_svc::turn::Turn;
+use broker_svc::turn::arguments::args_hash;
+use broker_svc::turn::journal::{Standing, stands};
+use shared::model::approval::{ApprovalRequest, ApprovalStatus};
+use shared::model::dispatch::derived_ulid;
+use shared::model::event::EventId;
+use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome};
+use shared::model::order::Wanted;
+use shared::model::time::UnixMillis;
+use ulid::Ulid;
+
+use crate::owner::{Fate, Owner};
+use crate::people::{asks, decision};
+use crate::world::World;
+
+/// What follows at a call.
+pub(crate) enum Confirmed {
+    /// It runs.
+    Run,
+    /// It is over, or answered already.
+    On,
+    /// The turn waits.
+    Suspended,
+    /// The session is not this owner's any more.
+    Gone,
+}
+
+impl Owner {
+    pub(crate) fn decided(&mut self, world: &mut World, id: &str, status: ApprovalStatus) {
+        let decision = decision(id, status);
+        let entry = LedgerEntry::ApprovalDecided {
+            decision,
+            sequence: None,
+            cursor: None,
+        };
+        self.stage(world, entry);
+    }
+
+    /// Whether the turn that waits goes on waiting.
+    pub(crate) fn stays_suspended(&mut self, world: &mut World) -> bool {
+        let Some(awaited) = self.fold.awaited().cloned() else {
+            return false;
+        };
+        if self.cancelled || self.machine.is_steering() {
+            self.decided(world, &awaited.approval, ApprovalStatus::Cancelled);
+            return false;
+        }
+        if world.now < awaited.expires_at.0 {
+            return true;
+        }
+        let status = world.lapse(&awaited.approval).unwrap_or(ApprovalStatus::Expired);
+        self.decided(world, &awaited.approval, status);
+        false
+    }
+
+    /// What the humans say to `call` of `turn`.
+    pub(crate) fn confirm(&mut self, world: &mut World, turn: &Turn, call: &ToolCall, faults: bool) -> Confirmed {
+        let running = self.fold.running.as_ref().expect("a turn runs");
+        let hash = args_hash(&call.arguments);
+        let needed = call.name == "pay" && asks(turn.id);
+        let refused = match stands(running, &call.call, &hash, None) {
+            Standing::None if needed => return self.ask(world, turn, call, hash, faults),
+            Standing::None | Standing::Approved => return Confirmed::Run,
+            Standing::Pending => return Confirmed::Suspended,
+            Standing::Rejected { .. } => "rejected",
+            Standing::Expired => "expired",
+            Standing::Cancelled => "cancelled",
+            Standing::Superseded => "superseded",
+        };
+        let outcome = ToolOutcome::Error {
+            error: refused.to_owned(),
+        };
+        let call = call.call.clone();
+        let unseen = false;
+        self.stage(world, LedgerEntry::ToolFinished { call, outcome, unseen });
+        Confirmed::On
+    }
+
+    fn ask(&mut self, world: &mut World, turn: &Turn, call: &ToolCall, hash: String, faults: bool) -> Confirmed {
+        if !self.commit(world, faults) || faults && world.chance.once_in(15) {
+            return Confirmed::Gone;
+        }
+        let running = self.fold.running.as_ref().expect("a turn runs");
+        let times = running.times_asked(&call.call).to_string();
+        let parts = ["approval", &turn.id.to_string(), &call.call, &hash, &times];
+        let id = derived_ulid(running.began_at, &parts).to_string();
+        let kept = world.ask(&id);
+        // Asked in KV, and not in the ledger.
+        if faults && world.chance.once_in(8) {
+            return Confirmed::Gone;
+        }
+        let request = ApprovalRequest {
+            id: id.clone(),
+            call: call.call.clone(),
+            tool: call.name.clone(),
+            arguments: call.arguments.clone(),
+            arguments_hash: hash,
+            policy: String::new(),
+            approvers: Vec::new(),
+            expires_at: UnixMillis(kept.expires_at),
+            asked_in: None,
+        };
+        self.stage(world, LedgerEntry::ApprovalRequested { request });
+        if kept.status != ApprovalStatus::Pending {
+            self.decided(world, &id, kept.status);
+            return Confirmed::On;
+        }
+        if self.commit(world, faults) {
+            Confirmed::Suspended
+        } else {
+            Confirmed::Gone
+        }
+    }
+
+    /// The word that a turn waits for, or one that nobody does.
+    pub(crate) fn take_decision(&mut self, world: &mut World, told: Told) {
+        let Told { sequence, decision } = told;
+        let awaited = self.fold.awaited();
+        if awaited.is_some_and(|awaited| awaited.approval == decision.id) {
+            let cursor = Some(self.cursor_after(&[sequence]));
+            let sequence = Some(sequence);
+            let entry = LedgerEntry::ApprovalDecided {
+                decision,
+                sequence,
+                cursor,
+            };
+            return self.stage(world, entry);
+        }
+        let id = decision.id.parse().unwrap_or(Ulid::nil());
+        self.drop_named(world, "approval", id, sequence);
+    }
+
+    pub(crate) fn drop_named(&mut self, world: &mut World, kind: &str, id: Ulid, sequence: u64) {
+        let cursor = self.cursor_after(&[sequence]);
+        let dropped = LedgerEntry::DispatchDropped {
+            dispatch: DispatchRef {
+                id,
+                sequence,
+                event_id: EventId::parse(format!("{kind}:{id}")).expect("an id"),
+                content: String::new(),
+                stranger: None,
+            },
+            reason: "not awaited".to_owned(),
+            cursor,
+        };
+        self.stage(world, dropped);
+    }
+
+    /// An order is carried out.
+    pub(crate) fn carry(&mut self, world: &mut World, placed: Placed) {
+        let Placed { sequence, order } = placed;
+        if order.wanted == Wanted::Reset {
+            let reason = "by ada".to_owned();
+            self.stage(world, LedgerEntry::SessionReset { reason });
+        }
+        let cursor = self.cursor_after(&[sequence]);
+        let order = Box::new(order);
+        let entry = LedgerEntry::Ordered {
+            order,
+            sequence,
+            cursor,
+        };
+        self.stage(world, entry);
+    }
+
+    /// Whether `call` may be begun; ends the turn's part where not.
+    pub(crate) fn admit(&mut self, world: &mut World, turn: Turn, call: ToolCall, faults: bool) -> Fate {
+        match self.confirm(world, &turn, &call, faults) {
+            Confirmed::Run => {
+                let started = LedgerEntry::ToolStarted {
+                    call: call.call.clone(),
+                    name: call.name.clone(),
+                    args_hash: args_hash(&call.arguments),
+                    arguments: None,
+                };
+                self.stage(world, started);
+                self.call(world, turn, call, faults)
+            }
+            Confirmed::On => {
+                self.goes_on(turn);
+                Fate::On
+            }
+            Confirmed::Suspended => self.rest(world, faults),
+            Confirmed::Gone => Fate::Gone,
+        }
+    }
+
+    /// What KV is to say of the questions of the turn that is over.
+    pub(crate) fn give_up(&self) -> Vec<(String, ApprovalStatus)> {
+        let running = self.fold.running.iter();
+        let marks = running.flat_map(|running| {
+            running.asked.iter().map(|asked| {
+                let begun = running.was_begun(&asked.call) && asked.status == ApprovalStatus::Approved;
+                let status = if begun {
+                    ApprovalStatus::Consumed
+                } else {
+                    ApprovalStatus::Cancelled
+                };
+                (asked.approval.clone(), status)
+            })
+        });
+        marks.collect()
+    }
+}

@@ -1,0 +1,112 @@
+//! What people write to the session.
+
+use std::sync::Arc;
+
+use broker_svc::session::{Arrival, Pending};
+use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
+use shared::model::event::EventId;
+use shared::model::permission::{Level, PermissionSet};
+use shared::model::session::QueueMode;
+use shared::model::time::UnixMillis;
+use shared::wire::headers::Carrier;
+
+use crate::world::{World, session};
+
+/// Dispatches that come in one run, at most.
+const MOST_DISPATCHES: u64 = 14;
+
+impl World {
+    pub(crate) fn dispatch(&mut self) {
+        let number = self.arrivals.len() as u64 + 1;
+        if self.dispatches().count() as u64 >= MOST_DISPATCHES {
+            return;
+        }
+        use QueueMode::{Collect, Followup, Interrupt, Steer, SteerBacklog};
+        let modes = [Followup, Followup, Collect, Steer, SteerBacklog, Interrupt];
+        let mode = modes[usize::try_from(self.chance.below(6)).unwrap_or(0)];
+        let event_id = EventId::parse(format!("test:{number}")).expect("an event id");
+        let timestamp = UnixMillis(self.now);
+        let permissions = PermissionSet {
+            level: if self.chance.once_in(4) {
+                Level::Minimal
+            } else {
+                Level::Full
+            },
+            ..PermissionSet::default()
+        };
+        let peer = self.chance.below(2).to_string();
+        let dispatch = made(number, event_id, timestamp, mode, permissions, peer);
+        self.say(&format!("dispatch {number} {mode:?}"));
+        self.push(Arc::new(dispatch));
+    }
+
+    /// The same dispatch again, beyond the server's window.
+    pub(crate) fn duplicate(&mut self) {
+        let Some(first) = self.dispatches().next() else { return };
+        let again = Arc::clone(&first.dispatch);
+        if self.dispatches().count() < 2 * usize::try_from(MOST_DISPATCHES).unwrap_or(0) {
+            self.say("the first dispatch again");
+            self.push(again);
+        }
+    }
+
+    fn push(&mut self, dispatch: Arc<Dispatch>) {
+        self.arrivals.push(Arrival::Dispatch(Pending {
+            sequence: self.arrivals.len() as u64 + 1,
+            arrived: UnixMillis(self.now),
+            dispatch,
+            carrier: Carrier::default(),
+        }));
+        self.claim_perhaps();
+    }
+
+    pub(crate) fn dispatches(&self) -> impl Iterator<Item = &Pending> {
+        self.arrivals.iter().filter_map(|arrival| match arrival {
+            Arrival::Dispatch(pending) => Some(pending),
+            Arrival::Order(_) | Arrival::Decision(_) => None,
+        })
+    }
+}
+
+fn made(
+    number: u64,
+    event_id: EventId,
+    timestamp: UnixMillis,
+    mode: QueueMode,
+    permissions: PermissionSet,
+    peer: String,
+) -> Dispatch {
+    Dispatch {
+        id: dispatch_id(&event_id, timestamp, "hook"),
+        event_seq: number,
+        hook_id: "hook".to_owned(),
+        priority: 50,
+        timestamp,
+        target: session(),
+        queue_mode: Some(mode),
+        message: Message {
+            from: "v1".to_owned(),
+            channel: None,
+            content: format!("message {number}"),
+            content_type: "text".to_owned(),
+            metadata: serde_json::Map::new(),
+            attachments: Vec::new(),
+        },
+        permissions,
+        context: DispatchContext {
+            system_prompt: None,
+            extracted: None,
+            include_thread_history: true,
+        },
+        delivery_context: DeliveryContext {
+            channel: "webchat".to_owned(),
+            peer_id: Some(peer),
+            ..DeliveryContext::default()
+        },
+        causation: Causation {
+            event: event_id.clone(),
+            hops: 0,
+        },
+        event_id,
+    }
+}

@@ -1,0 +1,171 @@
+//! Humans and operators: what KV holds of their approvals, their words, the timers, and orders to the session.
+
+use broker_svc::session::{Arrival, Placed, Told};
+use shared::model::approval::{ApprovalDecision, ApprovalStatus};
+use shared::model::dispatch::derived_ulid;
+use shared::model::order::{SessionOrder, Wanted};
+use shared::model::session::{QueueMode, QueueSettings};
+use shared::model::time::UnixMillis;
+use ulid::Ulid;
+
+use crate::world::{World, session};
+
+/// How long a human may take, milliseconds.
+pub(crate) const EXPIRES_MS: i64 = 9_000;
+/// Orders of one run, at most.
+const MOST_ORDERS: usize = 4;
+
+/// An approval in KV.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kept {
+    pub(crate) status: ApprovalStatus,
+    pub(crate) expires_at: i64,
+}
+
+/// Whether a human is asked about the payments of `turn`: follows from the turn alone.
+pub(crate) fn asks(turn: Ulid) -> bool {
+    (turn.random() / 5).is_multiple_of(2)
+}
+
+/// What a session is told of `id`.
+pub(crate) fn decision(id: &str, status: ApprovalStatus) -> ApprovalDecision {
+    ApprovalDecision {
+        id: id.to_owned(),
+        status,
+        decided_by: None,
+        arguments: None,
+        response: None,
+    }
+}
+
+impl World {
+    /// Asks; what was asked before stands as it stands.
+    pub(crate) fn ask(&mut self, id: &str) -> Kept {
+        let expires_at = self.now + EXPIRES_MS;
+        let status = ApprovalStatus::Pending;
+        let kept = *self.kept.entry(id.to_owned()).or_insert(Kept { status, expires_at });
+        self.say(&format!("asked {}", kept.status.name()));
+        kept
+    }
+
+    /// Compare-and-set: of all ends of the waiting the first stands.
+    fn decide(&mut self, id: &str, status: ApprovalStatus) {
+        if let Some(kept) = self
+            .kept
+            .get_mut(id)
+            .filter(|kept| kept.status == ApprovalStatus::Pending)
+        {
+            kept.status = status;
+            self.say(&format!("{} in KV", status.name()));
+        }
+    }
+
+    /// Ends the waiting where its time is over; how it stands.
+    pub(crate) fn lapse(&mut self, id: &str) -> Option<ApprovalStatus> {
+        let kept = self.kept.get(id).copied()?;
+        if self.now >= kept.expires_at {
+            self.decide(id, ApprovalStatus::Expired);
+        }
+        self.kept.get(id).map(|kept| kept.status)
+    }
+
+    /// What the ledger says became of it, once it says so.
+    pub(crate) fn bring(&mut self, id: &str, status: ApprovalStatus) {
+        if let Some(kept) = self.kept.get_mut(id) {
+            let open = [ApprovalStatus::Pending, ApprovalStatus::Approved].contains(&kept.status);
+            kept.status = if open { status } else { kept.status };
+        }
+    }
+
+    /// Tells the session how `id` stands, where it is decided; whoever does may die before it is told.
+    pub(crate) fn tell(&mut self, id: &str, faults: bool) {
+        let Some(status) = self.kept.get(id).map(|kept| kept.status) else {
+            return;
+        };
+        if status == ApprovalStatus::Pending || faults && self.chance.once_in(4) {
+            return;
+        }
+        let told = |arrival: &Arrival| matches!(arrival, Arrival::Decision(told) if told.decision.id == id);
+        // The server knows the id for a while, and sometimes no more.
+        if self.arrivals.iter().any(told) && !(faults && self.chance.once_in(6)) {
+            return self.claim_perhaps();
+        }
+        let sequence = self.arrivals.len() as u64 + 1;
+        let decision = decision(id, status);
+        self.arrivals.push(Arrival::Decision(Told { sequence, decision }));
+        self.claim_perhaps();
+    }
+
+    fn open(&self) -> Vec<String> {
+        let open = self
+            .kept
+            .iter()
+            .filter(|(_, kept)| kept.status == ApprovalStatus::Pending);
+        open.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// A human says something.
+    pub(crate) fn word(&mut self) {
+        let open = self.open();
+        if open.is_empty() {
+            return;
+        }
+        let which = usize::try_from(self.chance.below(open.len() as u64)).unwrap_or(0);
+        let status = if self.chance.once_in(3) {
+            ApprovalStatus::Rejected
+        } else {
+            ApprovalStatus::Approved
+        };
+        if self.lapse(&open[which]) == Some(ApprovalStatus::Pending) {
+            self.decide(&open[which], status);
+        }
+        self.tell(&open[which], true);
+    }
+
+    /// Timers ring, late or in time.
+    pub(crate) fn ring(&mut self, faults: bool) {
+        for id in self.open() {
+            if self.lapse(&id) == Some(ApprovalStatus::Expired) {
+                self.tell(&id, faults);
+            }
+        }
+    }
+
+    /// Somebody orders something; sometimes the same twice.
+    pub(crate) fn order(&mut self) {
+        let orders = self.arrivals.iter().filter_map(|arrival| match arrival {
+            Arrival::Order(placed) => Some(placed.order.clone()),
+            Arrival::Dispatch(_) | Arrival::Decision(_) => None,
+        });
+        let orders: Vec<SessionOrder> = orders.collect();
+        if orders.len() >= MOST_ORDERS {
+            return;
+        }
+        let sequence = self.arrivals.len() as u64 + 1;
+        let settings = QueueSettings {
+            mode: Some(QueueMode::Followup),
+            ..QueueSettings::default()
+        };
+        let wanted = [
+            Wanted::Abort,
+            Wanted::Interrupt,
+            Wanted::Reset,
+            Wanted::Queue { settings },
+        ];
+        let wanted = wanted[usize::try_from(self.chance.below(4)).unwrap_or(0)].clone();
+        let at = UnixMillis(self.now);
+        let order = SessionOrder {
+            id: derived_ulid(at, &["order", &sequence.to_string()]),
+            target: session(),
+            wanted,
+            by: "ada".to_owned(),
+            reason: String::new(),
+            at,
+        };
+        let again = orders.first().filter(|_| self.chance.once_in(4)).cloned();
+        let order = again.unwrap_or(order);
+        self.say(&format!("order {}", order.wanted.name()));
+        self.arrivals.push(Arrival::Order(Placed { sequence, order }));
+        self.claim_perhaps();
+    }
+}
