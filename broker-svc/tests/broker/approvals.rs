@@ -66,6 +66,7 @@ pub(crate) async fn serving(url: &str, name: &str, ask: &str) -> Serving {
 pub(crate) async fn serving_with(url: &str, name: &str, personas: &str, hooks: &str) -> Serving {
     let agent = Scripted {
         bus: connect_to(url).await,
+        asks: SUBJECT.to_owned(),
         tools: vec![("look", true), ("pay", false)],
     };
     let broker = broker_at(url, name, personas, BrokerConfig::default()).await;

@@ -13,6 +13,7 @@ use shared::wire::subject;
 use ulid::Ulid;
 
 use crate::bench::{Bench, Running, connect_to, dispatch, eventually, session};
+use crate::sizes::is_long;
 use crate::stepping::{Effect, SUBJECT, Scripted, answer, effect};
 
 struct Busy {
@@ -31,6 +32,7 @@ impl Busy {
         for name in ["b1", "b2", "b3"] {
             let agent = Scripted {
                 bus: connect_to(&bench.server.url()).await,
+                asks: SUBJECT.to_owned(),
                 tools: vec![("look", true), ("web_search", true)],
             };
             brokers.push(bench.run_answering(name, Arc::new(agent)).await);
@@ -116,8 +118,9 @@ async fn a_message_that_interrupts_cancels_at_once_and_the_newest_runs() {
     let took = clock.monotonic().saturating_duration_since(before);
     assert!(next.heard.last().is_some_and(|said| said == "message 3"), "{next:?}");
     println!("interrupted and begun anew in {took:?}");
-    // 200 ms on a machine of our own; here everybody builds beside us.
-    assert!(took < Duration::from_secs(60), "{took:?}");
+    // The contract's bound on a machine of our own; else everybody builds beside us.
+    let most = Duration::from_millis(if is_long() { 200 } else { 60_000 });
+    assert!(took < most, "{took:?}");
     busy.answer(&to, "three", &[]).await;
     assert_eq!(busy.replies(1).await, ["three"]);
     let entries = busy.bench.entries(&busy.main).await;
@@ -145,7 +148,11 @@ async fn messages_that_are_collected_become_one_turn_for_each_place() {
     }
     busy.answer(&to, "one", &[]).await;
     let (both, to) = busy.effect().await;
-    assert_eq!(both.heard[both.heard.len() - 2..], ["message 2", "message 4"]);
+    let said = &both.heard[both.heard.len() - 2..];
+    assert!(
+        said[0].ends_with("message 2") && said[1].ends_with("message 4"),
+        "{said:?}"
+    );
     busy.answer(&to, "two and four", &[]).await;
     let (other, to) = busy.effect().await;
     assert_eq!(other.heard.last().map(String::as_str), Some("message 3"));

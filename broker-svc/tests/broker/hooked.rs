@@ -16,6 +16,7 @@ use shared::testing::model_server::{Call, Scripted};
 
 use crate::bench::{Bench, eventually, session};
 use crate::models::{PERSONA, config, send};
+use crate::sizes::is_long;
 
 /// A model that calls `name` with `arguments` as often as `times`, whatever it is told, and then gives in.
 pub(crate) async fn insisting(name: &'static str, arguments: Value, times: usize) -> ModelServer {
@@ -290,5 +291,6 @@ async fn twenty_hooks_that_let_everything_be_cost_next_to_nothing() {
     }
     let took = SystemClock.monotonic().saturating_duration_since(began) / ROUNDS;
     println!("20 hooks before and 20 after one call: {took:?} a turn");
-    assert!(took < std::time::Duration::from_millis(10), "{took:?}");
+    let most = std::time::Duration::from_millis(if is_long() { 1 } else { 10 });
+    assert!(took < most, "{took:?}");
 }

@@ -34,6 +34,7 @@ async fn a_broker_of_its_own() {
     let idempotent = told(IDEMPOTENT).unwrap_or_default();
     let agent = Scripted {
         bus: connect_to(&url).await,
+        asks: SUBJECT.to_owned(),
         tools: ["look", "pay"].map(|tool| (tool, idempotent.contains(tool))).to_vec(),
     };
     let name = format!("child-{}", std::process::id());

@@ -1,7 +1,8 @@
 //! What size costs: a session with a long life beside a new one, a hot session beside a quiet one.
 //!
 //! The short form runs with the tests. `NEXUS_SESSIONS=long` runs what the contract names, and prints what
-//! `docs/performance.md` tells. Bounds are wide: the machine is busy; what they keep out is a cost that grows with size.
+//! `docs/performance.md` tells, within the contract's bounds. Those of the short form are wide: the machine is busy; what
+//! they keep out is a cost that grows with size.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use shared::model::session::SessionRef;
 use crate::bench::{Bench, DEADLINE, dispatch, session};
 
 /// Asked for by `NEXUS_SESSIONS=long`.
-fn is_long() -> bool {
+pub(crate) fn is_long() -> bool {
     #[expect(clippy::disallowed_methods, reason = "the long form is asked for by a variable")]
     std::env::var("NEXUS_SESSIONS").is_ok_and(|value| value == "long")
 }
@@ -83,7 +84,12 @@ async fn a_session_with_a_long_life_answers_as_fast_as_a_new_one() {
     }
     let (old, new) = (percentile(&mut of_old, 0.5), percentile(&mut of_new, 0.5));
     println!("after {turns} turns, cold: p50 {old:.2} ms, a new session {new:.2} ms ({trials} trials)");
-    assert!(old < 10.0 * new + 250.0, "{old} ms, {new} ms");
+    let most = if is_long() {
+        1.25 * new + 1.0
+    } else {
+        10.0 * new + 250.0
+    };
+    assert!(old < most, "{old} ms, {new} ms");
     running.stop().await;
 }
 
@@ -115,12 +121,15 @@ async fn a_hot_session_does_not_hold_up_a_quiet_one() {
     let told = |name: &str, of: &mut Vec<f64>| {
         let (p50, p99) = (percentile(of, 0.5), percentile(of, 0.99));
         println!("{name}: p50 {p50:.2} ms, p99 {p99:.2} ms over {}", of.len());
-        p50
+        (p50, p99)
     };
     let (without, with) = (
         told("alone", &mut alone),
         told(&format!("beside {queued} queued"), &mut beside),
     );
-    assert!(with < 10.0 * without + 250.0, "{without} ms, {with} ms");
+    if is_long() {
+        assert!(with.1 <= 1.2 * without.1, "p99: {} ms, {} ms", without.1, with.1);
+    }
+    assert!(with.0 < 10.0 * without.0 + 250.0, "{} ms, {} ms", without.0, with.0);
     running.stop().await;
 }

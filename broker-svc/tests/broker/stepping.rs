@@ -16,7 +16,7 @@ use shared::wire::headers::Headers;
 
 use crate::bench::DEADLINE;
 
-/// Where it asks.
+/// Where it asks, where there is one test and one agent.
 pub(crate) const SUBJECT: &str = "test.effect";
 /// How long it waits for the test.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,13 +60,15 @@ pub(crate) async fn answer(bus: &Bus, to: &str, text: &str, tools: &[&str]) {
 #[derive(Debug)]
 pub(crate) struct Scripted {
     pub(crate) bus: Bus,
+    /// Where it asks.
+    pub(crate) asks: String,
     /// Tools, and whether they are idempotent.
     pub(crate) tools: Vec<(&'static str, bool)>,
 }
 
 impl Scripted {
     async fn ask(&self, effect: Effect) -> Outcome {
-        let asked = self.bus.request(SUBJECT, Headers::new(), &effect, PATIENCE);
+        let asked = self.bus.request(&self.asks, Headers::new(), &effect, PATIENCE);
         asked.await.expect("the test answers")
     }
 }
