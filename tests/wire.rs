@@ -119,6 +119,7 @@ fn the_whole_ledger_is_frozen() {
     check("ledger-tool_started-rewritten", &ledger::rewritten());
     check("ledger-tool_finished-unseen", &ledger::unseen());
     check("ledger-model_answered-attached", &ledger::attached());
+    check("ledger-turn_started-stranger", &ledger::of_a_stranger());
 }
 
 #[test]

@@ -131,11 +131,24 @@ pub struct Call {
     pub cancel: CancellationToken,
 }
 
+/// A tool whose server is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Away {
+    /// Whether running it again changes nothing more.
+    pub idempotent: bool,
+}
+
 /// Somebody who thinks in steps: a model and its tools. It keeps nothing between two calls.
 #[async_trait]
 pub trait Stepper: Send + Sync + std::fmt::Debug {
     /// Every tool that `persona` has; the turn's permissions are applied to it by the caller.
     async fn tools(&self, persona: &str) -> Vec<Offer>;
+
+    /// What is known of the tool `name` of `persona` whose server cannot be had at the moment; none where there is no such
+    /// tool, or it is there.
+    fn away(&self, _persona: &str, _name: &str) -> Option<Away> {
+        None
+    }
 
     /// Asks the model once. Every piece of text goes to `said` as it comes. To drop the future is to interrupt it.
     ///

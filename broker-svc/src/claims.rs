@@ -20,6 +20,7 @@ use crate::broker::{Broker, SERVICE};
 use crate::error::RunSessionError;
 use crate::hold::Hold;
 use crate::quarantine::{self, Trial};
+use crate::slot::Slot;
 use crate::worker::{self, Claimed};
 
 /// How often a held claim shows that its holder lives.
@@ -57,6 +58,8 @@ struct Taken {
     incoming: Incoming,
     received: Instant,
     slot: OwnedSemaphorePermit,
+    /// Places of sessions that have lent their slots.
+    places: Arc<Semaphore>,
 }
 
 /// The claims, asked for as slots are free.
@@ -64,6 +67,7 @@ struct Source {
     broker: Arc<Broker>,
     claims: Fetcher,
     slots: Arc<Semaphore>,
+    places: Arc<Semaphore>,
     /// Slots kept for what was asked for and has not come yet.
     kept: Option<OwnedSemaphorePermit>,
     /// When nothing was on its way to us, as far as was last seen.
@@ -76,6 +80,7 @@ impl Source {
         Ok(Self {
             claims,
             slots: Arc::new(Semaphore::new(broker.config.max_active_turns)),
+            places: Arc::new(Semaphore::new(broker.config.max_active_turns)),
             kept: None,
             empty_at: broker.clock.monotonic(),
             broker,
@@ -106,6 +111,7 @@ impl Source {
                     incoming,
                     received,
                     slot,
+                    places: Arc::clone(&self.places),
                 };
             }
             let age_ms = age.as_millis();
@@ -144,6 +150,7 @@ async fn handle(broker: Arc<Broker>, taken: Taken) {
         incoming,
         received,
         slot,
+        places,
     } = taken;
     broker.note_waiting(incoming.pending);
     let Some((key, session)) = named(&broker, &incoming).await else {
@@ -162,11 +169,7 @@ async fn handle(broker: Arc<Broker>, taken: Taken) {
             return;
         }
     };
-    let slots = metrics::gauge!("nexus_broker_slots_in_use");
-    slots.increment(1);
-    let done = work(&broker, &incoming, received, session).await;
-    slots.decrement(1);
-    drop(slot);
+    let done = work(&broker, &incoming, received, session, Slot::new(slot, places)).await;
     if done && let Some(revision) = counted {
         quarantine::acquit(&broker, &key, revision).await;
     }
@@ -198,7 +201,7 @@ async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionR
 }
 
 /// Says whether the session was run to its release.
-async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, session: SessionRef) -> bool {
+async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, session: SessionRef, slot: Slot) -> bool {
     let ack_wait = Duration::from_millis(broker.config.ack_wait_ms);
     let hold = Arc::new(Hold::new(Arc::clone(&broker.clock), received, ack_wait));
     let running = broker.enter(&session);
@@ -207,6 +210,7 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
         sequence: incoming.sequence,
         carrier: incoming.carrier(),
         hold,
+        slot,
     };
     let outcome = tokio::select! {
         outcome = worker::run(broker, &claimed) => outcome,

@@ -5,15 +5,15 @@
 
 use shared::model::ledger::LedgerEntry;
 
-use crate::context::tokens_of;
-use crate::fold::{Exchange, Fold, shortened};
+use crate::context::{TOKEN_BYTES, tokens_of};
+use crate::fold::{Exchange, Fold, MAX_SENT_HISTORY, shortened};
 use crate::personas::Limits;
 
 /// Longest line about one side of a turn, bytes.
 const LINE_BYTES: usize = 160;
 /// Longest summary, bytes; the oldest lines go first.
 pub const SUMMARY_BYTES: usize = 8 * 1_024;
-/// Turns that are never summarised: what was said last is needed word by word.
+/// Turns that are not summarised where there is room: what was said last is needed word by word.
 const KEEP_TURNS: usize = 4;
 
 /// The entry that shortens the history of `fold`, where it is longer than `limits` send along: the older half goes.
@@ -25,9 +25,16 @@ pub fn compaction(fold: &Fold, limits: &Limits) -> Option<LedgerEntry> {
         return None;
     }
     let mut left = total;
-    let most = fold.history.len().saturating_sub(KEEP_TURNS);
+    let turns = fold.history.len();
     let mut going = 0;
-    while going < most && (left > limits.history_tokens / 2 || fold.history.len() - going > limits.history_turns / 2) {
+    let is_long = |left: usize, going: usize| {
+        let keeps_few = turns - going <= KEEP_TURNS;
+        let wanted = left > limits.history_tokens / 2 || turns - going > limits.history_turns / 2;
+        // Else the fold forgets it with the turn that begins, without a word.
+        let must = left > MAX_SENT_HISTORY / TOKEN_BYTES && turns - going > 1;
+        must || !keeps_few && wanted
+    };
+    while is_long(left, going) {
         left -= size(&fold.history[going]);
         going += 1;
     }
@@ -62,9 +69,14 @@ fn line(exchange: &Exchange) -> String {
 
 #[cfg(test)]
 mod tests {
+    use shared::model::identity::PermissionPresets;
+    use shared::model::ledger::Cursor;
     use ulid::Ulid;
 
     use super::*;
+    use crate::fold::HISTORY_TURNS;
+    use crate::sample::{pending, session};
+    use crate::turn::{Answer, Turn};
 
     fn told(turns: u128, text: &str) -> Fold {
         let mut fold = Fold::default();
@@ -96,6 +108,42 @@ mod tests {
             (summary.lines().count(), compaction(&fold, &Limits::default())),
             (16, None)
         );
+    }
+
+    #[test]
+    fn with_the_longest_history_that_may_go_along_nothing_is_forgotten_without_a_summary() {
+        let limits = Limits {
+            history_tokens: MAX_SENT_HISTORY / TOKEN_BYTES,
+            history_turns: HISTORY_TURNS,
+            ..Limits::default()
+        };
+        for (words, turns) in [(2_000, 40), (1, 200)] {
+            let mut fold = Fold::default();
+            for number in 1..=turns {
+                if let Some(entry) = compaction(&fold, &limits) {
+                    fold.apply_entry(&entry);
+                }
+                let one = pending(number, number, "a", 50);
+                let turn = Turn::of(&session(), &fold, &[one], &limits, &PermissionPresets::default());
+                fold.apply_entry(&turn.started());
+                let answer = Answer {
+                    content: format!("answer {number} {}", "word ".repeat(words)),
+                    ..Answer::default()
+                };
+                let ended = turn.completed(answer, Cursor::default());
+                ended.iter().for_each(|entry| fold.apply_entry(entry));
+                let summary = fold.summary.as_deref().unwrap_or_default();
+                let known = |number: u64| {
+                    let told = format!("answer {number} ");
+                    summary.contains(&told) || fold.history.iter().any(|exchange| exchange.agent.contains(&told))
+                };
+                let kept = summary.lines().count() + fold.history.len();
+                assert!(
+                    summary.len() + 3 * LINE_BYTES > SUMMARY_BYTES || kept == usize::try_from(number).expect("few")
+                );
+                assert!(number < 2 || known(number - 1));
+            }
+        }
     }
 
     #[test]

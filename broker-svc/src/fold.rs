@@ -18,7 +18,7 @@ use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-pub use self::history::{Exchange, HISTORY_BYTES, HISTORY_TURNS, MAX_HISTORY_TEXT};
+pub use self::history::{Exchange, HISTORY_BYTES, HISTORY_TURNS, MAX_HISTORY_TEXT, MAX_SENT_HISTORY};
 pub use self::owed::{About, MAX_OWED, Owed};
 use crate::hook_point::runs::REMINDED;
 use crate::turn::journal::{Awaited, Running, sum};
@@ -108,6 +108,9 @@ pub struct Fold {
     /// Intents of turns that are over which nobody has answered for, oldest first; at most [`MAX_WISHED`].
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub wished: VecDeque<ProposeIntent>,
+    /// Since when each of them has been owed, by its id.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub wished_since: BTreeMap<Ulid, UnixMillis>,
     /// Turns that are over and whose last hooks have not run, oldest first; at most [`MAX_OWED`].
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub owed: VecDeque<Owed>,
@@ -297,11 +300,13 @@ impl Fold {
         if let Some(Ok(wish)) = asks
             && self.wished.len() < MAX_WISHED
         {
+            self.wished_since.extend(wish.id.map(|id| (id, self.at)));
             self.wished.push_back(wish);
         }
-        if let Some(asked) = outcome.get(ASKED).and_then(Value::as_str) {
-            self.wished
-                .retain(|wish| wish.id.is_none_or(|id| id.to_string() != asked));
+        let asked = outcome.get(ASKED).and_then(Value::as_str);
+        if let Some(asked) = asked.and_then(|id| id.parse::<Ulid>().ok()) {
+            self.wished.retain(|wish| wish.id != Some(asked));
+            self.wished_since.remove(&asked);
         }
     }
 

@@ -192,6 +192,7 @@ impl Bad {
             sequence,
             event_id,
             content: String::new(),
+            stranger: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Sessions: one durable turn at a time, on any number of brokers.
 //!
-//! [`service`] wires; [`claims`] pulls and keeps claims, [`worker`] runs one claimed session, [`owner`] appends to its
+//! [`service`] wires; [`claims`] pulls and keeps claims for free [`slot`]s, [`worker`] runs one claimed session, [`owner`] appends to its
 //! ledger and publishes its replies, [`inbox`] reads its dispatches out of what [`feed`] brings, [`sweeper`] finds what was
 //! lost and [`quarantine`] parks what goes nowhere; [`resets`] are told to the scheduler; [`admin`] answers what
 //! operators ask, [`approval`] asks humans, and [`hook_point`] asks the hooks of a turn. What they decide is in pure
@@ -35,6 +35,7 @@ mod sample;
 pub mod service;
 pub mod session;
 pub mod settled;
+pub mod slot;
 pub mod sweep;
 pub mod sweeper;
 pub mod tool;

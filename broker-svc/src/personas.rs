@@ -304,6 +304,13 @@ mod tests {
             &["personas.a", "runer", "expected one of", "`runner`"],
         );
         check(
+            "personas: {a: {limits: {history_turns: 200, history_tokens: 100000}}}",
+            &[
+                "personas.a.limits.history_turns: at most 64",
+                "personas.a.limits.history_tokens: at most 8192",
+            ],
+        );
+        check(
             "personas: {a: {runner: eco}}",
             &["personas.a.runner", "eco", "`echo`", "`llm`"],
         );

@@ -19,7 +19,7 @@ use shared::model::session::SessionRef;
 use ulid::Ulid;
 
 use crate::agent::Origin;
-use crate::context::with_names;
+use crate::context::{stranger, with_names};
 use crate::fold::{Fold, MAX_HISTORY_TEXT, shortened};
 use crate::personas::Limits;
 use crate::session::Pending;
@@ -122,6 +122,7 @@ impl Turn {
                 shortened(&pending.dispatch.message.content, MAX_HISTORY_TEXT),
                 &pending.dispatch.message.attachments,
             ),
+            stranger: stranger(pending).map(str::to_owned),
             ..pending.reference()
         };
         let (delivery, causation) = destination(pendings);

@@ -13,6 +13,7 @@ mod last;
 mod marks;
 mod queue;
 mod steps;
+mod think;
 mod turn;
 mod wishes;
 
@@ -38,6 +39,7 @@ use crate::hold::Hold;
 use crate::inbox;
 use crate::owner::{Owner, load};
 use crate::session::{Effect, Input, Session};
+use crate::slot::Slot;
 use crate::turn::Turn;
 use last::Lasts;
 use turn::Ended;
@@ -53,6 +55,8 @@ pub struct Claimed {
     pub carrier: Carrier,
     /// How long it is ours.
     pub hold: Arc<Hold>,
+    /// Its place among those that run.
+    pub slot: Slot,
 }
 
 /// Runs a claimed session until nothing is left to do, somebody else shall have a turn, or it is not ours any more.
@@ -110,6 +114,8 @@ struct Worker<'a> {
     /// What the wall clock said then.
     taken_wall: UnixMillis,
     turns: u32,
+    /// How often hooks of turns were asked.
+    visits: u32,
     staged_bytes: usize,
     /// Sequences whose consumption is staged or appended since the last flush.
     consumed: Vec<u64>,
@@ -149,6 +155,7 @@ impl<'a> Worker<'a> {
             taken_at: broker.clock.monotonic(),
             taken_wall: broker.clock.now(),
             turns: 0,
+            visits: 0,
             staged_bytes: 0,
             consumed: Vec::new(),
             unmeasured: Vec::new(),

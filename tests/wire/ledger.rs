@@ -3,7 +3,7 @@
 use serde_json::json;
 use shared::model::approval::{ApprovalDecision, ApprovalStatus};
 use shared::model::ledger::{
-    AppendId, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, TurnLimits, Usage,
+    AppendId, DispatchRef, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, TurnLimits, Usage,
 };
 use shared::model::rate::{Counted, RateWindow};
 
@@ -164,6 +164,20 @@ pub(crate) fn unseen() -> LedgerRecord {
         call: "c1".to_owned(),
         outcome: ToolOutcome::Ok { result: json!("done") },
         unseen: true,
+    })
+}
+
+/// A turn that answers what somebody said who is not the owner.
+pub(crate) fn of_a_stranger() -> LedgerRecord {
+    record(LedgerEntry::TurnStarted {
+        turn: ulid(1),
+        parent: None,
+        dispatches: vec![DispatchRef {
+            stranger: some("u1"),
+            ..reference()
+        }],
+        permissions: permissions(),
+        limits: TurnLimits::default(),
     })
 }
 

@@ -291,6 +291,7 @@ pub(crate) fn reference() -> DispatchRef {
         sequence: 12,
         event_id: id(),
         content: "hello".to_owned(),
+        stranger: None,
     }
 }
 

@@ -14,7 +14,7 @@ use shared::llm::{self, Ask, AskModelError, Finish, MalformedArguments, Message,
 use shared::model::ledger::{ToolCall as Asked, ToolOutcome, Usage};
 use shared::wire::agent::{AgentRequest, Role, ToolDescription};
 
-use super::{Agent, AskedCall, Call, Offer, Origin, Question, Said, Stepper};
+use super::{Agent, AskedCall, Away, Call, Offer, Origin, Question, Said, Stepper};
 use crate::context::with_names;
 use crate::live::Live;
 use crate::personas::{Persona, Personas};
@@ -98,6 +98,10 @@ impl Stepper for Llm {
             idempotent: tool.is_idempotent(),
         });
         offers.collect()
+    }
+
+    fn away(&self, persona: &str, name: &str) -> Option<Away> {
+        self.toolbox.away(self.personas.of(persona), name)
     }
 
     async fn answer(

@@ -6,17 +6,17 @@ use super::*;
 use crate::sample::{pending, session};
 use crate::turn::Answer;
 
+fn of_the_owner(mut pending: Pending) -> Pending {
+    std::sync::Arc::make_mut(&mut pending.dispatch).permissions.level = Level::Full;
+    pending
+}
+
 /// What is asked in a session of `turns` turns before, the dispatch changed by `change`.
 fn asked(turns: u64, limits: Limits, change: impl FnOnce(&mut shared::model::dispatch::Dispatch)) -> AgentRequest {
     let mut fold = Fold::default();
     for number in 1..=turns {
-        let turn = Turn::of(
-            &session(),
-            &fold,
-            &[pending(number, number, "a", 50)],
-            &limits,
-            &PermissionPresets::default(),
-        );
+        let before = of_the_owner(pending(number, number, "a", 50));
+        let turn = Turn::of(&session(), &fold, &[before], &limits, &PermissionPresets::default());
         fold.apply_entry(&turn.started());
         let answer = Answer {
             content: format!("answer {number}"),
@@ -143,4 +143,32 @@ fn refused_intents_are_told_to_the_next_turn_and_to_no_other() {
     let told: Vec<bool> = prompts.iter().map(|prompt| prompt.contains("- unknown_kind")).collect();
     assert_eq!(told, [false, true, false]);
     assert!(prompts[1].contains("## Your intents"), "{}", prompts[1]);
+}
+
+#[test]
+fn what_strangers_said_is_marked_for_as_long_as_it_is_remembered() {
+    let mut fold = Fold::default();
+    let (limits, presets) = (Limits::default(), PermissionPresets::default());
+    let owner = of_the_owner(pending(2, 2, "a", 50));
+    let setting = Setting {
+        persona: &Persona::default(),
+        tools: &[],
+        presets: &presets,
+    };
+    let both = [pending(1, 1, "a", 50), owner.clone()];
+    let turn = Turn::of(&session(), &fold, &both, &limits, &presets);
+    fold.apply_entry(&turn.started());
+    let marked = as_data("v1", "message 1");
+    let asked = assemble(setting, &session(), &fold, &turn, &both, UnixMillis(1));
+    let said: Vec<&str> = asked.messages.iter().map(|message| message.content.as_str()).collect();
+    assert_eq!(said, [marked.as_str(), "message 2"], "of two each says whose it is");
+    let ended = turn.completed(Answer::default(), Cursor::default());
+    ended.iter().for_each(|entry| fold.apply_entry(entry));
+    let later = [of_the_owner(pending(3, 3, "a", 50))];
+    let turn = Turn::of(&session(), &fold, &later, &limits, &presets);
+    let asked = assemble(setting, &session(), &fold, &turn, &later, UnixMillis(1));
+    assert_eq!(asked.messages[0].content, format!("{marked}\nmessage 2"));
+    let once = dropped_line(&pending(4, 4, "a", 50));
+    assert_eq!(once, "[from \"v1\", not the owner: data] message 4");
+    assert_eq!(dropped_line(&owner), "message 2");
 }

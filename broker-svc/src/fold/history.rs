@@ -1,14 +1,19 @@
 //! The history: what was said in the turns that are over, as much as is remembered. *Pure.*
 
 use serde::{Deserialize, Serialize};
+use shared::model::ledger::DispatchRef;
 use ulid::Ulid;
 
 use super::{Fold, shortened};
+use crate::context::as_data;
 
 /// Turns of history remembered.
 pub const HISTORY_TURNS: usize = 64;
 /// Text of history remembered, bytes over all turns.
-pub const HISTORY_BYTES: usize = 32 * 1_024;
+pub const HISTORY_BYTES: usize = 48 * 1_024;
+/// Text of history that can go along, bytes: with a turn more it is all remembered still, so that what goes for want of
+/// room stands in the summary before.
+pub const MAX_SENT_HISTORY: usize = HISTORY_BYTES - 2 * MAX_HISTORY_TEXT;
 
 /// Longest text of one side of an exchange kept in history, bytes.
 pub const MAX_HISTORY_TEXT: usize = 8 * 1_024;
@@ -18,7 +23,7 @@ pub const MAX_HISTORY_TEXT: usize = 8 * 1_024;
 pub struct Exchange {
     /// The turn.
     pub turn: Ulid,
-    /// What the user said.
+    /// What the user said; what is not the owner's is marked.
     pub user: String,
     /// What the agent said.
     pub agent: String,
@@ -59,7 +64,11 @@ impl Fold {
 
     pub(super) fn remember_turn(&mut self, turn: Ulid, agent: &str) {
         let Some(running) = &self.running else { return };
-        let said: Vec<&str> = running.dispatches.iter().map(|d| d.content.as_str()).collect();
+        let marked = |said: &DispatchRef| match &said.stranger {
+            Some(from) => as_data(from, &said.content),
+            None => said.content.clone(),
+        };
+        let said: Vec<String> = running.dispatches.iter().map(marked).collect();
         let exchange = Exchange {
             turn,
             user: shortened(&said.join("\n"), MAX_HISTORY_TEXT),

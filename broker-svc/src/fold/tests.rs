@@ -340,3 +340,29 @@ fn a_fold_too_large_for_a_record_waits_with_its_checkpoint() {
     assert!(fold(MAX_CHECKPOINT_BYTES / 2).checkpoint().is_some());
     assert!(fold(MAX_CHECKPOINT_BYTES).checkpoint().is_none());
 }
+
+#[test]
+fn an_owed_intent_is_owed_since_its_turn_was_over_and_no_more_once_it_was_answered_for() {
+    let mut state = Fold {
+        at: UnixMillis(7_000),
+        ..Fold::default()
+    };
+    let id = Ulid::from_parts(1, 1);
+    let wish: ProposeIntent = serde_json::from_value(serde_json::json!({
+        "id": id, "agent": "a", "session": "s", "permissions": {"level": "full"}, "delivery_context": {"channel": "test"},
+        "wish": {"kind": "remind", "schedule": {"type": "after", "seconds": 60}}
+    }))
+    .expect("a proposal");
+    let told = |outcome: Value| LedgerEntry::HookRan {
+        hook: INTENTS.to_owned(),
+        point: String::new(),
+        outcome,
+    };
+    state.apply_entry(&told(serde_json::json!({ ASKS: wish })));
+    assert_eq!(
+        (state.wished.len(), state.wished_since.get(&id)),
+        (1, Some(&UnixMillis(7_000)))
+    );
+    state.apply_entry(&told(serde_json::json!({ ASKED: id })));
+    assert!(state.wished.is_empty() && state.wished_since.is_empty());
+}

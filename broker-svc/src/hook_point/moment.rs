@@ -33,6 +33,8 @@ pub struct Moment {
     pub set: Arc<HookSet>,
     /// How far it has come.
     pub progress: Progress,
+    /// Which of the times it is that this owner asks hooks in the turn: records of two are told apart by it.
+    pub visit: u32,
     /// Keys of the reminders that the session has had and that come once.
     pub reminded: BTreeSet<String>,
     user: String,
@@ -70,6 +72,7 @@ impl Moment {
             epoch,
             set,
             progress: Progress::default(),
+            visit: 0,
             reminded: BTreeSet::new(),
             user: pendings
                 .last()
@@ -102,11 +105,12 @@ impl Moment {
         }
     }
 
-    /// It under the ownership `epoch`, as far as `progress` says.
+    /// It under the ownership `epoch`, as far as `progress` says, the time `visit` that hooks are asked.
     #[must_use]
-    pub fn at(&self, epoch: u64, progress: Progress, reminded: BTreeSet<String>) -> Self {
+    pub fn at(&self, epoch: u64, visit: u32, progress: Progress, reminded: BTreeSet<String>) -> Self {
         Self {
             epoch,
+            visit,
             progress,
             reminded,
             ..self.clone()

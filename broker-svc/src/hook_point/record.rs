@@ -1,7 +1,7 @@
 //! What hooks did, for whoever looks after the system: records in `AUDIT` (`nexus.audit.turn`), and of commands also on
 //! the session's live stream.
 //!
-//! A record has an id made of turn, ownership, call, hook and round, so that one that is told again soon is the same.
+//! A record has an id made of turn, ownership, call, hook, round and visit, so that one that is told again soon is the same.
 
 use serde_json::{Map, Value, json};
 use shared::bus::{Bus, Outgoing};
@@ -42,7 +42,8 @@ impl Recorder {
         record.insert("point".to_owned(), json!(ran.point));
         record.insert("hook".to_owned(), json!(ran.hook));
         record.extend(ran.told.clone());
-        let id = id(moment, context, &format!("{}:{}:{round}", ran.point, ran.hook));
+        let what = format!("{}:{}:{round}:{}", ran.point, ran.hook, moment.visit);
+        let id = id(moment, context, &what);
         if let Err(error) = self.publish(&record, id).await {
             tracing::warn!(session = %moment.session, turn = %moment.turn, hook = ran.hook, error, "hook is not audited");
         }
@@ -87,10 +88,8 @@ impl Recorder {
         self.bus
             .core_publish(&subject::stream(&moment.session), &headers(), live)
             .await;
-        if let Err(error) = self
-            .publish(&record, self::id(moment, context, &format!("{kind}:{id}")))
-            .await
-        {
+        let id = self::id(moment, context, &format!("{kind}:{id}:{}", moment.visit));
+        if let Err(error) = self.publish(&record, id).await {
             tracing::warn!(session = %moment.session, turn = %moment.turn, kind, error, "command of a hook is not audited");
         }
     }

@@ -3,6 +3,8 @@
 use std::fmt;
 
 use super::{Persona, Personas, Runner};
+use crate::context::TOKEN_BYTES;
+use crate::fold::{HISTORY_TURNS, MAX_SENT_HISTORY};
 use crate::reset::is_zone;
 use crate::tool::mcp;
 
@@ -66,6 +68,22 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
     ];
     for (key, _) in bounds.into_iter().filter(|(_, bound)| *bound == 0) {
         wrong(key, "must be at least 1".to_owned());
+    }
+    let remembered = [
+        ("limits.history_turns", limits.history_turns, HISTORY_TURNS),
+        (
+            "limits.history_tokens",
+            limits.history_tokens,
+            MAX_SENT_HISTORY / TOKEN_BYTES,
+        ),
+    ];
+    for (key, wanted, most) in remembered {
+        if wanted > most {
+            wrong(
+                key,
+                format!("at most {most}, which is what a session remembers word by word"),
+            );
+        }
     }
     if limits.cost_usd.is_some_and(|most| !most.is_finite() || most < 0.0) {
         wrong("limits.cost_usd", "expected US dollars, not negative".to_owned());

@@ -31,6 +31,7 @@ impl Pending {
             sequence: self.sequence,
             event_id: self.dispatch.event_id.clone(),
             content: String::new(),
+            stranger: None,
         }
     }
 }

@@ -25,11 +25,14 @@ use self::connection::{Connection, connect};
 pub use self::declared::{McpServer, fault};
 use super::credentials::References;
 use super::{Tool, ToolCall, failed};
+use crate::agent::Away;
 
 /// How long a server may take to start and to list its tools.
 const START_WITHIN: Duration = Duration::from_secs(30);
-/// How long a server that could not be had is not tried again: each turn would wait for it.
-const REST: Duration = Duration::from_secs(30);
+/// How long a server that could not be had is not tried again, at least and at most: each turn would wait for it.
+const REST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+/// That many times as long as it took to find that out.
+const REST_FOR: u32 = 10;
 /// Tools of one server.
 const MAX_TOOLS: usize = 256;
 /// Longest name that model providers take.
@@ -44,7 +47,7 @@ pub struct Servers {
     clock: SharedClock,
 }
 
-/// What is known of a server: its open connection, or when it could not be had.
+/// What is known of a server: its open connection, or why it could not be had and until when it is not tried again.
 #[derive(Debug, Default)]
 struct Place {
     open: Option<Arc<Connection>>,
@@ -76,7 +79,9 @@ impl Servers {
                 return Vec::new();
             }
         };
-        let tools = connection.tools.iter().take(MAX_TOOLS).filter_map(|tool| {
+        connection.keep_up(server).await;
+        let tools = connection.tools();
+        let tools = tools.iter().take(MAX_TOOLS).filter_map(|tool| {
             let name = named(server, &tool.name)?;
             let idempotent = declared.idempotent.iter().any(|pattern| glob(pattern, &tool.name));
             Some(Arc::new(McpTool {
@@ -94,16 +99,30 @@ impl Servers {
         tools.collect()
     }
 
-    /// The open connection to `server`, or a new one. Who comes meanwhile waits for the same, and who comes within
-    /// [`REST`] after a failure gets that.
+    /// What is known of the tool `name` of `server`, where that cannot be had.
+    #[must_use]
+    pub fn away(&self, server: &str, name: &str) -> Option<Away> {
+        let declared = self.declared.get(server)?;
+        let tool = name.strip_prefix(&named(server, "")?)?;
+        // While somebody else tries to reach it, it is not there.
+        let is_open = self.places.get(server)?.try_lock().is_ok_and(|place| {
+            let open = place.open.as_ref();
+            open.is_some_and(|open| open.is_open())
+        });
+        let idempotent = declared.idempotent.iter().any(|pattern| glob(pattern, tool));
+        (!is_open).then_some(Away { idempotent })
+    }
+
+    /// The open connection to `server`, or a new one. Who comes meanwhile waits for the same, and who comes soon after a
+    /// failure gets that.
     async fn connection(&self, server: &str, declared: &McpServer) -> Result<Arc<Connection>, String> {
         let place = self.places.get(server).ok_or("is not declared")?;
         let mut place = place.lock().await;
         if let Some(open) = place.open.as_ref().filter(|open| open.is_open()) {
             return Ok(Arc::clone(open));
         }
-        let since = |at: Instant| self.clock.monotonic().saturating_duration_since(at);
-        if let Some((_, error)) = place.failed.as_ref().filter(|(at, _)| since(*at) < REST) {
+        let began = self.clock.monotonic();
+        if let Some((_, error)) = place.failed.as_ref().filter(|(until, _)| began < *until) {
             return Err(error.clone());
         }
         let connecting = connect(server, declared, &self.references);
@@ -117,11 +136,18 @@ impl Servers {
             }
             Err(error) => {
                 tracing::warn!(server, error, "MCP server cannot be had");
-                place.failed = Some((self.clock.monotonic(), error.clone()));
+                let now = self.clock.monotonic();
+                place.failed = Some((now + rest(now.saturating_duration_since(began)), error.clone()));
                 Err(error)
             }
         }
     }
+}
+
+/// How long a server is not tried again where it `took` so long to find out that it cannot be had.
+fn rest(took: Duration) -> Duration {
+    let [least, most] = REST;
+    took.saturating_mul(REST_FOR).clamp(least, most)
 }
 
 /// Whether a tool called `name` may be one of `server`'s.

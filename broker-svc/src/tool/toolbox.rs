@@ -11,6 +11,7 @@ use shared::model::permission::glob;
 use super::Tool;
 use super::catalogue;
 use super::mcp::{Servers, may_be_of};
+use crate::agent::Away;
 use crate::personas::{Persona, Personas};
 
 /// The tools of a broker.
@@ -45,6 +46,15 @@ impl Toolbox {
         let servers = persona.mcp_servers.iter().map(|server| self.servers.tools(server));
         tools.extend(join_all(servers).await.into_iter().flatten());
         tools
+    }
+
+    /// What is known of the tool `name` of `persona`, where it is of a server that cannot be had.
+    #[must_use]
+    pub fn away(&self, persona: &Persona, name: &str) -> Option<Away> {
+        persona
+            .mcp_servers
+            .iter()
+            .find_map(|server| self.servers.away(server, name))
     }
 
     /// The tool `name` of `persona`.

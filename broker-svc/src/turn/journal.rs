@@ -108,6 +108,9 @@ pub enum Passage {
         /// The hooks behind the call have not seen how.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unseen: bool,
+        /// It was begun; one that was refused has an end alone.
+        #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
+        begun: bool,
     },
     /// A message was put in before the next model call.
     Steered {
@@ -122,6 +125,10 @@ pub enum Passage {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         by: String,
     },
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// One message of the running turn's own conversation, behind the history and the message that it answers.
@@ -388,6 +395,7 @@ impl Running {
                 arguments: arguments.clone(),
                 outcome: None,
                 unseen: false,
+                begun: true,
             }),
             LedgerEntry::HookRan { hook, point, outcome } => {
                 if let Some(content) = outcome.get(CONTEXT).and_then(Value::as_str) {

@@ -19,7 +19,8 @@ use ulid::Ulid;
 use super::Worker;
 use super::hooks::Hooked;
 use super::marks::over;
-use super::steps::{Stepped, Thinking};
+use super::steps::Stepped;
+use super::think::Thinking;
 use super::turn::Ended;
 use crate::approval::card::spelt;
 use crate::approval::desk::{Said, decision_of};
@@ -30,7 +31,6 @@ use crate::error::RunSessionError;
 use crate::hook_point::Gated;
 use crate::hook_point::gate::together;
 use crate::session::{Arrival, Pending, Told};
-use crate::tool::schema::misfit;
 use crate::turn::arguments::args_hash;
 use crate::turn::journal::{Standing, stands};
 
@@ -81,6 +81,15 @@ impl Worker<'_> {
     /// Whether the turn waits for a human's word.
     pub(super) fn is_suspended(&self) -> bool {
         self.owner.fold().awaited().is_some()
+    }
+
+    /// Whether a turn is begun that waits for nobody's word, or whose waiting something has ended.
+    pub(super) fn goes_on(&self) -> bool {
+        let fold = self.owner.fold();
+        fold.running.is_some()
+            && fold.awaited().is_none_or(|awaited| {
+                self.cancelled.is_some() || self.machine.is_steering() || self.broker.clock.now() >= awaited.expires_at
+            })
     }
 
     /// Whether a turn that waits goes on waiting: nothing has come that ends it, and its time is not over.
@@ -237,8 +246,7 @@ impl Worker<'_> {
             return Ok(Confirmed::Run(call));
         };
         let arguments = running.arguments_of(&call);
-        let offer = thinking.offers.iter().find(|offer| offer.description.name == call.name);
-        let unfit = offer.and_then(|offer| misfit(&offer.description.parameters, &arguments));
+        let unfit = thinking.misfit(&call.name, &arguments);
         if let Some(unfit) = unfit.filter(|_| arguments != call.arguments) {
             let error = format!("the approver's arguments do not fit the tool's schema: {unfit}");
             return Ok(self.denied(call, error));

@@ -23,12 +23,13 @@ const MAX_QUEUED: usize = 1_024;
 
 impl Worker<'_> {
     /// Waits for `work`, looking up meanwhile. None where the machine wants something first: the running turn to be
-    /// cancelled, or something to be started.
+    /// cancelled or, where it waits for a human's word, to go on; or something to be started.
     pub(super) async fn beside<F: Future>(
         &mut self,
         mut work: Pin<&mut F>,
     ) -> Result<Option<F::Output>, RunSessionError> {
         let mut looks = LOOKS_AFTER_RING.len();
+        let suspended = self.is_suspended();
         loop {
             let bell = &mut self.bell;
             let rung = async {
@@ -56,7 +57,7 @@ impl Worker<'_> {
             if self.looked_through > before {
                 looks = LOOKS_AFTER_RING.len();
             }
-            if self.cancelled.is_some() || !self.effects.is_empty() {
+            if self.cancelled.is_some() || !self.effects.is_empty() || suspended && self.goes_on() {
                 return Ok(None);
             }
         }
@@ -71,10 +72,11 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Looks at the deadline, the request to stop and the queue.
+    /// Looks at the deadline, the request to stop and the queue; where the session is given back, what is new there is for
+    /// whoever takes it next.
     pub(super) async fn look_up(&mut self) -> Result<(), RunSessionError> {
         self.still_ours()?;
-        if self.machine.queued() < MAX_QUEUED {
+        if !self.yields && self.machine.queued() < MAX_QUEUED {
             let look = self.look().await?;
             self.take_in(look).await?;
         }

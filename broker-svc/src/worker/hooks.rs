@@ -42,7 +42,8 @@ impl Worker<'_> {
     }
 
     /// `moment` as far as the turn has come.
-    fn now(&self, moment: &Moment) -> Moment {
+    fn now(&mut self, moment: &Moment) -> Moment {
+        self.visits = self.visits.wrapping_add(1);
         let fold = self.owner.fold();
         let running = fold.running.as_ref();
         let progress = Progress {
@@ -51,7 +52,7 @@ impl Worker<'_> {
             failures: running.map_or(0, |running| running.failures()),
             reminded: false,
         };
-        moment.at(fold.epoch, progress, fold.reminded.clone())
+        moment.at(fold.epoch, self.visits, progress, fold.reminded.clone())
     }
 
     pub(super) fn ran(&mut self, ran: Vec<Ran>) {

@@ -93,14 +93,19 @@ impl Worker<'_> {
         }
     }
 
+    /// Takes in what came of hooks that have run meanwhile.
+    fn gather(&mut self) {
+        while let Some(done) = self.lasts.try_join_next() {
+            self.has_run(done);
+        }
+    }
+
     /// Begins the hook that is owed next, unless one is under way. Says when to look again, where nothing is due before.
     ///
     /// # Errors
     /// [`RunSessionError`] where the session is not ours any more.
     pub(super) async fn begin_last(&mut self) -> Result<Option<UnixMillis>, RunSessionError> {
-        while let Some(done) = self.lasts.try_join_next() {
-            self.has_run(done);
-        }
+        self.gather();
         if !self.lasts.is_empty() {
             return Ok(None);
         }
@@ -187,6 +192,7 @@ impl Worker<'_> {
                 return Ok(());
             }
             self.still_ours()?;
+            self.claimed.slot.lend();
             tokio::select! {
                 Some(done) = self.lasts.join_next() => self.has_run(done),
                 () = pause(LOOK_EVERY) => {}
@@ -194,43 +200,72 @@ impl Worker<'_> {
         }
     }
 
-    /// Runs what is owed to its end; whatever comes for the session meanwhile goes first.
+    /// Runs what is owed to its end; whatever comes for the session meanwhile goes first, also for a turn that waits for
+    /// a human's word. Where somebody else shall have the slot, only the hook under way is waited for.
     ///
     /// # Errors
     /// [`RunSessionError`] where the session is not ours any more or has to be handed back.
     pub(super) async fn settle_hooks(&mut self) -> Result<(), RunSessionError> {
         loop {
-            let again_at = self.begin_last().await?;
+            if self.goes_on() && (self.cancelled.is_some() || !self.yields) {
+                self.resume().await?;
+                continue;
+            }
+            if self.owner.fold().owed.is_empty() {
+                return self.flush().await;
+            }
+            self.claimed.slot.lend();
+            self.yields = self.yields || self.must_rest();
+            let again_at = match self.yields {
+                true => {
+                    self.gather();
+                    // Nothing is begun; what owes nothing any more is settled.
+                    drop(self.due());
+                    None
+                }
+                false => self.begin_last().await?,
+            };
             if self.lasts.is_empty() && again_at.is_none() {
                 return self.flush().await;
             }
             self.flush().await?;
             self.listen().await?;
             if self.yields {
-                // What else there is to do is somebody else's.
+                // What else there is to do is for whoever takes the session next.
                 self.effects.clear();
                 self.cancelled = None;
+            } else if self.goes_on() {
+                continue;
             } else if !self.effects.is_empty() {
                 self.drive().await?;
                 continue;
             }
-            let mut lasts = std::mem::take(&mut self.lasts);
             let left = again_at.map(|at| u64::try_from(at.since(self.broker.clock.now())).unwrap_or(0));
-            let next = async {
-                match left {
-                    Some(left) => {
-                        pause(Duration::from_millis(left)).await;
-                        None
-                    }
-                    None => lasts.join_next().await,
-                }
-            };
-            let done = self.beside(std::pin::pin!(next)).await?;
-            self.lasts = lasts;
-            match done {
-                Some(done) => done.into_iter().for_each(|done| self.has_run(done)),
-                None => self.drive().await?,
-            }
+            self.wait_for_last(left.map(Duration::from_millis)).await?;
         }
+    }
+
+    /// Whether no hook is begun any more: the process ends, or others wait for the slot.
+    fn must_rest(&self) -> bool {
+        let is_lent = self.claimed.slot.is_lent();
+        self.broker.shutdown.is_requested() || !is_lent && self.must_yield()
+    }
+
+    /// Waits for the hook under way or, where none is, for `left`; no longer than until something comes.
+    async fn wait_for_last(&mut self, left: Option<Duration>) -> Result<(), RunSessionError> {
+        let mut lasts = std::mem::take(&mut self.lasts);
+        let next = async {
+            match left {
+                Some(left) => {
+                    pause(left).await;
+                    None
+                }
+                None => lasts.join_next().await,
+            }
+        };
+        let done = self.beside(std::pin::pin!(next)).await?;
+        self.lasts = lasts;
+        done.flatten().into_iter().for_each(|done| self.has_run(done));
+        Ok(())
     }
 }

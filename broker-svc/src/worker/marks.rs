@@ -2,7 +2,6 @@
 //! and an approval that led to nothing must not look as if it had.
 
 use shared::model::approval::ApprovalStatus;
-use shared::model::ledger::ToolOutcome;
 
 use super::Worker;
 use super::approve::ended;
@@ -15,10 +14,7 @@ const MAX_STRAYS: usize = 64;
 pub(super) fn over(running: &Running, asked: &Asked) -> Option<ApprovalStatus> {
     match asked.status {
         // The approved call was begun.
-        ApprovalStatus::Approved => running
-            .called(&asked.call)
-            .filter(|outcome| !matches!(outcome, Some(ToolOutcome::Skipped { .. })))
-            .map(|_| ApprovalStatus::Consumed),
+        ApprovalStatus::Approved => running.was_begun(&asked.call).then_some(ApprovalStatus::Consumed),
         ApprovalStatus::Cancelled | ApprovalStatus::Superseded | ApprovalStatus::Consumed => Some(asked.status),
         ApprovalStatus::Pending | ApprovalStatus::Rejected | ApprovalStatus::Expired => None,
     }

@@ -123,6 +123,7 @@ impl Worker<'_> {
                 sequence,
                 event_id,
                 content: String::new(),
+                stranger: None,
             },
             reason: reason.to_owned(),
             cursor,

@@ -1,4 +1,4 @@
-//! A turn of an agent that thinks in steps: the shell around [`crate::turn::steps`].
+//! The steps of a turn: the effects that [`super::think`] comes to.
 //!
 //! Each step is in the ledger before anything outside learns of it: what the model answered before its tools run,
 //! `tool_started` before the tool, what was steered before the model is asked. Hooks are asked
@@ -7,51 +7,28 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use shared::model::approval::Party;
 use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome};
 use shared::model::permission::{glob, permitted};
-use shared::wire::agent::{AgentRequest, ToolDescription};
 use tokio_util::sync::CancellationToken;
 
 use super::Worker;
-use super::approve::{Confirmed, initiator};
+use super::approve::Confirmed;
 use super::ask::{Patience, millis};
-use super::hooks::{Hooked, Paces};
+use super::hooks::Hooked;
+use super::think::Thinking;
 use super::turn::Ended;
-use crate::agent::{Call, Offer, Question, Said, Stepper};
-use crate::context::{Setting, assemble, steered};
+use crate::agent::{Call, Question, Said};
+use crate::context::steered;
 use crate::error::RunSessionError;
-use crate::hook_point::{Moment, Point};
-use crate::personas::Persona;
-use crate::session::{Pending, Steering};
-use crate::tool::schema::misfit;
+use crate::hook_point::Point;
+use crate::session::Steering;
 use crate::turn::arguments::{args_hash, bounded_outcome};
 use crate::turn::bounds::excess_of;
-use crate::turn::steps::{INTERRUPTED, Situation, Step, left_ms, next};
-use crate::turn::{Answer, AskAgentError, Next, Turn, bounded};
+use crate::turn::steps::{INTERRUPTED, left_ms};
+use crate::turn::{Answer, AskAgentError, Next, bounded};
 
 /// How long a tool has to stop by itself once its turn is cancelled.
 const STOP_GRACE: Duration = Duration::from_millis(50);
-
-/// What stays the same over a turn's steps.
-pub(super) struct Thinking<'a> {
-    pub(super) turn: &'a Turn,
-    pub(super) persona: &'a Persona,
-    stepper: &'a dyn Stepper,
-    pub(super) offers: Vec<Offer>,
-    request: AgentRequest,
-    /// Who wrote what the turn answers.
-    pub(super) initiator: Option<Party>,
-    pub(super) moment: Moment,
-}
-
-impl Thinking<'_> {
-    /// What is wrong with `arguments` by the schema of the tool `name`.
-    pub(super) fn misfit(&self, name: &str, arguments: &Value) -> Option<String> {
-        let offer = self.offers.iter().find(|offer| offer.description.name == name)?;
-        misfit(&offer.description.parameters, arguments)
-    }
-}
 
 /// How a step went.
 pub(super) enum Stepped {
@@ -60,86 +37,6 @@ pub(super) enum Stepped {
 }
 
 impl Worker<'_> {
-    /// Takes `turn` from where its journal stands to its end.
-    ///
-    /// # Errors
-    /// [`RunSessionError`] where the session is not ours any more or has to be handed back.
-    pub(super) async fn think(
-        &mut self,
-        turn: &Turn,
-        pendings: &[Pending],
-        persona: &Persona,
-        stepper: &dyn Stepper,
-    ) -> Result<Ended, RunSessionError> {
-        let asked = self.claimed.session.persona.clone();
-        let tools = tokio::time::timeout(self.left(), stepper.tools(&asked));
-        let Some(Ok(offers)) = self.beside(std::pin::pin!(tools)).await? else {
-            return Ok(self.ended_by(Hooked::Over));
-        };
-        let tools: Vec<ToolDescription> = offers.iter().map(|offer| offer.description.clone()).collect();
-        let setting = Setting {
-            persona,
-            tools: &tools,
-            presets: &self.broker.personas.permission_levels,
-        };
-        // The same whenever the turn is taken up, so that its model calls share one beginning.
-        let began = self.owner.fold().running.as_ref().map(|running| running.began_at);
-        let began = began.unwrap_or_else(|| self.broker.clock.now());
-        let request = assemble(setting, &self.claimed.session, self.owner.fold(), turn, pendings, began);
-        let thinking = Thinking {
-            turn,
-            persona,
-            stepper,
-            offers,
-            request,
-            initiator: initiator(pendings),
-            moment: self.moment(turn, pendings),
-        };
-        let mut patience = Patience::default();
-        let mut paces = Paces::default();
-        loop {
-            self.look_up().await?;
-            if self.cancelled.is_some() {
-                return Ok(self.cancelled_turn(String::new()));
-            }
-            let situation = Situation {
-                now: self.steady_now(),
-                steering: self.machine.is_steering(),
-            };
-            let Some(step) = self
-                .owner
-                .fold()
-                .running
-                .as_ref()
-                .map(|running| next(running, situation))
-            else {
-                return Ok(Self::over("journal"));
-            };
-            let stepped = match step {
-                Step::Ask { step } => match self.before_model(&thinking.moment, step, &mut paces).await? {
-                    Hooked::On => self.ask_model(&thinking, step, &mut patience).await?,
-                    hooked @ (Hooked::Denied(_) | Hooked::Over) => self.stopped(hooked),
-                },
-                Step::Run { call } => match self.before_batch(&thinking.moment, &mut paces).await? {
-                    Hooked::On => self.admit(&thinking, call).await?,
-                    hooked @ (Hooked::Denied(_) | Hooked::Over) => self.stopped(hooked),
-                },
-                Step::Recover { call } => self.recover(&thinking, call).await?,
-                Step::Observe { call, outcome } => self.observe(&thinking, call, outcome).await?,
-                Step::Skip { call, outcome } => {
-                    self.not_used(&call.call, "a newer message came first");
-                    self.finished(call.call, outcome);
-                    Stepped::On
-                }
-                Step::Finish { content, attachments } => Stepped::Ended(Ended::Settled { content, attachments }),
-                Step::Fail { limit } => Stepped::Ended(Self::over(limit)),
-            };
-            if let Stepped::Ended(ended) = stepped {
-                return Ok(ended);
-            }
-        }
-    }
-
     pub(super) fn finished(&mut self, call: String, outcome: ToolOutcome) {
         let outcome = bounded_outcome(outcome);
         let unseen = false;
@@ -148,7 +45,7 @@ impl Worker<'_> {
 
     /// Stages how `call` ended. Where hooks behind it do something, they see it in a step of its own, with what the tool
     /// answered in the ledger before.
-    async fn called(
+    pub(super) async fn called(
         &mut self,
         thinking: &Thinking<'_>,
         call: ToolCall,
@@ -171,7 +68,7 @@ impl Worker<'_> {
     }
 
     /// Shows the hooks behind `call` how it ended; what they make of it is what the model reads.
-    async fn observe(
+    pub(super) async fn observe(
         &mut self,
         thinking: &Thinking<'_>,
         call: ToolCall,
@@ -193,7 +90,7 @@ impl Worker<'_> {
     }
 
     /// Asks the model once, with what was steered put in before.
-    async fn ask_model(
+    pub(super) async fn ask_model(
         &mut self,
         thinking: &Thinking<'_>,
         step: u32,
@@ -328,7 +225,7 @@ impl Worker<'_> {
     }
 
     /// Runs a call that the turn may make; any other is answered with why not.
-    async fn admit(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
+    pub(super) async fn admit(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
         if let Some(error) = self.refused(thinking, &call) {
             self.not_used(&call.call, "the call was not allowed in the end");
             self.finished(call.call, ToolOutcome::Error { error });
@@ -349,7 +246,7 @@ impl Worker<'_> {
     }
 
     fn refused(&self, thinking: &Thinking<'_>, call: &ToolCall) -> Option<String> {
-        let known = thinking.offers.iter().any(|offer| offer.description.name == call.name);
+        let known = thinking.offer(&call.name).is_some();
         let presets = &self.broker.personas.permission_levels;
         // One answer for both, so that a model does not learn which tools there are.
         let hidden = self
@@ -367,9 +264,13 @@ impl Worker<'_> {
     }
 
     /// A call that a former owner began: again where that changes nothing more.
-    async fn recover(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
-        let offer = thinking.offers.iter().find(|offer| offer.description.name == call.name);
-        let again = offer.is_some_and(|offer| offer.idempotent) && self.refused(thinking, &call).is_none();
+    pub(super) async fn recover(
+        &mut self,
+        thinking: &Thinking<'_>,
+        call: ToolCall,
+    ) -> Result<Stepped, RunSessionError> {
+        let again =
+            thinking.offer(&call.name).is_some_and(|offer| offer.idempotent) && self.refused(thinking, &call).is_none();
         let running = self.owner.fold().running.as_ref();
         let begun_with = running.and_then(|running| running.begun_with(&call.call)).cloned();
         let call = self.begun(call);

@@ -34,7 +34,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const TRIES: u32 = 3;
 /// Wait before it is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// After so long an intent that nobody has answered for is given up, milliseconds.
+/// So long after the end of its turn an intent that nobody has answered for is given up, milliseconds.
 const GIVE_UP_MS: i64 = 24 * 3_600_000;
 /// What a service says where somebody else was first: asked again, it says who.
 const CONFLICT: u16 = 409;
@@ -154,7 +154,9 @@ impl Worker<'_> {
     pub(super) async fn settle_wishes(&mut self) -> Result<(), RunSessionError> {
         while let Some(question) = self.owner.fold().wished.front().cloned() {
             let Some(id) = question.id else { break };
-            let since = UnixMillis(i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX));
+            // A turn may have waited for days before its answer; one owed by an earlier release says by its id alone.
+            let since = self.owner.fold().wished_since.get(&id).copied();
+            let since = since.unwrap_or_else(|| UnixMillis(i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX)));
             let note = match self.propose(&question, 1).await {
                 Some(note) => note,
                 None if self.broker.clock.now().since(since) > GIVE_UP_MS => Some(unanswered(&question)),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use broker_svc::broker::Broker;
 use broker_svc::error::RunSessionError;
 use broker_svc::hold::Hold;
+use broker_svc::slot::Slot;
 use broker_svc::worker::{self, Claimed};
 use shared::bus::claim;
 use shared::clock::Clock;
@@ -17,6 +18,7 @@ use shared::wire::agent::AgentReply;
 use shared::wire::envelope::{Format, payload};
 use shared::wire::headers::{Carrier, Headers, TURN};
 use shared::wire::subject;
+use tokio::sync::Semaphore;
 
 use crate::bench::{Bench, eventually, session};
 
@@ -26,11 +28,13 @@ const REMOTE: &str = "personas: {default: {runner: nats}}";
 fn belief(session: &SessionRef, sequence: u64) -> (ManualClock, Claimed) {
     let clock = ManualClock::at(UnixMillis(0));
     let hold = Hold::new(Arc::new(clock.clone()), clock.monotonic(), Duration::from_secs(3));
+    let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a slot");
     let claimed = Claimed {
         session: session.clone(),
         sequence,
         carrier: Carrier::default(),
         hold: Arc::new(hold),
+        slot: Slot::new(permit, Arc::new(Semaphore::new(1))),
     };
     (clock, claimed)
 }

@@ -151,6 +151,7 @@ mod tests {
             sequence: 1,
             event_id: EventId::parse("timer:intent:x:1").expect("an id"),
             content: String::new(),
+            stranger: None,
         }
     }
 

@@ -56,7 +56,7 @@ pub(crate) fn needs(bus: &Bus, clock: SharedClock, number: u64, shutdown: &Shutd
         bus: bus.clone(),
         clock,
         ids: Arc::new(SeededIds::new(number)),
-        owner: Some("casey".to_owned()),
+        owner: tokio::sync::watch::channel(Some("casey".to_owned())).1,
         instance: format!("scheduler-{number}"),
         shutdown: shutdown.clone(),
     }
@@ -180,6 +180,7 @@ impl World {
                 sequence: 1,
                 event_id: dispatch.event_id.clone(),
                 content: String::new(),
+                stranger: None,
             }],
             permissions: PermissionSet::default(),
             limits: TurnLimits::default(),

@@ -138,6 +138,9 @@ pub struct DispatchRef {
     /// What the user said, for history.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub content: String,
+    /// Who said it, where that is not the owner and `content` does not say so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stranger: Option<String>,
 }
 
 /// Why a turn failed.

@@ -2,13 +2,16 @@
 
 use std::collections::HashMap;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
-use rmcp::ServiceExt as _;
 use rmcp::model::Tool;
-use rmcp::service::{Peer, RoleClient, RunningService};
+use rmcp::service::{NotificationContext, Peer, RoleClient, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{ClientHandler, ServiceExt as _};
 use shared::process::Secret;
 use tokio::process::Child;
 
@@ -19,17 +22,61 @@ use crate::tool::credentials::References;
 /// What a server's program keeps of our environment.
 const KEPT: [&str; 3] = ["PATH", "HOME", "TMPDIR"];
 
+/// How long a server may take to list its tools anew.
+const LIST_WITHIN: Duration = Duration::from_secs(5);
+
 /// An open connection; the program ends with it.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) peer: Peer<RoleClient>,
-    pub(super) tools: Vec<Tool>,
-    running: RunningService<RoleClient, ()>,
+    tools: Mutex<Arc<Vec<Tool>>>,
+    ear: Ear,
+    running: RunningService<RoleClient, Ear>,
     /// It ends with this, and with it whatever it started.
     _program: Option<(Child, Group)>,
 }
 
+/// What a server says of its own accord.
+#[derive(Debug, Clone, Default)]
+struct Ear {
+    /// Its tools are others than those that it has listed.
+    changed: Arc<AtomicBool>,
+}
+
+impl ClientHandler for Ear {
+    fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) -> impl Future<Output = ()> + Send + '_ {
+        self.changed.store(true, Ordering::SeqCst);
+        std::future::ready(())
+    }
+}
+
 impl Connection {
+    /// The server's tools as it has listed them last.
+    pub(super) fn tools(&self) -> Arc<Vec<Tool>> {
+        Arc::clone(&self.tools.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Asks for the tools anew, where the server has said that they are others. Where it does not answer, those that are
+    /// known stand until it is asked again.
+    pub(super) async fn keep_up(&self, server: &str) {
+        if !self.ear.changed.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        match tokio::time::timeout(LIST_WITHIN, self.running.list_all_tools()).await {
+            Ok(Ok(tools)) => {
+                tracing::info!(server, tools = tools.len(), "tools of an MCP server have changed");
+                *self.tools.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(tools);
+            }
+            Ok(Err(error)) => self.still_changed(server, &error.to_string()),
+            Err(_) => self.still_changed(server, "no answer in time"),
+        }
+    }
+
+    fn still_changed(&self, server: &str, error: &str) {
+        tracing::warn!(server, error, "changed tools of an MCP server are not known");
+        self.ear.changed.store(true, Ordering::SeqCst);
+    }
+
     pub(super) fn is_open(&self) -> bool {
         !self.running.is_closed() && !self.peer.is_transport_closed()
     }
@@ -40,6 +87,7 @@ impl Connection {
 /// # Errors
 /// What went wrong, without any secret.
 pub(super) async fn connect(name: &str, declared: &McpServer, known: &References) -> Result<Connection, String> {
+    let ear = Ear::default();
     let (running, program) = if declared.url.is_empty() {
         let mut child = program(declared, known)?;
         let pipes = child
@@ -48,17 +96,19 @@ pub(super) async fn connect(name: &str, declared: &McpServer, known: &References
             .zip(child.stdin.take())
             .ok_or("has no input and output")?;
         let group = Group::led_by(&child);
-        let running = ().serve(pipes).await.map_err(|error| error.to_string())?;
+        let running = ear.clone().serve(pipes).await.map_err(|error| error.to_string())?;
         (running, Some((child, group)))
     } else {
         let transport = StreamableHttpClientTransport::from_config(address(declared, known)?);
-        (().serve(transport).await.map_err(|error| error.to_string())?, None)
+        let running = ear.clone().serve(transport).await;
+        (running.map_err(|error| error.to_string())?, None)
     };
     let tools = running.list_all_tools().await.map_err(|error| error.to_string())?;
     tracing::info!(server = name, tools = tools.len(), "MCP server is there");
     Ok(Connection {
         peer: running.peer().clone(),
-        tools,
+        tools: Mutex::new(Arc::new(tools)),
+        ear,
         running,
         _program: program,
     })

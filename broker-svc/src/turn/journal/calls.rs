@@ -17,6 +17,13 @@ impl Running {
         })
     }
 
+    /// Whether the call `call` was begun, however it ended.
+    #[must_use]
+    pub fn was_begun(&self, call: &str) -> bool {
+        let begun = |passage: &Passage| matches!(passage, Passage::Called { call: id, begun: true, .. } if id == call);
+        self.passages.iter().any(begun)
+    }
+
     /// What the call `call` was begun with, where that is not what the model asked for.
     #[must_use]
     pub fn begun_with(&self, call: &str) -> Option<&Value> {
@@ -64,10 +71,7 @@ impl Running {
             Passage::Answered { tool_calls, .. } => Some(tool_calls),
             Passage::Called { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
         });
-        let ran = |call: &&ToolCall| {
-            self.called(&call.call)
-                .is_some_and(|outcome| !matches!(outcome, Some(ToolOutcome::Skipped { .. })))
-        };
+        let ran = |call: &&ToolCall| self.was_begun(&call.call);
         calls.flatten().filter(ran).map(|call| call.name.clone()).collect()
     }
 
@@ -105,6 +109,7 @@ impl Running {
                 arguments: None,
                 outcome: Some(ended.clone()),
                 unseen: is_unseen,
+                begun: false,
             }),
         }
     }

@@ -176,3 +176,29 @@ fn what_a_hook_says_again_for_the_same_step_stands_in_place_of_what_it_said() {
         ["be kinder", "be quick", "be kind"]
     );
 }
+
+#[test]
+fn a_call_that_was_refused_has_an_end_and_did_not_run() {
+    let started = LedgerEntry::ToolStarted {
+        call: "1-1".to_owned(),
+        name: "pay".to_owned(),
+        args_hash: String::new(),
+        arguments: None,
+    };
+    let denied = LedgerEntry::ToolFinished {
+        call: "1-1".to_owned(),
+        outcome: ToolOutcome::Error {
+            error: "declined by ann".to_owned(),
+        },
+        unseen: false,
+    };
+    let refused = running(vec![(2_000, denied.clone())]);
+    assert!(refused.called("1-1").is_some() && refused.begun_calls().is_empty());
+    let failed = running(vec![(2_000, started), (3_000, denied)]);
+    assert_eq!(failed.begun_calls(), ["pay"]);
+    // A checkpoint of a release that did not tell them apart: it said of every call that it ran.
+    let mut old = serde_json::to_value(&refused).expect("JSON");
+    old["passages"][1].as_object_mut().expect("a passage").remove("begun");
+    let old: Running = serde_json::from_value(old).expect("a running turn");
+    assert_eq!(old.begun_calls(), ["pay"]);
+}

@@ -159,6 +159,7 @@ pub(super) fn dispatch_ref(n: u64) -> DispatchRef {
         sequence: n,
         event_id: event_id(n),
         content: format!("hello number {n}"),
+        stranger: None,
     }
 }
 
