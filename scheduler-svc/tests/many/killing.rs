@@ -177,6 +177,7 @@ async fn completes(bus: &Bus, dispatch: &Dispatch) {
             sequence: 1,
             event_id: dispatch.event_id.clone(),
             content: String::new(),
+            stranger: None,
         }],
         permissions: PermissionSet::default(),
         limits: TurnLimits::default(),
