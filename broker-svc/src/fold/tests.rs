@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use shared::model::ledger::{ToolCall, TurnFailure};
 
 use super::*;
+use crate::context::as_data;
 use crate::personas::Limits;
 use crate::sample::{pending, session};
 use crate::turn::{Answer, Turn};
@@ -106,7 +107,7 @@ fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
         state.history[0],
         Exchange {
             turn: turn.id,
-            user: "message 1".to_owned(),
+            user: as_data("v1", "message 1"),
             agent: "hi".to_owned()
         }
     );
@@ -160,17 +161,21 @@ fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
         limit: "tokens".to_owned(),
     };
     end(&mut state, 2, &|turn| turn.failed(limit(), Cursor::default()));
+    let stranger = |said| as_data("v1", said);
     let said: Vec<_> = state
         .history
         .iter()
-        .map(|e| (e.user.as_str(), e.agent.as_str()))
+        .map(|e| (e.user.clone(), e.agent.as_str()))
         .collect();
     assert_eq!(
         said,
         [
-            ("message 1", "let me pay\nand now\n[tools that ran: pay]\n[interrupted]"),
             (
-                "message 2",
+                stranger("message 1"),
+                "let me pay\nand now\n[tools that ran: pay]\n[interrupted]"
+            ),
+            (
+                stranger("message 2"),
                 "let me pay\n[tools that ran: pay]\n[failed: The answer took more than it may (limit: tokens).]"
             ),
         ]
