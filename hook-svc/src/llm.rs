@@ -81,16 +81,19 @@ impl LlmHost {
         let answered = cell
             .get_or_try_init(|| async {
                 self.budget.admit(&call.hook.id).await?;
-                let asked = model.answer(ask, &mut |_| {}).await;
-                let answer = asked.map_err(|error| told(&error))?;
+                let answer = match model.answer(ask, &mut |_| {}).await {
+                    Ok(answer) => answer,
+                    // For all that wait: each would wait as long for the same. A budget is each hook's own.
+                    Err(error) => return Ok(Err(told(&error))),
+                };
                 let spent = spent(&answer);
                 self.budget.charge(&call.hook.id, spent).await;
                 // Set once: whoever initialises the cell.
                 let _ = paid.set(spent);
-                Ok(answer.content)
+                Ok(Ok(answer.content))
             })
             .await?;
-        Ok(answered.clone())
+        answered.clone()
     }
 }
 

@@ -146,6 +146,21 @@ async fn budgets_of_a_hook_and_of_all_end_a_day() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_the_same_shares_the_error_and_who_asks_later_asks_anew() {
+    let script = [
+        Scripted::status(500, "broken"),
+        Scripted::status(503, "still broken"),
+        Scripted::text("at last"),
+    ];
+    let server = ModelServer::scripted(script).await;
+    let (host, _nats) = host(&server, RICH).await;
+    let ask = |hook: &'static str| host.call(call(hook, "sms:1", json!({"prompt": "1"})));
+    let (one, other) = tokio::join!(ask("a"), ask("b"));
+    assert_eq!((code(&one), code(&other)), ("provider_down", "provider_down"));
+    assert_eq!(ask("b").await.outcome, Ok(json!("at last")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_goes_wrong_is_a_typed_error_and_costs_nothing() {
     let script = [
         Scripted::status(500, "broken"),
