@@ -66,6 +66,9 @@ pub struct HooksConfig {
     /// Whether hook-svc starts where hooks cannot be confined whole: `enforce` (it does not) or `degraded` (it does,
     /// and says what is missing).
     pub sandbox: Sandbox,
+    /// As whom hooks run where hook-svc is root: a name, or a user's and a group's number as `1000:1000`; empty =
+    /// `nobody`.
+    pub user: String,
     /// Which direct conversations share one session.
     pub dm_scope: DmScope,
     /// Path of the routing bindings and webhook mappings; empty = none.
@@ -105,6 +108,7 @@ impl Default for HooksConfig {
             workers: 0,
             hard_budget_ms: DEFAULT_HARD_BUDGET_MS,
             sandbox: Sandbox::Enforce,
+            user: String::new(),
             dm_scope: DmScope::Main,
             bindings: String::new(),
             in_flight_per_partition: DEFAULT_IN_FLIGHT_PER_PARTITION,

@@ -32,6 +32,9 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         return refuse("a program is expected after `--`");
     };
     let options: Vec<(&str, &str)> = options.iter().filter_map(|option| option.split_once('=')).collect();
+    if let Some(user) = values(&options, "user").next() {
+        return refuse(&become_user(user, arguments));
+    }
     if let Err(error) = die_with_parent(&options) {
         return refuse(&error);
     }
@@ -64,6 +67,29 @@ fn values<'a>(options: &'a [(&'a str, &'a str)], key: &'a str) -> impl Iterator<
         .iter()
         .filter(move |(name, _)| *name == key)
         .map(|(_, value)| *value)
+}
+
+/// Runs this jail again as `user`, a user's and a group's number, without further groups; returns only where that fails,
+/// and why. Before all else: what follows forbids it, and the kernel forgets who the parent is when the user changes.
+fn become_user(user: &str, arguments: &[String]) -> String {
+    let numbers = user.split_once(':');
+    let numbers = numbers.and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    let Some((uid, gid)) = numbers else {
+        return format!("user={user}: two numbers are expected");
+    };
+    let jail = match std::env::current_exe() {
+        Ok(jail) => jail,
+        Err(error) => return format!("user={user}: {error}"),
+    };
+    let options = arguments
+        .iter()
+        .position(|argument| argument == "--")
+        .unwrap_or_default();
+    let (options, program) = arguments.split_at(options);
+    let options = options.iter().filter(|option| !option.starts_with("user="));
+    let mut command = Command::new(jail);
+    command.args(options.chain(program)).env_clear().gid(gid).uid(uid);
+    format!("user={user}: {}", command.exec())
 }
 
 /// Has the kernel end this process, whatever it becomes, with the thread that started it: a hook that loops does not see

@@ -181,16 +181,12 @@ pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn Host>) ->
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     PoolConfig {
         bun: (!config.bun.is_empty()).then(|| PathBuf::from(&config.bun)),
-        // One of them stands by for the other, even on a single core.
-        workers: if config.workers == 0 {
-            cores.max(2)
-        } else {
-            config.workers
-        },
+        workers: if config.workers == 0 { cores } else { config.workers },
         hard_budget_ms: config.hard_budget_ms,
         db_path: db_path.to_string_lossy().into(),
         dir: None,
         sandbox: config.sandbox,
+        user: config.user.clone(),
         lazy: false,
         host,
     }

@@ -23,6 +23,7 @@ mod protocol;
 mod sandbox;
 mod sources;
 mod starter;
+mod user;
 mod watch;
 mod worker;
 
@@ -61,6 +62,9 @@ pub struct PoolConfig {
     pub db_path: Arc<str>,
     /// How the workers are confined (`hooks.sandbox`).
     pub sandbox: Sandbox,
+    /// As whom they run where this process is root (`hooks.user`): a name, or a user's and a group's number as `1:1`;
+    /// empty = `nobody`.
+    pub user: String,
     /// Start workers only when there is something to do, and end them when there is not.
     pub lazy: bool,
     /// Where hook sources are unpacked for the workers; `None` = a fresh directory below the system's temporary one.

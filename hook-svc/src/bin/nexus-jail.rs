@@ -6,7 +6,8 @@
 //! environment. All of it holds for every process that descends from it, and cannot be taken back.
 //!
 //! `ro=PATH` may be read, `rx=PATH` also executed, `wf=PATH` is an existing file that may be written; `env=KEY:VALUE`;
-//! `parent=PID` is the process that starts it; it dies with the thread of it that did. `data_mb`, `file_mb`, `files`,
+//! `parent=PID` is the process that starts it; it dies with the thread of it that did; `user=UID:GID` is what it becomes
+//! before anything else. `data_mb`, `file_mb`, `files`,
 //! `cpu_s` are limits; `strict=1` refuses to run where the kernel lacks a mechanism,
 //! else what is missing is said on standard error as `missing: …`. Exit code 97 = refused.
 //!

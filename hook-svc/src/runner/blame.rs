@@ -1,16 +1,21 @@
-//! Which hooks have killed workers, and which are therefore not called for a while. *Pure.*
+//! Which hooks are suspected of killing workers, and which are therefore not called for a while. *Pure.*
 //!
-//! A hook that loops or crashes its process costs every event in flight a re-run, so it gets one more chance and is
-//! then benched: its events are answered with an error at once. After the bench one more death benches it again. A
+//! A hook that loops or crashes its process costs every event in flight a re-run. Who has killed a worker, or was
+//! waiting in one that died without saying why, is a suspect: it is called in a process of its own, so that its next
+//! death is its own beyond doubt and nobody else's loss. After a second death it is benched: its events are answered
+//! with an error at once. After the bench one more death benches it again. So many runs without a death clear it. A
 //! changed source starts anew.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::HookSource;
+use super::{HookSet, HookSource};
 
 /// Deaths after which a hook is benched.
 const MAX_DEATHS: u32 = 2;
+
+/// Runs without a death that clear a suspect.
+const CLEAN_RUNS: u32 = 20;
 
 /// How long a benched hook is not called.
 const BENCH: Duration = Duration::from_mins(1);
@@ -21,68 +26,142 @@ const MEMORY: Duration = Duration::from_mins(10);
 /// Most sources remembered; beyond it the memory is cleared, which costs at most more deaths.
 const MAX_REMEMBERED: usize = 4_096;
 
-/// Deaths by hook and source.
+/// Marks by hook id; each is of one source.
 #[derive(Debug, Default)]
 pub(super) struct Blame {
-    marks: HashMap<(String, String), Mark>,
+    marks: HashMap<String, Mark>,
 }
 
 #[derive(Debug)]
 struct Mark {
+    source: String,
     deaths: u32,
+    clean: u32,
     last: Instant,
     at_load: bool,
     error: String,
 }
 
+impl Mark {
+    fn new(hook: &HookSource, now: Instant) -> Self {
+        Self {
+            source: hook.content_hash.clone(),
+            deaths: 0,
+            clean: 0,
+            last: now,
+            at_load: false,
+            error: String::new(),
+        }
+    }
+
+    /// Whether it stands: what kills by being loaded stays apart, anything else is forgotten in time.
+    fn stands(&self, now: Instant) -> bool {
+        self.at_load || now.saturating_duration_since(self.last) <= MEMORY
+    }
+}
+
 impl Blame {
     /// `hook` killed its worker, `at_load` before it could be called at all. True when it is now benched.
     pub(super) fn died(&mut self, hook: &HookSource, at_load: bool, cause: &str, now: Instant) -> bool {
-        if self.marks.len() >= MAX_REMEMBERED {
-            self.marks.clear();
-        }
-        let fresh = || Mark {
-            deaths: 0,
-            last: now,
-            at_load,
-            error: String::new(),
-        };
-        let mark = self.marks.entry(key(hook)).or_insert_with(fresh);
+        let mark = self.mark(hook, now);
         if now.saturating_duration_since(mark.last) > MEMORY {
             mark.deaths = 0;
         }
         mark.deaths += 1;
+        mark.clean = 0;
         mark.last = now;
         mark.at_load |= at_load;
         mark.error = format!("killed its worker {} times: {cause}", mark.deaths);
         mark.deaths >= MAX_DEATHS
     }
 
-    /// Why `hook` is not called now; `None` = it is.
-    pub(super) fn bench(&self, hook: &HookSource, now: Instant) -> Option<&str> {
-        if self.marks.is_empty() {
-            return None;
+    /// `hook` was waiting in a worker that died without saying who was running.
+    pub(super) fn suspect(&mut self, hook: &HookSource, now: Instant) {
+        let mark = self.mark(hook, now);
+        mark.last = now;
+        mark.clean = 0;
+    }
+
+    fn mark(&mut self, hook: &HookSource, now: Instant) -> &mut Mark {
+        if self.marks.len() >= MAX_REMEMBERED {
+            self.marks.clear();
         }
-        let mark = self.marks.get(&key(hook))?;
-        let benched = mark.deaths >= MAX_DEATHS && now.saturating_duration_since(mark.last) < BENCH;
-        (benched || self.is_barred(hook)).then_some(mark.error.as_str())
+        let fresh = || Mark::new(hook, now);
+        let mark = self.marks.entry(hook.id.clone()).or_insert_with(fresh);
+        if mark.source != hook.content_hash {
+            *mark = fresh();
+        }
+        mark
+    }
+
+    fn of(&self, hook: &HookSource) -> Option<&Mark> {
+        let mark = self.marks.get(&hook.id)?;
+        (mark.source == hook.content_hash).then_some(mark)
+    }
+
+    /// Those of `set` that have a mark which `holds`, by index, ascending.
+    fn marked<'a>(&'a self, set: &HookSet, holds: impl Fn(&Mark) -> bool) -> Vec<(u32, &'a Mark)> {
+        let known = self.marks.iter().filter(|(_, mark)| holds(mark));
+        let known = known.filter_map(|(id, mark)| Some((set.index(id)?, mark)));
+        let is_same = |index: u32, mark: &Mark| {
+            let hook = set.hooks().get(index as usize);
+            hook.is_some_and(|hook| hook.content_hash == mark.source)
+        };
+        let mut marked: Vec<(u32, &Mark)> = known.filter(|(index, mark)| is_same(*index, mark)).collect();
+        marked.sort_unstable_by_key(|(index, _)| *index);
+        marked
+    }
+
+    /// The hooks of `set` that are to be called apart from others, by index, ascending.
+    pub(super) fn suspects(&self, set: &HookSet, now: Instant) -> Vec<u32> {
+        let marked = self.marked(set, |mark| mark.stands(now));
+        marked.into_iter().map(|(index, _)| index).collect()
+    }
+
+    /// `hook`, a suspect, has run apart without a death. True when that clears it.
+    pub(super) fn ran(&mut self, hook: &HookSource) -> bool {
+        let Some(mark) = self
+            .marks
+            .get_mut(&hook.id)
+            .filter(|mark| mark.source == hook.content_hash)
+        else {
+            return false;
+        };
+        mark.clean += 1;
+        let is_clear = mark.clean >= CLEAN_RUNS && !mark.at_load;
+        if is_clear {
+            self.marks.remove(&hook.id);
+        }
+        is_clear
+    }
+
+    /// Whether `hook` is not loaded beside others: it has killed a worker by being loaded.
+    pub(super) fn is_loaded_apart(&self, hook: &HookSource) -> bool {
+        self.of(hook).is_some_and(|mark| mark.at_load)
+    }
+
+    /// The hooks of `set` that are not called now, by index, ascending, and why.
+    pub(super) fn benched(&self, set: &HookSet, now: Instant) -> Vec<(u32, &str)> {
+        let is_benched = |mark: &Mark| {
+            mark.deaths >= MAX_DEATHS && (mark.at_load || now.saturating_duration_since(mark.last) < BENCH)
+        };
+        let marked = self.marked(set, is_benched);
+        marked
+            .into_iter()
+            .map(|(index, mark)| (index, mark.error.as_str()))
+            .collect()
     }
 
     /// Whether `hook` may not even be loaded: it kills workers by being loaded.
     pub(super) fn is_barred(&self, hook: &HookSource) -> bool {
-        self.marks
-            .get(&key(hook))
+        self.of(hook)
             .is_some_and(|mark| mark.at_load && mark.deaths >= MAX_DEATHS)
     }
 
-    /// Whether nobody has killed a worker.
+    /// Whether nobody is suspected.
     pub(super) fn is_empty(&self) -> bool {
         self.marks.is_empty()
     }
-}
-
-fn key(hook: &HookSource) -> (String, String) {
-    (hook.id.clone(), hook.content_hash.clone())
 }
 
 #[cfg(test)]
@@ -104,19 +183,29 @@ mod tests {
         }
     }
 
+    fn bench(blame: &Blame, hook: &HookSource, now: Instant) -> Option<String> {
+        let set = HookSet::new([hook.clone()]);
+        let benched = blame.benched(&set, now);
+        benched.first().map(|(_, error)| (*error).to_owned())
+    }
+
+    fn is_suspect(blame: &Blame, hook: &HookSource, now: Instant) -> bool {
+        blame.suspects(&HookSet::new([hook.clone()]), now) == [0]
+    }
+
     #[test]
     fn the_second_death_benches_and_time_frees() {
         let start = SystemClock.monotonic();
         let mut blame = Blame::default();
         assert!(!blame.died(&hook("a"), false, "no progress", start));
-        assert_eq!(blame.bench(&hook("a"), start), None);
+        assert_eq!(bench(&blame, &hook("a"), start), None);
         assert!(blame.died(&hook("a"), false, "no progress", start));
         assert_eq!(
-            blame.bench(&hook("a"), start),
+            bench(&blame, &hook("a"), start).as_deref(),
             Some("killed its worker 2 times: no progress")
         );
-        assert_eq!(blame.bench(&hook("b"), start), None, "a changed source starts anew");
-        assert_eq!(blame.bench(&hook("a"), start + BENCH), None);
+        assert_eq!(bench(&blame, &hook("b"), start), None, "a changed source starts anew");
+        assert_eq!(bench(&blame, &hook("a"), start + BENCH), None);
         assert!(
             blame.died(&hook("a"), false, "again", start + BENCH),
             "one more death benches again"
@@ -125,13 +214,44 @@ mod tests {
     }
 
     #[test]
+    fn a_suspect_is_cleared_by_runs_or_by_time_and_never_benched_without_a_death() {
+        let start = SystemClock.monotonic();
+        let mut blame = Blame::default();
+        let hook = hook("a");
+        assert!(!is_suspect(&blame, &hook, start));
+        for _ in 0..2 {
+            blame.suspect(&hook, start);
+            assert!(is_suspect(&blame, &hook, start) && bench(&blame, &hook, start).is_none());
+            let cleared = (1..=CLEAN_RUNS).find(|_| blame.ran(&hook));
+            assert_eq!(cleared, Some(CLEAN_RUNS));
+            assert!(!is_suspect(&blame, &hook, start));
+        }
+        blame.suspect(&hook, start);
+        assert!(!is_suspect(&blame, &hook, start + MEMORY * 2));
+    }
+
+    #[test]
+    fn a_death_takes_away_the_runs_before_it() {
+        let start = SystemClock.monotonic();
+        let mut blame = Blame::default();
+        let hook = hook("a");
+        assert!(!blame.died(&hook, false, "no progress", start));
+        assert!((1..CLEAN_RUNS).all(|_| !blame.ran(&hook)));
+        assert!(blame.died(&hook, false, "no progress", start));
+        assert!((1..CLEAN_RUNS).all(|_| !blame.ran(&hook)));
+        assert!(blame.ran(&hook));
+    }
+
+    #[test]
     fn a_hook_that_kills_by_being_loaded_stays_out() {
         let start = SystemClock.monotonic();
         let mut blame = Blame::default();
         blame.died(&hook("a"), true, "no progress", start);
         assert!(!blame.is_barred(&hook("a")));
+        assert!((0..CLEAN_RUNS * 2).all(|_| !blame.ran(&hook("a"))), "it stays apart");
+        assert!(blame.is_loaded_apart(&hook("a")) && is_suspect(&blame, &hook("a"), start + MEMORY * 2));
         blame.died(&hook("a"), true, "no progress", start);
         assert!(blame.is_barred(&hook("a")));
-        assert!(blame.bench(&hook("a"), start + BENCH * 2).is_some());
+        assert!(bench(&blame, &hook("a"), start + BENCH * 2).is_some());
     }
 }

@@ -1,14 +1,15 @@
 //! What all workers of a pool share: the queue of events, the set in force, counters, and who is blamed.
 //!
 //! A plain value behind one lock; nothing in it waits. Workers take from one queue when they have room, so an event
-//! goes to whoever is least busy.
+//! goes to whoever is least busy. One of them may stand by: it holds every set and takes no event until another dies.
+//! Suspects (`blame.rs`) are called in a worker that holds one of them alone, after the others have answered.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::blame::Blame;
-use super::flight::Flight;
+use super::flight::{Flight, Stage};
 use super::protocol::{Load, WantedHook};
 use super::sources::Loaded;
 use super::{Counters, HookSource};
@@ -17,6 +18,10 @@ use super::{Counters, HookSource};
 #[derive(Debug)]
 pub(super) struct Board {
     queue: VecDeque<Flight>,
+    /// Events that are open for suspects alone.
+    apart: VecDeque<Flight>,
+    /// The worker that stands by.
+    standby: Option<usize>,
     current: Arc<Loaded>,
     counters: HashMap<String, Counters>,
     /// By worker: counters by hook index of the set in force that it has not been told.
@@ -34,13 +39,19 @@ pub(super) enum Next {
     Load(Arc<Loaded>),
     /// Evaluate this event.
     Run(Box<Flight>),
+    /// Load this set, but of its hooks only the one of this id: a suspect.
+    LoadAlone(Arc<Loaded>, String),
+    /// Make room for another suspect.
+    Leave,
 }
 
 impl Board {
-    /// For `workers` workers, without hooks.
-    pub(super) fn new(workers: usize) -> Self {
+    /// For `workers` workers, without hooks; `standby` is the one that stands by.
+    pub(super) fn new(workers: usize, standby: Option<usize>) -> Self {
         Self {
             queue: VecDeque::new(),
+            apart: VecDeque::new(),
+            standby,
             current: Arc::new(Loaded::empty()),
             counters: HashMap::new(),
             untold: vec![BTreeMap::new(); workers],
@@ -97,19 +108,37 @@ impl Board {
     }
 
     /// Queues events again whose worker died, before all others.
-    pub(super) fn requeue(&mut self, flights: Vec<Flight>) {
+    pub(super) fn requeue(&mut self, flights: Vec<Flight>, are_apart: bool) {
+        let queue = if are_apart { &mut self.apart } else { &mut self.queue };
         if !self.stopped {
-            flights
-                .into_iter()
-                .rev()
-                .for_each(|flight| self.queue.push_front(flight));
+            flights.into_iter().rev().for_each(|flight| queue.push_front(flight));
         }
     }
 
-    /// What a worker that holds `generation` does next.
-    pub(super) fn next(&mut self, held: &Arc<Loaded>, now: Instant) -> Next {
+    /// Queues an event that is open for suspects alone.
+    pub(super) fn set_apart(&mut self, flight: Flight) {
+        if !self.stopped {
+            self.apart.push_back(flight);
+        }
+    }
+
+    /// Whether `worker` stands by.
+    pub(super) fn stands_by(&self, worker: usize) -> bool {
+        self.standby == Some(worker)
+    }
+
+    /// Whoever stands by takes the place of `worker`, which stands by from now on.
+    pub(super) const fn stand_in(&mut self, worker: usize) {
+        if self.standby.is_some() {
+            self.standby = Some(worker);
+        }
+    }
+
+    /// What `worker`, which holds `held`, does next.
+    pub(super) fn next(&mut self, worker: usize, held: &Arc<Loaded>, now: Instant) -> Next {
         loop {
-            let Some(front) = self.queue.front() else {
+            let front = self.queue.front().filter(|_| !self.stands_by(worker));
+            let Some(front) = front else {
                 let is_current = held.generation() == self.current.generation();
                 return if is_current {
                     Next::Wait
@@ -123,12 +152,88 @@ impl Board {
             let Some(mut flight) = self.queue.pop_front() else {
                 return Next::Wait;
             };
-            let older = flight.loaded().generation() < held.generation();
-            if (older && flight.move_to(held)) || self.fail_benched(&mut flight, now) {
+            let is_older = flight.loaded().generation() < held.generation();
+            let mut stage = Stage::UnderWay;
+            if is_older {
+                stage = flight.move_to(held);
+            }
+            if stage == Stage::UnderWay {
+                stage = self.fail_benched(&mut flight, now);
+            }
+            if stage == Stage::UnderWay && !self.blame.is_empty() {
+                let suspects = self.blame.suspects(flight.loaded().set(), now);
+                stage = flight.set_apart(&suspects);
+            }
+            match stage {
+                Stage::UnderWay => return Next::Run(Box::new(flight)),
+                Stage::Apart => self.apart.push_back(flight),
+                Stage::Over => {}
+            }
+        }
+    }
+
+    /// What the worker for suspects does next, which holds `held` and of its hooks only `mine`. `is_over`: it gives way
+    /// to other suspects; `is_free`: nothing is under way in it.
+    pub(super) fn next_apart(
+        &mut self,
+        held: &Arc<Loaded>,
+        mine: Option<&str>,
+        (is_over, is_free): (bool, bool),
+        now: Instant,
+    ) -> Next {
+        let gives_way = mine.filter(|_| is_over);
+        if gives_way.is_some_and(|mine| self.apart.iter().any(|flight| !flight.awaits(mine))) {
+            return if is_free { Next::Leave } else { Next::Wait };
+        }
+        let current = Arc::clone(&self.current);
+        let suspects = self.blame.suspects(current.set(), now);
+        let is_suspect = |index: &u32| suspects.binary_search(index).is_ok();
+        let mut others = VecDeque::new();
+        let mut next = None;
+        while let Some(mut flight) = self.apart.pop_front() {
+            let mut stage = flight.open_for_all();
+            if flight.loaded().generation() != current.generation() {
+                stage = flight.move_to(&current);
+            }
+            if stage == Stage::UnderWay {
+                stage = self.fail_benched(&mut flight, now);
+            }
+            if stage == Stage::Over {
                 continue;
             }
-            return Next::Run(Box::new(flight));
+            let open = flight.open();
+            if !open.iter().all(is_suspect) {
+                self.queue.push_back(flight);
+                continue;
+            }
+            let index = mine.map_or(open.first().copied(), |mine| current.set().index(mine));
+            let Some(index) = index.filter(|index| open.contains(index)) else {
+                others.push_back(flight);
+                continue;
+            };
+            if mine.is_some() && held.generation() == current.generation() {
+                flight.open_for(index);
+                next = Some(Next::Run(Box::new(flight)));
+            } else {
+                let hook = current.set().hooks().get(index as usize).map(|hook| hook.id.clone());
+                next = hook.map(|hook| Next::LoadAlone(Arc::clone(&current), hook));
+                others.push_back(flight);
+            }
+            break;
         }
+        let others_wait = !others.is_empty();
+        others.append(&mut self.apart);
+        self.apart = others;
+        match next {
+            Some(next) => next,
+            None if others_wait && is_free && mine.is_some() => Next::Leave,
+            None => Next::Wait,
+        }
+    }
+
+    /// Whether events wait for the worker of suspects.
+    pub(super) fn has_apart(&self) -> bool {
+        !self.apart.is_empty()
     }
 
     /// Whether events wait.
@@ -141,17 +246,33 @@ impl Board {
         self.blame.died(hook, at_load, cause, now)
     }
 
-    /// The message that hands `loaded` to `worker`, which holds `former`.
-    pub(super) fn load_message<'a>(&mut self, worker: usize, loaded: &'a Loaded, former: &'a Loaded) -> Load<'a> {
+    /// `hook` was waiting in a worker that died; see [`Blame::suspect`].
+    pub(super) fn suspect(&mut self, hook: &HookSource, now: Instant) {
+        self.blame.suspect(hook, now);
+    }
+
+    /// `hook` has run apart; see [`Blame::ran`].
+    pub(super) fn ran(&mut self, hook: &HookSource) -> bool {
+        self.blame.ran(hook)
+    }
+
+    /// The message that hands `loaded` to `worker`, which holds `former`; `alone`: of its hooks only this one.
+    pub(super) fn load_message<'a>(
+        &mut self,
+        worker: usize,
+        loaded: &'a Loaded,
+        former: &'a Loaded,
+        alone: Option<&str>,
+    ) -> Load<'a> {
         if loaded.generation() == self.current.generation() {
             self.untold[worker].clear();
         }
         let wanted = |(index, hook): (usize, &'a Arc<HookSource>)| -> WantedHook<'a> {
-            let path = if self.blame.is_barred(hook) {
-                None
-            } else {
-                loaded.path(index)
+            let may_load = match alone {
+                Some(alone) => hook.id == alone && !self.blame.is_barred(hook),
+                None => !self.blame.is_loaded_apart(hook),
             };
+            let path = loaded.path(index).filter(|_| may_load);
             let counters = self.counters.get(&hook.id).copied().unwrap_or_default();
             let last = counters.last_triggered.map(|at| at.0);
             (
@@ -179,19 +300,20 @@ impl Board {
     pub(super) fn stop(&mut self) {
         self.stopped = true;
         self.queue.clear();
+        self.apart.clear();
     }
 
-    // True when nobody is left to call.
-    fn fail_benched(&self, flight: &mut Flight, now: Instant) -> bool {
+    fn fail_benched(&self, flight: &mut Flight, now: Instant) -> Stage {
         if self.blame.is_empty() {
-            return false;
+            return Stage::UnderWay;
         }
         let loaded = Arc::clone(flight.loaded());
-        (0_u32..)
-            .zip(loaded.set().hooks())
-            .any(|(index, hook)| match self.blame.bench(hook, now) {
-                Some(error) => flight.fail(&[index], error),
-                None => false,
-            })
+        for (index, error) in self.blame.benched(loaded.set(), now) {
+            let stage = flight.fail(&[index], error);
+            if stage != Stage::UnderWay {
+                return stage;
+            }
+        }
+        Stage::UnderWay
     }
 }

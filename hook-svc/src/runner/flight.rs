@@ -13,12 +13,46 @@ use super::{Done, HookSource, Job, Outcome, Step, Verdict};
 use crate::result;
 
 /// How often an event may lose its worker without anybody to blame before the hooks that have not answered are
-/// failed: it must end some time. Hooks that were waiting are suspects; those not called yet are most likely not.
-const MAX_DEATHS_WAITING: u32 = 2;
+/// failed: it must end some time.
 const MAX_DEATHS: u32 = 6;
 
 /// How often an event may lose its worker at all, whoever is blamed: a hook that writes the note can blame others.
 const MAX_DEATHS_BLAMED: u32 = 32;
+
+/// How far an event has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Hooks of it have not answered.
+    UnderWay,
+    /// All have answered but those that are to be called apart; the event is open for them now.
+    Apart,
+    /// Every hook has answered; whoever holds it drops it.
+    Over,
+}
+
+/// What a worker had noted of one hook before it died.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Noted {
+    /// The event's slot in the worker.
+    pub(super) slot: u32,
+    /// The hook's index in the set.
+    pub(super) index: u32,
+    /// How long it took.
+    pub(super) latency_us: u32,
+    /// What it did.
+    pub(super) what: NotedOutcome,
+}
+
+/// See [`Noted`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NotedOutcome {
+    /// It answered `fire: false`.
+    Passed,
+    /// It answered more, as JSON.
+    Result(String),
+    /// It failed with this message.
+    Failed(String),
+}
 
 /// One event under way. Whatever happens to workers, every hook of it gets exactly one verdict or is counted as
 /// passed, and [`Step::Done`] ends it.
@@ -30,8 +64,13 @@ pub(super) struct Flight {
     _place: OwnedSemaphorePermit,
     /// By index, ascending; none = all of the set.
     remaining: Option<Vec<u32>>,
+    /// Those that have not answered and are to be called apart from these, ascending.
+    apart: Vec<u32>,
     answered: bool,
+    /// It has lost a worker, or has another set than its caller knows.
     moved: bool,
+    switched: bool,
+    told_waiting: bool,
     /// Without anybody to blame.
     deaths: u32,
     /// All of them.
@@ -65,8 +104,11 @@ impl Flight {
             steps,
             _place: place,
             remaining,
+            apart: Vec::new(),
             answered: false,
             moved: false,
+            switched: false,
+            told_waiting: false,
             deaths: 0,
             all_deaths: 0,
             verdicts: 0,
@@ -160,9 +202,8 @@ impl Flight {
         if adds_up { Ok(()) } else { Err(ImpossibleAnswer::Sum) }
     }
 
-    /// Takes what a worker says; true when every hook has answered. The caller then drops it. What is refused has
-    /// changed nothing.
-    pub(super) fn absorb(&mut self, answer: Answer<'_>) -> Result<bool, ImpossibleAnswer> {
+    /// Takes what a worker says. What is refused has changed nothing.
+    pub(super) fn absorb(&mut self, answer: Answer<'_>) -> Result<Stage, ImpossibleAnswer> {
         self.check(&answer)?;
         let is_first = !self.answered;
         if is_first {
@@ -177,37 +218,134 @@ impl Flight {
             self.bill_passed(pair[0], pair[1])?;
         }
         for (index, us, text) in answer.results {
-            let outcome = match result::validate(&text) {
-                Ok(answered) if answered.fire => Outcome::Fired(Box::new(answered)),
-                Ok(answered) if answered.disable_hook => Outcome::DisableSelf,
-                Ok(_) => {
-                    self.done.passed = self.done.passed.saturating_add(1);
-                    continue;
-                }
-                Err(invalid) => Outcome::Failed {
-                    error: invalid.to_string(),
-                    stack: None,
-                },
-            };
-            self.decide(index, us, outcome)?;
+            self.take_result(index, us, &text)?;
         }
         for (index, us, error, stack) in answer.failures {
             self.decide(index, us, Outcome::Failed { error, stack })?;
         }
-        let ended = answer.waiting.is_empty();
-        if is_first && !ended && !self.moved {
-            self.steps.send(Step::Waiting(answer.waiting.clone()));
+        if is_first {
+            self.tell_waiting(&answer.waiting);
         }
-        self.remaining = Some(answer.waiting);
-        if ended {
-            self.finish();
-        }
-        Ok(ended)
+        Ok(self.go_on_with(answer.waiting))
     }
 
-    /// Fails the hooks of `indexes` that have not answered. True when none is left.
-    pub(super) fn fail(&mut self, indexes: &[u32], error: &str) -> bool {
-        let mut remaining = self.remaining.take().unwrap_or_else(|| (0..self.hooks()).collect());
+    fn take_result(&mut self, index: u32, latency_us: u32, text: &str) -> Result<(), ImpossibleAnswer> {
+        let outcome = match result::validate(text) {
+            Ok(answered) if answered.fire => Outcome::Fired(Box::new(answered)),
+            Ok(answered) if answered.disable_hook => Outcome::DisableSelf,
+            Ok(_) => {
+                self.done.passed = self.done.passed.saturating_add(1);
+                return Ok(());
+            }
+            Err(invalid) => Outcome::Failed {
+                error: invalid.to_string(),
+                stack: None,
+            },
+        };
+        self.decide(index, latency_us, outcome)
+    }
+
+    /// Says once who is still at work. To a caller who knows the same set, and where anybody is.
+    fn tell_waiting(&mut self, waiting: &[u32]) {
+        if self.told_waiting || self.switched || (waiting.is_empty() && self.apart.is_empty()) {
+            return;
+        }
+        self.told_waiting = true;
+        let mut all = [waiting, &self.apart].concat();
+        all.sort_unstable();
+        self.steps.send(Step::Waiting(all));
+    }
+
+    /// The event is open for `remaining`; where that is nobody, for those to be called apart.
+    fn go_on_with(&mut self, remaining: Vec<u32>) -> Stage {
+        let is_open = !remaining.is_empty();
+        self.remaining = Some(remaining);
+        if is_open {
+            return Stage::UnderWay;
+        }
+        if self.apart.is_empty() {
+            self.finish();
+            return Stage::Over;
+        }
+        self.answered = false;
+        self.remaining = Some(std::mem::take(&mut self.apart));
+        Stage::Apart
+    }
+
+    /// Keeps back those of `suspects` (ascending) that it is open for, to be called apart; [`Stage::Apart`] where they
+    /// are all that is open.
+    pub(super) fn set_apart(&mut self, suspects: &[u32]) -> Stage {
+        let is_suspect = |index: &u32| suspects.binary_search(index).is_ok();
+        let (apart, others): (Vec<u32>, Vec<u32>) = self.open().into_iter().partition(is_suspect);
+        if apart.is_empty() {
+            return Stage::UnderWay;
+        }
+        self.apart.extend(apart);
+        self.apart.sort_unstable();
+        self.go_on_with(others)
+    }
+
+    /// Opens the event, all of whose open hooks are to be called apart, for `index` alone.
+    pub(super) fn open_for(&mut self, index: u32) {
+        let mut others = self.open();
+        others.retain(|open| *open != index);
+        self.apart.extend(others);
+        self.apart.sort_unstable();
+        self.remaining = Some(vec![index]);
+    }
+
+    /// Opens it for all that have not answered, those to be called apart among them.
+    pub(super) fn open_for_all(&mut self) -> Stage {
+        let mut all = self.open();
+        all.append(&mut self.apart);
+        all.sort_unstable();
+        self.go_on_with(all)
+    }
+
+    /// Whether it is open for the hook `id`, or will be.
+    pub(super) fn awaits(&self, id: &str) -> bool {
+        let index = self.loaded.set().index(id);
+        index.is_some_and(|index| self.is_open(index) || self.apart.binary_search(&index).is_ok())
+    }
+
+    /// The hooks that it is open for.
+    pub(super) fn open(&self) -> Vec<u32> {
+        match &self.remaining {
+            Some(remaining) => remaining.clone(),
+            None => (0..self.hooks()).collect(),
+        }
+    }
+
+    /// Takes what its dead worker had noted of hooks that had answered, though nothing of it was said: they do not
+    /// run again. What cannot be is left out.
+    pub(super) fn salvage(&mut self, noted: impl IntoIterator<Item = Noted>) -> Stage {
+        let mut open = self.open();
+        for Noted {
+            index,
+            latency_us,
+            what,
+            ..
+        } in noted
+        {
+            let Ok(at) = open.binary_search(&index) else { continue };
+            let taken = match what {
+                NotedOutcome::Passed => {
+                    self.done.passed = self.done.passed.saturating_add(1);
+                    self.bill_passed(index, latency_us)
+                }
+                NotedOutcome::Result(text) => self.take_result(index, latency_us, &text),
+                NotedOutcome::Failed(error) => self.decide(index, latency_us, Outcome::Failed { error, stack: None }),
+            };
+            if taken.is_ok() {
+                open.remove(at);
+            }
+        }
+        self.go_on_with(open)
+    }
+
+    /// Fails the hooks of `indexes` that have not answered.
+    pub(super) fn fail(&mut self, indexes: &[u32], error: &str) -> Stage {
+        let mut remaining = self.open();
         remaining.retain(|index| {
             let condemned = indexes.contains(index);
             if condemned {
@@ -223,26 +361,21 @@ impl Flight {
             }
             !condemned
         });
-        let ended = remaining.is_empty();
-        self.remaining = Some(remaining);
-        if ended {
-            self.finish();
-        }
-        ended
+        self.go_on_with(remaining)
     }
 
     /// Its worker died: what has not answered is to run again, unless that has happened too often, above all without
-    /// anybody to blame. True when the event is done.
-    pub(super) fn lost_worker(&mut self, somebody_blamed: bool, cause: &str) -> bool {
-        let limit = if self.answered { MAX_DEATHS_WAITING } else { MAX_DEATHS };
+    /// anybody to blame.
+    pub(super) fn lost_worker(&mut self, somebody_blamed: bool, cause: &str) -> Stage {
         self.answered = false;
         self.moved = true;
         self.all_deaths += 1;
         self.deaths += u32::from(!somebody_blamed);
-        let lasts = self.all_deaths < MAX_DEATHS_BLAMED && (somebody_blamed || self.deaths < limit);
+        let lasts = self.all_deaths < MAX_DEATHS_BLAMED && (somebody_blamed || self.deaths < MAX_DEATHS);
         if lasts {
-            return false;
+            return Stage::UnderWay;
         }
+        self.open_for_all();
         let deaths = if somebody_blamed { self.all_deaths } else { self.deaths };
         self.fail(
             &(0..self.hooks()).collect::<Vec<_>>(),
@@ -251,36 +384,33 @@ impl Flight {
     }
 
     /// Continues against `loaded`: its worker died and the next one holds newer hooks. Hooks that are gone count as
-    /// passed. True when none is left.
-    pub(super) fn move_to(&mut self, loaded: &Arc<Loaded>) -> bool {
-        let old = self.loaded.set().hooks();
-        let all: Vec<u32> = match self.remaining.take() {
-            Some(some) => some,
-            None => (0..u32::try_from(old.len()).unwrap_or(u32::MAX)).collect(),
-        };
-        let mut kept: Vec<u32> = all
-            .iter()
-            .filter_map(|&i| loaded.set().index(&old.get(i as usize)?.id))
-            .collect();
-        kept.sort_unstable();
-        let gone = u32::try_from(all.len() - kept.len()).unwrap_or(u32::MAX);
-        self.done.passed = self.done.passed.saturating_add(gone);
+    /// passed.
+    pub(super) fn move_to(&mut self, loaded: &Arc<Loaded>) -> Stage {
+        let old = Arc::clone(&self.loaded);
+        let of_old = |index: u32| old.set().hooks().get(index as usize);
+        let all = [self.open(), std::mem::take(&mut self.apart)];
+        let [remaining, apart] = all.map(|all| {
+            let kept = all.iter().filter_map(|&index| loaded.set().index(&of_old(index)?.id));
+            let mut kept: Vec<u32> = kept.collect();
+            kept.sort_unstable();
+            let gone = u32::try_from(all.len() - kept.len()).unwrap_or(u32::MAX);
+            self.done.passed = self.done.passed.saturating_add(gone);
+            kept
+        });
+        self.apart = apart;
         self.loaded = Arc::clone(loaded);
         self.moved = true;
-        let ended = kept.is_empty();
-        self.remaining = Some(kept);
-        if ended {
-            self.finish();
-        }
-        ended
+        self.switched = true;
+        self.go_on_with(remaining)
     }
 
-    // A first answer lists the hooks called; `Done` lists all hooks of the set.
-    fn spread(&self, latencies_us: Vec<u32>) -> Vec<u32> {
+    // A first answer lists the hooks called; `Done` lists all hooks of the set. Those called apart come later.
+    fn spread(&mut self, latencies_us: Vec<u32>) -> Vec<u32> {
         let Some(called) = &self.remaining else {
             return latencies_us;
         };
-        let mut all = vec![0; self.loaded.set().hooks().len()];
+        let mut all = std::mem::take(&mut self.done.latencies_us);
+        all.resize(self.loaded.set().hooks().len(), 0);
         for (index, us) in called.iter().zip(latencies_us) {
             if let Some(latency) = all.get_mut(*index as usize) {
                 *latency = us;

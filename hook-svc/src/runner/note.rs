@@ -1,14 +1,30 @@
-//! The note that a worker keeps in a file that it maps: who is running now (`shim/note.ts`).
+//! The note that a worker keeps in a file that it maps: who is running now, and what was answered but not yet said
+//! (`shim/note.ts`).
 //!
 //! Read, not mapped, on this side: a read of 16 bytes costs a microsecond and happens only when something seems
-//! stuck, or after a death.
+//! stuck, or after a death. A script may write into it whatever it likes: nothing of it is taken for true.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use super::flight::{Noted, NotedOutcome};
+use super::user::User;
+
 /// Cells of four bytes: slot, running hook + 1, steps, generation.
 const NOTE_BYTES: usize = 16;
+
+/// The cell that says how many cells of the journal are used, and the cell at which it begins.
+const USED_CELL: u64 = 4;
+const FIRST_CELL: u64 = 8;
+
+/// Cells of a journal's entry before its text: slot, index, kind, microseconds, bytes of text.
+const ENTRY_CELLS: usize = 5;
+
+/// Bytes of the whole file: what a worker answers within two milliseconds, several times over.
+const FILE_BYTES: u64 = 1024 * 1024;
+
+const CELL_BYTES: usize = 4;
 
 /// What a note says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,15 +47,18 @@ pub(super) struct NoteFile {
 }
 
 impl NoteFile {
-    /// Makes the file at `path`, telling of nobody.
-    pub(super) fn create(path: PathBuf) -> std::io::Result<Self> {
+    /// Makes the file at `path`, telling of nobody; it is `user`'s, where one is named.
+    pub(super) fn create(path: PathBuf, user: Option<User>) -> std::io::Result<Self> {
         let file = File::options()
             .read(true)
             .write(true)
             .create(true)
             .truncate(true)
             .open(&path)?;
-        file.write_all_at(&[0; NOTE_BYTES], 0)?;
+        file.set_len(FILE_BYTES)?;
+        if let Some(User { uid, gid }) = user {
+            std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+        }
         Ok(Self { file, path })
     }
 
@@ -52,11 +71,7 @@ impl NoteFile {
     pub(super) fn read(&self) -> std::io::Result<Note> {
         let mut bytes = [0; NOTE_BYTES];
         self.file.read_exact_at(&mut bytes, 0)?;
-        let cell = |at: usize| {
-            let mut four = [0; 4];
-            four.copy_from_slice(&bytes[at * 4..at * 4 + 4]);
-            u32::from_ne_bytes(four)
-        };
+        let cell = |at| cell(&bytes, at).unwrap_or_default();
         Ok(Note {
             slot: i32::try_from(cell(0)).is_ok().then(|| cell(0)),
             running: cell(1).checked_sub(1),
@@ -64,10 +79,112 @@ impl NoteFile {
             generation: cell(3),
         })
     }
+
+    /// What it had answered and not said, in the order of the answers.
+    pub(super) fn journal(&self) -> std::io::Result<Vec<Noted>> {
+        let mut used = [0; CELL_BYTES];
+        self.file.read_exact_at(&mut used, USED_CELL * CELL_BYTES as u64)?;
+        let begin = FIRST_CELL * CELL_BYTES as u64;
+        let used = u64::from(u32::from_ne_bytes(used)) * CELL_BYTES as u64;
+        let length = usize::try_from(used.min(FILE_BYTES - begin)).unwrap_or_default();
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, begin)?;
+        Ok(entries(&bytes))
+    }
+}
+
+fn cell(bytes: &[u8], at: usize) -> Option<u32> {
+    let (four, _) = bytes.get(at * CELL_BYTES..)?.split_first_chunk()?;
+    Some(u32::from_ne_bytes(*four))
+}
+
+/// Reads a journal; the first entry that makes no sense ends it.
+fn entries(bytes: &[u8]) -> Vec<Noted> {
+    let mut noted = Vec::new();
+    let mut rest = bytes;
+    while let Some((entry, length)) = entry(rest) {
+        noted.push(entry);
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    noted
+}
+
+/// The first entry of `bytes`, and how many it takes.
+fn entry(bytes: &[u8]) -> Option<(Noted, usize)> {
+    let head = ENTRY_CELLS * CELL_BYTES;
+    let length = cell(bytes, 4)? as usize;
+    let text = bytes.get(head..head.checked_add(length)?)?;
+    let text = || Some(std::str::from_utf8(text).ok()?.to_owned());
+    let what = match cell(bytes, 2)? {
+        1 => NotedOutcome::Passed,
+        2 => NotedOutcome::Result(text()?),
+        3 => NotedOutcome::Failed(text()?),
+        _ => return None,
+    };
+    let entry = Noted {
+        slot: cell(bytes, 0)?,
+        index: cell(bytes, 1)?,
+        latency_us: cell(bytes, 3)?,
+        what,
+    };
+    Some((entry, head + length.next_multiple_of(CELL_BYTES)))
 }
 
 impl Drop for NoteFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(cells: &[u32]) -> Vec<u8> {
+        cells.iter().flat_map(|cell| cell.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn a_journal_is_read_up_to_what_makes_no_sense() {
+        let text = u32::from_ne_bytes(*b"{}  ");
+        let journal = bytes(&[
+            7, 3, 1, 20, 0, 7, 4, 2, 30, 2, text, 8, 0, 3, 40, 1, text, 8, 1, 9, 50, 0,
+        ]);
+        let noted = |slot, index, latency_us, what| Noted {
+            slot,
+            index,
+            latency_us,
+            what,
+        };
+        assert_eq!(
+            entries(&journal),
+            [
+                noted(7, 3, 20, NotedOutcome::Passed),
+                noted(7, 4, 30, NotedOutcome::Result("{}".to_owned())),
+                noted(8, 0, 40, NotedOutcome::Failed("{".to_owned())),
+            ]
+        );
+        assert!(
+            entries(&bytes(&[7, 3, 2, 20, u32::MAX])).is_empty(),
+            "longer than the file"
+        );
+    }
+
+    #[test]
+    fn a_fresh_note_tells_of_nobody() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let note = NoteFile::create(folder.path().join("note"), None).expect("made");
+        assert_eq!(note.read().expect("read").running, None);
+        assert_eq!(note.journal().expect("read"), []);
+        note.file.write_all_at(&u32::MAX.to_ne_bytes(), 16).expect("written");
+        assert_eq!(note.journal().expect("read"), []);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(cells in prop::collection::vec(prop_oneof![0..4_u32, any::<u32>()], 0..40)) {
+            let _ = entries(&bytes(&cells));
+        }
     }
 }

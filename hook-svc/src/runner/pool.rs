@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shared::clock::{SharedClock, pause};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +17,7 @@ use super::leftovers::{self, PREFIX};
 use super::parts::Steps;
 use super::sandbox::{CheckSandboxError, Jail};
 use super::sources::Loaded;
-use super::worker::{self, Common};
+use super::worker::{self, Common, Role};
 use super::{Counters, HookSet, Job, PoolConfig};
 
 /// Most events under way in one pool; `Pool::evaluate` waits beyond it.
@@ -51,7 +51,7 @@ impl Pool {
     pub async fn start(config: PoolConfig, clock: SharedClock) -> Result<Self, StartPoolError> {
         let bun = bun::find(config.bun.as_deref()).await?;
         let dir = make_dir(config.dir.as_deref(), &clock).map_err(StartPoolError::MakeDirectory)?;
-        let jail = Jail::check(&bun, &dir, config.sandbox).await?;
+        let jail = Jail::check(&bun, &dir, &config).await?;
         Ok(Self::within(jail, dir, config, &clock))
     }
 
@@ -66,11 +66,17 @@ impl Pool {
 
     fn within(jail: Jail, dir: PathBuf, config: PoolConfig, clock: &SharedClock) -> Self {
         let workers = config.workers.max(1);
+        // A pool that is always up has one that stands by; every pool has one for suspects.
+        let beside = workers + usize::from(!config.lazy);
         let common = Arc::new(Common {
-            board: Mutex::new(Board::new(workers)),
-            queued: tokio::sync::Notify::new(),
+            board: Mutex::new(Board::new(beside + 1, (!config.lazy).then_some(workers))),
+            queued: Notify::new(),
+            apart: Notify::new(),
+            changed: Notify::new(),
             stop: CancellationToken::new(),
             ready: 0.into(),
+            ready_apart: 0.into(),
+            workers,
             jail,
             lazy: config.lazy,
             dir,
@@ -80,8 +86,9 @@ impl Pool {
             launched: 0.into(),
             wanted_from: 0.into(),
         });
-        let keep = |index| tokio::spawn(keep(Arc::clone(&common), Arc::clone(clock), index));
-        let tasks = Mutex::new((0..workers).map(keep).collect());
+        let roles = (0..=beside).map(|index| if index < beside { Role::Beside } else { Role::Apart });
+        let keep = |(index, role)| tokio::spawn(keep(Arc::clone(&common), Arc::clone(clock), index, role));
+        let tasks = Mutex::new(roles.enumerate().map(keep).collect());
         let places = Arc::new(Semaphore::new(MAX_UNDER_WAY));
         Self {
             inner: Arc::new(Inner {
@@ -109,6 +116,7 @@ impl Pool {
         let loaded = Arc::new(loaded);
         common.board().switch(Arc::clone(&loaded));
         common.queued.notify_waiters();
+        common.changed.notify_waiters();
         Ok(loaded)
     }
 
@@ -176,8 +184,8 @@ impl Pool {
 
 /// Keeps worker `index` alive until the pool stops, even where its keeper panics: what that one had in flight ends
 /// without [`super::Step::Done`] and is evaluated again.
-async fn keep(common: Arc<Common>, clock: SharedClock, index: usize) {
-    while let Err(error) = tokio::spawn(worker::keep(Arc::clone(&common), Arc::clone(&clock), index)).await {
+async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, role: Role) {
+    while let Err(error) = tokio::spawn(worker::keep(Arc::clone(&common), Arc::clone(&clock), index, role)).await {
         if common.stop.is_cancelled() {
             return;
         }

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use tokio::process::{Child, Command};
 
 use super::note::NoteFile;
-use super::starter;
+use super::user::{self, User};
+use super::{PoolConfig, starter};
 
 /// The launcher, beside the program or one directory above it.
 const LAUNCHER: &str = "nexus-jail";
@@ -32,6 +33,9 @@ const ENVIRONMENT: [(&str, &str); 2] = [
     ("BUN_JSC_jitMemoryReservationSize", "67108864"),
     ("BUN_JSC_useFTLJIT", "false"),
 ];
+
+/// What it is told where a suspect runs in it: much that a script can break a process with is in the compilers.
+const NOT_COMPILED: [(&str, &str); 1] = [("BUN_JSC_useJIT", "false")];
 
 /// What Bun itself reads, where it is there.
 const SYSTEM: [&str; 5] = [
@@ -76,6 +80,8 @@ pub struct CheckSandboxError {
 pub(super) struct Jail {
     bun: PathBuf,
     launcher: Option<PathBuf>,
+    /// As whom workers run; none = as this process.
+    user: Option<User>,
     is_strict: bool,
     missing: Vec<String>,
 }
@@ -89,33 +95,52 @@ struct Found {
     spawn: bool,
     signal: bool,
     network: bool,
+    user: bool,
+    model: bool,
 }
 
 impl Jail {
     /// Finds the launcher and tries it, with the worker's files in `dir`.
-    pub(super) async fn check(bun: &Path, dir: &Path, wanted: Sandbox) -> Result<Self, CheckSandboxError> {
+    pub(super) async fn check(bun: &Path, dir: &Path, config: &PoolConfig) -> Result<Self, CheckSandboxError> {
         let bun = bun.canonicalize().unwrap_or_else(|_| bun.to_owned());
         let mut jail = Self {
             bun,
             launcher: launcher(),
+            user: None,
             is_strict: true,
             missing: Vec::new(),
         };
-        let found = match wanted {
-            Sandbox::Enforce | Sandbox::Degraded => jail.probe(dir).await,
-            Sandbox::Absent => Ok(()),
+        let model = Path::new(&*config.db_path);
+        let found = match (config.sandbox, user::find(&config.user)) {
+            (Sandbox::Absent, _) => Ok(()),
+            (Sandbox::Enforce | Sandbox::Degraded, Ok(user)) => {
+                jail.user = user;
+                jail.probe(dir, model).await
+            }
+            (Sandbox::Enforce | Sandbox::Degraded, Err(error)) => Err(vec![error]),
         };
-        match (found, wanted) {
+        match (found, config.sandbox) {
             (Ok(()), Sandbox::Enforce | Sandbox::Degraded) => Ok(jail),
             (_, Sandbox::Absent) => Ok(Self { launcher: None, ..jail }),
             (Err(missing), Sandbox::Enforce) => Err(CheckSandboxError { missing }),
             (Err(missing), Sandbox::Degraded) => {
-                tracing::warn!(missing = missing.join("; "), "hooks run in a degraded sandbox");
-                jail.is_strict = false;
                 jail.missing = missing;
+                if let Some(user) = jail.user.take() {
+                    // Perhaps it is only that this user cannot reach what it needs.
+                    let missing = jail.probe(dir, model).await.err().unwrap_or_default();
+                    let first = std::mem::replace(&mut jail.missing, missing).join(", ");
+                    jail.missing.push(format!("hooks run as root, for as {user}: {first}"));
+                }
+                tracing::warn!(missing = jail.missing.join("; "), "hooks run in a degraded sandbox");
+                jail.is_strict = false;
                 Ok(jail)
             }
         }
+    }
+
+    /// As whom workers run; none = as this process.
+    pub(super) const fn user(&self) -> Option<User> {
+        self.user
     }
 
     /// What is missing; empty where hooks are confined whole.
@@ -123,12 +148,13 @@ impl Jail {
         &self.missing
     }
 
-    /// Launches a worker: nothing of our environment, no look-up of packages, killed when dropped.
-    pub(super) fn launch(&self, dir: &Path, note: &NoteFile, db_path: &str) -> std::io::Result<Child> {
+    /// Launches a worker: nothing of our environment, no look-up of packages, killed when dropped. `compiles`: its code
+    /// may be compiled while it runs.
+    pub(super) fn launch(&self, dir: &Path, note: &NoteFile, db_path: &str, compiles: bool) -> std::io::Result<Child> {
         let mut note_arg = std::ffi::OsString::from("note=");
         note_arg.push(note.path());
         let model = Path::new(db_path).parent().filter(|folder| folder.is_dir());
-        let mut command = self.command(dir, Some(note.path()), model);
+        let mut command = self.command(dir, Some(note.path()), model, compiles);
         command
             .args(["--no-install", "run"])
             .arg(dir.join("shim/worker.ts"))
@@ -143,15 +169,17 @@ impl Jail {
     }
 
     /// Bun, confined; its arguments are to follow.
-    fn command(&self, dir: &Path, note: Option<&Path>, model: Option<&Path>) -> Command {
+    fn command(&self, dir: &Path, note: Option<&Path>, model: Option<&Path>, compiles: bool) -> Command {
+        let environment = ENVIRONMENT.iter().chain(NOT_COMPILED.iter().filter(|_| !compiles));
         let Some(launcher) = &self.launcher else {
             let mut command = Command::new(&self.bun);
-            command.env_clear().envs(ENVIRONMENT);
+            command.env_clear().envs(environment.copied());
             return command;
         };
         let mut command = Command::new(launcher);
         command.env_clear();
         command.arg(if self.is_strict { "strict=1" } else { "strict=0" });
+        command.args(self.user.map(|user| format!("user={user}")));
         let read = [dir].into_iter().chain(model).map(|path| ("ro", path));
         let system = SYSTEM.iter().map(|path| ("ro", Path::new(path)));
         let run = LIBRARIES.iter().map(|path| ("rx", Path::new(path)));
@@ -163,7 +191,7 @@ impl Jail {
             argument.push(path);
             command.arg(argument);
         }
-        for (name, value) in ENVIRONMENT {
+        for (name, value) in environment {
             command.arg(format!("env={name}:{value}"));
         }
         for (name, most) in [
@@ -181,15 +209,19 @@ impl Jail {
         command
     }
 
-    /// Tries everything once; `Err` names what is missing.
-    async fn probe(&self, dir: &Path) -> Result<(), Vec<String>> {
+    /// Tries everything once, also whether the read model at `model` can be read, where it is there; `Err` names what is
+    /// missing.
+    async fn probe(&self, dir: &Path, model: &Path) -> Result<(), Vec<String>> {
         if self.launcher.is_none() {
             return Err(vec![format!("{LAUNCHER} is not beside the program")]);
         }
-        let mut command = self.command(dir, None, None);
+        let model = Some(model).filter(|model| model.is_file());
+        let mut command = self.command(dir, None, model.and_then(Path::parent), true);
         command
             .args(["--no-install", "run"])
             .arg(dir.join("shim/probe.ts"))
+            .arg(model.unwrap_or_else(|| Path::new("")))
+            .arg(self.user.map_or(0, |user| user.uid).to_string())
             .current_dir(dir)
             .stdin(Stdio::null())
             .kill_on_drop(true);
@@ -210,6 +242,8 @@ impl Jail {
             (found.spawn, "processes can be started"),
             (found.signal, "signals can be sent"),
             (found.network, "the network can be reached"),
+            (found.user, "the user cannot be changed, or changed back"),
+            (found.model, "the read model cannot be read"),
         ]
         .into_iter()
         .filter(|(is_right, _)| !is_right)

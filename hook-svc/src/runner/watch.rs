@@ -23,8 +23,10 @@ pub(super) enum Look {
     Moving,
     /// Nothing moved since the last look: ask for a sign of life.
     Ask,
-    /// Nothing has moved for so long.
+    /// Nothing has moved for so long, in which it computed.
     Stuck(Duration),
+    /// Nothing has moved for so long, and it may be that the machine is to blame.
+    Still(Duration),
 }
 
 /// What was seen of one worker.
@@ -70,8 +72,10 @@ impl Pulse {
             (_, _) => wall,
         };
         let is_over_budget = is_up && wall >= self.budget && computed >= self.budget;
-        if is_over_budget || wall >= limit {
+        if is_over_budget {
             Look::Stuck(wall)
+        } else if wall >= limit {
+            Look::Still(wall)
         } else {
             Look::Moving
         }
@@ -128,7 +132,7 @@ mod tests {
     #[test]
     fn a_process_that_comes_up_has_more_time() {
         let seen = looks(&[(0, (0, 0)), (5_000, (0, 0)), (20_000, (0, 0))], false);
-        assert_eq!(seen, [Look::Ask, Look::Moving, Look::Stuck(START)]);
+        assert_eq!(seen, [Look::Ask, Look::Moving, Look::Still(START)]);
     }
 
     #[test]

@@ -4,14 +4,15 @@
 //! answers, `watch` sees whether anything moves. The first to end ends the process; what was in flight goes back to
 //! the board, whoever was running is blamed, and the next process starts.
 
+mod burial;
 mod feed;
 mod listen;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shared::clock::{SharedClock, pause};
 use tokio::io::AsyncReadExt as _;
@@ -48,6 +49,15 @@ const GROWN_MEMORY_MB: u64 = 384;
 /// How long a worker that is started for work alone stays without any.
 const IDLE: Duration = Duration::from_mins(1);
 
+/// Hard budgets of a suspect: its code is not compiled.
+const APART_BUDGETS: u32 = 2;
+
+/// How long what a dead process has said is still read.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Most sets remembered that a process held before: timers of their hooks may still run in it.
+const MAX_FORMER: usize = 8;
+
 /// Longest piece of what a script prints that is logged at once, in bytes.
 const MAX_PRINTED_BYTES: usize = 2_048;
 
@@ -57,8 +67,16 @@ pub(super) struct Common {
     pub(super) board: Mutex<Board>,
     /// Rings when something was queued or a set was put in force.
     pub(super) queued: Notify,
+    /// Rings when something was queued for the worker of suspects.
+    pub(super) apart: Notify,
+    /// Rings for all when a set was put in force, a worker has come up, or another one stands by.
+    pub(super) changed: Notify,
     pub(super) stop: CancellationToken,
     pub(super) ready: AtomicUsize,
+    /// Workers of suspects that are up.
+    pub(super) ready_apart: AtomicUsize,
+    /// How many workers take events.
+    pub(super) workers: usize,
     pub(super) jail: Jail,
     pub(super) lazy: bool,
     pub(super) dir: PathBuf,
@@ -72,10 +90,26 @@ pub(super) struct Common {
 }
 
 impl Common {
+    /// Whoever stands by takes the place of worker `index`.
+    fn stand_in(&self, index: usize) {
+        self.board().stand_in(index);
+        self.changed.notify_waiters();
+        self.queued.notify_one();
+    }
+
     /// The board. A panic while it is held would leave it whole: every change is one call.
     pub(super) fn board(&self) -> MutexGuard<'_, Board> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a worker is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It holds all hooks, and takes events or stands by.
+    Beside,
+    /// It holds one suspect at a time.
+    Apart,
 }
 
 /// Why a worker process ended.
@@ -89,6 +123,8 @@ enum WorkerDeath {
     Exited,
     #[error("no progress for {0} ms")]
     Stuck(u128),
+    #[error("no progress for {0} ms")]
+    Still(u128),
     #[error("it sent {0}")]
     Frame(#[source] ReadFrameError),
     #[error("it sent {0}")]
@@ -101,17 +137,38 @@ enum WorkerDeath {
     Idle,
     #[error("it is replaced as was asked")]
     Replaced,
+    #[error("it is another suspect's turn")]
+    Turn,
 }
 
 impl WorkerDeath {
+    /// Whether whoever was running is surely the cause.
+    const fn is_of_who_ran(&self) -> bool {
+        match self {
+            Self::Stuck(_) => true,
+            Self::Start(_)
+            | Self::Pipe(_)
+            | Self::Exited
+            | Self::Still(_)
+            | Self::Frame(_)
+            | Self::Hook(_)
+            | Self::Memory(_)
+            | Self::Grown(_)
+            | Self::Idle
+            | Self::Replaced
+            | Self::Turn => false,
+        }
+    }
+
     /// Whether it ended because we wanted it to, with nothing under way.
     const fn is_orderly(&self) -> bool {
         match self {
-            Self::Grown(_) | Self::Idle | Self::Replaced => true,
+            Self::Grown(_) | Self::Idle | Self::Replaced | Self::Turn => true,
             Self::Start(_)
             | Self::Pipe(_)
             | Self::Exited
             | Self::Stuck(_)
+            | Self::Still(_)
             | Self::Frame(_)
             | Self::Hook(_)
             | Self::Memory(_) => false,
@@ -120,13 +177,13 @@ impl WorkerDeath {
 }
 
 /// Keeps worker `index` alive until the pool stops.
-pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize) {
+pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, role: Role) {
     let mut delay = Duration::ZERO;
     while !common.stop.is_cancelled() {
-        if common.lazy && !wait_for_work(&common).await {
+        if !wait_for_work(&common, index, role).await {
             return;
         }
-        let run = Run::new(&common, &clock, index);
+        let run = Run::new(&common, &clock, index, role);
         let death = tokio::select! {
             () = common.stop.cancelled() => return,
             death = run.live() => death,
@@ -146,18 +203,42 @@ pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize) 
     }
 }
 
-/// Waits until an event is queued; false where the pool is stopped before.
-async fn wait_for_work(common: &Common) -> bool {
+/// Waits until the process of worker `index` is needed; false where the pool is stopped before.
+async fn wait_for_work(common: &Common, index: usize, role: Role) -> bool {
     loop {
-        let queued = common.queued.notified();
-        if common.board().is_waiting() {
-            return true;
-        }
+        let (queued, apart, changed) = (
+            common.queued.notified(),
+            common.apart.notified(),
+            common.changed.notified(),
+        );
+        let bell = match role {
+            Role::Apart if common.board().has_apart() => return true,
+            Role::Apart => Bell::Apart,
+            Role::Beside if common.lazy && !common.board().is_waiting() => Bell::Queue,
+            // Whoever stands by comes up when those are up that are needed at once.
+            Role::Beside
+                if common.board().stands_by(index) && common.ready.load(Ordering::Relaxed) < common.workers =>
+            {
+                Bell::Changes
+            }
+            Role::Beside => return true,
+        };
         tokio::select! {
             () = common.stop.cancelled() => return false,
-            () = queued => {}
+            () = queued, if bell == Bell::Queue => {}
+            () = apart, if bell == Bell::Apart => {}
+            () = changed, if bell == Bell::Changes => {}
         }
     }
+}
+
+/// Which of a pool's bells a worker listens to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bell {
+    Queue,
+    Apart,
+    Changes,
+    None,
 }
 
 /// The life of one process.
@@ -165,6 +246,7 @@ struct Run<'a> {
     common: &'a Common,
     clock: &'a SharedClock,
     index: usize,
+    role: Role,
     state: Mutex<State<'a>>,
     /// Rings when the window has room again, a set has loaded, or a ping is wanted.
     moved: Arc<Notify>,
@@ -178,6 +260,10 @@ struct State<'a> {
     unanswered: usize,
     held: Arc<Loaded>,
     loading: Option<Arc<Loaded>>,
+    former: VecDeque<Arc<Loaded>>,
+    /// The suspect that it holds, by id, and since when.
+    mine: Option<String>,
+    turn: Option<Instant>,
     up: Option<UpMark<'a>>,
     ping: bool,
     frames: u64,
@@ -204,13 +290,16 @@ impl Drop for UpMark<'_> {
 }
 
 impl<'a> Run<'a> {
-    fn new(common: &'a Common, clock: &'a SharedClock, index: usize) -> Self {
+    fn new(common: &'a Common, clock: &'a SharedClock, index: usize, role: Role) -> Self {
         let state = State {
             in_flight: HashMap::new(),
             next_slot: 0,
             unanswered: 0,
             held: Arc::new(Loaded::empty()),
             loading: None,
+            former: VecDeque::new(),
+            mine: None,
+            turn: None,
             up: None,
             ping: false,
             frames: 0,
@@ -222,6 +311,7 @@ impl<'a> Run<'a> {
             common,
             clock,
             index,
+            role,
             state: Mutex::new(state),
             moved: Arc::default(),
             replies: Arc::default(),
@@ -238,9 +328,14 @@ impl<'a> Run<'a> {
             Err(source) => return WorkerDeath::Start(source),
         };
         let pid = child.id().unwrap_or_default();
+        let mut reading = std::pin::pin!(self.read(stdout));
+        let mut has_ended = false;
         let ended = tokio::select! {
             end = self.write(stdin) => end,
-            end = self.read(stdout) => end,
+            end = &mut reading => {
+                has_ended = true;
+                end
+            }
             end = self.watch(pid) => end,
             () = self.log_output(stderr) => Err(WorkerDeath::Exited),
         };
@@ -249,13 +344,19 @@ impl<'a> Run<'a> {
         if let Err(error) = killed {
             tracing::warn!(worker = self.index, pid, %error, "hook worker could not be killed");
         }
+        // What it has said is in the pipe; that it then ends, or says what makes no sense, is no news.
+        if !has_ended {
+            let _ = tokio::time::timeout(LAST_WORDS, reading).await;
+        }
         ended.err().unwrap_or(WorkerDeath::Exited)
     }
 
     fn launch(&self) -> std::io::Result<(Child, ChildStdin, ChildStdout, ChildStderr)> {
         let number = self.common.launched.fetch_add(1, Ordering::Relaxed);
-        let note = NoteFile::create(self.common.dir.join(format!("note-{number}")))?;
-        let mut child = self.common.jail.launch(&self.common.dir, &note, &self.common.db_path)?;
+        let (jail, user) = (&self.common.jail, self.common.jail.user());
+        let note = NoteFile::create(self.common.dir.join(format!("note-{number}")), user)?;
+        let compiles = self.role == Role::Beside;
+        let mut child = jail.launch(&self.common.dir, &note, &self.common.db_path, compiles)?;
         let mut state = self.state();
         (state.note, state.number) = (Some(note), number);
         drop(state);
@@ -269,9 +370,13 @@ impl<'a> Run<'a> {
     /// Ends when nothing has moved for the hard budget although something is to be done.
     async fn watch(&self, pid: u32) -> Result<(), WorkerDeath> {
         let mut idle_since = None;
-        let mut pulse = Pulse::new(self.common.hard_budget, pid);
+        let budget = match self.role {
+            Role::Beside => self.common.hard_budget,
+            Role::Apart => self.common.hard_budget * APART_BUDGETS,
+        };
+        let mut pulse = Pulse::new(budget, pid);
         loop {
-            pause(self.common.hard_budget / watch::LOOKS_PER_BUDGET).await;
+            pause(budget / watch::LOOKS_PER_BUDGET).await;
             let now = self.clock.monotonic();
             let mut state = self.state();
             let is_busy = !state.in_flight.is_empty() || state.loading.is_some() || state.up.is_none();
@@ -279,10 +384,10 @@ impl<'a> Run<'a> {
                 Some(note) => note.read().map_err(WorkerDeath::Pipe)?.steps,
                 None => 0,
             };
-            let is_needed = is_busy || self.common.board().is_waiting();
+            let is_needed = is_busy || self.is_wanted();
             idle_since = (!is_needed).then(|| idle_since.unwrap_or(now));
             let is_idle = idle_since.is_some_and(|since| now.saturating_duration_since(since) > IDLE);
-            if self.common.lazy && is_idle {
+            if is_idle && (self.common.lazy || self.role == Role::Apart) {
                 return Err(WorkerDeath::Idle);
             }
             self.weigh(&mut state, pid)?;
@@ -293,7 +398,16 @@ impl<'a> Run<'a> {
                     self.moved.notify_one();
                 }
                 watch::Look::Stuck(since) => return Err(WorkerDeath::Stuck(since.as_millis())),
+                watch::Look::Still(since) => return Err(WorkerDeath::Still(since.as_millis())),
             }
+        }
+    }
+
+    /// Whether there is anything to do for it.
+    fn is_wanted(&self) -> bool {
+        match self.role {
+            Role::Beside => self.common.board().is_waiting(),
+            Role::Apart => self.common.board().has_apart(),
         }
     }
 
@@ -313,7 +427,13 @@ impl<'a> Run<'a> {
                 });
             }
             // Where others are up it takes no more, so that it comes to its end.
-            state.retires = is_unwanted || self.common.ready.load(Ordering::Relaxed) > 1;
+            let has_others = self.common.ready.load(Ordering::Relaxed) > 1;
+            if !state.retires && (is_unwanted || (has_others && self.role == Role::Beside)) {
+                state.retires = true;
+                if self.role == Role::Beside {
+                    self.common.stand_in(self.index);
+                }
+            }
         }
         Ok(())
     }
@@ -329,65 +449,5 @@ impl<'a> Run<'a> {
         }
         // A script may close the stream; the process lives on.
         std::future::pending::<()>().await;
-    }
-
-    /// Gives back what was in flight and blames whoever was running. Whether the process had done anything.
-    fn bury(self, death: &WorkerDeath) -> bool {
-        let now = self.clock.monotonic();
-        let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let cause = chain(death);
-        let note = state
-            .note
-            .as_ref()
-            .and_then(|note| note.read().ok())
-            .unwrap_or_default();
-        let sets = state.loading.iter().chain([&state.held]);
-        let loaded = sets.into_iter().find(|loaded| loaded.generation() == note.generation);
-        let culprit = note.running.and_then(|index| loaded?.set().hooks().get(index as usize));
-        let hook = culprit.map_or("", |hook| hook.id.as_str());
-        let in_flight = state.in_flight.len();
-        let event = note
-            .slot
-            .and_then(|slot| state.in_flight.get(&slot))
-            .map(|flight| flight.job().event_id.to_string());
-        if death.is_orderly() {
-            tracing::debug!(worker = self.index, cause, "hook worker is ended");
-        } else {
-            tracing::warn!(
-                worker = self.index,
-                cause,
-                hook,
-                event_id = event,
-                in_flight,
-                "hook worker died"
-            );
-            metrics::counter!("nexus_hook_worker_deaths_total").increment(1);
-        }
-        state.up = None;
-        let mut slots: Vec<_> = state.in_flight.drain().collect();
-        slots.sort_unstable_by_key(|(slot, _)| *slot);
-        let mut flights: Vec<Flight> = slots.into_iter().map(|(_, flight)| flight).collect();
-        flights.retain_mut(|flight| !flight.lost_worker(culprit.is_some(), &cause));
-        let mut board = self.common.board();
-        if let Some(hook) = culprit
-            && board.died(hook, note.slot.is_none(), &cause, now)
-        {
-            tracing::error!(
-                hook = hook.id,
-                cause,
-                "hook is not called for a while: it keeps killing its worker"
-            );
-        }
-        board.requeue(flights);
-        drop(board);
-        self.common.queued.notify_one();
-        state.frames >= FRAMES_OF_A_WORKER
-    }
-}
-
-fn chain(error: &WorkerDeath) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
     }
 }

@@ -5,6 +5,11 @@ use crate::pool::{TestPool, dm};
 const FIRES: &str = "export default async (ctx) => ({ fire: true, context: { prompt: ctx.event.id } });";
 const SLOW: &str = "export default async (ctx) => { await new Promise((r) => setTimeout(r, 50)); return { fire: true, context: { prompt: ctx.event.id } }; };";
 
+/// Whether `error` is of a hook that computed without end, however busy the machine.
+fn is_killed(error: &str) -> bool {
+    error.starts_with("killed its worker") && error.contains("no progress for ")
+}
+
 /// Loads `bad` beside good hooks and checks that of many events every one is done, with the good hooks' verdicts.
 async fn check(bad: &str, error: &str) {
     let pool = TestPool::start(&[("a", FIRES), ("bad", bad), ("slow", SLOW), ("z", FIRES)]).await;
@@ -57,7 +62,21 @@ async fn a_loop_in_a_regular_expression() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_is_gone() {
-    check("import { dlopen } from 'bun:ffi'; export default () => { dlopen('libc.so.6', { _exit: { args: ['int'], returns: 'void' } }).symbols._exit(3); };", "the process exited").await;
+    let exits = "import { dlopen } from 'bun:ffi'; export default () => { dlopen('libc.so.6', { _exit: { args: ['int'], returns: 'void' } }).symbols._exit(3); };";
+    let pool = TestPool::start(&[("a", FIRES), ("bad", exits), ("slow", SLOW), ("z", FIRES)]).await;
+    let ids: Vec<String> = (0..60).map(|i| format!("web:{i}")).collect();
+    let answers = futures_util::future::join_all(ids.iter().map(|id| pool.evaluate(dm(id, "x")))).await;
+    for (id, answer) in ids.iter().zip(&answers) {
+        for good in ["a", "slow", "z"] {
+            let prompt = answer.fired(good).context.and_then(|context| context.system_prompt);
+            assert_eq!(prompt.as_ref(), Some(id), "{good}");
+        }
+        // Where a suspect runs nothing is compiled, and without a compiler no C function can be called.
+        let error = answer.error("bad");
+        let died = error.starts_with("killed its worker") && error.ends_with("the process exited");
+        assert!(died || error == "TypeError: bun:ffi requires the JIT", "{id}: {error}");
+    }
+    pool.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,12 +88,9 @@ async fn a_loop_while_loading() {
     .await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
     answer.fired("a");
-    assert!(
-        answer
-            .error("bad")
-            .starts_with("killed its worker 2 times: no progress for "),
-        "{answer:?}"
-    );
+    // Whoever stands by loads it as well.
+    let error = answer.error("bad");
+    assert!(is_killed(error), "{answer:?}");
     pool.stop().await;
 }
 
@@ -93,12 +109,7 @@ async fn a_loop_in_a_timer_is_blamed_on_who_set_it() {
     let answer = pool.evaluate(dm("web:1", "x")).await;
     answer.fired("a");
     answer.fired("slow");
-    assert!(
-        answer
-            .error("bad")
-            .starts_with("killed its worker 2 times: no progress for "),
-        "{answer:?}"
-    );
+    assert!(is_killed(answer.error("bad")), "{answer:?}");
     pool.stop().await;
 }
 
@@ -133,10 +144,7 @@ async fn who_loops_after_having_answered_is_blamed_and_nobody_who_waits() {
             }
         }
         let error = error.unwrap_or_default();
-        assert!(
-            error.starts_with("killed its worker 2 times: no progress for "),
-            "{afterwards} {error}"
-        );
+        assert!(is_killed(&error), "{afterwards} {error}");
         pool.stop().await;
     }
 }
@@ -195,5 +203,112 @@ async fn a_process_killed_from_outside() {
         }
     }
     assert_ne!(pid_of(&pool.evaluate(dm("web:last", "x")).await), before);
+    pool.stop().await;
+}
+
+/// Tells the process it runs in.
+const PID: &str = "export default () => ({ fire: true, context: { extracted: { pid: process.pid } } });";
+
+fn pid(answer: &crate::pool::Answer, hook: &str) -> serde_json::Value {
+    let context = answer.fired(hook).context.expect("a context");
+    context.extracted.expect("extracted")["pid"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_had_answered_does_not_run_again() {
+    let throws = "export default ({ event }) => { throw new Error(`${event.id} in ${process.pid}`); };";
+    let loops = "export default ({ event }) => { if (event.content === 'boom') for (;;) {} return { fire: false }; };";
+    let passes = "export default () => ({ fire: false });";
+    let hooks = [("a", PID), ("b", throws), ("c", passes), ("m", loops), ("z", PID)];
+    let hooks = hooks.map(|(id, source)| crate::pool::timed(id, 30_000, source));
+    let pool = TestPool::start_with(hooks.to_vec(), 1).await;
+    let before = pid(&pool.evaluate(dm("web:1", "x")).await, "a");
+    let answer = pool.evaluate(dm("web:2", "boom")).await;
+    assert_eq!(pid(&answer, "a"), before, "it answered before the other one looped");
+    assert_eq!(answer.error("b"), format!("Error: web:2 in {before}"));
+    assert!(is_killed(answer.error("m")), "{answer:?}");
+    assert_ne!(pid(&answer, "z"), before, "it had not been called");
+    assert_eq!(answer.done.passed, 1);
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_journal_that_a_script_has_written_is_judged_as_what_it_says_aloud() {
+    // Where the note lies is no secret; what it says of others of the same author is theirs to answer for.
+    let forges = "import fs from 'node:fs';
+        const path = process.argv.find((a) => a.startsWith('note=')).slice('note='.length);
+        export default () => {
+          const cells = Bun.mmap(path, { shared: true });
+          new Int32Array(cells.buffer).fill(-1, 4);
+          for (;;) {}
+        };";
+    let pool = TestPool::start(&[("forges", forges), ("z", FIRES)]).await;
+    let answer = pool.evaluate(dm("web:1", "x")).await;
+    answer.fired("z");
+    assert!(answer.error("forges").starts_with("killed its worker"), "{answer:?}");
+    pool.stop().await;
+}
+
+/// Loops after an `await` that nothing tells the host of, where `bad` says so.
+const HIDDEN: &str = "import fs from 'node:fs';
+    export default async ({ event }) => {
+      if (event.content !== 'boom') return { fire: false };
+      await fs.promises.readFile(import.meta.path);
+      for (;;) {}
+    };";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_failed_on_suspicion_and_a_suspect_comes_back() {
+    let slow = "export default async () => { await new Promise((r) => setTimeout(r, 20)); return { fire: true, context: { extracted: { pid: process.pid } } }; };";
+    let hooks = [("a", PID), ("hidden", HIDDEN), ("slow", slow)];
+    let hooks = hooks.map(|(id, source)| crate::pool::timed(id, 30_000, source));
+    let pool = TestPool::start_with(hooks.to_vec(), 1).await;
+    for id in ["web:0", "web:00"] {
+        let answer = pool.evaluate(dm(id, "boom")).await;
+        answer.fired("a");
+        answer.fired("slow");
+        assert!(answer.error("hidden").contains("no progress for "), "{answer:?}");
+    }
+    let mut is_back = false;
+    for number in 1..100 {
+        let answer = pool.evaluate(dm(&format!("web:{number}"), "x")).await;
+        is_back = pid(&answer, "slow") == pid(&answer, "a");
+        if is_back {
+            break;
+        }
+    }
+    assert!(is_back, "it is called beside the others again");
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_suspects_have_their_turns() {
+    let waits = "export default async ({ event }) => {
+          await new Promise((r) => setTimeout(r, event.content === 'boom' ? 500 : 1));
+          return { fire: true, context: { extracted: { pid: process.pid } } };
+        };";
+    let exits = "import fs from 'node:fs'; import { dlopen } from 'bun:ffi';
+        export default async ({ event }) => {
+          if (event.content !== 'boom') return { fire: false };
+          await fs.promises.readFile(import.meta.path);
+          dlopen('libc.so.6', { _exit: { args: ['int'], returns: 'void' } }).symbols._exit(3);
+        };";
+    let hooks = [("a", waits), ("b", waits), ("c", waits), ("exits", exits)];
+    let hooks = hooks.map(|(id, source)| crate::pool::timed(id, 30_000, source));
+    let pool = TestPool::start_with(hooks.to_vec(), 1).await;
+    let answer = pool.evaluate(dm("web:0", "boom")).await;
+    assert!(answer.error("exits").ends_with("requires the JIT"), "{answer:?}");
+    let pids = ["a", "b", "c"].map(|suspect| pid(&answer, suspect));
+    assert!(
+        pids[0] != pids[1] && pids[1] != pids[2] && pids[0] != pids[2],
+        "each in a process of its own: {pids:?}"
+    );
+    let ids: Vec<String> = (1..10).map(|number| format!("web:{number}")).collect();
+    let answers = futures_util::future::join_all(ids.iter().map(|id| pool.evaluate(dm(id, "x")))).await;
+    for answer in &answers {
+        for suspect in ["a", "b", "c"] {
+            answer.fired(suspect);
+        }
+    }
     pool.stop().await;
 }

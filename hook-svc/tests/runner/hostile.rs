@@ -183,6 +183,42 @@ async fn what_is_denied_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn hooks_of_root_are_nobodys() {
+    let own = std::fs::metadata("/proc/self").expect("Linux");
+    if std::os::unix::fs::MetadataExt::uid(&own) != 0 {
+        eprintln!("not tried: only root can run hooks as somebody else");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open).expect("opened");
+    let looks = "import fs from 'node:fs';
+        export default () => {
+          let secret = 'refused';
+          try { secret = fs.readFileSync(process.cwd() + '/secret', 'utf8'); } catch {}
+          const own = fs.readFileSync(import.meta.path, 'utf8').length > 0;
+          return { fire: true, context: { extracted: { uid: process.getuid(), gid: process.getgid(), groups: process.getgroups?.() ?? [], secret, own } } };
+        };";
+    let pool = TestPool::start_in(vec![timed("looks", 30_000, looks)], folder.path()).await;
+    let lacks = pool.pool.lacks().join("; ");
+    assert!(!lacks.contains("as root"), "{lacks}");
+    // In the folder that it may read, as far as the sandbox goes.
+    for entry in std::fs::read_dir(folder.path()).expect("read") {
+        let secret = entry.expect("read").path().join("secret");
+        std::fs::write(&secret, "ours").expect("written");
+        let closed = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&secret, closed).expect("closed");
+    }
+    let answer = pool.evaluate(dm("web:1", "x")).await;
+    let seen = |field| extracted(&answer, "looks", field);
+    assert_ne!(seen("uid"), 0);
+    assert_ne!(seen("gid"), 0);
+    assert_eq!(seen("groups"), serde_json::json!([]));
+    assert_eq!((seen("secret"), seen("own")), ("refused".into(), true.into()));
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_our_environment_is_seen() {
     let env = "export default () => ({ fire: true, context: { extracted: { env: Object.keys(process.env).filter((n) => !n.startsWith('BUN_JSC')) } } });";
     let pool = TestPool::start(&[("env", env)]).await;

@@ -88,15 +88,26 @@ impl TestPool {
         Self::start_on(hooks, workers, Arc::new(NoHost)).await
     }
 
+    /// With the workers' files below `dir`.
+    pub(crate) async fn start_in(hooks: Vec<HookSource>, dir: &std::path::Path) -> Self {
+        let dir = Some(dir.to_owned());
+        Self::begin(hooks, 1, Arc::new(NoHost), dir).await
+    }
+
     pub(crate) async fn start_on(hooks: Vec<HookSource>, workers: usize, host: Arc<dyn Host>) -> Self {
+        Self::begin(hooks, workers, host, None).await
+    }
+
+    async fn begin(hooks: Vec<HookSource>, workers: usize, host: Arc<dyn Host>, dir: Option<PathBuf>) -> Self {
         let config = PoolConfig {
             bun: None,
             workers,
             hard_budget_ms: 250,
             db_path: DB_PATH.into(),
             sandbox: Sandbox::Degraded,
+            user: String::new(),
             lazy: false,
-            dir: None,
+            dir,
             host,
         };
         let pool = Pools::start(config, Arc::new(SystemClock))
@@ -113,6 +124,7 @@ impl TestPool {
             hard_budget_ms: 250,
             db_path: DB_PATH.into(),
             sandbox: Sandbox::Degraded,
+            user: String::new(),
             lazy: false,
             dir: None,
             host: Arc::new(NoHost),

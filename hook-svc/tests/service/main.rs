@@ -10,6 +10,7 @@ mod hostile;
 mod poison;
 mod read_model;
 mod replicas;
+mod sandbox;
 mod seed;
 mod snapshots;
 mod tools;

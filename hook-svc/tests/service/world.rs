@@ -1,5 +1,6 @@
 //! A server, some replicas of the service, and what tests ask of them.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub(crate) struct World {
     replicas: Vec<Replica>,
     /// Further sections of the configuration of replicas that start from now on.
     pub(crate) sections: String,
+    /// `hooks.sandbox` of replicas that start from now on.
+    pub(crate) sandbox: &'static str,
     pub(crate) bus: Bus,
     pub(crate) nats: NatsServer,
     folder: tempfile::TempDir,
@@ -48,6 +51,11 @@ impl Drop for Replica {
 impl Replica {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// How it ended, where it has.
+    pub(crate) fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().expect("it can be waited for")
     }
 
     pub(crate) fn kill(&mut self) {
@@ -83,10 +91,14 @@ impl World {
         let bus = shared::testing::connect(&config, "test").await;
         bus.ensure(&topology(1), false).await.expect("the topology stands");
         let folder = tempfile::tempdir().expect("a folder");
+        // Hooks may be another user's, who has to reach the read model.
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), open).expect("opened");
         std::fs::create_dir_all(folder.path().join("hooks")).expect("made");
         let world = Self {
             replicas: Vec::new(),
             sections: String::new(),
+            sandbox: "degraded",
             bus,
             nats,
             folder,
@@ -145,11 +157,12 @@ impl World {
     pub(crate) fn start(&mut self, name: &str) {
         let config = self.folder.path().join(format!("{name}.toml"));
         let text = format!(
-            "[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nagent_dir = \"{}\"\nworkers = 1\nsandbox = \"degraded\"\n{}",
+            "[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nagent_dir = \"{}\"\nworkers = 1\nsandbox = \"{}\"\n{}",
             self.nats.url(),
             self.hooks_dir().display(),
             self.folder.path().join("data").display(),
             self.agent_dir().display(),
+            self.sandbox,
             self.sections,
         );
         let identities = self.folder.path().join("identities.yaml");

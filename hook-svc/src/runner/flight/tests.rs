@@ -112,13 +112,13 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
             waiting: vec![4],
             ..silent(1)
         };
-        assert_eq!(flight.absorb(honest), Ok(false), "{what}");
+        assert_eq!(flight.absorb(honest), Ok(Stage::UnderWay), "{what}");
         assert_eq!(
             flight.absorb(Answer {
                 late: vec![4, 9],
                 ..silent(1)
             }),
-            Ok(true),
+            Ok(Stage::Over),
             "{what}"
         );
         let Ok((_, Step::Verdict(verdict))) = steps.try_recv() else {
@@ -141,11 +141,77 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 fn deaths_end_an_event_whoever_is_blamed() {
     for blamed in [true, false] {
         let (mut flight, mut steps) = flight(None);
-        let deaths = (1..100).find(|_| flight.lost_worker(blamed, "no progress"));
+        let deaths = (1..100).find(|_| flight.lost_worker(blamed, "no progress") == Stage::Over);
         assert_eq!(deaths, Some(if blamed { MAX_DEATHS_BLAMED } else { MAX_DEATHS }));
         let said: Vec<_> = std::iter::from_fn(|| steps.try_recv().ok()).collect();
         assert_eq!(said.len(), 6, "five failures and the end: {said:?}");
     }
+}
+
+#[test]
+fn suspects_are_called_after_the_others_and_one_at_a_time() {
+    let (mut flight, mut steps) = flight(None);
+    assert_eq!(flight.set_apart(&[1, 3]), Stage::UnderWay);
+    assert_eq!(flight.open(), [0, 2, 4]);
+    let others = Answer {
+        latencies_us: vec![5, 6, 7],
+        ..waiting(vec![4])
+    };
+    assert_eq!(flight.absorb(Answer { passed: 2, ..others }), Ok(Stage::UnderWay));
+    assert!(matches!(steps.try_recv(), Ok((_, Step::Waiting(waiting))) if waiting == [1, 3, 4]));
+    assert_eq!(flight.absorb(late(vec![4, 9], 1)), Ok(Stage::Apart));
+    assert_eq!(flight.open(), [1, 3]);
+    flight.open_for(3);
+    assert!(flight.awaits("h1") && flight.awaits("h3") && !flight.awaits("h4"));
+    let answer = |index| Answer {
+        latencies_us: vec![8],
+        results: vec![result(index)],
+        ..silent(0)
+    };
+    assert_eq!(flight.absorb(answer(3)), Ok(Stage::Apart));
+    assert_eq!(flight.open(), [1]);
+    assert!(flight.absorb(answer(3)).is_err(), "it has answered");
+    assert_eq!(flight.absorb(answer(1)), Ok(Stage::Over));
+    let said: Vec<Step> = std::iter::from_fn(|| steps.try_recv().ok())
+        .map(|(_, step)| step)
+        .collect();
+    let done = Done {
+        passed: 3,
+        latencies_us: vec![5, 8, 6, 8, 9],
+    };
+    assert_eq!(said.last(), Some(&Step::Done(done)));
+    assert_eq!(said.len(), 3, "{said:?}");
+}
+
+#[test]
+fn what_was_noted_is_taken_once_and_what_cannot_be_is_left_out() {
+    let (mut flight, mut steps) = flight(Some(vec![0, 1, 3, 4]));
+    let noted = |index, what| Noted {
+        slot: 0,
+        index,
+        latency_us: 1,
+        what,
+    };
+    let journal = [
+        noted(0, NotedOutcome::Passed),
+        noted(0, NotedOutcome::Failed("again".to_owned())),
+        noted(2, NotedOutcome::Passed),
+        noted(9_999, NotedOutcome::Passed),
+        noted(3, NotedOutcome::Result(FIRES.to_owned())),
+        noted(4, NotedOutcome::Failed("broke".to_owned())),
+    ];
+    assert_eq!(flight.salvage(journal), Stage::UnderWay);
+    assert_eq!(flight.open(), [1]);
+    assert_eq!(flight.lost_worker(true, "no progress"), Stage::UnderWay);
+    assert_eq!(flight.absorb(silent(1)), Ok(Stage::Over));
+    let said: Vec<Step> = std::iter::from_fn(|| steps.try_recv().ok())
+        .map(|(_, step)| step)
+        .collect();
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert!(
+        matches!(said.last(), Some(Step::Done(done)) if done.passed == 2),
+        "{said:?}"
+    );
 }
 
 fn answers() -> impl Strategy<Value = Answer<'static>> {
@@ -176,8 +242,8 @@ proptest! {
     ) {
         let called = only.as_ref().map_or(5, Vec::len);
         let (mut flight, mut steps) = flight(only);
-        let mut ended = answers.into_iter().any(|answer| flight.absorb(answer) == Ok(true));
-        ended = ended || flight.fail(&[0, 1, 2, 3, 4], "given up");
+        let mut ended = answers.into_iter().any(|answer| flight.absorb(answer) == Ok(Stage::Over));
+        ended = ended || flight.fail(&[0, 1, 2, 3, 4], "given up") == Stage::Over;
         prop_assert!(ended);
         let said: Vec<Step> = std::iter::from_fn(|| steps.try_recv().ok()).map(|(_, step)| step).collect();
         let ends = said.iter().filter(|step| matches!(step, Step::Done(_))).count();

@@ -5,7 +5,7 @@ import { drainMicrotasks } from "bun:jsc";
 import { asker } from "./calls.ts";
 import { scriptEvent } from "./event.ts";
 import { failureOf, type Failure, type Hook, type HookSet } from "./hooks.ts";
-import { idle, running } from "./note.ts";
+import { FAILED, PASSED, RESULT, idle, noted, running } from "./note.ts";
 
 // [slot, passed, latencies_us by index, [[index, us, result JSON]], [[index, us, message, stack]],
 //  indexes still waiting,
@@ -64,6 +64,8 @@ export function evaluate(set: HookSet, slot: number, at: number, wire: unknown, 
     running(slot, index, generation);
     const ctx: Context = { event, dbPath, search, llm, now: new Date(at), hook: hook.facts };
     if (hook.asks) letAsk(ctx, slot, index, generation);
+    const results = answer[3].length;
+    const failures = answer[4].length;
     const pending = call(answer, index, hook, before, ctx);
     // What it has left to do runs in its own name, not in that of the next.
     if (hook.lingers) drainMicrotasks();
@@ -73,7 +75,9 @@ export function evaluate(set: HookSet, slot: number, at: number, wire: unknown, 
     if (pending !== null) {
       (waiting ??= new Map()).set(index, { index, hook, since: before, until: before + hook.timeout });
       watch(slot, index, pending);
-    }
+    } else if (answer[3].length > results) noted(slot, index, RESULT, us, answer[3][results][2]);
+    else if (answer[4].length > failures) noted(slot, index, FAILED, us, answer[4][failures][2]);
+    else noted(slot, index, PASSED, us, null);
     before = after;
   }
   idle();

@@ -1,20 +1,50 @@
-// The note to the host, in a file that both map or read: who is running now. It survives SIGKILL, so after a death
-// the host knows whom to blame, and a counter that stands still tells it that a script loops.
+// The note to the host, in a file that both map or read: who is running now, and what was answered and not yet sent.
+// It survives SIGKILL, so after a death the host knows whom to blame and what not to ask again, and a counter that
+// stands still tells it that a script loops.
 //
 // i32 cells: 0 slot of the event, 1 index of the running hook + 1 (0 = nobody), 2 steps taken, 3 generation of the
-// hook set.
+// hook set, 4 cells of the journal in use; from 8 on the journal, an entry for each hook: slot, index, kind,
+// microseconds, bytes of text, the text.
 
 import { drainMicrotasks } from "bun:jsc";
 
-const cells = (() => {
-  const path = process.argv.find((a) => a.startsWith("note="))!.slice("note=".length);
-  const bytes = Bun.mmap(path, { shared: true });
-  return new Int32Array(bytes.buffer, bytes.byteOffset, 4);
-})();
+export const PASSED = 1;
+export const RESULT = 2;
+export const FAILED = 3;
+
+const JOURNAL = 8;
+const HEAD = 5;
+
+const bytes = Bun.mmap(process.argv.find((a) => a.startsWith("note="))!.slice("note=".length), { shared: true });
+const cells = new Int32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength >> 2);
+const encoder = new TextEncoder();
 
 /** Hook `index` of `generation` starts on the event in `slot`. */
 export function running(slot: number, index: number, generation: number): void {
   name(slot, index + 1, generation);
+}
+
+/** Hook `index` has answered the event in `slot`. What does not fit is left out: it would run again. */
+export function noted(slot: number, index: number, kind: number, us: number, text: string | null): void {
+  const at = JOURNAL + cells[4];
+  let length = 0;
+  if (text === null) {
+    if (at + HEAD > cells.length) return;
+  } else {
+    if (at + HEAD + ((text.length * 3 + 3) >> 2) > cells.length) return;
+    length = encoder.encodeInto(text, bytes.subarray((at + HEAD) * 4)).written;
+  }
+  cells[at] = slot;
+  cells[at + 1] = index;
+  cells[at + 2] = kind;
+  cells[at + 3] = us;
+  cells[at + 4] = length;
+  cells[4] = at - JOURNAL + HEAD + ((length + 3) >> 2);
+}
+
+/** What was noted has been sent. */
+export function forget(): void {
+  cells[4] = 0;
 }
 
 /** No script is running. */

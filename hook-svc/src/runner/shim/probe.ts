@@ -21,6 +21,14 @@ function fails(act: () => unknown): boolean {
   }
 }
 
+// The read model, where it is there, and who this is to be; 0 = whoever hook-svc is.
+const [model, uid] = process.argv.slice(2);
+
+function isUser(): boolean {
+  if (uid === "0") return true;
+  return process.getuid!() === Number(uid) && fails(() => process.setuid!(0)) && fails(() => process.setgid!(0));
+}
+
 let network = false;
 try {
   await fetch("http://127.0.0.1:1/");
@@ -36,4 +44,6 @@ console.log(JSON.stringify({
   spawn: fails(() => Bun.spawnSync([process.execPath, "--version"])),
   signal: fails(() => process.kill(process.ppid, 0)),
   network,
+  user: isUser(),
+  model: model === "" || !fails(() => fs.closeSync(fs.openSync(model, "r"))),
 }));

@@ -7,6 +7,7 @@ import { evaluate, onLate, type Answer } from "./evaluate.ts";
 import { divertOutput, receive, send } from "./frames.ts";
 import { harden } from "./harden.ts";
 import { count, failureOf, loadHooks, type HookSet } from "./hooks.ts";
+import { forget } from "./note.ts";
 import { attributeTimers } from "./timers.ts";
 
 // After so many milliseconds of a batch what is known is sent, so that a slow hook does not hold its neighbours.
@@ -38,12 +39,17 @@ function batch(message: any): void {
   for (const { s, n, o, v } of message.e) {
     answers.push(answerTo(s, n, v, o ?? null));
     if (now() - since > FLUSH_MS) {
-      send({ r: answers });
+      tell(answers);
       answers = [];
       since = now();
     }
   }
-  if (answers.length > 0) send({ r: answers });
+  if (answers.length > 0) tell(answers);
+}
+
+function tell(answers: Answer[]): void {
+  send({ r: answers });
+  forget();
 }
 
 function answerTo(slot: number, at: number, wire: unknown, only: number[] | null): Answer {

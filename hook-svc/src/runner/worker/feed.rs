@@ -1,18 +1,22 @@
 //! Towards a worker: sets, events in batches, pings.
 
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::ChildStdin;
 
-use super::{READ_BYTES, Run, WorkerDeath};
+use super::{Bell, READ_BYTES, Role, Run, State, WorkerDeath};
 use crate::runner::Counters;
-use crate::runner::board::Next;
+use crate::runner::board::{Board, Next};
 use crate::runner::protocol::{self, Batch, MAX_BATCH_EVENTS};
 
 /// Events sent and not yet answered, per worker: enough to keep it busy while answers travel, few enough that an
 /// event goes to whoever has room.
 const WINDOW_EVENTS: usize = 4 * MAX_BATCH_EVENTS;
+
+/// How long one suspect is called while others wait for their turn.
+const TURN: Duration = Duration::from_secs(2);
 
 /// Slots count to this, then begin again at 0: they fit a cell of the worker's note.
 const SLOT_MASK: u32 = 0x3FFF_FFFF;
@@ -23,22 +27,46 @@ impl Run<'_> {
         let mut buffer = Vec::with_capacity(READ_BYTES);
         let mut news = Vec::new();
         loop {
-            let queued = self.common.queued.notified();
-            let has_room = self.has_room();
-            if self.fill(&mut buffer, &mut news) {
+            let (queued, apart) = (self.common.queued.notified(), self.common.apart.notified());
+            let changed = self.common.changed.notified();
+            let bell = self.bell();
+            let is_filled = self.fill(&mut buffer, &mut news)?;
+            self.ring(is_filled || bell != Bell::Queue);
+            if is_filled {
                 stdin.write_all(&buffer).await.map_err(WorkerDeath::Pipe)?;
-                if self.common.board().is_waiting() {
-                    self.common.queued.notify_one();
-                }
-            } else if has_room {
+            } else {
                 tokio::select! {
-                    () = queued => {}
+                    () = queued, if bell == Bell::Queue => {}
+                    () = apart, if bell == Bell::Apart => {}
+                    () = changed, if bell == Bell::Changes => {}
                     () = self.moved.notified() => {}
                 }
-            } else {
-                // A full worker leaves the bell to the others.
-                self.moved.notified().await;
             }
+        }
+    }
+
+    /// Has others take what this worker has left.
+    fn ring(&self, leaves_some: bool) {
+        let board = self.common.board();
+        let (is_waiting, has_apart) = (board.is_waiting(), board.has_apart());
+        drop(board);
+        if is_waiting && leaves_some {
+            self.common.queued.notify_one();
+        }
+        if has_apart && self.role == Role::Beside {
+            self.common.apart.notify_one();
+        }
+    }
+
+    /// What it listens to: a full worker leaves the bell to the others.
+    fn bell(&self) -> Bell {
+        if !self.has_room() {
+            return Bell::None;
+        }
+        match self.role {
+            Role::Apart => Bell::Apart,
+            Role::Beside if self.common.board().stands_by(self.index) => Bell::Changes,
+            Role::Beside => Bell::Queue,
         }
     }
 
@@ -47,32 +75,52 @@ impl Run<'_> {
         state.up.is_some() && state.loading.is_none() && !state.retires && state.unanswered < WINDOW_EVENTS
     }
 
+    /// What it is to do next.
+    fn next(&self, board: &mut Board, state: &State<'_>, now: Instant) -> Next {
+        match self.role {
+            Role::Beside => board.next(self.index, &state.held, now),
+            Role::Apart => {
+                let is_over = state
+                    .turn
+                    .is_some_and(|since| now.saturating_duration_since(since) > TURN);
+                let stands = (is_over, state.in_flight.is_empty());
+                board.next_apart(&state.held, state.mine.as_deref(), stands, now)
+            }
+        }
+    }
+
     /// Fills `buffer` with the next frame; false when there is nothing to send.
-    fn fill(&self, buffer: &mut Vec<u8>, news: &mut Vec<(u32, Counters)>) -> bool {
+    fn fill(&self, buffer: &mut Vec<u8>, news: &mut Vec<(u32, Counters)>) -> Result<bool, WorkerDeath> {
         let now = self.clock.monotonic();
         let mut state = self.state();
         if state.up.is_some() && std::mem::take(&mut state.ping) {
             protocol::write_message(buffer, &serde_json::json!({"t": "ping", "n": state.frames}));
-            return true;
+            return Ok(true);
         }
         let replies = std::mem::take(&mut *self.replies.lock().unwrap_or_else(PoisonError::into_inner));
         if !replies.is_empty() {
             protocol::write_replies(buffer, &replies);
-            return true;
+            return Ok(true);
         }
         if state.up.is_none() || state.loading.is_some() || state.retires || state.unanswered >= WINDOW_EVENTS {
-            return false;
+            return Ok(false);
         }
         let mut board = self.common.board();
-        let mut next = board.next(&state.held, now);
-        if let Next::Load(loaded) = next {
-            let message = board.load_message(self.index, &loaded, &state.held);
+        let mut next = self.next(&mut board, &state, now);
+        let load = match &next {
+            Next::Load(loaded) => Some((Arc::clone(loaded), None)),
+            Next::LoadAlone(loaded, hook) => Some((Arc::clone(loaded), Some(hook.clone()))),
+            Next::Leave => return Err(WorkerDeath::Turn),
+            Next::Wait => return Ok(false),
+            Next::Run(_) => None,
+        };
+        if let Some((loaded, alone)) = load {
+            let message = board.load_message(self.index, &loaded, &state.held, alone.as_deref());
             protocol::write_message(buffer, &message);
-            state.loading = Some(Arc::clone(&loaded));
-            return true;
-        }
-        if let Next::Wait = next {
-            return false;
+            state.turn = state.turn.or(Some(now));
+            state.mine = alone;
+            state.loading = Some(loaded);
+            return Ok(true);
         }
         board.tell(self.index, state.held.generation(), news);
         let mut batch = Batch::begin(buffer, news);
@@ -83,12 +131,13 @@ impl Run<'_> {
             state.in_flight.insert(slot, *flight);
             state.unanswered += 1;
             next = if batch.has_room() && state.unanswered < WINDOW_EVENTS {
-                board.next(&state.held, now)
+                self.next(&mut board, &state, now)
             } else {
                 Next::Wait
             };
         }
+        // What was asked for beyond the window is asked for again.
         batch.finish();
-        true
+        Ok(true)
     }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStdout;
 
-use super::{READ_BYTES, Run, State, UpMark, WorkerDeath};
-use crate::runner::flight::ImpossibleAnswer;
+use super::{MAX_FORMER, READ_BYTES, Role, Run, State, UpMark, WorkerDeath};
+use crate::runner::flight::{Flight, ImpossibleAnswer, Stage};
 use crate::runner::protocol::{self, CallFrame, Frame, Reply};
 use crate::runner::sources::Loaded;
 
@@ -34,18 +34,24 @@ impl Run<'_> {
         match frame.t {
             None => {
                 for answer in frame.r {
-                    state.absorb(answer)?;
+                    if let Some((stage, flight)) = state.absorb(answer)? {
+                        self.answered(&state, stage, flight);
+                    }
                 }
                 self.moved.notify_one();
             }
             Some("ready") => {
-                state.up = Some(UpMark::new(&self.common.ready));
+                state.up = Some(UpMark::new(match self.role {
+                    Role::Beside => &self.common.ready,
+                    Role::Apart => &self.common.ready_apart,
+                }));
+                self.common.changed.notify_waiters();
                 self.moved.notify_one();
             }
             Some("loaded") => {
                 if let Some(loaded) = state.loading.take() {
-                    log_failed_loads(&loaded, &frame.bad);
-                    state.held = loaded;
+                    log_failed_loads(&loaded, &frame.bad, state.mine.as_deref());
+                    state.hold(loaded);
                 }
                 self.moved.notify_one();
             }
@@ -63,6 +69,29 @@ impl Run<'_> {
             Some(_) => {}
         }
         Ok(())
+    }
+
+    /// Every hook that `flight` was open for has answered.
+    fn answered(&self, state: &State<'_>, stage: Stage, flight: Flight) {
+        if self.role == Role::Beside && stage == Stage::Over {
+            return;
+        }
+        let mut board = self.common.board();
+        let set = state.held.set();
+        let mine = state.mine.as_ref().and_then(|mine| set.index(mine));
+        if let Some(hook) = mine.and_then(|index| set.hooks().get(index as usize))
+            && board.ran(hook)
+        {
+            tracing::info!(hook = hook.id, "hook is no suspect any more");
+        }
+        match stage {
+            Stage::Apart => board.set_apart(flight),
+            Stage::UnderWay | Stage::Over => {}
+        }
+        drop(board);
+        if stage == Stage::Apart {
+            self.common.apart.notify_one();
+        }
     }
 
     /// Has a script's call answered; the answer finds its way back where the process still lives then. The task ends
@@ -95,28 +124,40 @@ impl Run<'_> {
 }
 
 impl State<'_> {
-    fn absorb(&mut self, answer: protocol::Answer<'_>) -> Result<(), ImpossibleAnswer> {
+    fn hold(&mut self, loaded: Arc<Loaded>) {
+        self.former.push_front(std::mem::replace(&mut self.held, loaded));
+        self.former.truncate(MAX_FORMER);
+    }
+
+    /// Takes `answer` in; answers the event where it is done here.
+    fn absorb(&mut self, answer: protocol::Answer<'_>) -> Result<Option<(Stage, Flight)>, ImpossibleAnswer> {
         let slot = answer.slot;
         let Some(flight) = self.in_flight.get_mut(&slot) else {
-            return Ok(());
+            return Ok(None);
         };
         if !flight.is_answered() {
             self.unanswered -= 1;
         }
-        if flight.absorb(answer)? {
-            self.in_flight.remove(&slot);
-        }
-        Ok(())
+        let stage = flight.absorb(answer)?;
+        let flight = match stage {
+            Stage::UnderWay => None,
+            Stage::Apart | Stage::Over => self.in_flight.remove(&slot),
+        };
+        Ok(flight.map(|flight| (stage, flight)))
     }
 }
 
-fn log_failed_loads(loaded: &Loaded, bad: &[(u32, std::borrow::Cow<'_, str>)]) {
+/// `alone`: only this one was to be loaded.
+fn log_failed_loads(loaded: &Loaded, bad: &[(u32, std::borrow::Cow<'_, str>)], alone: Option<&str>) {
     for (index, error) in bad {
         let hook = loaded
             .set()
             .hooks()
             .get(*index as usize)
             .map_or("", |hook| hook.id.as_str());
+        if alone.is_some_and(|alone| alone != hook) {
+            continue;
+        }
         tracing::warn!(hook, %error, "hook does not load");
     }
 }

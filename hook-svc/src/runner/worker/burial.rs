@@ -1,0 +1,150 @@
+//! After a worker's death: what was answered is taken, the rest goes back to the board, and somebody is blamed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+use super::{FRAMES_OF_A_WORKER, Role, Run, State, WorkerDeath};
+use crate::runner::HookSource;
+use crate::runner::flight::{Flight, Noted, Stage};
+use crate::runner::note::Note;
+
+/// Who has killed a worker.
+struct Culprit {
+    hook: Arc<HookSource>,
+    /// By being loaded.
+    at_load: bool,
+}
+
+impl Run<'_> {
+    /// Gives back what was in flight and blames whoever was running. Whether the process had done anything.
+    pub(super) fn bury(self, death: &WorkerDeath) -> bool {
+        let now = self.clock.monotonic();
+        let (common, index, role) = (self.common, self.index, self.role);
+        let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let cause = chain(death);
+        let note = state
+            .note
+            .as_ref()
+            .and_then(|note| note.read().ok())
+            .unwrap_or_default();
+        let culprit = (!death.is_orderly()).then(|| culprit(&state, note, role)).flatten();
+        log(index, death, &cause, culprit.as_ref(), note, &state);
+        state.up = None;
+        let flights = salvage(&mut state);
+        let mut board = common.board();
+        if culprit.is_none() && role == Role::Beside && !death.is_orderly() {
+            for (_, flight) in flights.iter().filter(|(_, flight)| flight.is_answered()) {
+                let hooks = flight.loaded().set().hooks();
+                let waiting = flight.open().into_iter().filter_map(|index| hooks.get(index as usize));
+                waiting.for_each(|hook| board.suspect(hook, now));
+            }
+        }
+        let mut open = Vec::new();
+        for (slot, mut flight) in flights {
+            // Who computed without end does not run again upon this event, beside others or apart. A process may also be
+            // killed by somebody else, or get no time: whoever was running then has another chance, apart.
+            if death.is_of_who_ran()
+                && note.slot == Some(slot)
+                && let Some(Culprit { hook, .. }) = &culprit
+                && let Some(index) = flight.loaded().set().index(&hook.id)
+                && flight.fail(&[index], &format!("killed its worker: {cause}")) == Stage::Over
+            {
+                continue;
+            }
+            match flight.lost_worker(culprit.is_some(), &cause) {
+                Stage::UnderWay => open.push(flight),
+                Stage::Apart => board.set_apart(flight),
+                Stage::Over => {}
+            }
+        }
+        if let Some(Culprit { hook, at_load }) = &culprit
+            && board.died(hook, *at_load, &cause, now)
+        {
+            tracing::error!(
+                hook = hook.id,
+                cause,
+                "hook is not called for a while: it keeps killing its worker"
+            );
+        }
+        board.requeue(open, role == Role::Apart);
+        if role == Role::Beside {
+            board.stand_in(index);
+        }
+        drop(board);
+        common.queued.notify_one();
+        common.apart.notify_one();
+        common.changed.notify_waiters();
+        state.frames >= FRAMES_OF_A_WORKER
+    }
+}
+
+/// Who was running; in a process that holds one suspect, that one.
+fn culprit(state: &State<'_>, note: Note, role: Role) -> Option<Culprit> {
+    let at_load = note.running.is_some() && note.slot.is_none();
+    let known = state.loading.iter().chain([&state.held]).chain(&state.former);
+    let hook = match role {
+        Role::Beside => {
+            let loaded = known.clone().find(|loaded| loaded.generation() == note.generation)?;
+            loaded.set().hooks().get(note.running? as usize)?
+        }
+        Role::Apart => {
+            let mine = state.mine.as_deref()?;
+            let set = state.loading.as_ref().unwrap_or(&state.held).set();
+            set.hooks().get(set.index(mine)? as usize)?
+        }
+    };
+    let hook = Arc::clone(hook);
+    Some(Culprit { hook, at_load })
+}
+
+fn log(worker: usize, death: &WorkerDeath, cause: &str, culprit: Option<&Culprit>, note: Note, state: &State<'_>) {
+    if death.is_orderly() {
+        tracing::debug!(worker, cause, "hook worker is ended");
+        return;
+    }
+    let event = note
+        .slot
+        .and_then(|slot| state.in_flight.get(&slot))
+        .map(|flight| flight.job().event_id.to_string());
+    tracing::warn!(
+        worker,
+        cause,
+        hook = culprit.map_or("", |culprit| culprit.hook.id.as_str()),
+        event_id = event,
+        in_flight = state.in_flight.len(),
+        "hook worker died"
+    );
+    metrics::counter!("nexus_hook_worker_deaths_total").increment(1);
+}
+
+/// What was in flight and has not ended, in the order in which it was handed over.
+fn salvage(state: &mut State<'_>) -> Vec<(u32, Flight)> {
+    let journal = state
+        .note
+        .as_ref()
+        .and_then(|note| note.journal().ok())
+        .unwrap_or_default();
+    let mut noted: HashMap<u32, Vec<Noted>> = HashMap::new();
+    for one in journal {
+        noted.entry(one.slot).or_default().push(one);
+    }
+    let mut slots: Vec<(u32, Flight)> = state.in_flight.drain().collect();
+    slots.sort_unstable_by_key(|(slot, _)| *slot);
+    let mut flights = Vec::with_capacity(slots.len());
+    for (slot, mut flight) in slots {
+        // Of an event that was answered, nothing but what was still waiting is open, and that is not noted.
+        let noted = noted.remove(&slot).filter(|_| !flight.is_answered());
+        let stage = noted.map_or(Stage::UnderWay, |noted| flight.salvage(noted));
+        if stage != Stage::Over {
+            flights.push((slot, flight));
+        }
+    }
+    flights
+}
+
+fn chain(error: &WorkerDeath) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
