@@ -261,6 +261,18 @@ pub fn restart(state: Option<&HookState>) -> Option<HookState> {
     (next != *state).then_some(next)
 }
 
+/// The state of a hook that is made where another of its name was deleted: it may fire. It is written whether or not it
+/// differs, so that whoever still decides upon the former one's revision is too late.
+#[must_use]
+pub fn next_life(state: Option<&HookState>) -> HookState {
+    let state = state.cloned().unwrap_or_default();
+    HookState {
+        status: HookStatus::Active,
+        fired_once: None,
+        ..state
+    }
+}
+
 /// The hook as lists show it.
 #[must_use]
 pub fn view(record: &HookRecord, state: Option<&HookState>) -> HookView {

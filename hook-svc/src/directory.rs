@@ -185,7 +185,7 @@ impl Directory {
             };
             if current.is_some_and(authored::is_deleted) {
                 // Before the entry: what fired its one shot under this name was another hook.
-                change_state(&self.states, id, authored::restart).await?;
+                change_state(&self.states, id, |state| Some(authored::next_life(state))).await?;
             }
             let written = match &entry {
                 None => self.hooks.create(&key, &record).await,

@@ -78,7 +78,7 @@ impl Performer {
             self.fire(task, &wish, now, carrier).await?
         } else {
             self.registry
-                .retire(&wish.hook_id)
+                .retire(&wish.hook_id, wish.traits.made_at)
                 .await
                 .map_err(|source| undecided(&wish, source))?;
             HookOutcome::Passed
@@ -147,7 +147,8 @@ impl Performer {
         }
         if wish.traits.one_shot || wish.result.disable_hook {
             let key = task.key();
-            let decision = self.registry.last_fire(&wish.hook_id, &key, &wish.result, now).await;
+            let hook = (wish.hook_id.as_str(), wish.traits.made_at);
+            let decision = self.registry.last_fire(hook, &key, &wish.result, now).await;
             return Ok(match decision.map_err(|source| undecided(wish, source))? {
                 LastFire::Won(result) => Decided::Counts(result),
                 LastFire::Lost(reason) => Decided::Nothing(reason),

@@ -140,7 +140,7 @@ impl HookApi {
     /// A hook that asked to be disabled is, as it would be after any event.
     async fn retire(&self, record: &HookRecord, run: &HookRun) {
         if run.result.as_ref().is_some_and(|result| result.disable_hook)
-            && let Err(error) = self.registry.retire(&record.id).await
+            && let Err(error) = self.registry.retire(&record.id, record.created_at).await
         {
             tracing::warn!(
                 hook_id = record.id,

@@ -19,6 +19,9 @@ pub const ONE_SHOT_ALREADY_FIRED: &str = "one_shot_already_fired";
 /// Why nothing came of a fire: the hook was switched off meanwhile.
 pub const HOOK_DISABLED: &str = "hook_disabled";
 
+/// Why nothing came of a fire: the hook was deleted meanwhile, and another may have been made of its name.
+pub const HOOK_REPLACED: &str = "hook_replaced";
+
 /// Why a hook was not called: its breaker is open.
 pub const BREAKER_OPEN: &str = "breaker_open";
 

@@ -227,10 +227,15 @@ impl Keeper {
                 let standing = entry.ok_or_else(|| AuthorHookError::Absent(id.to_owned()))?;
                 return Ok(standing.value);
             };
-            if authored::begins_anew(entry.as_ref().map(|entry| &entry.value), &record) {
+            let current = entry.as_ref().map(|entry| &entry.value);
+            if authored::begins_anew(current, &record) {
                 // Before the entry, so that no crash leaves a hook that never runs: a former one of this name may have
-                // fired its one shot. Nothing runs under the name yet.
-                self.restart(id).await?;
+                // fired its one shot. Nothing runs under the name yet, but replicas that have not heard of its end.
+                if current.is_some() {
+                    change_state(&self.states, id, |state| Some(authored::next_life(state))).await?;
+                } else {
+                    self.restart(id).await?;
+                }
             }
             let written = match &entry {
                 None => self.hooks.create(&key, &record).await,

@@ -22,6 +22,7 @@ use shared::wire::topology::buckets::{HOOK_STATE, HOOKS};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::authored::is_deleted;
 use crate::once::{self, Tally, Verdict};
 use crate::roster::Roster;
 use crate::runner::{Counters, HookSet, Pools};
@@ -259,19 +260,20 @@ impl Registry {
         known.or(rosters.back()).map(Arc::clone).unwrap_or_default()
     }
 
-    /// Decides the last fire of `hook_id` upon the occurrence `key`: stored, and the hook disabled, before this returns.
+    /// Decides the last fire of the hook of this id that was made then, upon the occurrence `key`: stored, and the hook
+    /// disabled, before this returns.
     ///
     /// # Errors
     /// [`CasError`] where the bucket cannot be asked, or others keep winning the race.
     pub async fn last_fire(
         &self,
-        hook_id: &str,
+        (hook_id, made_at): (&str, UnixMillis),
         key: &EventId,
         result: &HookResult,
         now: UnixMillis,
     ) -> Result<LastFire, CasError> {
         let mut decided = LastFire::Lost(crate::invocation::HOOK_DISABLED);
-        self.change(hook_id, |state| match once::last_fire(state, key, result, now) {
+        let decide = |state: Option<&HookState>| match once::last_fire(state, key, result, now) {
             Verdict::Win(next) => {
                 decided = LastFire::Won(Box::new(result.clone()));
                 Some(*next)
@@ -284,17 +286,28 @@ impl Registry {
                 decided = LastFire::Lost(reason);
                 None
             }
-        })
-        .await?;
+        };
+        let meant = Meant {
+            hooks: &self.inner.hooks,
+            made_at,
+        };
+        if !change_meant(&self.inner.states, Some(meant), hook_id, decide).await? {
+            decided = LastFire::Lost(crate::invocation::HOOK_REPLACED);
+        }
         Ok(decided)
     }
 
-    /// Disables `hook_id`, which asked for it without firing.
+    /// Disables the hook `hook_id` that was made then, which asked for it without firing.
     ///
     /// # Errors
     /// As [`Registry::last_fire`].
-    pub async fn retire(&self, hook_id: &str) -> Result<(), CasError> {
-        self.change(hook_id, once::retired).await
+    pub async fn retire(&self, hook_id: &str, made_at: UnixMillis) -> Result<(), CasError> {
+        let meant = Meant {
+            hooks: &self.inner.hooks,
+            made_at,
+        };
+        let retired = change_meant(&self.inner.states, Some(meant), hook_id, once::retired);
+        retired.await.map(drop)
     }
 
     /// Counts a fire of `hook_id`, which reads its counters, upon the occurrence `key`: stored once, and told to the
@@ -374,21 +387,53 @@ impl Registry {
 pub(crate) async fn change_state(
     states: &Kv<HookState>,
     hook_id: &str,
-    mut next: impl FnMut(Option<&HookState>) -> Option<HookState>,
+    next: impl FnMut(Option<&HookState>) -> Option<HookState>,
 ) -> Result<(), CasError> {
+    change_meant(states, None, hook_id, next).await.map(drop)
+}
+
+/// The one hook that is meant, of all that there were of its name.
+#[derive(Clone, Copy)]
+struct Meant<'a> {
+    hooks: &'a Kv<HookRecord>,
+    made_at: UnixMillis,
+}
+
+impl Meant<'_> {
+    /// Whether the registry holds it still, as the leader says; what is no entry of the registry has no name to lose.
+    async fn is_there(self, key: &str) -> Result<bool, CasError> {
+        let (entry, _) = self.hooks.find(key).await?;
+        Ok(entry.is_none_or(|record| record.created_at == self.made_at && !is_deleted(&record)))
+    }
+}
+
+/// As [`change_state`]; false where nothing was changed because the hook that is `meant` is not there any more.
+async fn change_meant(
+    states: &Kv<HookState>,
+    meant: Option<Meant<'_>>,
+    hook_id: &str,
+    mut next: impl FnMut(Option<&HookState>) -> Option<HookState>,
+) -> Result<bool, CasError> {
     let key = token(hook_id);
     let mut tries = 0;
     loop {
         let entry = states.get(&key).await?;
         let Some(state) = next(entry.as_ref().map(|entry| &entry.value)) else {
-            return Ok(());
+            return Ok(true);
         };
+        // After the state was read: whoever makes another hook of this name writes the state first, and what is written
+        // below on the older revision is refused.
+        if let Some(meant) = meant
+            && !meant.is_there(&key).await?
+        {
+            return Ok(false);
+        }
         let written = match &entry {
             None => states.create(&key, &state).await,
             Some(entry) => states.update(&key, &state, entry.revision).await,
         };
         match written {
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(true),
             Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
             Err(error) => return Err(error),
         }

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use shared::model::event::EventId;
 use shared::model::hook::{HookMetadata, HookMode, HookRecord, HookState, HookStatus};
 use shared::model::hook_api::OPERATOR;
+use shared::model::time::UnixMillis;
 
 use crate::once::StoredFire;
 use crate::prefilter::Rule;
@@ -26,6 +27,8 @@ pub struct Traits {
     pub only_narrows: bool,
     /// Its source speaks of how often or when it fired: each of its fires is counted before its dispatch is stored.
     pub reads_counters: bool,
+    /// When it was made: what tells it from another of its name.
+    pub made_at: UnixMillis,
 }
 
 impl Default for Traits {
@@ -37,6 +40,7 @@ impl Default for Traits {
             one_shot: false,
             only_narrows: true,
             reads_counters: false,
+            made_at: UnixMillis(0),
         }
     }
 }
@@ -139,6 +143,7 @@ fn traits_of(record: &HookRecord) -> Traits {
         one_shot: matches!(record.metadata.mode, HookMode::OneShot),
         only_narrows: record.created_by != OPERATOR,
         reads_counters: reads_counters(&record.source),
+        made_at: record.created_at,
     }
 }
 

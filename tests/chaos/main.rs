@@ -4,5 +4,6 @@
 
 mod cluster;
 mod duplicates;
+mod hooks;
 mod killer;
 mod kills;

@@ -151,6 +151,8 @@ fn the_status_shown_is_what_keeps_it_from_running() {
     };
     let again = restart(Some(&fired)).expect("it had fired");
     assert_eq!((restart(Some(&again)), restart(None)), (None, None));
+    let next = (next_life(Some(&fired)), next_life(None));
+    assert_eq!(next, (again.clone(), HookState::default()));
     assert_eq!(
         (again.status, again.fired_once, again.trigger_count),
         (HookStatus::Active, None, 1)
