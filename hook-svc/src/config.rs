@@ -67,7 +67,7 @@ pub struct HooksConfig {
     /// and says what is missing).
     pub sandbox: Sandbox,
     /// As whom hooks run where hook-svc is root: a name, or a user's and a group's number as `1000:1000`; empty =
-    /// `nobody`.
+    /// `nobody`, or root where nobody cannot reach what they need.
     pub user: String,
     /// Which direct conversations share one session.
     pub dm_scope: DmScope,

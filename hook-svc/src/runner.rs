@@ -63,7 +63,7 @@ pub struct PoolConfig {
     /// How the workers are confined (`hooks.sandbox`).
     pub sandbox: Sandbox,
     /// As whom they run where this process is root (`hooks.user`): a name, or a user's and a group's number as `1:1`;
-    /// empty = `nobody`.
+    /// empty = `nobody`, or this process's where nobody cannot reach what they need.
     pub user: String,
     /// Start workers only when there is something to do, and end them when there is not.
     pub lazy: bool,

@@ -90,7 +90,7 @@ impl Service for HookService {
         let pool = Pools::start(pool_config, Arc::clone(&shell.clock))
             .await
             .context("workers")?;
-        tell_sandbox(&shell.health, pool.lacks());
+        tell_sandbox(&shell.health, &pool);
         let registry = Registry::new(&shell.bus, pool.clone(), &config.time_zone);
         let hooks_api = hooks_api(&shell, &registry, &lab, &projection);
         let apis = serve(&shell.bus, [events_api::spec(&projection), hooks_api]).await?;
@@ -248,11 +248,14 @@ impl Hooks {
     }
 }
 
-fn tell_sandbox(health: &Health, lacks: &[String]) {
-    let detail = if lacks.is_empty() {
-        "hooks are confined".to_owned()
-    } else {
-        format!("degraded: {}", lacks.join("; "))
+fn tell_sandbox(health: &Health, pool: &Pools) {
+    let detail = match (pool.lacks(), pool.as_own()) {
+        ([], None) => "hooks are confined".to_owned(),
+        ([], Some(why)) => {
+            tracing::warn!(why, "hooks run as root: no other user can run them here");
+            format!("hooks are confined, as root, for as nobody: {why}")
+        }
+        (lacks, _) => format!("degraded: {}", lacks.join("; ")),
     };
     health.set("sandbox", true, detail);
 }

@@ -161,6 +161,12 @@ impl Pool {
         self.inner.common.jail.missing()
     }
 
+    /// Why the workers run as root though nothing else is missing; none where they do not.
+    #[must_use]
+    pub fn as_own(&self) -> Option<&str> {
+        self.inner.common.jail.as_own()
+    }
+
     /// Worker processes that are up.
     #[must_use]
     pub fn ready(&self) -> usize {

@@ -298,6 +298,12 @@ impl Pools {
         self.inner.own.lacks()
     }
 
+    /// Why hooks run as root though nothing else is missing; none where they do not.
+    #[must_use]
+    pub fn as_own(&self) -> Option<&str> {
+        self.inner.own.as_own()
+    }
+
     /// Ends all workers; evaluations under way end without [`Step::Done`].
     pub async fn stop(&self) {
         self.inner.own.stop().await;

@@ -3,6 +3,8 @@
 //! At start a probe runs in the jail and tries what a hook may not do, and whether its code is compiled at all: a
 //! memory limit that is too small for the compiler's reservation makes Bun interpret, silently and ten times slower.
 //! Where anything is missing, [`Sandbox::Enforce`] refuses; [`Sandbox::Degraded`] runs with what there is and says so.
+//! That hooks run as somebody else is missing only where that was asked for: root in a folder of its own has nobody to
+//! hand them to.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -84,6 +86,8 @@ pub(super) struct Jail {
     user: Option<User>,
     is_strict: bool,
     missing: Vec<String>,
+    /// Why workers run as this process though it is root and nobody said that they shall.
+    as_own: Option<String>,
 }
 
 /// What the probe found: each true where it is as it should be.
@@ -109,33 +113,62 @@ impl Jail {
             user: None,
             is_strict: true,
             missing: Vec::new(),
+            as_own: None,
         };
+        if config.sandbox == Sandbox::Absent {
+            return Ok(Self { launcher: None, ..jail });
+        }
         let model = Path::new(&*config.db_path);
-        let found = match (config.sandbox, user::find(&config.user)) {
-            (Sandbox::Absent, _) => Ok(()),
-            (Sandbox::Enforce | Sandbox::Degraded, Ok(user)) => {
-                jail.user = user;
+        let user = user::find(&config.user);
+        let first = match &user {
+            Ok(user) => {
+                jail.user = *user;
                 jail.probe(dir, model).await
             }
-            (Sandbox::Enforce | Sandbox::Degraded, Err(error)) => Err(vec![error]),
+            Err(error) => Err(vec![error.clone()]),
         };
-        match (found, config.sandbox) {
-            (Ok(()), Sandbox::Enforce | Sandbox::Degraded) => Ok(jail),
-            (_, Sandbox::Absent) => Ok(Self { launcher: None, ..jail }),
-            (Err(missing), Sandbox::Enforce) => Err(CheckSandboxError { missing }),
-            (Err(missing), Sandbox::Degraded) => {
-                jail.missing = missing;
-                if let Some(user) = jail.user.take() {
-                    // Perhaps it is only that this user cannot reach what it needs.
-                    let missing = jail.probe(dir, model).await.err().unwrap_or_default();
-                    let first = std::mem::replace(&mut jail.missing, missing).join(", ");
-                    jail.missing.push(format!("hooks run as root, for as {user}: {first}"));
+        let Err(mut missing) = first else {
+            return Ok(jail);
+        };
+        if config.user.is_empty() && user != Ok(None) {
+            // Nobody asked for another user: that one cannot be, or cannot reach what hooks need, is how this machine is
+            // set up, and all else confines them as well.
+            let own = Self {
+                user: None,
+                ..jail.clone()
+            };
+            match own.probe(dir, model).await {
+                Ok(()) => {
+                    let as_own = Some(missing.join("; "));
+                    return Ok(Self { as_own, ..own });
                 }
-                tracing::warn!(missing = jail.missing.join("; "), "hooks run in a degraded sandbox");
-                jail.is_strict = false;
-                Ok(jail)
+                Err(lacks) => missing = lacks,
             }
         }
+        match config.sandbox {
+            Sandbox::Enforce => Err(CheckSandboxError { missing }),
+            Sandbox::Degraded | Sandbox::Absent => Ok(jail.degraded(dir, model, missing).await),
+        }
+    }
+
+    /// This one with what there is, where something is `missing`; as the user that was found, if they can reach what
+    /// hooks need.
+    async fn degraded(mut self, dir: &Path, model: &Path, missing: Vec<String>) -> Self {
+        self.missing = missing;
+        self.is_strict = false;
+        if let Some(user) = self.user {
+            let unreached = match self.look(dir, model).await {
+                Ok(found) if found.user && found.model => None,
+                Ok(_) => Some("it cannot be, or cannot read the read model".to_owned()),
+                Err(error) => Some(error),
+            };
+            if let Some(why) = unreached {
+                self.user = None;
+                self.missing.push(format!("hooks run as root, for as {user}: {why}"));
+            }
+        }
+        tracing::warn!(missing = self.missing.join("; "), "hooks run in a degraded sandbox");
+        self
     }
 
     /// As whom workers run; none = as this process.
@@ -146,6 +179,11 @@ impl Jail {
     /// What is missing; empty where hooks are confined whole.
     pub(super) fn missing(&self) -> &[String] {
         &self.missing
+    }
+
+    /// Why workers run as root though nothing else is missing: what kept another user from running them.
+    pub(super) fn as_own(&self) -> Option<&str> {
+        self.as_own.as_deref()
     }
 
     /// Launches a worker: nothing of our environment, no look-up of packages, killed when dropped. `compiles`: its code
@@ -209,32 +247,9 @@ impl Jail {
         command
     }
 
-    /// Tries everything once, also whether the read model at `model` can be read, where it is there; `Err` names what is
-    /// missing.
+    /// Tries everything once; `Err` names what is missing.
     async fn probe(&self, dir: &Path, model: &Path) -> Result<(), Vec<String>> {
-        if self.launcher.is_none() {
-            return Err(vec![format!("{LAUNCHER} is not beside the program")]);
-        }
-        let model = Some(model).filter(|model| model.is_file());
-        let mut command = self.command(dir, None, model.and_then(Path::parent), true);
-        command
-            .args(["--no-install", "run"])
-            .arg(dir.join("shim/probe.ts"))
-            .arg(model.unwrap_or_else(|| Path::new("")))
-            .arg(self.user.map_or(0, |user| user.uid).to_string())
-            .current_dir(dir)
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
-        let output = match tokio::time::timeout(PROBE, command.output()).await {
-            Ok(Ok(output)) => output,
-            Ok(Err(error)) => return Err(vec![format!("{LAUNCHER} does not run: {error}")]),
-            Err(_) => return Err(vec!["the probe does not end".to_owned()]),
-        };
-        let Ok(found) = serde_json::from_slice::<Found>(&output.stdout) else {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-            return Err(vec![format!("{}: {line}", output.status)]);
-        };
+        let found = self.look(dir, model).await.map_err(|error| vec![error])?;
         let missing: Vec<String> = [
             (found.compiled, "the just-in-time compiler does not work"),
             (found.read, "files can be read"),
@@ -250,6 +265,35 @@ impl Jail {
         .map(|(_, what)| what.to_owned())
         .collect();
         if missing.is_empty() { Ok(()) } else { Err(missing) }
+    }
+
+    /// Looks at what the sandbox holds off, and whether the read model at `model` can be read, or its folder where it is
+    /// not there yet; `Err` says why that cannot be told.
+    async fn look(&self, dir: &Path, model: &Path) -> Result<Found, String> {
+        if self.launcher.is_none() {
+            return Err(format!("{LAUNCHER} is not beside the program"));
+        }
+        let folder = model.parent().filter(|_| model.is_file());
+        let nearest = model.ancestors().find(|path| path.exists());
+        let mut command = self.command(dir, None, folder, true);
+        command
+            .args(["--no-install", "run"])
+            .arg(dir.join("shim/probe.ts"))
+            .arg(nearest.unwrap_or_else(|| Path::new("")))
+            .arg(self.user.map_or(0, |user| user.uid).to_string())
+            .current_dir(dir)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        let output = match tokio::time::timeout(PROBE, command.output()).await {
+            Ok(Ok(output)) => output,
+            Ok(Err(error)) => return Err(format!("{LAUNCHER} does not run: {error}")),
+            Err(_) => return Err("the probe does not end".to_owned()),
+        };
+        serde_json::from_slice(&output.stdout).map_err(|_| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+            format!("{}: {line}", output.status)
+        })
     }
 }
 

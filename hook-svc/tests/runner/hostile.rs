@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hook_svc::runner::{HookSource, Sees};
+use hook_svc::runner::{HookSource, PoolConfig, Sandbox, Sees};
 use serde_json::Value;
 use shared::clock::{Clock as _, SystemClock};
 
@@ -182,10 +182,15 @@ async fn what_is_denied_is_refused() {
     pool.stop().await;
 }
 
+/// Whether these tests are root's.
+fn is_root() -> bool {
+    let own = std::fs::metadata("/proc/self").expect("Linux");
+    std::os::unix::fs::MetadataExt::uid(&own) == 0
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn hooks_of_root_are_nobodys() {
-    let own = std::fs::metadata("/proc/self").expect("Linux");
-    if std::os::unix::fs::MetadataExt::uid(&own) != 0 {
+    if !is_root() {
         eprintln!("not tried: only root can run hooks as somebody else");
         return;
     }
@@ -201,6 +206,11 @@ async fn hooks_of_root_are_nobodys() {
         };";
     let pool = TestPool::start_in(vec![timed("looks", 30_000, looks)], folder.path()).await;
     let lacks = pool.pool.lacks().join("; ");
+    if let Some(why) = pool.pool.as_own() {
+        // A checkout below root's own folder.
+        eprintln!("not tried: nobody cannot reach what hooks need: {why}");
+        return pool.stop().await;
+    }
     assert!(!lacks.contains("as root"), "{lacks}");
     // In the folder that it may read, as far as the sandbox goes.
     for entry in std::fs::read_dir(folder.path()).expect("read") {
@@ -215,6 +225,45 @@ async fn hooks_of_root_are_nobodys() {
     assert_ne!(seen("gid"), 0);
     assert_eq!(seen("groups"), serde_json::json!([]));
     assert_eq!((seen("secret"), seen("own")), ("refused".into(), true.into()));
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn root_in_a_folder_of_its_own_runs_hooks_itself() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(folder.path(), closed).expect("closed");
+    let config = PoolConfig {
+        dir: Some(folder.path().to_owned()),
+        ..TestPool::config()
+    };
+    let pool = TestPool::try_config(config.clone()).await.expect("it starts");
+    if pool.lacks().is_empty() {
+        assert!(pool.as_own().is_some(), "nobody reaches what hooks need");
+        let whole = PoolConfig {
+            sandbox: Sandbox::Enforce,
+            ..config.clone()
+        };
+        let confined = TestPool::try_config(whole.clone()).await.expect("nothing is missing");
+        confined.stop().await;
+        let wished = PoolConfig {
+            user: "65534:65534".to_owned(),
+            ..whole
+        };
+        let refused = TestPool::try_config(wished).await.expect_err("that user was asked for");
+        assert!(refused.contains("cannot be confined"), "{refused}");
+    }
+    pool.stop().await;
+    let wished = PoolConfig {
+        user: "65534:65534".to_owned(),
+        ..config
+    };
+    let pool = TestPool::try_config(wished).await.expect("with what there is");
+    let lacks = pool.lacks().join("; ");
+    assert!(lacks.contains("hooks run as root, for as 65534:65534"), "{lacks}");
     pool.stop().await;
 }
 

@@ -100,15 +100,10 @@ impl TestPool {
 
     async fn begin(hooks: Vec<HookSource>, workers: usize, host: Arc<dyn Host>, dir: Option<PathBuf>) -> Self {
         let config = PoolConfig {
-            bun: None,
             workers,
-            hard_budget_ms: 250,
-            db_path: DB_PATH.into(),
-            sandbox: Sandbox::Degraded,
-            user: String::new(),
-            lazy: false,
             dir,
             host,
+            ..Self::config()
         };
         let pool = Pools::start(config, Arc::new(SystemClock))
             .await
@@ -117,9 +112,10 @@ impl TestPool {
         Self { pool }
     }
 
-    pub(crate) async fn try_start(bun: Option<PathBuf>) -> Result<Pools, String> {
-        let config = PoolConfig {
-            bun,
+    /// One worker, as root's hooks are run where nothing is configured.
+    pub(crate) fn config() -> PoolConfig {
+        PoolConfig {
+            bun: None,
             workers: 1,
             hard_budget_ms: 250,
             db_path: DB_PATH.into(),
@@ -128,7 +124,15 @@ impl TestPool {
             lazy: false,
             dir: None,
             host: Arc::new(NoHost),
-        };
+        }
+    }
+
+    pub(crate) async fn try_start(bun: Option<PathBuf>) -> Result<Pools, String> {
+        let config = PoolConfig { bun, ..Self::config() };
+        Self::try_config(config).await
+    }
+
+    pub(crate) async fn try_config(config: PoolConfig) -> Result<Pools, String> {
         Pools::start(config, Arc::new(SystemClock)).await.map_err(|error| {
             format!(
                 "{error}: {}",

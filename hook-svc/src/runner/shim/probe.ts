@@ -21,8 +21,17 @@ function fails(act: () => unknown): boolean {
   }
 }
 
-// The read model, where it is there, and who this is to be; 0 = whoever hook-svc is.
+// The read model, or the nearest folder where it is not there yet, and who this is to be; 0 = whoever hook-svc is.
 const [model, uid] = process.argv.slice(2);
+
+// The sandbox opens no folder that is not the model's own, so that those are asked about, not opened.
+function isReached(): boolean {
+  if (model === "") return true;
+  return !fails(() => {
+    if (fs.statSync(model).isDirectory()) fs.accessSync(model, fs.constants.X_OK);
+    else fs.closeSync(fs.openSync(model, "r"));
+  });
+}
 
 function isUser(): boolean {
   if (uid === "0") return true;
@@ -45,5 +54,5 @@ console.log(JSON.stringify({
   signal: fails(() => process.kill(process.ppid, 0)),
   network,
   user: isUser(),
-  model: model === "" || !fails(() => fs.closeSync(fs.openSync(model, "r"))),
+  model: isReached(),
 }));
