@@ -1,12 +1,12 @@
 //! One hook upon one event, apart from the evaluation of all: `run` and `test`.
 //!
 //! Workers of their own, one for each author: what is tried here can hold up nobody's events, and one author's script
-//! never shares a process with another's. What a turn asks has workers besides, so that no trial holds up a turn. Nothing is
-//! dispatched or recorded.
+//! never shares a process with another's. What a turn asks has workers besides, and room of its own, so that no trial
+//! holds up a turn. Nothing is dispatched or recorded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
@@ -16,7 +16,7 @@ use shared::model::event::Event;
 use shared::model::hook::HookMetadata;
 use shared::model::hook_api::HookRun;
 use shared::model::time::UnixMillis;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 
 use crate::config::HooksConfig;
 use crate::roster::sees;
@@ -25,8 +25,13 @@ use crate::runner::{
     Step, Verdict,
 };
 
-/// Most authors' workers that are kept, those for turns among them; beyond that one author's are stopped for the next.
-const MAX_BENCHES: usize = 8;
+/// Most authors' workers that are kept, for turns and for trials each; beyond that those go that were not used longest.
+const MAX_FOR_TURNS: usize = 8;
+const MAX_FOR_TRIALS: usize = 4;
+
+/// Whose hooks a bench's own workers run, whoever wrote them: it has one author alone.
+const OWN: &str = "operator";
+
 /// Channel of the events that turns ask with.
 const TURN: &str = "turn";
 
@@ -70,7 +75,7 @@ impl Trial {
                 content_hash: HEXLOWER.encode(&Sha256::digest(source.as_bytes())),
                 timeout_ms: metadata.timeout_ms,
                 created_at: now,
-                created_by: "operator".to_owned(),
+                created_by: OWN.to_owned(),
                 sees: sees(metadata),
             },
             // No registered author's name holds a control character.
@@ -87,15 +92,47 @@ struct Bench {
     hooks: Mutex<BTreeMap<String, HookSource>>,
 }
 
-/// Whose workers they are: an author's, for what turns ask (true) or for trials.
-type Whose = (String, bool);
+/// A bench that is being started, or is there.
+type Place = Arc<OnceCell<Arc<Bench>>>;
+
+/// Benches by author.
+#[derive(Debug, Default)]
+struct Shelf {
+    places: HashMap<String, (Place, u64)>,
+    /// Counts up with every use.
+    uses: u64,
+}
+
+impl Shelf {
+    /// The place of `author`; of more than `most` authors the one goes that was not used longest.
+    fn place(&mut self, author: &str, most: usize) -> Place {
+        self.uses += 1;
+        if !self.places.contains_key(author) && self.places.len() >= most {
+            let oldest = self.places.iter().min_by_key(|(_, (_, used))| *used);
+            if let Some(oldest) = oldest.map(|(author, _)| author.clone()) {
+                // Evaluations under way keep it until they have ended: the last clone of the pool ends its workers.
+                self.places.remove(&oldest);
+            }
+        }
+        let (place, used) = self.places.entry(author.to_owned()).or_default();
+        *used = self.uses;
+        Arc::clone(place)
+    }
+}
+
+/// What turns ask, and trials: neither takes the other's room.
+#[derive(Debug, Default)]
+struct Shelves {
+    turns: Shelf,
+    trials: Shelf,
+}
 
 /// See the module; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Lab {
     config: PoolConfig,
     clock: SharedClock,
-    benches: Arc<Mutex<HashMap<Whose, Arc<Bench>>>>,
+    shelves: Arc<std::sync::Mutex<Shelves>>,
 }
 
 impl Lab {
@@ -105,7 +142,7 @@ impl Lab {
         Self {
             config,
             clock,
-            benches: Arc::default(),
+            shelves: Arc::default(),
         }
     }
 
@@ -120,41 +157,54 @@ impl Lab {
 
     /// Ends all workers.
     pub async fn stop(&self) {
-        let benches = std::mem::take(&mut *self.benches.lock().await);
-        for bench in benches.into_values() {
-            bench.pool.stop().await;
+        let shelves = std::mem::take(&mut *self.shelves());
+        let places = shelves
+            .turns
+            .places
+            .into_values()
+            .chain(shelves.trials.places.into_values());
+        for (place, _) in places {
+            if let Some(bench) = place.get() {
+                bench.pool.stop().await;
+            }
         }
     }
 
+    fn shelves(&self) -> MutexGuard<'_, Shelves> {
+        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn bench(&self, author: &str, of_turns: bool) -> Result<Arc<Bench>, TryHookError> {
-        let key = (author.to_owned(), of_turns);
-        let mut benches = self.benches.lock().await;
-        if let Some(bench) = benches.get(&key) {
-            return Ok(Arc::clone(bench));
-        }
-        if benches.len() >= MAX_BENCHES
-            && let Some(other) = benches.keys().next().cloned()
-        {
-            // Evaluations under way keep it until they have ended: the last clone of the pool ends its workers.
-            benches.remove(&other);
-        }
-        let workers = if of_turns { self.config.workers } else { 1 };
+        let place = {
+            let mut shelves = self.shelves();
+            if of_turns {
+                shelves.turns.place(author, MAX_FOR_TURNS)
+            } else {
+                shelves.trials.place(author, MAX_FOR_TRIALS)
+            }
+        };
+        // Whoever else asks for this author's meanwhile waits for it; nobody else does.
+        let bench = place.get_or_try_init(|| self.start(author, of_turns)).await?;
+        Ok(Arc::clone(bench))
+    }
+
+    async fn start(&self, author: &str, of_turns: bool) -> Result<Arc<Bench>, TryHookError> {
         let config = PoolConfig {
-            workers,
+            workers: if of_turns { self.config.workers } else { 1 },
+            // Operators' hooks stand in the way of every turn; the rest comes up when it is asked for.
+            lazy: !(of_turns && author == OWN),
             ..self.config.clone()
         };
-        let pool = Pools::start(config, Arc::clone(&self.clock)).await?;
-        let bench = Arc::new(Bench {
-            pool,
+        Ok(Arc::new(Bench {
+            pool: Pools::start(config, Arc::clone(&self.clock)).await?,
             hooks: Mutex::default(),
-        });
-        benches.insert(key, Arc::clone(&bench));
-        Ok(bench)
+        }))
     }
 }
 
 impl Bench {
-    async fn evaluate(&self, trial: Trial, event: &Event, now: UnixMillis) -> Result<Evaluation, TryHookError> {
+    async fn evaluate(&self, mut trial: Trial, event: &Event, now: UnixMillis) -> Result<Evaluation, TryHookError> {
+        OWN.clone_into(&mut trial.hook.created_by);
         // Held until the event is handed over, so that it meets the set with its hook.
         let mut hooks = self.hooks.lock().await;
         let id = trial.hook.id.clone();
@@ -311,4 +361,21 @@ fn answer(verdict: Option<Verdict>, latency_us: u64) -> HookRun {
         }
     }
     run
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_not_asked_for_longest_makes_room() {
+        let mut shelf = Shelf::default();
+        let first = shelf.place("a", 2);
+        shelf.place("b", 2);
+        assert!(Arc::ptr_eq(&first, &shelf.place("a", 2)), "it is kept");
+        shelf.place("c", 2);
+        let mut kept: Vec<&str> = shelf.places.keys().map(String::as_str).collect();
+        kept.sort_unstable();
+        assert_eq!(kept, ["a", "c"]);
+    }
 }

@@ -1,7 +1,9 @@
 //! How long an event is tried again in place before it is given up. *Pure.*
 //!
 //! Meanwhile the later events of its conversation wait for it, for as long at most as the slowest hook that sees it may
-//! take; that the bus is away is nobody's failure and does not count. Source: `hooks.md` "Crash rules".
+//! take (where none sees it, tries alone count); that the bus is away is nobody's failure and does not count.
+//!
+//! Source: `hooks.md` "Crash rules".
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +19,12 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// A try failed at `now` although the bus answers; whether it was the last. `longest`: what the hooks that see the
-    /// event may take.
+    /// event may take; zero = none sees it.
     pub(crate) fn ends(&mut self, now: Instant, longest: Duration) -> bool {
         let since = *self.failing_since.get_or_insert(now);
         self.tries += 1;
-        self.tries >= MAX_TRIES || (self.tries > 1 && now.saturating_duration_since(since) >= longest)
+        let is_spent = !longest.is_zero() && now.saturating_duration_since(since) >= longest;
+        self.tries >= MAX_TRIES || (self.tries > 1 && is_spent)
     }
 
     /// The bus did not answer: time begins anew.
@@ -53,6 +56,9 @@ mod tests {
         assert!(!slow.ends(begun, LONGEST), "once more in any case");
         assert!(slow.ends(begun + LONGEST, LONGEST));
         assert_eq!(slow.tries(), 2);
+        let mut unseen = Patience::default();
+        assert!((0..4).all(|second| !unseen.ends(begun + Duration::from_secs(second), Duration::ZERO)));
+        assert!(unseen.ends(begun + Duration::from_secs(4), Duration::ZERO));
     }
 
     #[test]

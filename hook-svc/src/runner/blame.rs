@@ -37,7 +37,10 @@ struct Mark {
     source: String,
     deaths: u32,
     clean: u32,
+    /// When it last died or came under suspicion.
     last: Instant,
+    /// When it last died: a suspicion prolongs no bench.
+    died_at: Option<Instant>,
     at_load: bool,
     error: String,
 }
@@ -49,6 +52,7 @@ impl Mark {
             deaths: 0,
             clean: 0,
             last: now,
+            died_at: None,
             at_load: false,
             error: String::new(),
         }
@@ -64,12 +68,13 @@ impl Blame {
     /// `hook` killed its worker, `at_load` before it could be called at all. True when it is now benched.
     pub(super) fn died(&mut self, hook: &HookSource, at_load: bool, cause: &str, now: Instant) -> bool {
         let mark = self.mark(hook, now);
-        if now.saturating_duration_since(mark.last) > MEMORY {
+        let is_old = |died_at: Instant| now.saturating_duration_since(died_at) > MEMORY;
+        if mark.died_at.is_some_and(is_old) {
             mark.deaths = 0;
         }
         mark.deaths += 1;
         mark.clean = 0;
-        mark.last = now;
+        (mark.last, mark.died_at) = (now, Some(now));
         mark.at_load |= at_load;
         mark.error = format!("killed its worker {} times: {cause}", mark.deaths);
         mark.deaths >= MAX_DEATHS
@@ -142,9 +147,9 @@ impl Blame {
 
     /// The hooks of `set` that are not called now, by index, ascending, and why.
     pub(super) fn benched(&self, set: &HookSet, now: Instant) -> Vec<(u32, &str)> {
-        let is_benched = |mark: &Mark| {
-            mark.deaths >= MAX_DEATHS && (mark.at_load || now.saturating_duration_since(mark.last) < BENCH)
-        };
+        let is_recent = |died_at: Instant| now.saturating_duration_since(died_at) < BENCH;
+        let is_benched =
+            |mark: &Mark| mark.deaths >= MAX_DEATHS && (mark.at_load || mark.died_at.is_some_and(is_recent));
         let marked = self.marked(set, is_benched);
         marked
             .into_iter()
@@ -205,7 +210,8 @@ mod tests {
             Some("killed its worker 2 times: no progress")
         );
         assert_eq!(bench(&blame, &hook("b"), start), None, "a changed source starts anew");
-        assert_eq!(bench(&blame, &hook("a"), start + BENCH), None);
+        blame.suspect(&hook("a"), start + BENCH / 2);
+        assert_eq!(bench(&blame, &hook("a"), start + BENCH), None, "suspicion is no death");
         assert!(
             blame.died(&hook("a"), false, "again", start + BENCH),
             "one more death benches again"

@@ -21,6 +21,15 @@ const TURN: Duration = Duration::from_secs(2);
 /// Slots count to this, then begin again at 0: they fit a cell of the worker's note.
 const SLOT_MASK: u32 = 0x3FFF_FFFF;
 
+/// Why nothing more can be written to a worker. Whoever writes may notice sooner than who reads that it exited.
+fn broken(error: std::io::Error) -> WorkerDeath {
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        WorkerDeath::Exited
+    } else {
+        WorkerDeath::Pipe(error)
+    }
+}
+
 impl Run<'_> {
     /// Sends whatever there is to send for as long as the process listens.
     pub(super) async fn write(&self, mut stdin: ChildStdin) -> Result<(), WorkerDeath> {
@@ -33,7 +42,7 @@ impl Run<'_> {
             let is_filled = self.fill(&mut buffer, &mut news)?;
             self.ring(is_filled || bell != Bell::Queue);
             if is_filled {
-                stdin.write_all(&buffer).await.map_err(WorkerDeath::Pipe)?;
+                stdin.write_all(&buffer).await.map_err(broken)?;
             } else {
                 tokio::select! {
                     () = queued, if bell == Bell::Queue => {}
