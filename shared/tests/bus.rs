@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shared::bus::{Bus, CasError, KvEvent, NatsConfig, Outgoing, PublishError, PullOptions, claim, ledger, partition};
+use serde_json::{Value, json};
+use shared::bus::{
+    Bus, CasError, KvEvent, NatsConfig, Outgoing, PublishError, PullOptions, ServiceSpec, claim, ledger, partition,
+};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::{Event, EventId};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
-use shared::testing::nats::NatsServer;
-use shared::wire::headers::Carrier;
+use shared::testing::nats::{NatsServer, publish_by_hand};
+use shared::wire::headers::{Carrier, Headers};
 use shared::wire::session_mark::Member;
 use shared::wire::subject;
 use shared::wire::topology::{buckets, streams, topology};
@@ -335,4 +338,37 @@ async fn a_message_is_pulled_again_until_it_is_acked() {
         .expect("it comes again");
     assert_eq!(again.delivered, 2);
     again.ack().await;
+}
+
+/// A service answers with its own rights: whoever may ask it must not have it write where they may not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_answers_inboxes_alone() {
+    let (server, bus) = world().await;
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&asked);
+    let spec = ServiceSpec::new("probe", "for tests").endpoint("ask", move |question: Value| {
+        hears.lock().expect("whole").push(question.clone());
+        async move { Ok::<_, (usize, String)>(question) }
+    });
+    let _serving = bus.serve(spec).await.expect("served");
+    for reply in [
+        "nexus.ledger.default.main",
+        "$KV.approvals.mine",
+        "$JS.API.STREAM.PURGE.EVENTS",
+    ] {
+        let subject = format!("nexus.svc.probe.ask {reply}");
+        publish_by_hand(&server.url(), &subject, b"NATS/1.0\r\n\r\n", b"\"mine\"").await;
+    }
+    let answer: Value = bus
+        .request("nexus.svc.probe.ask", Headers::new(), &json!("theirs"), DEADLINE)
+        .await
+        .expect("an answer");
+    assert_eq!(
+        (answer, asked.lock().expect("whole").clone()),
+        (json!("theirs"), vec![json!("theirs")])
+    );
+    let ledger = bus.history(streams::LEDGER, "nexus.ledger.>", 1, 10).await;
+    assert_eq!(ledger.expect("the ledger").len(), 0);
+    let value = bus.last_on_subject("KV_approvals", "$KV.approvals.mine").await;
+    assert!(value.expect("KV").is_none());
 }

@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use cli::launch::users::login;
 use serde_json::{Value, json};
-use shared::bus::{Bus, Outgoing};
+use shared::bus::{Bus, Outgoing, ReadStreamError, RequestError};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::approval_api::{ApprovalList, ListApprovals};
 use shared::model::intent::service::{IntentList, ListIntents};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::wire::headers::Headers;
 use shared::wire::subject;
-use shared::wire::topology::streams;
+use shared::wire::topology::{streams, topology};
 use tests::eventually::eventually;
 use tests::record::Record;
 use tests::world::{Setup, World};
+use tokio::time::timeout;
 
 use crate::story::{ANSWER, Agent, PATIENCE, REMOTE, event, send, session};
 
@@ -68,13 +69,18 @@ async fn an_agent_answers_and_can_do_nothing_else() {
     })
     .await;
 
-    // A person's command line asks the services, and writes no history either.
     let operator = connected(&world, "operator").await;
-    let all = ListApprovals::default();
-    let listed = operator.request::<_, ApprovalList>("nexus.svc.approval.list", Headers::new(), &all, PATIENCE);
-    assert!(listed.await.expect("an answer").approvals.is_empty());
-    let written = operator.publish_once(&forged(), SILENCE).await;
-    assert!(written.is_err(), "{written:?}");
+    operates(&operator).await;
+    // Nobody takes the record away: the services' own user neither.
+    let (by_operator, by_service) = (
+        operator.purge_subject(streams::EVENTS, "nexus.ev.none"),
+        world.bus.purge_subject(streams::LEDGER, "nexus.ledger.none.none"),
+    );
+    let (by_operator, by_service) = tokio::join!(timeout(SILENCE, by_operator), timeout(SILENCE, by_service));
+    for purged in [by_operator, by_service] {
+        // The client asks again and again: what is denied is never answered.
+        assert!(purged.is_err(), "{purged:?}");
+    }
 
     let mut stranger = login(world.path(), "agent", vec![world.stack.nats[0].url()]).expect("a password");
     stranger.user = "nexus".to_owned();
@@ -83,9 +89,47 @@ async fn an_agent_answers_and_can_do_nothing_else() {
     world.stack.stop().await;
 }
 
+/// What is asked of the approvals, of one that is not there.
+fn decision() -> Value {
+    json!({"id": "any", "by": {"channel": "cli", "id": "operator"}, "approve": true, "via": "cli"})
+}
+
+/// A person's command line asks the services and sees to the streams; it writes no history, and no key past the services.
+async fn operates(operator: &Bus) {
+    let all = ListApprovals::default();
+    let listed = operator.request::<_, ApprovalList>("nexus.svc.approval.list", Headers::new(), &all, PATIENCE);
+    assert!(listed.await.expect("an answer").approvals.is_empty());
+    let decision = decision();
+    let decided = operator.request::<_, Value>("nexus.svc.approval.decide", Headers::new(), &decision, PATIENCE);
+    let decided = decided.await;
+    assert!(
+        matches!(decided, Err(RequestError::Service { code: 404, .. })),
+        "{decided:?}"
+    );
+    let applied = operator
+        .ensure(&topology(1), true)
+        .await
+        .expect("the topology is looked at");
+    assert!(applied.created.is_empty(), "{applied:?}");
+    let gone = operator.delete_message(streams::DLQ, 1).await;
+    assert!(
+        matches!(gone, Ok(false) | Err(ReadStreamError::Refused { .. })),
+        "{gone:?}"
+    );
+    let put = Outgoing::raw("$KV.approvals.mine".to_owned(), Headers::new(), "{}".into());
+    let forged = forged();
+    let (appended, put) = tokio::join!(
+        operator.publish_once(&forged, SILENCE),
+        operator.publish_once(&put, SILENCE),
+    );
+    for written in [appended, put] {
+        assert!(written.is_err(), "{written:?}");
+    }
+}
+
 /// What the agent tries while its turn runs.
 async fn refused(world: &World, bus: &Bus) {
-    let decision = json!({"id": "any", "by": {"channel": "cli", "id": "operator"}, "approve": true});
+    let decision = decision();
     let (all, nothing) = (ListIntents::default(), json!({}));
     let put = Outgoing::raw("$KV.approvals.mine".to_owned(), Headers::new(), "{}".into());
     let event = Outgoing::raw("nexus.event.e2e.default.p".to_owned(), Headers::new(), "{}".into());
@@ -99,12 +143,23 @@ async fn refused(world: &World, bus: &Bus) {
         bus.publish_once(&event, SILENCE),
         bus.request::<_, Value>("$JS.API.STREAM.INFO.EVENTS", Headers::new(), &nothing, SILENCE),
     );
-    assert!(decided.is_err(), "an agent decides nothing");
-    assert!(listed.is_err(), "nor does it look into others' intents");
+    // No word of a service: the question does not reach it.
+    let unheard = |error: &RequestError| matches!(error, RequestError::Timeout { .. });
+    assert!(
+        decided.as_ref().is_err_and(unheard),
+        "an agent decides nothing: {decided:?}"
+    );
+    assert!(
+        listed.as_ref().is_err_and(unheard),
+        "nor does it look into others' intents: {listed:?}"
+    );
     for written in [appended, put, event] {
         assert!(written.is_err(), "{written:?}");
     }
-    assert!(state.is_err(), "nor does it read streams");
+    assert!(
+        state.as_ref().is_err_and(unheard),
+        "nor does it read streams: {state:?}"
+    );
     let ledger = world.bus.history(streams::LEDGER, "nexus.ledger.>", 1, 1_000).await;
     let records = ledger.expect("the ledger").into_iter().map(|stored| stored.decode());
     let forged = |record: LedgerRecord| record.append.broker == "mallory";

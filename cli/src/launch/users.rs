@@ -1,8 +1,8 @@
 //! The users of a stack's server: for each a password, kept in a file that only its owner reads.
 
-use std::fs::{File, Permissions};
+use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -29,17 +29,30 @@ pub(super) fn passwords(data: &Path) -> Result<Vec<(String, String)>> {
     let mut environment = Vec::new();
     for user in NAMES {
         let path = password_file(data, user);
-        if !path.exists() {
-            let mut file = File::create(&path).context("make a password")?;
-            file.set_permissions(Permissions::from_mode(0o600))
-                .context("keep a password from others")?;
-            // Two of them have 160 random bits; a letter first, as the server would read digits as a number.
-            write!(file, "p{}{}", SystemIds.ulid(), SystemIds.ulid()).context("write a password")?;
+        // An empty one was cut off, and never anybody's password.
+        if std::fs::metadata(&path).map_or(true, |found| found.len() == 0) {
+            make(&path).with_context(|| format!("make the password of {user}"))?;
         }
         let password = std::fs::read_to_string(&path).context("read a password")?;
         environment.push((format!("NATS_{}_PASSWORD", user.to_uppercase()), password));
     }
     Ok(environment)
+}
+
+/// Makes a password at `path`: nobody else reads it from its first byte on, and it is there whole or not at all.
+fn make(path: &Path) -> std::io::Result<()> {
+    let unfinished = path.with_extension("new");
+    match std::fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        // One that was left behind may have been made with other rights.
+        Ok(()) | Err(_) => {}
+    }
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(&unfinished)?;
+    // Two of them have 160 random bits; a letter first, as the server would read digits as a number.
+    write!(file, "p{}{}", SystemIds.ulid(), SystemIds.ulid())?;
+    file.sync_all()?;
+    std::fs::rename(&unfinished, path)
 }
 
 /// How `user` is known to the server at `servers`.
@@ -55,4 +68,30 @@ pub fn login(data: &Path, user: &str, servers: Vec<String>) -> Result<NatsConfig
         password: Some(password),
         ..NatsConfig::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn passwords_are_kept_and_read_by_their_owner_alone() {
+        let data = tempfile::tempdir().expect("a directory");
+        let cut_off = password_file(data.path(), "agent");
+        std::fs::create_dir_all(cut_off.parent().expect("one")).expect("made");
+        for left in [&cut_off, &cut_off.with_extension("new")] {
+            std::fs::write(left, "").expect("written");
+        }
+        let made = passwords(data.path()).expect("passwords");
+        assert_eq!(passwords(data.path()).expect("passwords"), made, "kept");
+        for (user, (_, password)) in NAMES.iter().zip(&made) {
+            assert!(password.starts_with('p') && password.len() == 53, "{user}: {password}");
+            let found = std::fs::metadata(password_file(data.path(), user)).expect("there");
+            assert_eq!(found.permissions().mode() & 0o777, 0o600, "{user}");
+        }
+        let kept = std::fs::read_dir(data.path().join(DIRECTORY)).expect("listed");
+        assert_eq!(kept.count(), NAMES.len());
+    }
 }

@@ -147,7 +147,8 @@ impl Desk {
             session,
         });
         let (id, code, why) = (question.id, IntentCode::Withdrawn, &question.why);
-        let withdrawn = self.clerk.withdraw(agent, id, code, why, &by, asked_in.as_ref());
+        let asked_in = asked_in.as_ref().map(|session| (session, self.clerk.clock.now()));
+        let withdrawn = self.clerk.withdraw(agent, id, code, why, &by, asked_in);
         match withdrawn.await {
             Ok(entry) => Ok(answer_of(&entry.value)),
             Err(HandleIntentError::Step(error)) if error.from == IntentStatus::Canceled => {

@@ -48,7 +48,7 @@ impl Clerk {
             persona: record.agent.clone(),
             session: record.session.clone(),
         };
-        let asked_in = record.turn.map(|_| &asked_in);
+        let asked_in = record.turn.map(|_| (&asked_in, value.proposed_at));
         let withdrawn = self.withdraw(Some(&record.agent), old, IntentCode::Superseded, &why, &by, asked_in);
         match Box::pin(withdrawn).await {
             Ok(_) | Err(HandleIntentError::Unknown(_) | HandleIntentError::Step(_)) => Ok(()),
@@ -56,7 +56,8 @@ impl Clerk {
         }
     }
 
-    /// Withdraws intent `id`, of `agent` where one is named. A turn of `asked_in` wants it, where one does: that goes on.
+    /// Withdraws intent `id`, of `agent` where one is named. A turn of `asked_in` wants it, where one does, and ran at the
+    /// time beside: that goes on. The turn of a firing since then is another.
     ///
     /// # Errors
     /// [`HandleIntentError`]: unknown, or over.
@@ -67,11 +68,14 @@ impl Clerk {
         code: IntentCode,
         why: &str,
         by: &str,
-        asked_in: Option<&SessionRef>,
+        asked_in: Option<(&SessionRef, UnixMillis)>,
     ) -> Result<Entry<Intent>, HandleIntentError> {
         for _ in 0..MAX_TRIES {
             let entry = self.store.find(agent, id).await?;
-            let spares_turn = asked_in.is_some_and(|session| *session == entry.value.target());
+            let running = entry.value.running.as_ref();
+            let spares_turn = asked_in.is_some_and(|(session, asked_at)| {
+                *session == entry.value.target() && running.is_none_or(|firing| firing.at <= asked_at)
+            });
             match self
                 .cancel(
                     &entry,

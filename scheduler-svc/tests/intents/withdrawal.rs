@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use shared::model::dispatch::Dispatch;
-use shared::model::intent::service::CancelIntent;
+use shared::model::intent::service::{CancelIntent, DecideIntent, ProposeIntent};
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{IntentCode, IntentStatus};
 use shared::model::order::{SessionOrder, Wanted};
@@ -11,7 +11,7 @@ use shared::wire::topology::streams::DISPATCHES;
 
 use scheduler_svc::intent::machine::{self, Cause};
 
-use crate::world::{World, ulid};
+use crate::world::{World, proposal, ulid};
 
 impl World {
     /// The orders to the session of `dispatch` so far.
@@ -86,6 +86,45 @@ async fn the_dispatch_of_a_running_intent_is_taken_back_once() {
     world.propose(4, json!({})).await;
     one.cancel(cancel(4, None)).await.expect("withdrawn");
     assert_eq!(world.orders().await.len(), 3);
+}
+
+/// A human lets the one that supersedes in after the other has fired: the turn of that firing is not the one that asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_began_behind_the_question_is_not_spared() {
+    let world = World::start(1).await;
+    let desk = &world.desks[0];
+    let asks = |number: u128, old: u128| {
+        let more = json!({ "supersedes": ulid(old).to_string(), "approval": "before_admission" });
+        ProposeIntent {
+            turn: Some(ulid(90)),
+            ..proposal(number, more)
+        }
+    };
+    let yes = |number: u128| DecideIntent {
+        id: ulid(number),
+        approve: true,
+        by: "casey".to_owned(),
+        response: None,
+    };
+    // Sooner than nobody's word would end the asking.
+    let soon = json!({ "schedule": { "type": "after", "seconds": 600 } });
+    let due = world.propose(1, soon).await.due.expect("a time");
+    desk.propose(asks(2, 1)).await.expect("an answer");
+    world.clock.set(due);
+    let fire = timer(1, TimerPurpose::Fire, due);
+    desk.clerk.ring(&fire).await.expect("it fires");
+    desk.decide(yes(2)).await.expect("agreed");
+    // The turn of a firing asks for what takes its place.
+    world.runs(3).await;
+    world.clock.advance(1);
+    desk.propose(asks(4, 3)).await.expect("an answer");
+    desk.decide(yes(4)).await.expect("agreed");
+    let spared = |order: &SessionOrder| match order.wanted {
+        Wanted::Withdraw { spares_turn, .. } => Some(spares_turn),
+        Wanted::Abort | Wanted::Interrupt | Wanted::Reset | Wanted::Queue { .. } => None,
+    };
+    let spared: Vec<_> = world.orders().await.iter().map(spared).collect();
+    assert_eq!(spared, [Some(false), Some(true)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

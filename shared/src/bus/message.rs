@@ -221,6 +221,12 @@ impl Incoming {
     }
 }
 
+/// Whether `subject` is where a client awaits an answer (`_INBOX.…`; a user of its own: `_INBOX_{user}.…`): nothing
+/// that is published there is stored, or an order to the server.
+pub(super) fn is_inbox(subject: &str) -> bool {
+    subject.starts_with("_INBOX.") || subject.starts_with("_INBOX_")
+}
+
 /// A message that is not stored.
 #[derive(Debug, Clone)]
 pub struct CoreMessage {
@@ -230,7 +236,7 @@ pub struct CoreMessage {
     pub headers: Headers,
     /// Its payload.
     pub payload: Bytes,
-    /// Where an answer is awaited.
+    /// Where an answer is awaited: an inbox; where the message names anything else, nobody awaits one.
     pub reply: Option<String>,
 }
 
@@ -244,7 +250,10 @@ impl CoreSubscription {
         self.0.next().await.map(|message| CoreMessage {
             subject: message.subject.to_string(),
             headers: headers_of(message.headers.as_ref()),
-            reply: message.reply.map(|reply| reply.to_string()),
+            reply: message
+                .reply
+                .filter(|reply| is_inbox(reply))
+                .map(|reply| reply.to_string()),
             payload: message.payload,
         })
     }

@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
 use super::connect::Bus;
+use super::message::is_inbox;
 
 /// Requests of one endpoint that are served at once.
 const AT_ONCE: usize = 32;
@@ -131,6 +132,11 @@ impl Bus {
             tasks.push(tokio::spawn(async move {
                 let slots = Arc::new(Semaphore::new(AT_ONCE));
                 while let Some(request) = endpoint.next().await {
+                    // We answer with our own rights: not where whoever asks may not publish.
+                    if let Some(reply) = request.message.reply.as_ref().filter(|reply| !is_inbox(reply)) {
+                        tracing::debug!(endpoint = name, %reply, "request is passed over: its answer would go to no inbox");
+                        continue;
+                    }
                     let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
                         return;
                     };
