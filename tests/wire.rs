@@ -152,6 +152,7 @@ fn coordination_is_frozen() {
     check("partition_floors", &samples::partition_floors());
     check("session_mark", &samples::session_mark());
     check("settled_floor", &samples::settled_floor());
+    check("copy_mark", &samples::copy_mark());
     check("approval", &samples::approval());
     check("schedule", &schedule::schedule());
     check("schedule_timer", &schedule::schedule_timer());

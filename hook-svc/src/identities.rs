@@ -10,7 +10,9 @@ use serde::Deserialize;
 use shared::clock::{SharedClock, pause};
 use shared::model::identity::{Identities, PermissionPresets};
 use shared::model::permission::ToolRules;
-use shared::process::identities::{LOOK_EVERY, parse};
+use shared::process::followed::{self, LOOK_EVERY};
+use shared::process::identities::parse;
+use shared::process::lifecycle::Shutdown;
 use shared::projection::Projection;
 use tokio::sync::watch;
 
@@ -32,13 +34,17 @@ struct PersonasFile {
 /// # Errors
 /// All faults of both files at once, each naming file, key and expectation.
 pub fn load(identities: &str, personas: &str) -> Result<(Identities, PermissionPresets), LoadIdentitiesError> {
-    let mut faults = Vec::new();
-    let known = part(identities, parse, &mut faults);
-    let presets = part(personas, parse_presets, &mut faults);
-    if faults.is_empty() {
-        Ok((known, presets))
-    } else {
-        Err(LoadIdentitiesError { faults })
+    match (
+        followed::load(identities, parse),
+        followed::load(personas, parse_presets),
+    ) {
+        (Ok(known), Ok(presets)) => Ok((known, presets)),
+        (known, presets) => {
+            let faults = [known.err(), presets.err()].into_iter().flatten().flatten();
+            Err(LoadIdentitiesError {
+                faults: faults.collect(),
+            })
+        }
     }
 }
 
@@ -51,74 +57,53 @@ pub struct Files {
     pub personas: String,
 }
 
-/// Puts what the files say in force whenever they change: into `rules`, for dispatches built from then on, and the
-/// identities into the read model as well. A file that cannot be read or is faulty is told of once, and what was known
-/// of it stands.
-pub async fn follow(files: Files, rules: watch::Sender<Arc<Rules>>, projection: Projection, clock: SharedClock) {
-    let mut told = Vec::new();
-    let mut linked = rules.borrow().identities.clone();
+/// Puts what the files say in force whenever they change, until `stop`: into `rules`, for dispatches built from then on,
+/// and the identities into the read model as well. A file that cannot be read or is faulty is told of once, and what was
+/// known of it stands.
+pub async fn follow(
+    files: Files,
+    rules: watch::Sender<Arc<Rules>>,
+    projection: Projection,
+    clock: SharedClock,
+    stop: Shutdown,
+) {
+    let known = Arc::clone(&rules.borrow());
+    let changed = rules.subscribe();
+    let people = followed::follow(&files.identities, parse, known.identities.clone(), &stop, |read| {
+        rules.send_modify(|rules| Arc::make_mut(rules).identities = read);
+    });
+    let presets = followed::follow(&files.personas, parse_presets, known.presets.clone(), &stop, |read| {
+        rules.send_modify(|rules| Arc::make_mut(rules).presets = read);
+    });
+    let followed = async { tokio::join!(people, presets) };
+    tokio::select! {
+        ((), ()) = followed => {}
+        () = link(known.identities.clone(), changed, &projection, &clock) => {}
+    }
+}
+
+/// Writes who is who to the read model whenever it is no more what is `linked`.
+async fn link(
+    mut linked: Identities,
+    mut changed: watch::Receiver<Arc<Rules>>,
+    projection: &Projection,
+    clock: &SharedClock,
+) {
     loop {
-        pause(LOOK_EVERY).await;
-        let known = Arc::clone(&rules.borrow());
-        let (read, faults) = look(&files, &known);
-        if !faults.is_empty() && faults != told {
-            tracing::warn!(
-                faults = faults.join("; "),
-                "changed identities or presets are not taken over"
-            );
-        }
-        told = faults;
-        if read != *known {
-            tracing::info!(persons = read.identities.persons.len(), "identities or presets changed");
-            rules.send_replace(Arc::new(read.clone()));
-        }
-        if read.identities == linked {
-            continue;
-        }
-        match projection.identify(read.identities.clone(), clock.now()).await {
-            Ok(()) => {
-                tracing::info!("contacts are linked anew");
-                linked = read.identities;
+        let wanted = changed.borrow_and_update().identities.clone();
+        if wanted != linked {
+            if let Err(error) = projection.identify(wanted.clone(), clock.now()).await {
+                tracing::warn!(%error, "changed identities cannot be written to the read model yet");
+                pause(LOOK_EVERY).await;
+                continue;
             }
-            Err(error) => tracing::warn!(%error, "changed identities cannot be written to the read model yet"),
+            tracing::info!(persons = wanted.persons.len(), "contacts are linked anew");
+            linked = wanted;
+        }
+        if changed.changed().await.is_err() {
+            return;
         }
     }
-}
-
-/// What the files say now, where they are without fault; else what was `known`. And their faults.
-fn look(files: &Files, known: &Rules) -> (Rules, Vec<String>) {
-    let (mut faults, mut further) = (Vec::new(), Vec::new());
-    let identities = part(&files.identities, parse, &mut faults);
-    let presets = part(&files.personas, parse_presets, &mut further);
-    let rules = Rules {
-        identities: if faults.is_empty() {
-            identities
-        } else {
-            known.identities.clone()
-        },
-        presets: if further.is_empty() {
-            presets
-        } else {
-            known.presets.clone()
-        },
-        dm_scope: known.dm_scope,
-    };
-    faults.append(&mut further);
-    (rules, faults)
-}
-
-fn part<T: Default>(path: &str, parse: fn(&str) -> Result<T, Vec<String>>, faults: &mut Vec<String>) -> T {
-    if path.is_empty() {
-        return T::default();
-    }
-    let parsed = match std::fs::read_to_string(path) {
-        Ok(text) => parse(&text),
-        Err(error) => Err(vec![format!("cannot be read: {error}")]),
-    };
-    parsed.unwrap_or_else(|found| {
-        faults.extend(found.into_iter().map(|fault| format!("{path}: {fault}")));
-        T::default()
-    })
 }
 
 /// The configured levels; those not named keep their default.

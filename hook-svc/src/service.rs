@@ -174,13 +174,17 @@ fn tend(
     let (config, clock, health) = (shell.config.clone(), Arc::clone(&shell.clock), shell.health.clone());
     background.spawn(embed::run(config, projection.clone(), clock, health));
     background.spawn(model_log::watch(projection.clone(), pool.clone()));
-    background.spawn(snapshot::keep(shell.bus.clone(), projection.clone()));
+    background.spawn(snapshot::keep(
+        shell.bus.clone(),
+        projection.clone(),
+        Arc::clone(&shell.clock),
+    ));
     let files = identities::Files {
         identities: shell.common.files.identities.clone(),
         personas: shell.common.files.personas.clone(),
     };
-    let clock = Arc::clone(&shell.clock);
-    background.spawn(identities::follow(files, rules, projection.clone(), clock));
+    let (clock, stop) = (Arc::clone(&shell.clock), shell.shutdown.clone());
+    background.spawn(identities::follow(files, rules, projection.clone(), clock, stop));
 }
 
 /// Keeps the read model's table of hooks as the registry is; a file that was made anew gets it again within

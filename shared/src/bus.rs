@@ -33,7 +33,7 @@ pub use error::{
 pub use fetch::Fetcher;
 pub use kv::{Entry, Kv, KvEvent, KvWatch};
 pub use message::{CoreMessage, CoreSubscription, Incoming, Stored};
-pub use object::{Objects, StoreObjectError};
+pub use object::{Objects, StoreObjectError, StoredObject};
 pub use publish::{Outgoing, Published};
 pub use read::{ConsumerLag, StreamState};
 pub use service::{ServiceHandle, ServiceSpec};

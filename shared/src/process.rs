@@ -5,6 +5,7 @@
 mod announce;
 pub mod config;
 mod connection;
+pub mod followed;
 pub mod health;
 pub mod identities;
 pub mod lifecycle;

@@ -20,7 +20,7 @@ use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
 use shared::wire::agent::{AgentReply, AgentRequest, ChatMessage, Role, ToolDescription};
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::session_mark::{Claim, LeaseRecord, Member, PartitionFloors, SessionMark, SettledFloor};
+use shared::wire::session_mark::{Claim, CopyMark, LeaseRecord, Member, PartitionFloors, SessionMark, SettledFloor};
 use ulid::Ulid;
 
 pub(crate) const AT: UnixMillis = UnixMillis(1_790_000_000_123);
@@ -399,6 +399,10 @@ pub(crate) fn session_mark() -> SessionMark {
 
 pub(crate) fn partition_floors() -> PartitionFloors {
     PartitionFloors { floors: vec![0, 41, 7] }
+}
+
+pub(crate) const fn copy_mark() -> CopyMark {
+    CopyMark { begun_at: AT }
 }
 
 pub(crate) const fn settled_floor() -> SettledFloor {

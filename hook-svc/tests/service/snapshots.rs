@@ -27,6 +27,19 @@ async fn model(world: &World, path: &std::path::Path) -> (Projection, Shutdown) 
     (projection, shutdown)
 }
 
+/// The name of the copy that goes up to event `sequence`.
+fn copy(sequence: u64) -> String {
+    format!("{}{sequence}", shared::projection::snapshot::folder())
+}
+
+/// The copies in the store.
+async fn names(world: &World) -> Vec<String> {
+    let stored = world.bus.objects(SNAPSHOTS).list().await.expect("listed");
+    let mut names: Vec<String> = stored.into_iter().map(|object| object.name).collect();
+    names.sort();
+    names
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_without_a_file_begins_with_the_newest_copy_and_reads_what_came_since() {
     let mut world = World::new(&[("counts.ts", COUNTS)]).await;
@@ -43,7 +56,10 @@ async fn a_replica_without_a_file_begins_with_the_newest_copy_and_reads_what_cam
     assert_eq!(snapshot::upload(&world.bus, &projection).await.expect("stored"), 40);
     shutdown.trigger();
     let store = world.bus.objects(SNAPSHOTS);
-    assert_eq!(store.names().await.expect("listed").len(), 2);
+    assert_eq!(names(&world).await, [copy(30), copy(40)]);
+    let other = folder.path().join("other");
+    std::fs::write(&other, "of streams that were there before").expect("written");
+    store.put(&copy(1_000_000), &other).await.expect("stored");
 
     // What came after the copy is read from the streams; what it holds need not be.
     let restored = folder.path().join("below/restored.sqlite");
@@ -60,6 +76,10 @@ async fn a_replica_without_a_file_begins_with_the_newest_copy_and_reads_what_cam
     assert_eq!(begun.first_sequence(&known.id).expect("readable"), Some(8));
     assert_eq!(begun.first_sequence(&before.id).expect("readable"), None);
     begun.close().await;
+
+    // What is further than the stream goes is of other streams, and goes.
+    assert_eq!(snapshot::upload(&world.bus, &projection).await.expect("stored"), 40);
+    assert_eq!(names(&world).await, [copy(30), copy(40)]);
 
     // The same by a whole replica, which takes part and knows everything.
     world.start("a");
@@ -78,18 +98,17 @@ async fn a_copy_that_is_of_no_use_costs_nothing_but_the_copy() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("damaged");
     std::fs::write(&path, "no database").expect("written");
-    let name = format!("{}7", shared::projection::snapshot::folder());
-    world.bus.objects(SNAPSHOTS).put(&name, &path).await.expect("stored");
+    world.bus.objects(SNAPSHOTS).put(&copy(2), &path).await.expect("stored");
     for number in 0..3 {
         world.publish(&event(&format!("v{number}"), number, "early")).await;
     }
     world.start("a");
     world.wait_for_members(1).await;
     eventually("all are evaluated", async || world.invocations().await.len() == 3).await;
+    let dispatches = world.dispatches().await;
+    assert_eq!(dispatches.len(), 3, "{dispatches:?}");
     assert!(
-        world
-            .dispatches()
-            .await
+        dispatches
             .iter()
             .all(|dispatch| dispatch.target.session.starts_with("n-"))
     );

@@ -81,7 +81,7 @@ fn stream_config(spec: &StreamSpec) -> Config {
         }),
         num_replicas: spec.replicas,
         max_messages: -1,
-        max_bytes: -1,
+        max_bytes: spec.max_bytes,
         max_message_size: spec.max_message_bytes,
         max_consumers: -1,
         ..Config::default()
@@ -114,6 +114,7 @@ fn stream_options(config: &Config) -> Vec<(&'static str, String)> {
         ("duplicate_window", format!("{:?}", config.duplicate_window)),
         ("max_messages_per_subject", config.max_messages_per_subject.to_string()),
         ("max_message_size", config.max_message_size.to_string()),
+        ("max_bytes", config.max_bytes.to_string()),
         ("discard", format!("{:?}", config.discard)),
         ("discard_new_per_subject", config.discard_new_per_subject.to_string()),
         (

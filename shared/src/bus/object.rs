@@ -1,13 +1,15 @@
 //! Files in the object store: whole, checked by digest, in pieces on their way.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use async_nats::jetstream::object_store::{ObjectMetadata, ObjectStore};
+use async_nats::jetstream::object_store::{ObjectInfo, ObjectMetadata, ObjectStore};
 use futures_util::StreamExt as _;
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 
 use super::connect::Bus;
+use crate::model::time::UnixMillis;
 
 /// Bytes in one piece: below what a server takes by default.
 const PIECE_BYTES: usize = 128 * 1024;
@@ -31,6 +33,15 @@ pub enum StoreObjectError {
         /// Why.
         source: std::io::Error,
     },
+}
+
+/// An object that is there whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredObject {
+    /// Its name.
+    pub name: String,
+    /// When it was stored, by the clock of who did; the epoch where nobody said.
+    pub stored_at: UnixMillis,
 }
 
 /// A bucket of objects; cheap to clone.
@@ -95,18 +106,59 @@ impl Objects {
         file.sync_all().await.map_err(failed)
     }
 
-    /// The names of all objects.
+    /// All objects, in no order.
     ///
     /// # Errors
     /// [`StoreObjectError::Bucket`].
-    pub async fn names(&self) -> Result<Vec<String>, StoreObjectError> {
+    pub async fn list(&self) -> Result<Vec<StoredObject>, StoreObjectError> {
+        let objects = self.infos().await?.into_iter().map(|info| StoredObject {
+            stored_at: info
+                .modified
+                .map_or_else(UnixMillis::default, |at| UnixMillis::from_seconds(at.unix_timestamp())),
+            name: info.name,
+        });
+        Ok(objects.collect())
+    }
+
+    async fn infos(&self) -> Result<Vec<ObjectInfo>, StoreObjectError> {
         let store = self.store().await?;
         let mut listed = store.list().await.map_err(|error| self.failed(&error))?;
-        let mut names = Vec::new();
+        let mut infos = Vec::new();
         while let Some(object) = listed.next().await {
-            names.push(object.map_err(|error| self.failed(&error))?.name);
+            infos.push(object.map_err(|error| self.failed(&error))?);
         }
-        Ok(names)
+        Ok(infos)
+    }
+
+    /// Removes the pieces that belong to no object: what a writer left that was interrupted. Only for who knows that
+    /// nobody else is writing. Answers of how many writers.
+    ///
+    /// # Errors
+    /// [`StoreObjectError::Bucket`].
+    pub async fn sweep(&self) -> Result<usize, StoreObjectError> {
+        let whole: BTreeSet<String> = self.infos().await?.into_iter().map(|info| info.nuid).collect();
+        let pieces = format!("$O.{}.C.", self.bucket);
+        let stream = self.bus.jetstream.get_stream(format!("OBJ_{}", self.bucket)).await;
+        let stream = stream.map_err(|error| self.failed(&error))?;
+        let mut subjects = stream
+            .info_with_subjects(format!("{pieces}>"))
+            .await
+            .map_err(|error| self.failed(&error))?;
+        let mut left = Vec::new();
+        while let Some(subject) = subjects.next().await {
+            let (subject, _) = subject.map_err(|error| self.failed(&error))?;
+            if subject
+                .strip_prefix(&pieces)
+                .is_some_and(|writer| !whole.contains(writer))
+            {
+                left.push(subject);
+            }
+        }
+        for subject in &left {
+            let purged = stream.purge().filter(subject).await;
+            purged.map_err(|error| self.failed(&error))?;
+        }
+        Ok(left.len())
     }
 
     /// Removes `name`.

@@ -3,14 +3,9 @@
 //!
 //! Source: `operations.md` "Configuration".
 
-use std::time::Duration;
-
-use crate::clock::pause;
+use super::followed;
 use crate::model::identity::Identities;
 use crate::process::Shutdown;
-
-/// How often the file is looked at.
-pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What the text of the file says.
 ///
@@ -28,47 +23,22 @@ pub fn parse(text: &str) -> Result<Identities, Vec<String>> {
 /// # Errors
 /// Its faults, or why it cannot be read, each with the path.
 pub fn load(path: &str) -> Result<Identities, Vec<String>> {
-    if path.is_empty() {
-        return Ok(Identities::default());
-    }
-    let read = std::fs::read_to_string(path).map_err(|error| vec![format!("cannot be read: {error}")]);
-    let named = |faults: Vec<String>| faults.into_iter().map(|fault| format!("{path}: {fault}")).collect();
-    read.and_then(|text| parse(&text)).map_err(named)
+    followed::load(path, parse)
 }
 
 /// Hands what the file at `path` says to `put` whenever that is no more what was `known`, until `stop`. A file that cannot
 /// be read or is faulty is told of once, and what was known stands.
-pub async fn follow(path: &str, known: Identities, stop: &Shutdown, mut put: impl FnMut(Identities)) {
-    if path.is_empty() {
-        return;
-    }
-    let (mut known, mut told) = (known, Vec::new());
-    loop {
-        tokio::select! {
-            () = stop.requested() => return,
-            () = pause(LOOK_EVERY) => {}
-        }
-        match load(path) {
-            Ok(read) => {
-                told.clear();
-                if read != known {
-                    tracing::info!(path, persons = read.persons.len(), "identities changed");
-                    known = read.clone();
-                    put(read);
-                }
-            }
-            Err(faults) if faults != told => {
-                tracing::warn!(faults = faults.join("; "), "changed identities are not taken over");
-                told = faults;
-            }
-            Err(_) => {}
-        }
-    }
+pub async fn follow(path: &str, known: Identities, stop: &Shutdown, put: impl FnMut(Identities)) {
+    followed::follow(path, parse, known, stop, put).await;
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::followed::LOOK_EVERY;
     use super::*;
+    use crate::clock::pause;
 
     #[test]
     fn a_whole_file_is_read_and_every_fault_is_told_at_once() {

@@ -77,6 +77,17 @@ pub struct PartitionFloors {
     pub floors: Vec<u64>,
 }
 
+/// Somebody set out to copy the read model (KV `attempts`, key `copy.hook`); until some time after, nobody else does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyMark {
+    /// When.
+    pub begun_at: UnixMillis,
+}
+
+impl Wire for CopyMark {
+    const SCHEMA: &'static str = "copy_mark";
+}
+
 impl Wire for PartitionFloors {
     const SCHEMA: &'static str = "partition_floors";
 }

@@ -96,6 +96,11 @@ pub mod buckets {
 pub mod objects {
     /// Copies of the read model, for replicas that have none.
     pub const SNAPSHOTS: &str = "snapshots";
+    /// Largest copy, in bytes.
+    pub const MAX_SNAPSHOT_BYTES: u64 = 1 << 30;
+    /// Bytes of all of them: two that are kept, one that is being made, and what the pieces need beside. Servers set so
+    /// much of their storage aside.
+    pub const MAX_SNAPSHOTS_BYTES: i64 = (3 << 30) + (1 << 26);
 }
 
 /// What a stream does with a message that was dealt with.
@@ -124,6 +129,8 @@ pub struct StreamSpec {
     pub max_per_subject: i64,
     /// Largest message, in bytes, headers included; -1 = what the server takes.
     pub max_message_bytes: i32,
+    /// Bytes of all messages; -1 = any number.
+    pub max_bytes: i64,
     /// Refuse what is over a limit instead of dropping the oldest.
     pub discard_new: bool,
     /// Refuse per subject as well.
@@ -185,6 +192,7 @@ fn stream(name: &str, subjects: &[&str], replicas: usize) -> StreamSpec {
         duplicate_window: SHORT_WINDOW,
         max_per_subject: -1,
         max_message_bytes: -1,
+        max_bytes: -1,
         discard_new: false,
         discard_new_per_subject: false,
         compressed: false,
@@ -329,12 +337,13 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         .collect()
 }
 
-/// Files in pieces; what an interrupted writer leaves behind goes by its age.
+/// Files in pieces; what an interrupted writer leaves behind goes by its age, if not before.
 fn files(replicas: usize) -> Vec<StreamSpec> {
     let name = objects::SNAPSHOTS;
     let subjects = [format!("$O.{name}.C.>"), format!("$O.{name}.M.>")];
     vec![StreamSpec {
         max_age: 14 * DAY,
+        max_bytes: objects::MAX_SNAPSHOTS_BYTES,
         discard_new: true,
         allow_rollup: true,
         ..stream(&format!("OBJ_{name}"), &[&subjects[0], &subjects[1]], replicas)

@@ -19,12 +19,14 @@ export default ({ event }) => ({ fire: true, routing: { session: "s-" + event.pe
 
 /// Goes where the model says, which says something else each time.
 const ASKS: &str = r#"/** @name asks
+ * @timeout 1m
  * @match channel=ask */
 export default async ({ event, llm }) => ({ fire: true, routing: { session: "ask-" + await llm("where to, " + event.id) } });
 "#;
 
 /// Fires as the model says; where it does not, the other one does.
 const MAYBE: &str = r#"/** @name maybe
+ * @timeout 1m
  * @match channel=fall */
 export default async ({ event, llm }) => ({ fire: Number(await llm("whether, " + event.id)) % 2 === 0 });
 "#;
@@ -36,6 +38,7 @@ export default () => ({ fire: true });
 
 /// Finds the very event that it sees in the read model, once.
 const READS: &str = r#"/** @name reads
+ * @timeout 1m
  * @match channel=read */
 import Database from "better-sqlite3";
 export default ({ event, dbPath }) => {
