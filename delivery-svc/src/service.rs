@@ -59,6 +59,7 @@ impl Service for DeliveryService {
             instance: shell.instance.clone(),
             may_join,
             settled: partition::Settled::ByServer,
+            tap: None,
             batch: PULL_BATCH,
             clock: Arc::clone(&shell.clock),
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use shared::breaker::BreakerPolicy;
 use shared::bus::partition::{self, Group};
-use shared::bus::{Bus, ServiceHandle, ServiceSpec};
+use shared::bus::{Bus, ServiceHandle, ServiceSpec, Tap};
 use shared::clock::{OffsetClock, pause};
 use shared::process::lifecycle::Shutdown;
 use shared::process::{Health, Service, Shell};
@@ -109,7 +109,9 @@ impl Service for HookService {
         let following = breakers.clone();
         background.spawn(async move { following.follow().await });
         let feeding = Shutdown::default();
-        let mut feed = tokio::spawn(feed::run(shell.bus.clone(), projection.clone(), feeding.clone()));
+        let tap = Tap::default();
+        let feed = feed::run_tapped(shell.bus.clone(), projection.clone(), tap.clone(), feeding.clone());
+        let mut feed = tokio::spawn(feed);
 
         let owner = owner(
             &shell,
@@ -125,6 +127,7 @@ impl Service for HookService {
             instance: name,
             may_join,
             settled: partition::Settled::ByOwner,
+            tap: Some(tap),
             batch: config.in_flight_per_partition,
             clock: Arc::clone(&shell.clock),
         };

@@ -23,6 +23,7 @@ mod read;
 mod request;
 mod sentry;
 mod service;
+mod tap;
 
 pub use connect::{Bus, Durability, NatsConfig};
 pub use consume::{Ordered, Pull, PullOptions};
@@ -37,3 +38,4 @@ pub use object::{Objects, StoreObjectError, StoredObject};
 pub use publish::{Outgoing, Published};
 pub use read::{ConsumerLag, StreamState};
 pub use service::{ServiceHandle, ServiceSpec};
+pub use tap::{Passing, Tap};

@@ -19,6 +19,7 @@ pub mod feed;
 mod invocations;
 mod lag;
 mod query;
+mod read_ahead;
 mod readers;
 mod schema;
 pub mod search;

@@ -218,6 +218,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
         instance,
         may_join,
         settled: partition::Settled::ByServer,
+        tap: None,
         batch: 500,
         clock: Arc::new(SystemClock),
     };

@@ -154,6 +154,18 @@ impl Incoming {
         })
     }
 
+    /// The same message, settled at `acker`.
+    pub(super) fn copy(&self, acker: Acker) -> Self {
+        Self {
+            subject: self.subject.clone(),
+            headers: self.headers.clone(),
+            payload: self.payload.clone(),
+            stream: self.stream.clone(),
+            acker,
+            ..*self
+        }
+    }
+
     /// Reads the payload.
     ///
     /// # Errors

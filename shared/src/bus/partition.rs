@@ -11,6 +11,7 @@
 mod floor;
 mod lease;
 mod owned;
+mod reading;
 mod view;
 
 use std::collections::HashMap;
@@ -30,6 +31,7 @@ use crate::wire::topology::{PARTITIONS, buckets};
 
 use super::connect::Bus;
 use super::kv::Kv;
+use super::tap::Tap;
 
 pub(in crate::bus) use floor::Floor;
 pub use owned::{Owned, unsettled};
@@ -69,6 +71,8 @@ pub struct Group {
     pub may_join: watch::Receiver<bool>,
     /// Who keeps how far a partition is settled.
     pub settled: Settled,
+    /// Who in this process reads the whole stream anyway: owners take their messages there, where the floor is theirs.
+    pub tap: Option<Tap>,
     /// Messages asked for at once, per partition.
     pub batch: usize,
     /// Measures deadlines.

@@ -203,9 +203,10 @@ impl Bus {
         let request = async_nats::Request::new()
             .headers(header_map(&out.headers))
             .payload(out.payload.clone())
-            .timeout(Some(timeout));
+            // One timer, over all of it: a client without a connection blocks before it waits for the answer.
+            .timeout(None);
         let asked = self.client.send_request(out.subject.clone(), request);
-        let answer = tokio::time::timeout(timeout + API_TIMEOUT, asked)
+        let answer = tokio::time::timeout(timeout, asked)
             .await
             .map_err(|_| PublishError::Unknown { subject: subject() })?;
         let message = answer.map_err(|error| match error.kind() {

@@ -1,4 +1,5 @@
-//! Streams → batches → [`Projection`]: one ordered reader per stream, decoded off the runtime's threads.
+//! Streams → batches → [`Projection`]: one ordered reader per stream, decoded off the runtime's threads. That of
+//! `EVENTS` passes on what it reads to the owners of partitions in the same process ([`Tap`]).
 //!
 //! Nothing that a message holds stops it: what cannot be decoded is counted and passed over. What it cannot
 //! do without (the server, room on the disk) it waits for. Where the file is made anew, or a stream turns out
@@ -12,8 +13,9 @@ use futures_util::future::try_join_all;
 
 use super::applied::{Applied, Source};
 use super::error::ApplyBatchError;
+use super::read_ahead::{Messages, read_ahead, read_on};
 use super::{Command, Projection};
-use crate::bus::{Bus, Incoming, Ordered};
+use crate::bus::{Bus, Incoming, Ordered, Tap};
 use crate::clock::pause;
 use crate::model::session::SessionRef;
 use crate::process::Shutdown;
@@ -43,8 +45,16 @@ const MUCH: u64 = 10_000;
 /// # Errors
 /// [`ApplyBatchError::Closed`] where the writer has stopped: the process cannot go on without it.
 pub async fn run(bus: Bus, projection: Projection, shutdown: Shutdown) -> Result<(), ApplyBatchError> {
+    run_tapped(bus, projection, Tap::default(), shutdown).await
+}
+
+/// As [`run`]; others take their messages of `EVENTS` from `tap`.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_tapped(bus: Bus, projection: Projection, tap: Tap, shutdown: Shutdown) -> Result<(), ApplyBatchError> {
     loop {
-        let streams = Source::ALL.map(|source| follow(&bus, &projection, source));
+        let streams = Source::ALL.map(|source| follow(&bus, &projection, &tap, source));
         let ended = tokio::select! {
             () = shutdown.requested() => return Ok(()),
             () = tell_progress(&projection) => continue,
@@ -58,16 +68,31 @@ pub async fn run(bus: Bus, projection: Projection, shutdown: Shutdown) -> Result
 }
 
 /// Takes in one stream from its position on, for ever.
-async fn follow(bus: &Bus, projection: &Projection, source: Source) -> Result<(), ApplyBatchError> {
-    let mut ordered = start(bus, projection, source).await?;
+async fn follow(bus: &Bus, projection: &Projection, tap: &Tap, source: Source) -> Result<(), ApplyBatchError> {
+    let (ordered, end) = start(bus, projection, source).await?;
+    if source != Source::Events {
+        return take_in(projection, source, ordered).await;
+    }
+    let position = projection.position(source);
+    let passing = tap.begin(position, position == end);
+    let (read, messages) = read_ahead();
+    // Reading goes on while a batch is stored: those at the tap wait for no disk.
+    tokio::select! {
+        never = read_on(ordered, &passing, read) => match never {},
+        ended = take_in(projection, source, messages) => ended,
+    }
+}
+
+/// Takes in what comes from `messages`, for ever.
+async fn take_in(projection: &Projection, source: Source, mut messages: impl Messages) -> Result<(), ApplyBatchError> {
     loop {
-        let messages = gather(&mut ordered, projection).await;
-        let Some(last) = messages.last() else { continue };
+        let batch = gather(&mut messages, projection).await;
+        let Some(last) = batch.last() else { continue };
         let (stored_at, end) = (last.published_at, last.sequence.saturating_add(last.pending));
         projection.0.lag.heard(source, end);
-        let count = messages.len();
+        let count = batch.len();
         let decoded =
-            tokio::task::spawn_blocking(move || messages.iter().map(|message| decode(source, message)).collect());
+            tokio::task::spawn_blocking(move || batch.iter().map(|message| decode(source, message)).collect());
         let batch: Vec<Applied> = decoded.await.map_err(|_| ApplyBatchError::Closed)?;
         store(projection, source, Arc::new(batch)).await?;
         projection.0.lag.took_in(source, stored_at);
@@ -76,8 +101,8 @@ async fn follow(bus: &Bus, projection: &Projection, source: Source) -> Result<()
     }
 }
 
-/// Waits for the stream and begins behind the position.
-async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Ordered, ApplyBatchError> {
+/// Waits for the stream and begins behind the position; answers where the stream ended then as well.
+async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<(Ordered, u64), ApplyBatchError> {
     loop {
         let generation = projection.0.generation.load(Ordering::Acquire);
         let position = projection.position(source);
@@ -110,7 +135,7 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Ord
             .lag
             .heard(source, if state.messages == 0 { position } else { state.last });
         match bus.ordered(source.stream(), &[], position.saturating_add(1)).await {
-            Ok(ordered) => return Ok(ordered),
+            Ok(ordered) => return Ok((ordered, state.last)),
             Err(error) => {
                 tracing::debug!(stream = source.stream(), %error, "stream cannot be read yet");
                 pause(RETRY_PAUSE).await;
@@ -120,8 +145,8 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Ord
 }
 
 /// The next messages: as many as there are, and as come within [`LINGER`] unless somebody waits for them.
-async fn gather(ordered: &mut Ordered, projection: &Projection) -> Vec<Incoming> {
-    let first = ordered.next().await;
+async fn gather(from: &mut impl Messages, projection: &Projection) -> Vec<Incoming> {
+    let first = from.next().await;
     let mut bytes = first.payload.len();
     let mut messages = vec![first];
     let mut linger = std::pin::pin!(pause(LINGER));
@@ -132,7 +157,7 @@ async fn gather(ordered: &mut Ordered, projection: &Projection) -> Vec<Incoming>
             break;
         }
         tokio::select! {
-            message = ordered.next() => {
+            message = from.next() => {
                 bytes = bytes.saturating_add(message.payload.len());
                 messages.push(message);
             }

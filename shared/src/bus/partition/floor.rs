@@ -29,7 +29,7 @@ const STORE_EVERY: Duration = Duration::from_secs(1);
 const MERGES: u32 = 8;
 
 /// One partition's floor.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::bus) struct Floor {
     state: Mutex<State>,
     room: Notify,

@@ -245,7 +245,7 @@ where
         epoch: taken,
         deadline: deadline.clone(),
     };
-    let handler = tokio::spawn(generations(tenure, handler));
+    let handler = tokio::spawn(generations(Arc::new(tenure), handler));
     Some(Held {
         partition,
         kv,
@@ -260,7 +260,7 @@ where
 }
 
 /// Runs the handler again and again while the lease lives: each time the partition has to be begun anew.
-async fn generations<H, F>(tenure: Tenure, handler: H)
+async fn generations<H, F>(tenure: Arc<Tenure>, handler: H)
 where
     H: Fn(Owned) -> F,
     F: Future<Output = ()>,
@@ -271,7 +271,7 @@ where
         partition,
         deadline,
         ..
-    } = &tenure;
+    } = tenure.as_ref();
     let floor = (group.settled == Settled::ByOwner).then(|| floors.take(*partition));
     let mut generation = 0;
     while !deadline.stop.is_cancelled() && deadline.is_live() {

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
-use futures_util::StreamExt as _;
-use tokio::sync::watch;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 
 use crate::wire::session_mark::LeaseRecord;
 use crate::wire::topology::{PARTITIONS, buckets, partition_filter};
@@ -13,18 +11,10 @@ use crate::wire::topology::{PARTITIONS, buckets, partition_filter};
 use super::super::connect::Bus;
 use super::super::error::{CasError, ReadStreamError};
 use super::super::kv::Kv;
-use super::super::link;
-use super::super::message::{Acker, Incoming};
+use super::super::message::Incoming;
 use super::floor::{Floor, Floors};
 use super::lease::{Deadline, Tenure};
-
-/// How long the server holds a pull: longer ones of a former owner may still stand after a take-over.
-const PULL_EXPIRES: Duration = Duration::from_secs(5);
-/// How often an idle pull shows that it lives.
-const PULL_HEARTBEAT: Duration = Duration::from_millis(1_500);
-/// After how long without a pull the server forgets a consumer that was made for one holding: longer than an owner takes
-/// no message because all it has are slow, short enough that those of owners that crash again and again do not pile up.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
+use super::reading::{PULL_EXPIRES, Reading};
 
 /// A partition that this replica owns until [`Owned::next`] answers none.
 pub struct Owned {
@@ -40,9 +30,10 @@ pub struct Owned {
     attempts_key: String,
     holder: String,
     deadline: Deadline,
-    messages: pull::Stream,
-    connections: watch::Receiver<u64>,
-    expected: u64,
+    /// None once it broke.
+    reading: Option<Reading>,
+    /// Messages that were handed out.
+    handed: u64,
     /// Where settled messages are noted; none = the server is told.
     floor: Option<Arc<Floor>>,
     /// The first seconds of an ownership: a forgotten pull may have swallowed what should have come first.
@@ -76,14 +67,11 @@ impl Owned {
                 None => std::future::pending().await,
             }
         };
+        let reading = self.reading.as_mut()?;
         let message = tokio::select! {
             biased;
             () = self.deadline.stop.cancelled() => return None,
-            message = self.messages.next() => message,
-            () = link::stands_anew(&mut self.connections) => {
-                tracing::debug!(partition = self.partition, "the connection was lost, begun anew");
-                return None;
-            }
+            message = reading.next() => message,
             () = patience => {
                 tracing::debug!(partition = self.partition, "nothing came since the take-over, begun anew");
                 return None;
@@ -93,27 +81,20 @@ impl Owned {
         if !self.deadline.is_live() {
             return None;
         }
-        let mut incoming = match message? {
-            Ok(message) => Incoming::new(message)?,
+        let mut incoming = match message {
+            Ok(incoming) => incoming,
             Err(error) => {
-                tracing::debug!(partition = self.partition, %error, "pull is broken, begun anew");
+                tracing::debug!(partition = self.partition, %error, "begun anew");
+                if let Some(reading) = self.reading.take() {
+                    reading.forget();
+                }
                 return None;
             }
         };
-        if incoming.consumer_sequence != self.expected {
-            let (found, expected) = (incoming.consumer_sequence, self.expected);
-            tracing::debug!(
-                partition = self.partition,
-                found,
-                expected,
-                "a message went elsewhere, begun anew"
-            );
-            return None;
-        }
-        self.expected += 1;
+        self.handed += 1;
+        incoming.consumer_sequence = self.handed;
         if let Some(floor) = &self.floor {
             floor.given(incoming.sequence);
-            incoming.acker = Acker::Floor(Arc::clone(floor));
         }
         Some(incoming)
     }
@@ -153,28 +134,25 @@ impl Owned {
 }
 
 /// Begins the partition of `tenure` at its floor; `generation` counts how often that was done before.
-pub(super) async fn begin(tenure: &Tenure, floor: Option<&Arc<Floor>>, generation: u32) -> Result<Owned, String> {
+pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, generation: u32) -> Result<Owned, String> {
     let Tenure {
         bus,
         group,
+        floors,
         partition,
         epoch,
         deadline,
-        ..
-    } = tenure;
-    let connections = bus.link.connections();
-    let consumer = match floor {
-        None => reset(tenure).await?,
-        Some(floor) => make(tenure, floor, generation).await?,
+    } = tenure.as_ref();
+    let reading = match floor {
+        None => Reading::at_ack_floor(tenure).await?,
+        Some(floor) => {
+            let stored = match floors.read(*partition).await.map_err(|error| error.to_string())? {
+                0 => kept_by_server(tenure).await?,
+                stored => stored,
+            };
+            Reading::behind(tenure, floor, floor.begin(stored), generation).await?
+        }
     };
-    let messages = consumer
-        .stream()
-        .max_messages_per_batch(group.batch)
-        .expires(PULL_EXPIRES)
-        .heartbeat(PULL_HEARTBEAT)
-        .messages()
-        .await
-        .map_err(|error| error.to_string())?;
     let state = bus
         .stream_state(group.stream)
         .await
@@ -190,78 +168,11 @@ pub(super) async fn begin(tenure: &Tenure, floor: Option<&Arc<Floor>>, generatio
         attempts_key: format!("attempts.{}.{partition}", group.name),
         holder: group.instance.clone(),
         deadline: deadline.clone(),
-        messages,
-        connections,
-        expected: 1,
+        reading: Some(reading),
+        handed: 0,
         floor: floor.cloned(),
         watchdog: may_be_swallowed.then_some(PULL_EXPIRES + Duration::from_secs(1)),
     })
-}
-
-/// The partition's durable consumer, at its ack floor.
-async fn reset(tenure: &Tenure) -> Result<PullConsumer, String> {
-    let Tenure {
-        bus, group, partition, ..
-    } = tenure;
-    let name = format!("{}-{partition}", group.name);
-    let stream = bus
-        .jetstream
-        .get_stream_no_info(group.stream)
-        .await
-        .map_err(|error| error.to_string())?;
-    stream
-        .reset_consumer(&name, None)
-        .await
-        .map_err(|error| error.to_string())?;
-    bus.jetstream
-        .get_consumer_from_stream(&name, group.stream)
-        .await
-        .map_err(|error| error.to_string())
-}
-
-/// A consumer of this holding alone, behind the floor; the server forgets it soon after nobody pulls it any more.
-async fn make(tenure: &Tenure, floor: &Floor, generation: u32) -> Result<PullConsumer, String> {
-    let Tenure {
-        bus,
-        group,
-        floors,
-        partition,
-        epoch,
-        ..
-    } = tenure;
-    let stored = match floors.read(*partition).await.map_err(|error| error.to_string())? {
-        0 => kept_by_server(tenure).await?,
-        stored => stored,
-    };
-    let start = floor.begin(stored);
-    let name = |generation: u32| format!("{}-{partition}-{epoch}-{generation}", group.name);
-    if let Some(former) = generation.checked_sub(1) {
-        // Nobody pulls it any more; where it cannot be deleted it is forgotten.
-        let deleted = bus.jetstream.delete_consumer_from_stream(name(former), group.stream);
-        if let Err(error) = deleted.await {
-            tracing::debug!(partition, %error, "the former consumer is left to be forgotten");
-        }
-    }
-    let config = pull::Config {
-        name: Some(name(generation)),
-        filter_subject: partition_filter(group.stream, *partition),
-        deliver_policy: if start == 0 {
-            DeliverPolicy::All
-        } else {
-            DeliverPolicy::ByStartSequence {
-                start_sequence: start + 1,
-            }
-        },
-        ack_policy: AckPolicy::None,
-        memory_storage: true,
-        num_replicas: 1,
-        inactive_threshold: FORGOTTEN_AFTER,
-        ..pull::Config::default()
-    };
-    bus.jetstream
-        .create_consumer_on_stream(config, group.stream)
-        .await
-        .map_err(|error| error.to_string())
 }
 
 /// How many messages of `group`'s partitions of `stream`, settled [`super::Settled::ByOwner`], are not settled yet as far
