@@ -174,14 +174,16 @@ impl Tap {
 }
 
 impl Passing {
-    /// Passes `incoming` on to whoever takes its partition. Waits while everybody is behind.
-    pub async fn pass(&self, incoming: &Incoming) {
+    /// Passes `incoming` on to whoever takes its partition. Waits while everybody is behind, and says whether it did.
+    pub async fn pass(&self, incoming: &Incoming) -> bool {
         let tap = &self.0;
+        let mut waited = false;
         for _ in 0..LOOKS {
             match tap.offer(incoming) {
-                Ok(()) => return,
+                Ok(()) => return waited,
                 Err(Refused::Memory) => break,
                 Err(Refused::Full(taker)) => {
+                    waited = true;
                     let room = tokio::time::timeout(PATIENCE, taker.reserve()).await;
                     if room.is_err() && !tap.all_are_behind() {
                         break;
@@ -190,6 +192,7 @@ impl Passing {
             }
         }
         tap.let_go(incoming);
+        waited
     }
 
     /// Lets everybody go: the reader itself is held up. They may come again when it keeps up.

@@ -13,11 +13,12 @@ use futures_util::future::try_join_all;
 
 use super::applied::{Applied, Source};
 use super::error::ApplyBatchError;
-use super::read_ahead::{Messages, read_ahead, read_on};
+use super::read_ahead::{Messages, Read, read_ahead, read_on};
 use super::{Command, Projection};
 use crate::bus::{Bus, Incoming, Ordered, Tap};
 use crate::clock::pause;
 use crate::model::session::SessionRef;
+use crate::model::time::UnixMillis;
 use crate::process::Shutdown;
 use crate::wire::envelope::DecodeError;
 use crate::wire::subject;
@@ -86,16 +87,18 @@ async fn follow(bus: &Bus, projection: &Projection, tap: &Tap, source: Source) -
 /// Takes in what comes from `messages`, for ever.
 async fn take_in(projection: &Projection, source: Source, mut messages: impl Messages) -> Result<(), ApplyBatchError> {
     loop {
-        let batch = gather(&mut messages, projection).await;
+        let (batch, since) = gather(&mut messages, projection).await;
         let Some(last) = batch.last() else { continue };
-        let (stored_at, end) = (last.published_at, last.sequence.saturating_add(last.pending));
-        projection.0.lag.heard(source, end);
+        projection
+            .0
+            .lag
+            .heard(source, last.sequence.saturating_add(last.pending));
         let count = batch.len();
         let decoded =
             tokio::task::spawn_blocking(move || batch.iter().map(|message| decode(source, message)).collect());
         let batch: Vec<Applied> = decoded.await.map_err(|_| ApplyBatchError::Closed)?;
         store(projection, source, Arc::new(batch)).await?;
-        projection.0.lag.took_in(source, stored_at);
+        projection.0.lag.took_in(source, since);
         metrics::counter!("nexus_projection_messages_total", "stream" => source.stream())
             .increment(u64::try_from(count).unwrap_or(u64::MAX));
     }
@@ -144,11 +147,12 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<(Or
     }
 }
 
-/// The next messages: as many as there are, and as come within [`LINGER`] unless somebody waits for them.
-async fn gather(from: &mut impl Messages, projection: &Projection) -> Vec<Incoming> {
-    let first = from.next().await;
-    let mut bytes = first.payload.len();
-    let mut messages = vec![first];
+/// The next messages: as many as there are, and as come within [`LINGER`] unless somebody waits for them. Answers since
+/// when the read model is behind the last of them as well.
+async fn gather(from: &mut impl Messages, projection: &Projection) -> (Vec<Incoming>, UnixMillis) {
+    let Read { incoming, mut since } = from.next().await;
+    let mut bytes = incoming.payload.len();
+    let mut messages = vec![incoming];
     let mut linger = std::pin::pin!(pause(LINGER));
     while messages.len() < BATCH_MESSAGES && bytes < BATCH_BYTES {
         let wanted = projection.0.wanted.notified();
@@ -157,15 +161,16 @@ async fn gather(from: &mut impl Messages, projection: &Projection) -> Vec<Incomi
             break;
         }
         tokio::select! {
-            message = from.next() => {
-                bytes = bytes.saturating_add(message.payload.len());
-                messages.push(message);
+            read = from.next() => {
+                bytes = bytes.saturating_add(read.incoming.payload.len());
+                since = read.since;
+                messages.push(read.incoming);
             }
             () = &mut linger => break,
             () = wanted => {}
         }
     }
-    messages
+    (messages, since)
 }
 
 /// Stores `batch`, however often the surroundings refuse.

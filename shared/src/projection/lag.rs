@@ -14,7 +14,7 @@ pub(super) struct Lag(Mutex<[Option<Head>; Source::ALL.len()]>);
 struct Head {
     /// The last sequence known to be stored.
     sequence: u64,
-    /// When the last message taken in was stored.
+    /// Since when what comes behind the last message taken in is missed.
     taken_in: Option<UnixMillis>,
 }
 
@@ -29,7 +29,7 @@ impl Lag {
         head.sequence = sequence;
     }
 
-    /// A message of `source` that was stored at `at` is taken in.
+    /// A message of `source` is taken in; the next one is missed since `at`.
     pub(super) fn took_in(&self, source: Source, at: UnixMillis) {
         let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(head) = &mut heads[source as usize] {
