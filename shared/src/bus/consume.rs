@@ -179,6 +179,8 @@ impl Ordered {
                 start_sequence: self.last + 1,
             },
             filter_subjects: self.filters.clone(),
+            // Bounds the heartbeat as well: one whose server died is made anew within seconds, not half a minute.
+            max_expires: PULL_EXPIRES,
             ..Default::default()
         };
         let stream = self

@@ -107,7 +107,7 @@ impl ConsumerLag {
 }
 
 impl Bus {
-    /// The newest message on `subject`, from the leader.
+    /// The newest message on `subject` (wildcards allowed), from the leader.
     ///
     /// # Errors
     /// [`ReadStreamError`] where the leader cannot be asked.

@@ -2,8 +2,9 @@
 //! reads the stream whole.
 //!
 //! It goes over to the tap where that leaves no message out: the tap is asked first, and passes on everything behind some
-//! sequence; then a consumer is made, which says how many messages of the partition there are. Once those are read, or
-//! one at that sequence, the tap has the rest. Let go by the tap, it makes a consumer again, behind what it has read.
+//! sequence; then the stream's leader says which message of the partition is the last one up to now (a consumer would say
+//! what its own server knows, which may be less). Once that one is read, or one at that sequence, the tap has the rest.
+//! Let go by the tap, it makes a consumer again, behind what it has read.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// A partition's messages, in order.
 pub(super) struct Reading {
     place: Place,
-    from: From,
+    from: Origin,
 }
 
 /// How far a partition was read.
@@ -54,11 +55,11 @@ struct Place {
 }
 
 /// Where the next message comes from.
-enum From {
+enum Origin {
     /// A consumer of the partition alone.
     Own(Box<Own>),
     /// One that is being made.
-    Opening(JoinHandle<Result<Box<Own>, String>>),
+    Opening(JoinHandle<Result<Origin, String>>),
     /// Whoever reads the whole stream.
     Tap(Taken),
 }
@@ -70,14 +71,8 @@ struct Own {
     messages: pull::Stream,
     /// The consumer sequence of the next message.
     expected: u64,
-    then: Option<Then>,
-}
-
-/// What comes after a consumer.
-struct Then {
-    tap: Taken,
-    /// Messages of the consumer after which nothing is left that the tap does not have.
-    after: u64,
+    /// What comes after the message of this sequence, or one behind it.
+    then: Option<(u64, Taken)>,
 }
 
 /// Why there is no next message: the partition is to be begun anew.
@@ -103,7 +98,7 @@ impl Reading {
         };
         Ok(Self {
             place,
-            from: From::Own(Box::new(own)),
+            from: Origin::Own(Box::new(own)),
         })
     }
 
@@ -115,11 +110,8 @@ impl Reading {
         generation: u32,
     ) -> Result<Self, String> {
         let mut place = Place::new(tenure, Some(floor), start, generation);
-        let own = place.open(true).await.map_err(|error| error.to_string())??;
-        Ok(Self {
-            place,
-            from: From::Own(own),
-        })
+        let from = place.open(true).await.map_err(|error| error.to_string())??;
+        Ok(Self { place, from })
     }
 
     /// The next message. Whoever drops this while it waits loses nothing.
@@ -127,16 +119,16 @@ impl Reading {
         loop {
             self.go_over();
             match &mut self.from {
-                From::Opening(opening) => {
+                Origin::Opening(opening) => {
                     let made = opening.await.unwrap_or_else(|error| Err(error.to_string()));
-                    self.from = From::Own(made.map_err(BrokenReading::Pull)?);
+                    self.from = made.map_err(BrokenReading::Pull)?;
                 }
-                From::Own(_) => {
+                Origin::Own(_) => {
                     if let Some(incoming) = self.pull().await? {
                         return Ok(incoming);
                     }
                 }
-                From::Tap(taken) => match taken.next().await {
+                Origin::Tap(taken) => match taken.next().await {
                     Some(incoming) if incoming.sequence > self.place.last => {
                         self.place.last = incoming.sequence;
                         return Ok(incoming);
@@ -144,7 +136,7 @@ impl Reading {
                     Some(_) => {}
                     None => {
                         let may_ask = self.place.may_ask();
-                        self.from = From::Opening(self.place.open(may_ask));
+                        self.from = Origin::Opening(self.place.open(may_ask));
                     }
                 },
             }
@@ -153,7 +145,7 @@ impl Reading {
 
     /// The server need not keep what this was read from.
     pub(super) fn forget(self) {
-        if let From::Own(own) = self.from
+        if let Origin::Own(own) = self.from
             && let Some(name) = own.name
         {
             forget(&self.place.tenure, name);
@@ -162,20 +154,20 @@ impl Reading {
 
     /// Goes over to the tap where the consumer has nothing more that the tap has not.
     fn go_over(&mut self) {
-        let From::Own(own) = &mut self.from else { return };
-        let (read, last) = (own.expected - 1, self.place.last);
-        let Some(then) = own.then.take_if(|then| read >= then.after || last >= then.tap.from) else {
+        let Origin::Own(own) = &mut self.from else { return };
+        let last = self.place.last;
+        let Some((_, taken)) = own.then.take_if(|(after, _)| last >= *after) else {
             return;
         };
         if let Some(name) = own.name.take() {
             forget(&self.place.tenure, name);
         }
-        self.from = From::Tap(then.tap);
+        self.from = Origin::Tap(taken);
     }
 
-    /// The next message of the own consumer; none where another one is made first.
+    /// The next message of the own consumer; none where there is none yet, or another consumer is made first.
     async fn pull(&mut self) -> Result<Option<Incoming>, BrokenReading> {
-        let From::Own(own) = &mut self.from else {
+        let Origin::Own(own) = &mut self.from else {
             return Ok(None);
         };
         let place = &mut self.place;
@@ -199,10 +191,14 @@ impl Reading {
             return Err(BrokenReading::Elsewhere { found, expected });
         }
         own.expected += 1;
-        place.last = incoming.sequence;
         if let Some(floor) = &place.floor {
+            // A server that does not know the start yet begins at its own end.
+            if incoming.sequence <= place.last {
+                return Ok(None);
+            }
             incoming.acker = Acker::Floor(Arc::clone(floor));
         }
+        place.last = incoming.sequence;
         if taps && incoming.pending == 0 {
             self.ask_again();
         }
@@ -216,8 +212,8 @@ impl Reading {
         if !keeps_up || !place.may_ask() {
             return;
         }
-        let opening = From::Opening(place.open(true));
-        if let From::Own(own) = std::mem::replace(&mut self.from, opening)
+        let opening = Origin::Opening(place.open(true));
+        if let Origin::Own(own) = std::mem::replace(&mut self.from, opening)
             && let Some(name) = own.name
         {
             forget(&self.place.tenure, name);
@@ -244,8 +240,8 @@ impl Place {
         now.saturating_duration_since(self.asked_at) >= ASK_AGAIN
     }
 
-    /// A consumer behind what was read; before it is made the tap is asked, where `asks`.
-    fn open(&mut self, asks: bool) -> JoinHandle<Result<Box<Own>, String>> {
+    /// What comes behind what was read; first the tap is asked, where `asks`.
+    fn open(&mut self, asks: bool) -> JoinHandle<Result<Origin, String>> {
         self.connections.mark_unchanged();
         let (tenure, last) = (Arc::clone(&self.tenure), self.last);
         let name = format!(
@@ -260,16 +256,31 @@ impl Place {
             taken = both.and_then(|(tap, floor)| tap.take(tenure.partition, floor));
         }
         tokio::spawn(async move {
+            let mut then = None;
+            if let Some(taken) = taken {
+                let after = stored(&tenure).await?.min(taken.from);
+                if after <= last {
+                    return Ok(Origin::Tap(taken));
+                }
+                then = Some((after, taken));
+            }
             let consumer = make(&tenure, &name, last).await?;
-            let after = consumer.cached_info().num_pending;
-            Ok(Box::new(Own {
+            Ok(Origin::Own(Box::new(Own {
                 messages: messages_of(&tenure, &consumer).await?,
                 name: Some(name),
                 expected: 1,
-                then: taken.map(|tap| Then { tap, after }),
-            }))
+                then,
+            })))
         })
     }
+}
+
+/// The last message of the partition, as the leader of its stream says; 0 = there is none.
+async fn stored(tenure: &Tenure) -> Result<u64, String> {
+    let stream = tenure.group.stream;
+    let filter = partition_filter(stream, tenure.partition);
+    let last = tenure.bus.last_on_subject(stream, &filter).await;
+    Ok(last.map_err(|error| error.to_string())?.map_or(0, |last| last.sequence))
 }
 
 /// Has the server delete the consumer `name`, which nobody pulls any more; where that fails it forgets it soon.
