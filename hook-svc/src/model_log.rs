@@ -50,7 +50,8 @@ pub(crate) async fn watch(projection: Projection, pool: Pools) {
     loop {
         let bytes = projection.log_bytes();
         size.set(bytes as f64);
-        if watch.wants_new_workers(bytes) {
+        // A copy holds the log open itself; it is short again soon after.
+        if !projection.is_copied() && watch.wants_new_workers(bytes) {
             tracing::warn!(
                 bytes,
                 "a hook keeps a query of the read model open, workers are replaced"

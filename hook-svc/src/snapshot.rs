@@ -111,9 +111,17 @@ async fn fetch(bus: &Bus, path: &Path) -> Result<Option<String>, CopyModelError>
     let unfinished = beside(path, "fetching");
     let fetched = tokio::time::timeout(FETCH, store.get(&newest.name, &unfinished)).await;
     fetched.map_err(|_| CopyModelError::Late(FETCH))??;
+    for suffix in LOGS {
+        let mut log = path.as_os_str().to_owned();
+        log.push(suffix);
+        remove(Path::new(&log))?;
+    }
     std::fs::rename(&unfinished, path).map_err(|source| file(path, source))?;
     Ok(Some(newest.name))
 }
+
+/// What SQLite keeps beside a file: where the file was deleted and these were not, it would take them for the copy's.
+const LOGS: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// A copy that this program can read.
 #[derive(Debug, Clone, PartialEq, Eq)]

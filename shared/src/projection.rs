@@ -32,7 +32,7 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -71,6 +71,8 @@ struct Inner {
     search: Search,
     /// How many wait for a position: as long as somebody does, batches are not waited for to fill.
     waiting: AtomicUsize,
+    /// A copy of the file is being made.
+    copying: AtomicBool,
     wanted: Notify,
 }
 
@@ -113,6 +115,7 @@ impl Projection {
             lag: Lag::default(),
             search: Search::default(),
             waiting: AtomicUsize::new(0),
+            copying: AtomicBool::new(false),
             wanted: Notify::new(),
         })))
     }

@@ -338,7 +338,7 @@ async fn two_replicas_share_partitions_and_keep_order_while_they_come_and_go() {
 
 /// How many consumers `EVENTS` has.
 async fn consumers(bus: &Bus) -> u64 {
-    let info: serde_json::Value = bus
+    let info: Value = bus
         .request("$JS.API.STREAM.INFO.EVENTS", Headers::new(), &(), DEADLINE)
         .await
         .expect("the server answers");

@@ -4,6 +4,7 @@
 //! from, and one that is damaged is thrown away.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::{Connection, OpenFlags};
 
@@ -17,13 +18,36 @@ pub fn folder() -> String {
     format!("read-model/v{}/", schema::VERSION)
 }
 
+/// A copy is being made as long as this lives: it reads one moment's file, so the log beside it cannot be shortened.
+struct Copying<'a>(&'a AtomicBool);
+
+impl<'a> Copying<'a> {
+    fn begin(copying: &'a AtomicBool) -> Self {
+        copying.store(true, Ordering::Release);
+        Self(copying)
+    }
+}
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 impl Projection {
+    /// Whether a copy is being made.
+    #[must_use]
+    pub fn is_copied(&self) -> bool {
+        self.0.copying.load(Ordering::Acquire)
+    }
+
     /// Writes a copy to `to`, where no file may be; answers up to which event it goes.
     ///
     /// # Errors
     /// [`QueryProjectionError`] where the file cannot be read or the copy not be written.
     pub async fn copy_to(&self, to: PathBuf) -> Result<u64, QueryProjectionError> {
         let from = self.path().to_path_buf();
+        let _copying = Copying::begin(&self.0.copying);
         let copied = tokio::task::spawn_blocking(move || {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(&from, flags)?;

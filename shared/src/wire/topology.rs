@@ -97,10 +97,10 @@ pub mod objects {
     /// Copies of the read model, for replicas that have none.
     pub const SNAPSHOTS: &str = "snapshots";
     /// Largest copy, in bytes.
-    pub const MAX_SNAPSHOT_BYTES: u64 = 1 << 30;
+    pub const MAX_SNAPSHOT_BYTES: u64 = 1 << 29;
     /// Bytes of all of them: two that are kept, one that is being made, and what the pieces need beside. Servers set so
     /// much of their storage aside.
-    pub const MAX_SNAPSHOTS_BYTES: i64 = (3 << 30) + (1 << 26);
+    pub const MAX_SNAPSHOTS_BYTES: i64 = (3 << 29) + (1 << 26);
 }
 
 /// What a stream does with a message that was dealt with.
