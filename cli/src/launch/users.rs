@@ -10,7 +10,7 @@ use shared::bus::NatsConfig;
 use shared::clock::{IdSource as _, SystemIds};
 use shared::process::secret::Secret;
 
-/// Who they are; what each may do says [`PERMISSIONS`].
+/// Who they are; what each may do says `deploy/nats/permissions.conf`.
 pub const NAMES: [&str; 3] = ["nexus", "operator", "agent"];
 /// The part of the server's configuration that says what they may do.
 pub(super) const PERMISSIONS: &str = include_str!("../../../deploy/nats/permissions.conf");
