@@ -72,7 +72,7 @@ async fn kill_9_of_anything_costs_nothing() {
     let mut world = World::start(setup(1)).await;
     let gateways = Gateways::default();
     tell(&world, &gateways);
-    let seconds = if is_long() { 150 } else { 30 };
+    let seconds = if is_long() { 150 } else { 40 };
     let load = Load {
         events: 200 * seconds,
         rate: 200,
