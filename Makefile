@@ -37,7 +37,8 @@ bench-json: tools build-release ## measure: JSON on standard output
 	@$(TARGET)/release/nexus bench --json
 
 chaos: tools build ## the long form of the chaos suite: at least 200 kills
-	NEXUS_CHAOS=long cargo nextest run -p tests --test chaos --profile chaos
+	@deploy/fetch-tools cargo-nextest
+	NEXUS_CHAOS=long cargo nextest run --workspace --test chaos --profile chaos
 
 tools: ## nats-server and Bun into .tools/, unless fitting ones are on the PATH
 	@deploy/fetch-tools
@@ -66,7 +67,7 @@ deny: ## licences, bans and sources of the dependencies
 
 # The service binaries come first: stories and chaos start them from the target directory.
 unit: build ## unit, integration and end-to-end tests
-	@deploy/fetch-tools --optional cargo-nextest
+	@deploy/fetch-tools --optional cargo-nextest all-minilm-l6-v2
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		cargo nextest run --workspace --profile $(NEXTEST_PROFILE); \
 	else \

@@ -127,6 +127,7 @@ fn what_agents_and_operators_read_is_frozen() {
     check("agent_request", &samples::agent_request());
     check("agent_reply", &samples::agent_reply());
     check("agent_reply-error", &samples::agent_error());
+    check("agent_reply-waiting", &approvals::agent_waiting());
     check("dead_letter", &samples::dead_letter());
 }
 
@@ -134,6 +135,9 @@ fn what_agents_and_operators_read_is_frozen() {
 fn coordination_is_frozen() {
     check("claim", &samples::claim());
     check("hook", &samples::hook());
+    let mut asking = samples::hook();
+    asking.metadata.allow_net = vec!["api.example.com".to_owned()];
+    check("hook_allow", &asking);
     check("hook_state", &samples::hook_state());
     let counted = HookState {
         trigger_count: 2,
@@ -165,6 +169,8 @@ fn approvals_are_frozen() {
     check("confirmation-all", &approvals::asked_of_all());
     check("confirmation-record", &approvals::unaudited());
     check("session_decision", &approvals::decision());
+    check("session_decision-asked", &approvals::asked());
+    check("confirmation-used", &approvals::used());
     for timer in approvals::timers() {
         check(&format!("approval_timer-{:?}", timer.purpose).to_lowercase(), &timer);
     }

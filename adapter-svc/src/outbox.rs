@@ -222,11 +222,11 @@ impl Outbox {
     }
 
     /// Forgets an entry that JetStream has. Where that fails it is published once more, to no effect.
-    pub fn forget(&self, key: &Key) {
+    pub fn forget(&self, key: &Key, parcel: &Parcel) {
         if let Some(shelf) = self.shared.shelf()
             && let Err(error) = shelf.entries.remove(key)
         {
-            tracing::warn!(error = chain(&error), "entry of the spool was not removed");
+            tracing::warn!(error = chain(&error), event_id = %parcel.id, "entry of the spool was not removed");
         }
     }
 
@@ -403,8 +403,11 @@ mod tests {
         let outbox = open(folder.path()).await;
         outbox.put(vec![parcel("crm:1"), parcel("crm:2")]).await.unwrap();
         outbox.put(vec![parcel("crm:3")]).await.unwrap();
-        let first = outbox.page(None, outbox.durable().borrow().through, 1).unwrap()[0].0;
-        outbox.forget(&first);
+        let (first, held) = outbox
+            .page(None, outbox.durable().borrow().through, 1)
+            .unwrap()
+            .remove(0);
+        outbox.forget(&first, &held);
         drop(outbox);
         let again = open(folder.path()).await;
         assert_eq!(ids(&again, None), ["crm:2", "crm:3"]);
@@ -423,8 +426,8 @@ mod tests {
         assert!(matches!(error, AcceptEventsError::SpoolFull { .. }), "{error}");
         outbox.put(vec![parcel("crm:2")]).await.unwrap();
         let held = outbox.page(None, outbox.durable().borrow().through, 10).unwrap();
-        for (key, _) in &held {
-            outbox.forget(key);
+        for (key, parcel) in &held {
+            outbox.forget(key, parcel);
         }
         outbox.put(vec![parcel("crm:4")]).await.unwrap();
         assert_eq!(ids(&outbox, None), ["crm:4"]);

@@ -184,7 +184,7 @@ impl Desk {
             match self.bus.publish(parcel.outgoing()).await {
                 Ok(published) => {
                     count(published.duplicate);
-                    outbox.forget(key);
+                    outbox.forget(key, parcel);
                     return;
                 }
                 Err(PublishError::Closed { .. }) => return,
@@ -200,7 +200,7 @@ impl Desk {
     async fn give_up(&self, outbox: &Outbox, key: &Key, parcel: &Parcel, error: &PublishError) {
         let letter = parcel.dead_letter(SERVICE, error.to_string(), self.clock.now());
         match self.bus.dead_letter_record(letter).await {
-            Ok(()) => outbox.forget(key),
+            Ok(()) => outbox.forget(key, parcel),
             Err(PublishError::Closed { .. }) => {}
             Err(second) => {
                 tracing::error!(error = chain(&second), event_id = %parcel.id, "event is put aside on this host");

@@ -1,14 +1,17 @@
 //! Approvals: a human's word on a tool call of a suspended turn. Source: `sessions.md` "Approvals";
 //! `002_39404514fbd37e5d.txt` "Case study: FeishuGateHook".
 //!
-//! No model is in the loop: [`machine`] decides what a word does to an approval and [`scope`] whose word counts, both
-//! pure; [`desk`] keeps them in KV `approvals` by compare-and-set, tells the session, and writes everything into
-//! `AUDIT`; [`card`] is what the human is shown; [`timers`] rings when one lapses or is to be escalated; [`service`]
+//! No model is in the loop: [`question`] says what is asked, [`machine`] what a word does to it, [`scope`] whose word
+//! counts, and [`outside`] what an agent that runs its tools itself is told, all pure; [`desk`] keeps them in KV `approvals` by compare-and-set, tells the session, and writes everything into
+//! `AUDIT`, for which [`auditor`] makes up; [`card`] is what the human is shown; [`timers`] rings when one lapses or is to be escalated; [`service`]
 //! serves `nexus.svc.approval.*`; [`reply`] reads `approve CODE` in a channel.
 
+pub mod auditor;
 pub mod card;
 pub mod desk;
 pub mod machine;
+pub mod outside;
+pub mod question;
 pub mod reply;
 pub mod scope;
 pub mod service;

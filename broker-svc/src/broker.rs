@@ -104,7 +104,12 @@ impl Broker {
             nats: Arc::new(Nats::new(bus.clone())),
             instead: None,
             process: Arc::new(Process::new(Arc::new(personas.clone()), bus.clone())),
-            hooks: Arc::new(Hooks::new(HookRules::default(), bus.clone(), Arc::clone(&clock))),
+            hooks: Arc::new(Hooks::new(
+                HookRules::default(),
+                bus.clone(),
+                Arc::clone(&clock),
+                &instance,
+            )),
             llm: None,
             desk: Desk::new(&bus, Arc::clone(&clock), Arc::default(), config.approvals.clone()),
             bus,
@@ -169,7 +174,8 @@ impl Broker {
     /// With the hooks of `rules` within turns.
     #[must_use]
     pub fn with_hooks(mut self, rules: HookRules) -> Self {
-        self.hooks = Arc::new(Hooks::new(rules, self.bus.clone(), Arc::clone(&self.clock)));
+        let clock = Arc::clone(&self.clock);
+        self.hooks = Arc::new(Hooks::new(rules, self.bus.clone(), clock, &self.instance));
         let process = Process::new(Arc::new(self.personas.clone()), self.bus.clone());
         self.process = Arc::new(process.heeding(Arc::clone(&self.hooks)));
         self

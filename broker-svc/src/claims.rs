@@ -3,7 +3,7 @@
 //! A claim is asked for only where a slot is kept for it, so that none lies here while others could work on it. It
 //! counts as received when it can at the latest have been sent.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
@@ -165,7 +165,7 @@ async fn handle(broker: Arc<Broker>, taken: Taken) {
         Ok(Trial::Counted(revision)) => Some(revision),
         Ok(Trial::Parked) => return,
         Err(error) => {
-            tracing::warn!(%session, %error, "claim is left to the ack wait");
+            tracing::warn!(%session, claim = incoming.sequence, %error, "claim is left to the ack wait");
             return;
         }
     };
@@ -195,7 +195,10 @@ async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionR
         .await
     {
         Ok(()) => incoming.term().await,
-        Err(error) => tracing::error!(sequence = incoming.sequence, %error, "bad claim was not dead-lettered"),
+        Err(error) => {
+            let (subject, sequence) = (&incoming.subject, incoming.sequence);
+            tracing::error!(%subject, sequence, %error, "bad claim was not dead-lettered");
+        }
     }
     None
 }
@@ -211,6 +214,7 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
         carrier: incoming.carrier(),
         hold,
         slot,
+        begun: Mutex::default(),
     };
     let outcome = tokio::select! {
         outcome = worker::run(broker, &claimed) => outcome,
@@ -239,7 +243,12 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
                 broker.note_trouble();
             }
             let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::warn!(%session, claim = incoming.sequence, %error, cause, "session is left to the ack wait");
+            let begun = claimed.begun.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let (event_id, dispatch_id) = begun.unzip();
+            tracing::warn!(
+                event_id = event_id.map(tracing::field::display), dispatch_id = dispatch_id.map(tracing::field::display), %session,
+                claim = incoming.sequence, %error, cause, "session is left to the ack wait"
+            );
         }
     }
     false

@@ -152,6 +152,7 @@ fn decision(session: &SessionRef, stored: &Stored) -> Result<Told, (&'static str
     Ok(Told {
         sequence: stored.sequence,
         decision: told.decision,
+        asked: told.asked,
     })
 }
 

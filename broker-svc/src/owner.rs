@@ -158,14 +158,6 @@ async fn read(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(
     readable.collect()
 }
 
-/// The two tokens that name a session in subjects, as a KV key.
-#[must_use]
-pub fn key_of(session: &SessionRef) -> Option<String> {
-    subject::ledger(session)
-        .strip_prefix("nexus.ledger.")
-        .map(str::to_owned)
-}
-
 impl Owner {
     /// The owner of `session`, as it stands in `remembered`. It owns nothing until its first append succeeds.
     #[must_use]
@@ -287,7 +279,7 @@ impl Owner {
 
     /// Notes where the newest checkpoint is, for readers that do not begin at the end.
     async fn hint(&self, sequence: u64) {
-        let Some(key) = key_of(&self.session) else { return };
+        let key = subject::session_key(&self.session);
         let hints = self.broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
         if let Err(error) = hints.put(&key, &SettledFloor { sequence }).await {
             tracing::debug!(session = %self.session, %error, "checkpoint hint was not written");

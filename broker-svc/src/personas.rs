@@ -129,12 +129,11 @@ impl Confirm {
 }
 
 impl Persona {
-    /// How a human is asked before `tool` runs with `arguments`; none = nobody is.
-    #[must_use]
-    pub fn confirmation(&self, tool: &str, arguments: &Value) -> Option<&Ask> {
-        let mut fitting = self.requires_confirmation.iter();
-        fitting
-            .find(|confirm| confirm.fits(tool, arguments))
+    /// How humans are asked before `tool` runs with `arguments`, one question a rule that fits; none = nobody is.
+    pub fn confirmations<'a>(&'a self, tool: &'a str, arguments: &'a Value) -> impl Iterator<Item = &'a Ask> {
+        let rules = self.requires_confirmation.iter();
+        rules
+            .filter(|confirm| confirm.fits(tool, arguments))
             .map(|confirm| &confirm.ask)
     }
 }
@@ -155,7 +154,7 @@ pub struct Persona {
     pub tools: Vec<String>,
     /// The MCP servers whose tools it has, by their names in `mcp_servers`.
     pub mcp_servers: Vec<String>,
-    /// Which of its tools run only after a human's yes; the first that fits asks.
+    /// Which of its tools run only after a human's yes; each that fits asks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub requires_confirmation: Vec<Confirm>,
     /// More than this no turn of it may do, whatever its dispatch says; none = no such bound.
@@ -256,7 +255,7 @@ impl Personas {
         arguments: &'a Value,
     ) -> impl Iterator<Item = &'a Ask> {
         let sessions = std::iter::once(session).chain(inherited);
-        sessions.filter_map(move |session| self.of(&session.persona).confirmation(tool, arguments))
+        sessions.flat_map(move |session| self.of(&session.persona).confirmations(tool, arguments))
     }
 
     /// Who answers for `name`.
@@ -331,23 +330,23 @@ mod tests {
     #[test]
     fn a_payment_above_the_limit_is_confirmed_and_so_is_one_that_does_not_say_how_much() {
         let text = "personas: {shop: {runner: llm, requires_confirmation: \
-                    [{tools: ['pay*'], above: {amount: 50000}, ask: {policy: payments, scope: owner}}, {tools: [wipe]}]}}";
+                    [{tools: ['pay*'], above: {amount: 50000}, ask: {policy: payments, scope: owner}}, {tools: [wipe]}, \
+                    {tools: [pay_all], ask: {policy: all}}]}}";
         let personas = Personas::parse(text).expect("a good file");
         let asked = |tool: &str, arguments: Value| {
-            let ask = personas.of("shop").confirmation(tool, &arguments);
-            ask.map(|ask| ask.policy.clone())
+            let asks = personas.of("shop").confirmations(tool, &arguments);
+            asks.map(|ask| ask.policy.clone()).collect::<Vec<_>>()
         };
-        assert_eq!(asked("pay", serde_json::json!({"amount": 50_000})), None);
+        assert_eq!(asked("pay", serde_json::json!({"amount": 50_000})), [""; 0]);
+        assert_eq!(asked("pay", serde_json::json!({"amount": 50_000.5})), ["payments"]);
+        // Whoever writes a second rule does not take the first away.
         assert_eq!(
-            asked("pay", serde_json::json!({"amount": 50_000.5})).as_deref(),
-            Some("payments")
+            asked("pay_all", serde_json::json!({"amount": "5"})),
+            ["payments", "all"]
         );
-        assert_eq!(
-            asked("pay_all", serde_json::json!({"amount": "5"})).as_deref(),
-            Some("payments")
-        );
-        assert_eq!(asked("wipe", serde_json::json!({})).as_deref(), Some(""));
-        assert_eq!(asked("look", serde_json::json!({})), None);
+        assert_eq!(asked("pay_all", serde_json::json!({"amount": 5})), ["all"]);
+        assert_eq!(asked("wipe", serde_json::json!({})), [""]);
+        assert_eq!(asked("look", serde_json::json!({})), [""; 0]);
         let wrong = "personas: {shop: {requires_confirmation: [{ask: {expires_ms: 0}}]}}";
         let error = Personas::parse(wrong).expect_err("nobody could decide").to_string();
         assert!(

@@ -9,11 +9,11 @@ use shared::model::identity::Identities;
 use shared::process::config::Fault;
 use shared::process::{Common, Service, Shell, identities};
 
-use crate::approval::{self, timers};
+use crate::approval::{self, auditor, timers};
 use crate::broker::Broker;
 use crate::config::BrokerConfig;
-use crate::hook_point::callback;
 use crate::hook_point::rules::HookRules;
+use crate::hook_point::{breakers, callback};
 use crate::personas::Personas;
 use crate::{admin, claims, feed, quarantine, sweeper};
 
@@ -90,6 +90,8 @@ impl Service for BrokerService {
             tokio::spawn(quarantine::watch(Arc::clone(&broker))),
             tokio::spawn(timers::serve(Arc::clone(&broker))),
             tokio::spawn(follow(path, identities, Arc::clone(&broker))),
+            tokio::spawn(breakers::serve(Arc::clone(&broker))),
+            tokio::spawn(auditor::serve(Arc::clone(&broker))),
         ];
         let _admin = admin::serve(&broker)
             .await

@@ -20,11 +20,11 @@ use shared::wire::subject;
 use shared::wire::topology::buckets::{LEASES, SESSION_CHECKPOINTS};
 use shared::wire::topology::streams::{CLAIMS, DISPATCHES};
 
-use crate::approval::desk::KeepApprovalError;
+use crate::approval::desk::{KeepApprovalError, ends_untold};
 use crate::broker::Broker;
 use crate::error::RunSessionError;
 use crate::fold::{Standing, runnable};
-use crate::owner::{key_of, load};
+use crate::owner::load;
 use crate::sweep::{Due, Walk};
 use crate::turn::journal::Awaited;
 
@@ -194,7 +194,8 @@ async fn read_on(broker: &Broker, walk: &mut Walk) -> Result<(), SweepError> {
                 Some(session) if !is_consumed(broker, &session, sequence) => walk.add(session, sequence),
                 Some(_) => walk.pass(sequence),
                 None => {
-                    tracing::warn!(subject = %stored.subject, sequence, "dispatch names no session");
+                    let event_id = stored.headers.event_id(&stored.subject);
+                    tracing::warn!(event_id, subject = %stored.subject, sequence, "dispatch names no session");
                     walk.pass(sequence);
                 }
             }
@@ -238,7 +239,7 @@ fn session_of(stored: &Stored) -> Option<SessionRef> {
 
 async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(), SweepError> {
     let (session, now) = (&due.session, broker.clock.now());
-    if key_of(session).is_some_and(|key| broker.is_parked(&key)) {
+    if broker.is_parked(&subject::session_key(session)) {
         walk.leave(session);
         return Ok(());
     }
@@ -301,6 +302,9 @@ async fn suspended(broker: &Arc<Broker>, walk: &mut Walk, due: &Due, awaited: &A
     if let Some(standing) = standing.filter(|standing| standing.status != ApprovalStatus::Pending) {
         tracing::info!(session = %due.session, approval = awaited.approval, "decision is told again");
         broker.desk().tell(&standing).await?;
+        if ends_untold(standing.status) {
+            wake(broker, &due.session).await?;
+        }
         return Ok(());
     }
     if walk.is_new(due) {

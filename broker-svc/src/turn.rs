@@ -67,6 +67,9 @@ pub enum AskAgentError {
         /// Whether asking again may help.
         retryable: bool,
     },
+    /// The agent waits for a human's word.
+    #[error("the agent waits for the approval {0}")]
+    Waits(String),
 }
 
 /// What follows a question.
@@ -360,6 +363,7 @@ pub fn after(
         | AskAgentError::Silent(_)
         | AskAgentError::Unreachable(_)
         | AskAgentError::Malformed(_)
+        | AskAgentError::Waits(_)
         | AskAgentError::Refused {
             error: _,
             retryable: true,

@@ -18,18 +18,20 @@ mod turn;
 mod wishes;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shared::bus::{CoreSubscription, claim};
 use shared::clock::pause;
 use shared::model::approval::ApprovalStatus;
+use shared::model::event::EventId;
 use shared::model::ledger::TurnFailure;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
+use ulid::Ulid;
 
 use crate::broker::Broker;
 use crate::cache::Remembered;
@@ -57,6 +59,9 @@ pub struct Claimed {
     pub hold: Arc<Hold>,
     /// Its place among those that run.
     pub slot: Slot,
+    /// Event and dispatch of the newest turn that was begun or taken up under it and whose reply is not out: where it breaks
+    /// off, the log names them.
+    pub begun: Mutex<Option<(EventId, Ulid)>>,
 }
 
 /// Runs a claimed session until nothing is left to do, somebody else shall have a turn, or it is not ours any more.
@@ -204,6 +209,7 @@ impl<'a> Worker<'a> {
             let partial = running.answered().map(|(_, content, _)| content.to_owned());
             let turn = Turn::resumed(&self.claimed.session, self.owner.fold(), &running, &found);
             let partial = partial.unwrap_or_default();
+            self.settle_outside().await?;
             self.end(&turn, &found, Ended::Cancelled { reason, partial });
         } else {
             self.turn(&found).await?;

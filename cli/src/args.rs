@@ -11,7 +11,7 @@ mod intent;
 mod top;
 
 pub use approval::{ApprovalAction, Speaker};
-pub use bench::{BenchHooksOptions, BenchOptions, BenchPart};
+pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchReadModelOptions};
 pub use hook::{BacktestOptions, HookAction, Status, TestOptions};
 pub use intent::{IntentAction, ListedIntents, ProposedIntent};
 pub use top::TopOptions;
@@ -356,8 +356,8 @@ pub enum SessionAction {
         /// Which.
         #[command(flatten)]
         order: SessionOrderOptions,
-        /// followup, collect, steer, steer-backlog, interrupt.
-        #[arg(long)]
+        /// How a message meets a turn that runs.
+        #[arg(long, value_parser = ["followup", "queue", "collect", "steer", "steer-backlog", "interrupt"])]
         mode: Option<String>,
         /// How long after the last message a collected turn begins, milliseconds.
         #[arg(long)]
@@ -365,8 +365,8 @@ pub enum SessionAction {
         /// Messages that may wait behind a running turn.
         #[arg(long)]
         cap: Option<u32>,
-        /// summarize, old, new.
-        #[arg(long)]
+        /// What becomes of messages beyond `cap`.
+        #[arg(long, value_parser = ["summarize", "old", "new"])]
         overflow: Option<String>,
     },
     /// Make a new session of a session's history.

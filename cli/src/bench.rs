@@ -3,6 +3,7 @@
 //! End to end means all five processes and NATS: events go in over HTTP (`/v1/events`), ten deterministic hooks see
 //! each, one fires, the echo agent answers, channel `nats` delivers, and the answer is seen by a plain subscriber.
 
+mod bindings;
 mod cpu;
 mod evaluation;
 mod floor;
@@ -10,6 +11,7 @@ mod hooks;
 mod latency;
 mod load;
 mod raw;
+mod read_model;
 mod report;
 mod setting;
 mod throughput;
@@ -28,8 +30,10 @@ use report::{Latency, Report};
 /// # Errors
 /// Where something does not start, or an answer is missing at the end.
 pub async fn execute(common: &Common, options: BenchOptions) -> Result<()> {
-    if let Some(BenchPart::Hooks(options)) = &options.part {
-        return hooks::execute(common, options).await;
+    match &options.part {
+        Some(BenchPart::Hooks(options)) => return hooks::execute(common, options).await,
+        Some(BenchPart::ReadModel(options)) => return read_model::execute(common, options).await,
+        None => {}
     }
     let mut reports = Vec::new();
     for durability in &options.durability {

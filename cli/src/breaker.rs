@@ -1,9 +1,8 @@
 //! `nexus breaker list|reset`: hooks that keep failing, and letting them run again.
 
-use anyhow::{Context as _, Result};
-use shared::breaker::{Breaker, Circuit};
+use anyhow::{Result, bail};
+use shared::breaker::{Breaker, Circuit, key_of};
 use shared::bus::{Bus, Kv};
-use shared::wire::subject::token;
 use shared::wire::topology::buckets::BREAKERS;
 
 use crate::args::{BreakerAction, Common};
@@ -19,6 +18,9 @@ pub async fn execute(common: &Common, action: BreakerAction) -> Result<()> {
         BreakerAction::List { all } => list(common, &bus, all).await,
         BreakerAction::Reset { hook } => {
             let former = reset(&bus, &hook).await?;
+            if common.json {
+                return json(&former);
+            }
             println!("{hook} runs again; it had failed {} times in a row", former.failures);
             Ok(())
         }
@@ -56,38 +58,33 @@ async fn list(common: &Common, bus: &Bus, all: bool) -> Result<()> {
     Ok(())
 }
 
-/// Closes the breaker of `hook`; answers what it was. Every replica hears of it at once.
+/// Closes the breaker of `hook`, also where replicas write it at the same moment; answers what it was. Every replica
+/// hears of it at once.
 ///
 /// # Errors
 /// Where it is at rest already, or the server cannot be asked.
 pub async fn reset(bus: &Bus, hook: &str) -> Result<Breaker> {
     let kv: Kv<Breaker> = bus.kv(BREAKERS);
-    let key = token(hook);
-    let entry = kv.get(&key).await?.filter(|entry| !entry.value.is_at_rest());
-    let entry = entry.with_context(|| format!("{hook} has not failed since it last worked"))?;
-    kv.update(&key, &entry.value.reset(), entry.revision).await?;
-    Ok(entry.value)
+    if let Some(former) = kv.reset(hook).await? {
+        return Ok(former);
+    }
+    if kv.get(&key_of(hook)).await?.is_some() {
+        bail!("{hook} has not failed since it last worked");
+    }
+    bail!("no failure of {hook} is known; see `nexus breaker list --all`")
 }
 
 #[cfg(test)]
 mod tests {
     use shared::breaker::BreakerPolicy;
-    use shared::bus::NatsConfig;
     use shared::model::time::UnixMillis;
-    use shared::testing::nats::NatsServer;
-    use shared::wire::topology::topology;
+    use shared::wire::subject::token;
 
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_reset_closes_an_open_breaker_and_says_what_it_was() {
-        let server = NatsServer::start().await;
-        let config = NatsConfig {
-            servers: vec![server.url()],
-            ..NatsConfig::default()
-        };
-        let bus = shared::testing::connect(&config, "test").await;
-        bus.ensure(&topology(1), false).await.expect("the topology stands");
+        let (_server, bus) = shared::testing::world().await;
         let kv: Kv<Breaker> = bus.kv(BREAKERS);
         let mut open = Breaker::of("work/route", "1");
         for _ in 0..5 {
@@ -99,6 +96,9 @@ mod tests {
         assert_eq!(reset(&bus, "work/route").await.expect("reset"), open);
         let stored = kv.get(&token("work/route")).await.expect("readable").expect("stored");
         assert!(stored.value.is_at_rest());
-        assert!(reset(&bus, "work/route").await.is_err(), "there is nothing to reset");
+        let again = reset(&bus, "work/route").await.expect_err("there is nothing to reset");
+        assert!(again.to_string().contains("has not failed since"), "{again}");
+        let unknown = reset(&bus, "nobody").await.expect_err("nobody knows it");
+        assert!(unknown.to_string().contains("no failure of nobody"), "{unknown}");
     }
 }

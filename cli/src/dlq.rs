@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, Outgoing, Stored};
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID};
+use shared::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, REDRIVE};
 use shared::wire::topology::streams::DLQ;
 
 use crate::args::{Common, DlqAction};
@@ -116,7 +116,7 @@ async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<(
     });
     let headers: Headers = kept.map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let out = Outgoing::raw(letter.redrive_subject.clone(), headers, payload.into());
-    let published = bus.publish(out.msg_id(format!("redrive:{}", stored.sequence))).await?;
+    let published = bus.publish(out.msg_id(format!("{REDRIVE}{}", stored.sequence))).await?;
     bus.delete_message(DLQ, stored.sequence).await?;
     println!(
         "letter {} is at {} again, sequence {}",

@@ -1,7 +1,7 @@
 //! `nexus doctor`: is everything here that is needed, and does what runs keep its promises?
 
 use anyhow::{Result, bail};
-use shared::bus::{Bus, partition};
+use shared::bus::{Bus, Promise, partition};
 use shared::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use shared::wire::topology::{PARTITIONS, streams, topology};
 
@@ -33,11 +33,12 @@ pub async fn execute(common: &Common) -> Result<()> {
                 ok: is_new_enough(&version),
                 detail: format!("nats-server {version}"),
             });
+            let promise = Promise::of(&config).await;
             findings.push(Finding {
                 what: "promise",
-                ok: true,
+                ok: promise != Promise::Broken,
                 detail: format!(
-                    "durability {:?}, {} copies of each stream",
+                    "durability {:?}, {} copies of each stream: {promise}",
                     config.durability, config.replicas
                 ),
             });

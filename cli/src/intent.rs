@@ -41,7 +41,7 @@ pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
             let question = CancelIntent {
                 id,
                 agent: None,
-                session: None,
+                turn: None,
                 by,
                 why,
             };

@@ -22,7 +22,7 @@ use service::Running;
 /// The five services, in the order of the data's way.
 pub const SERVICES: [&str; 5] = ["adapter-svc", "hook-svc", "broker-svc", "delivery-svc", "scheduler-svc"];
 /// How long everything may take to become ready.
-pub const READY_DEADLINE: Duration = Duration::from_secs(60);
+pub const READY_DEADLINE: Duration = Duration::from_secs(120);
 
 /// What is started, and how.
 #[derive(Debug, Clone, Default)]
@@ -105,7 +105,10 @@ impl Stack {
             (_, Some("always")) => ("power", 1),
             _ => ("process", 1),
         };
-        let mut nats = format!("[nats]\nservers = {servers:?}\ndurability = \"{durability}\"\nreplicas = {replicas}\n");
+        let monitors: Vec<String> = self.nats.iter().filter_map(Nats::monitor).collect();
+        let mut nats = format!(
+            "[nats]\nservers = {servers:?}\ndurability = \"{durability}\"\nreplicas = {replicas}\nmonitors = {monitors:?}\n"
+        );
         if self.plan.users {
             let password = users::password_file(&self.plan.directory, "nexus");
             nats.push_str(&format!(

@@ -1,7 +1,7 @@
 //! The `nexus` command: one file per command group.
 //!
 //! [`launch`] starts a whole Nexus on this machine, for `up`, `demo`, `bench` and the tests; the other rooms speak to
-//! a running one over the bus alone. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
+//! a running one over the bus alone. Exit codes: 0 done, 1 failed or refused, 2 a command line that is none.
 
 pub mod approval;
 pub mod args;

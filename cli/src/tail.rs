@@ -13,7 +13,7 @@ use shared::wire::envelope::Wire;
 use shared::wire::topology::streams;
 
 use crate::args::{Common, TailOptions};
-use crate::output::{brief, bus, clock};
+use crate::output::{brief, bus, clock, print};
 
 const DEFAULT: [&str; 4] = [streams::EVENTS, streams::DISPATCHES, streams::LEDGER, streams::RECEIPTS];
 /// What can be read beside its owner. Work queues (`CLAIMS`, `DELIVERIES`) cannot: the server refuses a consumer that
@@ -30,7 +30,7 @@ const ALL: [&str; 6] = [
 /// Runs the command.
 ///
 /// # Errors
-/// Where a stream is unknown or the server is not there.
+/// Where a stream is unknown or the server is not there; `ReaderGone`.
 pub async fn execute(common: &Common, options: TailOptions) -> Result<()> {
     let bus = bus(common).await?;
     let names = chosen(&options.streams)?;
@@ -52,14 +52,14 @@ pub async fn execute(common: &Common, options: TailOptions) -> Result<()> {
         }
         left -= 1;
         if common.json {
-            println!("{}", as_json(&message));
+            print(&format!("{}\n", as_json(&message)))?;
         } else {
-            println!(
-                "{} {:<11} {:>7} {text}",
+            print(&format!(
+                "{} {:<11} {:>7} {text}\n",
                 clock(message.published_at),
                 message.stream,
                 message.sequence
-            );
+            ))?;
         }
     }
     Ok(())

@@ -206,23 +206,15 @@ async fn session(bus: &Bus, claim: &str) -> Option<SessionLook> {
 
 #[cfg(test)]
 mod tests {
-    use shared::bus::{NatsConfig, Outgoing, claim};
+    use shared::bus::{Outgoing, claim};
     use shared::model::event::{Event, EventId};
-    use shared::testing::nats::NatsServer;
     use shared::wire::headers::Carrier;
-    use shared::wire::topology::topology;
 
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_look_finds_what_waits_without_anybody_there() {
-        let server = NatsServer::start().await;
-        let config = NatsConfig {
-            servers: vec![server.url()],
-            ..NatsConfig::default()
-        };
-        let bus = Bus::connect(&config, "test").await.expect("the server is there");
-        bus.ensure(&topology(1), false).await.expect("the topology is made");
+        let (_server, bus) = shared::testing::world().await;
         let event = Event::new(EventId::parse("x:1").expect("an id"), "webchat", "v1", UnixMillis(1));
         let out = Outgoing::new(subject::event(&event), &event);
         bus.publish(out).await.expect("stored");

@@ -1,6 +1,7 @@
 //! `nexus topology plan|apply`.
 
 use anyhow::{Result, bail};
+use shared::bus::EnsureReport;
 use shared::wire::topology::topology;
 
 use crate::args::{Common, TopologyAction};
@@ -29,9 +30,16 @@ pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
         }
         TopologyAction::Apply => {
             let report = bus.ensure(&wanted, true).await?;
+            if common.json {
+                return json(&report);
+            }
             report.created.iter().for_each(|what| println!("made {what}"));
             report.updated.iter().for_each(|what| println!("changed {what}"));
-            if report.created.is_empty() && report.updated.is_empty() {
+            report.removed.iter().for_each(|what| println!("removed {what}"));
+            for what in &report.kept {
+                println!("kept {what}: it is removed once hook-svc of this version has taken its partition over");
+            }
+            if report == EnsureReport::default() {
                 println!("nothing to do");
             }
         }

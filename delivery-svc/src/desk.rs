@@ -16,6 +16,7 @@ use shared::bus::partition::Owned;
 use shared::clock::pause;
 use shared::process::lifecycle::Shutdown;
 use shared::wire::envelope::DecodeError;
+use shared::wire::headers::{DISPATCH, MSG_ID};
 use shared::wire::topology::MAX_PAST_FLOOR;
 use tokio::sync::Semaphore;
 
@@ -64,7 +65,6 @@ enum Ended {
 
 /// Works one partition off until it is taken away or the process stops.
 pub async fn work(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore>, bounds: Bounds) {
-    let partition = owned.partition;
     let deliverer = Deliverer::new(&outfit);
     let stop = Shutdown::default();
     let mut desk = Desk {
@@ -77,8 +77,9 @@ pub async fn work(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore
         works: FuturesUnordered::new(),
         drains: FuturesUnordered::new(),
     };
-    desk.find_parked(partition).await;
-    desk.run(owned, bounds.in_flight).await;
+    if desk.find_parked(&owned).await {
+        desk.run(owned, bounds.in_flight).await;
+    }
     stop.trigger();
     desk.finish(bounds.drain).await;
 }
@@ -96,19 +97,23 @@ struct Desk<'a> {
 }
 
 impl<'a> Desk<'a> {
-    /// Begins a drain for every destination that a former owner left parked.
-    async fn find_parked(&mut self, partition: u16) {
-        let found = loop {
+    /// Begins a drain for every destination that a former owner left parked; false = the partition was lost meanwhile.
+    async fn find_parked(&mut self, owned: &Owned) -> bool {
+        let partition = owned.partition;
+        while owned.is_live() {
             match list_parked(self.deliverer.bus(), partition).await {
-                Ok(found) => break found,
+                Ok(found) => {
+                    for destination in found {
+                        let work = self.lanes.found_parked(&destination);
+                        self.begin(&destination, [work]);
+                    }
+                    return true;
+                }
                 Err(error) => tracing::warn!(partition, %error, "parked replies cannot be listed yet"),
             }
             pause(REPAIR_PAUSE).await;
-        };
-        for destination in found {
-            let work = self.lanes.found_parked(&destination);
-            self.begin(&destination, [work]);
         }
+        false
     }
 
     async fn run(&mut self, mut owned: Owned, in_flight: usize) {
@@ -178,7 +183,10 @@ impl<'a> Desk<'a> {
         {
             Ok(()) => incoming.ack().await,
             Err(error) => {
-                tracing::error!(sequence = incoming.sequence, %error, "dead letter was not stored");
+                tracing::error!(
+                    delivery = incoming.headers.get(MSG_ID), event_id = incoming.headers.event_id(&incoming.subject),
+                    subject = %incoming.subject, sequence = incoming.sequence, %error, "dead letter was not stored"
+                );
                 incoming.nak(Some(PROGRESS_EVERY)).await;
             }
         }
@@ -267,7 +275,7 @@ async fn deliver(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdo
             Err(error) => {
                 tracing::warn!(
                     delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
-                    error = %error, "delivery is begun again"
+                    dispatch_id = message.incoming.headers.get(DISPATCH), error = %error, "delivery is begun again"
                 );
                 untried = false;
                 wait(REPAIR_PAUSE, stop).await;
@@ -290,7 +298,7 @@ async fn park(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown)
             Err(error) => {
                 tracing::error!(
                     delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
-                    error = %error, "reply was not parked"
+                    dispatch_id = message.incoming.headers.get(DISPATCH), error = %error, "reply was not parked"
                 );
                 wait(REPAIR_PAUSE, stop).await;
             }

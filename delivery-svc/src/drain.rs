@@ -7,6 +7,7 @@ use shared::bus::{Bus, ConsumeError, ReadStreamError, Stored};
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
 use shared::wire::dead_letter::DeadLetter;
+use shared::wire::headers::DISPATCH;
 use shared::wire::topology::streams;
 use tokio::sync::Semaphore;
 
@@ -77,41 +78,70 @@ pub async fn drain(deliverer: &Deliverer<'_>, destination: &Destination, slots: 
         let ended = match deliverer.bus().next_on_subject(streams::PARKED, &subject, 1).await {
             Ok(None) => return true,
             Ok(Some(head)) => settle(deliverer, destination, &head, slots, stop).await,
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                tracing::warn!(destination = destination.as_str(), %error, "parked replies cannot be read yet");
+                false
+            }
         };
-        if let Err(error) = ended {
-            tracing::warn!(destination = destination.as_str(), error = %error, "parked reply is taken up again");
+        if !ended {
             wait(REPAIR_PAUSE, stop).await;
         }
     }
     false
 }
 
-/// Brings the head on until it is settled and gone, or `stop` is requested.
+/// Brings the head on until it is settled and gone, or `stop` is requested; false = it has to be taken up again.
 async fn settle(
     deliverer: &Deliverer<'_>,
     destination: &Destination,
     head: &Stored,
     slots: &Semaphore,
     stop: &Shutdown,
-) -> Result<(), DeliverError> {
+) -> bool {
+    let (at, sequence) = (destination.as_str(), head.sequence);
     let job = match read(destination, head) {
         Ok(job) => job,
         Err(letter) => {
-            deliverer
-                .bus()
-                .dead_letter_record(DeadLetter {
-                    at: deliverer.now(),
-                    ..*letter
-                })
-                .await?;
-            return Ok(forget(deliverer, head).await?);
+            let buried = bury(deliverer, *letter, head).await;
+            if let Err(error) = &buried {
+                tracing::warn!(
+                    destination = at, sequence, event_id = head.headers.event_id(&head.subject), %error,
+                    "parked reply cannot be read, and is no dead letter yet"
+                );
+            }
+            return buried.is_ok();
         }
     };
+    let brought = bring_on(deliverer, &job, head, slots, stop).await;
+    if let Err(error) = &brought {
+        tracing::warn!(
+            destination = at, sequence, delivery = %job.reply.id, event_id = %job.reply.causation.event,
+            session = %job.reply.session, dispatch_id = head.headers.get(DISPATCH), %error, "parked reply is taken up again"
+        );
+    }
+    brought.is_ok()
+}
+
+async fn bury(deliverer: &Deliverer<'_>, letter: DeadLetter, head: &Stored) -> Result<(), DeliverError> {
+    let letter = DeadLetter {
+        at: deliverer.now(),
+        ..letter
+    };
+    deliverer.bus().dead_letter_record(letter).await?;
+    Ok(forget(deliverer, head).await?)
+}
+
+async fn bring_on(
+    deliverer: &Deliverer<'_>,
+    job: &Job,
+    head: &Stored,
+    slots: &Semaphore,
+    stop: &Shutdown,
+) -> Result<(), DeliverError> {
     while !stop.is_requested() {
         let Ok(slot) = slots.acquire().await else { return Ok(()) };
-        let standing = deliverer.standing(&job, false).await?;
-        let progress = deliverer.advance(&job, standing).await?;
+        let standing = deliverer.standing(job, false).await?;
+        let progress = deliverer.advance(job, standing).await?;
         drop(slot);
         match progress {
             Progress::Settled => return Ok(forget(deliverer, head).await?),

@@ -1,12 +1,16 @@
 //! Order per destination, and none between destinations. *Pure.*
 //!
-//! A destination is a lane. While all goes well its messages are delivered one after the other. The first failure
-//! parks it: the failed message and everything behind it is stored on the destination's own subject, in order, and
+//! A destination is a lane. While all goes well its messages are delivered one after the other. The first failure, or too
+//! many that wait, parks it: the failed message and everything behind it is stored on the destination's own subject, in order, and
 //! acknowledged, so that its retries never hold up the partition; a drain works that subject off from its head. Once a
 //! drain found it empty, and nothing was stored meanwhile, the lane is open again.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
+
+/// Messages of one destination that wait behind the one being delivered, at most: with more its lane is parked, so that a
+/// slow destination does not take all the room of its partition.
+pub const MAX_WAITING: usize = 128;
 
 /// What is to be begun for a destination; its end is told by [`Lanes::delivered`] and its sisters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +79,11 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
     /// `message` came for `key`.
     pub fn arrived(&mut self, key: &K, message: M) -> Option<Work<M>> {
         self.waiting += 1;
-        self.lane(key).queue.push_back(message);
+        let lane = self.lane(key);
+        lane.queue.push_back(message);
+        if lane.queue.len() > MAX_WAITING {
+            lane.parked.get_or_insert(Drain::Waiting);
+        }
         self.next(key)
     }
 
@@ -208,6 +216,27 @@ mod tests {
         assert_eq!(lanes.stored(&1), [Some(Work::Drain), None]);
         assert_eq!(lanes.drained(&1), None);
         assert_eq!(lanes.parked(), 0);
+    }
+
+    #[test]
+    fn a_slow_destination_is_parked_behind_the_message_that_is_under_way() {
+        let mut lanes = Numbers::default();
+        let most = u32::try_from(MAX_WAITING).expect("few");
+        assert_eq!(lanes.arrived(&1, 0), Some(Work::Deliver(0)));
+        for number in 1..=most {
+            assert_eq!(lanes.arrived(&1, number), None);
+            assert_eq!(lanes.parked(), 0);
+        }
+        assert_eq!(lanes.arrived(&1, most + 1), None, "the one before them is not over");
+        assert_eq!(lanes.delivered(&1), Some(Work::Park(1)));
+        assert_eq!(lanes.stored(&1), [Some(Work::Drain), Some(Work::Park(2))]);
+        for number in 3..=most + 1 {
+            assert_eq!(lanes.stored(&1), [None, Some(Work::Park(number))]);
+        }
+        assert_eq!((lanes.stored(&1), lanes.waiting()), ([None, None], 0));
+        assert_eq!(lanes.drained(&1), Some(Work::Drain));
+        assert_eq!(lanes.drained(&1), None);
+        assert!(lanes.lanes.is_empty());
     }
 
     /// A world that runs the works: what is stored, what is being done, and what was settled in which order.

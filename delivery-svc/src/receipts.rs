@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use shared::bus::{Bus, Outgoing, PublishError, ReadStreamError, Stored};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::time::UnixMillis;
+use shared::wire::envelope::DecodeError;
 use shared::wire::headers::Carrier;
 use shared::wire::topology::streams;
 use ulid::Ulid;
@@ -99,7 +100,7 @@ impl Receipts {
                 None => {}
             }
         }
-        let last = self.last(&job.destination).await?;
+        let last = self.last(job).await?;
         let may_be_copy = suspect
             && last
                 .as_ref()
@@ -124,7 +125,7 @@ impl Receipts {
         loop {
             let ours = page
                 .iter()
-                .filter_map(last_receipt)
+                .filter_map(|stored| last_receipt(stored).ok().flatten())
                 .filter(|found| found.receipt.delivery == job.reply.id && found.delivery_sequence < job.sequence);
             settled = ours.last().map_or(settled, |found| {
                 matches!(
@@ -161,7 +162,7 @@ impl Receipts {
             .carrier(carrier);
         for _ in 0..MAX_CONFLICTS {
             let Some(Known { sequence: expected, .. }) = self.known(&job.destination) else {
-                let found = self.last(&job.destination).await?;
+                let found = self.last(job).await?;
                 if let Some(standing) = superseded(job, receipt, found) {
                     return Ok(standing);
                 }
@@ -185,21 +186,53 @@ impl Receipts {
         Err(WriteReceiptError::Contended { subject })
     }
 
-    async fn last(&self, destination: &Destination) -> Result<Option<LastReceipt>, ReadStreamError> {
-        let stored = self
-            .bus
-            .last_on_subject(streams::RECEIPTS, &destination.receipt_subject())
-            .await?;
-        let last = stored.as_ref().and_then(last_receipt);
-        let sequence = stored.map_or(0, |stored| stored.sequence);
+    /// The last receipt of `job`'s destination that can be read.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where the stream cannot be asked, or a newer version has written what is last: only that one
+    /// knows how the delivery stands.
+    async fn last(&self, job: &Job) -> Result<Option<LastReceipt>, ReadStreamError> {
+        let subject = job.destination.receipt_subject();
+        let stored = self.bus.last_on_subject(streams::RECEIPTS, &subject).await?;
+        let sequence = stored.as_ref().map_or(0, |stored| stored.sequence);
+        let mut last = stored.as_ref().map(last_receipt).transpose()?.flatten();
+        if last.is_none() && sequence > 0 {
+            last = self.last_readable(&subject, job, sequence).await?;
+        }
         self.remember(
-            destination,
+            &job.destination,
             Known {
                 sequence,
                 made: last.as_ref().and_then(|last| made(&last.receipt)),
             },
         );
         Ok(last)
+    }
+
+    /// What stands before the message `newest` of `subject`, which is no receipt: as far back as it can tell of `job`.
+    async fn last_readable(
+        &self,
+        subject: &str,
+        job: &Job,
+        newest: u64,
+    ) -> Result<Option<LastReceipt>, ReadStreamError> {
+        let since = job.made_at().plus(-SKEW_MS);
+        let mut page = self.bus.history_since(streams::RECEIPTS, subject, since, PAGE).await?;
+        let (mut last, mut from) = (None, 1);
+        loop {
+            if page.is_empty() {
+                // Direct reads may be of a replica that lags behind: the leader knows what comes next.
+                page.extend(self.bus.next_on_subject(streams::RECEIPTS, subject, from).await?);
+            }
+            for stored in &page {
+                last = last_receipt(stored)?.or(last);
+            }
+            match page.last().map(|stored| stored.sequence) {
+                Some(through) if through < newest => from = through + 1,
+                Some(_) | None => return Ok(last),
+            }
+            page = self.bus.history(streams::RECEIPTS, subject, from, PAGE).await?;
+        }
     }
 
     fn known(&self, destination: &Destination) -> Option<Known> {
@@ -237,16 +270,25 @@ const fn made(receipt: &Receipt) -> Option<Ulid> {
     }
 }
 
-/// A stored receipt that can be read and says which delivery it belongs to; another tells nothing about ours.
-fn last_receipt(stored: &Stored) -> Option<LastReceipt> {
-    let receipt = stored.decode::<Receipt>();
-    if let Err(error) = &receipt {
-        tracing::warn!(subject = %stored.subject, sequence = stored.sequence, %error, "receipt cannot be read");
+/// A stored receipt that says which delivery it belongs to; none where it is no receipt, and tells nothing about ours.
+fn last_receipt(stored: &Stored) -> Result<Option<LastReceipt>, ReadStreamError> {
+    let Some(delivery_sequence) = delivery_sequence(&stored.headers) else {
+        return Ok(None);
+    };
+    match stored.decode::<Receipt>() {
+        Ok(receipt) => Ok(Some(LastReceipt {
+            delivery_sequence,
+            receipt,
+        })),
+        Err(error @ DecodeError::NewerSchema { .. }) => Err(ReadStreamError::Unreadable {
+            stream: streams::RECEIPTS.to_owned(),
+            detail: format!("{} {}: {error}", stored.subject, stored.sequence),
+        }),
+        Err(error) => {
+            tracing::warn!(subject = %stored.subject, sequence = stored.sequence, %error, "receipt cannot be read");
+            Ok(None)
+        }
     }
-    Some(LastReceipt {
-        delivery_sequence: delivery_sequence(&stored.headers)?,
-        receipt: receipt.ok()?,
-    })
 }
 
 /// Whether `last` makes writing `receipt` needless: it is the same one, or the delivery is settled.

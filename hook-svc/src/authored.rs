@@ -296,6 +296,7 @@ pub fn view(record: &HookRecord, state: Option<&HookState>) -> HookView {
         fallback: metadata.fallback,
         schedules: metadata.schedules.clone(),
         match_rule: metadata.match_rule.clone(),
+        allow_net: metadata.allow_net.clone(),
         origin: record.origin.clone(),
         created_by: record.created_by.clone(),
         created_at: record.created_at,

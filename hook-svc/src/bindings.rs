@@ -75,12 +75,14 @@ impl Bindings {
         let mut seen = self.read;
         loop {
             pause(LOOK).await;
-            let found = stamp(&path);
-            if found == seen {
+            let (file, before) = (path.clone(), seen);
+            // Ten thousand rules are read and compiled, perhaps over a network, and this thread renews leases.
+            let Ok((found, read)) = tokio::task::spawn_blocking(move || changed(&file, before)).await else {
                 continue;
-            }
+            };
             seen = found;
-            match read(&path) {
+            let Some(read) = read else { continue };
+            match read {
                 Ok(table) => {
                     tracing::info!(path = %path.display(), rules = table.len(), "bindings are loaded");
                     *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
@@ -94,6 +96,12 @@ impl Bindings {
 fn stamp(path: &std::path::Path) -> Stamp {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
+}
+
+/// What `path` says now, where it is not as it was `before`.
+fn changed(path: &std::path::Path, before: Stamp) -> (Stamp, Option<Result<Table, LoadBindingsError>>) {
+    let found = stamp(path);
+    (found, (found != before).then(|| read(path)))
 }
 
 fn read(path: &std::path::Path) -> Result<Table, LoadBindingsError> {

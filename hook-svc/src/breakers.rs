@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use metrics::{counter, gauge};
-use shared::breaker::{Admission, Breaker, BreakerPolicy, Circuit};
+use shared::breaker::{Admission, Breaker, BreakerPolicy, Circuit, TURN_PREFIX};
 use shared::bus::{Bus, CasError, Kv, KvEvent};
 use shared::clock::SharedClock;
 use shared::model::hook::HookState;
 use shared::model::time::UnixMillis;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::{BREAKERS, HOOK_STATE};
+use tokio::sync::watch;
 
 use crate::once;
 use crate::registry::change_state;
@@ -24,9 +25,6 @@ use crate::runner::{HookSet, HookSource};
 
 /// How long beyond a hook's time-out its probe is held before another may claim it, in milliseconds.
 const CLAIM_GRACE_MS: u64 = 5_000;
-
-/// How often a compare-and-set is tried again after a conflict.
-const MAX_TRIES: u32 = 20;
 
 /// All breakers as this replica sees them; cheap to clone.
 #[derive(Debug, Clone)]
@@ -44,12 +42,16 @@ struct Inner {
     restless: Mutex<HashMap<String, Known>>,
     /// How many.
     count: AtomicUsize,
+    /// Says that one of them has opened, closed, or is probed.
+    changed: watch::Sender<()>,
 }
 
 #[derive(Debug, Clone)]
 struct Known {
     breaker: Breaker,
     revision: u64,
+    /// Errors outside of evaluations that no success has made up for.
+    strays: u32,
 }
 
 /// What is to be done about one hook before an event is shown to it.
@@ -70,6 +72,7 @@ impl Breakers {
             policy,
             restless: Mutex::default(),
             count: AtomicUsize::new(0),
+            changed: watch::Sender::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -79,6 +82,8 @@ impl Breakers {
         let mut watch = self.inner.kv.watch_all();
         loop {
             match watch.next().await {
+                // Hooks inside turns are the brokers'.
+                KvEvent::Put { value, .. } if value.hook_id.starts_with(TURN_PREFIX) => {}
                 KvEvent::Put { value, revision, .. } => {
                     self.inner.learn(&value, revision);
                     self.inner.show(&value).await;
@@ -104,7 +109,7 @@ impl Breakers {
             let claim = |breaker: &Breaker| breaker.claimed(me, hook.timeout_ms.saturating_add(CLAIM_GRACE_MS), now);
             let decided = match want {
                 Want::Claim => self.inner.change(hook, claim).await,
-                Want::Renew => self.inner.change(hook, |_| None).await,
+                Want::Renew => self.inner.change(hook, Breaker::at_rest).await,
             };
             match decided.map(|breaker| breaker.admit(me, now)) {
                 Ok(Admission::Pass) => {}
@@ -121,9 +126,22 @@ impl Breakers {
 
     /// `hook` failed when `me` showed it an event. Stored, where it changes anything, before this returns.
     pub async fn failed(&self, hook: &HookSource, me: &str) {
+        self.count_failure(hook, me).await;
+    }
+
+    /// `hook` threw outside of its evaluations, in a process of `me`: a failure, for which one success here does not
+    /// count. So a hook that answers each event well, and throws afterwards, fails each time.
+    pub async fn strayed(&self, hook: &HookSource, me: &str) {
+        if self.count_failure(hook, me).await {
+            self.inner.strayed(hook);
+        }
+    }
+
+    /// Counts a failure of `hook`; whether it is known to be counted.
+    async fn count_failure(&self, hook: &HookSource, me: &str) -> bool {
         let now = self.inner.clock.now();
         if self.inner.is_refusing(hook, me, now) {
-            return;
+            return false;
         }
         let policy = self.inner.policy;
         let mut opened = false;
@@ -143,8 +161,12 @@ impl Breakers {
                 self.inner.show(&breaker).await;
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(hook_id = hook.id, %error, "failure of the hook is not counted"),
+            Err(error) => {
+                tracing::warn!(hook_id = hook.id, %error, "failure of the hook is not counted");
+                return false;
+            }
         }
+        true
     }
 
     /// The hooks of `set` at which `was_called` holds did not fail when `me` showed them an event.
@@ -169,6 +191,12 @@ impl Breakers {
                 Err(error) => tracing::warn!(hook_id = hook.id, %error, "success of the hook is not counted"),
             }
         }
+    }
+
+    /// Says, again and again, that a breaker has opened, closed, or is probed.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.inner.changed.subscribe()
     }
 
     /// The breaker of the hook `id`, where it is not at rest.
@@ -217,56 +245,41 @@ impl Inner {
 
     /// Hooks whose breakers a success changes.
     fn relieved(&self, set: &HookSet, me: &str, was_called: impl Fn(u32) -> bool) -> Vec<u32> {
-        let restless = self.restless();
-        let relieved = restless
-            .values()
-            .filter(|known| known.breaker.succeeded(me).is_some())
-            .filter_map(|known| set.index(&known.breaker.hook_id));
-        relieved.filter(|index| was_called(*index)).collect()
+        let mut restless = self.restless();
+        let mut relieved = Vec::new();
+        for known in restless.values_mut() {
+            let index = set.index(&known.breaker.hook_id).filter(|index| was_called(*index));
+            let Some(index) = index.filter(|_| known.breaker.succeeded(me).is_some()) else {
+                continue;
+            };
+            match known.strays.checked_sub(1) {
+                Some(left) => known.strays = left,
+                None => relieved.push(index),
+            }
+        }
+        relieved
     }
 
-    /// Compare-and-set of `hook`'s breaker until it succeeds or `next` wants nothing changed; what then stands. The
-    /// breaker of a former source counts as one that never failed.
+    /// One of the next successes of `hook` does not count, unless its breaker has opened.
+    fn strayed(&self, hook: &HookSource) {
+        let mut restless = self.restless();
+        let known = restless.get_mut(&token(&hook.id));
+        if let Some(known) = known.filter(|known| known.breaker.is_closed()) {
+            known.strays = known.strays.saturating_add(1);
+        }
+    }
+
+    /// What stands of `hook`'s breaker once `next` has changed it, where it wants that.
     async fn change(
         &self,
         hook: &HookSource,
-        mut next: impl FnMut(&Breaker) -> Option<Breaker>,
+        next: impl FnMut(&Breaker) -> Option<Breaker>,
     ) -> Result<Breaker, CasError> {
-        let key = token(&hook.id);
-        let mut tries = 0;
-        loop {
-            let entry = self.kv.get(&key).await?;
-            let is_same = entry
-                .as_ref()
-                .is_some_and(|entry| entry.value.content_hash == hook.content_hash);
-            let fresh = Breaker::of(&hook.id, &hook.content_hash);
-            let current = match &entry {
-                Some(entry) if is_same => &entry.value,
-                Some(_) | None => &fresh,
-            };
-            let wanted = match (next(current), &entry) {
-                (Some(wanted), _) => wanted,
-                (None, Some(entry)) if !is_same && !entry.value.is_at_rest() => fresh,
-                (None, entry) => {
-                    if let Some(entry) = entry {
-                        self.learn(&entry.value, entry.revision);
-                    }
-                    return Ok(current.clone());
-                }
-            };
-            let written = match &entry {
-                None => self.kv.create(&key, &wanted).await,
-                Some(entry) => self.kv.update(&key, &wanted, entry.revision).await,
-            };
-            match written {
-                Ok(revision) => {
-                    self.learn(&wanted, revision);
-                    return Ok(wanted);
-                }
-                Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
-                Err(error) => return Err(error),
-            }
+        let (stands, entry) = self.kv.change(&hook.id, &hook.content_hash, next).await?;
+        if let Some(entry) = entry {
+            self.learn(&entry.value, entry.revision);
         }
+        Ok(stands)
     }
 
     fn learn(&self, breaker: &Breaker, revision: u64) {
@@ -275,22 +288,32 @@ impl Inner {
         if restless.get(&key).is_some_and(|known| known.revision > revision) {
             return;
         }
-        if breaker.is_at_rest() {
-            restless.remove(&key);
-        } else {
+        let former = restless.remove(&key);
+        let stood = former
+            .as_ref()
+            .map_or(Circuit::Closed, |known| known.breaker.circuit.clone());
+        if !breaker.is_at_rest() {
+            let is_same = |former: &Known| former.breaker.content_hash == breaker.content_hash && breaker.is_closed();
             let known = Known {
                 breaker: breaker.clone(),
                 revision,
+                strays: former.filter(is_same).map_or(0, |former| former.strays),
             };
             restless.insert(key, known);
         }
         self.tally(&restless);
+        if stood != breaker.circuit {
+            self.changed.send_replace(());
+        }
     }
 
     fn forget(&self, key: &str) {
         let mut restless = self.restless();
-        restless.remove(key);
+        let former = restless.remove(key);
         self.tally(&restless);
+        if former.is_some_and(|known| !known.breaker.is_closed()) {
+            self.changed.send_replace(());
+        }
     }
 
     fn tally(&self, restless: &HashMap<String, Known>) {

@@ -1,11 +1,13 @@
 //! The section `[hooks]` of `nexus.toml`. *Pure.*
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use shared::model::session::DmScope;
 use shared::process::Secret;
 
+use crate::origin::Origin;
 use crate::runner::Sandbox;
 
 /// Most events that one replica evaluates at once, where nothing is configured.
@@ -33,6 +35,9 @@ pub enum EmbedderKind {
     /// The local model of word vectors: no network, some microseconds a text.
     #[default]
     Static,
+    /// The local model that reads a text as a whole: no network, some ten milliseconds a sentence, more than a hundred
+    /// for a long text.
+    Minilm,
     /// Any OpenAI-compatible endpoint. Every event's text is sent there.
     Openai,
     /// Nothing: words alone.
@@ -79,7 +84,7 @@ pub struct HooksConfig {
     pub in_flight: usize,
     /// What `search()` understands meaning with.
     pub embedder: EmbedderKind,
-    /// `static`: the model's folder, empty = the one that `deploy/fetch-tools` brings; `openai`: the model's name.
+    /// `static`, `minilm`: the model's folder, empty = the one that `deploy/fetch-tools` brings; `openai`: the model's name.
     pub embedder_model: String,
     /// `openai`: the endpoint's base address.
     pub embedder_url: String,
@@ -95,6 +100,9 @@ pub struct HooksConfig {
     pub clock_offset_ms: i64,
     /// This replica's name among the members; empty = its instance id. Two replicas never share one.
     pub members_name: String,
+    /// Servers that hooks may fetch from (`ctx.fetch()`), by hook id: what a hook asks for with `@allow net=…` and is
+    /// named here too. Operators' own hooks only.
+    pub grants: BTreeMap<String, Vec<String>>,
 }
 
 impl Default for HooksConfig {
@@ -122,6 +130,7 @@ impl Default for HooksConfig {
             llm_daily_usd: DEFAULT_DAILY_USD,
             clock_offset_ms: 0,
             members_name: String::new(),
+            grants: BTreeMap::new(),
         }
     }
 }
@@ -157,6 +166,10 @@ impl HooksConfig {
         }
         if let Err(error) = shared::schedule::zone_named(&self.time_zone) {
             faults.push(format!("time_zone: {error}"));
+        }
+        for (hook, servers) in &self.grants {
+            let wrong = servers.iter().filter_map(|server| Origin::parse(server).err());
+            faults.extend(wrong.map(|error| format!("grants.{hook}: {error}")));
         }
         let budgets = [
             ("llm_daily_usd_per_hook", self.llm_daily_usd_per_hook),
@@ -198,6 +211,7 @@ mod tests {
             workers: 1_000,
             in_flight: 0,
             in_flight_per_partition: MAX_IN_FLIGHT + 1,
+            grants: BTreeMap::from([("h".to_owned(), vec!["*.example.com".to_owned()])]),
             ..HooksConfig::default()
         };
         let faults = config.faults();
@@ -207,6 +221,7 @@ mod tests {
             "workers:",
             "in_flight_per_partition:",
             "in_flight:",
+            "grants.h:",
         ] {
             assert!(faults.iter().any(|fault| fault.starts_with(key)), "{key} in {faults:?}");
         }

@@ -33,8 +33,8 @@ impl Desk {
         }
     }
 
-    async fn search(&self, args: Value) -> Result<Value, CallError> {
-        let request: SearchRequest = serde_json::from_value(args)
+    async fn search(&self, call: Call) -> Result<Value, CallError> {
+        let request: SearchRequest = serde_json::from_value(call.args)
             .map_err(|error| CallError::new("bad_arguments", format!("search(): {error}")))?;
         let search = async {
             let _turn = self.searches.acquire().await;
@@ -43,7 +43,10 @@ impl Desk {
         let late = |_| CallError::new("timed_out", "search() took too long");
         let found = tokio::time::timeout(SEARCH_TIMEOUT, search).await.map_err(late)?;
         let reply = found.map_err(|error| {
-            tracing::warn!(error = crate::error::chain(&error), "a script's search has no answer");
+            tracing::warn!(
+                event_id = %call.event_id, hook_id = call.hook.id, error = crate::error::chain(&error),
+                "a script's search has no answer"
+            );
             CallError::new("unavailable", error.to_string())
         })?;
         let hits = reply.hits.iter();
@@ -58,7 +61,7 @@ impl Host for Desk {
     async fn call(&self, call: Call) -> Answered {
         match call.name.as_str() {
             "search" => Answered {
-                outcome: self.search(call.args).await,
+                outcome: self.search(call).await,
                 spent: Spent {
                     search_calls: 1,
                     ..Spent::default()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shared::clock::SharedClock;
-use shared::embed::{Embedder, STATIC_MODEL, StaticModel};
+use shared::embed::{Embedder, MINILM_MODEL, MiniLm, STATIC_MODEL, StaticModel};
 use shared::process::Health;
 use shared::projection::Projection;
 use shared::projection::search::keep;
@@ -40,9 +40,12 @@ fn embedder(config: &HooksConfig) -> Result<Option<Arc<dyn Embedder>>, String> {
     match config.embedder {
         EmbedderKind::None => Ok(None),
         EmbedderKind::Static => {
-            let folder = folder(&config.embedder_model);
-            let model = StaticModel::load(&folder).map_err(|error| crate::error::chain(&error))?;
-            Ok(Some(Arc::new(model)))
+            let model = StaticModel::load(&folder(&config.embedder_model, STATIC_MODEL));
+            Ok(Some(Arc::new(model.map_err(|error| crate::error::chain(&error))?)))
+        }
+        EmbedderKind::Minilm => {
+            let model = MiniLm::load(&folder(&config.embedder_model, MINILM_MODEL));
+            Ok(Some(Arc::new(model.map_err(|error| crate::error::chain(&error))?)))
         }
         EmbedderKind::Openai => {
             let key = config.embedder_key.as_ref();
@@ -52,16 +55,38 @@ fn embedder(config: &HooksConfig) -> Result<Option<Arc<dyn Embedder>>, String> {
     }
 }
 
-/// The configured folder, else the checkout's own tool above the executable or the working directory.
-fn folder(configured: &str) -> PathBuf {
+/// The configured folder, else that of `model` among the checkout's tools, above the executable or the working directory.
+fn folder(configured: &str, model: &str) -> PathBuf {
     if !configured.is_empty() {
         return PathBuf::from(configured);
     }
-    let below = Path::new(MODELS).join(STATIC_MODEL);
+    let below = Path::new(MODELS).join(model);
     let starts = [std::env::current_exe().ok(), std::env::current_dir().ok()];
     let mut above = starts
         .iter()
         .flatten()
         .flat_map(|start| start.ancestors().map(|dir| dir.join(&below)));
     above.find(|folder| folder.is_dir()).unwrap_or(below)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_local_model_that_is_missing_is_told_of_with_what_brings_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (kind, file, tool) in [
+            ("static", "tokenizer.json", STATIC_MODEL),
+            ("minilm", "config.json", MINILM_MODEL),
+        ] {
+            let config = serde_json::json!({"embedder": kind, "embedder_model": folder.path()});
+            let config: HooksConfig = serde_json::from_value(config).expect("a configuration");
+            assert_eq!(config.faults(), [""; 0]);
+            let reason = embedder(&config).expect_err("there is no model");
+            let file = folder.path().join(file).display().to_string();
+            assert!(reason.contains(&file), "{reason}");
+            assert!(reason.contains(&format!("`deploy/fetch-tools {tool}`")), "{reason}");
+        }
+    }
 }

@@ -11,13 +11,8 @@ use shared::model::hook::{HookMetadata, HookMode};
 use shared::model::time::UnixMillis;
 use shared::schedule::{admission, zone_named};
 
+use crate::origin::{MAX_ORIGINS, Origin};
 use crate::prefilter::{ParseRuleError, Rule};
-
-/// Priority of a hook that names none.
-pub const DEFAULT_PRIORITY: i32 = 50;
-
-/// Time-out of a hook that names none, in milliseconds.
-pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 
 /// Longest time-out, in milliseconds.
 pub const MAX_TIMEOUT_MS: u64 = 300_000;
@@ -42,7 +37,7 @@ const SINCE: UnixMillis = UnixMillis(0);
 const PARSER_STACK_BYTES: usize = 1024 * 1024 * 1024;
 
 /// Tags with a meaning here.
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 10] = [
     "name",
     "description",
     "mode",
@@ -52,6 +47,7 @@ const KNOWN: [&str; 9] = [
     "timeout",
     "fallback",
     "match",
+    "allow",
 ];
 
 /// Why a file is no hook.
@@ -214,18 +210,7 @@ fn tags(body: &str, first_line: usize) -> Vec<Tag> {
 }
 
 fn metadata(id: &str, tags: &[Tag]) -> Result<HookMetadata, ParseHookError> {
-    let mut metadata = HookMetadata {
-        name: id.to_owned(),
-        description: None,
-        mode: HookMode::Persistent,
-        priority: DEFAULT_PRIORITY,
-        timeout_ms: DEFAULT_TIMEOUT_MS,
-        schedules: Vec::new(),
-        timezone: None,
-        fallback: false,
-        match_rule: None,
-        other_tags: Vec::new(),
-    };
+    let mut metadata = HookMetadata::of(id.to_owned());
     let mut seen = std::collections::HashSet::new();
     for tag in tags {
         let fault = |fault| ParseHookError { line: tag.line, fault };
@@ -295,6 +280,7 @@ fn apply(metadata: &mut HookMetadata, tag: &Tag) -> Result<(), &'static str> {
             _ => return Err("nothing after it"),
         },
         "match" => metadata.match_rule = Some(match_rule(value)?),
+        "allow" => metadata.allow_net = allow_net(value)?,
         _ => metadata.other_tags.push((tag.name.clone(), tag.value.clone())),
     }
     Ok(())
@@ -333,6 +319,16 @@ fn schedule(value: &str) -> Option<String> {
 fn time_zone(value: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '+');
     (!value.is_empty() && value.chars().all(is_plain)).then(|| value.to_owned())
+}
+
+fn allow_net(value: &str) -> Result<Vec<String>, &'static str> {
+    let expected = "`net=HOST[:PORT]`, at most 16 with commas between them";
+    let servers = value.strip_prefix("net=").ok_or(expected)?;
+    let all = Origin::parse_all(servers).map_err(|_| expected)?;
+    if all.len() > MAX_ORIGINS {
+        return Err(expected);
+    }
+    Ok(all.iter().map(Origin::to_string).collect())
 }
 
 fn match_rule(value: &str) -> Result<String, &'static str> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use shared::bus::{Bus, ServiceSpec};
 use shared::clock::SharedClock;
 use shared::model::event::{Event, EventId};
-use shared::model::hook::HookRecord;
+use shared::model::hook::{HookRecord, HookStatus};
 use shared::model::hook_api::{HookRun, RunHook, TestHook};
 use shared::projection::{Projection, Source};
 use shared::wire::envelope::Wire as _;
@@ -96,13 +96,14 @@ impl HookApi {
             .record(&request.hook)
             .await
             .map_err(|error| refusal(&error))?;
-        if !record.enabled || record.source.is_empty() {
+        let state = self.keeper.state(&record.id).await.map_err(|error| refusal(&error))?;
+        // One that asked for it is switched off by its state.
+        if !record.enabled || record.source.is_empty() || state.status == HookStatus::Disabled {
             return Err((
                 CONFLICT,
                 format!("hook {} does not run: it is disabled or errored", record.id),
             ));
         }
-        let state = self.keeper.state(&record.id).await.map_err(|error| refusal(&error))?;
         let trial = Trial {
             hook: source_of(&record),
             author: record.created_by.clone(),

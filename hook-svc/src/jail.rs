@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     for (name, confined) in [
         ("resource limits", limit(&options)),
         ("Landlock", confine_files(&options)),
-        ("seccomp", confine_calls()),
+        ("seccomp", confine_calls(&options)),
     ] {
         if let Err(error) = confined {
             if is_strict {
@@ -265,7 +265,13 @@ fn forbidden() -> Vec<libc::c_long> {
     calls
 }
 
-fn confine_calls() -> Result<(), String> {
+fn confine_calls(options: &[(&str, &str)]) -> Result<(), String> {
+    let refusal = match values(options, "errno").next() {
+        Some(number) => number
+            .parse()
+            .map_err(|_| format!("errno={number}: a number is expected"))?,
+        None => libc::EPERM,
+    };
     let text = |error: seccompiler::BackendError| error.to_string();
     let arch: TargetArch = std::env::consts::ARCH.try_into().map_err(text)?;
     let filter = |rules: BTreeMap<i64, Vec<SeccompRule>>, code: i32| -> Result<BpfProgram, String> {
@@ -296,7 +302,7 @@ fn confine_calls() -> Result<(), String> {
     // "No such call" makes the C library and Bun fall back to calls that are judged above.
     let unknown = [libc::SYS_clone3, libc::SYS_io_uring_setup].map(|call| (call, Vec::new()));
     let fall_back = filter(BTreeMap::from(unknown), libc::ENOSYS)?;
-    let deny = filter(denied, libc::EPERM)?;
+    let deny = filter(denied, refusal)?;
     seccompiler::apply_filter(&fall_back).map_err(|error| error.to_string())?;
     seccompiler::apply_filter(&deny).map_err(|error| error.to_string())
 }

@@ -153,7 +153,7 @@ impl Keeper {
         Ok(entry.map(|entry| entry.value).unwrap_or_default())
     }
 
-    /// Switches a hook off, wherever it comes from.
+    /// Switches a hook off, wherever it comes from; one that was deleted stays so.
     ///
     /// # Errors
     /// [`KeepHookError`] where it does not exist, whoever asks may not change it, or the registry cannot be written.
@@ -161,13 +161,13 @@ impl Keeper {
         let record = self
             .change_present(&request.name, |record| {
                 authored::may_change(record, request.asked_by.as_deref())?;
-                Ok(Some(authored::disabled(record, request.reason.as_deref())))
+                Ok((!authored::is_deleted(record)).then(|| authored::disabled(record, request.reason.as_deref())))
             })
             .await?;
         self.view(record).await
     }
 
-    /// Switches a hook on; one that fired its one shot may fire once more.
+    /// Switches a hook on, a deleted one too; one that fired its one shot may fire once more.
     ///
     /// # Errors
     /// As [`Keeper::disable`].

@@ -21,8 +21,8 @@ use tokio::sync::{Mutex, OnceCell};
 use crate::config::HooksConfig;
 use crate::roster::sees;
 use crate::runner::{
-    Counters, Evaluation, HookSet, HookSource, Host, Job, LoadHooksError, Outcome, PoolConfig, Pools, StartPoolError,
-    Step, Verdict,
+    Counters, Evaluation, HookSet, HookSource, Host, Job, Living, LoadHooksError, Outcome, PoolConfig, Pools,
+    StartPoolError, Step, Verdict,
 };
 
 /// Most authors' workers that are kept, for turns and for trials each; beyond that those go that were not used longest.
@@ -77,6 +77,8 @@ impl Trial {
                 created_at: now,
                 created_by: OWN.to_owned(),
                 sees: sees(metadata),
+                // Nobody has granted anything to what is only tried.
+                net: Vec::new(),
             },
             // No registered author's name holds a control character.
             author: "\u{1}test".to_owned(),
@@ -204,7 +206,11 @@ impl Lab {
 
 impl Bench {
     async fn evaluate(&self, mut trial: Trial, event: &Event, now: UnixMillis) -> Result<Evaluation, TryHookError> {
-        OWN.clone_into(&mut trial.hook.created_by);
+        if trial.hook.created_by != OWN {
+            // It may use what is granted to operators' own hooks as little here as where it is registered.
+            trial.hook.net.clear();
+            OWN.clone_into(&mut trial.hook.created_by);
+        }
         // Held until the event is handed over, so that it meets the set with its hook.
         let mut hooks = self.hooks.lock().await;
         let id = trial.hook.id.clone();
@@ -239,6 +245,7 @@ pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn Host>) ->
         user: config.user.clone(),
         lazy: false,
         host,
+        living: Living::default(),
     }
 }
 

@@ -87,7 +87,7 @@ impl LlmHost {
                     Err(error) => return Ok(Err(told(&error))),
                 };
                 let spent = spent(&answer);
-                self.budget.charge(&call.hook.id, spent).await;
+                self.budget.charge(call, spent).await;
                 // Set once: whoever initialises the cell.
                 let _ = paid.set(spent);
                 Ok(Ok(answer.content))

@@ -256,6 +256,7 @@ impl Owner {
     /// The whole message goes to the dead letters, then it is done with.
     async fn give_up(&self, incoming: &Incoming, verdict: &Verdict) {
         self.evaluator.performer.meters.dead.increment(1);
+        let event_id = incoming.headers.event_id(&incoming.subject);
         let mut wait = FIRST_PAUSE;
         loop {
             let bus = &self.evaluator.performer.bus;
@@ -264,11 +265,13 @@ impl Owner {
                 Ok(()) => break,
                 // The event itself stays in its stream for ever; holding up all others would help nobody.
                 Err(error @ PublishError::TooLarge { .. }) => {
-                    tracing::error!(sequence = incoming.sequence, %error, "dead letter is too large and not stored");
+                    tracing::error!(
+                        event_id, sequence = incoming.sequence, %error, "dead letter is too large and not stored"
+                    );
                     break;
                 }
                 Err(error) => {
-                    tracing::error!(sequence = incoming.sequence, %error, "dead letter is not stored, trying again");
+                    tracing::error!(event_id, sequence = incoming.sequence, %error, "dead letter is not stored, trying again");
                 }
             }
             pause(wait).await;

@@ -119,6 +119,7 @@ pub fn source_of(record: &HookRecord) -> HookSource {
         created_at: record.created_at,
         created_by: record.created_by.clone(),
         sees: sees(&record.metadata),
+        net: record.metadata.allow_net.clone(),
     }
 }
 

@@ -15,6 +15,7 @@ mod filter;
 mod flight;
 mod host;
 mod leftovers;
+mod living;
 mod note;
 mod parts;
 mod pool;
@@ -44,6 +45,7 @@ use crate::prefilter::Rule;
 
 pub use self::bun::FindBunError;
 pub use self::host::{Answered, Call, CallError, Host, NOT_AVAILABLE, NoHost, Spent, not_available};
+pub use self::living::Living;
 pub use self::pool::{LoadHooksError, MAX_UNDER_WAY, MIN_HARD_BUDGET_MS, Pool, StartPoolError};
 pub use self::pools::{InForce, Pools};
 pub use self::sandbox::{CheckSandboxError, Sandbox};
@@ -71,6 +73,8 @@ pub struct PoolConfig {
     pub dir: Option<PathBuf>,
     /// Answers `ctx.search()` and `ctx.llm()`.
     pub host: Arc<dyn Host>,
+    /// The processes of all pools that are made of this and its clones.
+    pub living: Living,
 }
 
 /// One hook as the workers need it.
@@ -92,6 +96,8 @@ pub struct HookSource {
     pub created_by: String,
     /// Which events it sees.
     pub sees: Sees,
+    /// `@allow net=…`: from where it asks to fetch, as `https://host:port`.
+    pub net: Vec<String>,
 }
 
 /// Which events a hook sees.
@@ -110,7 +116,7 @@ impl HookSource {
     /// Whether the source speaks of a call to the host; a worker gives the means to ask to such hooks alone.
     #[must_use]
     pub fn calls_host(&self) -> bool {
-        self.source.contains("search") || self.source.contains("llm")
+        ["search", "llm", "fetch"].iter().any(|call| self.source.contains(call))
     }
 
     /// Whether the source speaks of anything that another run might find otherwise: the model, the read model, the
@@ -288,6 +294,15 @@ pub enum Outcome {
         /// Where, if the script said.
         stack: Option<String>,
     },
+}
+
+/// An error outside of evaluations: of a promise that nobody awaited, or of a timer.
+#[derive(Debug, Clone)]
+pub struct Stray {
+    /// Whose.
+    pub hook: Arc<HookSource>,
+    /// What is wrong, in one line.
+    pub error: String,
 }
 
 /// One step of an [`Evaluation`].

@@ -11,7 +11,7 @@ use shared::bus::{Bus, ServiceHandle, ServiceSpec, Tap};
 use shared::clock::{OffsetClock, pause};
 use shared::process::lifecycle::Shutdown;
 use shared::process::{Health, Service, Shell};
-use shared::projection::{Projection, feed};
+use shared::projection::{ListedHook, Projection, feed};
 use shared::wire::topology::streams::EVENTS;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -26,6 +26,7 @@ use crate::desk::Desk;
 use crate::directory::Directory;
 use crate::dispatch::Rules;
 use crate::evaluate::Evaluator;
+use crate::fetch::FetchHost;
 use crate::fire::Performer;
 use crate::hook_api::{self, HookApi};
 use crate::keeper::Keeper;
@@ -34,8 +35,8 @@ use crate::llm::{self, Budget, Limits, LlmHost};
 use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::{Listed, Registry};
-use crate::runner::{Host, Pools};
-use crate::{embed, events_api, identities, model_log, snapshot};
+use crate::runner::{Host, Living, Pools};
+use crate::{embed, events_api, identities, model_log, snapshot, strays};
 
 /// How often it is decided whether this replica takes part.
 const ADMISSION: Duration = Duration::from_millis(200);
@@ -85,8 +86,9 @@ impl Service for HookService {
             .identify(identities, shell.clock.now())
             .await
             .context("identities in the read model")?;
-        let pool_config = pool_config(config, projection.path(), host(&shell, &projection));
+        let pool_config = pool_config(config, projection.path(), host(&shell, &projection)?);
         let lab = Lab::new(pool_config.clone(), Arc::clone(&shell.clock));
+        let living = pool_config.living.clone();
         let pool = Pools::start(pool_config, Arc::clone(&shell.clock))
             .await
             .context("workers")?;
@@ -100,14 +102,12 @@ impl Service for HookService {
         let admission = hooks(&shell, &registry, &mut background).admission(&shell, &projection, &pool, joined);
         background.spawn(admission);
         background.spawn(flush(registry.clone()));
-        tend(&shell, &projection, &pool, rules, &mut background);
-        background.spawn(list_hooks(registry.listed(), projection.clone()));
+        tend(&shell, &projection, living, rules, &mut background);
         background.spawn(bindings.clone().follow());
         let (timed, clock) = (registry.clone(), Arc::clone(&shell.clock));
         background.spawn(async move { timed.keep_schedules(clock).await });
-        let breakers = Breakers::new(&shell.bus, Arc::clone(&shell.clock), BreakerPolicy::default());
-        let following = breakers.clone();
-        background.spawn(async move { following.follow().await });
+        let breakers = breakers(&shell, &registry, &pool, &mut background);
+        background.spawn(list_hooks(registry.listed(), breakers.clone(), projection.clone()));
         let feeding = Shutdown::default();
         let tap = Tap::default();
         let feed = feed::run_tapped(shell.bus.clone(), projection.clone(), tap.clone(), feeding.clone());
@@ -170,13 +170,13 @@ struct Hooks {
 fn tend(
     shell: &Shell<HooksConfig>,
     projection: &Projection,
-    pool: &Pools,
+    living: Living,
     rules: watch::Sender<Arc<Rules>>,
     background: &mut JoinSet<()>,
 ) {
     let (config, clock, health) = (shell.config.clone(), Arc::clone(&shell.clock), shell.health.clone());
     background.spawn(embed::run(config, projection.clone(), clock, health));
-    background.spawn(model_log::watch(projection.clone(), pool.clone()));
+    background.spawn(model_log::watch(projection.clone(), living));
     background.spawn(snapshot::keep(
         shell.bus.clone(),
         projection.clone(),
@@ -190,17 +190,42 @@ fn tend(
     background.spawn(identities::follow(files, rules, projection.clone(), clock, stop));
 }
 
+/// The hooks' breakers, followed, which count what hooks throw outside of their evaluations as well.
+fn breakers(shell: &Shell<HooksConfig>, registry: &Registry, pool: &Pools, background: &mut JoinSet<()>) -> Breakers {
+    let breakers = Breakers::new(&shell.bus, Arc::clone(&shell.clock), BreakerPolicy::default());
+    let following = breakers.clone();
+    background.spawn(async move { following.follow().await });
+    let (strays, instance) = (pool.strays(), shell.instance.clone());
+    background.spawn(strays::count(strays, registry.clone(), breakers.clone(), instance));
+    breakers
+}
+
 /// Keeps the read model's table of hooks as the registry is; a file that was made anew gets it again within
 /// [`LIST_AGAIN`].
-async fn list_hooks(mut listed: watch::Receiver<Listed>, projection: Projection) {
+async fn list_hooks(mut listed: watch::Receiver<Listed>, breakers: Breakers, projection: Projection) {
+    let mut circuits = breakers.changes();
     loop {
-        let hooks = listed.borrow_and_update().to_vec();
+        circuits.mark_unchanged();
+        let circuit = |id: &str| breakers.of(id).map(|breaker| breaker.circuit).unwrap_or_default();
+        let known = Arc::clone(&listed.borrow_and_update());
+        let hooks = known.iter().map(|(record, state)| ListedHook {
+            record: record.clone(),
+            state: state.clone(),
+            circuit: circuit(&record.id),
+        });
+        let hooks = hooks.collect();
         if let Err(error) = projection.list_hooks(hooks).await {
             tracing::warn!(%error, "the hooks cannot be written to the read model now");
         }
         pause(LIST_PAUSE).await;
         // Time runs out, or the registry goes: either way the table is looked at again.
-        let _ = tokio::time::timeout(LIST_AGAIN, listed.changed()).await;
+        let changed = async {
+            tokio::select! {
+                _ = listed.changed() => {}
+                _ = circuits.changed() => {}
+            }
+        };
+        let _ = tokio::time::timeout(LIST_AGAIN, changed).await;
     }
 }
 
@@ -344,7 +369,7 @@ async fn serve(bus: &Bus, specs: [ServiceSpec; 2]) -> anyhow::Result<Vec<Service
 }
 
 /// Answers what scripts ask.
-fn host(shell: &Shell<HooksConfig>, projection: &Projection) -> Arc<dyn Host> {
+fn host(shell: &Shell<HooksConfig>, projection: &Projection) -> anyhow::Result<Arc<dyn Host>> {
     let clock = || Arc::clone(&shell.clock);
     let limits = Limits {
         hook_usd: shell.config.llm_daily_usd_per_hook,
@@ -354,11 +379,12 @@ fn host(shell: &Shell<HooksConfig>, projection: &Projection) -> Arc<dyn Host> {
     if let Err(why) = &model {
         tracing::info!(why, "hooks have no model");
     }
-    Arc::new(LlmHost::new(
+    let fetch = FetchHost::new(&shell.config.grants, Arc::new(Desk::new(projection.clone())))?;
+    Ok(Arc::new(LlmHost::new(
         model,
         Budget::new(&shell.bus, limits, clock()),
-        Arc::new(Desk::new(projection.clone())),
-    ))
+        Arc::new(fetch),
+    )))
 }
 
 fn hooks_api(shell: &Shell<HooksConfig>, registry: &Registry, lab: &Lab, projection: &Projection) -> ServiceSpec {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use shared::model::hook::{HookMetadata, HookMode, HookOrigin, HookRecord};
+use shared::model::hook::{HookMetadata, HookOrigin, HookRecord};
 use shared::model::hook_api::OPERATOR;
 use shared::model::time::UnixMillis;
 
@@ -13,12 +13,6 @@ use crate::authored::is_deleted;
 
 /// Why an entry is disabled whose file is gone.
 pub const FILE_DELETED: &str = "file deleted";
-
-/// `@priority` of hooks that do not say.
-const DEFAULT_PRIORITY: i32 = 50;
-
-/// `@timeout` of hooks that do not say, milliseconds.
-const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 
 /// A file as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +82,7 @@ pub fn is_of(record: &HookRecord, root: &str) -> bool {
 fn created(id: &str, file: &HookFile, root: &str, now: UnixMillis) -> HookRecord {
     let (source, metadata, parse_error) = match &file.parsed {
         Ok(metadata) => (file.source.clone(), metadata.clone(), None),
-        Err(error) => (String::new(), unparsed(id), Some(error.clone())),
+        Err(error) => (String::new(), HookMetadata::of(id.to_owned()), Some(error.clone())),
     };
     HookRecord {
         id: id.to_owned(),
@@ -134,22 +128,6 @@ fn updated(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Option<Hook
     Some(next)
 }
 
-/// The metadata of a hook that never parsed.
-fn unparsed(id: &str) -> HookMetadata {
-    HookMetadata {
-        name: id.to_owned(),
-        description: None,
-        mode: HookMode::Persistent,
-        priority: DEFAULT_PRIORITY,
-        timeout_ms: DEFAULT_TIMEOUT_MS,
-        schedules: Vec::new(),
-        timezone: None,
-        fallback: false,
-        match_rule: None,
-        other_tags: Vec::new(),
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -165,7 +143,7 @@ pub(crate) mod tests {
         HookFile {
             source: text.to_owned(),
             hash: format!("hash of {text}"),
-            parsed: Ok(unparsed("h")),
+            parsed: Ok(HookMetadata::of("h".to_owned())),
         }
     }
 

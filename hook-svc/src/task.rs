@@ -2,12 +2,9 @@
 
 use shared::bus::Incoming;
 use shared::model::event::{Direction, Event, EventId};
-use shared::wire::headers::MSG_ID;
+use shared::wire::headers::{MSG_ID, REDRIVE};
 
 use crate::gate::Place;
-
-/// How message ids of redriven dead letters begin (`nexus dlq redrive`).
-const REDRIVEN: &str = "redrive:";
 
 /// An event as its partition's owner hands it over.
 #[derive(Debug)]
@@ -50,6 +47,6 @@ impl Task {
     /// Whether an operator has published it again out of the dead letters.
     pub(crate) fn is_redriven(&self) -> bool {
         let id = self.incoming.headers.get(MSG_ID);
-        id.is_some_and(|id| id.starts_with(REDRIVEN))
+        id.is_some_and(|id| id.starts_with(REDRIVE))
     }
 }

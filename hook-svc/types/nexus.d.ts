@@ -87,6 +87,26 @@ interface LlmOptions {
   max_tokens?: number;
 }
 
+interface FetchOptions {
+  /** GET where absent; HEAD, POST, PUT, PATCH, DELETE. */
+  method?: string;
+  headers?: Record<string, string>;
+  /** At most 1 MiB. */
+  body?: string;
+  /** Milliseconds, at most 10,000 and the hook's `@timeout`. */
+  timeout?: number;
+}
+
+interface FetchAnswer {
+  /** Status 200 to 299. */
+  readonly ok: boolean;
+  readonly status: number;
+  /** By name in small letters. */
+  readonly headers: Readonly<Record<string, string>>;
+  text(): Promise<string>;
+  json(): Promise<any>;
+}
+
 interface HookContext {
   event: NexusEvent;
   /** The read model, SQLite; open it read-only. */
@@ -98,6 +118,12 @@ interface HookContext {
    * `code` says why: `not_available` where no model is configured, `over_budget`, `provider_down`, `timed_out`, …
    */
   llm(prompt: string, options?: LlmOptions): Promise<string>;
+  /**
+   * HTTP, made by the host, to servers that the header asks for (`@allow net=api.example.com`) and an operator grants
+   * (`hooks.grants`). Redirects are not followed. Rejects with a `code`: `not_requested`, `not_granted`,
+   * `forbidden_address`, `unreachable`, `timed_out`, `too_large`, `not_text`.
+   */
+  fetch(url: string, options?: FetchOptions): Promise<FetchAnswer>;
   /** The evaluation time of this event, also where history is replayed. */
   now: Date;
   hook: {

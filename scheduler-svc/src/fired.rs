@@ -48,7 +48,7 @@ impl<T> std::fmt::Debug for Fired<T> {
     }
 }
 
-impl<T: Wire + Send + Sync + 'static> Fired<T> {
+impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> Fired<T> {
     /// Those of `consumer` in `SCHEDULES`, to `owner`.
     #[must_use]
     pub fn new(bus: Bus, clock: SharedClock, consumer: &'static str, owner: Arc<dyn OnFire<T>>) -> Self {
@@ -92,6 +92,7 @@ impl<T: Wire + Send + Sync + 'static> Fired<T> {
             }
             Err(error) => {
                 tracing::warn!(
+                    timer = ?timer,
                     subject = %incoming.subject,
                     error = format!("{error:#}"),
                     "fired timer is handled again"

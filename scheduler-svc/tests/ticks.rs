@@ -15,7 +15,7 @@ use shared::testing::nats::NatsServer;
 use shared::wire::topology::{streams, topology};
 
 const START: i64 = 28_333_333;
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Replica {
     shutdown: Shutdown,

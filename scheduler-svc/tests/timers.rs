@@ -13,7 +13,7 @@ use shared::process::lifecycle::Shutdown;
 use shared::testing::nats::NatsServer;
 use shared::wire::topology::{SCHEDULE_TIMERS, topology};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 async fn connect(server: &NatsServer) -> Bus {
     let config = NatsConfig {

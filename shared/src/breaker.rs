@@ -13,6 +13,19 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::time::UnixMillis;
+use crate::wire::subject::token;
+
+/// What the names of breakers of hooks inside turns begin with; those of hooks upon events have no prefix.
+pub const TURN_PREFIX: &str = "turn:";
+
+/// The key in KV `breakers` of the breaker that people name `hook_id`.
+#[must_use]
+pub fn key_of(hook_id: &str) -> String {
+    match hook_id.strip_prefix(TURN_PREFIX) {
+        Some(hook) => format!("turn.{}", token(hook)),
+        None => token(hook_id),
+    }
+}
 
 /// When a breaker opens, and for how long. By default five failures and five minutes, as the seed says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,7 +128,8 @@ impl Breaker {
     pub fn admit(&self, me: &str, now: UnixMillis) -> Admission {
         match &self.circuit {
             Circuit::Closed => Admission::Pass,
-            Circuit::HalfOpen { by, .. } if by == me => Admission::Probe,
+            // Whose claim has run out may have lost its probe, with the turn or the process that made it.
+            Circuit::HalfOpen { by, until } if by == me && now < *until => Admission::Probe,
             Circuit::Open { until } | Circuit::HalfOpen { until, .. } if now < *until => {
                 Admission::Refuse { until: *until }
             }
@@ -168,6 +182,12 @@ impl Breaker {
             Circuit::Open { .. } => false,
         };
         counts.then(|| self.reset())
+    }
+
+    /// This breaker where it is at rest: to be written in the place of one of another source.
+    #[must_use]
+    pub fn at_rest(&self) -> Option<Self> {
+        self.is_at_rest().then(|| self.clone())
     }
 
     /// The breaker closed, its failures forgotten.
@@ -257,6 +277,20 @@ mod tests {
         check(
             "a- a- a- >100 a? >20 b? a- a+ a? b+ a?",
             &[Admission::Claim, Admission::Claim, refuse(140), Admission::Pass],
+        );
+    }
+
+    #[test]
+    fn whose_own_probe_was_lost_probes_again() {
+        check(
+            "a- a- a- >100 a? a? >20 a? a? a+ a?",
+            &[
+                Admission::Claim,
+                Admission::Probe,
+                Admission::Claim,
+                Admission::Probe,
+                Admission::Pass,
+            ],
         );
     }
 

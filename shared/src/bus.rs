@@ -4,16 +4,19 @@
 //! what decides is read from the stream's leader; nothing that is in flight is unbounded. Which streams there are
 //! is said by [`crate::wire::topology`]. Sharp edges of the client and the server are in `measured.md`.
 
+mod breakers;
 pub mod claim;
 mod connect;
 mod consume;
 pub mod dead_letter;
+mod durability;
 mod ensure;
 mod error;
 mod fetch;
 mod header_block;
 mod kv;
 pub mod ledger;
+mod leftover;
 mod link;
 mod message;
 mod object;
@@ -27,6 +30,7 @@ mod tap;
 
 pub use connect::{Bus, Durability, NatsConfig};
 pub use consume::{Ordered, Pull, PullOptions};
+pub use durability::Promise;
 pub use ensure::{Drift, EnsureReport};
 pub use error::{
     CasError, ConnectBusError, ConsumeError, EnsureTopologyError, PublishError, ReadStreamError, RequestError,

@@ -10,6 +10,7 @@ pub mod health;
 pub mod identities;
 pub mod lifecycle;
 mod run;
+mod secrecy;
 pub mod secret;
 mod shell;
 pub mod telemetry;

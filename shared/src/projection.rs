@@ -39,10 +39,10 @@ use rusqlite::Connection;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 pub use applied::{Applied, Positions, Source};
+pub use apply::hooks::ListedHook;
 pub use error::{ApplyBatchError, OpenProjectionError, QueryProjectionError};
 
 use crate::model::event::EventId;
-use crate::model::hook::{HookRecord, HookState};
 use crate::model::hook_api::InvocationRow;
 use crate::model::identity::Identities;
 use crate::model::time::UnixMillis;
@@ -170,7 +170,7 @@ impl Projection {
     ///
     /// # Errors
     /// [`ApplyBatchError`]; what the file said before still stands then.
-    pub async fn list_hooks(&self, hooks: Vec<(HookRecord, HookState)>) -> Result<(), ApplyBatchError> {
+    pub async fn list_hooks(&self, hooks: Vec<ListedHook>) -> Result<(), ApplyBatchError> {
         self.write(move |connection, _| apply::hooks::list(connection, &hooks))
             .await
     }
@@ -185,6 +185,21 @@ impl Projection {
         self.0
             .commands
             .send(Command::Write { work, done })
+            .await
+            .map_err(|_| ApplyBatchError::Closed)?;
+        outcome.await.unwrap_or(Err(ApplyBatchError::Closed))
+    }
+
+    /// Copies the log beside the file into it and cuts it off, as far as nobody reads what was before.
+    ///
+    /// # Errors
+    /// [`ApplyBatchError`]: `Passing` where somebody does.
+    pub async fn shorten_log(&self) -> Result<(), ApplyBatchError> {
+        let (done, outcome) = oneshot::channel();
+        let command = Command::Shorten { done };
+        self.0
+            .commands
+            .send(command)
             .await
             .map_err(|_| ApplyBatchError::Closed)?;
         outcome.await.unwrap_or(Err(ApplyBatchError::Closed))

@@ -4,10 +4,15 @@
 mod clock;
 mod connect;
 mod ids;
+mod model_folder;
 pub mod model_server;
 pub mod nats;
+pub mod sample;
+mod says;
 
 pub use clock::ManualClock;
-pub use connect::connect;
+pub use connect::{connect, world};
 pub use ids::SeededIds;
+pub use model_folder::model_folder;
 pub use model_server::ModelServer;
+pub use says::says;

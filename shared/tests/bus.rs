@@ -20,7 +20,7 @@ use shared::wire::session_mark::Member;
 use shared::wire::subject;
 use shared::wire::topology::{buckets, streams, topology};
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 async fn world() -> (NatsServer, Bus) {
     let server = NatsServer::start().await;

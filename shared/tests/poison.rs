@@ -8,22 +8,12 @@ use shared::bus::{Bus, CasError, KvEvent, NatsConfig, Outgoing, PublishError, cl
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::testing::nats::{NatsServer, publish_by_hand};
+use shared::testing::nats::publish_by_hand;
+use shared::testing::world;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::{Carrier, Headers};
 use shared::wire::session_mark::SettledFloor;
-use shared::wire::topology::{buckets, streams, topology};
-
-async fn world() -> (NatsServer, Bus) {
-    let server = NatsServer::start().await;
-    let config = NatsConfig {
-        servers: vec![server.url()],
-        ..NatsConfig::default()
-    };
-    let bus = shared::testing::connect(&config, "test").await;
-    bus.ensure(&topology(1), false).await.expect("the topology is made");
-    (server, bus)
-}
+use shared::wire::topology::{buckets, streams};
 
 #[tokio::test]
 async fn a_record_that_nobody_could_read_is_not_appended() {

@@ -1,10 +1,35 @@
 //! Three servers with replicated streams, one of them lost at a time.
 
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+use shared::wire::headers::Headers;
+use shared::wire::topology::streams::{CLAIMS, DELIVERIES, DISPATCHES, EVENTS, LEDGER};
+use tests::eventually::eventually;
 use tests::load::{Gateways, Load, send};
 use tests::world::World;
 
-use crate::killer::{Choices, kill_nats, kill_service, tell};
+use crate::killer::{Choices, UP, kill_nats, kill_service, tell};
 use crate::kills::{is_long, settled, setup};
+
+/// Waits until every server has all of `stream`: who loses a second one before that has lost two.
+async fn is_caught_up(world: &World, stream: &str) {
+    let subject = format!("$JS.API.STREAM.INFO.{stream}");
+    eventually("the server has caught up", UP, async || {
+        let headers = Headers::new();
+        let asked = world.bus.ask(&subject, &headers, Bytes::new(), Duration::from_secs(5));
+        let answer = asked.await.map_err(|error| error.to_string())?;
+        let info: Value = serde_json::from_slice(&answer.payload).map_err(|error| error.to_string())?;
+        let others = info["cluster"]["replicas"].as_array().map_or(&[][..], Vec::as_slice);
+        if others.len() == 2 && others.iter().all(|other| other["current"] == true) {
+            Ok(())
+        } else {
+            Err(info["cluster"].to_string())
+        }
+    })
+    .await;
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_loses_one_server_at_a_time_and_nothing_else() {
@@ -23,6 +48,9 @@ async fn a_cluster_loses_one_server_at_a_time_and_nothing_else() {
     for round in 0..rounds {
         let round = usize::try_from(round).unwrap_or(0);
         kill_nats(&mut world, &mut choices, round % 3).await;
+        for stream in [EVENTS, DISPATCHES, CLAIMS, LEDGER, DELIVERIES] {
+            is_caught_up(&world, stream).await;
+        }
         kill_service(&mut world, &mut choices, round, &gateways).await;
         kill_service(&mut world, &mut choices, round + 2, &gateways).await;
     }

@@ -9,7 +9,7 @@ use tests::load::Gateways;
 use tests::world::World;
 
 /// How long a replica may take to come up.
-const UP: Duration = Duration::from_secs(60);
+pub(crate) const UP: Duration = Duration::from_secs(120);
 
 /// A small generator (splitmix64): the same seed makes the same choices.
 #[derive(Debug)]

@@ -1,16 +1,21 @@
 //! Every service killed at random instants under load, NATS among them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::event::Event;
+use shared::model::time::UnixMillis;
+use shared::wire::topology::streams::{CLAIMS, DELIVERIES, EVENTS, INVOCATIONS};
 use tests::eventually::eventually;
 use tests::load::{Gateways, Load, send};
-use tests::record::Record;
+use tests::record::{Record, read_all};
 use tests::world::{Setup, World};
 
 use crate::killer::{Choices, kill_nats, kill_service, tell};
 
 /// How long the rest may take once the kills are over.
-pub(crate) const SETTLE: Duration = Duration::from_secs(120);
+pub(crate) const SETTLE: Duration = Duration::from_secs(240);
 
 /// A hook that answers every event of the load in a session of its conversation.
 pub(crate) const ANSWER: &str = r#"/** @name answer */
@@ -51,8 +56,28 @@ pub(crate) fn is_long() -> bool {
     form.is_ok_and(|form| form == "long")
 }
 
+/// Waits until nothing waits to be done: a look at whole streams is work that the services have to wait for.
+async fn nothing_waits(world: &World) {
+    let count = async |stream| {
+        let state = world.bus.stream_state(stream).await;
+        state.map(|state| state.messages).map_err(|error| error.to_string())
+    };
+    eventually("nothing waits", SETTLE, async || {
+        let (events, evaluated) = (count(EVENTS).await?, count(INVOCATIONS).await?);
+        let waiting = count(DELIVERIES).await? + count(CLAIMS).await?;
+        if evaluated >= events && waiting == 0 {
+            Ok(())
+        } else {
+            let logs = world.logs();
+            Err(format!("{evaluated} of {events} are evaluated, {waiting} wait\n{logs}"))
+        }
+    })
+    .await;
+}
+
 /// Waits until the streams show no fault, and answers what they hold.
-pub(crate) async fn settled(world: &World, accepted: &std::collections::BTreeSet<String>) -> Record {
+pub(crate) async fn settled(world: &World, accepted: &BTreeSet<String>) -> Record {
+    nothing_waits(world).await;
     eventually("every promise is kept", SETTLE, async || {
         let record = Record::read(&world.bus).await;
         let faults = record.faults(accepted);
@@ -60,6 +85,27 @@ pub(crate) async fn settled(world: &World, accepted: &std::collections::BTreeSet
             Ok(record)
         } else {
             Err(format!("{}\n{}", faults.join("\n"), world.logs()))
+        }
+    })
+    .await
+}
+
+/// Waits until each minute that began in the run has its tick; answers how many there are. That none is there twice, the record says.
+async fn every_minute_ticked(world: &World, begun: UnixMillis, ended: UnixMillis) -> usize {
+    let minute = |at: UnixMillis| at.0.div_euclid(60_000);
+    // The one that it began in may have begun before anybody ticked.
+    let expected: BTreeSet<i64> = (minute(begun) + 1..=minute(ended)).collect();
+    eventually("each minute has its tick", SETTLE, async || {
+        let events: Vec<(u64, Event)> = read_all(&world.bus, EVENTS).await;
+        let ids = events
+            .iter()
+            .filter_map(|(_, event)| event.id.as_str().strip_prefix("timer:tick:"));
+        let ticks: Vec<i64> = ids.filter_map(|minute| minute.parse().ok()).collect();
+        let missing: Vec<&i64> = expected.iter().filter(|minute| !ticks.contains(minute)).collect();
+        if missing.is_empty() {
+            Ok(expected.len())
+        } else {
+            Err(format!("{missing:?} of {expected:?} are missing\n{}", world.logs()))
         }
     })
     .await
@@ -79,8 +125,11 @@ async fn kill_9_of_anything_costs_nothing() {
         sessions: 100,
         copies: 1,
     };
+    let begun = SystemClock.now();
     let sending = tokio::spawn(send(load, gateways.clone()));
+    let mut under_load = 0;
     for number in 0..kills {
+        under_load += u32::from(!sending.is_finished());
         kill_service(&mut world, &mut choices, number, &gateways).await;
         if number % (kills / 5) == kills / 10 {
             kill_nats(&mut world, &mut choices, 0).await;
@@ -88,6 +137,7 @@ async fn kill_9_of_anything_costs_nothing() {
     }
     let accepted = sending.await.expect("the load was sent");
     world.stack.ready().await.expect("everything comes up again");
+    let minutes = every_minute_ticked(&world, begun, SystemClock.now()).await;
     let record = settled(&world, &accepted).await;
     assert_eq!(accepted.len() as u64, load.events);
     let answers = record
@@ -102,7 +152,7 @@ async fn kill_9_of_anything_costs_nothing() {
         "and one of `note` for every fifth"
     );
     println!(
-        "{kills} kills and 5 of nats: {} events, {} turns",
+        "{kills} kills, {under_load} of them while events came, and 5 of nats: {} events, {minutes} minutes, {} turns",
         accepted.len(),
         record.turns().len()
     );

@@ -9,7 +9,6 @@ use sha2::Sha256;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::approval::{ApprovalRecord, ApprovalStatus, Confirmation};
 use shared::model::approval_api::{ApprovalList, GetApproval, ListApprovals};
-use shared::model::event::{Direction, Event};
 use shared::model::ledger::{LedgerEntry, LedgerRecord, ToolOutcome};
 use shared::testing::ModelServer;
 use shared::testing::model_server::{Call, Scripted};
@@ -18,10 +17,9 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 use tests::command::nexus;
 use tests::eventually::eventually;
-use tests::record::read_all;
 use tests::world::{Setup, World};
 
-use crate::story::{PATIENCE, event, send, session};
+use crate::story::{PATIENCE, delivers, event, send, session};
 
 /// What signs the callbacks of the platform `feishu`.
 const CALLBACKS: &[u8] = b"a secret of the platform, of forty bytes";
@@ -47,6 +45,16 @@ persons:
 const PERSONAS: &str = "personas: {default: {runner: llm, \
                         requires_confirmation: [{tools: [list_hooks], ask: {policy: payments}}]}}";
 
+/// A model that calls the tool, and says what came of it.
+pub(crate) async fn pays() -> ModelServer {
+    ModelServer::ruled(|request, _| match request.tool_results().last() {
+        None => Scripted::calls([Call::new("c1", "list_hooks", &json!({"status": "active"}))]),
+        Some(told) if told.contains("declined") => Scripted::text("I must not"),
+        Some(_) => Scripted::text("done"),
+    })
+    .await
+}
+
 struct Story {
     world: World,
     _model: ModelServer,
@@ -55,12 +63,7 @@ struct Story {
 
 impl Story {
     async fn begin() -> Self {
-        let model = ModelServer::ruled(|request, _| match request.tool_results().last() {
-            None => Scripted::calls([Call::new("c1", "list_hooks", &json!({"status": "active"}))]),
-            Some(told) if told.contains("declined") => Scripted::text("I must not"),
-            Some(_) => Scripted::text("done"),
-        })
-        .await;
+        let model = pays().await;
         let sections = format!(
             "[adapter.approvals]\nlink_secret = \"env:E2E_LINKS\"\n\
              [adapter.approvals.channels.feishu]\nsecret = \"env:E2E_CALLBACKS\"\n\
@@ -120,25 +123,6 @@ impl Story {
             .bus
             .request("nexus.svc.approval.get", Headers::new(), &question, PATIENCE);
         asked.await.map_err(|error| error.to_string())
-    }
-
-    /// What was delivered so far.
-    async fn sent(&self) -> Vec<String> {
-        let events: Vec<(u64, Event)> = read_all(&self.world.bus, streams::EVENTS).await;
-        let sent = events
-            .into_iter()
-            .filter(|(_, event)| event.direction == Direction::Sent);
-        sent.map(|(_, event)| event.content).collect()
-    }
-
-    /// The delivered text that holds `part`.
-    async fn delivered(&self, part: &str) -> String {
-        eventually("it is delivered", PATIENCE, async || {
-            let sent = self.sent().await;
-            let found = sent.iter().find(|text| text.contains(part)).cloned();
-            found.ok_or_else(|| format!("{part}: {sent:?}\n{}", self.world.logs()))
-        })
-        .await
     }
 
     /// The platform says that `by` decided `question`; status and body of the answer.
@@ -272,7 +256,7 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
 
     // The link on the card at Ann's own place.
     let question = story.asked("p2").await;
-    let card = story.delivered(&format!("/approvals/{}?", question.request.id)).await;
+    let card = delivers(&story.world, &format!("/approvals/{}?", question.request.id)).await;
     let link = card.lines().find_map(|line| line.strip_prefix("Decide: http://here"));
     story.taps(link.expect("a link")).await;
     story.ran_once("p2", &question).await;
@@ -288,9 +272,11 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
         said
     };
     send(&story.world, &word(2, "bob", "approve")).await;
-    story
-        .delivered(&format!("{code}: bob is not one of those who may decide it"))
-        .await;
+    delivers(
+        &story.world,
+        &format!("{code}: bob is not one of those who may decide it"),
+    )
+    .await;
     let mut forged = word(3, "operator", "approve");
     forged["id"] = json!("cli:p3");
     let posted = story
@@ -304,7 +290,7 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
         ApprovalStatus::Pending
     );
     send(&story.world, &word(4, "ann", "approve")).await;
-    story.delivered(&format!("{code} is approved")).await;
+    delivers(&story.world, &format!("{code} is approved")).await;
     story.ran_once("p3", &question).await;
 
     // The command line; the broker dies right after the word.

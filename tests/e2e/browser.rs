@@ -1,12 +1,10 @@
 //! A person at a real browser: types, is answered, and finds the conversation again after a reload.
 
-use serde_json::json;
-use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Scripted};
 use tests::driver::Browser;
 use tests::eventually::eventually;
 use tests::world::{Setup, World, shipped_hook};
 
+use crate::approval::pays;
 use crate::story::PATIENCE;
 
 /// Waits until the page shows exactly `sent` and `received`.
@@ -77,12 +75,7 @@ async fn a_click_on_the_cards_button_approves_the_call_that_waits() {
         println!("SKIPPED: no chromedriver with Chromium on the PATH (Debian: chromium, chromium-driver)");
         return;
     };
-    let model = ModelServer::ruled(|request, _| match request.tool_results().last() {
-        None => Scripted::calls([Call::new("c1", "list_hooks", &json!({"status": "active"}))]),
-        Some(told) if told.contains("declined") => Scripted::text("I must not"),
-        Some(_) => Scripted::text("done"),
-    })
-    .await;
+    let model = pays().await;
     let base = model.base_url("openai");
     let world = World::start(Setup {
         hooks: vec![("chat.ts", CHAT.to_owned())],

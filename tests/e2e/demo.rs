@@ -2,11 +2,16 @@
 
 use std::path::Path;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use cli::launch::nats::free_port;
+use shared::clock::{Clock as _, SystemClock};
 use tests::command::{PATIENCE, nexus, start};
 use tests::eventually::eventually;
 use tokio::process::Child;
+
+/// How long the demo may take where nothing is left to build or to fetch.
+const WARM: Duration = Duration::from_secs(60);
 
 fn directory() -> tempfile::TempDir {
     tempfile::Builder::new()
@@ -25,8 +30,12 @@ async fn ends(child: &mut Child) -> ExitStatus {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demo_shows_both_chains_and_the_signed_request() {
     let directory = directory();
+    let begun = SystemClock.monotonic();
     let said = nexus(directory.path(), &["demo"]).await;
+    let took = SystemClock.monotonic().saturating_duration_since(begun);
     assert_eq!(said.code, Some(0), "{}\n{}", said.out, said.err);
+    println!("the demo took {} ms with everything built", took.as_millis());
+    assert!(took < WARM, "{took:?}\n{}", said.out);
     let words = [
         "a signed GitHub webhook",
         "a chat message",

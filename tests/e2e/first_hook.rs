@@ -1,11 +1,16 @@
-//! `docs/first-hook.md`: every command of its page, as it stands there.
+//! `docs/first-hook.md`: every command of its page, as it stands there, and how long the page takes.
 
 use std::path::Path;
+use std::time::Duration;
 
 use cli::launch::nats::free_port;
+use shared::clock::{Clock as _, SystemClock};
 use tests::command::{PATIENCE, nexus, start};
 use tests::eventually::eventually;
 use tests::world::root;
+
+/// What the page promises, typing and reading included; the machine's share is a small part of it.
+const FIVE_MINUTES: Duration = Duration::from_mins(5);
 
 /// The commands of the page's `sh` blocks, in order, as words.
 fn commands() -> Vec<Vec<String>> {
@@ -65,6 +70,7 @@ async fn the_first_hook_is_made_tested_pushed_and_seen_in_a_trace() {
         .tempdir()
         .expect("a directory");
     let here = directory.path();
+    let begun = SystemClock.monotonic();
     let init = nexus(here, &["init"]).await;
     assert_eq!(init.code, Some(0), "{init:?}");
     let ports = [
@@ -74,6 +80,7 @@ async fn the_first_hook_is_made_tested_pushed_and_seen_in_a_trace() {
     let _up = start(here, "up", &["up", "--nats-port", &ports[0], "--http-port", &ports[1]]);
     came_up(here).await;
     let server = format!("nats://127.0.0.1:{}", ports[0]);
+    let up = SystemClock.monotonic();
     for words in commands() {
         let mut arguments = vec!["--server", server.as_str()];
         arguments.extend(words.iter().map(String::as_str));
@@ -102,6 +109,10 @@ async fn the_first_hook_is_made_tested_pushed_and_seen_in_a_trace() {
             in_force(here, &server).await;
         }
     }
+    let done = SystemClock.monotonic();
+    let (starting, page) = (up.duration_since(begun), done.duration_since(up));
+    println!("`nexus init` and `nexus up` took {starting:?}, the commands of the page {page:?}");
+    assert!(starting + page < FIVE_MINUTES, "{starting:?} and {page:?}");
     let down = nexus(here, &["down"]).await;
     assert_eq!(down.code, Some(0), "{down:?}");
 }

@@ -4,7 +4,6 @@
 use cli::launch::service::signal;
 use serde_json::{Value, json};
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::event::{Direction, Event};
 use shared::model::intent::service::{GetIntent, IntentHistory, IntentList, ListIntents};
 use shared::model::intent::{Intent, IntentStatus};
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
@@ -14,12 +13,11 @@ use shared::testing::model_server::{Call, Cut, Ending, Recorded, Scripted, Speec
 use shared::wire::subject;
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
-use tests::record::read_all;
 use tests::world::{Setup, World};
 
 use crate::approval::ANSWER;
 use crate::intents::{ask, at};
-use crate::story::{PATIENCE, event, send, session};
+use crate::story::{PATIENCE, delivered, delivers, event, send, session};
 
 const PERSONAS: &str = "personas: {default: {runner: llm}}";
 const HOUR_MS: i64 = 3_600_000;
@@ -129,24 +127,6 @@ impl Story {
         send(&self.world, &event(&format!("e2e:{peer}/{number}"), peer, content)).await;
     }
 
-    async fn sent(&self) -> Vec<String> {
-        let events: Vec<(u64, Event)> = read_all(&self.world.bus, streams::EVENTS).await;
-        let sent = events
-            .into_iter()
-            .filter(|(_, event)| event.direction == Direction::Sent);
-        sent.map(|(_, event)| event.content).collect()
-    }
-
-    /// The delivered text that holds `part`.
-    async fn delivered(&self, part: &str) -> String {
-        eventually("it is delivered", PATIENCE, async || {
-            let sent = self.sent().await;
-            let found = sent.iter().find(|text| text.contains(part)).cloned();
-            found.ok_or_else(|| format!("{part}: {sent:?}\n{}", self.world.logs()))
-        })
-        .await
-    }
-
     /// Waits until an entry that `is` wanted stands in the ledger of `peer`'s session.
     async fn noted(&self, peer: &str, what: &str, is: fn(&LedgerEntry) -> bool) {
         eventually(what, PATIENCE, async || {
@@ -196,7 +176,7 @@ async fn an_agent_asks_moves_and_withdraws_by_tools() {
     assert_eq!(lineage.why, "the interview was moved");
 
     story.says(3, "p", "dance for me tomorrow").await;
-    story.delivered("unknown_kind").await;
+    delivers(&story.world, "unknown_kind").await;
 
     withdrawn_while_it_runs(&story).await;
     fires_at_its_time(&mut story, &moved).await;
@@ -235,12 +215,12 @@ async fn withdrawn_while_it_runs(story: &Story) {
     })
     .await;
     story.says(1, "q", "stop it").await;
-    story.delivered(r#""status":"canceled""#).await;
+    delivers(&story.world, r#""status":"canceled""#).await;
     let interrupted = |entry: &LedgerEntry| matches!(entry, LedgerEntry::TurnInterrupted { .. });
     story.noted("p", "its turn is interrupted", interrupted).await;
     let canceled = at(&story.world.bus, IntentStatus::Canceled).await;
     assert_eq!(canceled.intent.id, running.intent.id);
-    let sent = story.sent().await;
+    let sent = delivered(&story.world).await;
     assert!(!sent.iter().any(|text| text.contains("half")), "{sent:?}");
 }
 
@@ -248,7 +228,7 @@ async fn withdrawn_while_it_runs(story: &Story) {
 async fn fires_at_its_time(story: &mut Story, moved: &Intent) {
     let ahead = moved.due.expect("a time").since(SystemClock.now()) + 2 * 60_000;
     story.goes_on_at(ahead).await;
-    story.delivered("Good luck!").await;
+    delivers(&story.world, "Good luck!").await;
     let own = GetIntent {
         id: moved.intent.id,
         agent: None,
@@ -264,6 +244,6 @@ async fn fires_at_its_time(story: &mut Story, moved: &Intent) {
         IntentStatus::Running,
     ];
     assert_eq!(ways[..expected.len()], expected);
-    let sent = story.sent().await;
+    let sent = delivered(&story.world).await;
     assert_eq!(sent.iter().filter(|text| *text == "Good luck!").count(), 1, "{sent:?}");
 }

@@ -1,7 +1,6 @@
 //! What an operator asks and orders of schedules and intents, by the command line, in words and in JSON.
 
 use serde_json::{Value, json};
-use tests::command::{Said, nexus};
 use tests::eventually::eventually;
 use tests::world::{Setup, World};
 
@@ -11,33 +10,22 @@ const PERSONAS: &str = "personas:
   default:
     heartbeat: {every: 30m, session: inner, prompt: Anything?, deliver: {channel: nats, accountId: e2e, peerId: owner}}
 ";
+/// A job that is not due while the test runs, or seldom.
+const JOB: &str = "[scheduler.jobs.report]
+schedule = \"cron 0 9 * * *\"
+content = \"The daily report, please.\"
+";
 /// The schedule of that heartbeat.
 const BEAT: &str = "persona:default";
 
 struct Operator {
     world: World,
-    server: String,
 }
 
 impl Operator {
-    async fn said(&self, arguments: &[&str]) -> Said {
-        nexus(self.world.path(), &[&["--server", &self.server], arguments].concat()).await
-    }
-
-    async fn words(&self, arguments: &[&str]) -> String {
-        let said = self.said(arguments).await;
-        assert_eq!(said.code, Some(0), "nexus {arguments:?}: {}{}", said.out, said.err);
-        said.out
-    }
-
-    async fn json(&self, arguments: &[&str]) -> Value {
-        let out = self.words(&[&["--json"], arguments].concat()).await;
-        serde_json::from_str(&out).unwrap_or_else(|error| panic!("nexus {arguments:?}: {error}: {out}"))
-    }
-
     /// Why the command is refused.
     async fn refused(&self, arguments: &[&str]) -> String {
-        let said = self.said(arguments).await;
+        let said = self.world.nexus(arguments).await;
         assert_eq!(said.code, Some(1), "nexus {arguments:?}: {}", said.out);
         said.err
     }
@@ -46,12 +34,12 @@ impl Operator {
 async fn operator() -> Operator {
     let world = World::start(Setup {
         personas: PERSONAS.to_owned(),
+        adapter: JOB.to_owned(),
         without: vec!["adapter-svc", "hook-svc", "delivery-svc"],
         ..Setup::default()
     })
     .await;
-    let server = world.stack.nats[0].url();
-    Operator { world, server }
+    Operator { world }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,29 +52,33 @@ async fn an_operator_asks_and_orders_what_time_brings() {
 
 async fn schedules(operator: &Operator) {
     eventually("the heartbeat is written", PATIENCE, async || {
-        let said = operator.said(&["schedule", "show", BEAT]).await;
+        let said = operator.world.nexus(&["schedule", "show", BEAT]).await;
         if said.code == Some(0) { Ok(()) } else { Err(said.err) }
     })
     .await;
-    assert!(operator.words(&["schedule", "list"]).await.contains(BEAT));
-    let listed = operator.json(&["schedule", "list", "persona:"]).await;
+    assert!(operator.world.words(&["schedule", "list"]).await.contains(BEAT));
+    let listed = operator.world.json(&["schedule", "list", "persona:"]).await;
     assert!(listed.to_string().contains(BEAT), "{listed}");
-    let next = operator.json(&["schedule", "next", BEAT, "--count", "3"]).await;
+    let next = operator.world.json(&["schedule", "next", BEAT, "--count", "3"]).await;
     assert_eq!(next["firings"].as_array().map(Vec::len), Some(3), "{next}");
     let text = operator
+        .world
         .json(&["schedule", "next", "cron 0 9 * * MON-FRI", "--zone", "Europe/Berlin"])
         .await;
     assert_eq!(text["zone"], "Europe/Berlin");
     let why = operator.refused(&["schedule", "next", "every 1s"]).await;
     assert!(!why.is_empty(), "what is not admitted is not shown");
-    let paused = operator.json(&["schedule", "pause", BEAT, "--note", "holidays"]).await;
+    let paused = operator
+        .world
+        .json(&["schedule", "pause", BEAT, "--note", "holidays"])
+        .await;
     assert_eq!(paused["paused"]["note"], "holidays", "{paused}");
     assert_eq!(paused["next"], Value::Null);
-    let resumed = operator.json(&["schedule", "resume", BEAT]).await;
+    let resumed = operator.world.json(&["schedule", "resume", BEAT]).await;
     assert!(resumed["next"].is_object() && resumed["paused"].is_null(), "{resumed}");
     let again = operator.refused(&["schedule", "resume", BEAT]).await;
     assert!(again.contains("not paused"), "{again}");
-    let fired = operator.json(&["schedule", "fire", BEAT]).await;
+    let fired = operator.world.json(&["schedule", "fire", BEAT]).await;
     assert_eq!(fired["events"].as_array().map(Vec::len), Some(1), "{fired}");
     let future = operator
         .refused(&[
@@ -100,12 +92,40 @@ async fn schedules(operator: &Operator) {
         ])
         .await;
     assert!(future.contains("before"), "{future}");
+    backfilled(operator).await;
     assert!(
         operator
             .refused(&["schedule", "show", "nobody"])
             .await
             .contains("nobody")
     );
+}
+
+/// A job of the configuration is made up for, once and again, and shown with that.
+async fn backfilled(operator: &Operator) {
+    let job = "config:report";
+    assert!(
+        operator
+            .world
+            .words(&["schedule", "list", "config:"])
+            .await
+            .contains(job)
+    );
+    let words = operator.world.words(&["schedule", "next", job, "--count", "2"]).await;
+    assert_eq!(words.matches("09:00:00").count(), 2, "{words}");
+    let days = ["--from", "2026-01-01T00:00:00Z", "--until", "2026-01-04T00:00:00Z"];
+    let arguments = [&["schedule", "backfill", job], days.as_slice()].concat();
+    let filled = operator.world.json(&arguments).await;
+    assert_eq!(filled["events"].as_array().map(Vec::len), Some(3), "{filled}");
+    assert_eq!(operator.world.json(&arguments).await, filled, "the same events again");
+    let words = operator.world.words(&arguments).await;
+    assert!(words.contains("timer:config:report:"), "{words}");
+    let shown = operator.world.words(&["schedule", "show", job]).await;
+    assert!(shown.contains(job) && shown.contains("cron 0 9 * * *"), "{shown}");
+    let again = operator
+        .refused(&["schedule", "backfill", job, "--from", "2020-01-01T00:00:00Z"])
+        .await;
+    assert!(again.contains("more than 100"), "{again}");
 }
 
 async fn intents(operator: &Operator) {
@@ -119,13 +139,14 @@ async fn intents(operator: &Operator) {
         }
         wish.to_string()
     };
-    let first = operator.json(&["intent", "propose", &wish(json!({}))]).await;
+    let first = operator.world.json(&["intent", "propose", &wish(json!({}))]).await;
     assert_eq!(first["status"], "pending", "{first}");
     let id = first["id"].as_str().expect("an id").to_owned();
-    let listed = operator.json(&["intent", "list", "--status", "pending"]).await;
+    let listed = operator.world.json(&["intent", "list", "--status", "pending"]).await;
     assert_eq!(listed["intents"][0]["intent"]["id"], first["id"], "{listed}");
-    assert!(operator.words(&["intent", "list"]).await.contains(&id));
+    assert!(operator.world.words(&["intent", "list"]).await.contains(&id));
     let moved = operator
+        .world
         .json(&[
             "intent",
             "reschedule",
@@ -136,20 +157,20 @@ async fn intents(operator: &Operator) {
         ])
         .await;
     assert_ne!(moved["due"], first["due"], "{moved}");
-    let shown = operator.json(&["intent", "show", &id]).await;
+    let shown = operator.world.json(&["intent", "show", &id]).await;
     assert_eq!(shown["history"].as_array().map(Vec::len), Some(4), "{shown}");
-    let canceled = operator.words(&["intent", "cancel", &id, "--why", "no"]).await;
+    let canceled = operator.world.words(&["intent", "cancel", &id, "--why", "no"]).await;
     assert!(canceled.contains("canceled"), "{canceled}");
 
     let strict = wish(json!({ "approval": "before_admission" }));
-    let asked = operator.json(&["intent", "propose", &strict]).await;
+    let asked = operator.world.json(&["intent", "propose", &strict]).await;
     assert_eq!(asked["status"], "proposed", "{asked}");
     let id = asked["id"].as_str().expect("an id").to_owned();
     let mallory = operator.refused(&["intent", "approve", &id, "--by", "mallory"]).await;
     assert!(mallory.contains("not the owner"), "{mallory}");
-    let approved = operator.json(&["intent", "approve", &id, "--note", "fine"]).await;
+    let approved = operator.world.json(&["intent", "approve", &id, "--note", "fine"]).await;
     assert_eq!(approved["status"], "pending", "{approved}");
-    let shown = operator.json(&["intent", "show", &id]).await;
+    let shown = operator.world.json(&["intent", "show", &id]).await;
     let last = &shown["history"][1];
     assert_eq!(
         (&last["by"], &last["why"]),

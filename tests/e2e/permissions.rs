@@ -41,7 +41,7 @@ fn forged() -> Outgoing {
 async fn connected(world: &World, user: &str) -> Bus {
     let servers = vec![world.stack.nats[0].url()];
     let config = login(world.path(), user, servers).expect("a password");
-    Bus::connect(&config, user).await.expect("it may connect")
+    shared::testing::connect(&config, user).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,14 +5,17 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use shared::bus::{Bus, CoreMessage, CoreSubscription};
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
-use shared::model::event::EventId;
-use shared::model::permission::PermissionSet;
+use shared::model::dispatch::{DeliveryContext, Dispatch, Message};
+use shared::model::event::{Direction, Event, EventId};
 use shared::model::session::{QueueMode, SessionRef};
+use shared::testing::sample;
 use shared::wire::agent::{AgentReply, AgentRequest};
 use shared::wire::envelope::{Format, payload};
 use shared::wire::headers::Headers;
 use shared::wire::subject;
+use shared::wire::topology::streams;
+use tests::eventually::eventually;
+use tests::record::read_all;
 use tests::world::World;
 
 /// How long anything may take that takes milliseconds on an idle machine.
@@ -68,27 +71,12 @@ pub(crate) async fn send(world: &World, event: &Value) {
 pub(crate) fn dispatch(peer: &str, number: u64) -> Dispatch {
     let event_id = EventId::parse(format!("e2e:{peer}/{number}")).expect("an event id");
     let timestamp = SystemClock.now();
+    let one = sample::dispatch(event_id, number, "answer", session(peer), timestamp);
     Dispatch {
-        id: dispatch_id(&event_id, timestamp, "answer"),
-        event_seq: number,
-        hook_id: "answer".to_owned(),
-        priority: 50,
-        timestamp,
-        target: session(peer),
         queue_mode: Some(QueueMode::Followup),
         message: Message {
             from: peer.to_owned(),
-            channel: None,
-            content: format!("message {number}"),
-            content_type: "text".to_owned(),
-            metadata: serde_json::Map::new(),
-            attachments: Vec::new(),
-        },
-        permissions: PermissionSet::default(),
-        context: DispatchContext {
-            system_prompt: None,
-            extracted: None,
-            include_thread_history: true,
+            ..one.message
         },
         delivery_context: DeliveryContext {
             channel: "nats".to_owned(),
@@ -96,11 +84,7 @@ pub(crate) fn dispatch(peer: &str, number: u64) -> Dispatch {
             peer_id: Some(peer.to_owned()),
             ..DeliveryContext::default()
         },
-        causation: Causation {
-            event: event_id.clone(),
-            hops: 0,
-        },
-        event_id,
+        ..one
     }
 }
 
@@ -153,4 +137,23 @@ impl Agent {
             }
         });
     }
+}
+
+/// The text of everything that was delivered so far.
+pub(crate) async fn delivered(world: &World) -> Vec<String> {
+    let events: Vec<(u64, Event)> = read_all(&world.bus, streams::EVENTS).await;
+    let sent = events
+        .into_iter()
+        .filter(|(_, event)| event.direction == Direction::Sent);
+    sent.map(|(_, event)| event.content).collect()
+}
+
+/// The delivered text that holds `part`, once it is.
+pub(crate) async fn delivers(world: &World, part: &str) -> String {
+    eventually("it is delivered", PATIENCE, async || {
+        let sent = delivered(world).await;
+        let found = sent.iter().find(|text| text.contains(part)).cloned();
+        found.ok_or_else(|| format!("{part}: {sent:?}\n{}", world.logs()))
+    })
+    .await
 }

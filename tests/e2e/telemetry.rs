@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use cli::demo::senders::chat;
 use futures_util::StreamExt as _;
 use serde_json::Value;
+use shared::bus::Outgoing;
+use shared::wire::headers::{CAUSATION, Headers, MSG_ID};
+use shared::wire::subject;
 use tests::collector::{Collector, Span};
+use tests::command::nexus;
 use tests::eventually::eventually;
 use tests::prometheus::parse;
 use tests::world::{Setup, World, shipped_hook};
@@ -22,11 +27,12 @@ export default (ctx) => {
     deliveryContext: { channel: "webchat", accountId: "default", peerId: "watcher" } };
 };
 "#;
-/// Sends events to an agent that is not there, or to a channel that is not there.
+/// Sends events to an agent that is not there, or to a channel that is not there; or does not know what to do.
 const FAIL: &str = r#"/** @name fail */
 export default (ctx) => {
   const e = ctx.event;
   if (e.channel !== "e2e" || e.direction !== "received") return { fire: false };
+  if (e.content === "throw") throw new Error("no");
   return { fire: true, routing: { persona: e.content, session: "s-" + e.peer.id },
     deliveryContext: { channel: "nowhere", accountId: "e2e", peerId: e.peer.id } };
 };
@@ -149,11 +155,101 @@ async fn one_trace_covers_the_five_processes() {
     world.stack.stop().await;
 }
 
-/// A line of the log of `instance` that says `message`, as JSON.
-fn line(world: &World, instance: &str, message: &str) -> Option<Value> {
-    let log = world.log(instance);
-    let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    lines.find(|line| line["message"] == message)
+/// What goes wrong with one message in each service: who says so, in which words, of which event, and what else the line
+/// names.
+const FAILURES: [(&str, &str, &str, &[&str]); 5] = [
+    (
+        "adapter-svc-0",
+        "part for a chat page cannot be read",
+        "e2e:part",
+        &["peer"],
+    ),
+    ("hook-svc-0", "hook failed", "e2e:hook", &["hook_id", "trace_id"]),
+    ("hook-svc-0", "message is given up", "e2e:garbage", &["subject"]),
+    (
+        "broker-svc-0",
+        "turn failed",
+        "e2e:agent",
+        &["dispatch_id", "session", "turn", "trace_id"],
+    ),
+    (
+        "delivery-svc-0",
+        "delivery is given up",
+        "e2e:channel",
+        &["dispatch_id", "session", "delivery", "trace_id"],
+    ),
+];
+const GARBAGE: Bytes = Bytes::from_static(b"\xff");
+
+/// Waits until `instance` has logged `message` with `id` as its `field`, and checks that the line, or the span that it is
+/// of, names `ids` too. Before each look, `provoke`.
+async fn says(world: &World, at: (&str, &str), (field, id): (&str, &str), ids: &[&str], provoke: impl AsyncFn()) {
+    let (instance, message) = at;
+    let of = |line: &Value, name: &str| {
+        let named = [&line[name], &line["span"][name]].into_iter();
+        named
+            .filter_map(Value::as_str)
+            .find(|value| !value.is_empty())
+            .map(str::to_owned)
+    };
+    let line = eventually("the failure is logged", PATIENCE, async || {
+        provoke().await;
+        let log = world.log(instance);
+        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let found = lines.find(|line| line["message"] == message && of(line, field).as_deref() == Some(id));
+        found.ok_or_else(|| format!("{message} of {id}: {log}"))
+    })
+    .await;
+    for id in ids {
+        assert!(of(&line, id).is_some(), "{id} in {line}");
+    }
+}
+
+/// Has `AUDIT` take no message that is larger than `bytes`; -1 = any.
+async fn audit_takes(world: &World, bytes: i64) {
+    let ask = async |what: &str, payload: Bytes| {
+        let subject = format!("$JS.API.STREAM.{what}.AUDIT");
+        let answer = world.bus.ask(&subject, &Headers::new(), payload, PATIENCE).await;
+        let answer: Value = serde_json::from_slice(&answer.expect("an answer").payload).expect("JSON");
+        assert!(answer["error"].is_null(), "{answer}");
+        answer
+    };
+    let mut config = ask("INFO", Bytes::new()).await["config"].clone();
+    config["max_msg_size"] = bytes.into();
+    ask("UPDATE", config.to_string().into()).await;
+}
+
+async fn each_failure_names_its_ids(world: &World) {
+    send(world, &event("e2e:agent", "agent", "absent")).await;
+    send(world, &event("e2e:channel", "channel", "default")).await;
+    send(world, &event("e2e:hook", "hook", "throw")).await;
+    let headers: Headers = [(MSG_ID, "e2e:garbage")].into_iter().collect();
+    let garbage = Outgoing::raw("nexus.event.e2e.default.p".to_owned(), headers, GARBAGE);
+    world.bus.publish(garbage).await.expect("the server stores anything");
+    let address = world.gateway().replacen("http", "ws", 1);
+    let opened = tokio_tungstenite::connect_async(format!("{address}/webchat/ws?peer=watcher")).await;
+    let (_page, _) = opened.expect("the page opens");
+    let part: Headers = [(CAUSATION, "e2e:part")].into_iter().collect();
+    let to_the_page = subject::webchat("default", "watcher");
+    for (instance, message, id, ids) in FAILURES {
+        let shown = async || world.bus.core_publish(&to_the_page, &part, GARBAGE).await;
+        says(world, (instance, message), ("event_id", id), ids, shown).await;
+    }
+
+    audit_takes(world, 1).await;
+    let wish =
+        r#"{"kind":"remind","parameters":{"subject":"s","message":"m"},"schedule":{"type":"after","seconds":3600}}"#;
+    let server = world.stack.nats[0].url();
+    let said = nexus(
+        world.path(),
+        &["--server", &server, "--json", "intent", "propose", wish],
+    )
+    .await;
+    let answer: Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    let intent = answer["id"].as_str().expect("an id");
+    let at = ("scheduler-svc-0", "records are not in AUDIT yet");
+    says(world, at, ("intent", intent), &["session"], async || ()).await;
+    audit_takes(world, -1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,36 +260,7 @@ async fn metrics_parse_and_failures_name_their_ids() {
         ..setup(&collector)
     })
     .await;
-    send(&world, &event("e2e:agent", "agent", "absent")).await;
-    send(&world, &event("e2e:channel", "channel", "default")).await;
-    for (instance, message, event_id, ids) in [
-        (
-            "broker-svc-0",
-            "turn failed",
-            "e2e:agent",
-            &["dispatch_id", "session", "turn", "trace_id"][..],
-        ),
-        (
-            "delivery-svc-0",
-            "delivery is given up",
-            "e2e:channel",
-            &["dispatch_id", "session", "delivery", "trace_id"],
-        ),
-    ] {
-        let line = eventually("the failure is logged", PATIENCE, async || {
-            let told = |line: &Value| line["event_id"] == event_id || line["span"]["event_id"] == event_id;
-            line(&world, instance, message)
-                .filter(told)
-                .ok_or_else(|| world.log(instance))
-        })
-        .await;
-        for id in ids {
-            let named = [&line[id], &line["span"][id]]
-                .into_iter()
-                .any(|value| value.as_str().is_some_and(|v| !v.is_empty()));
-            assert!(named, "{id} in {line}");
-        }
-    }
+    each_failure_names_its_ids(&world).await;
     let client = cli::http::client().expect("an HTTP client");
     for running in &world.stack.services {
         let address = running.address("http").expect("it announced its address");

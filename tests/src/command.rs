@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::process::{Child, Command};
+
+use crate::world::World;
 
 /// How long a command may take that ends by itself, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -75,5 +78,44 @@ pub async fn nexus(directory: &Path, arguments: &[&str]) -> Said {
         code: output.status.code(),
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+impl World {
+    /// Runs `nexus` with `arguments` upon this world's server to its end, as its operator types it.
+    pub async fn nexus(&self, arguments: &[&str]) -> Said {
+        let server = self.stack.nats[0].url();
+        nexus(self.path(), &[&["--server", &server], arguments].concat()).await
+    }
+
+    /// What the command says, or why it is refused.
+    ///
+    /// # Errors
+    /// What it said, where it ends with another exit code than 0.
+    pub async fn tried(&self, arguments: &[&str]) -> Result<String, String> {
+        let said = self.nexus(arguments).await;
+        if said.code == Some(0) {
+            Ok(said.out)
+        } else {
+            Err(format!("nexus {arguments:?}: {}{}", said.out, said.err))
+        }
+    }
+
+    /// What the command says.
+    ///
+    /// # Panics
+    /// Where it ends with another exit code than 0.
+    pub async fn words(&self, arguments: &[&str]) -> String {
+        let said = self.tried(arguments).await;
+        said.unwrap_or_else(|error| panic!("{error}\n{}", self.logs()))
+    }
+
+    /// What the command says in JSON.
+    ///
+    /// # Panics
+    /// As [`World::words`], and where that is no JSON.
+    pub async fn json(&self, arguments: &[&str]) -> Value {
+        let out = self.words(&[&["--json"], arguments].concat()).await;
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("nexus {arguments:?}: {error}: {out}"))
     }
 }

@@ -138,7 +138,9 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
     let hooks = directory.join("hooks");
     std::fs::create_dir_all(&hooks).expect("a hooks directory");
     for (name, text) in &setup.hooks {
-        std::fs::write(hooks.join(name), text).expect("a hook file");
+        let path = hooks.join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder of hooks");
+        std::fs::write(path, text).expect("a hook file");
     }
     let mut files = String::new();
     let given = [

@@ -7,6 +7,7 @@ use shared::model::approval::{
 };
 use shared::model::dispatch::{Causation, DeliveryContext};
 use shared::model::event::EventId;
+use shared::wire::agent::AgentReply;
 
 use super::samples::{AT, approval, session, some, ulid};
 
@@ -35,6 +36,7 @@ pub(crate) fn request() -> ApprovalRequest {
                 event: EventId::parse("telegram:1/2").expect("an event id"),
                 hops: 1,
             },
+            outside: None,
         })),
         ..approval()
     }
@@ -65,6 +67,7 @@ pub(crate) fn confirmation() -> Confirmation {
             record: None,
             audited: 0,
             consumed_at: Some(AT.plus(3)),
+            used_by: None,
         },
     }
 }
@@ -80,6 +83,40 @@ pub(crate) fn decision() -> SessionDecision {
             response: some("less"),
         },
         at: AT,
+        asked: None,
+    }
+}
+
+/// An agent has asked about a call that it runs itself.
+pub(crate) fn asked() -> SessionDecision {
+    let mut request = request();
+    if let Some(asked) = &mut request.asked_in {
+        asked.outside = some("00ff");
+    }
+    SessionDecision {
+        decision: ApprovalDecision {
+            id: "a1".to_owned(),
+            status: ApprovalStatus::Pending,
+            decided_by: None,
+            arguments: None,
+            response: None,
+        },
+        asked: Some(Box::new(request)),
+        ..decision()
+    }
+}
+
+/// An agent was given the call that it runs itself.
+pub(crate) fn used() -> Confirmation {
+    let mut confirmation = confirmation();
+    confirmation.request = asked().asked.map_or_else(request, |asked| *asked);
+    confirmation.trail.used_by = some("4f0c");
+    confirmation
+}
+
+pub(crate) fn agent_waiting() -> AgentReply {
+    AgentReply::Waiting {
+        waiting: "a1".to_owned(),
     }
 }
 

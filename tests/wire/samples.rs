@@ -410,6 +410,7 @@ pub(crate) const fn settled_floor() -> SettledFloor {
 }
 
 pub(crate) fn hook() -> HookRecord {
+    let root = "hooks".to_owned();
     HookRecord {
         id: "a/b".to_owned(),
         source: "export default () => ({ fire: false })".to_owned(),
@@ -424,12 +425,11 @@ pub(crate) fn hook() -> HookRecord {
             timezone: some("America/Chicago"),
             fallback: true,
             match_rule: some("channel=imessage"),
+            allow_net: Vec::new(),
             other_tags: vec![("see".to_owned(), "x".to_owned())],
         },
         enabled: false,
-        origin: HookOrigin::File {
-            root: "hooks".to_owned(),
-        },
+        origin: HookOrigin::File { root },
         created_by: "operator".to_owned(),
         created_at: AT,
         updated_at: AT.plus(1),

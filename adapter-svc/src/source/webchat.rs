@@ -258,7 +258,10 @@ impl Page {
             Ok(ForPage::Part(part)) => part,
             Ok(ForPage::Partial(partial)) => return self.say(&ToPage::Partial(&partial)).await,
             Err(error) => {
-                tracing::warn!(%error, subject = message.subject, "part for a chat page cannot be read");
+                tracing::warn!(
+                    event_id = message.headers.event_id(&message.subject), peer = self.visitor, subject = message.subject, %error,
+                    "part for a chat page cannot be read"
+                );
                 return Ok(());
             }
         };

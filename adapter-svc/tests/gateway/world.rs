@@ -17,7 +17,7 @@ use shared::wire::topology::{Topology, topology};
 use tempfile::TempDir;
 
 /// How long a condition may take to come true.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The service and what it stands in.
 pub(crate) struct World {
@@ -163,6 +163,7 @@ pub(crate) async fn connect(nats: &NatsServer) -> Bus {
         &Topology {
             streams,
             consumers: Vec::new(),
+            retired: Vec::new(),
         },
         false,
     )

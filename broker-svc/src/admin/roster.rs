@@ -11,7 +11,7 @@ use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_OVERRIDES;
 use shared::wire::topology::streams::LEDGER;
 
-use super::Refusal;
+use super::{Parked, Refusal};
 use crate::broker::Broker;
 
 /// Sessions listed where nobody says how many, and at most.
@@ -85,17 +85,26 @@ pub(super) async fn list(broker: Arc<Broker>, question: Listing) -> Result<Roste
     })
 }
 
+/// The mark of `session` where it is quarantined, with its revision.
+pub(super) async fn mark(broker: &Broker, session: &SessionRef) -> Result<Option<(Parked, u64)>, Refusal> {
+    let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
+    let found = marks.get(&subject::session_key(session)).await;
+    let found = found.map_err(|error| (503, error.to_string()))?;
+    Ok(found.and_then(|mark| {
+        let (why, since) = (mark.value.quarantined?, mark.value.since);
+        Some((Parked { why, since }, mark.revision))
+    }))
+}
+
 /// Takes the quarantine's mark off `session` and claims it. A broker that has not heard of it yet ends that claim, and
 /// claims the session itself once it has.
 pub(super) async fn release(broker: Arc<Broker>, session: SessionRef) -> Result<Released, Refusal> {
     let unavailable = |error: String| (503, error);
-    let key = subject::claim(&session).trim_start_matches("nexus.claim.").to_owned();
-    let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
-    let mark = marks.get(&key).await.map_err(|error| unavailable(error.to_string()))?;
-    let Some((why, revision)) = mark.and_then(|mark| Some((mark.value.quarantined?, mark.revision))) else {
+    let Some((Parked { why, .. }, revision)) = mark(&broker, &session).await? else {
         return Err((404, format!("{session} is not quarantined")));
     };
-    match marks.delete(&key, Some(revision)).await {
+    let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
+    match marks.delete(&subject::session_key(&session), Some(revision)).await {
         Ok(()) => {}
         Err(CasError::Conflict { .. }) => {
             return Err((409, format!("{session} is being released, or marked, by another")));

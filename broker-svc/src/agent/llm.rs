@@ -25,6 +25,10 @@ use crate::tool::{ToolCall, failed};
 use crate::turn::journal::Line;
 use crate::turn::{Answer, AskAgentError};
 
+/// What stands for a message without words: a timer's, or an answer that was none. Some providers refuse a conversation
+/// with an empty one in it.
+const WORDLESS: &str = "[no text]";
+
 /// The agent `llm`.
 #[derive(Debug)]
 pub struct Llm {
@@ -168,15 +172,23 @@ fn spec(tool: &ToolDescription) -> ToolSpec {
 /// History and message, then what was said and done in this turn.
 fn conversation(request: &AgentRequest, so_far: &[Line]) -> Vec<Message> {
     let before = request.messages.iter().map(|message| match message.role {
-        Role::User => Message::user(with_names(message.content.clone(), &message.attachments)),
-        Role::Assistant => Message::assistant(message.content.clone()),
+        Role::User => Message::user(worded(with_names(message.content.clone(), &message.attachments))),
+        Role::Assistant => Message::assistant(worded(message.content.clone())),
     });
     before.chain(so_far.iter().map(line)).collect()
 }
 
+fn worded(text: String) -> String {
+    if text.trim().is_empty() {
+        WORDLESS.to_owned()
+    } else {
+        text
+    }
+}
+
 fn line(line: &Line) -> Message {
     match line {
-        Line::User { content } => Message::user(content.clone()),
+        Line::User { content } => Message::user(worded(content.clone())),
         Line::Assistant {
             content,
             tool_calls,
@@ -274,5 +286,32 @@ fn fault(error: &AskModelError) -> AskAgentError {
                 retryable: false,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn no_message_goes_without_words() {
+        let said = |role: &str, content: &str| json!({"role": role, "content": content});
+        let request = json!({
+            "turn": "01M80A4BYPJANS8A4KMNFK7P5E", "session": {"persona": "p", "session": "s"}, "persona": "p",
+            "system_prompt": "", "tools": [], "permissions": {"level": "full"}, "deadline": 0,
+            "messages": [said("user", ""), said("assistant", " \n"), said("user", "hello"), said("assistant", "hi")]
+        });
+        let request: AgentRequest = serde_json::from_value(request).expect("a request");
+        let steered = Line::User { content: String::new() };
+        let expected = [
+            Message::user(WORDLESS),
+            Message::assistant(WORDLESS),
+            Message::user("hello"),
+            Message::assistant("hi"),
+            Message::user(WORDLESS),
+        ];
+        assert_eq!(conversation(&request, &[steered]), expected);
     }
 }

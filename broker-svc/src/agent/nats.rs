@@ -72,6 +72,7 @@ fn read(answer: &[u8]) -> Result<Answer, AskAgentError> {
             attachments,
             usage: Usage::default(),
         }),
+        Ok(AgentReply::Waiting { waiting }) => Err(AskAgentError::Waits(waiting)),
         Ok(AgentReply::Error { error, retryable }) => Err(AskAgentError::Refused { error, retryable }),
         Err(error) => Err(AskAgentError::Malformed(error.to_string())),
     }
@@ -86,5 +87,7 @@ mod tests {
         assert!(matches!(read(b"hello"), Err(AskAgentError::Malformed(_))));
         let answer = read(br#"{"content": "hi"}"#).expect("an answer");
         assert_eq!(answer.content, "hi");
+        let waits = read(br#"{"waiting": "01M8"}"#);
+        assert_eq!(waits, Err(AskAgentError::Waits("01M8".to_owned())));
     }
 }

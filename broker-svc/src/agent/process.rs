@@ -2,8 +2,9 @@
 //! lines on its standard output.
 //!
 //! A line is `{"type": "text", "text": "…"}` (a piece of the answer, shown as it comes), `{"type": "answer", "content":
-//! "…", "attachments": […], "usage": {…}}` (the end; without `content` the pieces are the answer), or `{"type":
-//! "error", "error": "…", "retryable": false}`. The program runs in a process group of its own, all of which is killed
+//! "…", "attachments": […], "usage": {…}}` (the end; without `content` the pieces are the answer), `{"type":
+//! "error", "error": "…", "retryable": false}`, or `{"type": "waiting", "approval": "…"}` (it is started again once a
+//! human has decided). The program runs in a process group of its own, all of which is killed
 //! when the turn is cancelled, when its time is over, and when the answer is there. Source: `sessions.md` "Agents".
 
 use std::sync::Arc;
@@ -59,6 +60,9 @@ enum Line {
         error: String,
         #[serde(default)]
         retryable: bool,
+    },
+    Waiting {
+        approval: String,
     },
 }
 
@@ -160,6 +164,7 @@ async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answe
                 }));
             }
             Line::Error { error, retryable } => return Err(AskAgentError::Refused { error, retryable }),
+            Line::Waiting { approval } => return Err(AskAgentError::Waits(approval)),
         }
     }
 }

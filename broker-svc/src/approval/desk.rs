@@ -5,6 +5,9 @@
 //! repeats it does all of it again, and so do the sweeper and the timer of its end. What `AUDIT` is to say of a change
 //! stands in the value that the change led to, and is there before the next change is written.
 
+mod given;
+mod told;
+
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -19,7 +22,6 @@ use shared::model::reply::Reply;
 use shared::wire::headers::Carrier;
 use shared::wire::subject;
 use shared::wire::topology::buckets::APPROVALS;
-use shared::wire::topology::streams::AUDIT;
 
 use super::card::{Why, cards, code};
 use super::machine::{Outcome, Refused, Word, brought, say};
@@ -99,6 +101,17 @@ pub fn decision_of(confirmation: &Confirmation) -> ApprovalDecision {
             .as_ref()
             .map(|edited| edited.arguments.clone()),
         response: confirmation.response.clone(),
+    }
+}
+
+/// Whether `status` is an end that sessions are not told of: it comes from a turn, not from a human or a clock.
+#[must_use]
+pub const fn ends_untold(status: ApprovalStatus) -> bool {
+    match status {
+        ApprovalStatus::Consumed | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => true,
+        ApprovalStatus::Pending | ApprovalStatus::Approved | ApprovalStatus::Rejected | ApprovalStatus::Expired => {
+            false
+        }
     }
 }
 
@@ -211,7 +224,10 @@ impl Desk {
             Ok(_) => Ok(()),
             // What no server takes keeps nobody from deciding by another way.
             Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
-                tracing::warn!(reply = %reply.id, %error, "card is not sent");
+                tracing::warn!(
+                    delivery = %reply.id, event_id = %reply.causation.event, session = %reply.session, %error,
+                    "card is not sent"
+                );
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -400,17 +416,14 @@ impl Desk {
         let Some(asked) = confirmation.request.asked_in.as_deref() else {
             return Ok(());
         };
-        match confirmation.status {
-            ApprovalStatus::Approved | ApprovalStatus::Rejected | ApprovalStatus::Expired => {}
-            ApprovalStatus::Pending
-            | ApprovalStatus::Consumed
-            | ApprovalStatus::Cancelled
-            | ApprovalStatus::Superseded => return Ok(()),
+        if confirmation.status == ApprovalStatus::Pending || ends_untold(confirmation.status) {
+            return Ok(());
         }
         let decided = SessionDecision {
             target: asked.session.clone(),
             decision: decision_of(confirmation),
             at: confirmation.decided_at.unwrap_or(confirmation.requested_at),
+            asked: None,
         };
         let id = format!("{}:{}", confirmation.request.id, confirmation.status.name());
         let out = Outgoing::new(subject::dispatch(&asked.session), &decided).msg_id(id);
@@ -435,32 +448,6 @@ impl Desk {
         let out = Outgoing::new(subject::approval_audit(&standing.request.id), &record);
         self.bus.publish(out).await?;
         Ok(())
-    }
-
-    /// Makes sure that what led to `confirmation` is in `AUDIT`, once; answers its sequence there. Refusals, which change
-    /// nothing, may stand between.
-    async fn audit(&self, confirmation: &Confirmation) -> Result<u64, KeepApprovalError> {
-        let Some(record) = &confirmation.trail.record else {
-            return Ok(confirmation.trail.audited);
-        };
-        let subject = subject::approval_audit(&record.approval);
-        let mut last = confirmation.trail.audited;
-        for _ in 0..MAX_TRIES {
-            let out = Outgoing::new(subject.clone(), record.as_ref()).expect_last(last);
-            match self.bus.publish(out).await {
-                Ok(published) => return Ok(published.sequence),
-                Err(PublishError::WrongLastSequence { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-            while let Some(stored) = self.bus.next_on_subject(AUDIT, &subject, last + 1).await? {
-                last = stored.sequence;
-                let known = stored.decode::<ApprovalRecord>();
-                if known.is_ok_and(|known| known.n == record.n) {
-                    return Ok(last);
-                }
-            }
-        }
-        Err(KeepApprovalError::Contended(record.approval.clone()))
     }
 }
 

@@ -318,6 +318,17 @@ fn everything_remembered_is_bounded() {
     assert!(state.history.iter().map(Exchange::bytes).sum::<usize>() <= HISTORY_BYTES);
 }
 
+#[test]
+fn a_text_is_cut_between_characters() {
+    let text = format!("{}\u{fc}ber", "x".repeat(4_095));
+    assert_eq!(shortened(&text, 4_096), text[..4_095], "half a character is none");
+    assert_eq!(shortened(&text, 4_097), text[..4_097]);
+    assert_eq!(
+        (shortened("x", 4_096), shortened("\u{1f600}", 3)),
+        ("x".to_owned(), String::new())
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

@@ -1,70 +1,208 @@
-//! Breakers of the hooks that can fail, in this broker's memory: a hook that fails five times in a row is not asked for
-//! five minutes, then once. Meanwhile its gate denies at once instead of after its time-out.
+//! Breakers of the hooks that can fail, one state for all brokers in KV `breakers`: a hook that fails five times in a row
+//! is not asked for five minutes, then once, by one broker. Meanwhile its gate denies at once instead of after its
+//! time-out.
+//!
+//! What a watch has told is the ground on which hooks are refused; every change is decided on the leader's value. A hook
+//! that does not fail costs neither a read nor a write. While the server cannot be asked, each broker counts for itself.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shared::breaker::{Admission, Breaker, BreakerPolicy};
+use sha2::{Digest as _, Sha256};
+use shared::breaker::{Admission, Breaker, BreakerPolicy, TURN_PREFIX, key_of};
+use shared::bus::{Bus, Kv, KvEvent};
+use shared::clock::SharedClock;
 use shared::model::time::UnixMillis;
+use shared::wire::topology::buckets::BREAKERS;
 
 use super::declared::Hook;
 use super::outcome::RunHookError;
+use crate::broker::Broker;
 
-/// Who claims probes: there is one of us in one memory.
-const ME: &str = "me";
 /// How long beyond a hook's time-out its probe is held, milliseconds.
 const CLAIM_GRACE_MS: u64 = 5_000;
 
+/// Follows what other brokers find out about hooks that keep failing, until the process is asked to stop.
+pub async fn serve(broker: Arc<Broker>) {
+    tokio::select! {
+        () = broker.hooks().follow() => {}
+        () = broker.shutdown.requested() => {}
+    }
+}
+
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Breakers {
-    restless: Mutex<HashMap<String, Breaker>>,
+    kv: Kv<Breaker>,
+    clock: SharedClock,
+    /// Who claims probes: this broker.
+    me: String,
     policy: BreakerPolicy,
+    /// By KV key, with its revision: those that are not at rest.
+    restless: Mutex<HashMap<String, (Breaker, u64)>>,
 }
 
 impl Breakers {
-    /// Whether `hook` may be asked at `now`.
-    ///
-    /// # Errors
-    /// [`RunHookError::Paused`] where it may not.
-    pub fn admit(&self, hook: &Hook, now: UnixMillis) -> Result<(), RunHookError> {
-        let mut restless = self.restless.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(breaker) = restless.get_mut(&hook.key()) else {
-            return Ok(());
-        };
-        match breaker.admit(ME, now) {
-            Admission::Pass => Ok(()),
-            Admission::Refuse { until } => Err(RunHookError::Paused(until)),
-            // Another turn probes it already.
-            Admission::Probe => Err(RunHookError::Paused(now)),
-            Admission::Claim => {
-                let held = hook.timeout_ms.saturating_add(CLAIM_GRACE_MS);
-                if let Some(claimed) = breaker.claimed(ME, held, now) {
-                    *breaker = claimed;
+    /// The breakers on `bus`, as the broker `me` sees them; unknown until [`Breakers::follow`] has heard of them.
+    #[must_use]
+    pub fn new(bus: &Bus, clock: SharedClock, me: &str) -> Self {
+        Self {
+            kv: bus.kv(BREAKERS),
+            clock,
+            me: me.to_owned(),
+            policy: BreakerPolicy::default(),
+            restless: Mutex::default(),
+        }
+    }
+
+    /// Follows the bucket for ever.
+    pub async fn follow(&self) {
+        let mut watch = self.kv.watch(&format!("{}.", key_prefix()));
+        loop {
+            match watch.next().await {
+                KvEvent::Put { key, value, revision } => self.learn(&key, value, revision),
+                KvEvent::Gone { key, .. } => {
+                    self.restless().remove(&key);
                 }
-                Ok(())
+                KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "breaker cannot be read"),
+                KvEvent::Current => {}
             }
         }
     }
 
-    /// Takes in how asking `hook` went.
-    pub fn record(&self, hook: &Hook, failed: bool, now: UnixMillis) {
-        let mut restless = self.restless.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = hook.key();
-        if !failed {
-            restless.remove(&key);
-            return;
+    /// Whether `hook` may be asked.
+    ///
+    /// # Errors
+    /// [`RunHookError::Paused`] where it may not.
+    pub async fn admit(&self, hook: &Hook) -> Result<(), RunHookError> {
+        let now = self.clock.now();
+        let Some(breaker) = self.known(hook) else {
+            self.renew(hook, now).await;
+            return Ok(());
+        };
+        match breaker.admit(&self.me, now) {
+            Admission::Pass => return Ok(()),
+            Admission::Refuse { until } => return Err(RunHookError::Paused(until)),
+            // Another turn probes it already.
+            Admission::Probe => return Err(RunHookError::Paused(now)),
+            Admission::Claim => {}
         }
-        let breaker = restless.entry(key).or_insert_with_key(|key| Breaker::of(key, ""));
-        if let Some(next) = breaker.failed(&self.policy, ME, now) {
-            if !next.is_closed() && breaker.is_closed() {
-                tracing::error!(
-                    hook = hook.name,
-                    failures = next.failures,
-                    "hook is paused: it keeps failing"
-                );
-            }
-            *breaker = next;
+        let held = hook.timeout_ms.saturating_add(CLAIM_GRACE_MS);
+        let mut claimed = false;
+        let breaker = self
+            .change(hook, |breaker| {
+                let next = breaker.claimed(&self.me, held, now);
+                claimed = next.is_some();
+                next
+            })
+            .await;
+        match breaker.admit(&self.me, now) {
+            Admission::Pass => Ok(()),
+            Admission::Probe if claimed => Ok(()),
+            Admission::Refuse { until } => Err(RunHookError::Paused(until)),
+            Admission::Probe | Admission::Claim => Err(RunHookError::Paused(now)),
         }
     }
+
+    /// Clears away what another declaration of `hook` left, once its time is over: brokers that still have that one
+    /// may be asking by it until then.
+    async fn renew(&self, hook: &Hook, now: UnixMillis) {
+        let key = key_of(&id_of(hook));
+        let is_over = |(other, _): &(Breaker, u64)| other.admit(&self.me, now) == Admission::Claim;
+        if self.restless().get(&key).is_some_and(is_over) {
+            self.change(hook, Breaker::at_rest).await;
+        }
+    }
+
+    /// Takes in how asking `hook` went. Stored, where it changes anything, before this returns.
+    pub async fn record(&self, hook: &Hook, failed: bool) {
+        let now = self.clock.now();
+        let known = self.known(hook);
+        if !failed {
+            if known.is_some_and(|known| known.succeeded(&self.me).is_some()) {
+                self.change(hook, |breaker| breaker.succeeded(&self.me)).await;
+            }
+            return;
+        }
+        if known.is_some_and(|known| known.failed(&self.policy, &self.me, now).is_none()) {
+            return;
+        }
+        let mut opened = false;
+        let breaker = self
+            .change(hook, |breaker| {
+                let next = breaker.failed(&self.policy, &self.me, now);
+                opened = next.as_ref().is_some_and(|next| !next.is_closed());
+                next
+            })
+            .await;
+        if opened {
+            tracing::error!(
+                hook = hook.name,
+                failures = breaker.failures,
+                "hook is paused: it keeps failing"
+            );
+        }
+    }
+
+    fn restless(&self) -> MutexGuard<'_, HashMap<String, (Breaker, u64)>> {
+        self.restless.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The breaker of `hook` as it is declared now, where it is not at rest.
+    fn known(&self, hook: &Hook) -> Option<Breaker> {
+        let restless = self.restless();
+        if restless.is_empty() {
+            return None;
+        }
+        let (breaker, _) = restless.get(&key_of(&id_of(hook)))?;
+        (breaker.content_hash == hash_of(hook)).then(|| breaker.clone())
+    }
+
+    fn learn(&self, key: &str, breaker: Breaker, revision: u64) {
+        let mut restless = self.restless();
+        if restless.get(key).is_some_and(|(_, known)| *known > revision) {
+            return;
+        }
+        if breaker.is_at_rest() {
+            restless.remove(key);
+        } else {
+            restless.insert(key.to_owned(), (breaker, revision));
+        }
+    }
+
+    /// The breaker of `hook` once `next` has changed it, for all brokers; where the server cannot be asked, for this one.
+    async fn change(&self, hook: &Hook, mut next: impl FnMut(&Breaker) -> Option<Breaker>) -> Breaker {
+        let key = key_of(&id_of(hook));
+        match self.kv.change(&id_of(hook), &hash_of(hook), &mut next).await {
+            Ok((breaker, entry)) => {
+                if let Some(entry) = entry {
+                    self.learn(&key, entry.value, entry.revision);
+                }
+                breaker
+            }
+            Err(error) => {
+                tracing::warn!(hook = hook.name, %error, "breaker of the hook cannot be shared and stays this broker's own");
+                let known = self.restless().get(&key).cloned();
+                let (known, revision) = known.unwrap_or_else(|| (Breaker::of(&id_of(hook), &hash_of(hook)), 0));
+                let breaker = next(&known).unwrap_or(known);
+                self.learn(&key, breaker.clone(), revision);
+                breaker
+            }
+        }
+    }
+}
+
+/// The token that keys of hooks inside turns begin with.
+fn key_prefix() -> &'static str {
+    TURN_PREFIX.trim_end_matches(':')
+}
+
+/// By what people name the breaker of `hook`.
+fn id_of(hook: &Hook) -> String {
+    format!("{TURN_PREFIX}{}", hook.key())
+}
+
+/// SHA-256 of how `hook` is declared, in hex.
+fn hash_of(hook: &Hook) -> String {
+    hex::encode(Sha256::digest(format!("{hook:?}")))
 }

@@ -2,8 +2,10 @@
 //!
 //! An agent of runner `nats` or `process` asks before a tool runs (`PreToolUse`) and after (`PostToolUse`), for the turn
 //! that it works on. Any broker answers: what the turn may do and whose it is stands in the session's ledger. The
-//! ledger itself is its owner's, so what hooks say here is told in `AUDIT` alone. Nobody waits for a human here: what
-//! needs an approval is refused.
+//! ledger itself is its owner's, so what hooks say here is told in `AUDIT` alone. Nobody waits for a human here: the
+//! agent is told that one is asked (`making`), and asks again.
+
+mod making;
 
 use std::sync::Arc;
 
@@ -12,11 +14,13 @@ use serde_json::Value;
 use shared::bus::{ServiceHandle, ServiceSpec};
 use shared::model::ledger::{ToolCall, ToolOutcome};
 use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use super::gate::{Gated, together};
+use self::making::Making;
 use super::moment::Moment;
 use super::point::Point;
+use super::runs::{CONTEXT, Ran};
 use crate::broker::Broker;
 use crate::inbox;
 use crate::owner::load;
@@ -29,6 +33,9 @@ const WRONG: usize = 400;
 const OVER: usize = 409;
 /// It cannot be answered now.
 const UNAVAILABLE: usize = 503;
+
+/// Longest name of a call or of an attempt, bytes.
+const MAX_ID_BYTES: usize = 256;
 
 /// A tool call that an agent is about to make, or has made.
 #[derive(Debug, Clone, Deserialize)]
@@ -49,6 +56,9 @@ pub struct Asked {
     /// What it answered, at `PostToolUse`.
     #[serde(default)]
     pub tool_response: Option<Value>,
+    /// Names this attempt to make the call: an approved call is given to one attempt, however often that asks.
+    #[serde(default)]
+    pub attempt: Option<String>,
 }
 
 /// What hooks made of it.
@@ -63,11 +73,25 @@ pub enum Answer {
         /// The result, at `PostToolUse`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tool_response: Option<Value>,
+        /// What hooks say to the model.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        context: Vec<String>,
     },
     /// It must not run, or its result not be read.
     Deny {
         /// Why, for the model to read.
         reason: String,
+    },
+    /// A human is asked, at `PreToolUse`: ask again with the same call until there is another answer.
+    Ask {
+        /// The approval.
+        approval: String,
+        /// By which people name it.
+        code: String,
+        /// The rule that asks.
+        policy: String,
+        /// When it lapses, Unix milliseconds.
+        expires_at: UnixMillis,
     },
 }
 
@@ -94,6 +118,13 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
     if !asked.tool_input.is_object() {
         return Err((WRONG, "tool_input: expected an object".to_owned()));
     }
+    if [Some(&asked.tool_use_id), asked.attempt.as_ref()]
+        .into_iter()
+        .flatten()
+        .any(|id| id.len() > MAX_ID_BYTES)
+    {
+        return Err((WRONG, format!("tool_use_id, attempt: at most {MAX_ID_BYTES} bytes")));
+    }
     let unavailable = |error: String| (UNAVAILABLE, error);
     let remembered = load(broker, &asked.session, None)
         .await
@@ -113,11 +144,12 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
     };
     if point == Point::PostToolUse {
         let result = asked.tool_response.unwrap_or_default();
-        let (outcome, _) = broker.hooks().after(&moment, &call, ToolOutcome::Ok { result }).await;
+        let (outcome, ran) = broker.hooks().after(&moment, &call, ToolOutcome::Ok { result }).await;
         return Ok(match outcome {
             ToolOutcome::Ok { result } => Answer::Allow {
                 tool_input: None,
                 tool_response: Some(result),
+                context: texts(&ran),
             },
             ToolOutcome::Error { error: reason }
             | ToolOutcome::Skipped { reason }
@@ -128,22 +160,21 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
         let reason = format!("`{}` is not permitted in this turn", call.name);
         return Ok(Answer::Deny { reason });
     }
-    let (gated, _) = broker.hooks().gate(&moment, &call).await;
-    let (arguments, asks) = match gated {
-        Gated::Denied { error: reason } => return Ok(Answer::Deny { reason }),
-        Gated::Run { arguments } => (arguments, None),
-        Gated::Ask { ask, arguments } => (arguments, Some(*ask)),
+    let making = Making {
+        broker,
+        session: &asked.session,
+        running,
+        turn: &turn,
+        pendings: &pendings,
+        moment,
+        call,
+        attempt: asked.attempt.as_deref(),
     };
-    let flagged = broker
-        .personas
-        .confirmations(&asked.session, turn.works_for(), &call.name, &arguments);
-    Ok(match together(flagged.cloned().chain(asks)) {
-        None => Answer::Allow {
-            tool_input: Some(arguments),
-            tool_response: None,
-        },
-        Some(ask) => Answer::Deny {
-            reason: format!("it needs an approval ({}), and nobody waits for one here", ask.policy),
-        },
-    })
+    making.decided().await.map_err(|error| unavailable(error.to_string()))
+}
+
+/// What hooks that `ran` say to the model.
+fn texts(ran: &[Ran]) -> Vec<String> {
+    let texts = ran.iter().filter_map(|ran| ran.told.get(CONTEXT)?.as_str());
+    texts.map(str::to_owned).collect()
 }

@@ -147,6 +147,8 @@ impl Commands {
         let mut record = run.record();
         record.insert("hint".to_owned(), json!(hint));
         tracing::warn!(
+            session = %run.moment.session,
+            turn = %run.moment.turn,
             hook = run.hook.name,
             command = run.command,
             hint,

@@ -51,16 +51,21 @@ pub struct Said {
 impl Hooks {
     /// The hooks of `rules`, run by the broker `instance`.
     #[must_use]
-    pub fn new(rules: HookRules, bus: Bus, clock: SharedClock) -> Self {
+    pub fn new(rules: HookRules, bus: Bus, clock: SharedClock, instance: &str) -> Self {
         let recorder = Recorder::new(bus.clone(), Arc::clone(&clock));
         Self {
             commands: Commands::new(rules.allow.clone(), recorder.clone(), Arc::clone(&clock)),
-            breakers: Breakers::default(),
+            breakers: Breakers::new(&bus, Arc::clone(&clock), instance),
             rules,
             bus,
             clock,
             recorder,
         }
+    }
+
+    /// Follows what other brokers find out about hooks that keep failing, for ever.
+    pub async fn follow(&self) {
+        self.breakers.follow().await;
     }
 
     /// The hooks of a turn of `session`, with those of the sessions it works for.
@@ -180,21 +185,21 @@ impl Hooks {
                 })
             }
             Action::Command { command } => {
-                self.breakers.admit(hook, self.clock.now())?;
+                self.breakers.admit(hook).await?;
                 let said = Box::pin(self.commands.run(hook, command, moment, context, round)).await;
-                self.count(hook, said)
+                self.count(hook, said).await
             }
             Action::Script { hook: script } => {
-                self.breakers.admit(hook, self.clock.now())?;
+                self.breakers.admit(hook).await?;
                 let said = Box::pin(script::run(&self.bus, hook, script, moment, context, self.clock.now())).await;
-                self.count(hook, said)
+                self.count(hook, said).await
             }
         }
     }
 
-    fn count(&self, hook: &Hook, said: Result<HookOutcome, RunHookError>) -> Result<HookOutcome, RunHookError> {
+    async fn count(&self, hook: &Hook, said: Result<HookOutcome, RunHookError>) -> Result<HookOutcome, RunHookError> {
         let failed = matches!(&said, Err(RunHookError::TimedOut(_) | RunHookError::Failed(_)));
-        self.breakers.record(hook, failed, self.clock.now());
+        self.breakers.record(hook, failed).await;
         said
     }
 

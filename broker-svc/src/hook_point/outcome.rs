@@ -109,6 +109,9 @@ pub enum RunHookError {
     /// It failed, and said this.
     #[error("{0}")]
     Failed(String),
+    /// Nobody who could run it is there now. That says nothing of the hook, so it does not count for its breaker.
+    #[error("nobody is there to run it: {0}")]
+    Absent(String),
     /// It failed so often lately that it is not asked.
     #[error("it keeps failing and is not asked before {0}")]
     Paused(shared::model::time::UnixMillis),

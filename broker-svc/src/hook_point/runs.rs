@@ -108,7 +108,10 @@ impl Ran {
                 keep(&mut told, "error", Some(&error.to_string()));
                 match error {
                     RunHookError::OffList(_) => "skipped",
-                    RunHookError::TimedOut(_) | RunHookError::Failed(_) | RunHookError::Paused(_) => "failed",
+                    RunHookError::TimedOut(_)
+                    | RunHookError::Failed(_)
+                    | RunHookError::Absent(_)
+                    | RunHookError::Paused(_) => "failed",
                 }
             }
         };

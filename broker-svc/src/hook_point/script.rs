@@ -49,7 +49,8 @@ pub async fn run(
         Ok(run) => judged(run),
         Err(RequestError::Timeout { .. }) => Err(RunHookError::TimedOut(hook.timeout_ms)),
         Err(RequestError::Service { code, text, .. }) => Err(failed(format!("{code}: {text}"))),
-        Err(error @ (RequestError::NoResponder { .. } | RequestError::Answer { .. })) => Err(failed(error.to_string())),
+        Err(error @ RequestError::NoResponder { .. }) => Err(RunHookError::Absent(error.to_string())),
+        Err(error @ RequestError::Answer { .. }) => Err(failed(error.to_string())),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use shared::model::approval::ApprovalDecision;
+use shared::model::approval::{ApprovalDecision, ApprovalRequest};
 use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::ledger::DispatchRef;
 use shared::model::order::SessionOrder;
@@ -52,6 +52,8 @@ pub struct Told {
     pub sequence: u64,
     /// What.
     pub decision: ApprovalDecision,
+    /// What the turn's agent has asked by itself, where nothing is decided yet.
+    pub asked: Option<Box<ApprovalRequest>>,
 }
 
 /// What a look finds.

@@ -169,7 +169,7 @@ const ROWS: [Row; 10] = [
         subject: "nexus.svc.intent.cancel",
         idempotent: true,
         question: withdrawn,
-        description: "Withdraws one of your intents; where it runs, its turn is interrupted.",
+        description: "Withdraws one of your intents; where it runs, its turn is interrupted, unless that is this one.",
         properties: || json!({"id": {"type": "string"}, "why": {"type": "string"}}),
         required: &["id"],
     },
@@ -221,10 +221,10 @@ fn own(call: &ToolCall) -> Value {
 }
 
 fn withdrawn(call: &ToolCall) -> Value {
-    let session = &call.call.session;
+    let asked = &call.call;
     with(
         call,
-        [("agent", json!(session.persona)), ("session", json!(session.session))],
+        [("agent", json!(asked.session.persona)), ("turn", json!(asked.turn))],
     )
 }
 

@@ -3,78 +3,20 @@
 //! Source: `sessions.md` "Durable turns". The journal is part of the fold, so whoever takes the session over has the
 //! same conversation and goes on at the same step.
 
+mod asked;
 mod calls;
 mod lines;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask};
 use shared::model::event::Attachment;
 use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome, TurnLimits, Usage};
 use shared::model::permission::PermissionSet;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use super::arguments::args_hash;
 use crate::hook_point::runs::{CONTEXT, HIDDEN};
-
-/// An approval that a turn waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Awaited {
-    /// The approval's id.
-    pub approval: String,
-    /// When it lapses.
-    pub expires_at: UnixMillis,
-}
-
-/// A human's word that was asked for in a running turn.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Asked {
-    /// The approval's id.
-    pub approval: String,
-    /// The call that it is about.
-    pub call: String,
-    /// Hash of the arguments that were asked for.
-    pub arguments_hash: String,
-    /// Where it stands.
-    pub status: ApprovalStatus,
-    /// The arguments as the approver edited them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub edited: Option<Value>,
-    /// Who decided.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub decided_by: Option<String>,
-    /// What they wrote.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub response: Option<String>,
-    /// How it was asked for.
-    #[serde(default)]
-    pub ask: Ask,
-}
-
-/// Where a call stands with the humans.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// Nobody was asked.
-    None,
-    /// Somebody was, and has not answered.
-    Pending,
-    /// Exactly these arguments are approved.
-    Approved,
-    /// Somebody said no.
-    Rejected {
-        /// Who.
-        by: String,
-        /// What they wrote.
-        response: Option<String>,
-    },
-    /// Nobody answered in time.
-    Expired,
-    /// The question was withdrawn.
-    Cancelled,
-    /// Other arguments were approved, or asked for.
-    Superseded,
-}
+pub use asked::{Asked, Awaited, Standing, stands};
 
 /// One thing that happened in a running turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -203,34 +145,6 @@ pub struct Running {
     pub asked: Vec<Asked>,
 }
 
-/// Where the call `call` of `running` stands, whose final arguments have the hash `arguments_hash`, and of which its
-/// gates want humans asked as `ask` says: an approver who edits arguments may lead to ones that others must approve.
-#[must_use]
-pub fn stands(running: &Running, call: &str, arguments_hash: &str, ask: Option<&Ask>) -> Standing {
-    let Some(asked) = running.last_asked(call) else {
-        return Standing::None;
-    };
-    match asked.status {
-        ApprovalStatus::Pending => Standing::Pending,
-        ApprovalStatus::Approved | ApprovalStatus::Consumed => {
-            let edited = asked.edited.as_ref().map(args_hash);
-            let same = edited.as_deref().unwrap_or(&asked.arguments_hash) == arguments_hash;
-            if same && ask.is_none_or(|ask| asked.ask.scope.covers(&ask.scope)) {
-                Standing::Approved
-            } else {
-                Standing::Superseded
-            }
-        }
-        ApprovalStatus::Rejected => Standing::Rejected {
-            by: asked.decided_by.clone().unwrap_or_default(),
-            response: asked.response.clone(),
-        },
-        ApprovalStatus::Expired => Standing::Expired,
-        ApprovalStatus::Cancelled => Standing::Cancelled,
-        ApprovalStatus::Superseded => Standing::Superseded,
-    }
-}
-
 impl Running {
     /// The model's last answer: which call it was, what it said, what it wants done.
     #[must_use]
@@ -264,82 +178,6 @@ impl Running {
             Passage::Injected { content, .. } => Some(content.as_str()),
             Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } => None,
         })
-    }
-
-    /// What a human was last asked about `call`.
-    #[must_use]
-    pub fn last_asked(&self, call: &str) -> Option<&Asked> {
-        self.asked.iter().rev().find(|asked| asked.call == call)
-    }
-
-    /// How often a human was asked about `call`.
-    #[must_use]
-    pub fn times_asked(&self, call: &str) -> usize {
-        self.asked.iter().filter(|asked| asked.call == call).count()
-    }
-
-    /// The arguments with which the gates of `call` begin: as an approver edited them last, or as the model wrote them.
-    #[must_use]
-    pub fn arguments_of(&self, call: &ToolCall) -> Value {
-        let edited = self.asked.iter().rev().filter(|asked| asked.call == call.call);
-        let edited = edited.filter_map(|asked| asked.edited.as_ref()).next();
-        edited.unwrap_or(&call.arguments).clone()
-    }
-
-    /// Begins to wait, or ends it, at `now`.
-    fn wait_or_go_on(&mut self, awaits: Option<Awaited>, now: UnixMillis) {
-        if let Some(since) = self.awaits_since.take() {
-            let waited = u64::try_from(now.since(since)).unwrap_or(0);
-            self.waited_ms = self.waited_ms.saturating_add(waited);
-        }
-        self.awaits_since = awaits.as_ref().map(|_| now);
-        self.awaits = awaits;
-    }
-
-    /// Takes in that a human was asked, at `now`.
-    fn ask(&mut self, request: &ApprovalRequest, now: UnixMillis) {
-        let awaited = Awaited {
-            approval: request.id.clone(),
-            expires_at: request.expires_at,
-        };
-        self.wait_or_go_on(Some(awaited), now);
-        let asked_in = request.asked_in.as_deref();
-        let lasts = u64::try_from(request.expires_at.since(now)).ok().filter(|ms| *ms > 0);
-        self.asked.push(Asked {
-            approval: request.id.clone(),
-            call: request.call.clone(),
-            arguments_hash: request.arguments_hash.clone(),
-            status: ApprovalStatus::Pending,
-            edited: None,
-            decided_by: None,
-            response: None,
-            ask: Ask {
-                policy: request.policy.clone(),
-                scope: asked_in.map(|asked| asked.scope.clone()).unwrap_or_default(),
-                expires_ms: lasts,
-                escalate_at: None,
-                reason: asked_in.and_then(|asked| asked.reason.clone()),
-            },
-        });
-    }
-
-    /// Takes in how a question ended, at `now`.
-    fn decide(&mut self, decision: &ApprovalDecision, now: UnixMillis) {
-        if self
-            .awaits
-            .as_ref()
-            .is_some_and(|awaited| awaited.approval == decision.id)
-        {
-            self.wait_or_go_on(None, now);
-        }
-        if let Some(asked) = self.asked.iter_mut().rev().find(|asked| asked.approval == decision.id) {
-            asked.status = decision.status;
-            asked.decided_by.clone_from(&decision.decided_by);
-            asked.response.clone_from(&decision.response);
-            if decision.arguments.is_some() {
-                asked.edited.clone_from(&decision.arguments);
-            }
-        }
     }
 
     /// Sequences of the dispatches that it was begun for: those that were put in later aside.

@@ -5,13 +5,8 @@
 //! the turn is in memory; its end comes as a message of the session. Source: `sessions.md` "Approvals".
 
 use serde_json::Value;
-use shared::model::approval::{
-    ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask, AskedIn, Confirmation, DEFAULT_EXPIRES_MS, MAX_EXPIRES_MS,
-    Party, Proof, Trail,
-};
+use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask, Confirmation};
 use shared::model::dispatch::derived_ulid;
-use shared::model::event::OWN_ADAPTERS;
-use shared::model::identity::is_self_asserted;
 use shared::model::ledger::{LedgerEntry, ToolCall, ToolOutcome};
 use shared::model::reply::Reply;
 use ulid::Ulid;
@@ -23,10 +18,10 @@ use super::steps::Stepped;
 use super::think::Thinking;
 use super::turn::Ended;
 use crate::approval::card::spelt;
-use crate::approval::desk::{Said, decision_of};
+use crate::approval::desk::{Said, decision_of, ends_untold};
 use crate::approval::machine::Word;
+use crate::approval::question::{Asking, MAX_ASKS, author};
 use crate::approval::reply::{Heard, read};
-use crate::approval::scope::AGENT;
 use crate::error::RunSessionError;
 use crate::hook_point::Gated;
 use crate::hook_point::gate::together;
@@ -34,13 +29,24 @@ use crate::session::{Arrival, Pending, Told};
 use crate::turn::arguments::args_hash;
 use crate::turn::journal::{Standing, stands};
 
-/// How often humans are asked about one call before it is given up: its arguments change each time.
-const MAX_ASKS: usize = 8;
 /// What becomes of a decision that no turn waits for.
 const NOT_AWAITED: &str = "approval is not awaited";
 
+/// What becomes of a message that tells of a question.
+const ASKED: &str = "an agent asks a human";
 /// What becomes of a message that is a word on an approval.
 const WORD: &str = "a word on an approval";
+
+/// What a look found, as far as humans are concerned.
+#[derive(Debug, Default)]
+pub(super) struct Listened {
+    /// What goes to the machine.
+    pub(super) others: Vec<Arrival>,
+    /// Words on approvals, dealt with.
+    pub(super) words: Vec<Pending>,
+    /// What agents ask by themselves, and where that stands in `DISPATCHES`.
+    pub(super) questions: Vec<(u64, ApprovalRequest)>,
+}
 
 /// Whether a call runs.
 pub(super) enum Confirmed {
@@ -48,33 +54,6 @@ pub(super) enum Confirmed {
     Run(ToolCall),
     /// It does not, now.
     Stepped(Stepped),
-}
-
-/// Who wrote all of `pendings`; none where several did.
-pub(super) fn initiator(pendings: &[Pending]) -> Option<Party> {
-    let first = pendings.first().map(author)?;
-    pendings.iter().all(|pending| author(pending) == first).then_some(first)
-}
-
-/// Who wrote the message of `pending`: somebody whom its channel vouches for at most, and where one of our own services
-/// said it, an agent.
-fn author(pending: &Pending) -> Party {
-    let message = &pending.dispatch.message;
-    let adapter = pending.dispatch.event_id.adapter();
-    let channel = if OWN_ADAPTERS.iter().any(|own| adapter.eq_ignore_ascii_case(own)) {
-        AGENT
-    } else {
-        message.channel.as_deref().unwrap_or(adapter)
-    };
-    Party {
-        channel: channel.to_owned(),
-        id: message.from.clone(),
-        proof: if is_self_asserted(&message.metadata) {
-            Proof::Nobody
-        } else {
-            Proof::Channel
-        },
-    }
 }
 
 impl Worker<'_> {
@@ -106,7 +85,7 @@ impl Worker<'_> {
             return Ok(false);
         }
         if self.broker.clock.now() < awaited.expires_at {
-            return Ok(true);
+            return Ok(!self.is_taken_back(&awaited.approval).await?);
         }
         let standing = self.broker.desk().lapse(&awaited.approval).await?;
         let decision = match standing.filter(|standing| standing.status != ApprovalStatus::Pending) {
@@ -115,6 +94,21 @@ impl Worker<'_> {
         };
         self.stage_decision(decision);
         Ok(false)
+    }
+
+    /// Whether a question that the turn's agent asked by itself is superseded, withdrawn or spent, which nobody tells its
+    /// session: another run of the same agent asked anew, or took the call.
+    async fn is_taken_back(&mut self, approval: &str) -> Result<bool, RunSessionError> {
+        let running = self.owner.fold().running.as_ref();
+        if !running.is_some_and(|running| running.is_outside(approval)) {
+            return Ok(false);
+        }
+        let standing = self.broker.desk().get(approval).await?;
+        let Some(standing) = standing.filter(|standing| ends_untold(standing.status)) else {
+            return Ok(false);
+        };
+        self.stage_decision(decision_of(&standing));
+        Ok(true)
     }
 
     /// The turn goes on without the word that it waits for.
@@ -136,10 +130,13 @@ impl Worker<'_> {
 
     /// Takes in what became of an approval. One that nobody waits for leads to nothing, and can lead to nothing any more.
     pub(super) fn take_decision(&mut self, told: Told) {
-        let Told { sequence, decision } = told;
+        let Told {
+            sequence,
+            decision,
+            asked: _,
+        } = told;
         let running = self.owner.fold().running.as_ref();
-        let awaited = self.owner.fold().awaited();
-        if awaited.is_some_and(|awaited| awaited.approval == decision.id) {
+        if running.is_some_and(|running| running.is_open(&decision.id)) {
             let cursor = Some(self.cursor_after(&[sequence]));
             tracing::info!(
                 session = %self.claimed.session, approval = decision.id, status = decision.status.name(), "approval is decided"
@@ -164,33 +161,71 @@ impl Worker<'_> {
         self.drop_named("approval", id, sequence, NOT_AWAITED);
     }
 
-    /// Takes the messages out of `arrivals` that are somebody's word on an approval, and answers them. The others go on.
+    /// Takes in what the turn's agent has asked by itself, so that it ends with the turn, and the ledger says so.
+    pub(super) fn take_question(&mut self, sequence: u64, request: ApprovalRequest) {
+        let running = self.owner.fold().running.as_ref();
+        let asked_in = request.asked_in.as_deref();
+        let id = request.id.parse().unwrap_or(Ulid::nil());
+        match running.filter(|running| asked_in.is_some_and(|asked| asked.turn == running.turn)) {
+            Some(running) if running.has_asked(&request.id) => {}
+            Some(_) => self.owner.stage(LedgerEntry::ApprovalRequested { request }),
+            None => self.marks.push((request.id, ApprovalStatus::Cancelled)),
+        }
+        self.drop_named("approval", id, sequence, ASKED);
+    }
+
+    /// Takes the messages out of `arrivals` that are somebody's word on an approval, and answers them; and what agents ask
+    /// by themselves. The others go on.
     ///
     /// # Errors
     /// [`RunSessionError`] where the word cannot be kept, or the session is not ours any more.
-    pub(super) async fn hear(&mut self, arrivals: Vec<Arrival>) -> Result<Vec<Arrival>, RunSessionError> {
-        let mut others = Vec::with_capacity(arrivals.len());
+    pub(super) async fn hear(&mut self, arrivals: Vec<Arrival>) -> Result<Listened, RunSessionError> {
+        let mut listened = Listened::default();
         for arrival in arrivals {
-            let heard = match &arrival {
-                Arrival::Dispatch(pending) => {
-                    read(&pending.dispatch.message.content).map(|heard| (pending.clone(), heard))
+            let (pending, heard) = match arrival {
+                Arrival::Decision(Told {
+                    sequence,
+                    asked: Some(request),
+                    decision: _,
+                }) => {
+                    listened.questions.push((sequence, *request));
+                    continue;
                 }
-                Arrival::Order(_) | Arrival::Decision(_) => None,
-            };
-            let Some((pending, heard)) = heard else {
-                others.push(arrival);
-                continue;
+                Arrival::Dispatch(pending) => match read(&pending.dispatch.message.content) {
+                    Some(heard) => (pending, heard),
+                    None => {
+                        listened.others.push(Arrival::Dispatch(pending));
+                        continue;
+                    }
+                },
+                other @ (Arrival::Order(_) | Arrival::Decision(_)) => {
+                    listened.others.push(other);
+                    continue;
+                }
             };
             match self.broker.desk().id_of(&heard.code).await? {
-                Some(id) => self.obey(&pending, heard, id).await?,
+                Some(id) => {
+                    self.obey(&pending, heard, id).await?;
+                    listened.words.push(pending);
+                }
                 // Nobody asked that: it is a message like any other.
-                None => others.push(arrival),
+                None => listened.others.push(Arrival::Dispatch(pending)),
             }
         }
-        Ok(others)
+        Ok(listened)
     }
 
-    /// Somebody's word, said in a channel: decided, answered there, and written down as dealt with.
+    /// A word on an approval is dealt with.
+    pub(super) fn drop_word(&mut self, pending: &Pending) {
+        let cursor = self.cursor_after(&[pending.sequence]);
+        self.owner.stage(LedgerEntry::DispatchDropped {
+            dispatch: pending.reference(),
+            reason: WORD.to_owned(),
+            cursor,
+        });
+    }
+
+    /// Somebody's word, said in a channel: decided, and answered there.
     async fn obey(&mut self, pending: &Pending, heard: Heard, id: String) -> Result<(), RunSessionError> {
         self.owner.own().await?;
         // What the ledger has withdrawn is not there to be decided.
@@ -223,12 +258,6 @@ impl Worker<'_> {
             causation: dispatch.causation.clone(),
         };
         self.broker.desk().answer(&answer).await?;
-        let cursor = self.cursor_after(&[pending.sequence]);
-        self.owner.stage(LedgerEntry::DispatchDropped {
-            dispatch: pending.reference(),
-            reason: WORD.to_owned(),
-            cursor,
-        });
         Ok(())
     }
 
@@ -366,44 +395,22 @@ impl Worker<'_> {
 
     fn question(&self, thinking: &Thinking<'_>, call: &ToolCall, arguments: Value, ask: &Ask) -> Option<Confirmation> {
         let running = self.owner.fold().running.as_ref()?;
-        let now = self.broker.clock.now();
         let hash = args_hash(&arguments);
         let (turn, times) = (running.turn.to_string(), running.times_asked(&call.call).to_string());
         let parts = ["approval", &turn, &call.call, &hash, &times];
-        let lasts = ask.expires_ms.unwrap_or(DEFAULT_EXPIRES_MS).min(MAX_EXPIRES_MS);
-        let lasts = i64::try_from(lasts).unwrap_or(i64::MAX);
-        let origin = thinking.turn.origin();
-        let asked_in = AskedIn {
-            session: self.claimed.session.clone(),
+        let id = derived_ulid(running.began_at, &parts).to_string();
+        let asking = Asking {
+            session: &self.claimed.session,
             turn: running.turn,
-            scope: ask.scope.clone(),
             initiator: thinking.initiator.clone(),
-            reason: ask.reason.clone(),
-            escalate_at: ask.escalate_at.map(|part| now.plus(part_of(lasts, part))),
-            place: origin.delivery,
-            causation: origin.causation,
+            origin: thinking.turn.origin(),
+            now: self.broker.clock.now(),
         };
-        let request = ApprovalRequest {
-            id: derived_ulid(running.began_at, &parts).to_string(),
-            call: call.call.clone(),
-            tool: call.name.clone(),
+        let call = ToolCall {
             arguments,
-            arguments_hash: hash,
-            policy: ask.policy.clone(),
-            approvers: vec![crate::approval::scope::words(&ask.scope)],
-            expires_at: now.plus(lasts),
-            asked_in: Some(Box::new(asked_in)),
+            ..call.clone()
         };
-        Some(Confirmation {
-            request,
-            status: ApprovalStatus::Pending,
-            requested_by: format!("agent:{}", self.claimed.session.persona),
-            requested_at: now,
-            decided_at: None,
-            decided_by: None,
-            response: None,
-            trail: Trail::default(),
-        })
+        Some(asking.question(id, call, ask, None))
     }
 
     /// A call that was begun, with the arguments that it was begun with; the approval of it is used.
@@ -428,13 +435,4 @@ pub(super) fn ended(approval: &str, status: ApprovalStatus, why: Option<&str>) -
         arguments: None,
         response: why.map(str::to_owned),
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    reason = "seven days in milliseconds are exact in both"
-)]
-fn part_of(millis: i64, part: f64) -> i64 {
-    (millis as f64 * part.clamp(0.0, 1.0)) as i64
 }

@@ -4,12 +4,18 @@
 use std::time::{Duration, Instant};
 
 use shared::clock::pause;
-use shared::model::ledger::TurnFailure;
+use shared::model::approval::{ApprovalStatus, Confirmation};
+use shared::model::ledger::{LedgerEntry, TurnFailure};
+use shared::model::session::SessionRef;
+use ulid::Ulid;
 
 use super::Worker;
+use super::approve::ended;
 use super::hooks::{Hooked, Paces};
 use super::turn::Ended;
 use crate::agent::Agent;
+use crate::approval::desk::decision_of;
+use crate::approval::outside::is_outside;
 use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;
 use crate::personas::{Limits, Persona};
@@ -47,9 +53,13 @@ impl Patience {
                 self.absent_since = None;
                 self.malformed += 1;
             }
-            Ok(_) | Err(AskAgentError::Silent(_) | AskAgentError::Unreachable(_) | AskAgentError::Refused { .. }) => {
-                self.absent_since = None;
-            }
+            Ok(_)
+            | Err(
+                AskAgentError::Silent(_)
+                | AskAgentError::Unreachable(_)
+                | AskAgentError::Refused { .. }
+                | AskAgentError::Waits(_),
+            ) => self.absent_since = None,
         }
         let absent = self
             .absent_since
@@ -61,6 +71,22 @@ impl Patience {
     pub(super) fn wait(&self, schedule: &shared::retry::Schedule) -> Duration {
         schedule.delay(self.attempt.max(1), 0.5).unwrap_or(ASK_AGAIN)
     }
+}
+
+/// What becomes of a turn whose agent says that it waits.
+enum Waiting {
+    /// It waits too.
+    Suspended,
+    /// There is an answer: the agent is asked again.
+    Decided,
+    /// Nobody was asked that in this turn.
+    Unknown,
+}
+
+/// Whether the agent of `turn` of `session` has asked `standing` by itself.
+fn is_asked_in(standing: &Confirmation, turn: &Turn, session: &SessionRef) -> bool {
+    let asked = standing.request.asked_in.as_deref();
+    is_outside(asked) && asked.is_some_and(|asked| asked.turn == turn.id && asked.session == *session)
 }
 
 impl Worker<'_> {
@@ -104,9 +130,19 @@ impl Worker<'_> {
             let origin = turn.origin();
             self.owner.live()?;
             let question = std::pin::pin!(agent.ask(&request, &origin, timeout));
-            let Some(outcome) = self.beside(question).await? else {
+            let Some(mut outcome) = self.beside(question).await? else {
                 return Ok(self.cancelled_turn(String::new()));
             };
+            if let Err(AskAgentError::Waits(approval)) = &outcome {
+                match self.waits_for_word(turn, approval).await? {
+                    Waiting::Suspended => return Ok(Ended::Suspended),
+                    Waiting::Decided => {}
+                    Waiting::Unknown => {
+                        let error = format!("it waits for `{approval}`, which nobody has asked in its turn");
+                        outcome = Err(AskAgentError::Malformed(error));
+                    }
+                }
+            }
             let ended = self.broker.clock.monotonic();
             let spent = persona.limits.wall_ms.saturating_sub(millis(self.left()));
             if let Err(error) = &outcome {
@@ -127,6 +163,58 @@ impl Worker<'_> {
                 }
             }
         }
+    }
+
+    /// The agent waits for `approval`: so does its turn, where nobody has decided it.
+    async fn waits_for_word(&mut self, turn: &Turn, approval: &str) -> Result<Waiting, RunSessionError> {
+        let Ok(id) = approval.parse::<Ulid>() else {
+            return Ok(Waiting::Unknown);
+        };
+        let standing = self.broker.desk().get(&id.to_string()).await?;
+        let Some(standing) = standing.filter(|standing| is_asked_in(standing, turn, &self.claimed.session)) else {
+            return Ok(Waiting::Unknown);
+        };
+        if standing.status != ApprovalStatus::Pending {
+            return Ok(Waiting::Decided);
+        }
+        let request = standing.request;
+        tracing::info!(session = %self.claimed.session, approval = request.id, tool = request.tool, "an agent waits for a human");
+        let known = self.owner.fold().running.as_ref();
+        if known.is_none_or(|running| !running.has_asked(&request.id)) {
+            let request = request.clone();
+            self.owner.stage(LedgerEntry::ApprovalRequested { request });
+        }
+        self.owner.stage(LedgerEntry::ApprovalRequested { request });
+        self.owner.commit().await?;
+        // Its end may have been told before the ledger knew of it.
+        Ok(match self.is_suspended() {
+            true => Waiting::Suspended,
+            false => Waiting::Decided,
+        })
+    }
+
+    /// What became of the calls that the turn's agent asked about by itself is written down before the turn ends: KV
+    /// decides it, and nobody is to approve a call of a turn that is over.
+    pub(super) async fn settle_outside(&mut self) -> Result<(), RunSessionError> {
+        let running = self.owner.fold().running.iter();
+        let asked = running.flat_map(|running| &running.asked);
+        let open: Vec<String> = asked
+            .filter(|asked| asked.outside && asked.is_open())
+            .map(|asked| asked.approval.clone())
+            .collect();
+        if open.is_empty() {
+            return Ok(());
+        }
+        // A turn that is somebody else's by now goes on, and its questions with it.
+        self.owner.own().await?;
+        for approval in open {
+            self.broker.desk().bring(&approval, ApprovalStatus::Cancelled).await?;
+            let standing = self.broker.desk().get(&approval).await?;
+            let gone = || ended(&approval, ApprovalStatus::Cancelled, None);
+            let decision = standing.as_ref().map_or_else(gone, decision_of);
+            self.stage_decision(decision);
+        }
+        Ok(())
     }
 
     pub(super) fn not_answered(&self, turn: &Turn, error: &AskAgentError) {

@@ -163,8 +163,10 @@ impl Worker<'_> {
         let done = match done {
             Ok(done) => done,
             Err(error) => {
-                tracing::error!(session = %self.claimed.session, %error, "hook of a turn's end broke off");
                 let turn = self.owner.fold().owed.front().map(|owed| owed.turn);
+                tracing::error!(
+                    session = %self.claimed.session, turn = turn.map(tracing::field::display), %error, "hook of a turn's end broke off"
+                );
                 turn.into_iter().for_each(|turn| self.owner.stage(settled(turn)));
                 return;
             }

@@ -26,7 +26,8 @@ impl Worker<'_> {
     pub(super) async fn mark_approvals(&mut self) {
         for (approval, status) in std::mem::take(&mut self.marks) {
             if let Err(error) = self.broker.desk().bring(&approval, status).await {
-                tracing::warn!(approval, status = status.name(), %error, "approval is not marked");
+                let session = &self.claimed.session;
+                tracing::warn!(%session, approval, status = status.name(), %error, "approval is not marked");
             }
         }
     }

@@ -6,6 +6,7 @@ use shared::model::order::Wanted;
 use ulid::Ulid;
 
 use super::Worker;
+use super::approve::Listened;
 use crate::context::dropped_line;
 use crate::error::RunSessionError;
 use crate::fold::advanced;
@@ -25,12 +26,28 @@ impl Worker<'_> {
         look.good.retain(|arrival| !cursor.contains(arrival.sequence()));
         look.bad.retain(|bad| !cursor.contains(bad.stored.sequence));
         self.bad.extend(look.bad.iter().map(|bad| bad.stored.sequence));
-        let good = self.hear(look.good).await?;
-        let effects = self.machine.handle(Input::Arrived(good), self.broker.clock.now());
+        let Listened {
+            others,
+            words,
+            questions,
+        } = self.hear(look.good).await?;
+        let effects = self.machine.handle(Input::Arrived(others), self.broker.clock.now());
         for bad in look.bad {
             self.give_up(&bad).await?;
         }
         self.note(effects);
+        // Only now the machine knows what lies open below them.
+        for word in &words {
+            self.drop_word(word);
+        }
+        let asked = !questions.is_empty();
+        for (sequence, request) in questions {
+            self.take_question(sequence, request);
+        }
+        // The agent's gate finds in the ledger that it is known; what cancels a turn is appended with the turn's end.
+        if asked && self.cancelled.is_none() {
+            self.owner.commit().await?;
+        }
         Ok(())
     }
 

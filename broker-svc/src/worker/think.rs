@@ -12,12 +12,12 @@ use shared::model::ledger::ToolCall;
 use shared::wire::agent::{AgentRequest, ToolDescription};
 
 use super::Worker;
-use super::approve::initiator;
 use super::ask::Patience;
 use super::hooks::{Hooked, Paces};
 use super::steps::Stepped;
 use super::turn::Ended;
 use crate::agent::{Offer, Stepper};
+use crate::approval::question::initiator;
 use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;
 use crate::hook_point::Moment;

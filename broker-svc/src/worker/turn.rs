@@ -1,5 +1,6 @@
 //! One turn: begun, asked for, ended, appended.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use shared::model::event::Attachment;
@@ -75,6 +76,7 @@ impl Worker<'_> {
         let persona = self.broker.personas.of(&self.claimed.session.persona);
         if let Some(failure) = self.hopeless.take() {
             let (turn, _) = self.begin(pendings, persona, false);
+            self.settle_outside().await?;
             self.end(&turn, pendings, Ended::Failed(failure));
             return self.flush().await;
         }
@@ -109,6 +111,7 @@ impl Worker<'_> {
             return self.flush().await;
         }
         let ended = self.wishes(&turn, ended).await?;
+        self.settle_outside().await?;
         self.end(&turn, pendings, ended);
         self.flush().await?;
         self.keep_up().await
@@ -117,6 +120,10 @@ impl Worker<'_> {
     /// Stages the turn's beginning, unless the ledger has it already: then the second value is what the agent had
     /// answered, if it had.
     fn begin(&mut self, pendings: &[Pending], persona: &Persona, compacts: bool) -> (Turn, Option<Answer>) {
+        let named = pendings
+            .last()
+            .map(|last| (last.dispatch.event_id.clone(), last.dispatch.id));
+        *self.claimed.begun.lock().unwrap_or_else(PoisonError::into_inner) = named;
         let session = &self.claimed.session;
         if let Some(running) = &self.owner.fold().running {
             let turn = Turn::resumed(session, self.owner.fold(), running, pendings);
@@ -216,6 +223,9 @@ impl Worker<'_> {
         }
         self.mark_approvals().await;
         self.owner.publish_replies().await?;
+        if self.owner.fold().running.is_none() {
+            *self.claimed.begun.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
         let now = self.broker.clock.now();
         for dispatched in self.unmeasured.drain(..) {
             let took = u64::try_from(now.since(dispatched)).unwrap_or(0);

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker_svc::approval::{self, desk::Desk};
+use broker_svc::approval;
+use broker_svc::approval::desk::{Desk, Said};
+use broker_svc::approval::machine::Word;
 use broker_svc::config::BrokerConfig;
 use broker_svc::hook_point::rules::HookRules;
 use serde_json::{Value, json};
 use shared::bus::{Bus, CoreSubscription, RequestError, ServiceHandle};
 use shared::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalStatus, Confirmation, Party, Proof};
 use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval};
+use shared::model::dispatch::Dispatch;
 use shared::model::identity::{Identities, Person};
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::permission::{Level, PermissionSet};
@@ -26,6 +29,50 @@ pub(crate) fn personas(ask: &str) -> String {
     format!(
         "personas: {{default: {{requires_confirmation: [{{tools: [pay], above: {{amount: 50000}}, ask: {ask}}}]}}}}"
     )
+}
+
+/// The operator says yes to the question `id`.
+pub(crate) async fn approve(desk: &Desk, id: &str) -> Said {
+    say_at(desk, &word(id, "operator", true, None)).await
+}
+
+/// As [`say`], where no broker serves.
+pub(crate) async fn say_at(desk: &Desk, said: &DecideApproval) -> Said {
+    let word = Word {
+        approve: said.approve,
+        arguments: said.arguments.clone(),
+        shown_hash: said.arguments_hash.clone(),
+        response: said.response.clone(),
+        via: said.via.clone(),
+    };
+    desk.say(&said.id, &said.by, &word).await.expect("taken")
+}
+
+/// Waits until question `id` stands so, where no broker serves.
+pub(crate) async fn becomes(desk: &Desk, id: &str, status: ApprovalStatus) -> Confirmation {
+    let stands = async || desk.get(id).await.expect("KV").expect("an approval");
+    eventually(status.name(), async || stands().await.status == status).await;
+    stands().await
+}
+
+/// The changes of question `id` that `AUDIT` has.
+pub(crate) async fn audit(bench: &Bench, id: &str) -> Vec<String> {
+    let of_it = subject::approval_audit(id);
+    let stored = bench.bus.history(streams::AUDIT, &of_it, 1, 100).await;
+    let record = |stored: &shared::bus::Stored| stored.decode::<ApprovalRecord>().expect("a record").what;
+    stored.expect("audit").iter().map(record).collect()
+}
+
+/// A dispatch that may do everything.
+pub(crate) fn trusted(to: &SessionRef, event: u64, mode: Option<QueueMode>) -> Dispatch {
+    Dispatch {
+        queue_mode: mode,
+        permissions: PermissionSet {
+            level: Level::Full,
+            ..PermissionSet::default()
+        },
+        ..dispatch(to, event)
+    }
 }
 
 /// Ann owns it; v1 writes to it.
@@ -113,13 +160,7 @@ impl Story {
     }
 
     pub(crate) async fn send(&self, event: u64, mode: Option<QueueMode>) {
-        let mut one = dispatch(&self.main, event);
-        one.queue_mode = mode;
-        one.permissions = PermissionSet {
-            level: Level::Full,
-            ..PermissionSet::default()
-        };
-        self.bench.publish(&one).await;
+        self.bench.publish(&trusted(&self.main, event, mode)).await;
         self.bench.claim(&self.main).await;
     }
 
@@ -187,15 +228,7 @@ impl Story {
     }
 
     pub(crate) async fn audit(&self, id: &str) -> Vec<String> {
-        let subject = subject::approval_audit(id);
-        let stored = self
-            .bench
-            .bus
-            .history(streams::AUDIT, &subject, 1, 100)
-            .await
-            .expect("audit");
-        let record = |stored: &shared::bus::Stored| stored.decode::<ApprovalRecord>().expect("a record").what;
-        stored.iter().map(record).collect()
+        audit(&self.bench, id).await
     }
 
     /// The turn's own replies, cards aside.

@@ -289,3 +289,32 @@ async fn a_timer_that_rings_before_its_question_is_stored_waits_for_it() {
     .await;
     story.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_change_of_an_approval_is_told_soon_though_whoever_made_it_is_gone() {
+    let mut story = Story::begin("{}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let id = story.suspended().await.id;
+    story.says(&id, "ann", false, None).await.expect("taken");
+    story.plays("model", "so be it", &[]).await;
+    story.ends("so be it").await;
+    // Refusals stand in between, and are no changes.
+    assert_eq!(story.says(&id, "cid", true, None).await, Err(403));
+    write(&story, &id, |value| {
+        let before = value.trail.record.take().expect("what was said");
+        value.trail.record = Some(Box::new(ApprovalRecord {
+            what: "cancelled".to_owned(),
+            n: before.n + 1,
+            ..*before
+        }));
+    })
+    .await;
+    let second = serving(&story.bench.server.url(), "b2", "{}").await;
+    eventually("it is told", async || {
+        changes(&story, &id).await == ["asked", "rejected", "cancelled"]
+    })
+    .await;
+    second.stop().await;
+    story.stop().await;
+}

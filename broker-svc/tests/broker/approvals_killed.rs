@@ -5,16 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker_svc::approval::desk::{Desk, Said};
-use broker_svc::approval::machine::Word;
 use shared::bus::CoreSubscription;
 use shared::clock::SystemClock;
-use shared::model::approval::{ApprovalStatus, Party, Proof};
+use shared::model::approval::ApprovalStatus;
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::permission::{Level, PermissionSet};
 use shared::model::session::SessionRef;
 use tokio::process::Child;
 
-use crate::approvals::serving;
+use crate::approvals::{approve, becomes, serving};
 use crate::bench::{Bench, child, dispatch, eventually, session, told};
 use crate::stepping::{Effect, SUBJECT, answer, effect};
 
@@ -93,25 +92,12 @@ impl Killing {
     }
 
     async fn approves(&self, id: &str) {
-        let word = Word {
-            approve: true,
-            arguments: None,
-            shown_hash: None,
-            response: None,
-            via: "test".to_owned(),
-        };
-        let by = Party {
-            channel: "cli".to_owned(),
-            id: "operator".to_owned(),
-            proof: Proof::Vouched,
-        };
-        let said = self.desk.say(id, &by, &word).await.expect("taken");
+        let said = approve(&self.desk, id).await;
         assert!(matches!(said, Said::Stands { .. }), "{said:?}");
     }
 
     async fn becomes(&self, id: &str, status: ApprovalStatus) {
-        let stands = async || self.desk.get(id).await.expect("KV").expect("an approval").status;
-        eventually(status.name(), async || stands().await == status).await;
+        becomes(&self.desk, id, status).await;
     }
 
     fn next_owner(&mut self) {

@@ -1,17 +1,14 @@
 //! Whose word counts, and that nobody gives himself another's name.
 
 use broker_svc::approval;
-use broker_svc::hook_point::callback;
 use serde_json::{Value, json};
-use shared::bus::RequestError;
 use shared::model::approval::{ApprovalStatus, Scope};
 use shared::model::event::EventId;
 use shared::model::identity::{Identities, SELF_ASSERTED};
 use shared::model::permission::Level;
-use shared::wire::headers::Headers;
 
 use crate::approvals::{Story, asked, identities};
-use crate::bench::{Bench, DEADLINE, dispatch, eventually, session};
+use crate::bench::{dispatch, eventually};
 
 /// Somebody's message.
 struct Said {
@@ -139,9 +136,15 @@ async fn arguments_that_an_approver_wrote_are_approved_by_those_whom_they_concer
     .await;
     let second = story.suspended().await;
     let scope = second.asked_in.expect("a turn").scope;
-    assert_eq!((&second.arguments, scope), (&much, Scope::Owner));
+    let bob = Scope::Named {
+        names: vec!["bob".to_owned()],
+    };
+    // Both rules fit now, and the one does not take the other's place.
+    let of = vec![Scope::Owner, bob];
+    assert_eq!((&second.arguments, scope), (&much, Scope::All { of }));
     story.becomes(&first.id, ApprovalStatus::Superseded).await;
-    assert_eq!(story.says(&second.id, "bob", true, None).await, Err(403));
+    let said = story.says(&second.id, "bob", true, None).await.expect("taken");
+    assert_eq!(said.status, ApprovalStatus::Pending);
     story.says(&second.id, "ann", true, None).await.expect("taken");
     let paid = story.plays("pay", "paid", &[]).await;
     assert_eq!(serde_json::from_str::<Value>(&paid.heard[0]).expect("JSON"), much);
@@ -171,44 +174,21 @@ async fn who_works_for_an_agent_asks_as_that_agent_would() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_runs_its_tools_itself_runs_none_that_a_human_must_confirm() {
-    let bench = Bench::start().await;
-    let personas = "personas: {default: {runner: nats, requires_confirmation: [{tools: [pay], above: {amount: 50}, ask: {policy: desk}}]}}";
-    let running = bench.run("b1", personas).await;
-    let gate = callback::serve(&running.broker).await.expect("the gate is served");
-    let mut questions = bench
-        .bus
-        .core_subscribe("nexus.agent.default")
-        .await
-        .expect("a subject");
-    let mut one = dispatch(&session("main"), 1);
-    one.permissions.level = Level::Full;
-    bench.publish(&one).await;
-    bench.claim(&session("main")).await;
-    let question = tokio::time::timeout(DEADLINE, questions.next())
-        .await
-        .expect("in time")
-        .expect("a question");
-    let request: Value = serde_json::from_slice(&question.payload).expect("JSON");
-    let ask = async |amount: u64| -> Result<Value, RequestError> {
-        let asked = json!({
-            "turn": request["turn"], "session": {"persona": "default", "session": "main"},
-            "hook_event_name": "PreToolUse", "tool_use_id": "t1", "tool_name": "pay", "tool_input": {"amount": amount}
-        });
-        bench
-            .bus
-            .request("nexus.svc.turn.gate", Headers::new(), &asked, DEADLINE)
-            .await
-    };
-    assert_eq!(ask(50).await.expect("an answer")["decision"], "allow");
-    let denied = ask(51).await.expect("an answer");
-    assert_eq!(denied["decision"], "deny");
-    assert!(
-        denied["reason"]
-            .as_str()
-            .is_some_and(|reason| reason.contains("approval (desk)")),
-        "{denied}"
-    );
-    gate.stop().await;
-    running.stop().await;
+async fn a_message_that_waits_while_a_word_is_said_behind_it_is_answered_afterwards() {
+    let mut story = Story::begin("{scope: initiator}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let id = story.suspended().await.id;
+    story.send(2, None).await;
+    eventually("it is looked at, and waits", async || story.bench.claims().await == 0).await;
+    let mut word = dispatch(&story.main, 3);
+    word.message.from = "v1".to_owned();
+    word.message.content = format!("approve {}", approval::card::spelt(&id));
+    story.bench.publish(&word).await;
+    story.bench.claim(&story.main).await;
+    story.plays("pay", "paid", &[]).await;
+    story.plays("model", "done", &[]).await;
+    story.plays("model", "and the second", &[]).await;
+    eventually("all is answered", async || story.replies().await.len() == 3).await;
+    story.stop().await;
 }

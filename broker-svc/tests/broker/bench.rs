@@ -5,23 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker_svc::agent::Agent;
-use broker_svc::approval::timers;
+use broker_svc::approval::{auditor, timers};
 use broker_svc::broker::Broker;
 use broker_svc::config::BrokerConfig;
+use broker_svc::hook_point::breakers;
 use broker_svc::hook_point::rules::HookRules;
 use broker_svc::personas::Personas;
 use broker_svc::{claims, feed, quarantine, sweeper};
 use shared::bus::{Bus, NatsConfig, Outgoing, Stored, claim, ledger};
 use shared::clock::{Clock, SystemClock, pause};
 use shared::llm::{self, LlmConfig};
-use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
+use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::event::EventId;
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
-use shared::model::permission::PermissionSet;
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use shared::process::lifecycle::Shutdown;
 use shared::testing::nats::NatsServer;
+use shared::testing::sample;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::Carrier;
 use shared::wire::subject;
@@ -29,7 +30,7 @@ use shared::wire::topology::{streams, topology};
 use tokio::process::{Child, Command};
 
 /// The longest that any condition is waited for.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Bench {
     pub(crate) server: NatsServer,
@@ -72,37 +73,12 @@ pub(crate) fn dispatch(to: &SessionRef, event: u64) -> Dispatch {
     let event_id = EventId::parse(format!("test:{}/{event}", to.session)).expect("an event id");
     let timestamp = SystemClock.now();
     Dispatch {
-        id: dispatch_id(&event_id, timestamp, "hook"),
-        event_seq: event,
-        hook_id: "hook".to_owned(),
-        priority: 50,
-        timestamp,
-        target: to.clone(),
-        queue_mode: None,
-        message: Message {
-            from: "v1".to_owned(),
-            channel: None,
-            content: format!("message {event}"),
-            content_type: "text".to_owned(),
-            metadata: serde_json::Map::new(),
-            attachments: Vec::new(),
-        },
-        permissions: PermissionSet::default(),
-        context: DispatchContext {
-            system_prompt: None,
-            extracted: None,
-            include_thread_history: true,
-        },
         delivery_context: DeliveryContext {
             channel: "test".to_owned(),
             peer_id: Some(to.session.clone()),
             ..DeliveryContext::default()
         },
-        causation: Causation {
-            event: event_id.clone(),
-            hops: 0,
-        },
-        event_id,
+        ..sample::dispatch(event_id, event, "hook", to.clone(), timestamp)
     }
 }
 
@@ -315,6 +291,8 @@ pub(crate) fn run_broker(broker: Arc<Broker>) -> Running {
         tokio::spawn(sweeper::serve(Arc::clone(&broker))),
         tokio::spawn(quarantine::watch(Arc::clone(&broker))),
         tokio::spawn(timers::serve(Arc::clone(&broker))),
+        tokio::spawn(auditor::serve(Arc::clone(&broker))),
+        tokio::spawn(breakers::serve(Arc::clone(&broker))),
     ];
     Running { broker, tasks }
 }

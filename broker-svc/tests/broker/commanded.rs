@@ -1,12 +1,23 @@
 //! Command hooks in real turns: existing scripts, time-outs, what is skipped, what is told of them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use broker_svc::hook_point::Point;
+use broker_svc::hook_point::breakers::Breakers;
+use broker_svc::hook_point::declared::Hook;
+use broker_svc::hook_point::rules::HookRules;
+use broker_svc::personas::Personas;
 use serde_json::{Value, json};
+use shared::breaker::Breaker;
 use shared::llm::Provider;
 use shared::model::ledger::LedgerEntry;
+use shared::model::time::UnixMillis;
+use shared::testing::model_server::Scripted;
+use shared::testing::{ManualClock, ModelServer};
 use shared::wire::subject;
+use shared::wire::topology::buckets;
 
 use crate::bench::{Bench, eventually, session};
 use crate::hooked::{connector, insisting, ran};
@@ -165,4 +176,115 @@ async fn a_command_rewrites_arguments_and_the_tool_gets_exactly_those() {
     assert!(started, "{entries:?}");
     running.stop().await;
     service.stop().await;
+}
+
+/// The one hook of `hooks`.
+fn only(hooks: &str) -> Arc<Hook> {
+    let rules = HookRules::parse(hooks, &Personas::default()).expect("hooks");
+    let set = rules.of(&session("main"), &[]);
+    set.at(Point::PreToolUse).next().cloned().expect("one")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_keeps_failing_is_paused_on_every_broker_and_probed_by_one() {
+    let bench = Bench::start().await;
+    let clock = Arc::new(ManualClock::at(UnixMillis(1_769_000_000_000)));
+    let hook = only("hooks: [{name: gate, hook: PreToolUse, script: turn/policy}]");
+    let breakers = |name: &str| Arc::new(Breakers::new(&bench.bus, clock.clone(), name));
+    let (one, other) = (breakers("b1"), breakers("b2"));
+    let following = [&one, &other].map(|breakers| {
+        let breakers = Arc::clone(breakers);
+        tokio::spawn(async move { breakers.follow().await })
+    });
+    for _ in 0..3 {
+        one.record(&hook, true).await;
+    }
+    // Failures in a row count together, whoever had them.
+    for _ in 0..2 {
+        other.record(&hook, true).await;
+    }
+    eventually("both know", async || one.admit(&hook).await.is_err()).await;
+    assert!(other.admit(&hook).await.is_err());
+    let shown = bench.bus.kv::<Breaker>(buckets::BREAKERS).entries().await.expect("KV");
+    assert_eq!((shown.len(), shown[0].1.value.hook_id.as_str()), (1, "turn:gate"));
+    // Whoever begins late hears of it; another declaration of the same name is not meant.
+    let late = breakers("b3");
+    let other_hook = only("hooks: [{name: gate, hook: PreToolUse, script: turn/other}]");
+    let heard = Arc::clone(&late);
+    let follows = tokio::spawn(async move { heard.follow().await });
+    eventually("the third knows", async || late.admit(&hook).await.is_err()).await;
+    late.admit(&other_hook).await.expect("it never failed");
+    clock.advance(301_000);
+    let (first, second) = tokio::join!(one.admit(&hook), other.admit(&hook));
+    assert!(first.is_ok() != second.is_ok(), "one probes: {first:?} {second:?}");
+    let prober = if first.is_ok() { &one } else { &other };
+    // Its turn is cancelled, and nobody hears of the probe again.
+    clock.advance(301_000);
+    prober.admit(&hook).await.expect("its claim has run out");
+    prober.record(&hook, false).await;
+    for breakers in [&one, &other, &late] {
+        eventually("it runs again", async || breakers.admit(&hook).await.is_ok()).await;
+    }
+    following.iter().for_each(tokio::task::JoinHandle::abort);
+    follows.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_that_is_paused_refuses_within_the_turn_and_is_not_asked() {
+    let bench = Bench::start().await;
+    let (count, service) = connector(&bench, Value::Null).await;
+    let hooks = "
+enabled: true
+allow: {all: ['false']}
+hooks: [{name: gate, hook: PreToolUse, command: 'false', blocking: true}]
+";
+    let server = insisting("list_hooks", json!({}), 7).await;
+    let llm = || config(&server, Provider::OpenAi, "openai");
+    let running = bench.run_hooked("b1", PERSONA, hooks, llm()).await;
+    let here = session("failing");
+    send(&bench, &here, 1, &["*"], 0).await;
+    eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
+    let told = server.requests().last().expect("a request").tool_results();
+    let paused = told
+        .iter()
+        .map(|told| told.contains("keeps failing"))
+        .collect::<Vec<_>>();
+    assert_eq!(paused, [false, false, false, false, false, true, true], "{told:?}");
+    let runs = async || {
+        let records = bench.hook_records().await;
+        records.iter().filter(|record| record["kind"] == "hook_command").count()
+    };
+    assert_eq!(runs().await, 5, "five in a row");
+    assert_eq!(count.load(Ordering::SeqCst), 0, "and no call was let through");
+    running.stop().await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_what_a_command_says_the_beginning_is_told_in_whole_characters() {
+    let bench = Bench::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = folder.path().join("long");
+    let begins = "x".repeat(4_095);
+    std::fs::write(&long, format!("{begins}\u{fc}ber")).expect("a file");
+    let command = format!("cat {}", long.display());
+    let hooks = format!(
+        "enabled: true\nallow: {{all: ['{command}']}}\nhooks: [{{name: long, hook: Stop, command: '{command}', blocking: true}}]"
+    );
+    let server = ModelServer::scripted([Scripted::text("hello")]).await;
+    let llm = config(&server, Provider::OpenAi, "openai");
+    let running = bench.run_hooked("b1", PERSONA, &hooks, llm).await;
+    send(&bench, &session("main"), 1, &["*"], 0).await;
+    let told = async || {
+        let records = bench.hook_records().await;
+        let mut told = records.into_iter().filter(|record| record["kind"] == "hook_command");
+        told.next().map(|record| record["stdout"].clone())
+    };
+    eventually("it is told", async || told().await.is_some()).await;
+    assert_eq!(
+        told().await,
+        Some(json!(begins)),
+        "the character at the cut is left out"
+    );
+    running.stop().await;
 }

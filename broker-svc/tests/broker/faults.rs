@@ -15,7 +15,7 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::{Carrier, Headers, SCHEMA};
 use shared::wire::session_mark::{ClaimTries, SessionMark};
-use shared::wire::subject;
+use shared::wire::subject::{self, session_key};
 use shared::wire::topology::buckets;
 use shared::wire::topology::streams::LEDGER;
 
@@ -86,14 +86,6 @@ async fn delivered_often(bench: &Bench, to: &SessionRef) -> u64 {
     last.sequence
 }
 
-fn key_of(to: &SessionRef) -> String {
-    let subject = subject::claim(to);
-    subject
-        .strip_prefix("nexus.claim.")
-        .expect("a claim's subject")
-        .to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_whose_claim_came_often_and_that_nobody_tried_is_run() {
     let bench = Bench::start().await;
@@ -105,7 +97,7 @@ async fn a_session_whose_claim_came_often_and_that_nobody_tried_is_run() {
     assert_eq!(bench.dead_letters().await, []);
     let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
     eventually("no mark", async || {
-        marks.get(&key_of(&main)).await.expect("a bucket").is_none()
+        marks.get(&session_key(&main)).await.expect("a bucket").is_none()
     })
     .await;
     running.stop().await;
@@ -114,7 +106,7 @@ async fn a_session_whose_claim_came_often_and_that_nobody_tried_is_run() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_goes_nowhere_is_quarantined_and_can_be_released() {
     let bench = Bench::start().await;
-    let (main, key) = (session("main"), key_of(&session("main")));
+    let (main, key) = (session("main"), session_key(&session("main")));
     let garbage = Outgoing::raw(subject::ledger(&main), Headers::new(), Bytes::from_static(&[0xff]));
     let garbage = bench.bus.publish(garbage).await.expect("garbage is stored").sequence;
     let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);

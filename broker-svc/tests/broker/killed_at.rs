@@ -9,22 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker_svc::approval::desk::Desk;
-use broker_svc::approval::machine::Word;
 use broker_svc::config::BrokerConfig;
 use broker_svc::hook_point::rules::HookRules;
 use futures_util::{StreamExt as _, stream};
 use shared::bus::CoreSubscription;
 use shared::clock::{SystemClock, pause};
-use shared::model::approval::{Party, Proof};
-use shared::model::dispatch::{Dispatch, dispatch_id};
+use shared::model::dispatch::dispatch_id;
 use shared::model::ledger::LedgerEntry;
-use shared::model::permission::{Level, PermissionSet};
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
 use tokio::process::Child;
 
-use crate::approvals::{asked, personas};
-use crate::bench::{Bench, DEADLINE, broker_at, child, connect_to, dispatch, run_broker, session, told};
+use crate::approvals::{approve, asked, personas, trusted};
+use crate::bench::{Bench, DEADLINE, broker_at, child, connect_to, run_broker, session, told};
 use crate::hooked::ran;
 use crate::stepping::{Effect, Scripted, answer, script};
 
@@ -122,6 +119,8 @@ struct Went {
     happened: BTreeMap<(String, String), (Effect, u32)>,
     replies: Vec<String>,
     records: usize,
+    /// How many owners were killed.
+    killed: usize,
 }
 
 impl Turn {
@@ -159,15 +158,10 @@ impl Turn {
     }
 
     async fn send(&self, event: u64, mode: Option<QueueMode>) {
-        let mut one: Dispatch = dispatch(&self.main, event);
+        let mut one = trusted(&self.main, event, mode);
         // Ids follow from it: the ledgers of two runs are compared.
         one.timestamp = UnixMillis(1_769_000_000_000);
         one.id = dispatch_id(&one.event_id, one.timestamp, &one.hook_id);
-        one.queue_mode = mode;
-        one.permissions = PermissionSet {
-            level: Level::Full,
-            ..PermissionSet::default()
-        };
         self.bench.publish(&one).await;
         self.bench.claim(&self.main).await;
     }
@@ -176,6 +170,8 @@ impl Turn {
     async fn recorded(&mut self, kill_at: Option<usize>) {
         self.seen += 1;
         if kill_at == Some(self.seen) {
+            let lives = self.owner.try_wait().expect("a process");
+            assert_eq!(lives, None, "{:?}: nobody lives that could be killed", self.story);
             self.owner.kill().await.expect("SIGKILL");
             self.alive += 1;
             self.owner = Self::broker(&self.bench, self.story, self.alive);
@@ -191,19 +187,7 @@ impl Turn {
         if !self.approved.insert(id.clone()) {
             return;
         }
-        let word = Word {
-            approve: true,
-            arguments: None,
-            shown_hash: None,
-            response: None,
-            via: "test".to_owned(),
-        };
-        let by = Party {
-            channel: "cli".to_owned(),
-            id: "operator".to_owned(),
-            proof: Proof::Vouched,
-        };
-        self.desk.say(&id, &by, &word).await.expect("taken");
+        approve(&self.desk, &id).await;
     }
 
     /// A broker is about to have an effect; it happens if that lives.
@@ -262,6 +246,7 @@ async fn turn(story: Story, kill_at: Option<usize>) -> Went {
             .map(|reply| reply.content)
             .collect(),
         records: turn.seen,
+        killed: turn.alive,
     }
 }
 
@@ -288,6 +273,7 @@ async fn killed_everywhere(story: Story) {
     let all: Vec<(usize, Went)> = stream::iter(kills).buffer_unordered(AT_ONCE).collect().await;
     assert_eq!(all.len(), undisturbed.records);
     for (at, went) in all {
+        assert_eq!(went.killed, 1, "{story:?}, record {at} of {}", undisturbed.records);
         assert_eq!(went.entries, undisturbed.entries, "{story:?}, killed at record {at}");
         assert_eq!(went.happened, undisturbed.happened, "{story:?}, killed at record {at}");
         assert_eq!(went.replies, undisturbed.replies, "{story:?}, killed at record {at}");

@@ -1,6 +1,7 @@
 //! The last hooks of a turn take long: nothing else of their session waits for them, and no other session either.
 
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use broker_svc::config::BrokerConfig;
@@ -14,29 +15,32 @@ use crate::approvals::{Story, asked, personas};
 use crate::bench::{Bench, broker_at, eventually, run_broker, session};
 use crate::hooked::ran;
 
-/// A hook that says that it has begun, and ends once it may.
+/// A hook that says that it has begun, and ends once the test lets go of its lock, or at its time-out.
 const PROGRAM: &str = "
-import os, sys, time
+import fcntl, os
 here = os.path.dirname(os.path.abspath(__file__))
-open(os.path.join(here, 'begun'), 'a').write('begun\\n')
-for _ in range(6000):
-    if os.path.exists(os.path.join(here, 'may-end')):
-        break
-    time.sleep(0.05)
+with open(os.path.join(here, 'begun'), 'a') as begun:
+    begun.write('begun\\n')
+fcntl.flock(open(os.path.join(here, 'held')), fcntl.LOCK_SH)
 ";
 
 /// A `Stop` hook that the test holds.
-struct Slow(TempDir);
+struct Slow {
+    folder: TempDir,
+    held: File,
+}
 
 impl Slow {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("slow.py"), PROGRAM).expect("a program");
-        Self(folder)
+        let held = File::create(folder.path().join("held")).expect("a file");
+        held.lock().expect("nobody else's");
+        Self { folder, held }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        Path::new(self.0.path()).join(name)
+        self.folder.path().join(name)
     }
 
     fn hooks(&self) -> String {
@@ -53,7 +57,7 @@ impl Slow {
     }
 
     fn may_end(&self) {
-        std::fs::write(self.path("may-end"), "").expect("a file");
+        self.held.unlock().expect("ours");
     }
 }
 

@@ -4,6 +4,7 @@ mod approvals;
 mod approvals_kept;
 mod approvals_killed;
 mod approvals_who;
+mod asking;
 mod bench;
 mod busy;
 mod commanded;

@@ -35,15 +35,16 @@ async fn a_broker_of_its_own() {
     std::future::pending::<()>().await;
 }
 
-/// The most memory that process `pid` ever had, KiB.
+/// The most memory that process `pid` ever had, KiB, without the pages of its binary: those of a dev build of all tests are
+/// some sixty mebibytes, and the kernel takes them back as it likes.
 fn peak(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .expect("a peak");
-    let kib = line.split_whitespace().next().and_then(|kib| kib.parse().ok());
-    kib.expect("a number")
+    let kib = |name: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
+        let kib = line.split_whitespace().next().and_then(|kib| kib.parse().ok());
+        kib.expect("a number")
+    };
+    kib("VmHWM:").saturating_sub(kib("RssFile:"))
 }
 
 /// Says `event` in each of the sessions `0..count`, and waits until `replies` are out in all.
@@ -88,14 +89,15 @@ async fn sessions_that_have_had_their_turn_cost_a_broker_next_to_nothing() {
         after_all / 1_024,
         at_last / 1_024
     );
-    let most = MOST_KIB + active * MOST_KIB_EACH;
+    let at_once = active.min(BrokerConfig::default().max_active_turns as u64);
+    let most = MOST_KIB + at_once * MOST_KIB_EACH;
     assert!(at_last < most, "{at_last} KiB, at most {most}");
     owner.kill().await.expect("it is ended");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_messages_behind_a_turn_each_has_one_end_and_as_many_wait_as_may() {
-    let count: u64 = if is_long() { 1_000 } else { 120 };
+    let count: u64 = 1_000;
     let cap = 20;
     let bench = Bench::start().await;
     let mut asked = bench.bus.core_subscribe(SUBJECT).await.expect("a subscription");
@@ -109,19 +111,28 @@ async fn of_many_messages_behind_a_turn_each_has_one_end_and_as_many_wait_as_may
     let main = session("main");
     bench.send(&main, 1).await;
     let (_, mut held) = effect(&mut asked).await;
-    for event in 2..=count {
+    let said = stream::iter(2..=count).for_each_concurrent(AT_ONCE, async |event| {
         bench.publish(&dispatch(&main, event)).await;
-    }
-    let dropped = async || {
+    });
+    said.await;
+    let begun_or_dropped = async || {
         let entries = bench.entries(&main).await;
-        let dropped = |entry: &&LedgerEntry| matches!(entry, LedgerEntry::DispatchDropped { .. });
-        entries.iter().filter(dropped).count() as u64
+        let those = entries.iter().map(|entry| {
+            if let LedgerEntry::TurnStarted { dispatches, .. } = entry {
+                return dispatches.len() as u64;
+            }
+            u64::from(matches!(entry, LedgerEntry::DispatchDropped { .. }))
+        });
+        those.sum::<u64>()
     };
-    // What is dropped is in the ledger before the next tool runs.
-    eventually("all but as many as may wait are dropped", async || {
-        if dropped().await == count - 1 - cap {
+    // What is dropped is in the ledger before the next tool runs. On a busy machine the turn may come to its limit meanwhile,
+    // and the next one begins.
+    eventually("all but as many as may wait have begun or are dropped", async || {
+        if begun_or_dropped().await >= count - cap {
             return true;
         }
+        // A look takes up sixty-four: a ring makes it look at each call.
+        bench.claim(&main).await;
         answer(&bench.bus, &held, "let me see", &["web_search"]).await;
         let (_, tool) = effect(&mut asked).await;
         answer(&bench.bus, &tool, "nothing", &[]).await;
@@ -129,8 +140,10 @@ async fn of_many_messages_behind_a_turn_each_has_one_end_and_as_many_wait_as_may
         false
     })
     .await;
+    // Nothing moves while the call that is held has no answer.
+    let waiting = count - begun_or_dropped().await;
     answer(&bench.bus, &held, "one", &[]).await;
-    for _ in 0..cap {
+    for _ in 0..waiting {
         let (_, to) = effect(&mut asked).await;
         answer(&bench.bus, &to, "next", &[]).await;
     }

@@ -1,6 +1,6 @@
 //! Two that believe they own one session: the ledger decides, and the loser leaves no trace.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker_svc::broker::Broker;
@@ -35,6 +35,7 @@ fn belief(session: &SessionRef, sequence: u64) -> (ManualClock, Claimed) {
         carrier: Carrier::default(),
         hold: Arc::new(hold),
         slot: Slot::new(permit, Arc::new(Semaphore::new(1))),
+        begun: Mutex::default(),
     };
     (clock, claimed)
 }

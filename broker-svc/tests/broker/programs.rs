@@ -1,14 +1,23 @@
 //! Programs of one's own as agents: the two documented examples, and one that does not want to end.
 
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use broker_svc::config::BrokerConfig;
 use shared::clock::pause;
 use shared::model::ledger::{LedgerEntry, TurnFailure};
+use tokio::process::Command;
 
 use crate::bench::{Bench, broker_at, child, eventually, run_broker, session, told};
+
+/// The system user `nobody`.
+const NOBODY: u32 = 65_534;
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -131,4 +140,75 @@ async fn a_program_that_says_nothing_is_told_of_with_its_complaint() {
     })
     .await;
     running.stop().await;
+}
+
+/// A program that runs as a system user without rights, where we may choose.
+fn unprivileged(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    if std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command.env_clear().kill_on_drop(true).stdin(Stdio::null());
+    command
+}
+
+/// Why a user without rights cannot start `service`, where it is the machine that does not let them.
+async fn hindrance(service: &Path) -> Option<std::io::Error> {
+    let mut probe = unprivileged(service);
+    let begun = probe.arg("--help").current_dir(service.parent()?).output().await;
+    let hinders = [ErrorKind::PermissionDenied, ErrorKind::InvalidInput];
+    begun.err().filter(|error| hinders.contains(&error.kind()))
+}
+
+/// Whether a process of the same system user reads the environment of `pid`.
+async fn is_read(pid: u32) -> bool {
+    let mut cat = unprivileged("/bin/cat");
+    let read = cat
+        .arg(format!("/proc/{pid}/environ"))
+        .output()
+        .await
+        .expect("cat runs");
+    String::from_utf8_lossy(&read.stdout).contains("s3cret")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_program_of_the_same_user_reads_the_environment_of_a_broker() {
+    let bench = Bench::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    // Whoever we are, a user without rights can start it there.
+    let service = folder.path().join("broker-svc");
+    std::fs::copy(env!("CARGO_BIN_EXE_broker-svc"), &service).expect("a copy");
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("it may be read");
+    if let Some(why) = hindrance(&service).await {
+        return println!("SKIPPED: no user without rights can run {}: {why}", service.display());
+    }
+    let secret = ("NEXUS_TEST_SECRET", "s3cret");
+    let mut open = unprivileged("/bin/sleep")
+        .arg("600")
+        .env(secret.0, secret.1)
+        .spawn()
+        .expect("it runs");
+    eventually("of any other they read it", async || {
+        is_read(open.id().expect("a process")).await
+    })
+    .await;
+    let mut broker = unprivileged(&service)
+        .env(secret.0, secret.1)
+        .env("NEXUS__NATS__SERVERS", format!("[\"{}\"]", bench.server.url()))
+        .env("NEXUS__TELEMETRY__LISTEN", "127.0.0.1:0")
+        .current_dir(folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let pid = broker.id().expect("a process");
+    let named = format!("/proc/{pid}/cmdline");
+    eventually("it has begun", async || {
+        let of_it = std::fs::read(&named).is_ok_and(|line| line.starts_with(service.as_os_str().as_bytes()));
+        of_it && !is_read(pid).await
+    })
+    .await;
+    assert_eq!(broker.try_wait().expect("a process"), None, "it lives");
+    broker.kill().await.expect("SIGKILL");
+    open.kill().await.expect("SIGKILL");
 }

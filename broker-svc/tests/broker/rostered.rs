@@ -59,8 +59,7 @@ async fn a_released_session_has_no_mark_and_a_claim() {
     broker.bus.flush().await.expect("it is known");
     let parked = session("main *");
     let named = json!({"persona": "default", "session": "main *"});
-    let subject = subject::claim(&parked);
-    let key = subject.strip_prefix("nexus.claim.").expect("a claim's subject");
+    let key = &subject::session_key(&parked);
     let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
     assert_eq!(ask(&bench, "release", named.clone()).await, Err(404));
     let mut mark = SessionMark {
@@ -75,12 +74,27 @@ async fn a_released_session_has_no_mark_and_a_claim() {
         Err(404),
         "on trial is not quarantined"
     );
+    assert_eq!(
+        ask(&bench, "show", named.clone()).await,
+        Err(404),
+        "it never wrote anything"
+    );
     mark.quarantined = Some("claim came again and again".to_owned());
     marks.put(key, &mark).await.expect("quarantined");
+    let shown = ask(&bench, "show", named.clone()).await.expect("it is parked");
+    assert_eq!(
+        shown["quarantined"],
+        json!({"why": "claim came again and again", "since": 1})
+    );
     let released = ask(&bench, "release", named.clone()).await.expect("released");
     assert_eq!(released["why"], "claim came again and again");
     assert_eq!(marks.get(key).await.expect("a bucket"), None);
     assert_eq!(bench.claims().await, 1);
-    assert_eq!(ask(&bench, "release", named).await, Err(404), "it runs already");
+    assert_eq!(ask(&bench, "release", named.clone()).await, Err(404), "it runs already");
+    assert_eq!(
+        ask(&bench, "show", named).await,
+        Err(404),
+        "and has still written nothing"
+    );
     service.stop().await;
 }

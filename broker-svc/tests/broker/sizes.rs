@@ -10,13 +10,13 @@ use broker_svc::config::BrokerConfig;
 use shared::bus::CoreSubscription;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::session::SessionRef;
+use shared::testing::says;
 
 use crate::bench::{Bench, DEADLINE, dispatch, session};
 
 /// Asked for by `NEXUS_SESSIONS=long`.
 pub(crate) fn is_long() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "the long form is asked for by a variable")]
-    std::env::var("NEXUS_SESSIONS").is_ok_and(|value| value == "long")
+    says("NEXUS_SESSIONS", "long")
 }
 
 fn percentile(of: &mut [f64], share: f64) -> f64 {
@@ -95,7 +95,7 @@ async fn a_session_with_a_long_life_answers_as_fast_as_a_new_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hot_session_does_not_hold_up_a_quiet_one() {
-    let (rounds, each, queued) = if is_long() { (20, 50, 1_000) } else { (2, 10, 200) };
+    let (rounds, each, queued) = if is_long() { (60, 50, 1_000) } else { (2, 10, 200) };
     let bench = Bench::start().await;
     let running = bench.run("b1", "").await;
     let mut replies = heard(&bench).await;

@@ -1,9 +1,11 @@
 //! An owner at a call that a human must confirm: asked, suspended, taken up again.
 
+use broker_svc::approval::question::MAX_ASKS;
 use broker_svc::session::{Placed, Told};
 use broker_svc::turn::Turn;
 use broker_svc::turn::arguments::args_hash;
 use broker_svc::turn::journal::{Standing, stands};
+use serde_json::Value;
 use shared::model::approval::{ApprovalRequest, ApprovalStatus};
 use shared::model::dispatch::derived_ulid;
 use shared::model::event::EventId;
@@ -13,13 +15,13 @@ use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use crate::owner::{Fate, Owner};
-use crate::people::{asks, decision};
+use crate::people::{asks, decision, gated};
 use crate::world::World;
 
 /// What follows at a call.
 pub(crate) enum Confirmed {
-    /// It runs.
-    Run,
+    /// It runs, with these arguments.
+    Run(Value),
     /// It is over, or answered already.
     On,
     /// The turn waits.
@@ -30,7 +32,7 @@ pub(crate) enum Confirmed {
 
 impl Owner {
     pub(crate) fn decided(&mut self, world: &mut World, id: &str, status: ApprovalStatus) {
-        let decision = decision(id, status);
+        let decision = decision(id, status, world.edited(id, status));
         let entry = LedgerEntry::ApprovalDecided {
             decision,
             sequence: None,
@@ -59,11 +61,27 @@ impl Owner {
     /// What the humans say to `call` of `turn`.
     pub(crate) fn confirm(&mut self, world: &mut World, turn: &Turn, call: &ToolCall, faults: bool) -> Confirmed {
         let running = self.fold.running.as_ref().expect("a turn runs");
+        let call = ToolCall {
+            arguments: gated(running.arguments_of(call)),
+            ..call.clone()
+        };
         let hash = args_hash(&call.arguments);
         let needed = call.name == "pay" && asks(turn.id);
-        let refused = match stands(running, &call.call, &hash, None) {
-            Standing::None if needed => return self.ask(world, turn, call, hash, faults),
-            Standing::None | Standing::Approved => return Confirmed::Run,
+        let standing = stands(running, &call.call, &hash, None);
+        let superseded = running
+            .last_asked(&call.call)
+            .filter(|asked| asked.status == ApprovalStatus::Approved);
+        let superseded = superseded.map(|asked| asked.approval.clone());
+        let refused = match standing {
+            Standing::None if needed => return self.ask(world, turn, &call, hash, faults),
+            Standing::None | Standing::Approved => return Confirmed::Run(call.arguments),
+            Standing::Superseded if running.times_asked(&call.call) < MAX_ASKS => {
+                if let Some(id) = superseded {
+                    self.decided(world, &id, ApprovalStatus::Superseded);
+                    self.superseded.push(id);
+                }
+                return self.ask(world, turn, &call, hash, faults);
+            }
             Standing::Pending => return Confirmed::Suspended,
             Standing::Rejected { .. } => "rejected",
             Standing::Expired => "expired",
@@ -73,7 +91,7 @@ impl Owner {
         let outcome = ToolOutcome::Error {
             error: refused.to_owned(),
         };
-        let call = call.call.clone();
+        let call = call.call;
         let unseen = false;
         self.stage(world, LedgerEntry::ToolFinished { call, outcome, unseen });
         Confirmed::On
@@ -104,6 +122,15 @@ impl Owner {
             asked_in: None,
         };
         self.stage(world, LedgerEntry::ApprovalRequested { request });
+        for id in std::mem::take(&mut self.superseded) {
+            // Said in KV once the ledger says it, or by nobody.
+            if self.commit(world, faults) {
+                world.bring(&id, ApprovalStatus::Superseded);
+                world.say("superseded");
+            } else {
+                return Confirmed::Gone;
+            }
+        }
         if kept.status != ApprovalStatus::Pending {
             self.decided(world, &id, kept.status);
             return Confirmed::On;
@@ -117,7 +144,11 @@ impl Owner {
 
     /// The word that a turn waits for, or one that nobody does.
     pub(crate) fn take_decision(&mut self, world: &mut World, told: Told) {
-        let Told { sequence, decision } = told;
+        let Told {
+            sequence,
+            decision,
+            asked: _,
+        } = told;
         let awaited = self.fold.awaited();
         if awaited.is_some_and(|awaited| awaited.approval == decision.id) {
             let cursor = Some(self.cursor_after(&[sequence]));
@@ -169,12 +200,12 @@ impl Owner {
     /// Whether `call` may be begun; ends the turn's part where not.
     pub(crate) fn admit(&mut self, world: &mut World, turn: Turn, call: ToolCall, faults: bool) -> Fate {
         match self.confirm(world, &turn, &call, faults) {
-            Confirmed::Run => {
+            Confirmed::Run(arguments) => {
                 let started = LedgerEntry::ToolStarted {
                     call: call.call.clone(),
                     name: call.name.clone(),
-                    args_hash: args_hash(&call.arguments),
-                    arguments: None,
+                    args_hash: args_hash(&arguments),
+                    arguments: (arguments != call.arguments).then_some(arguments),
                 };
                 self.stage(world, started);
                 self.call(world, turn, call, faults)

@@ -30,13 +30,15 @@ fn run(seed: u64) -> String {
 }
 
 /// What a run of many seeds has to have come to, by a word of its trace.
-const MET: [&str; 8] = [
+const MET: [&str; 10] = [
     "crashes",
     "approved in KV",
     "rejected in KV",
     "expired in KV",
     "Checkpoint",
     "order abort",
+    "order withdraw",
+    "superseded\n",
     "Steered",
     "TurnInterrupted",
 ];

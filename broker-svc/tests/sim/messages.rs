@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use broker_svc::session::{Arrival, Pending};
-use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
+use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::event::EventId;
 use shared::model::permission::{Level, PermissionSet};
 use shared::model::session::QueueMode;
 use shared::model::time::UnixMillis;
+use shared::testing::sample;
 use shared::wire::headers::Carrier;
 
 use crate::world::{World, session};
@@ -76,37 +77,14 @@ fn made(
     permissions: PermissionSet,
     peer: String,
 ) -> Dispatch {
+    let one = sample::dispatch(event_id, number, "hook", session(), timestamp);
     Dispatch {
-        id: dispatch_id(&event_id, timestamp, "hook"),
-        event_seq: number,
-        hook_id: "hook".to_owned(),
-        priority: 50,
-        timestamp,
-        target: session(),
         queue_mode: Some(mode),
-        message: Message {
-            from: "v1".to_owned(),
-            channel: None,
-            content: format!("message {number}"),
-            content_type: "text".to_owned(),
-            metadata: serde_json::Map::new(),
-            attachments: Vec::new(),
-        },
         permissions,
-        context: DispatchContext {
-            system_prompt: None,
-            extracted: None,
-            include_thread_history: true,
-        },
         delivery_context: DeliveryContext {
-            channel: "webchat".to_owned(),
             peer_id: Some(peer),
-            ..DeliveryContext::default()
+            ..one.delivery_context
         },
-        causation: Causation {
-            event: event_id.clone(),
-            hops: 0,
-        },
-        event_id,
+        ..one
     }
 }

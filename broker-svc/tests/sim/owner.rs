@@ -56,6 +56,8 @@ pub(crate) struct Owner {
     staged: Vec<LedgerEntry>,
     owned: bool,
     published: Vec<Ulid>,
+    /// Approvals that the ledger is about to say are superseded.
+    pub(crate) superseded: Vec<String>,
 }
 
 impl Owner {
@@ -73,6 +75,7 @@ impl Owner {
             staged: Vec::new(),
             owned: false,
             published: Vec::new(),
+            superseded: Vec::new(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Humans and operators: what KV holds of their approvals, their words, the timers, and orders to the session.
 
 use broker_svc::session::{Arrival, Placed, Told};
+use serde_json::{Value, json};
 use shared::model::approval::{ApprovalDecision, ApprovalStatus};
 use shared::model::dispatch::derived_ulid;
 use shared::model::order::{SessionOrder, Wanted};
@@ -12,6 +13,8 @@ use crate::world::{World, session};
 
 /// How long a human may take, milliseconds.
 pub(crate) const EXPIRES_MS: i64 = 9_000;
+/// The most that the gates let through of what an approver wrote.
+const CAP: u64 = 1_000;
 /// Orders of one run, at most.
 const MOST_ORDERS: usize = 4;
 
@@ -20,6 +23,19 @@ const MOST_ORDERS: usize = 4;
 pub(crate) struct Kept {
     pub(crate) status: ApprovalStatus,
     pub(crate) expires_at: i64,
+    /// What the approver wrote in place of the arguments: see [`edited`].
+    pub(crate) edited: Option<u64>,
+}
+
+/// Arguments as an approver writes them.
+fn edited(amount: u64) -> Value {
+    json!({ "amount": amount })
+}
+
+/// What the gates make of `arguments`: they cap what an approver wrote.
+pub(crate) fn gated(arguments: Value) -> Value {
+    let amount = arguments.get("amount").and_then(Value::as_u64);
+    amount.map_or(arguments, |amount| edited(amount.min(CAP)))
 }
 
 /// Whether a human is asked about the payments of `turn`: follows from the turn alone.
@@ -27,13 +43,13 @@ pub(crate) fn asks(turn: Ulid) -> bool {
     (turn.random() / 5).is_multiple_of(2)
 }
 
-/// What a session is told of `id`.
-pub(crate) fn decision(id: &str, status: ApprovalStatus) -> ApprovalDecision {
+/// What a session is told of `id`, which ended as `status`.
+pub(crate) fn decision(id: &str, status: ApprovalStatus, amount: Option<u64>) -> ApprovalDecision {
     ApprovalDecision {
         id: id.to_owned(),
         status,
         decided_by: None,
-        arguments: None,
+        arguments: amount.map(edited),
         response: None,
     }
 }
@@ -43,7 +59,13 @@ impl World {
     pub(crate) fn ask(&mut self, id: &str) -> Kept {
         let expires_at = self.now + EXPIRES_MS;
         let status = ApprovalStatus::Pending;
-        let kept = *self.kept.entry(id.to_owned()).or_insert(Kept { status, expires_at });
+        let edited = None;
+        let asked = Kept {
+            status,
+            expires_at,
+            edited,
+        };
+        let kept = *self.kept.entry(id.to_owned()).or_insert(asked);
         self.say(&format!("asked {}", kept.status.name()));
         kept
     }
@@ -69,6 +91,12 @@ impl World {
         self.kept.get(id).map(|kept| kept.status)
     }
 
+    /// What the approver of `id` wrote, where the end of the waiting is their yes.
+    pub(crate) fn edited(&self, id: &str, status: ApprovalStatus) -> Option<u64> {
+        let kept = self.kept.get(id).filter(|_| status == ApprovalStatus::Approved);
+        kept.and_then(|kept| kept.edited)
+    }
+
     /// What the ledger says became of it, once it says so.
     pub(crate) fn bring(&mut self, id: &str, status: ApprovalStatus) {
         if let Some(kept) = self.kept.get_mut(id) {
@@ -79,10 +107,15 @@ impl World {
 
     /// Tells the session how `id` stands, where it is decided; whoever does may die before it is told.
     pub(crate) fn tell(&mut self, id: &str, faults: bool) {
-        let Some(status) = self.kept.get(id).map(|kept| kept.status) else {
+        let Some(Kept { status, edited, .. }) = self.kept.get(id).copied() else {
             return;
         };
-        if status == ApprovalStatus::Pending || faults && self.chance.once_in(4) {
+        let is_told = [
+            ApprovalStatus::Approved,
+            ApprovalStatus::Rejected,
+            ApprovalStatus::Expired,
+        ];
+        if !is_told.contains(&status) || faults && self.chance.once_in(4) {
             return;
         }
         let told = |arrival: &Arrival| matches!(arrival, Arrival::Decision(told) if told.decision.id == id);
@@ -91,8 +124,13 @@ impl World {
             return self.claim_perhaps();
         }
         let sequence = self.arrivals.len() as u64 + 1;
-        let decision = decision(id, status);
-        self.arrivals.push(Arrival::Decision(Told { sequence, decision }));
+        let decision = decision(id, status, edited);
+        let asked = None;
+        self.arrivals.push(Arrival::Decision(Told {
+            sequence,
+            decision,
+            asked,
+        }));
         self.claim_perhaps();
     }
 
@@ -118,6 +156,11 @@ impl World {
         };
         if self.lapse(&open[which]) == Some(ApprovalStatus::Pending) {
             self.decide(&open[which], status);
+            if status == ApprovalStatus::Approved && self.chance.once_in(3) {
+                let amount = self.chance.below(2 * CAP);
+                let kept = self.kept.get_mut(&open[which]).expect("it is there");
+                kept.edited = Some(amount);
+            }
         }
         self.tell(&open[which], true);
     }
@@ -146,13 +189,19 @@ impl World {
             mode: Some(QueueMode::Followup),
             ..QueueSettings::default()
         };
+        // What is taken back may have come, be under way, be over, or come later.
+        let dispatches: Vec<Ulid> = self.dispatches().map(|pending| pending.dispatch.id).collect();
+        let which = usize::try_from(self.chance.below(dispatches.len() as u64 + 1)).unwrap_or(0);
+        let dispatch = dispatches.get(which).copied().unwrap_or(Ulid::nil());
+        let spares_turn = self.chance.once_in(3);
         let wanted = [
             Wanted::Abort,
             Wanted::Interrupt,
             Wanted::Reset,
             Wanted::Queue { settings },
+            Wanted::Withdraw { dispatch, spares_turn },
         ];
-        let wanted = wanted[usize::try_from(self.chance.below(4)).unwrap_or(0)].clone();
+        let wanted = wanted[usize::try_from(self.chance.below(5)).unwrap_or(0)].clone();
         let at = UnixMillis(self.now);
         let order = SessionOrder {
             id: derived_ulid(at, &["order", &sequence.to_string()]),

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use broker_svc::fold::{Fold, Standing, runnable};
 use broker_svc::session::Arrival;
+use broker_svc::turn::arguments::args_hash;
 use shared::model::approval::ApprovalStatus;
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
@@ -274,6 +275,12 @@ impl World {
                 !name.starts_with("pay") || !asks(turn) || is_approved,
                 "nobody has approved {name}"
             );
+            if let Some(asked) = asked.filter(|_| is_approved) {
+                let begun = running.begun_with(call).unwrap_or(&serde_json::Value::Null);
+                let edited = asked.edited.as_ref().map(args_hash);
+                let approved = edited.as_ref().unwrap_or(&asked.arguments_hash);
+                assert_eq!(&args_hash(begun), approved, "{name} with what nobody approved");
+            }
             if let Some(kept) = asked.and_then(|asked| self.kept.get(&asked.approval)) {
                 let may = [ApprovalStatus::Approved, ApprovalStatus::Consumed].contains(&kept.status);
                 assert!(may, "{name}, and people read that it is {}", kept.status.name());

@@ -1,5 +1,7 @@
 //! `nexus bench`, as data.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 
 /// `nexus bench`.
@@ -27,6 +29,9 @@ pub struct BenchOptions {
     /// Which durabilities are run: process, power, replicated.
     #[arg(long, value_delimiter = ',', default_value = "process")]
     pub durability: Vec<String>,
+    /// What a source's answer waits for: `spool` (on the disk, the default of adapter-svc) or `stream` (in JetStream).
+    #[arg(long, value_parser = ["spool", "stream"], default_value = "spool")]
+    pub accept: String,
     /// Keep the temporary directory with logs and data.
     #[arg(long)]
     pub keep: bool,
@@ -41,6 +46,8 @@ pub enum BenchPart {
     /// Hooks alone, without a server: as many as are said, confined or not, with `@match` or without, beside a bare Bun
     /// loop over the same hooks in the same run.
     Hooks(BenchHooksOptions),
+    /// The read model alone, without a server: how fast it is made, and how soon `search()` answers.
+    ReadModel(BenchReadModelOptions),
 }
 
 /// `nexus bench hooks`.
@@ -55,4 +62,15 @@ pub struct BenchHooksOptions {
     /// Worker processes; 0 = one a core.
     #[arg(long, default_value_t = 0)]
     pub workers: usize,
+}
+
+/// `nexus bench read-model`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchReadModelOptions {
+    /// How many events; at least 100.
+    #[arg(long, value_delimiter = ',', default_value = "10000,100000,1000000")]
+    pub events: Vec<u64>,
+    /// Folder of a model, word vectors or a network (`.tools/models/…`); without one `search()` goes by words alone.
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
 }

@@ -1,4 +1,5 @@
-//! hook-svc alone: events that wait in the stream, from its first moment to the last record.
+//! hook-svc alone: events that wait in the stream, from its first moment to the last record; and events at a fixed rate
+//! with a hook that asks the read model.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,13 +8,18 @@ use anyhow::{Context as _, Result, bail};
 use futures_util::{StreamExt as _, stream};
 use shared::bus::{Bus, Outgoing};
 use shared::clock::{Clock as _, SystemClock, pause};
+use shared::model::event::Event;
+use shared::model::invocation::EventInvocations;
+use shared::wire::envelope::decode;
 use shared::wire::subject;
 use shared::wire::topology::streams::INVOCATIONS;
 
 use crate::args::BenchOptions;
 use crate::launch::{Plan, Stack};
 
-use super::report::Evaluation;
+use super::latency::{self, Latencies};
+use super::load::Answers;
+use super::report::{Evaluation, Latency};
 use super::setting;
 use super::throughput::seconds;
 
@@ -31,7 +37,43 @@ pub(super) async fn run(directory: &Path, options: &BenchOptions, durability: &s
     Ok(Evaluation {
         events_per_s: quiet,
         firing_events_per_s: firing,
+        asking: asking(&directory.join("asking"), options, durability).await?,
     })
+}
+
+/// From an event that is due at the fixed rate to its record, where one more hook asks the read model about each;
+/// history is as long as the flood.
+async fn asking(directory: &Path, options: &BenchOptions, durability: &str) -> Result<Latency> {
+    let plan = setting::hooks_only(directory, options, durability, false)?;
+    setting::write_asking_hook(directory)?;
+    let stack = Stack::start(plan).await?;
+    let bus = stack.bus("nexus-bench").await?;
+    fill(&bus, options).await?;
+    watch(&bus, options.events).await?;
+    let total = latency::paced(options);
+    let mut records = Answers::listen(&bus, "nexus.invocation.>").await?;
+    let recorded = tokio::spawn(async move {
+        let event_of = |message: &shared::bus::CoreMessage| {
+            let record: EventInvocations = decode(&message.headers, &message.payload).ok()?;
+            Some(record.event_id.as_str().to_owned())
+        };
+        let heard = records.until(total, event_of).await;
+        heard.map(|()| records.heard)
+    });
+    let publish = move |event: Event| {
+        let bus = bus.clone();
+        async move { publish(&bus, &event).await }
+    };
+    let sent = latency::send_all("asking", options, publish).await?;
+    let recorded = recorded.await.context("a listener panicked")??;
+    stack.stop().await;
+    Ok(Latencies::of(&latency::spans(&sent, &recorded)))
+}
+
+async fn publish(bus: &Bus, event: &Event) -> Result<()> {
+    let out = Outgoing::new(subject::event(event), event).msg_id(event.id.as_str());
+    bus.publish(out).await.context("publish an event")?;
+    Ok(())
 }
 
 async fn one(directory: &Path, options: &BenchOptions, durability: &str, firing: bool) -> Result<f64> {
@@ -56,8 +98,7 @@ async fn fill(bus: &Bus, options: &BenchOptions) -> Result<()> {
     let mut published = stream::iter(0..options.events)
         .map(|number| async move {
             let event = setting::event("evaluation", number, options, now)?;
-            let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
-            bus.publish(out).await.context("fill the stream")
+            publish(bus, &event).await
         })
         .buffer_unordered(WRITERS);
     while let Some(outcome) = published.next().await {

@@ -1,5 +1,6 @@
 //! `nexus bench hooks`: the runner alone — events to workers and back, as hook-svc hands them over — for many hooks and
-//! few, confined or not, all of them called or those whose `@match` fits, beside [`super::floor`] in the same run.
+//! few, confined or not, all of them called or those whose `@match` fits, beside [`super::floor`] in the same run. And
+//! what routing bindings cost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::{Event, EventId};
 use shared::model::time::UnixMillis;
 
-use super::{floor, percentile, step};
+use super::{bindings, floor, percentile, step};
 use crate::args::{BenchHooksOptions, Common};
 use crate::output::{json, table};
 
@@ -54,6 +55,13 @@ struct Row {
     matched_confined: Figure,
 }
 
+/// Everything that a run showed.
+#[derive(Debug, Serialize)]
+struct Table {
+    hooks: Vec<Row>,
+    bindings: bindings::Figure,
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -69,10 +77,12 @@ pub(super) async fn execute(common: &Common, options: &BenchHooksOptions) -> Res
         }
         rows.push(row(count, workers, span).await?);
     }
+    let bindings = bindings::run(span)?;
     if common.json {
-        return json(&rows);
+        return json(&Table { hooks: rows, bindings });
     }
     print(&rows, workers);
+    bindings.print();
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::dispatch::Dispatch;
+use shared::model::event::Event;
 use shared::wire::envelope::decode;
 use shared::wire::headers::CAUSATION;
 
@@ -38,7 +39,7 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Latenci
     let bus = stack.bus("nexus-bench").await?;
     let mut replies = Answers::listen(&bus, "nexus.out.bench.*").await?;
     let mut dispatches = Answers::listen(&bus, "nexus.dispatch.>").await?;
-    let total = (WARM_UP_SECONDS + options.seconds) * options.rate;
+    let total = paced(options);
     let dispatched = tokio::spawn(async move {
         let event_of = |message: &shared::bus::CoreMessage| {
             let dispatch: Dispatch = decode(&message.headers, &message.payload).ok()?;
@@ -50,7 +51,12 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Latenci
         let event_of = |message: &shared::bus::CoreMessage| message.headers.get(CAUSATION).map(str::to_owned);
         replies.until(total, event_of).await.map(|()| replies.heard)
     });
-    let sent = send_all(stack, options, total).await?;
+    let sender = Sender::new(&stack.gateway()?)?;
+    let post = move |event: Event| {
+        let sender = sender.clone();
+        async move { sender.post(&[event]).await }
+    };
+    let sent = send_all("latency", options, post).await?;
     let dispatched = dispatched.await.context("a listener panicked")??;
     let answered = answered.await.context("a listener panicked")??;
     Ok(Latencies {
@@ -59,34 +65,45 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Latenci
     })
 }
 
-/// Sends on schedule; answers when each event of the measured part was due.
-async fn send_all(stack: &Stack, options: &BenchOptions, total: u64) -> Result<HashMap<String, Instant>> {
-    let sender = Sender::new(&stack.gateway()?)?;
+/// Events that are sent at the fixed rate, those of the warm-up with them.
+pub(super) const fn paced(options: &BenchOptions) -> u64 {
+    (WARM_UP_SECONDS + options.seconds) * options.rate
+}
+
+/// Sends the events of run `run` on schedule; answers when each event of the measured part was due.
+pub(super) async fn send_all<F>(
+    run: &str,
+    options: &BenchOptions,
+    send: impl Fn(Event) -> F,
+) -> Result<HashMap<String, Instant>>
+where
+    F: Future<Output = Result<()>> + Send + 'static,
+{
     let began = SystemClock.monotonic();
     let gap = Duration::from_secs(1) / u32::try_from(options.rate.max(1)).unwrap_or(u32::MAX);
     let warm = WARM_UP_SECONDS * options.rate;
     let mut sent = HashMap::new();
-    let mut posting = Vec::new();
-    for number in 0..total {
+    let mut sending = Vec::new();
+    for number in 0..paced(options) {
         let due = began + gap * u32::try_from(number).unwrap_or(u32::MAX);
         let wait = due.saturating_duration_since(SystemClock.monotonic());
         if !wait.is_zero() {
             pause(wait).await;
         }
-        let event = setting::event("latency", number, options, SystemClock.now())?;
+        let event = setting::event(run, number, options, SystemClock.now())?;
         if number >= warm {
             sent.insert(event.id.as_str().to_owned(), due);
         }
-        let sender = sender.clone();
-        posting.push(tokio::spawn(async move { sender.post(&[event]).await }));
+        sending.push(tokio::spawn(send(event)));
     }
-    for post in posting {
-        post.await.context("a sender panicked")??;
+    for one in sending {
+        one.await.context("a sender panicked")??;
     }
     Ok(sent)
 }
 
-fn spans(sent: &HashMap<String, Instant>, heard: &HashMap<String, Instant>) -> Vec<f64> {
+/// From when an event was due to when it was heard of, milliseconds, ascending.
+pub(super) fn spans(sent: &HashMap<String, Instant>, heard: &HashMap<String, Instant>) -> Vec<f64> {
     let pairs = sent.iter().filter_map(|(event, at)| Some((at, heard.get(event)?)));
     let mut spans: Vec<f64> = pairs
         .map(|(at, then)| then.saturating_duration_since(*at).as_secs_f64() * 1e3)

@@ -43,6 +43,8 @@ pub(super) struct Evaluation {
     pub events_per_s: f64,
     /// One hook fires on every event.
     pub firing_events_per_s: f64,
+    /// Event to record at the fixed rate, where one hook asks the read model.
+    pub asking: Latency,
 }
 
 /// Everything that a run showed.
@@ -117,8 +119,14 @@ impl Report {
             durability: durability.to_owned(),
             machine: machine(),
             setting: format!(
-                "{} events of {} bytes, {} sessions, {} hooks; latency at {}/s for {} s",
-                options.events, options.size, options.sessions, options.hooks, options.rate, options.seconds
+                "{} events of {} bytes, {} sessions, {} hooks; latency at {}/s for {} s; accepted by the {}",
+                options.events,
+                options.size,
+                options.sessions,
+                options.hooks,
+                options.rate,
+                options.seconds,
+                options.accept
             ),
         }
     }
@@ -162,6 +170,12 @@ impl Report {
             "hook-svc alone, one hook fires",
             format!("{:.0} events/s", self.hook_svc.firing_events_per_s),
             "",
+        );
+        let asking = &self.hook_svc.asking;
+        row(
+            "evaluation where a hook asks the read model p50, p99",
+            format!("{:.1}, {:.1} ms", asking.p50_ms, asking.p99_ms),
+            "p99 25 ms",
         );
         row(
             "processor per event",

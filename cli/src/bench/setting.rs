@@ -31,13 +31,37 @@ fn write_hooks(directory: &Path, count: usize, firing: bool) -> Result<()> {
     Ok(())
 }
 
+/// One hook more in `directory` of a run, which asks the read model for its conversation's history.
+pub(super) fn write_asking_hook(directory: &Path) -> Result<()> {
+    let text = r#"/** @name bench asking */
+import Database from "better-sqlite3";
+
+let db;
+
+export default (ctx) => {
+  db ??= new Database(ctx.dbPath, { readonly: true });
+  const { channel, peer } = ctx.event;
+  const said = db
+    .prepare(
+      `SELECT count(*) AS n, max(e.timestamp) AS last FROM events e
+       JOIN event_participants p ON p.event_id = e.id AND p.role = 'sender'
+       WHERE e.channel = ? AND e.account = 'default' AND e.peer_id = ?`,
+    )
+    .get(channel, peer.id);
+  return { fire: said.n < 1 };
+};
+"#;
+    std::fs::write(directory.join("hooks").join("bench-asking.ts"), text).context("write a hook")
+}
+
 fn plan(directory: &Path, options: &BenchOptions, durability: &str, firing: bool) -> Result<Plan> {
     let hooks = directory.join("hooks");
     write_hooks(&hooks, options.hooks, firing)?;
     let mut plan = Plan::all(directory, 1);
     plan.config = format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\nlevel = \"warn\"\n\n[adapter]\nlisten = \"127.0.0.1:0\"\n\
-         accept = \"stream\"\n\n[adapter.http]\nopen = true\n\n[hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\nhard_budget_ms = 5000\n"
+         accept = {:?}\n\n[adapter.http]\nopen = true\n\n[hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\nhard_budget_ms = 5000\n",
+        options.accept
     );
     plan.sync_interval = (durability != "process").then(|| "always".to_owned());
     plan.servers = if durability == "replicated" { 3 } else { 1 };

@@ -10,7 +10,7 @@ use shared::wire::topology::streams::INVOCATIONS;
 
 use super::ask;
 use crate::args::Common;
-use crate::output::{brief, bus, clock, json, table};
+use crate::output::{brief, bus, clock, json, print, table};
 
 /// A status as people read it.
 pub(super) const fn name(status: HookStatus) -> &'static str {
@@ -87,6 +87,9 @@ pub(super) async fn one(common: &Common, id: String) -> Result<()> {
     for schedule in &hook.schedules {
         println!("schedule    {schedule}");
     }
+    for server in &hook.allow_net {
+        println!("asks for    {server}");
+    }
     println!("priority    {}", hook.priority);
     println!("from        {} by {}", origin(&hook.origin), hook.created_by);
     println!("fired       {} times", hook.trigger_count);
@@ -144,9 +147,9 @@ pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> 
         for hook in record.hooks.iter().filter(|hook| hook.hook_id == id) {
             let row = row(&record, hook);
             if common.json {
-                println!("{}", serde_json::to_string(&row)?);
+                print(&format!("{}\n", serde_json::to_string(&row)?))?;
             } else {
-                println!("{}", line(&row).join("  "));
+                print(&format!("{}\n", line(&row).join("  ")))?;
             }
         }
     }

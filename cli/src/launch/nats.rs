@@ -23,6 +23,8 @@ pub struct Nats {
     config: PathBuf,
     log: PathBuf,
     port: u16,
+    /// Where it tells about itself; none where nobody asks: only who promises that power may fail does.
+    monitor: Option<u16>,
     /// Passwords of its users; empty where it knows none.
     passwords: Vec<(String, String)>,
     child: Option<Child>,
@@ -66,6 +68,10 @@ impl Nats {
             .as_ref()
             .map(|s| format!("sync_interval: {s}\n  "))
             .unwrap_or_default();
+        let monitor = plan.sync_interval.as_ref().map(|_| free_port()).transpose()?;
+        let http = monitor
+            .map(|port| format!("http: \"127.0.0.1:{port}\"\n"))
+            .unwrap_or_default();
         let cluster = if routes.len() > 1 {
             let urls: Vec<String> = routes
                 .iter()
@@ -85,7 +91,7 @@ impl Nats {
             (Vec::new(), "")
         };
         let text = format!(
-            "server_name: n{index}\nlisten: \"127.0.0.1:{port}\"\nmax_payload: 8MB\nmax_pending: 256MB\n\
+            "server_name: n{index}\nlisten: \"127.0.0.1:{port}\"\n{http}max_payload: 8MB\nmax_pending: 256MB\n\
              jetstream {{\n  {sync}store_dir: {store:?}\n  max_file_store: 64GB\n}}\n{cluster}{permissions}"
         );
         let config = plan.directory.join(format!("nats-{index}.conf"));
@@ -96,6 +102,7 @@ impl Nats {
             config,
             log,
             port,
+            monitor,
             passwords,
             child: None,
         })
@@ -152,6 +159,12 @@ impl Nats {
     #[must_use]
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// `http://…`, where it tells about itself.
+    #[must_use]
+    pub fn monitor(&self) -> Option<String> {
+        self.monitor.map(|port| format!("http://127.0.0.1:{port}"))
     }
 
     /// Its process id, while it runs.

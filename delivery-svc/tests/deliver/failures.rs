@@ -45,6 +45,56 @@ async fn rubbish_is_a_dead_letter_and_blocks_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_receipt_hides_none() {
+    let (world, receiver) = (World::start().await, Receiver::start(&[]).await);
+    let setup = || Setup {
+        url: receiver.url(),
+        ..Setup::default()
+    };
+    let reply = reply(1, "webhook", "ann");
+    let receipts = subject::receipt(&reply.delivery_context);
+    let rubbish = async |headers: Headers| {
+        let out = Outgoing::raw(receipts.clone(), headers, b"\xff\x00".to_vec().into());
+        world.bus.publish(out).await.expect("it is stored").sequence
+    };
+    let of = |more: &[(&str, &str)]| -> Headers {
+        let sequence = [("Nexus-Delivery-Sequence", "1")];
+        sequence.into_iter().chain(more.iter().copied()).collect()
+    };
+    rubbish(Headers::new()).await;
+    let copy = async || {
+        let out = Outgoing::new(subject::delivery(&reply.delivery_context), &reply);
+        world.bus.publish(out).await.expect("it is stored")
+    };
+    copy().await;
+    let first = world.replica("a", setup());
+    world.settled().await;
+    first.stop().await;
+    // Behind it, whoever comes next finds the receipt of the delivery that was made.
+    rubbish(Headers::new()).await;
+    rubbish(of(&[])).await;
+    copy().await;
+    let second = world.replica("b", setup());
+    world.settled().await;
+    second.stop().await;
+    assert_eq!(receiver.calls().len(), 1, "a second call");
+    // What a newer version wrote may tell anything: nobody is called until that one has gone on, or it is gone.
+    let newer = rubbish(of(&[("Nexus-Schema", "receipt/99")])).await;
+    let later = crate::world::reply(2, "webhook", "ann");
+    world.publish(&later).await;
+    let third = world.replica("c", setup());
+    let to_another = crate::world::reply(3, "webhook", "bob");
+    world.publish(&to_another).await;
+    eventually("another is delivered", async || receiver.calls().len() == 2).await;
+    assert_eq!(receiver.contents()[1], "echo: 3");
+    let stream = shared::wire::topology::streams::RECEIPTS;
+    assert!(world.bus.delete_message(stream, newer).await.expect("it is deleted"));
+    world.settled().await;
+    assert_eq!(receiver.contents()[2], "echo: 2");
+    third.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delivery_that_is_published_three_times_is_made_once() {
     let (world, receiver) = (World::start().await, Receiver::start(&[]).await);
     let replica = world.replica(

@@ -32,7 +32,7 @@ use tokio::sync::{Semaphore, watch};
 use ulid::Ulid;
 
 /// How long anything may take.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The secret of every webhook account.
 pub(crate) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";

@@ -8,7 +8,8 @@
 //! `ro=PATH` may be read, `rx=PATH` also executed, `wf=PATH` is an existing file that may be written; `env=KEY:VALUE`;
 //! `parent=PID` is the process that starts it; it dies with the thread of it that did; `user=UID:GID` is what it becomes
 //! before anything else. `data_mb`, `file_mb`, `files`,
-//! `cpu_s` are limits; `strict=1` refuses to run where the kernel lacks a mechanism,
+//! `cpu_s` are limits; `errno=NUMBER` is what refused calls answer, EPERM where it is not said: with another one it shows
+//! who refused, the filter or what lies behind it; `strict=1` refuses to run where the kernel lacks a mechanism,
 //! else what is missing is said on standard error as `missing: …`. Exit code 97 = refused.
 //!
 //! Source: `hooks.md` "Runner", sandbox; kernel `Documentation/userspace-api/landlock.rst`.

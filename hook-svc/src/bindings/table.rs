@@ -8,12 +8,11 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 use shared::model::event::{Direction, Event};
-use shared::model::hook::{HookContextPatch, HookResult, Routing};
+use shared::model::hook::{DEFAULT_PRIORITY, HookContextPatch, HookResult, Routing};
 use shared::model::session::QueueMode;
 
 use super::file::{Binding, File, Mapping, Match, OneOrMore, PeerMatch};
 use super::template::Template;
-use crate::header::DEFAULT_PRIORITY;
 use crate::prefilter::{Field, Index, Pattern, Predicate, Rule};
 
 /// Most bindings and mappings together.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use shared::embed::{EmbedTextsError, Embedder, MAX_TEXT_CHARS};
+use shared::embed::{EmbedTextsError, Embedder, cut};
 use shared::process::Secret;
 
 /// Longest that one answer may take.
@@ -110,6 +110,10 @@ impl Embedder for Remote {
         &self.model
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>, EmbedTextsError> {
         let mut vectors = Vec::with_capacity(texts.len());
         for some in texts.chunks(MAX_TEXTS) {
@@ -117,11 +121,6 @@ impl Embedder for Remote {
         }
         Ok(vectors)
     }
-}
-
-fn cut(text: &str) -> &str {
-    let end = text.char_indices().nth(MAX_TEXT_CHARS).map_or(text.len(), |(at, _)| at);
-    &text[..end]
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use shared::model::hook::{DEFAULT_PRIORITY, DEFAULT_TIMEOUT_MS};
 
 const BODY: &str =
     "export default async function (ctx: HookContext): Promise<HookResult> { return { fire: false }; }\n";
@@ -13,6 +14,7 @@ fn every_tag_is_read() {
     let block = "/**\n * @name Mom 2FA Helper\n * @description Reads codes\n *   and sends them on\n * @mode one-shot\n \
                  * @priority 85\n * @schedule every 30m\n * @schedule cron 0 9 * * MON-FRI\n * @timezone America/Chicago\n \
                  * @timeout 10s\n * @fallback\n * @match channel=imessage,sms direction=received from=+1555*\n \
+                 * @allow net=api.example.com, http://10.0.0.7:8080\n \
                  * @author me@example.com\n */";
     assert_eq!(
         check(block),
@@ -26,6 +28,7 @@ fn every_tag_is_read() {
             timezone: Some("America/Chicago".to_owned()),
             fallback: true,
             match_rule: Some("channel=imessage,sms direction=received from=+1555*".to_owned()),
+            allow_net: vec!["https://api.example.com".to_owned(), "http://10.0.0.7:8080".to_owned()],
             other_tags: vec![("author".to_owned(), "me@example.com".to_owned())],
         })
     );

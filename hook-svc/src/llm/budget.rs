@@ -9,7 +9,7 @@ use shared::wire::subject::token;
 use shared::wire::topology::buckets::HOOK_SPEND;
 
 use crate::error::chain;
-use crate::runner::{CallError, Spent};
+use crate::runner::{Call, CallError, Spent};
 
 /// Milliseconds in a day.
 const DAY_MS: i64 = 86_400_000;
@@ -73,11 +73,12 @@ impl Budget {
         Ok(())
     }
 
-    /// Counts what a call of `hook_id` took. Where it cannot be counted, that is logged: the answer is paid for.
-    pub(super) async fn charge(&self, hook_id: &str, spent: Spent) {
+    /// Counts what `call` took. Where it cannot be counted, that is logged: the answer is paid for.
+    pub(super) async fn charge(&self, call: &Call, spent: Spent) {
+        let hook_id = call.hook.id.as_str();
         for whose in [format!("hook.{}", token(hook_id)), ALL.to_owned()] {
             if let Err(error) = self.add(&self.key(&whose), spent).await {
-                tracing::warn!(hook_id, error = chain(&error), "what a model call cost is not counted");
+                tracing::warn!(event_id = %call.event_id, hook_id, error = chain(&error), "what a model call cost is not counted");
             }
         }
     }

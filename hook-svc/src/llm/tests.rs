@@ -1,7 +1,6 @@
 //! Against a server that speaks the real wire format.
 
 use serde_json::json;
-use shared::bus::NatsConfig;
 use shared::clock::SystemClock;
 use shared::llm::{Price, Prices, Provider};
 use shared::model::event::EventId;
@@ -10,20 +9,13 @@ use shared::retry::Schedule;
 use shared::testing::ManualClock;
 use shared::testing::model_server::{Cut, Ending, ModelServer, Scripted, Speech};
 use shared::testing::nats::NatsServer;
-use shared::wire::topology::topology;
 
 use super::*;
 use crate::runner::{HookSource, NoHost};
 
 /// A host whose model is `server`, and its NATS server.
 async fn host(server: &ModelServer, limits: Limits) -> (LlmHost, NatsServer) {
-    let nats = NatsServer::start().await;
-    let config = NatsConfig {
-        servers: vec![nats.url()],
-        ..NatsConfig::default()
-    };
-    let bus = shared::testing::connect(&config, "test").await;
-    bus.ensure(&topology(1), false).await.expect("the topology stands");
+    let (nats, bus) = shared::testing::world().await;
     let llm = LlmConfig {
         provider: Provider::OpenAi,
         model: "m".to_owned(),
@@ -85,6 +77,7 @@ fn call(hook: &str, event: &str, args: Value) -> Call {
             created_at: UnixMillis(0),
             created_by: "operator".to_owned(),
             sees: crate::runner::Sees::Everything,
+            net: Vec::new(),
         }),
         number: 0,
         name: "llm".to_owned(),

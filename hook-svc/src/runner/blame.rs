@@ -185,6 +185,7 @@ mod tests {
             created_at: UnixMillis(0),
             created_by: "operator".to_owned(),
             sees: crate::runner::Sees::Everything,
+            net: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! goes to whoever is least busy. One of them may stand by: it holds every set and takes no event until another dies.
 //! Suspects (`blame.rs`) are called in a worker that holds one of them alone, after the others have answered.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,6 +22,8 @@ pub(super) struct Board {
     apart: VecDeque<Flight>,
     /// The worker that stands by.
     standby: Option<usize>,
+    /// Those that live and take nothing more.
+    retiring: BTreeSet<usize>,
     current: Arc<Loaded>,
     counters: HashMap<String, Counters>,
     /// By worker: counters by hook index of the set in force that it has not been told.
@@ -52,6 +54,7 @@ impl Board {
             queue: VecDeque::new(),
             apart: VecDeque::new(),
             standby,
+            retiring: BTreeSet::new(),
             current: Arc::new(Loaded::empty()),
             counters: HashMap::new(),
             untold: vec![BTreeMap::new(); workers],
@@ -127,10 +130,23 @@ impl Board {
         self.standby == Some(worker)
     }
 
-    /// Whoever stands by takes the place of `worker`, which stands by from now on.
-    pub(super) const fn stand_in(&mut self, worker: usize) {
+    /// `worker` takes nothing more; whoever stands by takes its place.
+    pub(super) fn retire(&mut self, worker: usize) {
+        self.retiring.insert(worker);
+        self.stand_in(worker);
+    }
+
+    /// The process of `worker` has ended; whoever stands by takes its place.
+    pub(super) fn ended(&mut self, worker: usize) {
+        self.retiring.remove(&worker);
+        self.stand_in(worker);
+    }
+
+    /// `worker` stands by from now on, or another one that retires: that one takes nothing anyway.
+    fn stand_in(&mut self, worker: usize) {
         if self.standby.is_some() {
-            self.standby = Some(worker);
+            let other = self.retiring.iter().find(|other| **other != worker);
+            self.standby = Some(other.copied().unwrap_or(worker));
         }
     }
 

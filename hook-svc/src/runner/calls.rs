@@ -142,6 +142,7 @@ mod tests {
             created_at: UnixMillis(0),
             created_by: "operator".to_owned(),
             sees: crate::runner::Sees::Everything,
+            net: Vec::new(),
         };
         Call {
             event_id: EventId::parse("web:1").expect("valid"),

@@ -1,4 +1,4 @@
-//! What scripts may ask their host: `ctx.search()`, `ctx.llm()`.
+//! What scripts may ask their host: `ctx.search()`, `ctx.llm()`, `ctx.fetch()`.
 //!
 //! Workers hold no connection and no credential (`hooks.md` "Runner"), so such a call is a frame to the host and its
 //! answer a frame back. A call is named by event, hook and its number among that hook's calls: an event that loses its
@@ -27,7 +27,7 @@ pub struct Call {
     pub hook: Arc<HookSource>,
     /// Counts the hook's calls on this event, from 0.
     pub number: u32,
-    /// `search`, `llm`.
+    /// `search`, `llm`, `fetch`.
     pub name: String,
     /// The arguments by name.
     pub args: Value,

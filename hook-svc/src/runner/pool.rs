@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shared::clock::{SharedClock, pause};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -18,13 +18,16 @@ use super::parts::Steps;
 use super::sandbox::{CheckSandboxError, Jail};
 use super::sources::Loaded;
 use super::worker::{self, Common, Role};
-use super::{Counters, HookSet, Job, PoolConfig};
+use super::{Counters, HookSet, Job, PoolConfig, Stray};
 
 /// Most events under way in one pool; `Pool::evaluate` waits beyond it.
 pub const MAX_UNDER_WAY: usize = 4_096;
 
 /// Smallest hard budget, in milliseconds: below it a garbage collection looks like a loop.
 pub const MIN_HARD_BUDGET_MS: u64 = 50;
+
+/// Errors outside of evaluations that wait to be counted; the oldest give way.
+const STRAYS: usize = 256;
 
 /// How long until a keeper that panicked is started again.
 const PANIC_PAUSE: Duration = Duration::from_millis(100);
@@ -52,7 +55,8 @@ impl Pool {
         let bun = bun::find(config.bun.as_deref()).await?;
         let dir = make_dir(config.dir.as_deref(), &clock).map_err(StartPoolError::MakeDirectory)?;
         let jail = Jail::check(&bun, &dir, &config).await?;
-        Ok(Self::within(jail, dir, config, &clock))
+        let strays = broadcast::Sender::new(STRAYS);
+        Ok(Self::within(jail, dir, strays, config, &clock))
     }
 
     /// Starts another pool in the sandbox of this one, which is not looked at again.
@@ -61,10 +65,17 @@ impl Pool {
     /// [`StartPoolError::MakeDirectory`].
     pub(super) fn beside(&self, config: PoolConfig, clock: &SharedClock) -> Result<Self, StartPoolError> {
         let dir = make_dir(config.dir.as_deref(), clock).map_err(StartPoolError::MakeDirectory)?;
-        Ok(Self::within(self.inner.common.jail.clone(), dir, config, clock))
+        let Common { jail, strays, .. } = &*self.inner.common;
+        Ok(Self::within(jail.clone(), dir, strays.clone(), config, clock))
     }
 
-    fn within(jail: Jail, dir: PathBuf, config: PoolConfig, clock: &SharedClock) -> Self {
+    fn within(
+        jail: Jail,
+        dir: PathBuf,
+        strays: broadcast::Sender<Stray>,
+        config: PoolConfig,
+        clock: &SharedClock,
+    ) -> Self {
         let workers = config.workers.max(1);
         // A pool that is always up has one that stands by; every pool has one for suspects.
         let beside = workers + usize::from(!config.lazy);
@@ -82,9 +93,10 @@ impl Pool {
             dir,
             db_path: config.db_path,
             host: config.host,
+            strays,
             hard_budget: Duration::from_millis(config.hard_budget_ms.max(MIN_HARD_BUDGET_MS)),
             launched: 0.into(),
-            wanted_from: 0.into(),
+            living: config.living,
         });
         let roles = (0..=beside).map(|index| if index < beside { Role::Beside } else { Role::Apart });
         let keep = |(index, role)| tokio::spawn(keep(Arc::clone(&common), Arc::clone(clock), index, role));
@@ -136,17 +148,14 @@ impl Pool {
         self.inner.common.board().count(hook_id, counters);
     }
 
+    /// What scripts throw outside of their evaluations from now on, here and in the pools beside this one.
+    pub(super) fn strays(&self) -> broadcast::Receiver<Stray> {
+        self.inner.common.strays.subscribe()
+    }
+
     /// Whether no event is under way in it.
     pub(super) fn is_idle(&self) -> bool {
         self.inner.places.available_permits() == MAX_UNDER_WAY
-    }
-
-    /// Has every process that runs now replaced by another once it has ended what is under way in it; until then it
-    /// takes nothing new.
-    pub(super) fn replace(&self) {
-        let common = &self.inner.common;
-        let next = common.launched.load(Ordering::Relaxed);
-        common.wanted_from.store(next, Ordering::Relaxed);
     }
 
     /// Whether [`Pool::stop`] was called.

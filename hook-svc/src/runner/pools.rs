@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shared::clock::SharedClock;
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 
 use super::parts::{Joined, Steps};
 use super::sources::Loaded;
 use super::{
     Counters, Done, Evaluation, HookSet, HookSource, Job, LoadHooksError, Outcome, Pool, PoolConfig, Spent,
-    StartPoolError, Step, Verdict,
+    StartPoolError, Step, Stray, Verdict,
 };
 use crate::error::chain;
 
@@ -271,13 +271,10 @@ impl Pools {
         }
     }
 
-    /// Has all worker processes replaced, each once it has ended what is under way in it: whatever scripts have left
-    /// open goes with them.
-    pub fn replace(&self) {
-        self.inner.own.replace();
-        for pool in self.others().values() {
-            pool.replace();
-        }
+    /// What scripts throw outside of their evaluations from now on.
+    #[must_use]
+    pub fn strays(&self) -> broadcast::Receiver<Stray> {
+        self.inner.own.strays()
     }
 
     /// Worker processes of the operators' pool that are up.

@@ -70,6 +70,9 @@ pub(super) struct Frame<'a> {
     /// Where.
     #[serde(default)]
     pub(super) stack: Option<String>,
+    /// In whose name it was thrown, where that is known: hook index and generation of its set.
+    #[serde(default)]
+    pub(super) by: Option<(u32, u32)>,
     /// Answers.
     #[serde(default, borrow)]
     pub(super) r: Vec<Answer<'a>>,

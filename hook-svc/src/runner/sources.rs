@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::HookSet;
 use super::pool::LoadHooksError;
+use super::{HookSet, HookSource};
 
 /// A set of hooks whose files are in place.
 #[derive(Debug)]
@@ -98,9 +98,9 @@ impl Loaded {
     }
 
     /// The hook whose file a stack names.
-    pub(super) fn hook_in_stack(&self, stack: &str) -> Option<&str> {
+    pub(super) fn hook_in_stack(&self, stack: &str) -> Option<&Arc<HookSource>> {
         let at = self.files.iter().position(|file| stack.contains(&file.path))?;
-        self.set.hooks().get(at).map(|hook| hook.id.as_str())
+        self.set.hooks().get(at)
     }
 }
 

@@ -4,11 +4,16 @@
 //! merely waits for `await`s of its scripts it answers a ping. If nothing of this happens for the hard budget *of
 //! its own processor time*, a script loops. Processor time, because a machine that is busy elsewhere stops innocent
 //! workers for longer than any budget; wall time ends it all the same in the end, for scripts that block in a call.
+//! Between two looks no more than two fifths of a budget count: where the looks themselves come late, the machine stood
+//! still, and what a process seems to have computed then is not its own.
 
 use std::time::{Duration, Instant};
 
 /// Looks per hard budget.
 pub(super) const LOOKS_PER_BUDGET: u32 = 5;
+
+/// How many parts of a budget, of which each look is one, count between two looks at most.
+const COUNTED_PER_LOOK: u32 = 2;
 
 /// A worker that does not move is dead after so many budgets of wall time, however little it computed.
 const WALL_BUDGETS: u32 = 8;
@@ -41,7 +46,11 @@ pub(super) struct Pulse {
 struct Still {
     sign: (u32, u64),
     since: Instant,
+    /// The last look, and the processor time that it saw.
+    looked: Instant,
     cpu: Option<Duration>,
+    /// What was computed since then, as far as it counts.
+    computed: Duration,
 }
 
 impl Pulse {
@@ -61,17 +70,26 @@ impl Pulse {
             return Look::Moving;
         }
         let cpu = cpu_time(self.pid);
-        let Some(still) = self.seen.filter(|still| still.sign == sign) else {
-            self.seen = Some(Still { sign, since: now, cpu });
+        let Some(mut still) = self.seen.filter(|still| still.sign == sign) else {
+            self.seen = Some(Still {
+                sign,
+                since: now,
+                looked: now,
+                cpu,
+                computed: Duration::ZERO,
+            });
             return Look::Ask;
         };
-        let wall = now.saturating_duration_since(still.since);
-        let limit = if is_up { self.budget * WALL_BUDGETS } else { START };
         let computed = match (cpu, still.cpu) {
             (Some(cpu), Some(before)) => cpu.saturating_sub(before),
-            (_, _) => wall,
+            (_, _) => now.saturating_duration_since(still.looked),
         };
-        let is_over_budget = is_up && wall >= self.budget && computed >= self.budget;
+        still.computed += computed.min(self.budget * COUNTED_PER_LOOK / LOOKS_PER_BUDGET);
+        (still.looked, still.cpu) = (now, cpu);
+        self.seen = Some(still);
+        let wall = now.saturating_duration_since(still.since);
+        let limit = if is_up { self.budget * WALL_BUDGETS } else { START };
+        let is_over_budget = is_up && wall >= self.budget && still.computed >= self.budget;
         if is_over_budget {
             Look::Stuck(wall)
         } else if wall >= limit {
@@ -125,8 +143,22 @@ mod tests {
 
     #[test]
     fn what_stands_still_for_the_budget_is_stuck() {
-        let seen = looks(&[(0, (1, 1)), (50, (1, 1)), (250, (1, 1))], true);
-        assert_eq!(seen, [Look::Ask, Look::Moving, Look::Stuck(BUDGET)]);
+        let seen = looks(&[0, 50, 150, 200, 250].map(|at| (at, (1, 1))), true);
+        assert_eq!(seen[..4], [Look::Ask, Look::Moving, Look::Moving, Look::Moving]);
+        assert_eq!(seen[4], Look::Stuck(BUDGET));
+    }
+
+    #[test]
+    fn what_passes_while_nobody_looks_is_not_counted_whole() {
+        let seen = looks(&[0, 50, 1_000, 1_050, 1_100].map(|at| (at, (1, 1))), true);
+        assert_eq!(seen[..4], [Look::Ask, Look::Moving, Look::Moving, Look::Moving]);
+        assert_eq!(seen[4], Look::Stuck(Duration::from_millis(1_100)));
+    }
+
+    #[test]
+    fn what_does_not_move_for_so_many_budgets_is_still_whoever_looks() {
+        let seen = looks(&[(0, (1, 1)), (50, (1, 1)), (2_000, (1, 1))], true);
+        assert_eq!(seen, [Look::Ask, Look::Moving, Look::Still(Duration::from_secs(2))]);
     }
 
     #[test]

@@ -17,12 +17,14 @@ use std::time::{Duration, Instant};
 use shared::clock::{SharedClock, pause};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 
+use super::Stray;
 use super::board::Board;
 use super::flight::{Flight, ImpossibleAnswer};
 use super::host::Host;
+use super::living::Living;
 use super::note::NoteFile;
 use super::protocol::{ReadFrameError, Reply};
 use super::sandbox::Jail;
@@ -39,9 +41,9 @@ const RESTART_MAX: Duration = Duration::from_secs(5);
 /// A process that has sent so many frames was ready and has loaded or answered something.
 const FRAMES_OF_A_WORKER: u64 = 2;
 
-/// Memory beyond which a worker is killed, in MiB: above what its sandbox lets it hold, so that this is for machines
-/// without one.
-const MAX_MEMORY_MB: u64 = 768;
+/// Memory beyond which a worker is killed, in MiB: what its sandbox's limit of data, much of which is only reserved, comes
+/// to where it is held.
+const MAX_MEMORY_MB: u64 = 640;
 
 /// Memory beyond which a worker is replaced when nothing is under way in it, in MiB.
 const GROWN_MEMORY_MB: u64 = 384;
@@ -82,17 +84,19 @@ pub(super) struct Common {
     pub(super) dir: PathBuf,
     pub(super) db_path: Arc<str>,
     pub(super) host: Arc<dyn Host>,
+    /// What scripts throw outside of their evaluations.
+    pub(super) strays: broadcast::Sender<Stray>,
     pub(super) hard_budget: Duration,
     /// Counts processes, to name their notes.
     pub(super) launched: AtomicU64,
-    /// Processes of a lower number are replaced.
-    pub(super) wanted_from: AtomicU64,
+    /// Its processes, and those of other pools.
+    pub(super) living: Living,
 }
 
 impl Common {
-    /// Whoever stands by takes the place of worker `index`.
-    fn stand_in(&self, index: usize) {
-        self.board().stand_in(index);
+    /// Worker `index` takes nothing more, and whoever stands by takes its place.
+    fn retire(&self, index: usize) {
+        self.board().retire(index);
         self.changed.notify_waiters();
         self.queued.notify_one();
     }
@@ -269,8 +273,8 @@ struct State<'a> {
     frames: u64,
     retires: bool,
     note: Option<NoteFile>,
-    /// Counts processes.
-    number: u64,
+    /// Which replacement of all processes it is of.
+    round: u64,
 }
 
 /// Counts a process as up for as long as it is.
@@ -305,7 +309,7 @@ impl<'a> Run<'a> {
             frames: 0,
             retires: false,
             note: None,
-            number: 0,
+            round: 0,
         };
         Self {
             common,
@@ -323,6 +327,8 @@ impl<'a> Run<'a> {
     }
 
     async fn live(&self) -> WorkerDeath {
+        let life = self.common.living.begin().await;
+        self.state().round = life.round();
         let (mut child, stdin, stdout, stderr) = match self.launch() {
             Ok(parts) => parts,
             Err(source) => return WorkerDeath::Start(source),
@@ -358,7 +364,7 @@ impl<'a> Run<'a> {
         let compiles = self.role == Role::Beside;
         let mut child = jail.launch(&self.common.dir, &note, &self.common.db_path, compiles)?;
         let mut state = self.state();
-        (state.note, state.number) = (Some(note), number);
+        state.note = Some(note);
         drop(state);
         let piped = || std::io::Error::other("a pipe is missing");
         let stdin = child.stdin.take().ok_or_else(piped)?;
@@ -417,7 +423,7 @@ impl<'a> Run<'a> {
         if held > MAX_MEMORY_MB {
             return Err(WorkerDeath::Memory(held));
         }
-        let is_unwanted = state.number < self.common.wanted_from.load(Ordering::Relaxed);
+        let is_unwanted = state.round < self.common.living.round();
         if (held > GROWN_MEMORY_MB || is_unwanted) && state.loading.is_none() {
             if state.in_flight.is_empty() {
                 return Err(if is_unwanted {
@@ -431,7 +437,7 @@ impl<'a> Run<'a> {
             if !state.retires && (is_unwanted || (has_others && self.role == Role::Beside)) {
                 state.retires = true;
                 if self.role == Role::Beside {
-                    self.common.stand_in(self.index);
+                    self.common.retire(self.index);
                 }
             }
         }

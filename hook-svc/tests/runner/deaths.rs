@@ -1,6 +1,11 @@
 //! Hooks that kill their worker: only they fail, every event is done, and once.
 
-use crate::pool::{TestPool, dm};
+use std::time::Duration;
+
+use hook_svc::runner::PoolConfig;
+
+use crate::hostile::until_both_are_up;
+use crate::pool::{TestPool, dm, timed};
 
 const FIRES: &str = "export default async (ctx) => ({ fire: true, context: { prompt: ctx.event.id } });";
 const SLOW: &str = "export default async (ctx) => { await new Promise((r) => setTimeout(r, 50)); return { fire: true, context: { prompt: ctx.event.id } }; };";
@@ -99,9 +104,9 @@ async fn a_loop_in_a_timer_is_blamed_on_who_set_it() {
     let bad = "export default () => new Promise(() => setTimeout(() => { for (;;) {} }, 30));";
     let pool = TestPool::start_with(
         vec![
-            crate::pool::timed("a", 30_000, FIRES),
-            crate::pool::timed("bad", 30_000, bad),
-            crate::pool::timed("slow", 30_000, SLOW),
+            timed("a", 30_000, FIRES),
+            timed("bad", 30_000, bad),
+            timed("slow", 30_000, SLOW),
         ],
         1,
     )
@@ -129,10 +134,7 @@ async fn who_loops_after_having_answered_is_blamed_and_nobody_who_waits() {
             "import {{ setTimeout as pause }} from 'node:timers/promises';
             export default () => {{ {afterwards} return {{ fire: false }}; }};"
         );
-        let hooks = vec![
-            crate::pool::timed("bad", 30_000, &bad),
-            crate::pool::timed("slow", 30_000, SLOW),
-        ];
+        let hooks = vec![timed("bad", 30_000, &bad), timed("slow", 30_000, SLOW)];
         let pool = TestPool::start_with(hooks, 1).await;
         let mut error = None;
         for number in 0..20 {
@@ -162,13 +164,58 @@ async fn strays_end_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn strays_are_of_the_hook_that_threw_them() {
+    let throws = |what: &str| format!("export default () => {{ {what} return {{ fire: false }}; }};");
+    let sources = [
+        ("promise", throws("(async () => { throw new Error('a promise'); })();")),
+        ("late", throws("(async () => { await 0; throw new Error('late'); })();")),
+        ("timer", throws("setTimeout(() => { throw 'no error'; }, 1);")),
+        ("soon", throws("queueMicrotask(() => { throw null; });")),
+        (
+            "again",
+            throws("const t = setInterval(() => { clearInterval(t); throw 1; }, 1);"),
+        ),
+        (
+            "loading",
+            "Promise.reject(new Error('while loading')); ".to_owned() + FIRES,
+        ),
+        ("good", FIRES.to_owned()),
+    ];
+    let pool = TestPool::start_with(Vec::new(), 1).await;
+    let mut strays = pool.pool.strays();
+    let sources: Vec<(&str, &str)> = sources.iter().map(|(id, source)| (*id, source.as_str())).collect();
+    pool.load(&sources).await;
+    let answer = pool.evaluate(dm("web:1", "x")).await;
+    answer.fired("good");
+    let mut heard = std::collections::BTreeMap::new();
+    while heard.len() < sources.len() - 1 {
+        let stray = tokio::time::timeout(Duration::from_secs(60), strays.recv()).await;
+        let stray = stray
+            .unwrap_or_else(|_| panic!("only {heard:?}"))
+            .expect("not too many");
+        heard.insert(stray.hook.id.clone(), stray.error);
+    }
+    for (hook, error) in [
+        ("promise", "Error: a promise"),
+        ("late", "Error: late"),
+        ("timer", "threw \"no error\""),
+        ("soon", "threw null"),
+        ("again", "threw 1"),
+        ("loading", "Error: while loading"),
+    ] {
+        assert_eq!(heard.get(hook).map(String::as_str), Some(error), "{hook}");
+    }
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_process_killed_from_outside() {
     let pid = "export default () => ({ fire: true, context: { extracted: { pid: process.pid } } });";
     let pool = TestPool::start_with(
         vec![
-            crate::pool::timed("pid", 30_000, pid),
-            crate::pool::timed("slow", 30_000, SLOW),
-            crate::pool::timed("z", 30_000, FIRES),
+            timed("pid", 30_000, pid),
+            timed("slow", 30_000, SLOW),
+            timed("z", 30_000, FIRES),
         ],
         1,
     )
@@ -220,7 +267,7 @@ async fn what_had_answered_does_not_run_again() {
     let loops = "export default ({ event }) => { if (event.content === 'boom') for (;;) {} return { fire: false }; };";
     let passes = "export default () => ({ fire: false });";
     let hooks = [("a", PID), ("b", throws), ("c", passes), ("m", loops), ("z", PID)];
-    let hooks = hooks.map(|(id, source)| crate::pool::timed(id, 30_000, source));
+    let hooks = hooks.map(|(id, source)| timed(id, 30_000, source));
     let pool = TestPool::start_with(hooks.to_vec(), 1).await;
     let before = pid(&pool.evaluate(dm("web:1", "x")).await, "a");
     let answer = pool.evaluate(dm("web:2", "boom")).await;
@@ -261,7 +308,7 @@ const HIDDEN: &str = "import fs from 'node:fs';
 async fn nobody_is_failed_on_suspicion_and_a_suspect_comes_back() {
     let slow = "export default async () => { await new Promise((r) => setTimeout(r, 20)); return { fire: true, context: { extracted: { pid: process.pid } } }; };";
     let hooks = [("a", PID), ("hidden", HIDDEN), ("slow", slow)];
-    let hooks = hooks.map(|(id, source)| crate::pool::timed(id, 30_000, source));
+    let hooks = hooks.map(|(id, source)| timed(id, 30_000, source));
     let pool = TestPool::start_with(hooks.to_vec(), 1).await;
     for id in ["web:0", "web:00"] {
         let answer = pool.evaluate(dm(id, "boom")).await;
@@ -294,7 +341,7 @@ async fn several_suspects_have_their_turns() {
           dlopen('libc.so.6', { _exit: { args: ['int'], returns: 'void' } }).symbols._exit(3);
         };";
     let hooks = [("a", waits), ("b", waits), ("c", waits), ("exits", exits)];
-    let hooks = hooks.map(|(id, source)| crate::pool::timed(id, 30_000, source));
+    let hooks = hooks.map(|(id, source)| timed(id, 30_000, source));
     let pool = TestPool::start_with(hooks.to_vec(), 1).await;
     let answer = pool.evaluate(dm("web:0", "boom")).await;
     assert!(answer.error("exits").ends_with("requires the JIT"), "{answer:?}");
@@ -309,6 +356,37 @@ async fn several_suspects_have_their_turns() {
         for suspect in ["a", "b", "c"] {
             answer.fired(suspect);
         }
+    }
+    pool.stop().await;
+}
+
+/// Waits longer than anybody is asked to.
+const WAITS: &str = "export default async ({ event }) => {
+  if (event.content === 'waits') await new Promise((done) => setTimeout(done, 25_000));
+  return { fire: true };
+};
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_are_replaced_beside_one_that_waits_and_somebody_takes_what_comes() {
+    let config = PoolConfig {
+        workers: 1,
+        ..TestPool::config()
+    };
+    let living = config.living.clone();
+    let pool = TestPool::start_of(config, vec![timed("waits", 30_000, WAITS)]).await;
+    until_both_are_up(&pool).await;
+    let waiting = pool.evaluate(dm("web:0", "waits"));
+    let others = async {
+        // Whoever looks first, the one that waits or the one that stands by.
+        for number in 1..5 {
+            assert_eq!(living.replace(async {}).await, None, "one evaluation is under way");
+            pool.evaluate(dm(&format!("web:{number}"), "x")).await.fired("waits");
+        }
+    };
+    tokio::select! {
+        _ = waiting => panic!("the others have waited for it"),
+        () = others => {}
     }
     pool.stop().await;
 }

@@ -20,6 +20,7 @@ fn example(id: &str) -> (HookMetadata, HookSource) {
         created_at: UnixMillis(0),
         created_by: "operator".to_owned(),
         sees: hook_svc::runner::Sees::Everything,
+        net: Vec::new(),
         source,
     };
     (metadata, hook)

@@ -4,6 +4,8 @@ mod calls;
 mod deaths;
 mod examples;
 mod hostile;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod jail;
 mod pool;
 mod reload;
 mod verdicts;

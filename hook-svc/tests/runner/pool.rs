@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hook_svc::runner::{
-    Done, HookSet, HookSource, Host, Job, NoHost, Outcome, PoolConfig, Pools, Sandbox, Spent, Step,
+    Done, HookSet, HookSource, Host, Job, Living, NoHost, Outcome, PoolConfig, Pools, Sandbox, Spent, Step,
 };
 use serde_json::{Value, json};
 use shared::clock::SystemClock;
@@ -105,6 +105,10 @@ impl TestPool {
             host,
             ..Self::config()
         };
+        Self::start_of(config, hooks).await
+    }
+
+    pub(crate) async fn start_of(config: PoolConfig, hooks: Vec<HookSource>) -> Self {
         let pool = Pools::start(config, Arc::new(SystemClock))
             .await
             .expect("bun >= 1.4 in .tools/bin");
@@ -124,6 +128,7 @@ impl TestPool {
             lazy: false,
             dir: None,
             host: Arc::new(NoHost),
+            living: Living::default(),
         }
     }
 
@@ -238,6 +243,7 @@ pub(crate) fn timed(id: &str, timeout_ms: u64, source: &str) -> HookSource {
         created_at: UnixMillis(7),
         created_by: "operator".to_owned(),
         sees: hook_svc::runner::Sees::Everything,
+        net: Vec::new(),
     }
 }
 

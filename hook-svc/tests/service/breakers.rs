@@ -73,9 +73,20 @@ impl Timeline {
             .await;
     }
 
+    async fn strays_at(&self, replica: usize) {
+        self.replicas[replica]
+            .strayed(&self.set.hooks()[0], &format!("replica-{replica}/stray"))
+            .await;
+    }
+
     /// Which replicas show the hook an event now, asked all at once.
     async fn shown(&self) -> Vec<usize> {
-        let asked = (0..3).map(|replica| async move {
+        self.shown_at(&[0, 1, 2]).await
+    }
+
+    /// Which of `replicas`, asked at once, show the hook an event.
+    async fn shown_at(&self, replicas: &[usize]) -> Vec<usize> {
+        let asked = replicas.iter().map(|&replica| async move {
             let me = Self::me(replica);
             self.replicas[replica]
                 .admit(&self.set, None, &me)
@@ -122,6 +133,7 @@ fn hook(content_hash: &str) -> HookSource {
         created_at: UnixMillis(0),
         created_by: "operator".to_owned(),
         sees: hook_svc::runner::Sees::Everything,
+        net: Vec::new(),
     }
 }
 
@@ -168,17 +180,140 @@ async fn a_timeline_over_three_replicas() {
     line.clock.advance(CLAIM_MS - 1);
     assert_eq!(line.shown().await, lost, "the claim stands");
     line.clock.advance(1);
-    let after_expiry = line.shown().await;
-    assert!(
-        after_expiry.iter().any(|replica| *replica != lost[0]),
-        "another may probe: {after_expiry:?}"
-    );
+    let others: Vec<usize> = (0..3).filter(|replica| *replica != lost[0]).collect();
+    let after_expiry = line.shown_at(&others).await;
+    assert_eq!(after_expiry.len(), 1, "another may probe: {after_expiry:?}");
     for replica in after_expiry {
         line.succeeds_at(replica).await;
     }
     line.all_see("closed", |breaker| breaker.is_none()).await;
     assert_eq!(line.shown().await, [0, 1, 2]);
     eventually("the hook is active", async || line.status().await == HookStatus::Active).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_throws_after_each_answer_is_paused() {
+    let line = Timeline::begin().await;
+    for _ in 0..4 {
+        line.strays_at(0).await;
+        line.succeeds_at(0).await;
+    }
+    assert_eq!(line.shown().await, [0, 1, 2], "four failures in a row are not enough");
+    line.succeeds_at(0).await;
+    line.all_see("none", |breaker| breaker.is_none()).await;
+
+    for _ in 0..5 {
+        line.strays_at(1).await;
+        line.succeeds_at(1).await;
+    }
+    line.all_see_it_open().await;
+    line.clock.advance(FIVE_MINUTES_MS);
+    let prober = line.shown().await;
+    assert_eq!(prober.len(), 1, "one probe in the whole cluster: {prober:?}");
+    line.strays_at(prober[0]).await;
+    line.succeeds_at(prober[0]).await;
+    line.all_see("closed", |breaker| breaker.is_none()).await;
+}
+
+/// Answers each event, and then throws: whom its text names.
+const STRAYS: &str = "export default ({ event }) => {
+  if (event.content === 'timer') setTimeout(() => { throw 'from a timer'; }, 1);
+  if (event.content === 'promise') (async () => { await 0; throw new Error('from a promise'); })();
+  return { fire: false };
+};
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_after_the_answer_are_errors_of_the_hook() {
+    let fine = "export default () => { setTimeout(() => {}, 1); return { fire: false }; };\n";
+    let world = World::with_one_replica(&[("strays.ts", STRAYS), ("fine.ts", fine)]).await;
+    for (said, error) in [("timer", "from a timer"), ("promise", "from a promise")] {
+        let mut number = 0;
+        eventually(&format!("the hook is paused: {said}"), async || {
+            number += 1;
+            let next = event(&format!("{said}{number}"), number, said);
+            world.publish(&next).await;
+            world.record(&next).await;
+            let state = world.hook_state("strays").await;
+            state.is_some_and(|state| state.status == HookStatus::Paused)
+        })
+        .await;
+        eventually("its error is told of", async || {
+            let state = world.hook_state("strays").await.unwrap_or_default();
+            state.last_error.is_some_and(|told| told.contains(error))
+        })
+        .await;
+        let breakers = world.bus.kv::<Breaker>(buckets::BREAKERS);
+        let open = breakers.get(&token("strays")).await.expect("readable").expect("stored");
+        assert_eq!(open.value.failures, 5);
+        breakers
+            .update(&token("strays"), &open.value.reset(), open.revision)
+            .await
+            .expect("reset");
+        eventually("the hook is active", async || {
+            let state = world.hook_state("strays").await;
+            state.is_some_and(|state| state.status == HookStatus::Active)
+        })
+        .await;
+    }
+    let fine = world.hook_state("fine").await.unwrap_or_default();
+    assert_eq!((fine.status, fine.last_error), (HookStatus::Active, None));
+}
+
+/// Tells what the read model says of the breaker of `h`.
+const TELLS: &str = "import Database from 'better-sqlite3';
+export default ({ dbPath }) => {
+  const db = new Database(dbPath, { readonly: true });
+  const state = db.prepare(`SELECT circuit_state FROM hook_health WHERE hook_id = 'h'`).pluck().get();
+  db.close();
+  return { fire: true, context: { extracted: { state: state ?? null } } };
+};
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_read_model_tells_the_three_states_of_a_breaker() {
+    let hooks = [
+        ("h.ts", "export default () => ({ fire: false });\n"),
+        ("tells.ts", TELLS),
+    ];
+    let world = World::with_one_replica(&hooks).await;
+    let hash = world.hook("h").await.expect("synced").content_hash;
+    let breakers = world.bus.kv::<Breaker>(buckets::BREAKERS);
+    let mut number = 0;
+    let mut shows = async |expected: &str| {
+        eventually(expected, async || {
+            number += 1;
+            let asked = event(&format!("v{number}"), number, "what is it?");
+            world.publish(&asked).await;
+            let record = world.record(&asked).await;
+            let HookOutcome::Fired { result, .. } = &of(&record, "tells").outcome else {
+                panic!("{record:?}");
+            };
+            let extracted = result.context.as_ref().and_then(|context| context.extracted.as_ref());
+            extracted.is_some_and(|extracted| extracted["state"] == expected)
+        })
+        .await;
+    };
+    shows("closed").await;
+    let until = UnixMillis(i64::MAX);
+    let mut breaker = Breaker {
+        circuit: Circuit::Open { until },
+        failures: 5,
+        ..Breaker::of("h", &hash)
+    };
+    let open = breakers.create(&token("h"), &breaker).await.expect("stored");
+    shows("open").await;
+    breaker.circuit = Circuit::HalfOpen {
+        by: "b/webchat:v1/1".to_owned(),
+        until,
+    };
+    let probed = breakers.update(&token("h"), &breaker, open).await.expect("stored");
+    shows("half-open").await;
+    breakers
+        .update(&token("h"), &breaker.reset(), probed)
+        .await
+        .expect("stored");
+    shows("closed").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

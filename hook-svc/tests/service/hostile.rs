@@ -9,6 +9,7 @@ use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::hook::{HookMetadata, HookMode, HookOrigin, HookRecord, HookStatus};
 use shared::model::invocation::{EventInvocations, HookOutcome};
 use shared::model::time::UnixMillis;
+use shared::testing::says;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets;
 
@@ -40,7 +41,7 @@ const SHORT: Size = Size {
     events: 500,
     hostile_every: 50,
     pace_ms: 0,
-    patience: Duration::from_secs(90),
+    patience: Duration::from_secs(240),
 };
 
 const LONG: Size = Size {
@@ -90,6 +91,7 @@ fn of_mallory() -> HookRecord {
             timezone: None,
             fallback: false,
             match_rule: Some("content=*hostile*".to_owned()),
+            allow_net: Vec::new(),
             other_tags: Vec::new(),
         },
         enabled: true,
@@ -100,14 +102,6 @@ fn of_mallory() -> HookRecord {
         disabled_reason: None,
         parse_error: None,
     }
-}
-
-fn is_long() -> bool {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test binary is asked for its long form by a variable"
-    )]
-    std::env::var("NEXUS_HOOKS").is_ok_and(|form| form == "long")
 }
 
 fn number(record: &EventInvocations) -> u32 {
@@ -247,7 +241,7 @@ fn is_paused_everywhere(records: &[EventInvocations], hook: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_hooks_cost_nobody_else_a_result() {
-    if !is_long() {
+    if !says("NEXUS_HOOKS", "long") {
         run(SHORT, true).await;
         return;
     }

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use shared::model::invocation::HookOutcome;
+use shared::testing::says;
 
 use crate::world::{World, event, eventually, of};
 
@@ -14,19 +15,10 @@ export default ({ dbPath }) => {
 };
 ";
 
-/// Whether this machine is known to have no sandbox.
-fn is_absent() -> bool {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "whoever develops where there is no sandbox says so by a variable"
-    )]
-    std::env::var("NEXUS_SANDBOX").is_ok_and(|said| said == "absent")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn hooks_run_where_they_are_confined_whole() {
-    if is_absent() {
-        return;
+    if says("NEXUS_SANDBOX", "absent") {
+        return println!("SKIPPED: NEXUS_SANDBOX=absent");
     }
     let mut world = World::new(&[("looks.ts", LOOKS)]).await;
     world.sandbox = "enforce";

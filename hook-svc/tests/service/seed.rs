@@ -1,9 +1,11 @@
-//! What `003_b33e857b632aa7dc.txt` shows as hooks, word for word, in force and fed with events.
+//! What `003_b33e857b632aa7dc.txt` shows as hooks, word for word, in force, confined as they are shipped, and fed with
+//! events.
 
 use serde_json::json;
 use shared::model::hook::HookStatus;
 use shared::model::invocation::HookOutcome;
 use shared::testing::model_server::{ModelServer, Scripted};
+use shared::testing::says;
 
 use crate::world::{World, event, eventually, of};
 
@@ -107,6 +109,9 @@ async fn hooks_of_the_seed_run_as_they_are_written_there() {
         ("calls.ts", ONE_SHOT),
     ];
     let mut world = World::new(&files).await;
+    if !says("NEXUS_SANDBOX", "absent") {
+        world.sandbox = "enforce";
+    }
     world.sections = format!(
         "[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{}\"\n",
         model.base_url("openai")

@@ -22,7 +22,7 @@ use shared::wire::topology::streams::{DISPATCHES, DLQ, EVENTS, INVOCATIONS};
 use shared::wire::topology::{PARTITIONS, buckets, partition_filter, topology};
 
 /// Longest wait for anything, generous for a busy machine.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The server, the hooks directory, and the replicas.
 pub(crate) struct World {

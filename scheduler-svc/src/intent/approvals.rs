@@ -161,7 +161,10 @@ impl Approvals {
             Ok(_) => Ok(()),
             // What no server takes keeps nobody from deciding.
             Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
-                tracing::warn!(intent = %intent.intent.id, %error, "card is not sent");
+                tracing::warn!(
+                    intent = %intent.intent.id, delivery = %card.id, event_id = %card.causation.event,
+                    session = %card.session, %error, "card is not sent"
+                );
                 Ok(())
             }
             Err(error) => Err(error.into()),

@@ -220,7 +220,7 @@ impl Conditions {
         let found = match clerk.store.get(Some(&mark.agent), mark.intent).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(intent = %mark.intent, %error, "matched intent cannot be read yet");
+                tracing::warn!(intent = %mark.intent, agent = mark.agent, %error, "matched intent cannot be read yet");
                 return false;
             }
         };
@@ -240,7 +240,7 @@ impl Conditions {
         match clerk.due(&mark.agent, mark.intent, *at, met).await {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(intent = %mark.intent, %error, "matched intent is tried again");
+                tracing::warn!(intent = %mark.intent, agent = mark.agent, %error, "matched intent is tried again");
                 false
             }
         }

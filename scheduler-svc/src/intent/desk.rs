@@ -17,7 +17,6 @@ use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{
     ApprovalRequirement, Intent, IntentCode, IntentSchedule, IntentStatus, Rejection, firing_of,
 };
-use shared::model::session::SessionRef;
 use shared::wire::envelope::Wire as _;
 use shared::wire::topology::streams::EVENTS;
 use tokio::sync::watch;
@@ -142,13 +141,8 @@ impl Desk {
     pub async fn cancel(&self, question: CancelIntent) -> Result<IntentAnswer, HandleIntentError> {
         let agent = question.agent.as_deref();
         let by = asker(agent, question.by.as_deref());
-        let asked_in = agent.zip(question.session).map(|(persona, session)| SessionRef {
-            persona: persona.to_owned(),
-            session,
-        });
         let (id, code, why) = (question.id, IntentCode::Withdrawn, &question.why);
-        let asked_in = asked_in.as_ref().map(|session| (session, self.clerk.clock.now()));
-        let withdrawn = self.clerk.withdraw(agent, id, code, why, &by, asked_in);
+        let withdrawn = self.clerk.withdraw(agent, id, code, why, &by, question.turn);
         match withdrawn.await {
             Ok(entry) => Ok(answer_of(&entry.value)),
             Err(HandleIntentError::Step(error)) if error.from == IntentStatus::Canceled => {
@@ -240,13 +234,19 @@ impl Desk {
     /// # Errors
     /// [`HandleIntentError`]: unknown, or not readable.
     pub async fn get(&self, question: GetIntent) -> Result<IntentHistory, HandleIntentError> {
-        let entry = self.clerk.store.find(question.agent.as_deref(), question.id).await?;
-        self.clerk.store.audit(&entry.value).await?;
-        let history = self.clerk.store.history(question.id).await?;
-        Ok(IntentHistory {
-            intent: entry.value,
-            history,
-        })
+        let store = &self.clerk.store;
+        for _ in 0..MAX_TRIES {
+            let intent = store.find(question.agent.as_deref(), question.id).await?.value;
+            match store.audit(&intent).await {
+                // It went on meanwhile: what it is now is told.
+                Err(HandleIntentError::Conflict(_)) => continue,
+                audited => audited?,
+            };
+            let mut history = store.history(question.id).await?;
+            history.retain(|record| record.n <= intent.n);
+            return Ok(IntentHistory { intent, history });
+        }
+        Err(HandleIntentError::Conflict(question.id))
     }
 
     /// A session began anew: what was asked for in it before and waits for the end of its chat is due.

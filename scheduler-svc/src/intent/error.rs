@@ -1,6 +1,6 @@
 //! What can go wrong with an intent, and what follows from it.
 
-use shared::bus::{CasError, PublishError, ReadStreamError};
+use shared::bus::{CasError, ConsumeError, PublishError, ReadStreamError};
 use shared::model::event::ParseEventIdError;
 use ulid::Ulid;
 
@@ -33,6 +33,9 @@ pub enum HandleIntentError {
     /// The bus cannot be read.
     #[error(transparent)]
     Read(#[from] ReadStreamError),
+    /// The bus cannot be read in order.
+    #[error(transparent)]
+    Consume(#[from] ConsumeError),
     /// An id that cannot be.
     #[error(transparent)]
     Id(#[from] ParseEventIdError),
@@ -47,7 +50,7 @@ impl HandleIntentError {
             Self::Conflict(_) | Self::Step(_) | Self::Decided(_) => 409,
             Self::Unreadable(_) => 400,
             Self::NotTheOwner(_) => 403,
-            Self::Publish(_) | Self::Read(_) => 503,
+            Self::Publish(_) | Self::Read(_) | Self::Consume(_) => 503,
             Self::Id(_) => 500,
         };
         (code, self.to_string())

@@ -77,32 +77,33 @@ pub async fn ended(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<E
         Some(HookOutcome::Failed { error, .. }) => (IntentCode::TurnFailed, error),
         // A record tells of hooks that did more than pass.
         None => match stands(bus, hook).await {
-            Some(Ok(())) => (IntentCode::Done, "passed".to_owned()),
-            Some(Err(why)) => (IntentCode::TurnFailed, why),
-            None => return Ok(None),
+            Ok(Ok(())) => (IntentCode::Done, "passed".to_owned()),
+            Ok(Err(why)) => (IntentCode::TurnFailed, why),
+            Err(error) => {
+                let intent = intent.intent.id;
+                tracing::warn!(event_id = %event.id, %intent, hook, %error, "hook of an intent is asked about later");
+                return Ok(None);
+            }
         },
     };
     Ok(Some(Ending { code, why }))
 }
 
-/// Whether the hook of this name sees events, or why not; none where nobody can tell now.
-async fn stands(bus: &Bus, hook: &str) -> Option<Result<(), String>> {
+/// Whether the hook of this name sees events, or why not; an error where nobody can tell now.
+async fn stands(bus: &Bus, hook: &str) -> Result<Result<(), String>, RequestError> {
     let question = GetHook {
         name: hook.to_owned(),
         invocations: None,
     };
     let asked = bus.request::<_, HookDetails>("nexus.svc.hook.get", Headers::new(), &question, ANSWER_WITHIN);
     match asked.await {
-        Ok(HookDetails { hook: view, .. }) => Some(match view.status {
+        Ok(HookDetails { hook: view, .. }) => Ok(match view.status {
             HookStatus::Active => Ok(()),
             HookStatus::Paused => Err(format!("the hook `{hook}` is paused")),
             HookStatus::Disabled => Err(format!("the hook `{hook}` is switched off")),
             HookStatus::Errored => Err(format!("the hook `{hook}` does not parse")),
         }),
-        Err(RequestError::Service { code: ABSENT, .. }) => Some(Err(format!("there is no hook `{hook}`"))),
-        Err(error) => {
-            tracing::warn!(hook, %error, "hook of an intent is asked about later");
-            None
-        }
+        Err(RequestError::Service { code: ABSENT, .. }) => Ok(Err(format!("there is no hook `{hook}`"))),
+        Err(error) => Err(error),
     }
 }

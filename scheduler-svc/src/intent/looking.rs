@@ -88,7 +88,7 @@ impl Clerk {
             let ending = match running.dispatch {
                 Some(dispatch) => match self.found(&entry.value, dispatch, running.at).await? {
                     Found::Ended(ending) => ending,
-                    Found::Runs => return Ok(Look::Runs),
+                    Found::Runs(_) => return Ok(Look::Runs),
                     Found::NotYet | Found::Further => return Ok(Look::Unknown),
                 },
                 None => match self.without_turn(&entry.value, nominal, running.at).await? {
@@ -118,6 +118,23 @@ impl Clerk {
         hooks::ended(&self.bus, intent, &event).await
     }
 
+    /// Whether the firing under way of `intent` runs in `turn`, as the ledger of its session says.
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]: to be tried again.
+    pub(super) async fn runs_in(&self, intent: &Intent, turn: Ulid) -> Result<bool, HandleIntentError> {
+        let Some(running) = &intent.running else {
+            return Ok(false);
+        };
+        let Some(dispatch) = running.dispatch else {
+            return Ok(false);
+        };
+        Ok(match self.found(intent, dispatch, running.at).await? {
+            Found::Runs(in_turn) => in_turn == Some(turn),
+            Found::Ended(_) | Found::NotYet | Found::Further => false,
+        })
+    }
+
     async fn found(&self, intent: &Intent, dispatch: Ulid, at: UnixMillis) -> Result<Found, HandleIntentError> {
         let mut search = Search::new(dispatch, at);
         let subject = subject::ledger(&intent.target());
@@ -129,7 +146,7 @@ impl Clerk {
             };
             match search.feed(&record) {
                 Found::Further => {}
-                found @ (Found::Ended(_) | Found::Runs | Found::NotYet) => return Ok(found),
+                found @ (Found::Ended(_) | Found::Runs(_) | Found::NotYet) => return Ok(found),
             }
             next = self.bus.before(LEDGER, &stored).await?;
         }

@@ -178,8 +178,7 @@ pub fn end(value: &mut Intent, ending: &Ending, next: Option<UnixMillis>, at: Un
     Ok(())
 }
 
-/// Withdraws `value`. The dispatch of a firing under way is to be taken back; `spares_turn` where a turn of its session
-/// wants that.
+/// Withdraws `value`. The dispatch of a firing under way is to be taken back; `spares_turn` where its own turn wants that.
 ///
 /// # Errors
 /// [`TakeStepError`].

@@ -18,8 +18,8 @@ const CLOCK_SLACK_MS: i64 = 60_000;
 pub enum Found {
     /// Its end.
     Ended(Ending),
-    /// It has begun and is not over.
-    Runs,
+    /// It has begun and is not over; absent = which turn it was put into is not told.
+    Runs(Option<Ulid>),
     /// Nobody has begun it: older records cannot tell more.
     NotYet,
     /// The record before this one has to be read.
@@ -90,12 +90,12 @@ impl Search {
             LedgerEntry::TurnStarted { turn, dispatches, .. } => {
                 if dispatches.iter().any(|dispatch| dispatch.id == self.dispatch) {
                     let end = self.ends.iter().find(|(ended, _)| *ended == Some(*turn));
-                    return Some(end.map_or(Found::Runs, |(_, end)| Found::Ended(end.clone())));
+                    return Some(end.map_or(Found::Runs(Some(*turn)), |(_, end)| Found::Ended(end.clone())));
                 }
             }
             LedgerEntry::Steered { dispatch, .. } if dispatch.id == self.dispatch => {
                 let end = self.ends.last();
-                return Some(end.map_or(Found::Runs, |(_, end)| Found::Ended(end.clone())));
+                return Some(end.map_or(Found::Runs(None), |(_, end)| Found::Ended(end.clone())));
             }
             LedgerEntry::DispatchDropped { .. }
             | LedgerEntry::Steered { .. }
@@ -198,7 +198,7 @@ mod tests {
             };
             match search.feed(&record) {
                 Found::Further => {}
-                found @ (Found::Ended(_) | Found::Runs | Found::NotYet) => return found,
+                found @ (Found::Ended(_) | Found::Runs(_) | Found::NotYet) => return found,
             }
         }
         Found::Further
@@ -207,7 +207,7 @@ mod tests {
     fn code(found: Found) -> IntentCode {
         match found {
             Found::Ended(end) => end.code,
-            other @ (Found::Runs | Found::NotYet | Found::Further) => panic!("{other:?}"),
+            other @ (Found::Runs(_) | Found::NotYet | Found::Further) => panic!("{other:?}"),
         }
     }
 
@@ -247,7 +247,7 @@ mod tests {
     fn what_is_not_over_is_not_yet() {
         assert_eq!(
             check(vec![vec![started(7, 1)], vec![started(8, 2), completed(8)]], 0),
-            Found::Runs
+            Found::Runs(Some(ulid(7)))
         );
         assert_eq!(check(vec![vec![started(8, 2), completed(8)]], 0), Found::Further);
         assert_eq!(

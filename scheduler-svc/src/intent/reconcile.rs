@@ -2,12 +2,18 @@
 //!
 //! What changed since the last walk has its records brought into `AUDIT`, and is cleared away where it is over; what is
 //! overdue, or has waited too long for an end, is handled as if its timer had rung. Agents' books are looked through for
-//! reservations that no intent stands behind. Nothing waits for this: the service is ready before it begins.
+//! reservations that no intent stands behind. What was written last is looked at first: that is where a crash cut
+//! somebody off. Nothing waits for all this: the service is ready before it begins.
+//!
+//! The bucket is read by one ordered reader without a filter. A batch of direct reads under a filter has the server count
+//! what is left under it, each time, with the stream locked: a tenth of a second in which no intent of a million is written.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::bus::Stored;
+use futures_util::{StreamExt as _, stream};
+use shared::bus::{Incoming, Ordered};
 use shared::clock::pause;
 use shared::model::intent::book::AgentBook;
 use shared::model::intent::timer::TimerPurpose;
@@ -24,10 +30,21 @@ use super::timers;
 
 /// Time between two walks.
 const EVERY: Duration = Duration::from_secs(3_600);
-/// Intents read at once.
+/// Wait after a walk that the bus cut short.
+const AGAIN: Duration = Duration::from_secs(10);
+/// Messages of the bucket read at once.
 const PAGE: usize = 256;
-/// Wait between two pages: a walk over a million takes some minutes and leaves the server to its work.
+/// Of a page, looked at together.
+const AT_ONCE: usize = 8;
+/// Wait between two pages at least, and [`REST`] times what the page took: a walk over a million takes some minutes and
+/// leaves the server to its work.
 const BETWEEN_PAGES: Duration = Duration::from_millis(25);
+/// How many times longer than it looks a walk rests.
+const REST: u32 = 2;
+/// Writes that are looked at before all others: some seconds of a busy installation.
+const LATELY: u64 = 32_768;
+/// Wait for the next message before it is asked whether there is one at all.
+const SILENCE: Duration = Duration::from_secs(1);
 /// An intent so late has lost its timer, milliseconds: timers are late by a fraction of a second.
 const OVERDUE_MS: i64 = 60_000;
 /// A book that was not written for so long has no admission under way in it, milliseconds.
@@ -39,64 +56,114 @@ const KEPT_MS: i64 = 30 * 86_400_000;
 pub async fn run(clerk: Arc<Clerk>, shutdown: Shutdown) {
     let mut audited = 0;
     while !shutdown.is_requested() {
-        match walk(&clerk, audited, &shutdown).await {
-            Ok(through) => audited = through,
-            Err(error) => tracing::warn!(%error, "intents were not looked through to the end"),
-        }
+        let rest = match walk(&clerk, audited, &shutdown).await {
+            Ok(through) => {
+                audited = through;
+                EVERY
+            }
+            Err(error) => {
+                tracing::warn!(%error, "intents were not looked through to the end");
+                AGAIN
+            }
+        };
         tokio::select! {
-            () = pause(EVERY) => {}
+            () = pause(rest) => {}
             () = shutdown.requested() => {}
         }
     }
 }
 
-/// Looks through all intents; those that changed after revision `audited` have their records looked after. Answers the
-/// last revision seen.
+/// Looks through all intents and books; intents that changed after revision `audited` have their records looked after.
+/// Answers the last revision seen.
 ///
 /// # Errors
-/// [`HandleIntentError`] where a page cannot be read.
+/// [`HandleIntentError`] where the bucket cannot be read.
 pub async fn walk(clerk: &Arc<Clerk>, audited: u64, shutdown: &Shutdown) -> Result<u64, HandleIntentError> {
-    let subject = format!("$KV.{INTENTS}.i.*.*");
-    let mut from = 1;
-    loop {
-        let page = clerk.bus.history(STREAM, &subject, from, PAGE).await?;
-        for stored in &page {
-            from = stored.sequence + 1;
-            if let Err(error) = look(clerk, stored, audited).await {
-                tracing::warn!(subject = stored.subject, %error, "intent was not repaired");
-            }
-        }
-        if page.len() < PAGE || shutdown.is_requested() {
-            break;
-        }
-        pause(BETWEEN_PAGES).await;
-    }
-    books(clerk, shutdown).await?;
-    Ok(from.saturating_sub(1))
+    let state = clerk.bus.stream_state(STREAM).await?;
+    let lately = state.last.saturating_sub(LATELY).max(state.first);
+    stretch(clerk, audited, lately..=state.last, shutdown).await?;
+    stretch(clerk, audited, state.first..=lately.saturating_sub(1), shutdown).await?;
+    Ok(if shutdown.is_requested() { audited } else { state.last })
 }
 
-async fn books(clerk: &Arc<Clerk>, shutdown: &Shutdown) -> Result<(), HandleIntentError> {
-    let subject = format!("$KV.{INTENTS}.a.*");
-    let mut from = 1;
-    loop {
-        let page = clerk.bus.history(STREAM, &subject, from, PAGE).await?;
-        for stored in &page {
-            from = stored.sequence + 1;
-            if let Err(error) = look_at_book(clerk, stored).await {
-                tracing::warn!(subject = stored.subject, %error, "book was not repaired");
+/// Looks at what lies at the revisions `through`.
+async fn stretch(
+    clerk: &Arc<Clerk>,
+    audited: u64,
+    through: RangeInclusive<u64>,
+    shutdown: &Shutdown,
+) -> Result<(), HandleIntentError> {
+    let (mut from, to) = through.into_inner();
+    if from > to {
+        return Ok(());
+    }
+    let mut reader = clerk.bus.ordered(STREAM, &[], from).await?;
+    while from <= to && !shutdown.is_requested() {
+        let begun = clerk.clock.monotonic();
+        let (page, next) = page(clerk, &mut reader, from..=to).await?;
+        stream::iter(page)
+            .for_each_concurrent(AT_ONCE, async |message| {
+                if let Err(error) = look(clerk, &message, audited).await {
+                    tracing::warn!(subject = message.subject, %error, "intent or book was not repaired");
+                }
+            })
+            .await;
+        from = next;
+        let took = clerk.clock.monotonic().saturating_duration_since(begun);
+        if from <= to {
+            pause(BETWEEN_PAGES.max(took * REST)).await;
+        }
+    }
+    Ok(())
+}
+
+/// The next messages at the revisions `through`, and the revision behind them.
+async fn page(
+    clerk: &Arc<Clerk>,
+    reader: &mut Ordered,
+    through: RangeInclusive<u64>,
+) -> Result<(Vec<Incoming>, u64), HandleIntentError> {
+    let (mut from, to) = through.into_inner();
+    let mut page = Vec::with_capacity(PAGE);
+    while from <= to && page.len() < PAGE {
+        match tokio::time::timeout(SILENCE, reader.next()).await {
+            Ok(message) => {
+                from = message.sequence + 1;
+                if message.sequence <= to {
+                    page.push(message);
+                }
             }
+            // What stood there last may be gone meanwhile, or the replica that is read from lags behind: the leader knows.
+            Err(_) => match clerk.bus.next_on_subject(STREAM, ">", from).await? {
+                Some(next) if next.sequence <= to => {}
+                Some(_) | None => from = to + 1,
+            },
         }
-        if page.len() < PAGE || shutdown.is_requested() {
-            return Ok(());
-        }
-        pause(BETWEEN_PAGES).await;
+    }
+    Ok((page, from))
+}
+
+async fn look(clerk: &Arc<Clerk>, message: &Incoming, audited: u64) -> Result<(), HandleIntentError> {
+    let key = message
+        .subject
+        .strip_prefix("$KV.")
+        .and_then(|key| key.strip_prefix(INTENTS));
+    match key
+        .map(|key| key.trim_start_matches('.').split('.').collect::<Vec<_>>())
+        .as_deref()
+    {
+        Some(["i", _, _]) => look_at_intent(clerk, message, audited).await,
+        Some(["a", agent]) => match untoken(agent) {
+            Some(agent) => look_at_book(clerk, &agent, message).await,
+            None => Ok(()),
+        },
+        Some(_) | None => Ok(()),
     }
 }
 
 /// Frees the reservations that no day settles and no intent stands behind. One that lapses with its day is left to that.
-async fn look_at_book(clerk: &Arc<Clerk>, stored: &Stored) -> Result<(), HandleIntentError> {
-    let agent = stored.subject.rsplit('.').next().and_then(untoken);
-    let (Some(agent), Ok(book)) = (agent, stored.decode::<AgentBook>()) else {
+async fn look_at_book(clerk: &Arc<Clerk>, agent: &str, stored: &Incoming) -> Result<(), HandleIntentError> {
+    let Ok(book) = stored.decode::<AgentBook>() else {
         return Ok(());
     };
     let now = clerk.clock.now();
@@ -105,18 +172,18 @@ async fn look_at_book(clerk: &Arc<Clerk>, stored: &Stored) -> Result<(), HandleI
         if booking.due.is_some() {
             continue;
         }
-        let fired = match clerk.store.get(Some(&agent), id).await? {
+        let fired = match clerk.store.get(Some(agent), id).await? {
             Some(entry) if entry.value.status.is_final() => entry.value.fired > 0,
             None if settled_down => false,
             Some(_) | None => continue,
         };
         tracing::info!(intent = %id, agent, "reservation without an intent is freed");
-        clerk.books.settle(&agent, id, fired, now).await?;
+        clerk.books.settle(agent, id, fired, now).await?;
     }
     Ok(())
 }
 
-async fn look(clerk: &Arc<Clerk>, stored: &Stored, audited: u64) -> Result<(), HandleIntentError> {
+async fn look_at_intent(clerk: &Arc<Clerk>, stored: &Incoming, audited: u64) -> Result<(), HandleIntentError> {
     let Ok(intent) = stored.decode::<Intent>() else {
         return Ok(());
     };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use shared::bus::{Bus, Incoming, PullOptions, ServiceHandle, ServiceSpec};
 use shared::clock::{SharedClock, SharedIds};
+use shared::model::intent::event_id;
 use shared::model::intent::service::{
     CancelIntent, DecideIntent, GetIntent, ListIntents, ProposeIntent, RescheduleIntent, SERVICE, TellReset,
 };
@@ -161,7 +162,11 @@ async fn handle(clerk: &Arc<Clerk>, message: &Incoming) {
     match clerk.ring(&timer).await {
         Ok(()) => message.ack().await,
         Err(error) => {
-            tracing::warn!(intent = %timer.intent, purpose = ?timer.purpose, %error, "timer will ring again");
+            let event_id = event_id(timer.intent, timer.nominal).ok();
+            tracing::warn!(
+                intent = %timer.intent, agent = timer.agent, event_id = event_id.map(tracing::field::display), purpose = ?timer.purpose,
+                %error, "timer will ring again"
+            );
             message.nak(Some(RING_AGAIN)).await;
         }
     }

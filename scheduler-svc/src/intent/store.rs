@@ -7,8 +7,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use shared::bus::{Bus, Entry, Kv, Outgoing, PublishError, Stored};
+use shared::clock::pause;
 use shared::model::intent::service::IntentList;
 use shared::model::intent::{Intent, IntentRecord};
 use shared::wire::subject::{intent_audit, token};
@@ -25,6 +27,10 @@ pub const STREAM: &str = "KV_intents";
 const MAX_HISTORY: usize = 1_000;
 /// Values whose records are on their way to `AUDIT` while whoever wrote them goes on; beyond that they wait.
 const MAX_TELLING: usize = 256;
+/// Tries to bring the records of one write into `AUDIT`; then the reconciler does it.
+const TOLD_TRIES: u32 = 300;
+/// Wait between two of them.
+const TOLD_AGAIN: Duration = Duration::from_secs(2);
 
 /// Where intents are.
 #[derive(Debug)]
@@ -97,11 +103,18 @@ impl Store {
     /// Brings the records of `value`, which this process has just written, into `AUDIT`, while the caller goes on.
     async fn tell(&self, value: &Intent) {
         let Ok(slot) = Arc::clone(&self.telling).try_acquire_owned() else {
-            return told(&self.bus, value).await;
+            told(&self.bus, value).await;
+            return;
         };
         let (bus, value) = (self.bus.clone(), value.clone());
         tokio::spawn(async move {
-            told(&bus, &value).await;
+            // Of a final one nobody writes a next value, with which its records would be seen to.
+            for _ in 0..TOLD_TRIES {
+                if told(&bus, &value).await {
+                    break;
+                }
+                pause(TOLD_AGAIN).await;
+            }
             drop(slot);
         });
     }
@@ -208,13 +221,16 @@ impl Store {
     }
 }
 
-/// Brings the records of `value`, which were just written, into `AUDIT`, as far as that can be done now.
-async fn told(bus: &Bus, value: &Intent) {
+/// Brings the records of `value`, which were just written, into `AUDIT`; whether they are there.
+async fn told(bus: &Bus, value: &Intent) -> bool {
     match append(bus, value, (0, value.audited)).await {
         // Where somebody stands on it already, they brought its records there before.
-        Ok(_) | Err(HandleIntentError::Conflict(_)) => {}
+        Ok(_) | Err(HandleIntentError::Conflict(_)) => true,
         Err(error) => {
-            tracing::warn!(intent = %value.intent.id, n = value.n, %error, "records are not in AUDIT yet");
+            tracing::warn!(
+                intent = %value.intent.id, session = %value.target(), n = value.n, %error, "records are not in AUDIT yet"
+            );
+            false
         }
     }
 }

@@ -8,7 +8,6 @@ use shared::model::dispatch::derived_ulid;
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{Intent, IntentCode, IntentStatus};
 use shared::model::order::{SessionOrder, Wanted};
-use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
 use shared::wire::subject;
@@ -44,20 +43,17 @@ impl Clerk {
             return Ok(());
         };
         let (why, by) = (format!("by {}", record.id), format!("agent:{}", record.agent));
-        let asked_in = SessionRef {
-            persona: record.agent.clone(),
-            session: record.session.clone(),
-        };
-        let asked_in = record.turn.map(|_| (&asked_in, value.proposed_at));
-        let withdrawn = self.withdraw(Some(&record.agent), old, IntentCode::Superseded, &why, &by, asked_in);
+        let code = IntentCode::Superseded;
+        let withdrawn = self.withdraw(Some(&record.agent), old, code, &why, &by, record.turn);
         match Box::pin(withdrawn).await {
             Ok(_) | Err(HandleIntentError::Unknown(_) | HandleIntentError::Step(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Withdraws intent `id`, of `agent` where one is named. A turn of `asked_in` wants it, where one does, and ran at the
-    /// time beside: that goes on. The turn of a firing since then is another.
+    /// Withdraws intent `id`, of `agent` where one is named. Where a turn wants it (`asking`), that turn goes on although it
+    /// be the one of the intent's own firing, as the ledger tells: it began before it asked, so what the ledger does not
+    /// know of yet is another's.
     ///
     /// # Errors
     /// [`HandleIntentError`]: unknown, or over.
@@ -68,14 +64,14 @@ impl Clerk {
         code: IntentCode,
         why: &str,
         by: &str,
-        asked_in: Option<(&SessionRef, UnixMillis)>,
+        asking: Option<Ulid>,
     ) -> Result<Entry<Intent>, HandleIntentError> {
         for _ in 0..MAX_TRIES {
             let entry = self.store.find(agent, id).await?;
-            let running = entry.value.running.as_ref();
-            let spares_turn = asked_in.is_some_and(|(session, asked_at)| {
-                *session == entry.value.target() && running.is_none_or(|firing| firing.at <= asked_at)
-            });
+            let spares_turn = match asking {
+                Some(turn) => self.runs_in(&entry.value, turn).await?,
+                None => false,
+            };
             match self
                 .cancel(
                     &entry,
@@ -100,8 +96,7 @@ impl Clerk {
         Err(HandleIntentError::Conflict(id))
     }
 
-    /// Withdraws `entry`, and takes the dispatch of a firing under way back; `spares_turn` where a turn of its session
-    /// wants that.
+    /// Withdraws `entry`, and takes the dispatch of a firing under way back; `spares_turn` where its own turn wants that.
     ///
     /// # Errors
     /// [`HandleIntentError`]; a conflict where somebody else has written.

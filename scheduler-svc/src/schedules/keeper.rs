@@ -1,8 +1,12 @@
 //! Keeps the records of schedules, their timers and their events in step, on any number of replicas.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use shared::bus::{Bus, CasError, Entry, KvEvent, Outgoing};
 use shared::clock::{SharedClock, pause};
 use shared::model::event::{Event, ParseEventIdError};
@@ -25,6 +29,10 @@ use crate::timer::{TimerPlace, Timers};
 
 /// How often one look is begun anew while others write the record.
 const TRIES: u32 = 32;
+/// How long whoever writes a record has time to bring about what follows; then whoever is there sees to it.
+const BROUGHT_ABOUT_WITHIN: Duration = Duration::from_secs(2);
+/// Records that wait for that at once, on one replica; what is beyond waits for its old timer, or the hourly look.
+const MAX_WRITTEN: usize = 10_000;
 /// Wait before a record is looked at again after a fault.
 const REPAIR_PAUSE: Duration = Duration::from_secs(1);
 
@@ -114,8 +122,11 @@ impl Keeper {
         self.clock.now()
     }
 
-    /// Looks at every schedule that there is, then at each that its owner writes, and at all again each `every`.
+    /// Looks at every schedule that there is, then at each that its owner writes, a moment later at each that a scheduler
+    /// has written, who may have died before its timer stood, and at all again each `every`.
     pub async fn run(&self, every: Duration, shutdown: &Shutdown) {
+        let mut written: FuturesUnordered<BoxFuture<'_, String>> = FuturesUnordered::new();
+        let mut waits = HashSet::new();
         while !shutdown.is_requested() {
             let again = pause(every);
             tokio::pin!(again);
@@ -125,11 +136,23 @@ impl Keeper {
                 let told = tokio::select! {
                     () = shutdown.requested() => return,
                     () = &mut again => break,
+                    Some(id) = written.next(), if !written.is_empty() => {
+                        waits.remove(&id);
+                        self.reconcile(&id).await;
+                        continue;
+                    }
                     told = watch.next() => told,
                 };
                 match told {
-                    // What a replica has written itself, or any other has: it brings it about.
-                    KvEvent::Put { value, .. } if is_current && value.next.is_some() => {}
+                    KvEvent::Put { value, .. } if is_current && value.next.is_some() => {
+                        let id = value.spec.id;
+                        if waits.len() < MAX_WRITTEN && waits.insert(id.clone()) {
+                            written.push(Box::pin(async move {
+                                pause(BROUGHT_ABOUT_WITHIN).await;
+                                id
+                            }));
+                        }
+                    }
                     KvEvent::Put { value, .. } => self.reconcile(&value.spec.id).await,
                     KvEvent::Gone { .. } => {}
                     KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "schedule cannot be read"),

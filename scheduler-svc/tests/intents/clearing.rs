@@ -60,7 +60,7 @@ fn cancel(number: u128) -> CancelIntent {
     CancelIntent {
         id: ulid(number),
         agent: None,
-        session: None,
+        turn: None,
         by: Some("casey".to_owned()),
         why: "no".to_owned(),
     }

@@ -101,7 +101,7 @@ async fn what_is_asked_over_the_service_is_told_over_it() {
     let withdrawn = CancelIntent {
         id: ulid(1),
         agent: None,
-        session: None,
+        turn: None,
         by: Some("casey".to_owned()),
         why: "no".to_owned(),
     };

@@ -1,5 +1,6 @@
 //! Intents against the real server.
 
+mod audit;
 mod clearing;
 mod conditions;
 mod hooks;

@@ -226,7 +226,7 @@ impl Race<'_> {
                 let question = CancelIntent {
                     id,
                     agent: None,
-                    session: None,
+                    turn: None,
                     by: Some(by.to_owned()),
                     why: "no".to_owned(),
                 };

@@ -13,7 +13,7 @@ fn cancel(number: u128) -> CancelIntent {
     CancelIntent {
         id: ulid(number),
         agent: Some("default".to_owned()),
-        session: None,
+        turn: None,
         by: None,
         why: "changed my mind".to_owned(),
     }

@@ -8,6 +8,7 @@ use shared::model::intent::{IntentCode, IntentStatus};
 use shared::model::order::{SessionOrder, Wanted};
 use shared::model::time::UnixMillis;
 use shared::wire::topology::streams::DISPATCHES;
+use ulid::Ulid;
 
 use scheduler_svc::intent::machine::{self, Cause};
 
@@ -42,11 +43,11 @@ fn timer(number: u128, purpose: TimerPurpose, nominal: UnixMillis) -> IntentTime
     }
 }
 
-fn cancel(number: u128, session: Option<&str>) -> CancelIntent {
+fn cancel(number: u128, turn: Option<Ulid>) -> CancelIntent {
     CancelIntent {
         id: ulid(number),
         agent: Some("default".to_owned()),
-        session: session.map(ToOwned::to_owned),
+        turn,
         by: None,
         why: "changed my mind".to_owned(),
     }
@@ -74,29 +75,35 @@ async fn the_dispatch_of_a_running_intent_is_taken_back_once() {
     };
     assert_eq!(orders[0].wanted, wanted(&dispatch, false));
 
-    // A turn of the very session wants it, then one of another.
+    // Its own turn wants it, then another while its own runs, and one before its own has begun.
     let dispatch = world.runs(2).await;
-    one.cancel(cancel(2, Some("main"))).await.expect("withdrawn");
+    let own = world.begin(&dispatch).await;
+    one.cancel(cancel(2, Some(own))).await.expect("withdrawn");
     assert_eq!(world.orders().await[1].wanted, wanted(&dispatch, true));
     let dispatch = world.runs(3).await;
-    one.cancel(cancel(3, Some("elsewhere"))).await.expect("withdrawn");
+    world.begin(&dispatch).await;
+    one.cancel(cancel(3, Some(own))).await.expect("withdrawn");
     assert_eq!(world.orders().await[2].wanted, wanted(&dispatch, false));
+    let dispatch = world.runs(5).await;
+    one.cancel(cancel(5, Some(own))).await.expect("withdrawn");
+    assert_eq!(world.orders().await[3].wanted, wanted(&dispatch, false));
 
     // One that waits has nothing to be taken back.
     world.propose(4, json!({})).await;
     one.cancel(cancel(4, None)).await.expect("withdrawn");
-    assert_eq!(world.orders().await.len(), 3);
+    assert_eq!(world.orders().await.len(), 4);
 }
 
-/// A human lets the one that supersedes in after the other has fired: the turn of that firing is not the one that asked.
+/// A human lets the one that supersedes in only when the turn that asked for it is over: the other's firing, which waited
+/// behind that turn, has a turn of its own by then.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_that_began_behind_the_question_is_not_spared() {
+async fn a_firing_that_waited_behind_the_asking_turn_is_not_spared() {
     let world = World::start(1).await;
     let desk = &world.desks[0];
-    let asks = |number: u128, old: u128| {
+    let asks = |number: u128, old: u128, turn: Ulid| {
         let more = json!({ "supersedes": ulid(old).to_string(), "approval": "before_admission" });
         ProposeIntent {
-            turn: Some(ulid(90)),
+            turn: Some(turn),
             ..proposal(number, more)
         }
     };
@@ -106,18 +113,15 @@ async fn a_turn_that_began_behind_the_question_is_not_spared() {
         by: "casey".to_owned(),
         response: None,
     };
-    // Sooner than nobody's word would end the asking.
-    let soon = json!({ "schedule": { "type": "after", "seconds": 600 } });
-    let due = world.propose(1, soon).await.due.expect("a time");
-    desk.propose(asks(2, 1)).await.expect("an answer");
-    world.clock.set(due);
-    let fire = timer(1, TimerPurpose::Fire, due);
-    desk.clerk.ring(&fire).await.expect("it fires");
+    let behind = world.runs(1).await;
+    let asking = ulid(90);
+    desk.propose(asks(2, 1, asking)).await.expect("an answer");
+    world.begin(&behind).await;
     desk.decide(yes(2)).await.expect("agreed");
     // The turn of a firing asks for what takes its place.
-    world.runs(3).await;
-    world.clock.advance(1);
-    desk.propose(asks(4, 3)).await.expect("an answer");
+    let own = world.runs(3).await;
+    let asking = world.begin(&own).await;
+    desk.propose(asks(4, 3, asking)).await.expect("an answer");
     desk.decide(yes(4)).await.expect("agreed");
     let spared = |order: &SessionOrder| match order.wanted {
         Wanted::Withdraw { spares_turn, .. } => Some(spares_turn),

@@ -14,14 +14,14 @@ use shared::model::event::{Event, EventId};
 use shared::model::intent::service::{IntentAnswer, ProposeIntent};
 use shared::model::intent::{IntentRecord, IntentStatus};
 use shared::model::invocation::{EventInvocations, HookInvocation};
-use shared::model::ledger::{AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, TurnLimits};
+use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord};
 use shared::model::order::SessionOrder;
 use shared::model::permission::{Level, PermissionSet};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
 use shared::testing::nats::NatsServer;
-use shared::testing::{ManualClock, SeededIds};
+use shared::testing::{ManualClock, SeededIds, sample};
 use shared::wire::subject;
 use shared::wire::topology::streams::{DISPATCHES, EVENTS, LEDGER};
 use shared::wire::topology::topology;
@@ -172,19 +172,7 @@ impl World {
     /// Plays the broker: the turn of `dispatch` begins.
     pub(crate) async fn begin(&self, dispatch: &Dispatch) -> Ulid {
         let turn = Ulid::from_parts(9, dispatch.id.into());
-        let started = LedgerEntry::TurnStarted {
-            turn,
-            parent: None,
-            dispatches: vec![DispatchRef {
-                id: dispatch.id,
-                sequence: 1,
-                event_id: dispatch.event_id.clone(),
-                content: String::new(),
-                stranger: None,
-            }],
-            permissions: PermissionSet::default(),
-            limits: TurnLimits::default(),
-        };
+        let started = sample::turn_started(turn, dispatch);
         self.append(&dispatch.target, started).await;
         turn
     }

@@ -1,39 +1,57 @@
-//! Schedulers killed again and again, and the server once, during the whole life of many intents: in the end each has gone
-//! one way, `AUDIT` tells it as KV does, a turn ran for each firing, and nothing is reserved for what is over.
+//! Schedulers killed again and again, and the server with them, during the whole life of many intents: admission, firing,
+//! many due at once, ends. Afterwards each has gone one way, `AUDIT` tells it as KV does, there is one event, one dispatch
+//! and one turn for each firing, and nothing is reserved for what is over.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use scheduler_svc::intent::store::STREAM;
 use serde_json::{Value, json};
-use shared::bus::{Bus, Outgoing, RequestError, Stored};
+use shared::bus::{Bus, Outgoing, RequestError};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::dispatch::{Dispatch, derived_ulid};
 use shared::model::event::{Event, EventId};
 use shared::model::intent::book::AgentBook;
 use shared::model::intent::service::{CancelIntent, IntentAnswer, ProposeIntent, RescheduleIntent};
-use shared::model::intent::{Intent, IntentCode, IntentRecord, IntentStatus, firing_of};
-use shared::model::ledger::{AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, TurnLimits};
-use shared::model::permission::PermissionSet;
+use shared::model::intent::{IntentCode, IntentStatus};
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
+use shared::testing::sample;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
-use shared::wire::topology::streams::{AUDIT, DISPATCHES, EVENTS};
+use shared::wire::topology::streams::DISPATCHES;
 use tokio::task::{JoinHandle, JoinSet};
 use ulid::Ulid;
 
 use crate::fill::wish;
 use crate::scheduler::Scheduler;
+use crate::streams::{Begins, all, dispatched, fired, intents, told};
 
 /// Intents of one agent.
 const EACH: u64 = 40;
 /// Asked for at once.
 const AT_ONCE: usize = 16;
 /// How long anything may take while everything is killed.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(480);
+/// The server dies so long after many fell due at once: amid their firings.
+const AMID: Duration = Duration::from_millis(400);
+
+/// The killing goes on so long behind that.
+const KILLS_BEHIND: Duration = Duration::from_secs(12);
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lot {
+    /// Of all sorts.
+    pub(crate) mixed: u64,
+    /// Besides, all due in one second.
+    pub(crate) together: u64,
+    /// How far ahead that second lies, seconds.
+    pub(crate) ahead: i64,
+    /// With recurring ones.
+    pub(crate) long: bool,
+}
 
 /// Kills schedulers until it is told to stop.
 struct Killer {
@@ -78,15 +96,16 @@ fn id(number: u64) -> Ulid {
     derived_ulid(UnixMillis(1), &[&agent(number), &number.to_string()])
 }
 
-fn is_ours(agent: &str) -> bool {
-    agent.starts_with("killed-")
-}
-
-/// What becomes of intent `number`: it waits for words, recurs (`long` only), is withdrawn, is moved, or just fires.
-fn schedule(number: u64, long: bool) -> Value {
+/// What becomes of intent `number`: it waits for words, recurs (`long` only), is withdrawn, is moved, or just fires; those
+/// behind the mixed ones are due at `due`.
+fn schedule(number: u64, lot: Lot, due: UnixMillis) -> Value {
+    if number >= lot.mixed {
+        let seconds = (due.since(SystemClock.now()) / 1_000).max(1);
+        return json!({ "type": "after", "seconds": seconds });
+    }
     match number % 5 {
         0 => json!({ "type": "event_matches", "deadline_seconds": 3_600, "match": { "contains": words(number) } }),
-        1 if long => {
+        1 if lot.long => {
             let until = jiff::Timestamp::from_millisecond(SystemClock.now().plus(130_000).0).expect("a time");
             let until = until.strftime("%Y-%m-%dT%H:%M:%S").to_string();
             json!({ "type": "cron", "expression": "* * * * *", "zone": "UTC", "until": until })
@@ -119,20 +138,23 @@ async fn ask<Q: serde::Serialize, A: serde::de::DeserializeOwned>(bus: &Bus, wha
 }
 
 /// Asks for intent `number`, and for what becomes of it.
-async fn asked(bus: Bus, number: u64, long: bool) {
+async fn asked(bus: Bus, number: u64, lot: Lot, due: UnixMillis) {
     let question: ProposeIntent = serde_json::from_value(json!({
-        "id": id(number).to_string(), "wish": wish(schedule(number, long)),
+        "id": id(number).to_string(), "wish": wish(schedule(number, lot, due)),
         "agent": agent(number), "session": format!("s{number}"), "permissions": { "level": "full" },
         "delivery_context": { "channel": "webchat", "peerId": format!("p{number}") }
     }))
     .expect("a proposal");
     let answer: Option<IntentAnswer> = ask(&bus, "propose", &question).await;
     assert!(answer.is_some_and(|answer| answer.rejection.is_none()), "{number}");
+    if number >= lot.mixed {
+        return;
+    }
     if number % 5 == 2 {
         let question = CancelIntent {
             id: id(number),
             agent: Some(agent(number)),
-            session: None,
+            turn: None,
             by: None,
             why: "no".to_owned(),
         };
@@ -168,48 +190,9 @@ async fn brokers(bus: Bus, mut from: u64) {
 }
 
 async fn completes(bus: &Bus, dispatch: &Dispatch) {
-    let turn = Ulid::from_parts(9, dispatch.id.into());
-    let started = LedgerEntry::TurnStarted {
-        turn,
-        parent: None,
-        dispatches: vec![DispatchRef {
-            id: dispatch.id,
-            sequence: 1,
-            event_id: dispatch.event_id.clone(),
-            content: String::new(),
-            stranger: None,
-        }],
-        permissions: PermissionSet::default(),
-        limits: TurnLimits::default(),
-    };
-    let completed = LedgerEntry::TurnCompleted {
-        turn,
-        reply: None,
-        head: turn,
-        cursor: Cursor::default(),
-    };
-    let record = LedgerRecord {
-        append: AppendId {
-            broker: "b".to_owned(),
-            epoch: 1,
-            counter: 1,
-        },
-        at: SystemClock.now(),
-        entries: vec![started, completed],
-    };
+    let record = sample::whole_turn(dispatch, SystemClock.now());
     let out = Outgoing::new(subject::ledger(&dispatch.target), &record).msg_id(dispatch.id.to_string());
     bus.publish(out).await.expect("appended");
-}
-
-/// Everything in `stream` on `subject` behind `from`; none where the server does not answer.
-async fn all(bus: &Bus, stream: &str, subject: &str, mut from: u64) -> Option<Vec<Stored>> {
-    let mut all = Vec::new();
-    loop {
-        let page = bus.history(stream, subject, from, 256).await.ok()?;
-        let Some(last) = page.last() else { return Some(all) };
-        from = last.sequence + 1;
-        all.extend(page);
-    }
 }
 
 /// Waits until `look` has nothing to complain of.
@@ -223,81 +206,85 @@ async fn until<F: Future<Output = Result<(), String>>>(what: &str, mut look: imp
     }
 }
 
-async fn intents(bus: &Bus, from: u64) -> Option<BTreeMap<Ulid, Intent>> {
-    let values = all(bus, STREAM, "$KV.intents.i.*.*", from).await?;
-    let values = values.iter().filter_map(|stored| stored.decode::<Intent>().ok());
-    let ours = values.filter(|value| is_ours(&value.intent.agent));
-    Some(ours.map(|value| (value.intent.id, value)).collect())
-}
-
-async fn last(bus: &Bus, stream: &str) -> u64 {
-    bus.stream_state(stream).await.expect("the stream").last
-}
-
-/// `count` intents of all sorts, asked for, moved, withdrawn, fired and ended while schedulers are killed.
-pub(crate) async fn during_all_of_it(bus: &Bus, server: &mut NatsServer, count: u64, long: bool, both: [Scheduler; 2]) {
-    let begins = [last(bus, STREAM).await, last(bus, AUDIT).await, last(bus, EVENTS).await].map(|last| last + 1);
-    let playing = tokio::spawn(brokers(bus.clone(), last(bus, DISPATCHES).await + 1));
+/// All of `lot` asked for, moved, withdrawn, fired and ended while schedulers are killed, and the server three times:
+/// amid the mixed ones, amid the admission of the others, and amid their firings.
+pub(crate) async fn during_all_of_it(bus: &Bus, server: &mut NatsServer, lot: Lot, both: [Scheduler; 2]) {
+    let from = Begins::now(bus).await;
+    let due = SystemClock.now().plus(lot.ahead * 1_000);
+    let count = lot.mixed + lot.together;
+    let playing = tokio::spawn(brokers(bus.clone(), from.dispatches));
     let killer = Killer::begin(both);
     let mut asking = JoinSet::new();
     for number in 0..count {
-        asking.spawn(asked(bus.clone(), number, long));
+        asking.spawn(asked(bus.clone(), number, lot, due));
         if asking.len() > AT_ONCE {
             asking.join_next().await.expect("one").expect("asked");
         }
-        if number == count / 2 {
+        if number == lot.mixed / 2 || number == lot.mixed + lot.together / 2 {
             server.restart().await;
         }
     }
     while let Some(done) = asking.join_next().await {
         done.expect("asked");
     }
-    for number in (0..count).step_by(5) {
+    tell_the_words(bus, lot.mixed).await;
+    let ahead = due.since(SystemClock.now());
+    println!(
+        "{count} asked for under kills, {ahead} ms before {} of them are due",
+        lot.together
+    );
+    pause(Duration::from_millis(ahead.max(0).unsigned_abs()) + AMID).await;
+    server.restart().await;
+    // Amid the firings as well, but not until a slow machine has done all of them between two kills.
+    pause(KILLS_BEHIND).await;
+    let mut both = killer.end().await;
+    until("everything is over", async || {
+        let values = intents(bus, from.values).await.ok_or("the server does not answer")?;
+        let open = values.values().filter(|value| !value.status.is_final());
+        let open: Vec<String> = open
+            .map(|value| format!("{} {}", value.intent.id, value.status))
+            .collect();
+        let there = values.len() as u64 == count && open.is_empty();
+        there.then_some(()).ok_or_else(|| {
+            format!(
+                "{} of {count}, {} open: {:?}",
+                values.len(),
+                open.len(),
+                &open[..open.len().min(20)]
+            )
+        })
+    })
+    .await;
+    let late = SystemClock.now().since(due);
+    println!("all over {late} ms behind that second");
+    // What the last kill cut off, the walk at the next start brings to its end.
+    for scheduler in &mut both {
+        scheduler.kill_and_start();
+        scheduler.ready().await;
+    }
+    until("all streams say the same", async || agree(bus, from).await).await;
+    until("nothing is reserved for what is over", async || freed(bus).await).await;
+    playing.abort();
+}
+
+/// Says what every fifth of the `mixed` ones waits for.
+async fn tell_the_words(bus: &Bus, mixed: u64) {
+    for number in (0..mixed).step_by(5) {
         let source = EventId::parse(format!("webchat:many/{number}")).expect("an id");
         let mut event = Event::new(source, "webchat", "v1", SystemClock.now());
         event.content = words(number);
         let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
         bus.publish(out).await.expect("published");
     }
-    until("everything is over", async || {
-        let values = intents(bus, begins[0]).await.ok_or("the server does not answer")?;
-        let open = values.values().filter(|value| !value.status.is_final());
-        let open: Vec<String> = open
-            .map(|value| format!("{} {}", value.intent.id, value.status))
-            .collect();
-        let there = values.len() as u64 == count && open.is_empty();
-        there
-            .then_some(())
-            .ok_or_else(|| format!("{} of {count}; {open:?}", values.len()))
-    })
-    .await;
-    let mut both = killer.end().await;
-    // What the last kill cut off, the walk at the next start brings to its end.
-    for scheduler in &mut both {
-        scheduler.kill_and_start();
-        scheduler.ready().await;
-    }
-    until("AUDIT and KV say the same", async || agree(bus, begins).await).await;
-    until("nothing is reserved for what is over", async || freed(bus).await).await;
-    playing.abort();
 }
 
-/// Whether each intent has gone one way, with a turn for each firing.
-async fn agree(bus: &Bus, [values, audit, events]: [u64; 3]) -> Result<(), String> {
+/// Whether each intent has gone one way, with one event and one dispatch for each firing.
+async fn agree(bus: &Bus, from: Begins) -> Result<(), String> {
     let away = || "the server does not answer".to_owned();
-    let values = intents(bus, values).await.ok_or_else(away)?;
-    let mut told: BTreeMap<Ulid, Vec<IntentRecord>> = BTreeMap::new();
-    for stored in all(bus, AUDIT, "nexus.audit.intent.*", audit).await.ok_or_else(away)? {
-        let record: IntentRecord = stored.decode().map_err(|error| error.to_string())?;
-        told.entry(record.intent).or_default().push(record);
-    }
-    let mut fired: BTreeMap<Ulid, usize> = BTreeMap::new();
-    for stored in all(bus, EVENTS, "nexus.ev.*.timer.>", events).await.ok_or_else(away)? {
-        let event: Event = stored.decode().map_err(|error| error.to_string())?;
-        if let Some((intent, _)) = firing_of(&event.id) {
-            *fired.entry(intent).or_default() += 1;
-        }
-    }
+    let values = intents(bus, from.values).await.ok_or_else(away)?;
+    let told = told(bus, from.audit).await.ok_or_else(away)?;
+    let fired = fired(bus, from.events).await.ok_or_else(away)?;
+    let dispatched = dispatched(bus, from.dispatches).await.ok_or_else(away)?;
     for (id, value) in &values {
         let records = told.get(id).map(Vec::as_slice).unwrap_or_default();
         let numbers: Vec<u32> = records.iter().map(|record| record.n).collect();
@@ -312,8 +299,10 @@ async fn agree(bus: &Bus, [values, audit, events]: [u64; 3]) -> Result<(), Strin
             .iter()
             .filter(|r| matches!(r.code, IntentCode::Due | IntentCode::ConditionMet));
         let firings = firings.count();
-        if fired.get(id).copied().unwrap_or_default() != firings {
-            return Err(format!("{id}: {:?} events for {firings} firings", fired.get(id)));
+        for (what, counted) in [("events", fired.get(id)), ("dispatches", dispatched.get(id))] {
+            if counted.copied().unwrap_or_default() != firings {
+                return Err(format!("{id}: {counted:?} {what} for {firings} firings"));
+            }
         }
         let expected = match value.status {
             IntentStatus::Completed => firings == value.fired as usize && firings > 0,
@@ -335,7 +324,11 @@ async fn agree(bus: &Bus, [values, audit, events]: [u64; 3]) -> Result<(), Strin
 async fn freed(bus: &Bus) -> Result<(), String> {
     let books = all(bus, STREAM, "$KV.intents.a.*", 1).await;
     for stored in books.ok_or("the server does not answer")? {
-        let ours = stored.subject.rsplit('.').next().is_some_and(is_ours);
+        let ours = stored
+            .subject
+            .rsplit('.')
+            .next()
+            .is_some_and(|agent| agent.starts_with("killed-"));
         let book: AgentBook = stored.decode().map_err(|error| error.to_string())?;
         let kept: Vec<_> = book
             .bookings

@@ -1,4 +1,5 @@
-//! Many intents on real processes: admission beside what is pending, a restart, schedulers killed while hundreds are due.
+//! Many intents on real processes: admission beside what is pending, many due at once, the same again while schedulers and
+//! the server are killed.
 //!
 //! The short form runs with the tests. `NEXUS_INTENTS=long` runs a million pending of 10,000 agents (a number: so many)
 //! and 10,000 due at once, and prints what `docs/performance.md` tells.
@@ -6,6 +7,7 @@
 mod fill;
 mod killing;
 mod scheduler;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -180,6 +182,25 @@ async fn wait_for(bus: &Bus, count: u64, patience: Duration) -> BTreeMap<String,
     }
 }
 
+/// Waits until `count` intents have their dispatches; none has two.
+async fn until_dispatched(bus: &Bus, count: u64) {
+    let begun = SystemClock.monotonic();
+    loop {
+        let found = streams::dispatched(bus, 1).await.unwrap_or_default();
+        assert!(found.values().all(|dispatches| *dispatches == 1), "{found:?}");
+        if found.len() as u64 == count {
+            return;
+        }
+        let waited = SystemClock.monotonic().saturating_duration_since(begun);
+        assert!(
+            waited < Duration::from_secs(120),
+            "{} of {count} dispatched",
+            found.len()
+        );
+        pause(Duration::from_millis(250)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_are_pending_and_many_are_due_at_once() {
     let mut size = size();
@@ -254,6 +275,14 @@ async fn many_are_pending_and_many_are_due_at_once() {
     println!("scheduler: {memory} MiB");
     assert!(memory < 150, "{memory} MiB");
 
-    killing::during_all_of_it(&bus, &mut server, size.due / 5, size.strict, [one, two]).await;
+    until_dispatched(&bus, size.due).await;
+
+    let lot = killing::Lot {
+        mixed: size.due / 5,
+        together: if size.strict { size.due } else { size.due / 2 },
+        ahead: if size.strict { 180 } else { 25 },
+        long: size.strict,
+    };
+    killing::during_all_of_it(&bus, &mut server, lot, [one, two]).await;
     assert!(size.missed.is_empty(), "not within their bounds: {:?}", size.missed);
 }

@@ -10,7 +10,7 @@ use crate::world::{DEADLINE, World};
 const ONE_SHOTS: i64 = 60;
 const APART_MS: i64 = 200;
 /// Time for the schedulers to start and to write the records.
-const LEAD_MS: i64 = 30_000;
+const LEAD_MS: i64 = 60_000;
 /// The killing begins so long before the first is due.
 const KILLS_BEFORE_MS: u64 = 2_000;
 /// The server dies after so many kills: amid the firings.

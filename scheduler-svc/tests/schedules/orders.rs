@@ -9,29 +9,14 @@ use scheduler_svc::schedules::keeper::Keeper;
 use serde_json::{Value, json};
 use shared::bus::RequestError;
 use shared::clock::{Clock as _, SystemClock, pause};
-use shared::model::schedule::{
-    NextFiring, SchedulePolicies, ScheduleRecord, ScheduleSpec, ScheduleTarget, ScheduleTimer,
-};
+use shared::model::schedule::{NextFiring, ScheduleRecord, ScheduleTimer};
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
 use shared::schedule::book::ScheduleBook;
 use shared::wire::headers::Headers;
 use shared::wire::topology::SCHEDULE_TIMERS;
 
-use crate::world::{DEADLINE, World};
-
-fn spec(id: &str, schedule: &str) -> ScheduleSpec {
-    ScheduleSpec {
-        id: id.to_owned(),
-        schedule: schedule.to_owned(),
-        zone: "Europe/Berlin".to_owned(),
-        target: ScheduleTarget::Hook("a/b".to_owned()),
-        policies: SchedulePolicies::default(),
-        active_hours: None,
-        content: String::new(),
-        metadata: serde_json::Map::new(),
-    }
-}
+use crate::world::{DEADLINE, World, spec};
 
 /// Every six hours, three hours away from `now` in both directions: nothing falls due while a test runs.
 fn every_six_hours(now: UnixMillis) -> String {
@@ -197,5 +182,44 @@ async fn what_other_zone_data_say_is_next_and_a_lost_timer_are_mended_at_start()
     });
     waited.await.expect("the timer is set in time");
     assert_eq!(world.fired().await["hook:d:0"], [now.0 - 1_000]);
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_dies_behind_a_write_leaves_it_to_whoever_is_there() {
+    let world = World::start().await;
+    let book = ScheduleBook::new(&world.bus);
+    let replica = Replica::start(&world).await;
+    let now = SystemClock.now();
+    let id = "hook:e:0";
+    book.replace("hook:e:", &[spec(id, &every_six_hours(now))], now)
+        .await
+        .expect("written");
+    world.until_record(id, |record| record.next.is_some()).await;
+    // As a scheduler writes that is asked to fire, and dies before the event and the timer.
+    let entry = book.get(id).await.expect("the bucket is read").expect("a record");
+    let half = ScheduleRecord {
+        firing: vec![now],
+        generation: entry.value.generation + 1,
+        ..entry.value
+    };
+    let key = ScheduleBook::key(id);
+    book.kv().update(&key, &half, entry.revision).await.expect("written");
+    let waited = tokio::time::timeout(DEADLINE, async {
+        while !world.fired().await.contains_key(id) {
+            pause(Duration::from_millis(20)).await;
+        }
+    });
+    waited.await.expect("the event in time");
+    let timers = scheduler_svc::timer::Timers::new(world.bus.clone());
+    let place = scheduler_svc::timer::TimerPlace::of_schedule(id);
+    let waited = tokio::time::timeout(DEADLINE, async {
+        let set = async || timers.get::<ScheduleTimer>(&place).await.expect("it is read");
+        while set().await.is_none_or(|set| set.generation < half.generation) {
+            pause(Duration::from_millis(20)).await;
+        }
+    });
+    waited.await.expect("the timer in time");
+    assert_eq!(world.fired().await[id], [now.0]);
     replica.stop().await;
 }

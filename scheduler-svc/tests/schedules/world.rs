@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
 
+use serde_json::Value;
 use shared::bus::{Bus, NatsConfig, Stored};
 use shared::clock::pause;
 use shared::model::event::Event;
-use shared::model::schedule::ScheduleRecord;
+use shared::model::schedule::{SchedulePolicies, ScheduleRecord, ScheduleSpec, ScheduleTarget};
 use shared::schedule::book::ScheduleBook;
 use shared::testing::nats::NatsServer;
 use shared::wire::topology::{streams, topology};
@@ -16,6 +17,21 @@ use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+const PERSONAS: &str = "personas.yaml";
+
+/// A hook's schedule, as hook-svc says it.
+pub(crate) fn spec(id: &str, schedule: &str) -> ScheduleSpec {
+    ScheduleSpec {
+        id: id.to_owned(),
+        schedule: schedule.to_owned(),
+        zone: "Europe/Berlin".to_owned(),
+        target: ScheduleTarget::Hook("a/b".to_owned()),
+        policies: SchedulePolicies::default(),
+        active_hours: None,
+        content: String::new(),
+        metadata: serde_json::Map::new(),
+    }
+}
 
 pub(crate) struct World {
     pub(crate) server: NatsServer,
@@ -44,7 +60,16 @@ impl World {
         for (name, keys) in jobs {
             let _ = writeln!(text, "[scheduler.jobs.{name}]\n{keys}");
         }
+        let personas = self.directory.path().join(PERSONAS);
+        if personas.exists() {
+            let _ = writeln!(text, "[files]\npersonas = {personas:?}");
+        }
         std::fs::write(self.directory.path().join("nexus.toml"), text).expect("the configuration is written");
+    }
+
+    /// Writes what the schedulers' configuration names from now on.
+    pub(crate) fn personas(&self, text: &str) {
+        std::fs::write(self.directory.path().join(PERSONAS), text).expect("it is written");
     }
 
     /// Starts a scheduler; it ends when the handle does.
@@ -69,7 +94,7 @@ impl World {
         std::fs::read_to_string(self.directory.path().join("scheduler.log")).unwrap_or_default()
     }
 
-    /// Events by schedule: their nominal times, in the order of the stream, duplicates and all.
+    /// Events by schedule, or `intent:` and the intent: their nominal times, in the order of the stream, duplicates and all.
     pub(crate) async fn fired(&self) -> BTreeMap<String, Vec<i64>> {
         let mut fired: BTreeMap<String, Vec<i64>> = BTreeMap::new();
         let mut from = 1;
@@ -79,10 +104,10 @@ impl World {
             from = last.sequence + 1;
             for stored in &page {
                 let event: Event = stored.decode().expect("an event");
-                let id = event.metadata["schedule"]["id"]
-                    .as_str()
-                    .expect("a schedule")
-                    .to_owned();
+                let of = |mark: Option<&Value>| Some(mark?.as_str()?.to_owned());
+                let schedule = event.metadata.get("schedule").and_then(|mark| mark.get("id"));
+                let intent = of(event.metadata.get("intent")).map(|intent| format!("intent:{intent}"));
+                let id = of(schedule).or(intent).expect("a schedule, or an intent");
                 fired.entry(id).or_default().push(event.timestamp.0);
             }
         }

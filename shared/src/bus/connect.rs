@@ -40,8 +40,10 @@ pub enum Durability {
 pub struct NatsConfig {
     /// Addresses, `nats://host:port`.
     pub servers: Vec<String>,
-    /// What an accepted event survives; checked at start.
+    /// What an accepted event survives; checked at start, as far as `monitors` say.
     pub durability: Durability,
+    /// Where the servers tell about themselves, `http://host:port`: needed to check `power`; empty = not checked.
+    pub monitors: Vec<String>,
     /// Copies of each stream: 1 or 3.
     pub replicas: usize,
     /// Create what is missing at start.
@@ -60,6 +62,7 @@ impl Default for NatsConfig {
         Self {
             servers: vec!["nats://127.0.0.1:4222".to_owned()],
             durability: Durability::Process,
+            monitors: Vec::new(),
             replicas: 1,
             ensure: true,
             credentials: String::new(),

@@ -2,6 +2,7 @@
 
 use crate::model::time::UnixMillis;
 use crate::wire::dead_letter::DeadLetter;
+use crate::wire::headers::Headers;
 use crate::wire::subject;
 
 use super::connect::Bus;
@@ -81,8 +82,9 @@ impl Bus {
             "dlq:{}:{}:{}:{}",
             letter.service, letter.stream, letter.sequence, letter.reason
         );
+        let headers: Headers = letter.headers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         tracing::error!(
-            service = %letter.service, subject = %letter.subject, sequence = letter.sequence,
+            service = %letter.service, subject = %letter.subject, sequence = letter.sequence, event_id = headers.event_id(&letter.subject),
             reason = %letter.reason, detail = %letter.detail, "message is given up"
         );
         metrics::counter!("nexus_dead_letters_total", "reason" => letter.reason.clone()).increment(1);

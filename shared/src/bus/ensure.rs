@@ -14,12 +14,17 @@ use super::error::EnsureTopologyError;
 /// Consumers that are made at once; the server makes 265–1,600 a second (`measured.md`).
 const CREATIONS_AT_ONCE: usize = 16;
 
+/// The option of what is not there.
+const MISSING: &str = "missing";
+/// The option of what an older version has left behind.
+const LEFT_OVER: &str = "left over";
+
 /// One difference between what is wanted and what is there.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Drift {
     /// `stream EVENTS`, `consumer hook-7 of EVENTS`.
     pub what: String,
-    /// The option; `missing` where the whole is not there.
+    /// The option; `missing` where the whole is not there, `left over` where it is and should not be.
     pub option: String,
     /// What the topology says.
     pub wanted: String,
@@ -27,10 +32,36 @@ pub struct Drift {
     pub found: String,
 }
 
+impl Drift {
+    /// Whether the whole is not there.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.option == MISSING
+    }
+
+    /// Whether it keeps services from running on what is there: neither what can be made nor what does no harm.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        !self.is_missing() && self.option != LEFT_OVER
+    }
+
+    fn left_over(what: String) -> Self {
+        Self {
+            what,
+            option: LEFT_OVER.to_owned(),
+            wanted: "absent".to_owned(),
+            found: "there".to_owned(),
+        }
+    }
+}
+
 impl std::fmt::Display for Drift {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.option == "missing" {
+        if self.is_missing() {
             return write!(f, "{} is missing", self.what);
+        }
+        if !self.is_conflict() {
+            return write!(f, "{} is left over from an older version", self.what);
         }
         write!(
             f,
@@ -41,12 +72,16 @@ impl std::fmt::Display for Drift {
 }
 
 /// What [`Bus::ensure`] did.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 pub struct EnsureReport {
     /// What was made.
     pub created: Vec<String>,
     /// What was changed.
     pub updated: Vec<String>,
+    /// What was removed: left over from an older version.
+    pub removed: Vec<String>,
+    /// What is left over and not removed yet: nobody of this version has taken over what it counted.
+    pub kept: Vec<String>,
 }
 
 fn stream_config(spec: &StreamSpec) -> Config {
@@ -154,7 +189,7 @@ fn differences(what: &str, wanted: Vec<(&'static str, String)>, found: Vec<(&'st
 fn missing(what: String) -> Drift {
     Drift {
         what,
-        option: "missing".to_owned(),
+        option: MISSING.to_owned(),
         wanted: "there".to_owned(),
         found: "absent".to_owned(),
     }
@@ -176,7 +211,13 @@ impl Bus {
             .buffered(CREATIONS_AT_ONCE)
             .try_concat()
             .await?;
-        Ok([streams, consumers].concat())
+        let left: Vec<Drift> = self
+            .leftovers(topology)
+            .await?
+            .into_iter()
+            .map(|left| Drift::left_over(left.what()))
+            .collect();
+        Ok([streams, consumers, left].concat())
     }
 
     async fn stream_drift(&self, spec: &StreamSpec) -> Result<Vec<Drift>, EnsureTopologyError> {
@@ -236,15 +277,16 @@ impl Bus {
 
     /// Makes what is missing. Two replicas that do it at once do no harm.
     ///
-    /// With `update` what differs is changed as well, as far as the server allows; without it a difference in what
-    /// is there is an error: silently running on another topology would break our promises.
+    /// With `update` what differs is changed as well, as far as the server allows, and what an older version has left
+    /// over is removed; without it a difference in what is there is an error: silently running on another topology would
+    /// break our promises.
     ///
     /// # Errors
     /// [`EnsureTopologyError`].
     pub async fn ensure(&self, topology: &Topology, update: bool) -> Result<EnsureReport, EnsureTopologyError> {
         let drift = self.drift(topology).await?;
         let mut report = EnsureReport::default();
-        let differing: Vec<&Drift> = drift.iter().filter(|d| d.option != "missing").collect();
+        let differing: Vec<&Drift> = drift.iter().filter(|d| d.is_conflict()).collect();
         if let (false, Some(first)) = (update, differing.first()) {
             return Err(EnsureTopologyError::Incompatible {
                 count: differing.len(),
@@ -255,7 +297,7 @@ impl Bus {
             let what = format!("stream {}", spec.name);
             if let Some(found) = drift.iter().find(|d| d.what == what) {
                 self.make_stream(spec).await?;
-                if found.option == "missing" {
+                if found.is_missing() {
                     report.created.push(what);
                 } else {
                     report.updated.push(what);
@@ -267,7 +309,7 @@ impl Bus {
             drift
                 .iter()
                 .find(|d| d.what == what)
-                .map(|found| (spec, what, found.option == "missing"))
+                .map(|found| (spec, what, found.is_missing()))
         });
         let made: Vec<(String, bool)> = stream::iter(wanted)
             .map(|(spec, what, new)| async move { self.make_consumer(spec).await.map(|()| (what, new)) })
@@ -280,6 +322,9 @@ impl Bus {
             } else {
                 report.updated.push(what);
             }
+        }
+        if update {
+            (report.removed, report.kept) = self.remove_leftovers(topology).await?;
         }
         Ok(report)
     }
@@ -306,6 +351,6 @@ impl Bus {
     }
 }
 
-fn is_not_found(text: &str) -> bool {
+pub(super) fn is_not_found(text: &str) -> bool {
     ["10059", "10014", "not found"].iter().any(|sign| text.contains(sign))
 }

@@ -205,7 +205,10 @@ impl Incoming {
         match bus.dead_letter(service, self, &verdict, now).await {
             Ok(()) => self.term().await,
             Err(error) => {
-                tracing::warn!(service, subject = %self.subject, sequence = self.sequence, %error, "dead letter was not written yet");
+                tracing::warn!(
+                    service, subject = %self.subject, sequence = self.sequence, event_id = self.headers.event_id(&self.subject),
+                    %error, "dead letter was not written yet"
+                );
                 self.nak(Some(BURY_AGAIN)).await;
             }
         }

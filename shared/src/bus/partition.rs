@@ -33,7 +33,7 @@ use super::connect::Bus;
 use super::kv::Kv;
 use super::tap::Tap;
 
-pub(in crate::bus) use floor::Floor;
+pub(in crate::bus) use floor::{Floor, stored_floors};
 pub use owned::{Owned, unsettled};
 
 use floor::Floors;

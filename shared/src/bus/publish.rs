@@ -31,8 +31,11 @@ const WRONG_LAST_SEQUENCE: [u64; 2] = [10_071, 10_164];
 /// The server's code for "not stored": a full subject says so in words, anything else may pass.
 const STORE_FAILED: u64 = 10_077;
 /// Codes that say "not now": no leader, shutting down, resources being moved, insufficient resources; the account's
-/// limits, the memory or the disk are used up, until an operator makes room.
-const PASSING: [u64; 9] = [10_002, 10_008, 10_009, 10_023, 10_028, 10_047, 10_076, 10_118, 10_167];
+/// limits, the memory or the disk are used up, until an operator makes room; the same message is being replicated, and
+/// will be there or not.
+const PASSING: [u64; 10] = [
+    10_002, 10_008, 10_009, 10_023, 10_028, 10_047, 10_076, 10_118, 10_158, 10_167,
+];
 
 /// A message about to be published.
 #[derive(Debug, Clone)]
@@ -269,6 +272,7 @@ mod tests {
         for used_up in [10_002, 10_028, 10_047] {
             assert!(check(used_up, 500), "{used_up}");
         }
+        assert!(check(10_158, 409), "the first copy is under way");
         assert!(check(10_999, 503), "whatever says that it is not available");
         assert!(!check(10_054, 400) && !check(10_071, 400) && !check(10_999, 400));
     }

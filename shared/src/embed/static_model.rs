@@ -7,15 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use super::tokens::Tokenizer;
-use super::weights::{self, Matrix};
-use super::{EmbedTextsError, Embedder, LoadModelError, MAX_TEXT_CHARS};
+use super::weights::{Matrix, Tensors};
+use super::{EmbedTextsError, Embedder, LoadModelError, TOKENIZER, WEIGHTS, cut, read_file};
 
 /// The model that `deploy/fetch-tools` brings into `.tools/models`, and the name of its folder.
 pub const STATIC_MODEL: &str = "wordllama-l2-supercat-256";
-
-/// Files of a model's folder.
-const WEIGHTS: &str = "model.safetensors";
-const TOKENIZER: &str = "tokenizer.json";
 
 /// Words whose pieces are remembered; beyond it the memory is cleared.
 const MAX_REMEMBERED: usize = 65_536;
@@ -44,18 +40,8 @@ impl StaticModel {
     /// # Errors
     /// [`LoadModelError`]: it is not there, or not what it should be.
     pub fn load(folder: &Path) -> Result<Self, LoadModelError> {
-        let read = |name: &str| {
-            let path = folder.join(name);
-            std::fs::read(&path).map_err(|source| {
-                if source.kind() == std::io::ErrorKind::NotFound {
-                    LoadModelError::Absent(folder.to_path_buf())
-                } else {
-                    LoadModelError::Read { path, source }
-                }
-            })
-        };
-        let tokenizer = Tokenizer::parse(&read(TOKENIZER)?)?;
-        let matrix = weights::read(&read(WEIGHTS)?)?;
+        let tokenizer = Tokenizer::parse(&read_file(folder, TOKENIZER, STATIC_MODEL)?)?;
+        let matrix = Tensors::open(&read_file(folder, WEIGHTS, STATIC_MODEL)?)?.matrix()?;
         if matrix.rows() < tokenizer.pieces() {
             return Err(LoadModelError::Mismatch {
                 pieces: tokenizer.pieces(),
@@ -76,7 +62,6 @@ impl StaticModel {
     pub fn vector(&self, text: &str) -> Vec<f32> {
         let inner = &*self.0;
         let mut sum = vec![0.0; inner.matrix.columns];
-        let end = text.char_indices().nth(MAX_TEXT_CHARS).map_or(text.len(), |(at, _)| at);
         let mut add = |pieces: &[u32]| {
             for &piece in pieces {
                 for (sum, value) in sum.iter_mut().zip(inner.matrix.row(piece)) {
@@ -86,7 +71,7 @@ impl StaticModel {
         };
         // One lock a text: taking it for each word costs more than the sums.
         let mut words = inner.words.lock().unwrap_or_else(PoisonError::into_inner);
-        for word in text[..end].split_whitespace() {
+        for word in cut(text).split_whitespace() {
             if let Some(known) = words.get(word) {
                 add(known);
                 continue;

@@ -20,8 +20,16 @@ pub enum LoadTokenizerError {
     #[error("the tokenizer file cannot be read")]
     Json(#[from] serde_json::Error),
     /// It works in another way.
-    #[error("a byte-pair tokenizer with byte fallback is expected, this one is `{0}`")]
-    Kind(String),
+    #[error("a tokenizer of kind {expected} is expected, this one is `{found}`")]
+    OtherKind {
+        /// What this embedder reads.
+        expected: &'static str,
+        /// What the file says.
+        found: String,
+    },
+    /// A piece that every text needs is not in it.
+    #[error("the piece `{0}` is missing")]
+    Special(String),
     /// A rule speaks of pieces that it does not list.
     #[error("the merge rule `{0}` names unknown pieces")]
     Merge(String),
@@ -70,7 +78,10 @@ impl Tokenizer {
             merges: rules,
         } = serde_json::from_slice::<File>(text)?.model;
         if kind != "BPE" || !byte_fallback {
-            return Err(LoadTokenizerError::Kind(kind));
+            return Err(LoadTokenizerError::OtherKind {
+                expected: "BPE with byte fallback",
+                found: kind,
+            });
         }
         let mut merges = HashMap::with_capacity(rules.len());
         for (rank, rule) in (0_u32..).zip(&rules) {
@@ -176,7 +187,7 @@ mod tests {
     fn another_kind_is_refused() {
         assert!(matches!(
             Tokenizer::parse(br#"{"model":{"type":"WordPiece","vocab":{},"merges":[]}}"#),
-            Err(LoadTokenizerError::Kind(_))
+            Err(LoadTokenizerError::OtherKind { .. })
         ));
         assert!(matches!(tokenizer(r#"["a z"]"#), Err(LoadTokenizerError::Merge(_))));
     }

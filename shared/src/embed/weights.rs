@@ -1,4 +1,4 @@
-//! The one matrix of a `safetensors` file. *Pure.*
+//! The numbers of a `safetensors` file. *Pure.*
 //!
 //! The format: u64 little endian length of a JSON header, the header (`name → {dtype, shape, data_offsets}`), the bytes.
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 /// Largest header that is believed, in bytes.
 const MAX_HEADER_BYTES: usize = 1024 * 1024;
 
-/// Why bytes are not a matrix.
+/// Why bytes are not the numbers that are looked for.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReadWeightsError {
     /// The header does not end within the file.
@@ -21,9 +21,30 @@ pub enum ReadWeightsError {
     /// There is no matrix of half or single precision in it.
     #[error("no two-dimensional tensor of type F16 or F32 is in the file")]
     NoMatrix,
-    /// The matrix lies outside of the file, or is not as long as its shape says.
+    /// A tensor lies outside of the file, or is not as long as its shape says.
     #[error("tensor {0} is not whole")]
     Truncated(String),
+    /// A tensor that the model needs is not in the file.
+    #[error("tensor {0} is not in the file: these are the weights of another model")]
+    Absent(String),
+    /// A tensor has other sides than the model's configuration says.
+    #[error("tensor {name} is {found:?}, expected {expected:?}: these are the weights of another model")]
+    Shape {
+        /// Of the tensor.
+        name: String,
+        /// Its sides in the file.
+        found: Vec<usize>,
+        /// Its sides by the configuration.
+        expected: Vec<usize>,
+    },
+    /// A tensor's numbers are of a type that is not read.
+    #[error("tensor {name} is of type {found}, expected F16 or F32")]
+    Type {
+        /// Of the tensor.
+        name: String,
+        /// As the file names it.
+        found: String,
+    },
 }
 
 #[derive(Debug, Deserialize)]
@@ -53,35 +74,75 @@ impl Matrix {
     }
 }
 
-/// Reads the first matrix of `bytes`.
-pub(super) fn read(bytes: &[u8]) -> Result<Matrix, ReadWeightsError> {
-    let length = bytes
-        .first_chunk::<8>()
-        .map_or(u64::MAX, |length| u64::from_le_bytes(*length));
-    let size = usize::try_from(length).ok().filter(|&size| size <= MAX_HEADER_BYTES);
-    let header = size
-        .and_then(|size| bytes.get(8..8 + size))
-        .ok_or(ReadWeightsError::Header(length))?;
-    let data = &bytes[8 + header.len()..];
-    let mut entries: BTreeMap<String, serde_json::Value> =
-        serde_json::from_slice(header).map_err(|error| ReadWeightsError::Json(error.to_string()))?;
-    entries.remove("__metadata__");
-    for (name, entry) in entries {
-        let tensor: Tensor =
-            serde_json::from_value(entry).map_err(|error| ReadWeightsError::Json(format!("{name}: {error}")))?;
-        let (Some(width), [rows, columns]) = (width(&tensor.dtype), tensor.shape.as_slice()) else {
-            continue;
+/// What a file says that it holds; nothing of it is looked at yet.
+#[derive(Debug)]
+pub(super) struct Tensors<'a> {
+    entries: BTreeMap<String, Tensor>,
+    data: &'a [u8],
+}
+
+impl<'a> Tensors<'a> {
+    /// Reads the header of `bytes`.
+    pub(super) fn open(bytes: &'a [u8]) -> Result<Self, ReadWeightsError> {
+        let length = bytes
+            .first_chunk::<8>()
+            .map_or(u64::MAX, |length| u64::from_le_bytes(*length));
+        let size = usize::try_from(length).ok().filter(|&size| size <= MAX_HEADER_BYTES);
+        let header = size
+            .and_then(|size| bytes.get(8..8 + size))
+            .ok_or(ReadWeightsError::Header(length))?;
+        let mut values: BTreeMap<String, serde_json::Value> =
+            serde_json::from_slice(header).map_err(|error| ReadWeightsError::Json(error.to_string()))?;
+        values.remove("__metadata__");
+        let entry = |(name, value)| match serde_json::from_value(value) {
+            Ok(tensor) => Ok((name, tensor)),
+            Err(error) => Err(ReadWeightsError::Json(format!("{name}: {error}"))),
         };
-        let [from, to] = tensor.data_offsets;
-        let wanted = rows.checked_mul(*columns).and_then(|cells| cells.checked_mul(width));
-        let cells = data.get(from..to).filter(|cells| Some(cells.len()) == wanted);
-        let cells = cells.ok_or(ReadWeightsError::Truncated(name))?;
-        return Ok(Matrix {
-            columns: *columns,
-            values: cells.chunks_exact(width).map(value).collect(),
-        });
+        Ok(Self {
+            entries: values.into_iter().map(entry).collect::<Result<_, _>>()?,
+            data: &bytes[8 + header.len()..],
+        })
     }
-    Err(ReadWeightsError::NoMatrix)
+
+    /// The first matrix.
+    pub(super) fn matrix(&self) -> Result<Matrix, ReadWeightsError> {
+        let is_matrix = |tensor: &Tensor| width(&tensor.dtype).is_some() && tensor.shape.len() == 2;
+        let found = self.entries.iter().find(|(_, tensor)| is_matrix(tensor));
+        let (name, tensor) = found.ok_or(ReadWeightsError::NoMatrix)?;
+        Ok(Matrix {
+            columns: tensor.shape[1],
+            values: self.values(name, tensor)?,
+        })
+    }
+
+    /// The numbers of tensor `name`, row by row.
+    pub(super) fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ReadWeightsError> {
+        let tensor = self.entries.get(name);
+        let tensor = tensor.ok_or_else(|| ReadWeightsError::Absent(name.to_owned()))?;
+        if tensor.shape != shape {
+            return Err(ReadWeightsError::Shape {
+                name: name.to_owned(),
+                found: tensor.shape.clone(),
+                expected: shape.to_vec(),
+            });
+        }
+        self.values(name, tensor)
+    }
+
+    fn values(&self, name: &str, tensor: &Tensor) -> Result<Vec<f32>, ReadWeightsError> {
+        let width = width(&tensor.dtype).ok_or_else(|| ReadWeightsError::Type {
+            name: name.to_owned(),
+            found: tensor.dtype.clone(),
+        })?;
+        let [from, to] = tensor.data_offsets;
+        let wanted = tensor
+            .shape
+            .iter()
+            .try_fold(width, |bytes, &side| bytes.checked_mul(side));
+        let cells = self.data.get(from..to).filter(|cells| Some(cells.len()) == wanted);
+        let cells = cells.ok_or_else(|| ReadWeightsError::Truncated(name.to_owned()))?;
+        Ok(cells.chunks_exact(width).map(value).collect())
+    }
 }
 
 fn width(dtype: &str) -> Option<usize> {
@@ -126,6 +187,10 @@ mod tests {
         bytes
     }
 
+    fn first(bytes: &[u8]) -> Result<Matrix, ReadWeightsError> {
+        Tensors::open(bytes)?.matrix()
+    }
+
     #[test]
     fn halves_are_read() {
         for (bits, value) in [
@@ -143,7 +208,7 @@ mod tests {
     fn a_matrix_is_found_by_its_shape() {
         let header = r#"{"__metadata__":{"a":"b"},"bias":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
             "embedding":{"dtype":"F16","shape":[2,2],"data_offsets":[4,12]}}"#;
-        let matrix = read(&file(header, &[0, 0, 0, 0, 0, 0x3c, 0, 0xc0, 0, 0, 0, 0x3c])).expect("a matrix");
+        let matrix = first(&file(header, &[0, 0, 0, 0, 0, 0x3c, 0, 0xc0, 0, 0, 0, 0x3c])).expect("a matrix");
         assert_eq!(
             (matrix.rows(), matrix.row(0), matrix.row(1)),
             (2, [1.0, -2.0].as_slice(), [0.0, 1.0].as_slice())
@@ -153,14 +218,28 @@ mod tests {
 
     #[test]
     fn what_is_no_matrix_is_refused() {
-        assert_eq!(read(b"short"), Err(ReadWeightsError::Header(u64::MAX)));
-        assert_eq!(read(&u64::MAX.to_le_bytes()), Err(ReadWeightsError::Header(u64::MAX)));
-        assert_eq!(read(&file("{}", &[])), Err(ReadWeightsError::NoMatrix));
+        assert_eq!(first(b"short"), Err(ReadWeightsError::Header(u64::MAX)));
+        assert_eq!(first(&u64::MAX.to_le_bytes()), Err(ReadWeightsError::Header(u64::MAX)));
+        assert_eq!(first(&file("{}", &[])), Err(ReadWeightsError::NoMatrix));
         let cut = r#"{"e":{"dtype":"F16","shape":[2,2],"data_offsets":[0,8]}}"#;
         assert_eq!(
-            read(&file(cut, &[0; 7])),
+            first(&file(cut, &[0; 7])),
             Err(ReadWeightsError::Truncated("e".to_owned()))
         );
-        assert!(matches!(read(&file("[", &[])), Err(ReadWeightsError::Json(_))));
+        assert!(matches!(first(&file("[", &[])), Err(ReadWeightsError::Json(_))));
+    }
+
+    #[test]
+    fn a_tensor_is_found_by_its_name_and_is_what_is_expected() {
+        let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"n":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
+        let bytes = file(header, &[0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]);
+        let tensors = Tensors::open(&bytes).expect("a file");
+        assert_eq!(tensors.read("a", &[2]), Ok(vec![1.0, -2.0]));
+        assert!(matches!(
+            tensors.read("a", &[1, 2]),
+            Err(ReadWeightsError::Shape { .. })
+        ));
+        assert!(matches!(tensors.read("n", &[1]), Err(ReadWeightsError::Type { .. })));
+        assert_eq!(tensors.read("b", &[2]), Err(ReadWeightsError::Absent("b".to_owned())));
     }
 }

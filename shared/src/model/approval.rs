@@ -133,6 +133,10 @@ pub struct AskedIn {
     pub place: DeliveryContext,
     /// The event that led to it.
     pub causation: Causation,
+    /// Where the agent runs the call itself, and asks by the gate of its turn: SHA-256 of the arguments as it wrote them,
+    /// canonical, in hex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<String>,
 }
 
 /// What a human said.
@@ -206,6 +210,9 @@ pub struct Trail {
     /// When the approved call was begun.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumed_at: Option<UnixMillis>,
+    /// The attempt to run it for which an agent that runs it itself was given it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_by: Option<String>,
     /// What led here, as `AUDIT` is to say it: written with the value, so that whoever finds the value can see to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<Box<ApprovalRecord>>,
@@ -260,6 +267,9 @@ pub struct SessionDecision {
     pub decision: ApprovalDecision,
     /// When.
     pub at: UnixMillis,
+    /// What the turn's agent has asked by itself, where nothing is decided yet: the session's ledger is to say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Box<ApprovalRequest>>,
 }
 
 /// What a timer of an approval is for.

@@ -36,6 +36,11 @@ pub enum HookOrigin {
     Tool,
 }
 
+/// Priority of a hook that names none.
+pub const DEFAULT_PRIORITY: i32 = 50;
+/// How long a hook may take that says nothing of it, milliseconds.
+pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
+
 /// What the JSDoc block of a hook file says (`hooks.md` "A hook is a file").
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookMetadata {
@@ -63,9 +68,32 @@ pub struct HookMetadata {
     /// `@match`, as written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub match_rule: Option<String>,
+    /// `@allow net=…`: servers that it asks to fetch from, as `https://host:port`. An operator grants it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_net: Vec<String>,
     /// Tags that mean nothing to us, kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_tags: Vec<(String, String)>,
+}
+
+impl HookMetadata {
+    /// Of a file that says nothing but its `name`.
+    #[must_use]
+    pub const fn of(name: String) -> Self {
+        Self {
+            name,
+            description: None,
+            mode: HookMode::Persistent,
+            priority: DEFAULT_PRIORITY,
+            timeout_ms: DEFAULT_TIMEOUT_MS,
+            schedules: Vec::new(),
+            timezone: None,
+            fallback: false,
+            match_rule: None,
+            allow_net: Vec::new(),
+            other_tags: Vec::new(),
+        }
+    }
 }
 
 /// An entry of KV `hooks`, the registry: key = hook id.

@@ -138,6 +138,9 @@ pub struct HookView {
     /// `@match`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub match_rule: Option<String>,
+    /// `@allow net=…`: servers that it asks to fetch from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_net: Vec<String>,
     /// Where it came from.
     pub origin: HookOrigin,
     /// Its author.

@@ -241,7 +241,7 @@ pub struct Withdrawn {
     pub nominal: UnixMillis,
     /// The dispatch that is taken back.
     pub dispatch: Ulid,
-    /// Whether a turn of the same session wanted it, which goes on.
+    /// Whether its own turn wanted it, which goes on.
     #[serde(default, skip_serializing_if = "is_false")]
     pub spares_turn: bool,
 }

@@ -11,7 +11,7 @@ mod fault;
 mod section;
 
 pub use arguments::{Arguments, ArgumentsError};
-pub use common::{Common, FilesConfig, LogFormat, TelemetryConfig};
+pub use common::{Common, FilesConfig, LogFormat, RuntimeConfig, TelemetryConfig};
 pub use document::{Document, SECTIONS};
 pub use environment::Environment;
 pub use fault::Fault;

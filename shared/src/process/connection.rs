@@ -4,11 +4,12 @@
 //! not ready. A wrong address or a topology that is not ours is one, at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::health::Health;
 use super::lifecycle::Shutdown;
-use crate::bus::{Bus, ConnectBusError, EnsureTopologyError, NatsConfig};
+use crate::bus::{Bus, ConnectBusError, EnsureTopologyError, NatsConfig, Promise};
 use crate::clock::pause;
 use crate::retry::{Failure, RetryError, Schedule, retry};
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
@@ -21,6 +22,9 @@ const PROBE_WITHIN: Duration = Duration::from_secs(5);
 /// Probes in a row without an answer, while the client says that it is connected, after which its task counts as dead. A
 /// server that hangs is noticed by the client itself before.
 const MAX_SILENT: u32 = 3;
+
+/// How often the servers are asked whether they keep what `nats.durability` promises.
+const PROMISE_EVERY: Duration = Duration::from_secs(30);
 
 /// How often the state of the connection is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -71,6 +75,11 @@ pub(super) async fn agree_on_topology(
     health: &Health,
     shutdown: &Shutdown,
 ) -> Result<bool, EnsureTopologyError> {
+    let promise = Promise::of(nats).await;
+    if promise == Promise::Broken {
+        health.set("topology", false, promise.to_string());
+        return Err(EnsureTopologyError::Durability(promise.to_string()));
+    }
     let wanted = topology(nats.replicas);
     let attempt = |_| async {
         agree_once(bus, &wanted, nats.ensure).await.map_err(|error| {
@@ -103,15 +112,16 @@ async fn agree_once(bus: &Bus, wanted: &Topology, make: bool) -> Result<(), Ensu
         return bus.ensure(wanted, false).await.map(drop);
     }
     let drift = bus.drift(wanted).await?;
-    if let Some(first) = drift.iter().find(|drift| drift.option != "missing") {
-        let count = drift.len();
+    if let Some(first) = drift.iter().find(|drift| drift.is_conflict()) {
+        let count = drift.iter().filter(|drift| drift.is_conflict()).count();
         return Err(EnsureTopologyError::Incompatible {
             count,
             first: first.to_string(),
         });
     }
     // Somebody else makes it where we may not: what is missing is waited for.
-    drift.first().map_or(Ok(()), |missing| {
+    let missing = drift.iter().find(|drift| drift.is_missing());
+    missing.map_or(Ok(()), |missing| {
         let detail = "missing; waiting for `nexus topology apply`".to_owned();
         Err(EnsureTopologyError::Lookup {
             what: "the",
@@ -136,10 +146,27 @@ fn settled<T, E: std::error::Error>(outcome: Result<T, RetryError<E>>) -> Result
 /// panic, and the state stays "connected" for ever.
 pub(super) async fn watch(bus: Bus, nats: NatsConfig, health: Health, shutdown: Shutdown, ended: Shutdown) {
     let silent = AtomicU32::new(0);
+    let promise = Mutex::new(None);
     tokio::join!(
         probe(&bus, &health, &silent, &shutdown, &ended),
-        look(&bus, &nats, &health, &silent, &shutdown, &ended)
+        ask(&nats, &promise, &ended),
+        look(&bus, &nats, &health, (&silent, &promise), &shutdown, &ended)
     );
+}
+
+/// Asks again and again whether the servers keep what is promised: one may be started anew with other settings.
+async fn ask(nats: &NatsConfig, promise: &Mutex<Option<Promise>>, ended: &Shutdown) {
+    while !ended.is_requested() {
+        let told = Promise::of(nats).await;
+        if told == Promise::Broken {
+            tracing::error!(promise = %told, "the server does not keep what is promised");
+        }
+        *promise.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+        tokio::select! {
+            () = pause(PROMISE_EVERY) => {}
+            () = ended.requested() => {}
+        }
+    }
 }
 
 /// Counts in `silent` the probes in a row that the connection did not stand, and says where that cannot mend itself.
@@ -166,18 +193,25 @@ async fn look(
     bus: &Bus,
     nats: &NatsConfig,
     health: &Health,
-    silent: &AtomicU32,
+    (silent, promise): (&AtomicU32, &Mutex<Option<Promise>>),
     shutdown: &Shutdown,
     ended: &Shutdown,
 ) {
-    let promise = format!(
+    let promised = format!(
         "connected, durability {:?}, replicas {}",
         nats.durability, nats.replicas
     )
     .to_lowercase();
     while !ended.is_requested() {
+        let kept = *promise.lock().unwrap_or_else(PoisonError::into_inner);
         match (bus.is_connected(), silent.load(Ordering::Relaxed)) {
-            (true, 0) => health.set("nats", true, promise.as_str()),
+            (true, 0) => match kept {
+                None | Some(Promise::ByProtocol) => health.set("nats", true, promised.as_str()),
+                Some(told @ (Promise::Kept | Promise::Unchecked)) => {
+                    health.set("nats", true, format!("{promised}: {told}"));
+                }
+                Some(told @ Promise::Broken) => health.set("nats", false, format!("{promised}: {told}")),
+            },
             (true, probes) => health.set(
                 "nats",
                 false,

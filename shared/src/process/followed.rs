@@ -30,7 +30,7 @@ pub fn load<T: Default>(path: &str, parse: Parse<T>) -> Result<T, Vec<String>> {
 /// be read or is faulty is told of once, and what was known stands.
 pub async fn follow<T>(path: &str, parse: Parse<T>, known: T, stop: &Shutdown, mut put: impl FnMut(T))
 where
-    T: Default + Clone + PartialEq,
+    T: Default + Clone + PartialEq + Send + 'static,
 {
     if path.is_empty() {
         return;
@@ -41,7 +41,10 @@ where
             () = stop.requested() => return,
             () = pause(LOOK_EVERY) => {}
         }
-        match load(path, parse) {
+        // The file may lie behind a network, and the thread renews leases.
+        let file = path.to_owned();
+        let looked = tokio::task::spawn_blocking(move || load(&file, parse)).await;
+        match looked.unwrap_or_else(|error| Err(vec![format!("{path}: {error}")])) {
             Ok(read) => {
                 told.clear();
                 if read != known {

@@ -18,6 +18,7 @@ use super::config::{Arguments, Common, Document, Environment, Fault, Loaded};
 use super::connection::{agree_on_topology, connect, watch};
 use super::health::{self, Health};
 use super::lifecycle::{Shutdown, StopSignals};
+use super::secrecy;
 use super::shell::{Service, Shell};
 use super::telemetry::Telemetry;
 use crate::bus::Bus;
@@ -67,6 +68,7 @@ pub struct Prepared<C> {
 
 /// Runs service `S` as this process: all of `main`.
 pub fn run<S: Service>() -> ExitCode {
+    let closed = secrecy::close();
     let environment = Environment::of_process();
     let arguments = match Arguments::of_process() {
         Ok(arguments) => arguments,
@@ -94,11 +96,20 @@ pub fn run<S: Service>() -> ExitCode {
         println!("{}: the configuration is sound", document.source());
         return Exit::Clean.into();
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = prepared.common.runtime.threads(processors);
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = match builder.worker_threads(threads).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return refuse::<S>(&[format!("cannot start a runtime: {error}")]),
     };
     log_panics();
+    if let Err(error) = closed {
+        eprintln!(
+            "{}: the environment is open to others of the same system user: {error}",
+            S::NAME
+        );
+    }
     let exit = runtime.block_on(async {
         let mut signals = match StopSignals::listen() {
             Ok(signals) => signals,

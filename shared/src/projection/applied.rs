@@ -1,7 +1,7 @@
 //! What the projection is fed with: decoded messages, each with its place in its stream. *Pure.*
 
 use crate::model::dispatch::Dispatch;
-use crate::model::event::Event;
+use crate::model::event::{Event, EventId};
 use crate::model::invocation::EventInvocations;
 use crate::model::ledger::LedgerRecord;
 use crate::model::receipt::Receipt;
@@ -113,6 +113,16 @@ impl Applied {
             Self::Ledger { sequence, .. } => (Source::Ledger, *sequence),
             Self::Receipt { sequence, .. } => (Source::Receipts, *sequence),
             Self::Unreadable { source, sequence } => (*source, *sequence),
+        }
+    }
+
+    /// The event that it is or is about, where it is about one.
+    pub(super) fn event_id(&self) -> Option<&EventId> {
+        match self {
+            Self::Event { event, .. } => Some(&event.id),
+            Self::Invocations { record, .. } => Some(&record.event_id),
+            Self::Dispatch { dispatch, .. } => Some(&dispatch.event_id),
+            Self::Ledger { .. } | Self::Receipt { .. } | Self::Unreadable { .. } => None,
         }
     }
 }

@@ -23,8 +23,9 @@ use crate::process::Shutdown;
 use crate::wire::envelope::DecodeError;
 use crate::wire::subject;
 
-/// Messages of one stream in one batch at most.
-pub(super) const BATCH_MESSAGES: usize = 500;
+/// Messages of one stream in one batch at most: so many wait only where much is to be taken in, and the more rows a
+/// transaction has, the fewer times it writes the same pages.
+pub(super) const BATCH_MESSAGES: usize = 2_000;
 
 /// Payload in one batch at most, bytes (one message may be larger).
 pub(super) const BATCH_BYTES: usize = 8 * 1024 * 1024;
@@ -219,7 +220,8 @@ pub(super) fn decode(source: Source, message: &Incoming) -> Applied {
         }),
     };
     decoded.unwrap_or_else(|error| {
-        tracing::warn!(stream = source.stream(), sequence, subject = %message.subject, %error, "message cannot be read, passed over");
+        let event_id = message.headers.event_id(&message.subject);
+        tracing::warn!(stream = source.stream(), sequence, event_id, subject = %message.subject, %error, "message cannot be read, passed over");
         metrics::counter!("nexus_projection_unreadable_total", "stream" => source.stream()).increment(1);
         Applied::Unreadable { source, sequence }
     })

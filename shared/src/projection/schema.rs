@@ -20,13 +20,18 @@ pub(super) const VERSION: i64 = 5;
 /// How long a statement waits for a lock before it fails.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Page cache of the writer, KiB (negative = KiB in SQLite's own notation).
-const WRITER_CACHE: &str = "-16384";
+/// How long it waits for readers of the log before it is not cut off.
+const SHORTEN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pages in the write-ahead log before it is copied into the file: 16 MiB at 4 KiB each.
-const CHECKPOINT_PAGES: &str = "4096";
+/// Page cache of the writer, KiB (negative = KiB in SQLite's own notation). What a transaction of some thousand messages
+/// changes has room in it: beyond that pages go to the log before the commit, and again with it.
+const WRITER_CACHE: &str = "-32768";
 
-/// What a write-ahead log that had grown is cut down to when it begins anew, bytes: as large as it is without readers.
+/// Pages in the write-ahead log before it is copied into the file: 32 MiB at 4 KiB each. Most pages are
+/// written by many transactions, and copied once.
+const CHECKPOINT_PAGES: &str = "8192";
+
+/// What a write-ahead log that had grown is cut down to when it begins anew, bytes.
 const LOG_BYTES: &str = "16777216";
 
 /// Statements kept prepared per connection; more than there are in this module.
@@ -158,6 +163,19 @@ fn tune(connection: &Connection) -> Result<(), rusqlite::Error> {
         ("temp_store", "MEMORY"),
     ] {
         connection.pragma_update(None, name, value)?;
+    }
+    Ok(())
+}
+
+/// Copies the log into the file and cuts it off. Readers that were there before are waited for, and the writer with
+/// them, for [`SHORTEN_TIMEOUT`].
+pub(super) fn shorten(connection: &Connection) -> Result<(), rusqlite::Error> {
+    connection.busy_timeout(SHORTEN_TIMEOUT)?;
+    let busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    if busy? {
+        let failure = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
+        return Err(rusqlite::Error::SqliteFailure(failure, None));
     }
     Ok(())
 }

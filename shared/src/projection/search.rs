@@ -11,6 +11,7 @@ pub(super) mod vectors;
 pub(super) mod words;
 
 use std::sync::{Arc, OnceLock, RwLock};
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -39,6 +40,9 @@ pub(super) struct Search {
     index: RwLock<VectorIndex>,
 }
 
+/// How long a query waits for its vector: a script that asks has a time limit itself, and words say something too.
+const EMBED_PATIENCE: Duration = Duration::from_secs(3);
+
 impl Projection {
     /// Events like `request`'s query, best first. Deleted ones are not found.
     ///
@@ -60,10 +64,18 @@ impl Projection {
 
     async fn embed_query(&self, query: &str) -> Option<Quantized> {
         let embedder = self.0.search.embedder.get()?;
-        match embedder.embed(vec![query.to_owned()]).await {
-            Ok(vectors) => vectors.first().and_then(|vector| Quantized::of(vector)),
-            Err(error) => {
+        let embedded = embedder.embed(vec![query.to_owned()]);
+        match tokio::time::timeout(EMBED_PATIENCE, embedded).await {
+            Ok(Ok(vectors)) => vectors.first().and_then(|vector| Quantized::of(vector)),
+            Ok(Err(error)) => {
                 tracing::warn!(model = embedder.model(), %error, "a query is answered by words alone");
+                None
+            }
+            Err(_) => {
+                tracing::warn!(
+                    model = embedder.model(),
+                    "a query waited too long for its vector, and is answered by words alone"
+                );
                 None
             }
         }

@@ -5,7 +5,6 @@ mod equal;
 mod file;
 mod follow;
 mod health;
-mod measure;
 mod people;
 mod samples;
 mod search;

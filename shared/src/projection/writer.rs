@@ -18,6 +18,9 @@ use super::seen::Seen;
 /// Batches that share one transaction at most.
 const MAX_GROUP: usize = 16;
 
+/// Messages in them from which on no further batch joins: whoever waits for a position waits for the whole.
+const MANY: usize = 2_000;
+
 /// Batches that wait for the writer; a sender beyond that waits itself.
 pub(super) const QUEUE: usize = 16;
 
@@ -31,6 +34,10 @@ pub(super) enum Command {
     /// Do this in a transaction of its own, between batches.
     Write {
         work: Work,
+        done: oneshot::Sender<Result<(), ApplyBatchError>>,
+    },
+    /// Copy the log into the file and cut it off, where no reader keeps it open.
+    Shorten {
         done: oneshot::Sender<Result<(), ApplyBatchError>>,
     },
     /// The file of that generation is found damaged, or not to be of these streams; a later one is not meant.
@@ -62,11 +69,17 @@ impl Writer {
             let mut batches = Vec::new();
             let mut damage = None;
             let mut works = Vec::new();
+            let mut shorten = Vec::new();
+            let mut messages = 0;
             let mut next = Some(command);
             while let Some(command) = next {
                 match command {
-                    Command::Apply { batch, done } => batches.push((batch, done)),
+                    Command::Apply { batch, done } => {
+                        messages += batch.len();
+                        batches.push((batch, done));
+                    }
                     Command::Write { work, done } => works.push((work, done)),
+                    Command::Shorten { done } => shorten.push(done),
                     Command::Damaged { detail, generation } => {
                         if generation == self.generation.load(Ordering::Acquire) {
                             damage = Some(detail);
@@ -74,13 +87,18 @@ impl Writer {
                     }
                     Command::Close { done } => closing = Some(done),
                 }
-                next = if batches.len() + works.len() < MAX_GROUP {
+                let is_full = batches.len() + works.len() >= MAX_GROUP || messages >= MANY;
+                // Who wants the log cut off has everybody else wait.
+                next = if !is_full && shorten.is_empty() {
                     commands.try_recv().ok()
                 } else {
                     None
                 };
             }
-            let handled = self.handle(batches, damage).and_then(|()| self.work(works));
+            let handled = self.handle(batches, damage);
+            let handled = handled
+                .and_then(|()| self.work(works))
+                .and_then(|()| self.shorten(shorten));
             if handled.is_err() || closing.is_some() {
                 break;
             }
@@ -116,6 +134,23 @@ impl Writer {
     ) -> Result<(), OpenProjectionError> {
         for (work, done) in works {
             let outcome = match self.transact(|transaction, people| work(transaction, people)) {
+                Ok(()) => Ok(()),
+                Err(error) if schema::is_damage(&error) => Err(self.rebuild(&error.to_string())?),
+                Err(error) => Err(ApplyBatchError::Passing(Arc::new(error))),
+            };
+            // Nobody waits any more: done all the same.
+            let _ = done.send(outcome);
+        }
+        Ok(())
+    }
+
+    /// Copies the log into the file and cuts it off, for whoever asks.
+    fn shorten(
+        &mut self,
+        waiting: Vec<oneshot::Sender<Result<(), ApplyBatchError>>>,
+    ) -> Result<(), OpenProjectionError> {
+        for done in waiting {
+            let outcome = match schema::shorten(&self.connection) {
                 Ok(()) => Ok(()),
                 Err(error) if schema::is_damage(&error) => Err(self.rebuild(&error.to_string())?),
                 Err(error) => Err(ApplyBatchError::Passing(Arc::new(error))),
@@ -175,7 +210,8 @@ impl Writer {
                 continue;
             };
             let (source, sequence) = applied.place();
-            tracing::warn!(stream = source.stream(), sequence, %error, "message cannot be projected, passed over");
+            let event_id = applied.event_id().map(tracing::field::display);
+            tracing::warn!(stream = source.stream(), sequence, event_id, %error, "message cannot be projected, passed over");
             metrics::counter!("nexus_projection_unreadable_total", "stream" => source.stream()).increment(1);
             self.commit(std::iter::once(&Applied::Unreadable { source, sequence }))
                 .map_err(|error| ApplyBatchError::Passing(Arc::new(error)))?;

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use super::nats::NatsServer;
 use crate::bus::{Bus, NatsConfig};
 use crate::clock::{Clock as _, SystemClock, pause};
+use crate::wire::topology::topology;
 
 /// How long the server's answer may take on a busy machine, all tries together.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two tries.
 const TRY_EVERY: Duration = Duration::from_millis(50);
 
@@ -26,4 +28,19 @@ pub async fn connect(config: &NatsConfig, name: &str) -> Bus {
         }
         pause(TRY_EVERY).await;
     }
+}
+
+/// A server of one's own with the whole topology, without replicas, and a connection to it.
+///
+/// # Panics
+/// Where it does not start, or does not take the topology.
+pub async fn world() -> (NatsServer, Bus) {
+    let server = NatsServer::start().await;
+    let config = NatsConfig {
+        servers: vec![server.url()],
+        ..NatsConfig::default()
+    };
+    let bus = connect(&config, "test").await;
+    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    (server, bus)
 }

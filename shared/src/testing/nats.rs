@@ -18,7 +18,7 @@ use crate::clock::{Clock, SystemClock, pause};
 pub use cluster::Cluster;
 
 /// The longest a server may take to become ready, or to end when asked to.
-const START_DEADLINE: Duration = Duration::from_secs(20);
+const START_DEADLINE: Duration = Duration::from_secs(60);
 
 /// How often readiness is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
@@ -82,6 +82,12 @@ impl NatsServer {
     #[must_use]
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.client_port)
+    }
+
+    /// Where the server tells about itself; the same after a restart.
+    #[must_use]
+    pub fn monitor(&self) -> String {
+        format!("http://127.0.0.1:{}", self.monitor_port)
     }
 
     /// The process id while the server runs.

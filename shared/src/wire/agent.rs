@@ -78,6 +78,11 @@ pub enum AgentReply {
         #[serde(default)]
         retryable: bool,
     },
+    /// It waits for a human's word, and is to be asked again once that is there.
+    Waiting {
+        /// The approval, which the gate of the turn told it of.
+        waiting: String,
+    },
     /// It says.
     Answer {
         /// What.

@@ -2,8 +2,12 @@
 
 use std::borrow::Cow;
 
+use super::subject::parse_event;
+
 /// Deduplication id; the server ignores a second message with the same one within the stream's window.
 pub const MSG_ID: &str = "Nats-Msg-Id";
+/// What the [`MSG_ID`] of a dead letter begins with that an operator publishes again; its sequence follows.
+pub const REDRIVE: &str = "redrive:";
 /// `application/cbor` or `application/json`.
 pub const CONTENT_TYPE: &str = "Content-Type";
 /// Type and version of the payload: `event/1`.
@@ -109,6 +113,15 @@ impl Headers {
         self.0.iter().map(|(name, value)| (name, value.as_str()))
     }
 
+    /// The event that the message under `subject` is, or that led to it, as far as its headers say: for log lines about
+    /// what nobody can read. One that an operator publishes again has another message id than its event.
+    #[must_use]
+    pub fn event_id(&self, subject: &str) -> Option<&str> {
+        let is_event = parse_event(subject).is_some();
+        let own = || self.get(MSG_ID).filter(|id| is_event && !id.starts_with(REDRIVE));
+        self.get(CAUSATION).or_else(own)
+    }
+
     /// Whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -165,6 +178,21 @@ mod tests {
         let headers: Headers = [("content-type", "a"), ("Content-Type", "b")].into_iter().collect();
         assert_eq!(headers.get("CONTENT-TYPE"), Some("b"));
         assert_eq!(headers.iter().count(), 1);
+    }
+
+    #[test]
+    fn a_message_names_the_event_that_it_is_or_that_led_to_it() {
+        let named = |headers: &[(&str, &str)]| {
+            let headers: Headers = headers.iter().copied().collect();
+            headers.event_id("nexus.ev.3.crm.default.p").map(str::to_owned)
+        };
+        assert_eq!(named(&[(MSG_ID, "crm:9")]).as_deref(), Some("crm:9"));
+        assert_eq!(named(&[(MSG_ID, "redrive:7")]), None);
+        let dispatch = [(MSG_ID, "01JDGZX4Q8AAAAAAAAK7Q2M9PX"), (CAUSATION, "crm:9")];
+        assert_eq!(named(&dispatch).as_deref(), Some("crm:9"));
+        let order: Headers = [(MSG_ID, "01JDGZX4Q8AAAAAAAAK7Q2M9PX:asked")].into_iter().collect();
+        assert_eq!(order.event_id("nexus.dispatch.default.main"), None);
+        assert_eq!(named(&[]), None);
     }
 
     #[test]

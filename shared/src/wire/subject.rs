@@ -98,6 +98,12 @@ pub fn dispatch(session: &SessionRef) -> String {
     join("nexus.dispatch", &[&session.persona, &session.session])
 }
 
+/// The two tokens that name a session in subjects: its key in KV buckets.
+#[must_use]
+pub fn session_key(session: &SessionRef) -> String {
+    format!("{}.{}", token(&session.persona), token(&session.session))
+}
+
 /// Where a session's claim is.
 #[must_use]
 pub fn claim(session: &SessionRef) -> String {
@@ -313,6 +319,11 @@ mod tests {
             sibling("nexus.dispatch.default.main", "claim").as_deref(),
             Some("nexus.claim.default.main")
         );
+        let odd = SessionRef {
+            persona: "a.b".to_owned(),
+            session: "main *".to_owned(),
+        };
+        assert_eq!(ledger(&odd), format!("nexus.ledger.{}", session_key(&odd)));
         assert_eq!(parse_session("nexus.dispatch.default"), None);
     }
 

@@ -8,7 +8,8 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 use shared::model::time::UnixMillis;
 
-const FOLDER: &str = "/work/shared/fixtures/schedules";
+/// Beside the project, from this crate.
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures/schedules");
 
 /// The rows of `name`; none where the fixtures are absent.
 pub(crate) fn rows(name: &str) -> Option<Vec<Value>> {

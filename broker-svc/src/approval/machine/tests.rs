@@ -53,6 +53,7 @@ pub(crate) fn asked_in() -> AskedIn {
             event: EventId::parse("test:1").expect("an id"),
             hops: 0,
         },
+        outside: None,
     }
 }
 

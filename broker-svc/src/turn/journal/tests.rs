@@ -4,7 +4,9 @@ use super::*;
 use crate::approval::machine::tests::{asked_in, confirmation};
 use crate::fold::Fold;
 use crate::sample::pending;
+use crate::turn::arguments::args_hash;
 use crate::turn::steps::left_ms;
+use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus};
 
 const BEGAN: UnixMillis = UnixMillis(1_000);
 

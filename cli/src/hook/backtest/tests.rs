@@ -1,7 +1,7 @@
 //! Against a real server and real workers.
 
 use hook_svc::runner::NoHost;
-use shared::bus::{NatsConfig, Outgoing};
+use shared::bus::Outgoing;
 use shared::model::event::EventId;
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
@@ -15,13 +15,7 @@ const LONG: u64 = 100_000;
 
 /// A server with `count` events, every tenth of them on channel `sms`.
 async fn history(count: u64) -> (NatsServer, Bus) {
-    let server = NatsServer::start().await;
-    let config = NatsConfig {
-        servers: vec![server.url()],
-        ..NatsConfig::default()
-    };
-    let bus = shared::testing::connect(&config, "test").await;
-    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    let (server, bus) = shared::testing::world().await;
     let published = stream::iter(0..count).map(|number| {
         let bus = &bus;
         async move {
@@ -134,6 +128,16 @@ export default ({ event, dbPath }) => {
   return { fire: person?.kind === 'family' };
 };";
 
+/// Of forty events every fourth is Mom's.
+fn fires_for_mom(report: &Report) {
+    assert_eq!(
+        (report.events, report.fires, report.failures),
+        (40, 10, 0),
+        "{:?}",
+        report.failed
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hook_that_reads_the_read_model_sees_what_was_there_then_and_who_is_who() {
     let (_server, bus) = history(0).await;
@@ -160,12 +164,7 @@ async fn a_hook_that_reads_the_read_model_sees_what_was_there_then_and_who_is_wh
         },
     )
     .await;
-    assert_eq!(
-        (report.events, report.fires, report.failures),
-        (40, 10, 0),
-        "{:?}",
-        report.failed
-    );
+    fires_for_mom(&report);
     // Shown some events only, it knows of the others all the same.
     let matching = format!("/** @match from=+1mom */\n{FAMILY}");
     let report = run(
@@ -176,12 +175,7 @@ async fn a_hook_that_reads_the_read_model_sees_what_was_there_then_and_who_is_wh
         },
     )
     .await;
-    assert_eq!(
-        (report.events, report.fires, report.failures),
-        (40, 10, 0),
-        "{:?}",
-        report.failed
-    );
+    fires_for_mom(&report);
     assert_eq!(run(&bus, question(FAMILY)).await.fires, 0, "nobody is known");
 }
 

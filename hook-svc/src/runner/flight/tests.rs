@@ -21,6 +21,7 @@ fn flight(only: Option<Vec<u32>>) -> (Flight, mpsc::Receiver<(usize, Step)>) {
         created_at: UnixMillis(0),
         created_by: "operator".to_owned(),
         sees: crate::runner::Sees::Everything,
+        net: Vec::new(),
     };
     let (sender, steps) = mpsc::channel(16);
     let job = Job {

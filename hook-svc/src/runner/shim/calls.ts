@@ -1,4 +1,4 @@
-// Calls of scripts to the host (`ctx.search`, `ctx.llm`): all of one turn of the event loop travel in one frame, and
+// Calls of scripts to the host (`ctx.search`, `ctx.llm`, `ctx.fetch`): all of one turn of the event loop travel in one frame, and
 // an answer wakes exactly the script that asked. A call is named by event, hook and its number among that hook's calls,
 // so an event that is evaluated again after a death is not asked for twice.
 

@@ -12,7 +12,8 @@ import { FAILED, PASSED, RESULT, idle, noted, running } from "./note.ts";
 //  [index, us] of each that passed late, flat]
 export type Answer = [number, number, number[], [number, number, string][], [number, number, string, string | null][], number[], number[]];
 
-const { stringify } = JSON;
+const { parse, stringify } = JSON;
+const { freeze } = Object;
 const { status } = Bun.peek;
 const peek = Bun.peek;
 const now = performance.now.bind(performance);
@@ -29,13 +30,14 @@ type Context = {
   dbPath: string;
   search: (query: unknown, options?: object) => Promise<unknown>;
   llm: (prompt: unknown, options?: object) => Promise<unknown>;
+  fetch?: (url: unknown, options?: object) => Promise<unknown>;
   now: Date;
   hook: unknown;
 };
 type Waiting = { index: number; hook: Hook; since: number; until: number };
 type Open = { slot: number; answer: Answer; waiting: Map<number, Waiting> };
 
-// For hooks whose source does not speak of `search` or `llm`: nobody can be asking.
+// For hooks whose source does not speak of these: nobody can be asking.
 const notAsked = (what: string) => () => TypedPromise.reject(new Error(`${what}() is not known to be used by this hook`));
 const search = notAsked("search");
 const llm = notAsked("llm");
@@ -93,6 +95,13 @@ function letAsk(ctx: Context, slot: number, index: number, generation: number): 
   const ask = asker(slot, index, generation);
   ctx.search = (query, options) => ask("search", { ...options, query });
   ctx.llm = (prompt, options) => ask("llm", { ...options, prompt });
+  ctx.fetch = async (url, options) => responseOf(await ask("fetch", { ...options, url: `${url}` }));
+}
+
+// What a script reads of an answer: a part of what `Response` has, and headers as a plain object.
+function responseOf({ status, headers, body }: any): unknown {
+  const ok = status >= 200 && status < 300;
+  return freeze({ ok, status, headers: freeze(headers), text: async () => body, json: async () => parse(body) });
 }
 
 // Calls one hook; null where it has answered, else the promise that is still pending.

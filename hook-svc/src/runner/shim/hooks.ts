@@ -11,7 +11,7 @@ export type Hook = {
   failure: Failure | null;
   facts: Readonly<Facts>;
   timeout: number;
-  // Whether its source speaks of `search` or `llm`.
+  // Whether its source speaks of `search`, `llm` or `fetch`.
   asks: boolean;
   // Whether its source speaks of what goes on after it has answered.
   lingers: boolean;
@@ -20,7 +20,7 @@ export type Hook = {
 export type HookSet = { generation: number; hooks: Hook[] };
 
 // [path | null where it may not be loaded, id, name, created_at, timeout_ms, trigger_count, last_triggered | null,
-//  whether its source speaks of `search` or `llm`, whether of what goes on after it has answered]
+//  whether its source speaks of `search`, `llm` or `fetch`, whether of what goes on after it has answered]
 export type Wanted = [string | null, string, string, number, number, number, number | null, boolean, boolean];
 
 const { freeze } = Object;

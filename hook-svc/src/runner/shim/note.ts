@@ -53,6 +53,13 @@ export function idle(): void {
   cells[2] = (cells[2] + 1) | 0;
 }
 
+let stray: (thrown: unknown, by: [number, number] | null) => void = () => {};
+
+/** `tell` gets what is thrown in somebody's name where nobody would catch it: hook index and generation. */
+export function onStray(tell: (thrown: unknown, by: [number, number] | null) => void): void {
+  stray = tell;
+}
+
 /** `act`, to be called later in the name of whoever is running now; `isTurn`: nothing else runs meanwhile, so that
  *  what it resolves goes on in that name too. */
 export function inItsName(act: Function, isTurn: boolean): (...args: unknown[]) => unknown {
@@ -67,6 +74,8 @@ export function inItsName(act: Function, isTurn: boolean): (...args: unknown[]) 
     name(slot, who, generation);
     try {
       return act.apply(this, args);
+    } catch (thrown) {
+      stray(thrown, [who - 1, generation]);
     } finally {
       if (isTurn) drainMicrotasks();
       name(formerSlot, former, formerGeneration);

@@ -7,7 +7,7 @@ import { evaluate, onLate, type Answer } from "./evaluate.ts";
 import { divertOutput, receive, send } from "./frames.ts";
 import { harden } from "./harden.ts";
 import { count, failureOf, loadHooks, type HookSet } from "./hooks.ts";
-import { forget } from "./note.ts";
+import { forget, onStray } from "./note.ts";
 import { attributeTimers } from "./timers.ts";
 
 // After so many milliseconds of a batch what is known is sent, so that a slow hook does not hold its neighbours.
@@ -72,10 +72,11 @@ async function load(message: any): Promise<void> {
   for (const next of waiting) handle(next);
 }
 
-// A script's stray promise or timer must not end everybody's process; its stack names the file.
-function stray(thrown: unknown): void {
+// A script's stray promise or timer must not end everybody's process. Whose timer it is is known; of a promise the
+// stack names the file.
+function stray(thrown: unknown, by: [number, number] | null): void {
   const { message, stack } = failureOf(thrown);
-  send({ t: "stray", message, stack });
+  send({ t: "stray", message, stack, by });
 }
 
 function forbid(name: string): void {
@@ -89,8 +90,9 @@ function forbid(name: string): void {
 divertOutput();
 attributeTimers();
 harden();
-process.on("unhandledRejection", stray);
-process.on("uncaughtException", stray);
+onStray(stray);
+process.on("unhandledRejection", (thrown) => stray(thrown, null));
+process.on("uncaughtException", (thrown) => stray(thrown, null));
 for (const name of ["exit", "reallyExit", "abort", "kill", "_kill", "dlopen", "chdir"]) if (name in process) forbid(name);
 onLate((answers) => send({ r: answers }));
 receive(handle, () => exit(0));

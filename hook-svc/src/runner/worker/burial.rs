@@ -68,7 +68,7 @@ impl Run<'_> {
         }
         board.requeue(open, role == Role::Apart);
         if role == Role::Beside {
-            board.stand_in(index);
+            board.ended(index);
         }
         drop(board);
         common.queued.notify_one();
@@ -81,10 +81,9 @@ impl Run<'_> {
 /// Who was running; in a process that holds one suspect, that one.
 fn culprit(state: &State<'_>, note: Note, role: Role) -> Option<Culprit> {
     let at_load = note.running.is_some() && note.slot.is_none();
-    let known = state.loading.iter().chain([&state.held]).chain(&state.former);
     let hook = match role {
         Role::Beside => {
-            let loaded = known.clone().find(|loaded| loaded.generation() == note.generation)?;
+            let loaded = state.known().find(|loaded| loaded.generation() == note.generation)?;
             loaded.set().hooks().get(note.running? as usize)?
         }
         Role::Apart => {

@@ -9,6 +9,7 @@ use super::{MAX_FORMER, READ_BYTES, Role, Run, State, UpMark, WorkerDeath};
 use crate::runner::flight::{Flight, ImpossibleAnswer, Stage};
 use crate::runner::protocol::{self, CallFrame, Frame, Reply};
 use crate::runner::sources::Loaded;
+use crate::runner::{HookSource, Stray};
 
 impl Run<'_> {
     /// Takes what the process says until it says no more.
@@ -55,12 +56,7 @@ impl Run<'_> {
                 }
                 self.moved.notify_one();
             }
-            Some("stray") => {
-                let stack = frame.stack.as_deref().unwrap_or_default();
-                let hook = state.held.hook_in_stack(stack).unwrap_or("unknown");
-                let error = frame.message.as_deref().unwrap_or_default();
-                tracing::warn!(hook, error, "hook threw outside of its evaluation");
-            }
+            Some("stray") => self.strayed(&state, frame),
             Some("call") => {
                 for call in frame.k {
                     self.call(&state, call)?;
@@ -69,6 +65,20 @@ impl Run<'_> {
             Some(_) => {}
         }
         Ok(())
+    }
+
+    /// A script threw where nobody asked it anything. Whose it is, the process knows of timers; of others the stack tells,
+    /// where there is one.
+    fn strayed(&self, state: &State<'_>, frame: Frame<'_>) {
+        let error = frame.message.unwrap_or_default();
+        let Some(hook) = stray(state, frame.by, frame.stack.as_deref()) else {
+            tracing::warn!(error, "some hook threw outside of its evaluations");
+            return;
+        };
+        let hook = Arc::clone(hook);
+        tracing::warn!(hook = hook.id, error, "hook threw outside of its evaluations");
+        // Nobody may be interested.
+        let _ = self.common.strays.send(Stray { hook, error });
     }
 
     /// Every hook that `flight` was open for has answered.
@@ -124,6 +134,11 @@ impl Run<'_> {
 }
 
 impl State<'_> {
+    /// The sets whose hooks may run in the process.
+    pub(super) fn known(&self) -> impl Iterator<Item = &Arc<Loaded>> {
+        self.loading.iter().chain([&self.held]).chain(&self.former)
+    }
+
     fn hold(&mut self, loaded: Arc<Loaded>) {
         self.former.push_front(std::mem::replace(&mut self.held, loaded));
         self.former.truncate(MAX_FORMER);
@@ -144,6 +159,23 @@ impl State<'_> {
             Stage::Apart | Stage::Over => self.in_flight.remove(&slot),
         };
         Ok(flight.map(|flight| (stage, flight)))
+    }
+}
+
+/// Whose error it is that was thrown in the name of `by` with this `stack`.
+fn stray<'a>(state: &'a State<'_>, by: Option<(u32, u32)>, stack: Option<&str>) -> Option<&'a Arc<HookSource>> {
+    if let Some(mine) = &state.mine {
+        let set = state.loading.as_ref().unwrap_or(&state.held).set();
+        return set.hooks().get(set.index(mine)? as usize);
+    }
+    let mut known = state.known();
+    match (by, stack) {
+        (Some((index, generation)), _) => {
+            let loaded = known.find(|loaded| loaded.generation() == generation)?;
+            loaded.set().hooks().get(index as usize)
+        }
+        (None, Some(stack)) => known.find_map(|loaded| loaded.hook_in_stack(stack)),
+        (None, None) => None,
     }
 }
 

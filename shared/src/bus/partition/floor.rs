@@ -130,6 +130,20 @@ impl Floor {
     }
 }
 
+/// Where the floors of `group` are kept in `attempts`.
+fn key_of(group: &str) -> String {
+    format!("floors.{group}")
+}
+
+/// The stored floors of `group`, by partition; empty = none.
+pub(in crate::bus) async fn stored_floors(bus: &Bus, group: &str) -> Result<Vec<u64>, ReadStreamError> {
+    let (record, _) = bus
+        .kv::<PartitionFloors>(buckets::ATTEMPTS)
+        .find(&key_of(group))
+        .await?;
+    Ok(record.map_or_else(Vec::new, |record| record.floors))
+}
+
 /// The floors of one group, as far as this replica holds them.
 #[derive(Debug)]
 pub(super) struct Floors {
@@ -145,7 +159,7 @@ impl Floors {
     pub(super) fn new(bus: &Bus, group: &str) -> Self {
         Self {
             kv: bus.kv(buckets::ATTEMPTS),
-            key: format!("floors.{group}"),
+            key: key_of(group),
             held: Mutex::default(),
             soon: Arc::default(),
             stored: tokio::sync::Mutex::new((vec![0; usize::from(PARTITIONS)], 0)),

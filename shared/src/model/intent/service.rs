@@ -50,9 +50,9 @@ pub struct CancelIntent {
     /// The asking persona: only its own are found; absent = an operator asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The asking session, where a turn asks: what runs there is that turn, and is not interrupted.
+    /// The asking turn, where one asks: it is not interrupted, though it be the intent's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<String>,
+    pub turn: Option<Ulid>,
     /// Who asks, where no agent does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,

@@ -8,13 +8,18 @@ use super::document::Document;
 use super::fault::Fault;
 use crate::bus::{Durability, NatsConfig};
 
-/// Sections `[nats]`, `[telemetry]` and `[files]`.
+/// Threads that a service may be given.
+const MAX_THREADS: usize = 1_024;
+
+/// Sections `[nats]`, `[telemetry]`, `[runtime]` and `[files]`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Common {
     /// The bus.
     pub nats: NatsConfig,
     /// Logs, traces, metrics, health.
     pub telemetry: TelemetryConfig,
+    /// What of the machine a service takes.
+    pub runtime: RuntimeConfig,
     /// Files that several services read.
     pub files: FilesConfig,
 }
@@ -58,6 +63,27 @@ pub enum LogFormat {
     Pretty,
 }
 
+/// Section `[runtime]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RuntimeConfig {
+    /// Threads that run a service's tasks; 0 = half the processors that it may use, at least one. The other half is for the
+    /// server, Bun and the read model, which are on the same machine as a rule (`docs/performance.md`).
+    pub threads: usize,
+}
+
+impl RuntimeConfig {
+    /// How many threads to start where `processors` may be used.
+    #[must_use]
+    pub const fn threads(&self, processors: usize) -> usize {
+        match self.threads {
+            0 if processors < 4 => 1,
+            0 => processors / 2,
+            threads => threads,
+        }
+    }
+}
+
 /// Section `[files]`: paths of YAML files; empty means the built-in defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -80,12 +106,14 @@ impl Common {
     pub fn load(document: &Document) -> (Self, Vec<Fault>) {
         let nats = document.section("nats", check_nats);
         let telemetry = document.section("telemetry", check_telemetry);
+        let runtime = document.section("runtime", check_runtime);
         let files = document.section("files", |_: &FilesConfig| Vec::new());
-        let faults = [nats.faults, telemetry.faults, files.faults].concat();
+        let faults = [nats.faults, telemetry.faults, runtime.faults, files.faults].concat();
         (
             Self {
                 nats: nats.value,
                 telemetry: telemetry.value,
+                runtime: runtime.value,
                 files: files.value,
             },
             faults,
@@ -106,6 +134,16 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
             ));
         }
     }
+    for (index, monitor) in nats.monitors.iter().enumerate() {
+        let address = monitor
+            .strip_prefix("http://")
+            .and_then(|address| address.rsplit_once(':'));
+        if address.is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+            faults.push(format!(
+                "monitors[{index}]: `{monitor}` is no address, expected http://host:port"
+            ));
+        }
+    }
     if ![1, 3].contains(&nats.replicas) {
         faults.push(format!("replicas: {} found, expected 1 or 3", nats.replicas));
     }
@@ -113,6 +151,16 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
         faults.push("replicas: expected 3 where durability is replicated".to_owned());
     }
     faults
+}
+
+fn check_runtime(runtime: &RuntimeConfig) -> Vec<String> {
+    if runtime.threads > MAX_THREADS {
+        return vec![format!(
+            "threads: {} found, expected at most {MAX_THREADS}",
+            runtime.threads
+        )];
+    }
+    Vec::new()
 }
 
 fn check_telemetry(telemetry: &TelemetryConfig) -> Vec<String> {
@@ -141,6 +189,15 @@ mod tests {
     use super::super::environment::Environment;
     use super::*;
 
+    #[test]
+    fn half_the_processors_are_left_to_others() {
+        let threads = |threads, processors| RuntimeConfig { threads }.threads(processors);
+        for (processors, expected) in [(1, 1), (2, 1), (3, 1), (4, 2), (9, 4), (64, 32)] {
+            assert_eq!(threads(0, processors), expected, "{processors}");
+        }
+        assert_eq!(threads(3, 2), 3, "as it is said");
+    }
+
     fn check(text: &str, expected: &[&str]) {
         let document = Document::parse(Path::new("nexus.toml"), text, &Environment::default());
         let (_, faults) = Common::load(&document);
@@ -159,12 +216,15 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_told() {
         check(
-            "[nats]\nservers = ['nats://a:1', 'b']\nreplicas = 2\n[telemetry]\nlisten = 'here'\notlp_endpoint = 'x:1'\n",
+            "[nats]\nservers = ['nats://a:1', 'b']\nreplicas = 2\nmonitors = ['http://a:8222', 'http://a/jsz']\n\
+             [telemetry]\nlisten = 'here'\notlp_endpoint = 'x:1'\n[runtime]\nthreads = 2000\n",
             &[
                 "nexus.toml: nats.servers[1]: `b` is no address, expected nats://host:port",
+                "nexus.toml: nats.monitors[1]: `http://a/jsz` is no address, expected http://host:port",
                 "nexus.toml: nats.replicas: 2 found, expected 1 or 3",
                 "nexus.toml: telemetry.listen: invalid socket address syntax",
                 "nexus.toml: telemetry.otlp_endpoint: `x:1` found, expected http://host:port or nothing",
+                "nexus.toml: runtime.threads: 2000 found, expected at most 1024",
             ],
         );
         check(

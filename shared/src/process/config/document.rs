@@ -9,9 +9,10 @@ use super::environment::Environment;
 use super::fault::Fault;
 
 /// The sections that there are; any other is a fault.
-pub const SECTIONS: [&str; 9] = [
+pub const SECTIONS: [&str; 10] = [
     "nats",
     "telemetry",
+    "runtime",
     "files",
     "llm",
     "adapter",

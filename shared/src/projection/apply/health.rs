@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension as _};
 use serde::{Deserialize, Serialize};
 
+use super::hooks::ListedHook;
 use crate::model::invocation::{EventInvocations, HookInvocation, HookOutcome, HookPasses};
 use crate::projection::applied::to_sql;
 
@@ -138,20 +139,22 @@ fn percentile(sorted: &[u64], percent: usize) -> f64 {
     sorted.get(rank - 1).map_or(0.0, |&us| us as f64 / US_PER_MS)
 }
 
-/// Gives every hook of the registry a row, and says which of them are paused.
-pub(super) fn circuits(connection: &Connection) -> Result<(), rusqlite::Error> {
+/// Gives every hook of the registry a row, and says where its breaker stands.
+pub(super) fn circuits(connection: &Connection, hooks: &[ListedHook]) -> Result<(), rusqlite::Error> {
     connection.execute(
         "INSERT OR IGNORE INTO hook_health SELECT id, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 'closed', NULL FROM hooks",
         [],
     )?;
     connection.execute(
-        "UPDATE hook_health SET circuit_state = 'open' WHERE hook_id IN (SELECT id FROM hooks WHERE status = 'paused')",
+        "UPDATE hook_health SET circuit_state = 'closed' WHERE circuit_state <> 'closed'",
         [],
     )?;
-    connection.execute(
-        "UPDATE hook_health SET circuit_state = 'closed' WHERE circuit_state <> 'closed'
-           AND hook_id NOT IN (SELECT id FROM hooks WHERE status = 'paused')",
-        [],
-    )?;
+    let mut write = connection.prepare_cached("UPDATE hook_health SET circuit_state = ?2 WHERE hook_id = ?1")?;
+    for hook in hooks {
+        let circuit_state = hook.circuit_state();
+        if circuit_state != "closed" {
+            write.execute((&hook.record.id, circuit_state))?;
+        }
+    }
     Ok(())
 }

@@ -3,8 +3,9 @@
 use rusqlite::{Connection, params};
 
 use super::json;
+use crate::breaker::Circuit;
 use crate::model::dispatch::Dispatch;
-use crate::model::hook::{HookRecord, HookState};
+use crate::model::hook::{HookRecord, HookState, HookStatus};
 use crate::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
 use crate::model::session::QueueMode;
 use crate::model::time::UnixMillis;
@@ -37,14 +38,37 @@ pub(super) fn write_invocations(connection: &Connection, record: &EventInvocatio
     Ok(true)
 }
 
+/// A hook as the buckets of the registry tell of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListedHook {
+    /// What is registered.
+    pub record: HookRecord,
+    /// What became of it.
+    pub state: HookState,
+    /// Where its breaker stands.
+    pub circuit: Circuit,
+}
+
+impl ListedHook {
+    /// What `hook_health.circuit_state` says (`003_b33e857b632aa7dc.txt` §8.5). The buckets are told of one by one: of a
+    /// hook that is paused the breaker may not have been heard of yet.
+    pub(super) const fn circuit_state(&self) -> &'static str {
+        match (&self.circuit, self.state.status) {
+            (Circuit::HalfOpen { .. }, _) => "half-open",
+            (Circuit::Open { .. }, _) | (Circuit::Closed, HookStatus::Paused) => "open",
+            (Circuit::Closed, HookStatus::Active | HookStatus::Disabled | HookStatus::Errored) => "closed",
+        }
+    }
+}
+
 /// Writes the registry in the place of what it was.
-pub(crate) fn list(connection: &Connection, hooks: &[(HookRecord, HookState)]) -> Result<(), rusqlite::Error> {
+pub(crate) fn list(connection: &Connection, hooks: &[ListedHook]) -> Result<(), rusqlite::Error> {
     connection.execute("DELETE FROM hooks", [])?;
     let mut statement = connection.prepare_cached(
         "INSERT OR REPLACE INTO hooks(id, name, description, script, enabled, mode, created_by, created_at, updated_at,
            trigger_count, last_triggered, last_error, status) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)",
     )?;
-    for (record, state) in hooks {
+    for ListedHook { record, state, .. } in hooks {
         statement.execute(params![
             record.id,
             record.metadata.name,
@@ -61,7 +85,7 @@ pub(crate) fn list(connection: &Connection, hooks: &[(HookRecord, HookState)]) -
             name(&state.status),
         ])?;
     }
-    super::health::circuits(connection)
+    super::health::circuits(connection, hooks)
 }
 
 /// The name that serde gives a variant.

@@ -15,9 +15,6 @@ use crate::embed::Embedder;
 use crate::projection::error::{ApplyBatchError, QueryProjectionError};
 use crate::projection::{Projection, Source};
 
-/// Texts embedded at once.
-const BATCH: usize = 256;
-
 /// Wait after the first of some new events, so that they are embedded together.
 const GATHER: Duration = Duration::from_millis(100);
 
@@ -115,26 +112,31 @@ impl Keeper<'_> {
             .ask(move |connection| store::position(connection, &asked))
             .await?;
         let mut told = self.clock.monotonic();
-        let mut pace = Pace::default();
+        let mut pace = Pace::new(self.embedder.is_remote());
+        let batch = self.embedder.batch();
+        let backlog = metrics::gauge!("nexus_projection_embedding_backlog_events");
         loop {
             let began = self.clock.monotonic();
             positions.borrow_and_update();
             let pending = self
                 .projection
-                .ask(move |connection| store::pending(connection, position, BATCH))
+                .ask(move |connection| store::pending(connection, position, batch))
                 .await?;
             if pending.rows.is_empty() {
+                backlog.set(0.0);
                 positions.changed().await.map_err(|_| KeepVectorsError::Closed)?;
                 pause(GATHER).await;
                 self.check()?;
                 continue;
             }
+            let reached = self.projection.position(Source::Events);
+            backlog.set(reached.saturating_sub(position) as f64);
             position = pending.up_to.unwrap_or(position);
             self.embed(&model, pending).await?;
             let now = self.clock.monotonic();
             if now.duration_since(told) > PROGRESS_EVERY {
                 told = now;
-                tracing::info!(model, position, "events are being embedded");
+                tracing::info!(model, position, reached, "events are being embedded");
             }
             let reached = self.projection.position(Source::Events);
             pause(pace.rest(now.duration_since(began), reached, position, now)).await;

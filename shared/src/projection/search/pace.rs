@@ -11,8 +11,12 @@ const REST: f64 = 1.0;
 /// The same while many events come: a twentieth of one processor is taken at most.
 const REST_BUSY: f64 = 19.0;
 
-/// Longest rest, whatever a batch took: an embedder that is asked over the network takes no processor here.
-const LONGEST: Duration = Duration::from_secs(1);
+/// Longest rest after an embedder that is asked over the network, whatever a batch took: it takes no processor here.
+const LONGEST_REMOTE: Duration = Duration::from_secs(1);
+
+/// Longest rest after one that works here: a slow one is given its share of the processor, and no more, but a machine
+/// that stood still in the middle of a batch is not taken for one.
+const LONGEST: Duration = Duration::from_secs(20);
 
 /// From so many events a second on, many come.
 const MANY: f64 = 500.0;
@@ -21,14 +25,25 @@ const MANY: f64 = 500.0;
 const MAX_BEHIND: u64 = 100_000;
 
 /// What was there at the last look.
-#[derive(Debug, Default)]
-pub(super) struct Pace(Option<(u64, Instant)>);
+#[derive(Debug)]
+pub(super) struct Pace {
+    before: Option<(u64, Instant)>,
+    longest: Duration,
+}
 
 impl Pace {
+    /// For an embedder that works here, or elsewhere.
+    pub(super) const fn new(is_remote: bool) -> Self {
+        Self {
+            before: None,
+            longest: if is_remote { LONGEST_REMOTE } else { LONGEST },
+        }
+    }
+
     /// How long to rest after a batch that took `took`: events up to `reached` are in the read model `now`, and those
     /// up to `embedded` have their vectors.
     pub(super) fn rest(&mut self, took: Duration, reached: u64, embedded: u64, now: Instant) -> Duration {
-        let before = self.0.replace((reached, now));
+        let before = self.before.replace((reached, now));
         let many = before.is_some_and(|(before, at)| {
             let seconds = now.saturating_duration_since(at).as_secs_f64();
             reached.saturating_sub(before) as f64 > MANY * seconds
@@ -38,7 +53,7 @@ impl Pace {
         } else {
             REST
         };
-        took.mul_f64(share).min(LONGEST)
+        took.mul_f64(share).min(self.longest)
     }
 }
 
@@ -55,7 +70,7 @@ mod tests {
     fn rests_long_while_many_come_and_briefly_when_few_do() {
         let start = ManualClock::at(UnixMillis(0)).monotonic();
         let later = |seconds| start + Duration::from_secs(seconds);
-        let mut pace = Pace::default();
+        let mut pace = Pace::new(false);
         assert_eq!(pace.rest(TOOK, 10_000, 256, start), TOOK, "nothing is known of before");
         assert_eq!(pace.rest(TOOK, 11_000, 512, later(1)), TOOK * 19);
         assert_eq!(pace.rest(TOOK, 11_100, 768, later(2)), TOOK);
@@ -65,7 +80,7 @@ mod tests {
     #[test]
     fn is_never_left_far_behind() {
         let start = ManualClock::at(UnixMillis(0)).monotonic();
-        let mut pace = Pace::default();
+        let mut pace = Pace::new(false);
         pace.rest(TOOK, 0, 0, start);
         assert_eq!(pace.rest(TOOK, MAX_BEHIND, 0, start + Duration::from_secs(1)), TOOK);
     }
@@ -73,7 +88,17 @@ mod tests {
     #[test]
     fn an_embedder_that_is_asked_over_the_network_is_not_waited_for_long() {
         let start = ManualClock::at(UnixMillis(0)).monotonic();
-        let rest = Pace::default().rest(Duration::from_secs(30), 0, 0, start);
-        assert_eq!(rest, LONGEST);
+        let rest = Pace::new(true).rest(Duration::from_secs(30), 0, 0, start);
+        assert_eq!(rest, LONGEST_REMOTE);
+    }
+
+    #[test]
+    fn a_slow_one_that_works_here_takes_its_share_and_no_more() {
+        let start = ManualClock::at(UnixMillis(0)).monotonic();
+        let took = Duration::from_millis(600);
+        let mut pace = Pace::new(false);
+        pace.rest(took, 0, 0, start);
+        assert_eq!(pace.rest(took, 1_000, 8, start + Duration::from_secs(1)), took * 19);
+        assert_eq!(pace.rest(took, 1_000, 16, start + Duration::from_secs(13)), took);
     }
 }

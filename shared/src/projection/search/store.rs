@@ -24,20 +24,25 @@ pub(super) struct Pending {
     pub(super) up_to: Option<u64>,
 }
 
-const COLUMNS: &str =
-    "e.sequence, e.id, e.channel, e.timestamp, CASE WHEN e.direction = 'deleted' THEN '' ELSE e.content END";
+const COLUMNS: &str = "e.sequence, e.id, e.channel, e.timestamp";
 
-/// The next rows, `count` at most: changed events first, then new ones after `position`.
+/// What is embedded of an event: nothing of a deleted one.
+const CONTENT: &str = "CASE WHEN e.direction = 'deleted' THEN '' ELSE e.content END";
+
+/// The next rows, `count` at most: events up to `position` that were changed first, then new ones after it.
 pub(super) fn pending(connection: &Connection, position: u64, count: usize) -> Result<Pending, rusqlite::Error> {
-    let changed = format!("SELECT {COLUMNS} FROM nexus_reembed r JOIN events e ON e.sequence = r.sequence LIMIT ?1");
+    let changed = format!(
+        "SELECT {COLUMNS}, {CONTENT} FROM nexus_reembed r JOIN events e ON e.sequence = r.sequence
+         WHERE r.sequence <= ?1 LIMIT ?2"
+    );
     let mut statement = connection.prepare_cached(&changed)?;
     let rows: Vec<Row> = statement
-        .query_map([to_sql(count as u64)], row)?
+        .query_map((to_sql(position), to_sql(count as u64)), row)?
         .collect::<Result<_, _>>()?;
     if !rows.is_empty() {
         return Ok(Pending { rows, up_to: None });
     }
-    let new = format!("SELECT {COLUMNS} FROM events e WHERE e.sequence > ?1 ORDER BY e.sequence LIMIT ?2");
+    let new = format!("SELECT {COLUMNS}, {CONTENT} FROM events e WHERE e.sequence > ?1 ORDER BY e.sequence LIMIT ?2");
     let mut statement = connection.prepare_cached(&new)?;
     let rows: Vec<Row> = statement
         .query_map((to_sql(position), to_sql(count as u64)), row)?
@@ -60,9 +65,9 @@ fn mark(model: &str) -> String {
     format!("embeddings:{model}")
 }
 
-/// Up to which event everything is embedded by `model`; vectors of other models go.
+/// Forgets how far other models have come; their vectors go one by one as those of `model` take their places: all at
+/// once would hold up the streams for as long as it takes.
 pub(super) fn resume(connection: &Connection, model: &str) -> Result<(), rusqlite::Error> {
-    connection.execute("DELETE FROM embeddings WHERE model <> ?1", [model])?;
     connection.execute(
         "DELETE FROM nexus_positions WHERE stream LIKE 'embeddings:%' AND stream <> ?1",
         [mark(model)],
@@ -84,13 +89,13 @@ pub(super) fn write(
     rows: &[(Row, Option<Quantized>)],
     up_to: Option<u64>,
 ) -> Result<(), rusqlite::Error> {
+    // What was changed once more while it was embedded stays to be embedded.
+    let done = format!(
+        "DELETE FROM nexus_reembed WHERE sequence = ?1 AND (SELECT {CONTENT} FROM events e WHERE e.sequence = ?1) IS ?2"
+    );
     for (row, vector) in rows {
         let sequence = to_sql(row.sequence);
-        if up_to.is_none() {
-            connection
-                .prepare_cached("DELETE FROM nexus_reembed WHERE sequence = ?1")?
-                .execute([sequence])?;
-        }
+        connection.prepare_cached(&done)?.execute((sequence, &row.content))?;
         let Some(vector) = vector else {
             connection
                 .prepare_cached("DELETE FROM embeddings WHERE sequence = ?1")?
@@ -112,7 +117,8 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Hands every stored vector of `model` to `take`: channel, time, sequence, vector.
+/// Hands the vectors of `model` up to where it has come to `take`: channel, time, sequence, vector. What lies behind that
+/// was left by a former time of it, and is embedded again.
 pub(super) fn load(
     connection: &Connection,
     model: &str,
@@ -120,9 +126,9 @@ pub(super) fn load(
 ) -> Result<(), rusqlite::Error> {
     let mut statement = connection.prepare(
         "SELECT e.channel, e.timestamp, v.sequence, v.scale, v.vector FROM embeddings v
-         JOIN events e ON e.sequence = v.sequence WHERE v.model = ?1 ORDER BY v.sequence",
+         JOIN events e ON e.sequence = v.sequence WHERE v.model = ?1 AND v.sequence <= ?2 ORDER BY v.sequence",
     )?;
-    let mut rows = statement.query([model])?;
+    let mut rows = statement.query((model, to_sql(position(connection, model)?)))?;
     while let Some(row) = rows.next()? {
         let bytes = row.get_ref(4)?.as_blob()?;
         let vector = Quantized {

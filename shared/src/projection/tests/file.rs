@@ -88,3 +88,20 @@ async fn waiting_for_a_position_ends_when_it_is_reached_or_never_can_be() {
     ));
     assert!(case.directory.path().exists());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_cut_off_once_nobody_reads_what_was_before() {
+    let case = Case::with((1..=200).flat_map(chain).collect()).await;
+    let reader = case.reader();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM events;").unwrap();
+    case.projection.apply(chain(201)).await.unwrap();
+    let refused = case.projection.shorten_log().await;
+    assert!(matches!(refused, Err(ApplyBatchError::Passing(_))), "{refused:?}");
+    case.projection.apply(chain(202)).await.unwrap();
+    assert!(case.projection.log_bytes() > 0);
+    reader.execute_batch("COMMIT").unwrap();
+    case.projection.shorten_log().await.unwrap();
+    assert_eq!(case.projection.log_bytes(), 0);
+    case.projection.apply(chain(203)).await.unwrap();
+    assert_eq!(case.value::<i64>("SELECT count(*) FROM events"), 406);
+}

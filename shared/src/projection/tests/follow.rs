@@ -16,7 +16,7 @@ use crate::wire::headers::Headers;
 use crate::wire::{subject, topology};
 
 /// Longest that a test waits for what must come.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 async fn bus(server: &NatsServer) -> Bus {
     let config = NatsConfig {

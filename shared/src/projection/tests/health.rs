@@ -2,8 +2,10 @@
 
 use super::Case;
 use super::samples::{self, HOOK, event_id, fired};
+use crate::breaker::Circuit;
+use crate::model::hook::{HookMetadata, HookOrigin, HookRecord, HookState, HookStatus};
 use crate::model::invocation::{HookInvocation, HookOutcome, HookPasses};
-use crate::projection::Applied;
+use crate::projection::{Applied, ListedHook};
 
 fn failed(n: u64) -> HookInvocation {
     HookInvocation {
@@ -91,4 +93,55 @@ async fn a_second_record_of_an_event_does_not_count() {
     let again = samples::invocations(2, event_id(1), vec![fired(1)]);
     let case = Case::with(vec![record(1, vec![fired(1)], &[]), again]).await;
     assert_eq!(counts(&case), [1, 1, 0, 1, 0]);
+}
+
+/// A hook of the registry; `status` and `circuit` are what the other buckets say of it.
+fn listed(id: &str, status: HookStatus, circuit: Circuit) -> ListedHook {
+    let metadata = HookMetadata::of(id.to_owned());
+    let record = HookRecord {
+        id: id.to_owned(),
+        source: String::new(),
+        content_hash: String::new(),
+        metadata,
+        enabled: true,
+        origin: HookOrigin::Pushed,
+        created_by: "operator".to_owned(),
+        created_at: samples::at(1),
+        updated_at: samples::at(1),
+        disabled_reason: None,
+        parse_error: None,
+    };
+    let state = HookState {
+        status,
+        ..HookState::default()
+    };
+    ListedHook { record, state, circuit }
+}
+
+#[tokio::test]
+async fn a_breaker_has_three_states() {
+    let case = Case::new();
+    let open = || Circuit::Open { until: samples::at(9) };
+    let probed = || Circuit::HalfOpen {
+        by: "a/x:1".to_owned(),
+        until: samples::at(9),
+    };
+    let states = async |hooks: Vec<ListedHook>| {
+        case.projection.list_hooks(hooks).await.unwrap();
+        case.value::<String>(
+            "SELECT group_concat(hook_id || ' ' || circuit_state, ', ') FROM (SELECT * FROM hook_health ORDER BY hook_id)",
+        )
+    };
+    let said = states(vec![
+        listed("a", HookStatus::Active, Circuit::Closed),
+        listed("b", HookStatus::Paused, open()),
+        listed("c", HookStatus::Paused, probed()),
+        listed("d", HookStatus::Paused, Circuit::Closed),
+    ]);
+    assert_eq!(said.await, "a closed, b open, c half-open, d open");
+    let said = states(vec![
+        listed("b", HookStatus::Paused, probed()),
+        listed("c", HookStatus::Active, Circuit::Closed),
+    ]);
+    assert_eq!(said.await, "a closed, b half-open, c closed, d closed");
 }

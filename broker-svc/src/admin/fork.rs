@@ -1,0 +1,333 @@
+//! A session made of another one's history.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use shared::bus::ledger::{self, AppendLedgerError};
+use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord};
+use shared::model::session::SessionRef;
+use shared::wire::headers::Carrier;
+use ulid::Ulid;
+
+use super::{Refusal, View, show};
+use crate::broker::Broker;
+use crate::fold::{Fold, restored};
+use crate::owner::{Stretch, stretch};
+
+/// Question of `fork`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Forking {
+    persona: String,
+    session: String,
+    /// The new session's name.
+    to: String,
+    /// The last turn that it has; absent = the newest, where history did not begin anew behind it.
+    turn: Option<Ulid>,
+}
+
+/// The session as it was after a turn becomes the beginning of another one.
+pub(super) async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, Refusal> {
+    let from = SessionRef {
+        persona: forking.persona.clone(),
+        session: forking.session,
+    };
+    let to = SessionRef {
+        persona: forking.persona,
+        session: forking.to,
+    };
+    let fold = as_it_was(&broker, &from, forking.turn).await?;
+    let entries = forked_entries(fold, &to);
+    let record = LedgerRecord {
+        append: AppendId {
+            broker: broker.instance.clone(),
+            epoch: 0,
+            counter: broker.next_append(),
+        },
+        at: broker.clock.now(),
+        entries,
+    };
+    let appended = ledger::append(&broker.bus, &to, &record, 0, &Carrier::default()).await;
+    match appended {
+        Ok(_) => show(broker, to).await,
+        Err(AppendLedgerError::FenceLost { .. }) => Err((409, format!("there is a session {to} already"))),
+        Err(error) => Err((503, error.to_string())),
+    }
+}
+
+/// The session `from` as it was at the end of `turn`, or of its newest turn that is over.
+async fn as_it_was(broker: &Broker, from: &SessionRef, turn: Option<Ulid>) -> Result<Fold, Refusal> {
+    let mut through = None;
+    loop {
+        let stretch = stretch(broker, from, through).await;
+        let stretch = stretch.map_err(|error| (500, error.to_string()))?;
+        if let Some(fold) = forked(&stretch, turn) {
+            return Ok(fold);
+        }
+        if stretch.upon.is_none() {
+            let why = match turn {
+                _ if through.is_none() && stretch.records.is_empty() => format!("there is no session {from}"),
+                Some(turn) => format!("no turn {turn} of {from} is over"),
+                None => format!("no turn of {from} is over"),
+            };
+            return Err((404, why));
+        }
+        through = stretch.upon;
+    }
+}
+
+/// The fold of `stretch` through the end of `turn`, or through the newest turn that is over, however it ended, or the
+/// reset behind it; none where that lies before it. A ledger may begin with turns that it inherited: a fork's does.
+fn forked(stretch: &Stretch, turn: Option<Ulid>) -> Option<Fold> {
+    let begins = stretch.records.first().and_then(|(_, record)| record.entries.first());
+    let mut state = match begins {
+        Some(LedgerEntry::Checkpoint { fold, .. }) => restored(fold).unwrap_or_default(),
+        Some(_) | None => Fold::default(),
+    };
+    let newest = state.history.back().map(|exchange| exchange.turn).or(state.head);
+    let inherited = turn.filter(|_| stretch.upon.is_none()).or(newest);
+    let mut found = inherited
+        .filter(|inherited| turn.is_none_or(|turn| turn == *inherited))
+        .and_then(|through| cut(&state, through));
+    for (_, record) in &stretch.records {
+        state.at = record.at;
+        for entry in &record.entries {
+            state.apply_entry(entry);
+            if let LedgerEntry::TurnCompleted { turn: ended, .. }
+            | LedgerEntry::TurnFailed { turn: ended, .. }
+            | LedgerEntry::TurnInterrupted { turn: ended, .. } = entry
+                && turn.is_none_or(|turn| turn == *ended)
+            {
+                found = Some(state.clone());
+            }
+            // What it was before it began anew is had by naming a turn.
+            if matches!(entry, LedgerEntry::SessionReset { .. }) && turn.is_none() {
+                found = Some(state.clone());
+            }
+        }
+    }
+    found
+}
+
+/// `fold` with `through` as the newest turn of its history; none where it does not remember it.
+fn cut(fold: &Fold, through: Ulid) -> Option<Fold> {
+    let last = fold.history.iter().position(|exchange| exchange.turn == through);
+    // Of its newest turn a summary may have been made.
+    let kept = last
+        .map(|last| last + 1)
+        .or((fold.head == Some(through)).then_some(0))?;
+    let mut fold = fold.clone();
+    if kept < fold.history.len() {
+        fold.history.truncate(kept);
+        fold.head = Some(through);
+    }
+    Some(fold)
+}
+
+/// What a fork begins with: the history of `fold`, and nothing of its queue, its replies or its place.
+fn forked_entries(fold: Fold, to: &SessionRef) -> Vec<LedgerEntry> {
+    let begin = Fold {
+        session: Some(to.clone()),
+        head: fold.head,
+        history: fold.history,
+        summary: fold.summary,
+        active_at: fold.active_at,
+        queue: fold.queue,
+        ..Fold::default()
+    };
+    vec![
+        LedgerEntry::Checkpoint {
+            fold: serde_json::to_value(&begin).unwrap_or_default(),
+            cursor: Cursor::default(),
+            through: 0,
+        },
+        LedgerEntry::SessionOpened { session: to.clone() },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::model::identity::PermissionPresets;
+    use shared::model::ledger::TurnFailure;
+    use shared::model::time::UnixMillis;
+
+    use super::*;
+    use crate::personas::Limits;
+    use crate::sample::{pending, session};
+    use crate::turn::{Answer, Turn};
+
+    fn record(number: u64, entries: Vec<LedgerEntry>) -> (u64, LedgerRecord) {
+        let append = AppendId {
+            broker: "b1".to_owned(),
+            epoch: 1,
+            counter: number,
+        };
+        let at = UnixMillis(1);
+        (number, LedgerRecord { append, at, entries })
+    }
+
+    /// The records of three more turns of the session that stands at `state`.
+    fn three_turns(mut state: Fold) -> Vec<(u64, LedgerRecord)> {
+        let first = state.last_sequence + 1;
+        let one_more = |number| {
+            let one = pending(number, number, "a", 50);
+            let presets = PermissionPresets::default();
+            let turn = Turn::of(&session(), &state, &[one], &Limits::default(), &presets);
+            let mut entries = vec![turn.started()];
+            entries.extend(turn.completed(Answer::default(), Cursor::default()));
+            let record = record(number, entries);
+            state.apply(number, &record.1);
+            record
+        };
+        (first..first + 3).map(one_more).collect()
+    }
+
+    /// The whole of a ledger.
+    fn whole(records: Vec<(u64, LedgerRecord)>) -> Stretch {
+        Stretch { records, upon: None }
+    }
+
+    /// The ledger of a fork through `turn`, which nobody has used yet.
+    fn forked_ledger(stretch: &Stretch, turn: Option<Ulid>) -> Stretch {
+        let to = SessionRef {
+            persona: "default".to_owned(),
+            session: "branch".to_owned(),
+        };
+        let fold = forked(stretch, turn).expect("such a turn");
+        whole(vec![record(50, forked_entries(fold, &to))])
+    }
+
+    fn history(stretch: &Stretch, turn: Option<Ulid>) -> Option<Vec<Ulid>> {
+        let fold = forked(stretch, turn)?;
+        let turns: Vec<Ulid> = fold.history.iter().map(|exchange| exchange.turn).collect();
+        assert_eq!(turns.last(), fold.head.as_ref());
+        Some(turns)
+    }
+
+    #[test]
+    fn a_fork_has_the_history_through_its_turn_and_nothing_else() {
+        let ledger = whole(three_turns(Fold::default()));
+        let turns = history(&ledger, None).expect("turns");
+        assert_eq!(history(&ledger, Some(turns[1])).as_deref(), Some(&turns[..2]));
+        assert_eq!(forked(&ledger, Some(Ulid::nil())), None);
+        let fork = forked_ledger(&ledger, Some(turns[1]));
+        let begun = crate::fold::fold(&fork.records).expect("a ledger that begins with a checkpoint");
+        assert_eq!(begun.session.map(|session| session.session).as_deref(), Some("branch"));
+        assert_eq!((begun.head, begun.history.len()), (Some(turns[1]), 2));
+        assert!(begun.unpublished.is_empty() && begun.recent.is_empty() && begun.cursor == Cursor::default());
+    }
+
+    #[test]
+    fn a_fork_is_forked_as_what_it_came_from_is() {
+        let turns = history(&whole(three_turns(Fold::default())), None).expect("turns");
+        let mut fork = forked_ledger(&whole(three_turns(Fold::default())), None);
+        assert_eq!(history(&fork, None).as_ref(), Some(&turns), "a fresh one");
+        assert_eq!(
+            history(&fork, Some(turns[0])).as_deref(),
+            Some(&turns[..1]),
+            "from a turn that it inherited"
+        );
+        let begun = crate::fold::fold(&fork.records).expect("a fork");
+        fork.records.extend(three_turns(begun));
+        let all = history(&fork, None).expect("turns");
+        assert_eq!((&all[..3], all.len()), (&turns[..], 6), "with turns of its own");
+        assert_eq!(history(&fork, Some(all[4])).as_deref(), Some(&all[..5]));
+        let again = forked_ledger(&fork, Some(all[4]));
+        assert_eq!(history(&again, None).as_deref(), Some(&all[..5]), "a fork of a fork");
+    }
+
+    #[test]
+    fn what_lies_before_a_stretch_is_looked_for_in_the_one_before() {
+        let ledger = three_turns(Fold::default());
+        let mut state = forked(&whole(ledger), None).expect("turns");
+        state.last_sequence = 3;
+        state.since_checkpoint = crate::fold::CHECKPOINT_EVERY;
+        let turns: Vec<Ulid> = state.history.iter().map(|exchange| exchange.turn).collect();
+        let mut newest = three_turns(state.clone());
+        newest[0].1.entries.insert(0, state.checkpoint().expect("it is due"));
+        let stretch = Stretch {
+            records: newest,
+            upon: Some(3),
+        };
+        assert_eq!(history(&stretch, None).map(|turns| turns.len()), Some(6));
+        assert_eq!(
+            history(&stretch, Some(turns[2])).as_ref(),
+            Some(&turns),
+            "the checkpoint itself"
+        );
+        assert_eq!(
+            history(&stretch, Some(turns[0])),
+            None,
+            "it may have forgotten turns that were remembered then"
+        );
+    }
+
+    /// The records of three turns: one is done, one fails, one is interrupted.
+    fn three_ends() -> Vec<(u64, LedgerRecord)> {
+        let mut state = Fold::default();
+        let one_more = |number| {
+            let one = pending(number, number, "a", 50);
+            let presets = PermissionPresets::default();
+            let turn = Turn::of(&session(), &state, &[one], &Limits::default(), &presets);
+            let mut entries = vec![turn.started()];
+            match number {
+                1 => entries.extend(turn.completed(Answer::default(), Cursor::default())),
+                2 => entries.push(turn.failed(TurnFailure::NoAgent, Cursor::default())),
+                _ => entries.push(turn.interrupted("no".to_owned(), "half".to_owned(), Cursor::default())),
+            }
+            let record = record(number, entries);
+            state.apply(number, &record.1);
+            record
+        };
+        (1..=3).map(one_more).collect()
+    }
+
+    #[test]
+    fn what_was_before_a_reset_is_had_by_naming_a_turn_alone() {
+        let reset = LedgerEntry::SessionReset {
+            reason: "by operator".to_owned(),
+        };
+        let mut ledger = three_turns(Fold::default());
+        let turns = history(&whole(ledger.clone()), None).expect("turns");
+        ledger.push(record(4, vec![reset]));
+        let anew = forked(&whole(ledger.clone()), None).expect("it is there");
+        assert_eq!((anew.history.len(), anew.head), (0, None));
+        assert_eq!(
+            history(&whole(ledger.clone()), Some(turns[1])).as_deref(),
+            Some(&turns[..2])
+        );
+
+        let mut state = Fold::default();
+        ledger.iter().for_each(|(number, record)| state.apply(*number, record));
+        state.since_checkpoint = crate::fold::CHECKPOINT_EVERY;
+        let later = Stretch {
+            records: vec![record(5, vec![state.checkpoint().expect("it is due")])],
+            upon: Some(4),
+        };
+        assert_eq!(forked(&later, None), None, "the stretch before has the reset");
+        ledger.extend(three_turns(state));
+        assert_eq!(history(&whole(ledger), None).map(|turns| turns.len()), Some(3));
+    }
+
+    #[test]
+    fn a_turn_that_was_broken_off_is_forked_from_as_well() {
+        let ledger = whole(three_ends());
+        let newest = forked(&ledger, None).expect("a turn is over");
+        let turns: Vec<Ulid> = newest.history.iter().map(|exchange| exchange.turn).collect();
+        assert_eq!((turns.len(), newest.head), (3, Some(turns[0])));
+        assert_eq!(newest.history[2].agent, "half\n[interrupted]");
+        let failed = forked(&ledger, Some(turns[1])).expect("it is over");
+        assert_eq!((failed.history.len(), failed.head), (2, Some(turns[0])));
+        assert!(failed.history[1].agent.starts_with("[failed: "), "{failed:?}");
+
+        let fork = forked_ledger(&ledger, None);
+        let again = forked(&fork, None).expect("it inherited turns");
+        assert_eq!(
+            (again.history, again.head),
+            (newest.history, Some(turns[0])),
+            "a fork of a fork"
+        );
+        let of_failed = forked(&fork, Some(turns[1])).expect("it inherited that one");
+        assert_eq!(of_failed.history, failed.history);
+    }
+}

@@ -1,0 +1,68 @@
+//! Makes up for records of approvals that whoever wrote the change did not bring into `AUDIT`: it died, or the server was
+//! away. A change that others follow is told of with the next one; the last change of an approval has none.
+//!
+//! Every broker follows the bucket and looks a moment after each change whether its record is there, which is one read;
+//! what is not there is appended behind the record before it, so that any number of brokers append it once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use shared::bus::KvEvent;
+use shared::clock::pause;
+use shared::model::approval::Confirmation;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::broker::Broker;
+
+/// How long whoever wrote a change has to tell of it.
+const GRACE: Duration = Duration::from_secs(2);
+/// Wait before a record that could not be told is tried again.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Changes that wait to be looked at; beyond that the bucket is read more slowly.
+const MAX_WAITING: usize = 1_024;
+
+/// Looks until the process is asked to stop.
+pub async fn serve(broker: Arc<Broker>) {
+    let (changes, changed) = channel(MAX_WAITING);
+    let stop = broker.shutdown.clone();
+    tokio::select! {
+        () = stop.requested() => {}
+        () = follow(&broker, changes) => {}
+        () = look(&broker, changed) => {}
+    }
+}
+
+async fn follow(broker: &Broker, changes: Sender<Confirmation>) {
+    let mut watch = broker.desk().watch();
+    loop {
+        if let KvEvent::Put { value, .. } = watch.next().await
+            && value.trail.record.is_some()
+            && changes.send(value).await.is_err()
+        {
+            return;
+        }
+    }
+}
+
+async fn look(broker: &Broker, mut changed: Receiver<Confirmation>) {
+    let mut waiting: VecDeque<(Instant, Confirmation)> = VecDeque::new();
+    loop {
+        let due = waiting
+            .front()
+            .map(|(due, _)| due.saturating_duration_since(broker.clock.monotonic()));
+        tokio::select! {
+            change = changed.recv(), if waiting.len() < MAX_WAITING => {
+                let Some(change) = change else { return };
+                waiting.push_back((broker.clock.monotonic() + GRACE, change));
+            }
+            () = pause(due.unwrap_or(GRACE)), if due.is_some() => {
+                let Some((_, change)) = waiting.pop_front() else { continue };
+                if let Err(error) = broker.desk().see_to_audit(&change).await {
+                    tracing::warn!(approval = change.request.id, %error, "record of an approval is not in AUDIT yet");
+                    waiting.push_back((broker.clock.monotonic() + AGAIN, change));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Approvals of calls that an agent runs itself: told to the session's ledger, and given out once.
+
+use shared::bus::{Outgoing, claim};
+use shared::model::approval::{ApprovalStatus, Confirmation, SessionDecision};
+use shared::wire::headers::Carrier;
+use shared::wire::subject;
+
+use super::{Desk, KeepApprovalError, MAX_TRIES, decision_of};
+use crate::approval::machine::brought;
+
+/// How an agent gives its word for the call, in `AUDIT`.
+const GATE: &str = "gate";
+
+impl Desk {
+    /// Tells the session what its turn's agent has asked by itself.
+    ///
+    /// # Errors
+    /// [`KeepApprovalError`]; whoever finds that the ledger does not know it tells it again.
+    pub async fn announce(&self, asked: &Confirmation) -> Result<(), KeepApprovalError> {
+        let Some(asked_in) = asked.request.asked_in.as_deref() else {
+            return Ok(());
+        };
+        let told = SessionDecision {
+            target: asked_in.session.clone(),
+            decision: decision_of(asked),
+            at: asked.requested_at,
+            asked: Some(Box::new(asked.request.clone())),
+        };
+        let id = format!("{}:asked", asked.request.id);
+        let out = Outgoing::new(subject::dispatch(&asked_in.session), &told).msg_id(id);
+        self.bus.publish(out).await?;
+        claim::publish(&self.bus, &asked_in.session, &Carrier::default()).await?;
+        Ok(())
+    }
+
+    /// Gives out the approved call `id` for `attempt`: true where this is the one time, or the same attempt asks again,
+    /// whose answer was lost.
+    ///
+    /// # Errors
+    /// [`KeepApprovalError`]; asking again with the same attempt does the rest.
+    pub async fn give(&self, id: &str, attempt: Option<&str>) -> Result<bool, KeepApprovalError> {
+        for _ in 0..MAX_TRIES {
+            let Some(before) = self.entry(id).await? else {
+                return Ok(false);
+            };
+            let Some(mut next) = brought(&before.value, ApprovalStatus::Consumed, self.clock.now()) else {
+                self.audit(&before.value).await?;
+                let used_by = before.value.trail.used_by.as_deref();
+                let is_used = before.value.status == ApprovalStatus::Consumed;
+                return Ok(is_used && attempt.is_some() && attempt == used_by);
+            };
+            next.trail.used_by = attempt.map(str::to_owned);
+            let by = next.requested_by.clone();
+            let what = ApprovalStatus::Consumed.name();
+            if self
+                .change(&before, next, what, (Some(&by), Some(GATE)))
+                .await?
+                .is_some()
+            {
+                return Ok(true);
+            }
+        }
+        Err(KeepApprovalError::Contended(id.to_owned()))
+    }
+}

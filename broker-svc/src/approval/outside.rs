@@ -1,0 +1,186 @@
+//! A human's word on a call that an agent runs itself: what the gate of its turn says to it. *Pure.*
+//!
+//! Such a call is asked about under numbers, from 0: the questions' ids follow from turn, call and number, so that any
+//! broker finds the newest of them in KV, which alone decides. The agent asks the gate again, with the same call, until
+//! there is an answer, and is given an approved call once: for the attempt that it names, or for the first that asks.
+
+use serde_json::Value;
+use shared::model::approval::{ApprovalStatus, Ask, AskedIn, Confirmation, Scope};
+use shared::model::dispatch::derived_ulid;
+use shared::model::ledger::ToolCall;
+use shared::model::time::UnixMillis;
+use ulid::Ulid;
+
+use super::question::MAX_ASKS;
+use crate::turn::arguments::args_hash;
+
+/// The id of question `number` about the call `call` of `turn`, which began at `began`.
+#[must_use]
+pub fn id_of(began: UnixMillis, turn: Ulid, call: &str, number: usize) -> String {
+    let parts = ["outside", &turn.to_string(), call, &number.to_string()];
+    derived_ulid(began, &parts).to_string()
+}
+
+/// Whether `asked` is about a call that the agent runs itself.
+#[must_use]
+pub fn is_outside(asked: Option<&AskedIn>) -> bool {
+    asked.is_some_and(|asked| asked.outside.is_some())
+}
+
+/// The newest question about a call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Newest {
+    /// Which question it is.
+    pub number: usize,
+    /// It.
+    pub question: Confirmation,
+    /// The arguments as an approver edited them last, of those that the agent writes.
+    pub edited: Option<Value>,
+}
+
+impl Newest {
+    /// The question `number` behind `before`, about arguments that the agent wrote with the hash `written`.
+    #[must_use]
+    pub fn behind(before: Option<Self>, number: usize, question: Confirmation, written: &str) -> Self {
+        let edited = question.trail.edited.as_ref().map(|edited| edited.arguments.clone());
+        let edited = edited.filter(|_| as_written(&question) == Some(written));
+        Self {
+            number,
+            edited: edited.or(before.and_then(|before| before.edited)),
+            question,
+        }
+    }
+}
+
+/// What is known of a call before its gates see it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Known {
+    /// Nothing that ends it, or an approval: its gates see it.
+    Open,
+    /// Humans have not answered.
+    Waits,
+    /// It was given to this very attempt before, with these arguments.
+    Given(Value),
+    /// It must not run, and why.
+    Denied(String),
+}
+
+/// What `newest`, the newest question about `call`, says of it, which the agent makes in `attempt`.
+#[must_use]
+pub fn known(newest: Option<&Newest>, call: &ToolCall, attempt: Option<&str>) -> Known {
+    let Some(Newest { question: newest, .. }) = newest else {
+        return Known::Open;
+    };
+    if newest.request.tool != call.name {
+        let tool = &newest.request.tool;
+        return Known::Denied(format!(
+            "`{}` is a call of `{tool}`: every call has an id of its own",
+            call.call
+        ));
+    }
+    let same = as_written(newest) == Some(args_hash(&call.arguments).as_str());
+    let used = newest.status == ApprovalStatus::Consumed;
+    if used && same && attempt.is_some() && attempt == newest.trail.used_by.as_deref() {
+        return Known::Given(standing(newest));
+    }
+    // Other arguments are another question.
+    if !used && !same {
+        return Known::Open;
+    }
+    match newest.status {
+        ApprovalStatus::Consumed => Known::Denied(format!(
+            "`{}` was allowed before, and an approval is used once; whether the call was made its agent knows",
+            call.call
+        )),
+        ApprovalStatus::Pending => Known::Waits,
+        ApprovalStatus::Rejected => {
+            let said = newest.response.as_ref().map(|said| format!(": {said}"));
+            let by = newest.decided_by.as_deref().unwrap_or_default();
+            Known::Denied(format!("declined by {by}{}", said.unwrap_or_default()))
+        }
+        ApprovalStatus::Expired => Known::Denied("not approved: nobody decided in time".to_owned()),
+        ApprovalStatus::Cancelled => Known::Denied("not approved: the question was withdrawn".to_owned()),
+        ApprovalStatus::Approved | ApprovalStatus::Superseded => Known::Open,
+    }
+}
+
+/// What follows once the gates have let a call through.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Settled {
+    /// It runs: nobody has to be asked.
+    Run,
+    /// It runs, where the approval is used for it now.
+    Use,
+    /// Humans are asked, as the question of this number; the one before is superseded.
+    Ask {
+        /// How.
+        ask: Ask,
+        /// Which question it is.
+        number: usize,
+    },
+    /// It must not run, and why.
+    Denied(String),
+}
+
+/// What follows for a call that its gates let through with `arguments`, wanting humans asked as `ask` says; `newest` is
+/// the newest question about it. Once asked, a call runs only with what was approved.
+#[must_use]
+pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> Settled {
+    let Some(Newest {
+        number,
+        question: newest,
+        ..
+    }) = newest
+    else {
+        return ask.map_or(Settled::Run, |ask| Settled::Ask { ask, number: 0 });
+    };
+    let covers = |scope: &Scope| {
+        let asked = newest.request.asked_in.as_deref();
+        asked.is_some_and(|asked| asked.scope.covers(scope))
+    };
+    let approved = newest.status == ApprovalStatus::Approved && newest.standing_hash() == args_hash(arguments);
+    if approved && ask.as_ref().is_none_or(|ask| covers(&ask.scope)) {
+        return Settled::Use;
+    }
+    let number = number + 1;
+    if number >= MAX_ASKS {
+        return Settled::Denied(format!(
+            "not approved: its arguments changed after each of {MAX_ASKS} questions"
+        ));
+    }
+    let as_before = || Ask {
+        policy: newest.request.policy.clone(),
+        scope: newest
+            .request
+            .asked_in
+            .as_deref()
+            .map(|asked| asked.scope.clone())
+            .unwrap_or_default(),
+        expires_ms: None,
+        escalate_at: None,
+        reason: newest
+            .request
+            .asked_in
+            .as_deref()
+            .and_then(|asked| asked.reason.clone()),
+    };
+    Settled::Ask {
+        ask: ask.unwrap_or_else(as_before),
+        number,
+    }
+}
+
+/// Hash of the arguments of `newest` as the agent wrote them.
+#[must_use]
+pub fn as_written(newest: &Confirmation) -> Option<&str> {
+    newest.request.asked_in.as_deref()?.outside.as_deref()
+}
+
+/// The arguments that stand: the approver's, or those that were asked for.
+fn standing(newest: &Confirmation) -> Value {
+    let edited = newest.trail.edited.as_ref().map(|edited| &edited.arguments);
+    edited.unwrap_or(&newest.request.arguments).clone()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! What a human is asked about a call, and on whose behalf. *Pure.*
+
+use shared::model::approval::{
+    ApprovalRequest, ApprovalStatus, Ask, AskedIn, Confirmation, DEFAULT_EXPIRES_MS, MAX_EXPIRES_MS, Party, Proof,
+    Trail,
+};
+use shared::model::event::OWN_ADAPTERS;
+use shared::model::identity::is_self_asserted;
+use shared::model::ledger::ToolCall;
+use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
+use ulid::Ulid;
+
+use super::scope::{AGENT, words};
+use crate::agent::Origin;
+use crate::session::Pending;
+use crate::turn::arguments::args_hash;
+
+/// How often humans are asked about one call before it is given up: its arguments change each time.
+pub const MAX_ASKS: usize = 8;
+
+/// Who wrote all of `pendings`; none where several did.
+#[must_use]
+pub fn initiator(pendings: &[Pending]) -> Option<Party> {
+    let first = pendings.first().map(author)?;
+    pendings.iter().all(|pending| author(pending) == first).then_some(first)
+}
+
+/// Who wrote the message of `pending`: somebody whom its channel vouches for at most, and where one of our own services
+/// said it, an agent.
+#[must_use]
+pub fn author(pending: &Pending) -> Party {
+    let message = &pending.dispatch.message;
+    let adapter = pending.dispatch.event_id.adapter();
+    let channel = if OWN_ADAPTERS.iter().any(|own| adapter.eq_ignore_ascii_case(own)) {
+        AGENT
+    } else {
+        message.channel.as_deref().unwrap_or(adapter)
+    };
+    Party {
+        channel: channel.to_owned(),
+        id: message.from.clone(),
+        proof: if is_self_asserted(&message.metadata) {
+            Proof::Nobody
+        } else {
+            Proof::Channel
+        },
+    }
+}
+
+/// The turn in which something is asked.
+#[derive(Debug, Clone)]
+pub struct Asking<'a> {
+    /// Its session.
+    pub session: &'a SessionRef,
+    /// It.
+    pub turn: Ulid,
+    /// Who wrote what it answers.
+    pub initiator: Option<Party>,
+    /// Where it comes from and where its answer goes.
+    pub origin: Origin,
+    /// When it is asked.
+    pub now: UnixMillis,
+}
+
+impl Asking<'_> {
+    /// The question `id` about `call`, asked as `ask` says; `outside` as in [`AskedIn`].
+    #[must_use]
+    pub fn question(self, id: String, call: ToolCall, ask: &Ask, outside: Option<String>) -> Confirmation {
+        let lasts = ask.expires_ms.unwrap_or(DEFAULT_EXPIRES_MS).min(MAX_EXPIRES_MS);
+        let lasts = i64::try_from(lasts).unwrap_or(i64::MAX);
+        let asked_in = AskedIn {
+            session: self.session.clone(),
+            turn: self.turn,
+            scope: ask.scope.clone(),
+            initiator: self.initiator,
+            reason: ask.reason.clone(),
+            escalate_at: ask.escalate_at.map(|part| self.now.plus(part_of(lasts, part))),
+            place: self.origin.delivery,
+            causation: self.origin.causation,
+            outside,
+        };
+        let request = ApprovalRequest {
+            id,
+            call: call.call,
+            tool: call.name,
+            arguments_hash: args_hash(&call.arguments),
+            arguments: call.arguments,
+            policy: ask.policy.clone(),
+            approvers: vec![words(&ask.scope)],
+            expires_at: self.now.plus(lasts),
+            asked_in: Some(Box::new(asked_in)),
+        };
+        Confirmation {
+            request,
+            status: ApprovalStatus::Pending,
+            requested_by: format!("agent:{}", self.session.persona),
+            requested_at: self.now,
+            decided_at: None,
+            decided_by: None,
+            response: None,
+            trail: Trail::default(),
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "seven days in milliseconds are exact in both"
+)]
+fn part_of(millis: i64, part: f64) -> i64 {
+    (millis as f64 * part.clamp(0.0, 1.0)) as i64
+}

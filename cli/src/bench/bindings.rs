@@ -1,0 +1,74 @@
+//! What routing bindings cost an event, by the table that hook-svc asks.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use hook_svc::bindings::Table;
+use serde::Serialize;
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::event::{Event, EventId, Peer};
+use shared::model::time::UnixMillis;
+
+/// Bindings in the table, besides one for everything else.
+const BINDINGS: usize = 10_000;
+/// Events that are asked for, again and again; each fits one binding.
+const EVENTS: usize = 1_024;
+
+/// What a table of bindings does.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Figure {
+    bindings: usize,
+    us_per_event: f64,
+}
+
+/// Asks one table for `span`.
+pub(super) fn run(span: Duration) -> Result<Figure> {
+    let table = Table::parse(&file()?).map_err(|faults| anyhow!(faults.join("; ")))?;
+    let events = (0..EVENTS).map(event).collect::<Result<Vec<_>>>()?;
+    let began = SystemClock.monotonic();
+    let mut asked = 0_u64;
+    loop {
+        for event in &events {
+            table.decide(event).context("no binding fits an event")?;
+        }
+        asked += EVENTS as u64;
+        let took = SystemClock.monotonic().duration_since(began);
+        if took >= span {
+            return Ok(Figure {
+                bindings: BINDINGS,
+                us_per_event: took.as_secs_f64() * 1e6 / asked as f64,
+            });
+        }
+    }
+}
+
+fn file() -> Result<String> {
+    let mut text = String::from("bindings:\n  - { persona: default }\n");
+    for number in 0..BINDINGS {
+        let guild = number % 100;
+        writeln!(
+            text,
+            "  - {{ persona: p{number}, match: {{ channel: discord, guild: g{guild}, peer: {{ id: \"room{number}\" }} }} }}"
+        )?;
+    }
+    Ok(text)
+}
+
+/// An event of which the binding `number * 7` is to decide.
+fn event(number: usize) -> Result<Event> {
+    let room = number * 7;
+    let id = EventId::parse(format!("discord:{number}")).context("an event id")?;
+    let mut event = Event::new(id, "discord", &format!("room{room}"), UnixMillis(1_769_000_000_000));
+    event.peer = Peer {
+        guild_id: Some(format!("g{}", room % 100)),
+        ..event.peer
+    };
+    Ok(event)
+}
+
+impl Figure {
+    pub(super) fn print(self) {
+        println!("{} bindings: {:.1} µs an event", self.bindings, self.us_per_event);
+    }
+}

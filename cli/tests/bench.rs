@@ -1,0 +1,34 @@
+//! What `nexus bench read-model` measures, on few events.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+#[test]
+fn the_read_model_is_measured_and_finds_a_rare_word() {
+    let ended = Command::new(env!("CARGO_BIN_EXE_nexus"))
+        .args(["bench", "read-model", "--events", "100,1000", "--json"])
+        .output()
+        .expect("nexus runs");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{}: {said}", ended.status);
+    let rows: Vec<Value> = serde_json::from_slice(&ended.stdout).expect("JSON");
+    let events: Vec<_> = rows.iter().map(|row| row["events"].as_u64()).collect();
+    assert_eq!(events, [Some(100), Some(1_000)]);
+    for row in &rows {
+        for figure in [
+            "/rows_per_s",
+            "/two_words/p50_ms",
+            "/five_words/p50_ms",
+            "/filtered/p95_ms",
+            "/file_mib",
+        ] {
+            let value = row.pointer(figure).and_then(Value::as_f64);
+            assert!(value.is_some_and(|value| value > 0.0), "{figure} in {row}");
+        }
+        assert!(
+            row["model_per_s"].is_null() && row["embedded_per_s"].is_null(),
+            "no model was named: {row}"
+        );
+    }
+}

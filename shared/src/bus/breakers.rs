@@ -1,0 +1,130 @@
+//! Changing breakers that all replicas share: always upon the leader's value.
+
+use crate::breaker::{Breaker, key_of};
+
+use super::error::CasError;
+use super::kv::{Entry, Kv};
+
+/// How often a compare-and-set is tried again after a conflict.
+const MAX_TRIES: u32 = 20;
+
+impl Kv<Breaker> {
+    /// Compare-and-set of the breaker that people name `hook_id`, for the source with `content_hash`, until it succeeds or
+    /// `next` wants nothing changed: what stands then for that source, and the bucket's entry where there is one. The
+    /// breaker of another source counts as one that never failed.
+    ///
+    /// # Errors
+    /// [`CasError`] where the server cannot be asked, or others are first again and again.
+    pub async fn change(
+        &self,
+        hook_id: &str,
+        content_hash: &str,
+        mut next: impl FnMut(&Breaker) -> Option<Breaker>,
+    ) -> Result<(Breaker, Option<Entry<Breaker>>), CasError> {
+        let of_source = |stored: Option<&Breaker>| {
+            let own = stored.filter(|breaker| breaker.content_hash == content_hash);
+            own.cloned().unwrap_or_else(|| Breaker::of(hook_id, content_hash))
+        };
+        let entry = self.decide(hook_id, |stored| next(&of_source(stored))).await?;
+        Ok((of_source(entry.as_ref().map(|entry| &entry.value)), entry))
+    }
+
+    /// Closes the breaker that people name `hook_id`, whatever others make of it meanwhile; answers what it was, where it
+    /// was not at rest already.
+    ///
+    /// # Errors
+    /// As [`Kv::change`].
+    pub async fn reset(&self, hook_id: &str) -> Result<Option<Breaker>, CasError> {
+        let mut former = None;
+        let reset = |stored: Option<&Breaker>| {
+            let stored = stored.filter(|breaker| !breaker.is_at_rest())?;
+            former = Some(stored.clone());
+            Some(stored.reset())
+        };
+        self.decide(hook_id, reset).await?;
+        Ok(former)
+    }
+
+    /// Compare-and-set of the whole entry until it succeeds or `next` wants nothing changed; what stands then.
+    async fn decide(
+        &self,
+        hook_id: &str,
+        mut next: impl FnMut(Option<&Breaker>) -> Option<Breaker>,
+    ) -> Result<Option<Entry<Breaker>>, CasError> {
+        let key = key_of(hook_id);
+        let mut tries = 0;
+        loop {
+            let entry = self.get(&key).await?;
+            let Some(value) = next(entry.as_ref().map(|entry| &entry.value)) else {
+                return Ok(entry);
+            };
+            let written = match &entry {
+                None => self.create(&key, &value).await,
+                Some(entry) => self.update(&key, &value, entry.revision).await,
+            };
+            match written {
+                Ok(revision) => return Ok(Some(Entry { value, revision })),
+                Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::breaker::BreakerPolicy;
+    use crate::model::time::UnixMillis;
+    use crate::testing::world;
+    use crate::wire::topology::buckets::BREAKERS;
+
+    fn fails(breaker: &Breaker) -> Breaker {
+        let failed = breaker.failed(&BreakerPolicy::default(), "other", UnixMillis(1));
+        failed.expect("it counts")
+    }
+
+    /// Another replica counts a failure, between the look and the write of whoever calls this.
+    fn interfere(kv: &Kv<Breaker>, stored: &Breaker) {
+        let failed = fails(stored);
+        let write = kv.put("h", &failed);
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(write)).expect("written");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_is_second_decides_upon_what_stands_then() {
+        let (_server, bus) = world().await;
+        let kv: Kv<Breaker> = bus.kv(BREAKERS);
+        kv.create("h", &fails(&Breaker::of("h", "1"))).await.expect("stored");
+        let mut seen = Vec::new();
+        let decided = kv.decide("h", |stored| {
+            let stored = stored.expect("it is stored");
+            seen.push(stored.failures);
+            if seen.len() <= 3 {
+                interfere(&kv, stored);
+            }
+            Some(stored.reset())
+        });
+        let entry = decided.await.expect("written").expect("it stands");
+        assert_eq!(seen, [1, 2, 3, 4]);
+        assert!(entry.value.is_at_rest());
+        assert_eq!(kv.reset("h").await.expect("readable"), None, "it is at rest");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_is_second_for_ever_is_told() {
+        let (_server, bus) = world().await;
+        let kv: Kv<Breaker> = bus.kv(BREAKERS);
+        kv.create("h", &Breaker::of("h", "1")).await.expect("stored");
+        let mut looks = 0;
+        let decided = kv.decide("h", |stored| {
+            looks += 1;
+            let stored = stored.expect("it is stored").reset();
+            interfere(&kv, &stored);
+            Some(stored)
+        });
+        let error = decided.await.expect_err("others are first");
+        assert!(matches!(error, CasError::Conflict { .. }), "{error}");
+        assert_eq!(looks, MAX_TRIES + 1);
+    }
+}

@@ -1,0 +1,158 @@
+//! Whether the servers keep what `nats.durability` promises.
+//!
+//! Copies are a setting of each stream, and compared with the rest of the topology. Whether a server syncs each message
+//! before it acknowledges it, no client is told: only its monitoring port says so (`/jsz`). Source: `wire.md` "Guarantees".
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::connect::{Durability, NatsConfig};
+
+/// How long a server may take to tell about itself.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Longest answer that is read, bytes; the server's is below 1 KiB.
+const MAX_ANSWER: u64 = 64 * 1_024;
+
+/// What is known of the promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promise {
+    /// It asks nothing of the servers' own settings.
+    ByProtocol,
+    /// Every server that answers syncs each message.
+    Kept,
+    /// A server says that it does not.
+    Broken,
+    /// Nobody could be asked.
+    Unchecked,
+}
+
+impl std::fmt::Display for Promise {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::ByProtocol => "it asks nothing more of the server",
+            Self::Kept => "the server syncs each message",
+            Self::Broken => "power is promised, and the server does not sync each message (`sync_interval: always`)",
+            Self::Unchecked => "not checked, `nats.monitors` names no server that answers",
+        })
+    }
+}
+
+impl Promise {
+    /// Asks the servers of `nats`, where what is promised depends on them.
+    pub async fn of(nats: &NatsConfig) -> Self {
+        match nats.durability {
+            Durability::Process | Durability::Replicated => return Self::ByProtocol,
+            Durability::Power => {}
+        }
+        let mut told = Self::Unchecked;
+        for monitor in &nats.monitors {
+            match tokio::time::timeout(PATIENCE, syncs_always(monitor)).await {
+                Ok(Ok(true)) => told = Self::Kept,
+                Ok(Ok(false)) => return Self::Broken,
+                Ok(Err(error)) => tracing::debug!(monitor, %error, "the server does not tell about itself"),
+                Err(_) => tracing::debug!(monitor, "the server does not tell about itself in time"),
+            }
+        }
+        told
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum AskMonitorError {
+    #[error("not an address of the form http://host:port")]
+    Address,
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error("no answer of a monitoring port")]
+    Answer,
+}
+
+/// Whether the server whose monitoring port is `monitor` syncs each message before it acknowledges it.
+async fn syncs_always(monitor: &str) -> Result<bool, AskMonitorError> {
+    #[derive(Deserialize)]
+    struct Jsz {
+        config: Config,
+    }
+    #[derive(Deserialize)]
+    struct Config {
+        #[serde(default)]
+        sync_always: bool,
+    }
+    let address = monitor.strip_prefix("http://").ok_or(AskMonitorError::Address)?;
+    let mut stream = TcpStream::connect(address).await?;
+    let question = format!("GET /jsz HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    stream.write_all(question.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer).await?;
+    let body = answer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
+    let body = body.filter(|_| answer.starts_with(b"HTTP/1.0 200") || answer.starts_with(b"HTTP/1.1 200"));
+    let body = body.and_then(|at| answer.get(at..)).ok_or(AskMonitorError::Answer)?;
+    let told: Jsz = serde_json::from_slice(body).map_err(|_| AskMonitorError::Answer)?;
+    Ok(told.config.sync_always)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock as _, SystemClock, pause};
+    use crate::testing::nats::{NatsServer, Options};
+
+    /// A server that is there answers by then, however busy the machine is.
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    /// Checks that it is `expected`, once servers answer in time.
+    async fn comes_to(nats: &NatsConfig, expected: Promise) {
+        let begun = SystemClock.monotonic();
+        loop {
+            let told = Promise::of(nats).await;
+            if told == expected {
+                return;
+            }
+            let waited = SystemClock.monotonic().saturating_duration_since(begun);
+            assert!(told == Promise::Unchecked && waited < DEADLINE, "{told:?}");
+            pause(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn check(sync: Option<&str>, durability: Durability, asks: bool, expected: Promise) {
+        let options = Options {
+            sync_interval: sync.map(str::to_owned),
+            ..Options::default()
+        };
+        let server = NatsServer::with(options).await;
+        let nats = NatsConfig {
+            durability,
+            monitors: asks.then(|| server.monitor()).into_iter().collect(),
+            ..NatsConfig::default()
+        };
+        comes_to(&nats, expected).await;
+    }
+
+    #[tokio::test]
+    async fn a_server_that_syncs_now_and_then_does_not_keep_against_power_loss() {
+        check(Some("always"), Durability::Power, true, Promise::Kept).await;
+        check(None, Durability::Power, true, Promise::Broken).await;
+        check(Some("always"), Durability::Power, false, Promise::Unchecked).await;
+        check(None, Durability::Process, true, Promise::ByProtocol).await;
+    }
+
+    #[tokio::test]
+    async fn who_does_not_answer_tells_nothing() {
+        let mut server = NatsServer::start().await;
+        let nats = NatsConfig {
+            durability: Durability::Power,
+            monitors: vec![
+                server.monitor(),
+                "mail.example".to_owned(),
+                server.url().replace("nats", "http"),
+            ],
+            ..NatsConfig::default()
+        };
+        comes_to(&nats, Promise::Broken).await;
+        server.kill9();
+        assert_eq!(Promise::of(&nats).await, Promise::Unchecked);
+    }
+}

@@ -1,0 +1,139 @@
+//! The local model that reads a text as a whole: MiniLM, a BERT encoder of six layers, on one processor.
+
+mod network;
+#[cfg(test)]
+mod tests;
+mod word_pieces;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+
+pub use self::network::ReadNetworkError;
+use self::network::{Config, Network};
+use self::word_pieces::WordPieces;
+use super::weights::Tensors;
+use super::{CONFIG, EmbedTextsError, Embedder, LoadModelError, TOKENIZER, WEIGHTS, cut, read_file};
+
+/// The model that `deploy/fetch-tools` brings into `.tools/models`, and the name of its folder.
+pub const MINILM_MODEL: &str = "all-minilm-l6-v2";
+
+/// Pieces of a text that are read, the beginning and the end among them (the model's `sentence_bert_config.json`).
+const MAX_PIECES: usize = 256;
+
+/// Texts in one call: a tenth of a second of one processor, a second where they are long.
+const BATCH: usize = 8;
+
+/// Pieces of texts that are read together: enough for the processor's caches, a bound for the memory they take.
+const MAX_PIECES_TOGETHER: usize = 512;
+
+/// Calls that compute at once, the one that keeps vectors behind the streams among them; others wait.
+const AT_ONCE: usize = 2;
+
+/// Characters of the weights' hash in the model's name.
+const HASH_CHARS: usize = 8;
+
+/// A loaded model; clones share it. About 90 MB.
+#[derive(Debug, Clone)]
+pub struct MiniLm(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    pieces: WordPieces,
+    most: usize,
+    network: Network,
+    computing: Arc<Semaphore>,
+}
+
+/// Pieces of a text without words: its beginning and its end.
+const MARKS: usize = 2;
+
+impl MiniLm {
+    /// Loads the model in `folder`. It is called by the folder's name and what its files hold: another file in the same
+    /// place is another model.
+    ///
+    /// # Errors
+    /// [`LoadModelError`]: it is not there, or not what it should be.
+    pub fn load(folder: &Path) -> Result<Self, LoadModelError> {
+        let read = |name| read_file(folder, name, MINILM_MODEL);
+        let (config, tokenizer, weights) = (read(CONFIG)?, read(TOKENIZER)?, read(WEIGHTS)?);
+        let hash = Sha256::new()
+            .chain_update(&config)
+            .chain_update(&tokenizer)
+            .chain_update(&weights);
+        let hash = data_encoding::HEXLOWER.encode(&hash.finalize());
+        let config = Config::parse(&config)?;
+        let pieces = WordPieces::parse(&tokenizer)?;
+        if config.pieces() != pieces.count() {
+            return Err(LoadModelError::Mismatch {
+                pieces: pieces.count(),
+                rows: config.pieces(),
+            });
+        }
+        let network = Network::read(&config, &Tensors::open(&weights)?)?;
+        let folder = folder.file_name().unwrap_or_default().to_string_lossy();
+        Ok(Self(Arc::new(Inner {
+            name: format!("{folder}:{}", &hash[..HASH_CHARS]),
+            pieces,
+            most: MAX_PIECES.min(config.longest()),
+            network,
+            computing: Arc::new(Semaphore::new(AT_ONCE)),
+        })))
+    }
+
+    /// The vectors of `texts`, in their order.
+    #[must_use]
+    pub fn vectors(&self, texts: &[String]) -> Vec<Vec<f32>> {
+        let inner = &*self.0;
+        let mut vectors = Vec::with_capacity(texts.len());
+        let mut together: Vec<Vec<u32>> = Vec::new();
+        let mut wordless = Vec::with_capacity(texts.len());
+        let mut count = 0;
+        for text in texts {
+            let pieces = inner.pieces.encode(cut(text), inner.most);
+            wordless.push(pieces.len() <= MARKS);
+            if count + pieces.len() > MAX_PIECES_TOGETHER {
+                vectors.extend(inner.network.embed(&together));
+                together.clear();
+                count = 0;
+            }
+            count += pieces.len();
+            together.push(pieces);
+        }
+        vectors.extend(inner.network.embed(&together));
+        // Without a word there are the marks of its beginning and its end alone, and the network makes something of them.
+        for (_, vector) in wordless.into_iter().zip(&mut vectors).filter(|(wordless, _)| *wordless) {
+            vector.fill(0.0);
+        }
+        vectors
+    }
+}
+
+#[async_trait]
+impl Embedder for MiniLm {
+    fn model(&self) -> &str {
+        &self.0.name
+    }
+
+    fn batch(&self) -> usize {
+        BATCH
+    }
+
+    async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>, EmbedTextsError> {
+        let unavailable = |error: &dyn std::fmt::Display| EmbedTextsError::Unavailable(error.to_string());
+        let turn = Arc::clone(&self.0.computing).acquire_owned().await;
+        let turn = turn.map_err(|error| unavailable(&error))?;
+        let model = self.clone();
+        let work = move || {
+            let vectors = model.vectors(&texts);
+            drop(turn);
+            vectors
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(|error| unavailable(&error))
+    }
+}

@@ -1,0 +1,87 @@
+//! Messages as tests play them: a dispatch of hook-svc's, and its turn as a broker notes it.
+
+use ulid::Ulid;
+
+use crate::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
+use crate::model::event::EventId;
+use crate::model::ledger::{AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, TurnLimits};
+use crate::model::permission::PermissionSet;
+use crate::model::session::SessionRef;
+use crate::model::time::UnixMillis;
+
+/// What the hook `hook` orders of `target` at `timestamp`, upon event `event_id`, the one of this `number`: "message
+/// {number}", said by "v1", to be answered in the web chat.
+#[must_use]
+pub fn dispatch(event_id: EventId, number: u64, hook: &str, target: SessionRef, timestamp: UnixMillis) -> Dispatch {
+    Dispatch {
+        id: dispatch_id(&event_id, timestamp, hook),
+        event_seq: number,
+        hook_id: hook.to_owned(),
+        priority: 50,
+        timestamp,
+        target,
+        queue_mode: None,
+        message: Message {
+            from: "v1".to_owned(),
+            channel: None,
+            content: format!("message {number}"),
+            content_type: "text".to_owned(),
+            metadata: serde_json::Map::new(),
+            attachments: Vec::new(),
+        },
+        permissions: PermissionSet::default(),
+        context: DispatchContext {
+            system_prompt: None,
+            extracted: None,
+            include_thread_history: true,
+        },
+        delivery_context: DeliveryContext {
+            channel: "webchat".to_owned(),
+            ..DeliveryContext::default()
+        },
+        causation: Causation {
+            event: event_id.clone(),
+            hops: 0,
+        },
+        event_id,
+    }
+}
+
+/// The turn of `dispatch` alone begins.
+#[must_use]
+pub fn turn_started(turn: Ulid, dispatch: &Dispatch) -> LedgerEntry {
+    LedgerEntry::TurnStarted {
+        turn,
+        parent: None,
+        dispatches: vec![DispatchRef {
+            id: dispatch.id,
+            sequence: 1,
+            event_id: dispatch.event_id.clone(),
+            content: String::new(),
+            stranger: None,
+        }],
+        permissions: PermissionSet::default(),
+        limits: TurnLimits::default(),
+    }
+}
+
+/// The turn of `dispatch` alone, begun and completed without a word in one append at `at`.
+#[must_use]
+pub fn whole_turn(dispatch: &Dispatch, at: UnixMillis) -> LedgerRecord {
+    let turn = Ulid::from_parts(9, dispatch.id.into());
+    let completed = LedgerEntry::TurnCompleted {
+        turn,
+        reply: None,
+        head: turn,
+        cursor: Cursor::default(),
+    };
+    LedgerRecord {
+        append: AppendId {
+            broker: "b".to_owned(),
+            epoch: 1,
+            counter: 1,
+        },
+        at,
+        entries: vec![turn_started(turn, dispatch), completed],
+    }
+}
