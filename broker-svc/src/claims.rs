@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use shared::bus::dead_letter::Verdict;
-use shared::bus::{ConsumeError, Fetcher, Incoming, claim};
+use shared::bus::{Fetcher, Incoming, claim};
 use shared::clock::pause;
 use shared::model::session::SessionRef;
 use shared::wire::session_mark::Claim;
@@ -31,11 +31,8 @@ const MAX_BATCH: usize = 64;
 const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// Runs claimed sessions until the process is asked to stop and the running ones are done or handed back.
-///
-/// # Errors
-/// [`ConsumeError`] where there is no such consumer.
-pub async fn serve(broker: &Arc<Broker>) -> Result<(), ConsumeError> {
-    let mut source = Source::open(Arc::clone(broker)).await?;
+pub async fn serve(broker: &Arc<Broker>) {
+    let mut source = Source::new(Arc::clone(broker));
     let mut workers = JoinSet::new();
     let stop = broker.shutdown.clone();
     loop {
@@ -50,7 +47,6 @@ pub async fn serve(broker: &Arc<Broker>) -> Result<(), ConsumeError> {
     broker.begin_stop();
     source.hand_back().await;
     while workers.join_next().await.is_some() {}
-    Ok(())
 }
 
 /// A claim, the earliest instant at which it can have been sent to us, and its slot.
@@ -75,16 +71,15 @@ struct Source {
 }
 
 impl Source {
-    async fn open(broker: Arc<Broker>) -> Result<Self, ConsumeError> {
-        let claims = claim::fetcher(&broker.bus).await?;
-        Ok(Self {
-            claims,
+    fn new(broker: Arc<Broker>) -> Self {
+        Self {
+            claims: claim::fetcher(&broker.bus),
             slots: Arc::new(Semaphore::new(broker.config.max_active_turns)),
             places: Arc::new(Semaphore::new(broker.config.max_active_turns)),
             kept: None,
             empty_at: broker.clock.monotonic(),
             broker,
-        })
+        }
     }
 
     async fn next(&mut self) -> Taken {
@@ -131,9 +126,8 @@ impl Source {
             kept.merge(more);
         }
         self.empty_at = self.broker.clock.monotonic();
-        match self.claims.ask(kept.num_permits()).await {
-            Ok(()) => self.kept = Some(kept),
-            Err(error) => tracing::debug!(%error, "claims cannot be asked for yet"),
+        if self.claims.ask(kept.num_permits()).await.is_ok() {
+            self.kept = Some(kept);
         }
     }
 

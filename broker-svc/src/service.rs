@@ -106,7 +106,7 @@ impl Service for BrokerService {
             .map_err(anyhow::Error::msg)
             .context("the service `turn` is not announced")?;
         health.set("claims", true, "pulling");
-        claims::serve(&broker).await.context("claims cannot be pulled")?;
+        claims::serve(&broker).await;
         for task in beside {
             task.await.context("a task beside the claims ended badly")?;
         }

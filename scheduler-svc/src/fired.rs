@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use shared::bus::{Bus, ConsumeError, Incoming, PullOptions};
+use shared::bus::{Bus, Incoming, PullOptions};
 use shared::clock::SharedClock;
 use shared::process::lifecycle::Shutdown;
 use shared::wire::envelope::Wire;
@@ -61,12 +61,9 @@ impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> Fired<T> {
     }
 
     /// Hands out until `shutdown`, and then ends what is under way.
-    ///
-    /// # Errors
-    /// [`ConsumeError`] where the consumer is not there.
-    pub async fn run(&self, shutdown: &Shutdown) -> Result<(), ConsumeError> {
+    pub async fn run(&self, shutdown: &Shutdown) {
         let options = PullOptions { batch: AT_ONCE };
-        let mut pull = self.bus.pull(streams::SCHEDULES, self.consumer, options).await?;
+        let mut pull = self.bus.pull(streams::SCHEDULES, self.consumer, options);
         let mut under_way = FuturesUnordered::new();
         loop {
             tokio::select! {
@@ -77,7 +74,6 @@ impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> Fired<T> {
             }
         }
         while under_way.next().await.is_some() {}
-        Ok(())
     }
 
     async fn handle(&self, incoming: Incoming) {

@@ -46,7 +46,7 @@ impl Service for SchedulerService {
         let registry = intent::service::registry(&shell.common.files.intents)?;
         let look_every = Duration::from_millis(shell.config.look_every_ms);
         let reconcile_every = Duration::from_millis(shell.config.reconcile_every_ms);
-        let (ticked, handed, intended, ..) = tokio::join!(
+        let (_, _, intended, ..) = tokio::join!(
             async {
                 if shell.config.ticks {
                     let ticker = Ticker::new(shell.bus.clone(), Arc::clone(&clock), look_every);
@@ -58,9 +58,7 @@ impl Service for SchedulerService {
             keeper.run(reconcile_every, &shell.shutdown),
             say(&keeper, &wanted, &shell),
         );
-        let () = ticked;
-        intended.context("intents")?;
-        handed.context("fired timers")
+        intended.context("intents")
     }
 }
 

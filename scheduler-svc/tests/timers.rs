@@ -73,7 +73,7 @@ async fn hear(bus: &Bus, shutdown: &Shutdown) -> (Arc<Heard>, tokio::task::JoinH
     let owner = Arc::clone(&heard) as Arc<dyn OnFire<ScheduleTimer>>;
     let fired = Fired::new(bus.clone(), Arc::new(SystemClock), SCHEDULE_TIMERS, owner);
     let stop = shutdown.clone();
-    let task = tokio::spawn(async move { fired.run(&stop).await.expect("the consumer is there") });
+    let task = tokio::spawn(async move { fired.run(&stop).await });
     (heard, task)
 }
 

@@ -15,19 +15,13 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
 use shared::testing::nats::{NatsServer, publish_by_hand};
+use shared::testing::world;
 use shared::wire::headers::{Carrier, Headers};
 use shared::wire::session_mark::Member;
 use shared::wire::subject;
 use shared::wire::topology::{buckets, streams, topology};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-
-async fn world() -> (NatsServer, Bus) {
-    let server = NatsServer::start().await;
-    let bus = connect(&server).await;
-    bus.ensure(&topology(1), false).await.expect("the topology is made");
-    (server, bus)
-}
 
 async fn connect(server: &NatsServer) -> Bus {
     let config = NatsConfig {
@@ -143,7 +137,7 @@ async fn a_session_has_one_claim_until_it_is_released() {
     };
     assert_eq!(claims().await, claim::Claimed::New);
     assert_eq!(claims().await, claim::Claimed::AlreadyHeld);
-    let mut pull = claim::pull(&bus, 10).await.expect("the consumer is there");
+    let mut pull = claim::pull(&bus, 10);
     let taken = tokio::time::timeout(DEADLINE, pull.next())
         .await
         .expect("a claim comes");
@@ -154,6 +148,27 @@ async fn a_session_has_one_claim_until_it_is_released() {
         "gone already"
     );
     assert_eq!(claims().await, claim::Claimed::New);
+}
+
+/// A server that goes away while a process starts must not end the process.
+#[tokio::test]
+async fn a_consumer_that_is_not_there_yet_is_waited_for() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server).await;
+    let (mut pull, mut fetcher) = (claim::pull(&bus, 1), claim::fetcher(&bus));
+    let refused = tokio::select! {
+        biased;
+        taken = pull.next() => panic!("nothing is there: {taken:?}"),
+        refused = fetcher.ask(1) => refused,
+    };
+    assert!(refused.is_err(), "{refused:?}");
+    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    claim::publish(&bus, &session("main"), &Carrier::default())
+        .await
+        .expect("claimed");
+    let taken = tokio::time::timeout(DEADLINE, pull.next()).await;
+    assert_eq!(taken.expect("a claim comes").sequence, 1);
+    fetcher.ask(1).await.expect("it can be asked now");
 }
 
 #[tokio::test]
@@ -422,10 +437,7 @@ async fn a_message_is_pulled_again_until_it_is_acked() {
     claim::publish(&bus, &session("s"), &Carrier::default())
         .await
         .expect("claimed");
-    let mut pull = bus
-        .pull(streams::CLAIMS, "broker", PullOptions::default())
-        .await
-        .expect("there");
+    let mut pull = bus.pull(streams::CLAIMS, "broker", PullOptions::default());
     let first = pull.next().await;
     assert_eq!(first.delivered, 1);
     first.nak(None).await;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::bus::{Incoming, Outgoing, PublishError, PullOptions};
-use shared::clock::pause;
 use shared::model::approval::{ApprovalTimer, ApprovalTimerPurpose};
 use shared::model::time::UnixMillis;
 use shared::wire::subject;
@@ -58,16 +57,7 @@ pub async fn set(bus: &shared::bus::Bus, timer: &ApprovalTimer, due: UnixMillis)
 pub async fn serve(broker: Arc<Broker>) {
     let stop = broker.shutdown.clone();
     let options = PullOptions { batch: BATCH };
-    let mut rung = loop {
-        match broker.bus.pull(streams::SCHEDULES, APPROVAL_TIMERS, options).await {
-            Ok(rung) => break rung,
-            Err(error) => tracing::debug!(%error, "timers of approvals cannot be read yet"),
-        }
-        tokio::select! {
-            () = stop.requested() => return,
-            () = pause(AGAIN) => {}
-        }
-    };
+    let mut rung = broker.bus.pull(streams::SCHEDULES, APPROVAL_TIMERS, options);
     loop {
         let incoming = tokio::select! {
             biased;

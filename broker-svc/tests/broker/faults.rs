@@ -76,7 +76,7 @@ async fn the_cursor_passes_no_bad_dispatch_whose_letter_is_not_written() {
 /// Claims `to` and lets the claim be delivered so often that its next tries are counted; answers its sequence.
 async fn delivered_often(bench: &Bench, to: &SessionRef) -> u64 {
     bench.send(to, 1).await;
-    let mut pull = claim::pull(&bench.bus, 1).await.expect("claims");
+    let mut pull = claim::pull(&bench.bus, 1);
     for _ in 0..MAX_DELIVERIES {
         pull.next().await.nak(None).await;
     }
@@ -166,7 +166,7 @@ async fn a_broker_takes_no_more_claims_than_it_has_slots() {
     })
     .await;
     assert_eq!(most, SLOTS as u64);
-    let mut pull = claim::pull(&bench.bus, SESSIONS).await.expect("claims");
+    let mut pull = claim::pull(&bench.bus, SESSIONS);
     for _ in SLOTS..SESSIONS {
         let left = tokio::time::timeout(DEADLINE, pull.next()).await.expect("a claim");
         left.ack().await;

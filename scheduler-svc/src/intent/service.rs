@@ -116,23 +116,23 @@ pub async fn serve(bus: &Bus, desk: &Arc<Desk>) -> anyhow::Result<ServiceHandle>
 /// Runs intents on this replica until the process is asked to stop.
 ///
 /// # Errors
-/// Where the service or the timers cannot be had.
+/// Where the service cannot be announced.
 pub async fn run(needs: Needs, registry: Registry) -> anyhow::Result<()> {
     let desk = desk(&needs, registry);
     let served = serve(&needs.bus, &desk).await?;
     let mut background = JoinSet::new();
     background.spawn(Conditions::new(Arc::clone(&desk.clerk)).run(needs.shutdown.clone()));
     background.spawn(reconcile::run(Arc::clone(&desk.clerk), needs.shutdown.clone()));
-    ring(&needs, &desk.clerk).await?;
+    ring(&needs, &desk.clerk).await;
     served.stop().await;
     while background.join_next().await.is_some() {}
     Ok(())
 }
 
 /// Handles the timers that ring, until the process is asked to stop; what is under way then is finished.
-async fn ring(needs: &Needs, clerk: &Arc<Clerk>) -> anyhow::Result<()> {
+async fn ring(needs: &Needs, clerk: &Arc<Clerk>) {
     let options = PullOptions { batch: AT_ONCE };
-    let mut rung = needs.bus.pull(SCHEDULES, INTENT_TIMERS, options).await?;
+    let mut rung = needs.bus.pull(SCHEDULES, INTENT_TIMERS, options);
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let mut under_way = JoinSet::new();
     loop {
@@ -151,7 +151,6 @@ async fn ring(needs: &Needs, clerk: &Arc<Clerk>) -> anyhow::Result<()> {
         });
     }
     while under_way.join_next().await.is_some() {}
-    Ok(())
 }
 
 async fn handle(clerk: &Arc<Clerk>, message: &Incoming) {

@@ -19,7 +19,7 @@ use shared::wire::topology::streams;
 /// Who follows events.
 const TRACE: &str = "nexus.svc.events.trace";
 /// How long the answer may take.
-const TIMEOUT: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whether the last firing of `record`, the event `last` if it is not too long ago, is under way, or its persona busy.
 pub(super) async fn is_under_way(bus: &Bus, record: &ScheduleRecord, last: Option<&Event>) -> bool {

@@ -40,7 +40,7 @@ impl Replica {
         let fired = Fired::new(world.bus.clone(), Arc::new(SystemClock), SCHEDULE_TIMERS, owner);
         let (one, other) = (shutdown.clone(), shutdown.clone());
         let tasks = vec![
-            tokio::spawn(async move { fired.run(&one).await.expect("the consumer is there") }),
+            tokio::spawn(async move { fired.run(&one).await }),
             tokio::spawn(async move { keeper.run(Duration::from_secs(3_600), &other).await }),
         ];
         Self {

@@ -11,7 +11,7 @@ use crate::wire::topology::streams::CLAIMS;
 
 use super::connect::Bus;
 use super::consume::{Pull, PullOptions};
-use super::error::{ConsumeError, PublishError, ReadStreamError};
+use super::error::{PublishError, ReadStreamError};
 use super::fetch::Fetcher;
 use super::publish::Outgoing;
 
@@ -41,19 +41,15 @@ pub async fn publish(bus: &Bus, session: &SessionRef, carrier: &Carrier) -> Resu
 }
 
 /// The claims, for any broker.
-///
-/// # Errors
-/// [`ConsumeError`] where there is no such consumer.
-pub async fn pull(bus: &Bus, batch: usize) -> Result<Pull, ConsumeError> {
-    bus.pull(CLAIMS, "broker", PullOptions { batch }).await
+#[must_use]
+pub fn pull(bus: &Bus, batch: usize) -> Pull {
+    bus.pull(CLAIMS, "broker", PullOptions { batch })
 }
 
 /// The claims, for a broker that asks for as many as it has free slots.
-///
-/// # Errors
-/// [`ConsumeError`] where there is no such consumer.
-pub async fn fetcher(bus: &Bus) -> Result<Fetcher, ConsumeError> {
-    bus.fetcher(CLAIMS, "broker").await
+#[must_use]
+pub fn fetcher(bus: &Bus) -> Fetcher {
+    bus.fetcher(CLAIMS, "broker")
 }
 
 /// Gives a claim back, by its sequence: a confirmed ack still refuses new claims for some milliseconds on three

@@ -36,6 +36,25 @@ impl Default for PullOptions {
     }
 }
 
+/// Attempts in a row to reach a consumer, all in vain: a server that comes back takes one or two, a consumer that
+/// somebody removed takes for ever and is warned of, ever more rarely.
+#[derive(Debug, Default)]
+pub(super) struct Missed(u32);
+
+impl Missed {
+    /// From this attempt on it is worth a warning.
+    const WARN_FROM: u32 = 4;
+
+    pub(super) fn tell(&mut self, error: &ConsumeError) {
+        self.0 = self.0.saturating_add(1);
+        if self.0 >= Self::WARN_FROM && self.0.is_power_of_two() {
+            tracing::warn!(%error, attempts = self.0, "consumer cannot be reached");
+        } else {
+            tracing::debug!(%error, "consumer is not there yet");
+        }
+    }
+}
+
 /// A durable consumer, pulled. Whoever drops it leaves what was buffered to the ack wait.
 pub struct Pull {
     bus: Bus,
@@ -43,6 +62,7 @@ pub struct Pull {
     consumer: String,
     options: PullOptions,
     messages: Option<pull::Stream>,
+    missed: Missed,
 }
 
 impl std::fmt::Debug for Pull {
@@ -55,20 +75,17 @@ impl std::fmt::Debug for Pull {
 }
 
 impl Bus {
-    /// Pulls the durable `consumer` of `stream`.
-    ///
-    /// # Errors
-    /// [`ConsumeError`] where there is no such consumer.
-    pub async fn pull(&self, stream: &str, consumer: &str, options: PullOptions) -> Result<Pull, ConsumeError> {
-        let mut pull = Pull {
+    /// Pulls the durable `consumer` of `stream`, from the first [`Pull::next`] on; waits for it where it is not there.
+    #[must_use]
+    pub fn pull(&self, stream: &str, consumer: &str, options: PullOptions) -> Pull {
+        Pull {
             bus: self.clone(),
             stream: stream.to_owned(),
             consumer: consumer.to_owned(),
             options,
             messages: None,
-        };
-        pull.messages = Some(pull.open().await?);
-        Ok(pull)
+            missed: Missed::default(),
+        }
     }
 
     /// Reads `stream` from sequence `from` on, in order, without acks; `filters` are subjects (none = all).
@@ -118,9 +135,12 @@ impl Pull {
         loop {
             if self.messages.is_none() {
                 match self.open().await {
-                    Ok(messages) => self.messages = Some(messages),
+                    Ok(messages) => {
+                        self.missed = Missed::default();
+                        self.messages = Some(messages);
+                    }
                     Err(error) => {
-                        tracing::debug!(%error, "consumer is not there yet");
+                        self.missed.tell(&error);
                         pause(REPAIR_PAUSE).await;
                         continue;
                     }

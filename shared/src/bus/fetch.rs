@@ -13,6 +13,7 @@ use futures_util::StreamExt as _;
 use crate::clock::pause;
 
 use super::connect::Bus;
+use super::consume::Missed;
 use super::error::ConsumeError;
 use super::message::Incoming;
 
@@ -25,7 +26,10 @@ const REPAIR_PAUSE: Duration = Duration::from_millis(100);
 
 /// A durable consumer, asked for so many messages at a time.
 pub struct Fetcher {
-    consumer: PullConsumer,
+    bus: Bus,
+    /// None until the first request is answered.
+    consumer: Option<PullConsumer>,
+    missed: Missed,
     names: (String, String),
     request: Option<Request>,
 }
@@ -44,18 +48,16 @@ impl std::fmt::Debug for Fetcher {
 }
 
 impl Bus {
-    /// Fetches from the durable `consumer` of `stream`.
-    ///
-    /// # Errors
-    /// [`ConsumeError`] where there is no such consumer.
-    pub async fn fetcher(&self, stream: &str, consumer: &str) -> Result<Fetcher, ConsumeError> {
-        let names = (stream.to_owned(), consumer.to_owned());
-        let found = self.jetstream.get_consumer_from_stream(consumer, stream).await;
-        Ok(Fetcher {
-            consumer: found.map_err(|error| failed(&names, error.to_string()))?,
-            names,
+    /// Fetches from the durable `consumer` of `stream`, which is looked for at the first [`Fetcher::ask`].
+    #[must_use]
+    pub fn fetcher(&self, stream: &str, consumer: &str) -> Fetcher {
+        Fetcher {
+            bus: self.clone(),
+            consumer: None,
+            missed: Missed::default(),
+            names: (stream.to_owned(), consumer.to_owned()),
             request: None,
-        })
+        }
     }
 }
 
@@ -66,18 +68,39 @@ impl Fetcher {
     /// [`ConsumeError`] where it cannot be asked, after a short wait.
     pub async fn ask(&mut self, count: usize) -> Result<(), ConsumeError> {
         self.request = None;
-        let batch = self.consumer.batch().max_messages(count).expires(FETCH_EXPIRES);
-        match batch.messages().await {
-            Ok(messages) => {
-                let lost = Box::pin(pause(FETCH_EXPIRES + FETCH_GRACE));
-                self.request = Some(Request { messages, lost });
+        match self.begin(count).await {
+            Ok(request) => {
+                self.missed = Missed::default();
+                self.request = Some(request);
                 Ok(())
             }
-            Err(error) => {
+            Err(detail) => {
+                let (stream, consumer) = self.names.clone();
+                let error = ConsumeError {
+                    stream,
+                    consumer,
+                    detail,
+                };
+                self.missed.tell(&error);
                 pause(REPAIR_PAUSE).await;
-                Err(failed(&self.names, error.to_string()))
+                Err(error)
             }
         }
+    }
+
+    async fn begin(&mut self, count: usize) -> Result<Request, String> {
+        let consumer = match &self.consumer {
+            Some(known) => known,
+            None => {
+                let (stream, consumer) = &self.names;
+                let found = self.bus.jetstream.get_consumer_from_stream(consumer, stream).await;
+                self.consumer.insert(found.map_err(|error| error.to_string())?)
+            }
+        };
+        let batch = consumer.batch().max_messages(count).expires(FETCH_EXPIRES);
+        let messages = batch.messages().await.map_err(|error| error.to_string())?;
+        let lost = Box::pin(pause(FETCH_EXPIRES + FETCH_GRACE));
+        Ok(Request { messages, lost })
     }
 
     /// The next message of those asked for; none where no more come and it is time to ask again. The caller bounds
@@ -113,13 +136,5 @@ impl Fetcher {
     /// Gives up what was asked for; what is under way comes again after the ack wait.
     pub fn forget(&mut self) {
         self.request = None;
-    }
-}
-
-fn failed((stream, consumer): &(String, String), detail: String) -> ConsumeError {
-    ConsumeError {
-        stream: stream.clone(),
-        consumer: consumer.clone(),
-        detail,
     }
 }

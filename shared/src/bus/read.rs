@@ -219,6 +219,10 @@ impl Bus {
     }
 
     async fn direct_batch(&self, stream: &str, query: &serde_json::Value) -> Result<Vec<Stored>, ReadStreamError> {
+        again(|| self.direct_once(stream, query)).await
+    }
+
+    async fn direct_once(&self, stream: &str, query: &serde_json::Value) -> Result<Vec<Stored>, ReadStreamError> {
         let unavailable = |detail: String| ReadStreamError::Unavailable {
             stream: stream.to_owned(),
             detail,
@@ -367,16 +371,7 @@ impl Bus {
         call: &str,
         query: &serde_json::Value,
     ) -> Result<T, ReadStreamError> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self.api_once(stream, call, query).await {
-                Err(ReadStreamError::Unavailable { .. }) if tries < READ_TRIES => {
-                    crate::clock::pause(API_TIMEOUT / 25 * tries).await;
-                }
-                answer => return answer,
-            }
-        }
+        again(|| self.api_once(stream, call, query)).await
     }
 
     async fn api_once<T: serde::de::DeserializeOwned>(
@@ -405,6 +400,23 @@ impl Bus {
             }),
             ApiAnswer { value: Some(value), .. } => Ok(value),
             ApiAnswer { .. } => Err(unavailable("the answer cannot be read".to_owned())),
+        }
+    }
+}
+
+/// Asks again a few times where nobody answered.
+async fn again<T, A>(mut ask: impl FnMut() -> A) -> Result<T, ReadStreamError>
+where
+    A: Future<Output = Result<T, ReadStreamError>>,
+{
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match ask().await {
+            Err(ReadStreamError::Unavailable { .. }) if tries < READ_TRIES => {
+                crate::clock::pause(API_TIMEOUT / 25 * tries).await;
+            }
+            answer => return answer,
         }
     }
 }
