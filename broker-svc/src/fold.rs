@@ -348,7 +348,7 @@ impl Fold {
     /// Roughly how much memory it takes, bytes.
     #[must_use]
     pub fn weight(&self) -> usize {
-        let text: usize = self.history.iter().map(Exchange::bytes).sum();
+        let text: usize = self.history.iter().map(|turn| turn.bytes() + EXCHANGE_OVERHEAD).sum();
         let replies: usize = self.unpublished.iter().map(|reply| reply.content.len() + 512).sum();
         let notes = self.notes.iter().chain(&self.refused).chain(&self.reminded);
         let notes: usize = notes.chain(&self.summary).map(String::len).sum();
@@ -356,6 +356,9 @@ impl Fold {
         size_of::<Self>() + text + replies + notes + ids + written(&self.running) + written(&self.owed)
     }
 }
+
+/// What a turn of the history takes besides its texts: the entry, and two allocations.
+const EXCHANGE_OVERHEAD: usize = size_of::<Exchange>() + 32;
 
 /// Says whether the oldest had to go for it.
 fn remember(notes: &mut VecDeque<String>, said: &str) -> bool {

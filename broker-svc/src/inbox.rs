@@ -27,6 +27,8 @@ use crate::session::{Arrival, Pending, Placed, Told};
 
 /// Dispatches read at one look.
 pub const LOOK_LIMIT: usize = 64;
+/// Dispatches decoded before other sessions have their chance.
+const AT_A_STRETCH: usize = 8;
 /// How long the window may take to come to what the leader has.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -59,6 +61,18 @@ impl Look {
         self.good.len() + self.bad.len()
     }
 
+    /// Adds what the window held, giving way to other sessions in between: a long queue takes long to decode.
+    async fn add_all(&mut self, session: &SessionRef, held: Vec<Arc<Stored>>) {
+        for few in held.chunks(AT_A_STRETCH) {
+            for stored in few {
+                self.add(session, stored);
+            }
+            if few.len() == AT_A_STRETCH {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
     fn add(&mut self, session: &SessionRef, stored: &Stored) {
         self.through = Some(stored.sequence);
         match arrival(session, stored) {
@@ -83,9 +97,7 @@ pub async fn look(broker: &Broker, session: &SessionRef, from: u64) -> Result<Lo
     let subject = subject::dispatch(session);
     let mut look = Look::default();
     let held = |from, limit| broker.feed.window(|window| window.on_subject(&subject, from, limit));
-    for stored in held(from, LOOK_LIMIT).unwrap_or_default() {
-        look.add(session, &stored);
-    }
+    look.add_all(session, held(from, LOOK_LIMIT).unwrap_or_default()).await;
     if look.through.is_some() {
         return Ok(look);
     }
@@ -95,9 +107,8 @@ pub async fn look(broker: &Broker, session: &SessionRef, from: u64) -> Result<Lo
     let mut next = from;
     while next <= last.sequence && look.found() < LOOK_LIMIT {
         if broker.feed.window(|window| window.first()) <= next && broker.feed.reached(last.sequence, PATIENCE).await {
-            for stored in held(next, LOOK_LIMIT - look.found()).unwrap_or_default() {
-                look.add(session, &stored);
-            }
+            let rest = held(next, LOOK_LIMIT - look.found()).unwrap_or_default();
+            look.add_all(session, rest).await;
             return Ok(look);
         }
         let Some(stored) = broker.bus.next_on_subject(DISPATCHES, &subject, next).await? else {

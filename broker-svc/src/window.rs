@@ -7,12 +7,17 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use shared::bus::Stored;
 
 /// Messages held.
 pub const MAX_MESSAGES: usize = 32_768;
-/// Payloads held, bytes.
-pub const MAX_BYTES: usize = 64 * 1_024 * 1_024;
+/// Memory that they may take, bytes.
+pub const MAX_BYTES: usize = 32 * 1_024 * 1_024;
+/// What a message takes besides its texts: its places in both orders, the allocations, a subject's entry.
+const OVERHEAD: usize = 320;
+/// What a header takes besides its text.
+const HEADER_OVERHEAD: usize = 64;
 
 /// The newest messages of a stream.
 #[derive(Debug)]
@@ -65,8 +70,10 @@ impl Window {
             return;
         }
         self.through = stored.sequence;
-        self.bytes += stored.payload.len();
-        let stored = Arc::new(stored);
+        self.bytes += weight(&stored);
+        // What comes from the connection is a slice of what it read at once, all of which it would hold.
+        let payload = Bytes::copy_from_slice(&stored.payload);
+        let stored = Arc::new(Stored { payload, ..stored });
         self.by_subject
             .entry(stored.subject.clone())
             .or_default()
@@ -80,7 +87,7 @@ impl Window {
     fn forget_oldest(&mut self) {
         let Some(oldest) = self.order.pop_front() else { return };
         self.first = oldest.sequence + 1;
-        self.bytes -= oldest.payload.len();
+        self.bytes -= weight(&oldest);
         if let Some(own) = self.by_subject.get_mut(&oldest.subject) {
             own.pop_front();
             if own.is_empty() {
@@ -111,6 +118,13 @@ impl Window {
         let start = self.order.partition_point(|stored| stored.sequence < from);
         Some(self.order.range(start..).take(limit).cloned().collect())
     }
+}
+
+/// How much memory a message of the window takes, nearly, bytes.
+fn weight(stored: &Stored) -> usize {
+    let headers = stored.headers.iter();
+    let headers: usize = headers.map(|(_, value)| value.len() + HEADER_OVERHEAD).sum();
+    stored.payload.len() + 2 * stored.subject.len() + headers + OVERHEAD
 }
 
 #[cfg(test)]
@@ -166,5 +180,9 @@ mod tests {
             (window.first(), window.order.len(), window.by_subject.len()),
             (4, MAX_MESSAGES, 1)
         );
+        while window.order.len() > 1 {
+            window.forget_oldest();
+        }
+        assert_eq!(window.bytes, weight(&stored(0, "b", 1)));
     }
 }

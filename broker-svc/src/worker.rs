@@ -248,6 +248,8 @@ impl<'a> Worker<'a> {
                         return Ok(());
                     }
                     self.turn_ended();
+                    // Turns that wait for nobody share an append: without this they would run on together.
+                    tokio::task::yield_now().await;
                 }
                 Effect::Wake { at } if self.effects.is_empty() => self.wait_until(at).await?,
                 // A newer wish stands behind it.
