@@ -26,7 +26,8 @@ pub struct Remembered {
 
 #[derive(Debug, Default)]
 struct Inner {
-    entries: HashMap<SessionRef, (u64, usize, Remembered)>,
+    /// Boxed: a table has room for more than it holds.
+    entries: HashMap<SessionRef, (u64, usize, Box<Remembered>)>,
     by_age: BTreeMap<u64, SessionRef>,
     bytes: usize,
     tick: u64,
@@ -37,7 +38,7 @@ impl Inner {
         let (tick, weight, remembered) = self.entries.remove(session)?;
         self.by_age.remove(&tick);
         self.bytes -= weight;
-        Some(remembered)
+        Some(*remembered)
     }
 }
 
@@ -73,7 +74,7 @@ impl FoldCache {
         inner.bytes += weight;
         let tick = inner.tick;
         inner.by_age.insert(tick, session.clone());
-        inner.entries.insert(session, (tick, weight, remembered));
+        inner.entries.insert(session, (tick, weight, Box::new(remembered)));
         while inner.entries.len() > self.capacity || inner.bytes > MAX_CACHE_BYTES {
             let Some((_, oldest)) = inner.by_age.pop_first() else {
                 break;

@@ -27,6 +27,7 @@ use crate::choice::{Choice, Signs};
 use crate::course::{Course, Outcomes};
 use crate::error::HandleEventError;
 use crate::fire::{Performer, Wish};
+use crate::inherited::Inherited;
 use crate::invocation::{Evaluated, record, slim};
 use crate::passes::Passes;
 use crate::roster::{Roster, Traits};
@@ -58,7 +59,7 @@ impl Evaluator {
     /// Brings `task`'s event to its end; it may be acked afterwards. `again`: a former try failed half-way.
     pub(crate) async fn handle(&self, task: &Task, again: bool, carrier: &Carrier) -> Result<(), HandleEventError> {
         let meters = &self.performer.meters;
-        if task.replayed && !task.marker_read && self.is_done(task).await? {
+        if task.replayed.is_some() && !task.marker_read && self.is_done(task).await? {
             meters.already_done.increment(1);
             return Ok(());
         }
@@ -104,8 +105,14 @@ impl Evaluator {
         Duration::from_millis(longest.unwrap_or(0))
     }
 
-    /// Whether the event's record is stored, as the leader says.
+    /// Whether the event's record is stored, as the leader says where it may be.
     pub(crate) async fn is_done(&self, task: &Task) -> Result<bool, HandleEventError> {
+        if task
+            .replayed
+            .is_some_and(|left| left.has_no_record(task, &self.projection))
+        {
+            return Ok(false);
+        }
         let subject = subject::invocation(task.partition, &task.key());
         let Some(stored) = self.performer.bus.last_on_subject(INVOCATIONS, &subject).await? else {
             return Ok(false);
@@ -256,7 +263,8 @@ impl Evaluator {
         let fires = roster.stored_fires(&key).iter();
         let mut wishes: Vec<Wish> = fires.map(|fire| wish(&fire.hook_id, &fire.result)).collect();
         let mut decided: Vec<String> = wishes.iter().map(|wish| wish.hook_id.clone()).collect();
-        if !(again || task.replayed || task.is_redriven()) {
+        let may_be_decided = task.replayed.is_some_and(Inherited::has_answers);
+        if !(again || may_be_decided || task.is_redriven()) {
             return Ok((wishes, decided));
         }
         let answers = self.performer.answers.of(&key).await;

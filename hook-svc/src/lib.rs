@@ -28,6 +28,7 @@ pub mod header;
 mod heartbeat;
 pub mod hook_api;
 pub mod identities;
+mod inherited;
 pub mod invocation;
 pub mod keeper;
 pub mod lab;

@@ -26,6 +26,7 @@ use tracing::Instrument as _;
 use crate::error::HandleEventError;
 use crate::evaluate::Evaluator;
 use crate::gate::Gate;
+use crate::inherited::Inherited;
 use crate::patience::Patience;
 use crate::task::Task;
 
@@ -73,6 +74,8 @@ impl Work {
 struct Shift {
     partition: u16,
     replay_through: u64,
+    /// What former owners have left; none until it is asked for.
+    inherited: Option<Inherited>,
     gate: Gate,
     /// Consumer sequences of messages under way.
     under_way: BTreeSet<u64>,
@@ -151,7 +154,7 @@ impl Owner {
             );
             return Ok(Some(Work::dead(incoming, "wrong_subject", detail)));
         }
-        let replayed = shift.may_be_done(&incoming);
+        let replayed = self.left_of(shift, &incoming).await?;
         let place = shift.gate.enter(&event);
         let partition = shift.partition;
         let mut task = Task {
@@ -163,7 +166,7 @@ impl Owner {
             place,
             incoming,
         };
-        if !replayed {
+        if replayed.is_none() {
             shift.careful = false;
             return Ok(Some(Work::Event(Box::new(task))));
         }
@@ -187,6 +190,18 @@ impl Owner {
             return Ok(Some(Work::dead(task.incoming, "kills_its_owner", detail)));
         }
         Ok(Some(Work::Event(Box::new(task))))
+    }
+
+    /// What a former owner may have left of `incoming`; none where it cannot have handled it.
+    async fn left_of(&self, shift: &mut Shift, incoming: &Incoming) -> Result<Option<Inherited>, HandleEventError> {
+        if !shift.may_be_done(incoming) {
+            return Ok(None);
+        }
+        if shift.inherited.is_none() {
+            let (bus, projection) = (&self.evaluator.performer.bus, &self.evaluator.projection);
+            shift.inherited = Some(Inherited::of_former_owners(bus, projection).await?);
+        }
+        Ok(shift.inherited)
     }
 
     /// Brings one message to its end; answers `key`.
@@ -296,6 +311,7 @@ impl Shift {
         Self {
             partition: owned.partition,
             replay_through: owned.replay_through,
+            inherited: None,
             gate: Gate::default(),
             under_way: BTreeSet::new(),
             noted: false,

@@ -5,6 +5,7 @@ use shared::model::event::{Direction, Event, EventId};
 use shared::wire::headers::{MSG_ID, REDRIVE};
 
 use crate::gate::Place;
+use crate::inherited::Inherited;
 
 /// An event as its partition's owner hands it over.
 #[derive(Debug)]
@@ -15,8 +16,8 @@ pub(crate) struct Task {
     pub(crate) sequence: u64,
     /// Its partition.
     pub(crate) partition: u16,
-    /// Somebody may have handled it before.
-    pub(crate) replayed: bool,
+    /// Where somebody may have handled it before: what was left then.
+    pub(crate) replayed: Option<Inherited>,
     /// Its done-marker was looked for already, and is not there.
     pub(crate) marker_read: bool,
     /// Its place in its conversation.

@@ -275,6 +275,15 @@ impl Projection {
         }
     }
 
+    /// Whether event `id` has no record among the messages of `INVOCATIONS` up to `through`, for certain: false where it
+    /// has one, and where the read model has not come that far.
+    ///
+    /// # Errors
+    /// [`QueryProjectionError`] where the file cannot be read.
+    pub fn has_no_record(&self, id: &EventId, through: u64) -> Result<bool, QueryProjectionError> {
+        self.read(|connection| query::has_no_record(connection, id.as_str(), through))
+    }
+
     /// Events that fit, the newest first.
     ///
     /// # Errors

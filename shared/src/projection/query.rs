@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 use serde::de::DeserializeOwned;
 
 use super::api::{EventRow, FindReply, FindRequest, HistoryReply, HistoryRequest, limit};
-use super::applied::from_sql;
+use super::applied::{Source, from_sql, to_sql};
 use crate::model::event::{Direction, EventId, PeerKind};
 use crate::model::time::UnixMillis;
 
@@ -19,6 +19,17 @@ pub(super) fn first_sequence(connection: &Connection, id: &str) -> Result<Option
         .prepare_cached("SELECT sequence FROM events WHERE id = ?1")?
         .query_row([id], |row| row.get(0).map(from_sql))
         .optional()
+}
+
+/// Whether `id` has no record among those up to `through`. One statement: a file that is made anew meanwhile has either
+/// both the row and the position, or neither.
+pub(super) fn has_no_record(connection: &Connection, id: &str, through: u64) -> Result<bool, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "SELECT NOT EXISTS(SELECT 1 FROM nexus_evaluations WHERE event_id = ?1)
+                AND EXISTS(SELECT 1 FROM nexus_positions WHERE stream = ?2 AND sequence >= ?3)",
+        )?
+        .query_row((id, Source::Invocations.stream(), to_sql(through)), |row| row.get(0))
 }
 
 /// The event with `id`.

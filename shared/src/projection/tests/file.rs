@@ -22,6 +22,14 @@ async fn a_restart_resumes_and_knows_its_ids() {
 }
 
 #[tokio::test]
+async fn only_what_has_no_record_up_to_where_the_file_has_come_certainly_has_none() {
+    let case = Case::with((1..=20).flat_map(chain).collect()).await;
+    let has_none = |n, through| case.projection.has_no_record(&event_id(n), through).unwrap();
+    assert!(has_none(21, 20) && !has_none(20, 20));
+    assert!(!has_none(21, 21), "it may be the one that has not been taken in");
+}
+
+#[tokio::test]
 async fn a_file_that_is_no_database_or_of_another_version_is_made_anew() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("deep/er/read.db");
