@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use shared::bus::dead_letter::Verdict;
-use shared::bus::{Fetcher, Incoming, claim};
+use shared::bus::{ConsumeError, Fetcher, Incoming, claim};
 use shared::clock::pause;
 use shared::model::session::SessionRef;
 use shared::wire::session_mark::Claim;
@@ -30,8 +30,9 @@ const MAX_BATCH: usize = 64;
 /// How old a claim may be when its work begins; an older one is left to the ack wait.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Runs claimed sessions until the process is asked to stop and the running ones are done or handed back.
-pub async fn serve(broker: &Arc<Broker>) {
+/// Runs claimed sessions until the process is asked to stop and the running ones are done or handed back. `tell` hears
+/// whether claims can be asked for.
+pub async fn serve(broker: &Arc<Broker>, tell: impl Fn(Result<(), &ConsumeError>)) {
     let mut source = Source::new(Arc::clone(broker));
     let mut workers = JoinSet::new();
     let stop = broker.shutdown.clone();
@@ -40,7 +41,7 @@ pub async fn serve(broker: &Arc<Broker>) {
         let taken = tokio::select! {
             biased;
             () = stop.requested() => break,
-            taken = source.next() => taken,
+            taken = source.next(&tell) => taken,
         };
         workers.spawn(handle(Arc::clone(broker), taken));
     }
@@ -82,7 +83,7 @@ impl Source {
         }
     }
 
-    async fn next(&mut self) -> Taken {
+    async fn next(&mut self, tell: &impl Fn(Result<(), &ConsumeError>)) -> Taken {
         loop {
             let now = self.broker.clock.monotonic();
             let incoming = match self.claims.next().now_or_never() {
@@ -96,7 +97,7 @@ impl Source {
             };
             let slot = self.kept.as_mut().and_then(|kept| kept.split(1));
             let (Some(incoming), Some(slot)) = (incoming, slot) else {
-                self.ask().await;
+                tell(self.ask().await.as_ref().copied());
                 continue;
             };
             let received = self.empty_at;
@@ -116,19 +117,19 @@ impl Source {
     }
 
     /// Waits for a free slot, then asks for as many claims as there are.
-    async fn ask(&mut self) {
+    async fn ask(&mut self) -> Result<(), ConsumeError> {
         self.kept = None;
         let Ok(mut kept) = Arc::clone(&self.slots).acquire_owned().await else {
-            return;
+            return Ok(());
         };
         let more = u32::try_from(self.slots.available_permits().min(MAX_BATCH - 1)).unwrap_or(0);
         if let Ok(more) = Arc::clone(&self.slots).try_acquire_many_owned(more) {
             kept.merge(more);
         }
         self.empty_at = self.broker.clock.monotonic();
-        if self.claims.ask(kept.num_permits()).await.is_ok() {
-            self.kept = Some(kept);
-        }
+        self.claims.ask(kept.num_permits()).await?;
+        self.kept = Some(kept);
+        Ok(())
     }
 
     /// Gives what lies in the buffer to other brokers at once.

@@ -34,6 +34,8 @@ pub const RECENT_DISPATCHES: usize = 1_024;
 pub const MAX_REMINDED: usize = 256;
 /// Lines about dropped dispatches remembered for the next turn.
 pub const MAX_NOTES: usize = 40;
+/// What a turn of the history takes in memory besides its texts: the entry, and two allocations.
+const EXCHANGE_OVERHEAD: usize = size_of::<Exchange>() + 32;
 /// Who stands in the ledger as having said a note about an intent.
 pub const INTENTS: &str = "intents";
 /// Key under which such an entry holds an intent that nobody answered for.
@@ -356,9 +358,6 @@ impl Fold {
         size_of::<Self>() + text + replies + notes + ids + written(&self.running) + written(&self.owed)
     }
 }
-
-/// What a turn of the history takes besides its texts: the entry, and two allocations.
-const EXCHANGE_OVERHEAD: usize = size_of::<Exchange>() + 32;
 
 /// Says whether the oldest had to go for it.
 fn remember(notes: &mut VecDeque<String>, said: &str) -> bool {

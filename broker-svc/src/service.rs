@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use shared::bus::ConsumeError;
 use shared::llm::{self, LlmConfig};
 use shared::model::identity::Identities;
 use shared::process::config::Fault;
@@ -105,8 +106,11 @@ impl Service for BrokerService {
             .await
             .map_err(anyhow::Error::msg)
             .context("the service `turn` is not announced")?;
-        health.set("claims", true, "pulling");
-        claims::serve(&broker).await;
+        let tell = |asked: Result<(), &ConsumeError>| match asked {
+            Ok(()) => health.set("claims", true, "pulling"),
+            Err(error) => health.set("claims", false, error.to_string()),
+        };
+        claims::serve(&broker, tell).await;
         for task in beside {
             task.await.context("a task beside the claims ended badly")?;
         }

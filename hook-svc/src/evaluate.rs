@@ -2,7 +2,7 @@
 //! the fallbacks — store the record — ack.
 //!
 //! The record is the event's done-marker and is stored before the ack. Whoever is given the event again reads the
-//! marker first; what a crash left half done is done again with the same ids, which changes nothing.
+//! marker first, unless the read model knows that there is none (`inherited`); what a crash left half done is done again with the same ids, which changes nothing.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl Evaluator {
     /// Brings `task`'s event to its end; it may be acked afterwards. `again`: a former try failed half-way.
     pub(crate) async fn handle(&self, task: &Task, again: bool, carrier: &Carrier) -> Result<(), HandleEventError> {
         let meters = &self.performer.meters;
-        if task.replayed.is_some() && !task.marker_read && self.is_done(task).await? {
+        if self.was_done(task, again).await? {
             meters.already_done.increment(1);
             return Ok(());
         }
@@ -105,14 +105,23 @@ impl Evaluator {
         Duration::from_millis(longest.unwrap_or(0))
     }
 
-    /// Whether the event's record is stored, as the leader says where it may be.
-    pub(crate) async fn is_done(&self, task: &Task) -> Result<bool, HandleEventError> {
-        if task
-            .replayed
-            .is_some_and(|left| left.has_no_record(task, &self.projection))
-        {
-            return Ok(false);
+    /// Whether the event comes again and is done. What a try of our own has stored, the leader alone knows.
+    async fn was_done(&self, task: &Task, again: bool) -> Result<bool, HandleEventError> {
+        match task.inherited {
+            None => Ok(false),
+            Some(_) if task.marker_read => Ok(false),
+            Some(_) if again => self.has_record(task).await,
+            Some(inherited) => self.is_done(task, inherited).await,
         }
+    }
+
+    /// Whether a former owner, who left `inherited`, has stored the event's record.
+    pub(crate) async fn is_done(&self, task: &Task, inherited: Inherited) -> Result<bool, HandleEventError> {
+        Ok(!inherited.has_no_record(task, &self.projection).await && self.has_record(task).await?)
+    }
+
+    /// Whether the event's record is stored, as the leader says.
+    async fn has_record(&self, task: &Task) -> Result<bool, HandleEventError> {
         let subject = subject::invocation(task.partition, &task.key());
         let Some(stored) = self.performer.bus.last_on_subject(INVOCATIONS, &subject).await? else {
             return Ok(false);
@@ -263,7 +272,7 @@ impl Evaluator {
         let fires = roster.stored_fires(&key).iter();
         let mut wishes: Vec<Wish> = fires.map(|fire| wish(&fire.hook_id, &fire.result)).collect();
         let mut decided: Vec<String> = wishes.iter().map(|wish| wish.hook_id.clone()).collect();
-        let may_be_decided = task.replayed.is_some_and(Inherited::has_answers);
+        let may_be_decided = task.inherited.is_some_and(Inherited::has_answers);
         if !(again || may_be_decided || task.is_redriven()) {
             return Ok((wishes, decided));
         }

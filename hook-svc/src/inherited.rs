@@ -1,47 +1,54 @@
 //! What former owners of a partition may have left of an event that comes again.
 //!
-//! After a take-over up to a thousand events of a partition may be done, and most of a long backlog are not. Whatever a
-//! former owner stored was stored before the partition was taken, so the ends of the streams at that time and the read
-//! model, once it has come there, tell of most events that nothing is left of them. Where they do not, the leader is asked
-//! about the event itself.
+//! After a take-over up to a thousand events of a partition may be done, and most of a long backlog are not. What a former
+//! owner stored before the partition was taken lies below where the leader says that its records end. So the read model,
+//! once it has come there, tells of most events that they have no record; of the others, and where it cannot tell, the
+//! leader is asked one by one. What a stopped owner still stores afterwards has the same ids as what is stored here.
 
 use std::time::Duration;
 
-use shared::bus::{Bus, ReadStreamError};
+use shared::bus::Bus;
 use shared::projection::{Projection, Source};
 use shared::wire::topology::buckets::HOOK_RESULTS;
 use shared::wire::topology::streams::INVOCATIONS;
 
 use crate::task::Task;
 
-/// How long the read model may take to come to the end of the records; one that takes longer is asked in vain.
+/// How long the read model may take to come to the end of the records; until it has, the leader is asked about each event.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// As of when the partition was taken.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inherited {
-    /// Where the records end.
-    records: u64,
-    /// Whether answers of any hook are kept.
+    /// Where the partition's records end, 0 = there are none; none = nobody could tell.
+    records: Option<u64>,
+    /// Whether answers of any hook may be kept.
     has_answers: bool,
 }
 
 impl Inherited {
-    /// What is left of whoever held a partition that is held here now.
-    pub(crate) async fn of_former_owners(bus: &Bus, projection: &Projection) -> Result<Self, ReadStreamError> {
-        let records = bus.stream_state(INVOCATIONS).await?.last;
-        let answers = bus.stream_state(&format!("KV_{HOOK_RESULTS}")).await?.messages;
-        let come = tokio::time::timeout(PATIENCE, projection.reached(Source::Invocations, records)).await;
-        if !matches!(come, Ok(Ok(()))) {
-            tracing::debug!(
-                records,
-                "the read model is behind: the leader is asked about each event"
-            );
+    /// What is left by whoever held `partition`, which is held here now. What cannot be told may be there.
+    pub(crate) async fn of_former_owners(bus: &Bus, projection: &Projection, partition: u16) -> Self {
+        let own = format!("nexus.invocation.{partition}.>");
+        let records = match bus.last_on_subject(INVOCATIONS, &own).await {
+            Ok(last) => Some(last.map_or(0, |last| last.sequence)),
+            Err(error) => {
+                tracing::debug!(partition, %error, "nobody can tell where the records end");
+                None
+            }
+        };
+        let answers = format!("$KV.{HOOK_RESULTS}.>");
+        let answers = bus.last_on_subject(&format!("KV_{HOOK_RESULTS}"), &answers).await;
+        if let Some(records) = records {
+            let come = tokio::time::timeout(PATIENCE, projection.reached(Source::Invocations, records)).await;
+            if !matches!(come, Ok(Ok(()))) {
+                tracing::debug!(partition, records, "the read model has not come to the records yet");
+            }
         }
-        Ok(Self {
+        Self {
             records,
-            has_answers: answers > 0,
-        })
+            has_answers: !matches!(answers, Ok(None)),
+        }
     }
 
     /// Whether answers of hooks may be kept of an event.
@@ -49,9 +56,16 @@ impl Inherited {
         self.has_answers
     }
 
-    /// Whether `task`'s event certainly has no record.
-    pub(crate) fn has_no_record(self, task: &Task, projection: &Projection) -> bool {
-        // An empty stream has no record; where the file cannot be read, the leader tells.
-        self.records == 0 || projection.has_no_record(&task.event.id, self.records).unwrap_or(false)
+    /// Whether `task`'s event certainly had no record then.
+    pub(crate) async fn has_no_record(self, task: &Task, projection: &Projection) -> bool {
+        match self.records {
+            None => false,
+            Some(0) => true,
+            Some(records) => {
+                let told = projection.has_no_record(&task.event.id, records).await;
+                // Where the file cannot be read, the leader tells.
+                told.unwrap_or(false)
+            }
+        }
     }
 }

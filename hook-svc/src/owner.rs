@@ -154,26 +154,26 @@ impl Owner {
             );
             return Ok(Some(Work::dead(incoming, "wrong_subject", detail)));
         }
-        let replayed = self.left_of(shift, &incoming).await?;
+        let inherited = self.inherited(shift, &incoming).await;
         let place = shift.gate.enter(&event);
         let partition = shift.partition;
         let mut task = Task {
             event,
             sequence: incoming.sequence,
             partition,
-            replayed,
+            inherited,
             marker_read: false,
             place,
             incoming,
         };
-        if replayed.is_none() {
+        let Some(inherited) = inherited else {
             shift.careful = false;
             return Ok(Some(Work::Event(Box::new(task))));
-        }
+        };
         if shift.noted && !shift.careful {
             return Ok(Some(Work::Event(Box::new(task))));
         }
-        if self.evaluator.is_done(&task).await? {
+        if self.evaluator.is_done(&task, inherited).await? {
             self.evaluator.performer.meters.already_done.increment(1);
             task.incoming.ack().await;
             return Ok(None);
@@ -193,15 +193,15 @@ impl Owner {
     }
 
     /// What a former owner may have left of `incoming`; none where it cannot have handled it.
-    async fn left_of(&self, shift: &mut Shift, incoming: &Incoming) -> Result<Option<Inherited>, HandleEventError> {
+    async fn inherited(&self, shift: &mut Shift, incoming: &Incoming) -> Option<Inherited> {
         if !shift.may_be_done(incoming) {
-            return Ok(None);
+            return None;
         }
         if shift.inherited.is_none() {
             let (bus, projection) = (&self.evaluator.performer.bus, &self.evaluator.projection);
-            shift.inherited = Some(Inherited::of_former_owners(bus, projection).await?);
+            shift.inherited = Some(Inherited::of_former_owners(bus, projection, shift.partition).await);
         }
-        Ok(shift.inherited)
+        shift.inherited
     }
 
     /// Brings one message to its end; answers `key`.

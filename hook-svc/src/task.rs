@@ -17,7 +17,7 @@ pub(crate) struct Task {
     /// Its partition.
     pub(crate) partition: u16,
     /// Where somebody may have handled it before: what was left then.
-    pub(crate) replayed: Option<Inherited>,
+    pub(crate) inherited: Option<Inherited>,
     /// Its done-marker was looked for already, and is not there.
     pub(crate) marker_read: bool,
     /// Its place in its conversation.

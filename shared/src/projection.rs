@@ -276,12 +276,15 @@ impl Projection {
     }
 
     /// Whether event `id` has no record among the messages of `INVOCATIONS` up to `through`, for certain: false where it
-    /// has one, and where the read model has not come that far.
+    /// has one, where the read model has not come that far, and where it had to pass a record over. (A server that lost
+    /// the stream's end and has grown beyond it again cannot be told from one that has not.)
     ///
     /// # Errors
     /// [`QueryProjectionError`] where the file cannot be read.
-    pub fn has_no_record(&self, id: &EventId, through: u64) -> Result<bool, QueryProjectionError> {
-        self.read(|connection| query::has_no_record(connection, id.as_str(), through))
+    pub async fn has_no_record(&self, id: &EventId, through: u64) -> Result<bool, QueryProjectionError> {
+        let id = id.clone();
+        self.ask(move |connection| query::has_no_record(connection, id.as_str(), through))
+            .await
     }
 
     /// Events that fit, the newest first.

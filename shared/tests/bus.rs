@@ -169,6 +169,16 @@ async fn a_consumer_that_is_not_there_yet_is_waited_for() {
     let taken = tokio::time::timeout(DEADLINE, pull.next()).await;
     assert_eq!(taken.expect("a claim comes").sequence, 1);
     fetcher.ask(1).await.expect("it can be asked now");
+    let delete = format!("$JS.API.CONSUMER.DELETE.{}.broker", streams::CLAIMS);
+    let deleted = bus.ask(&delete, &Headers::new(), bytes::Bytes::new(), DEADLINE).await;
+    deleted.expect("somebody deletes it");
+    let found_out = async {
+        while fetcher.ask(1).await.is_ok() {
+            assert!(fetcher.next().await.is_none(), "nothing comes of one that is gone");
+        }
+    };
+    let found_out = tokio::time::timeout(DEADLINE, found_out).await;
+    found_out.expect("it is noticed that it is gone");
 }
 
 #[tokio::test]

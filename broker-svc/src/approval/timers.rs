@@ -19,7 +19,7 @@ use crate::broker::{Broker, SERVICE};
 const FIRED_TTL_S: u64 = 7 * 24 * 3_600;
 /// Fired timers asked for at once.
 const BATCH: usize = 64;
-/// Wait before a timer whose handling failed is given out again, and before reading is begun again.
+/// Wait before a timer whose handling failed is given out again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The longest wait that one timer is sent back with.
 const LONGEST_NAK: Duration = Duration::from_secs(60);

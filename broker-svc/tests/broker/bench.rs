@@ -286,7 +286,7 @@ pub(crate) async fn broker_at(url: &str, name: &str, personas: &str, config: Bro
 pub(crate) fn run_broker(broker: Arc<Broker>) -> Running {
     let pulling = Arc::clone(&broker);
     let tasks = vec![
-        tokio::spawn(async move { claims::serve(&pulling).await }),
+        tokio::spawn(async move { claims::serve(&pulling, |_| ()).await }),
         tokio::spawn(feed::serve(Arc::clone(&broker))),
         tokio::spawn(sweeper::serve(Arc::clone(&broker))),
         tokio::spawn(quarantine::watch(Arc::clone(&broker))),

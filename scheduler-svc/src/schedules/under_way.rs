@@ -18,8 +18,9 @@ use shared::wire::topology::streams;
 
 /// Who follows events.
 const TRACE: &str = "nexus.svc.events.trace";
-/// How long the answer may take.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the answer may take. Twice that, for a firing that is looked at again, is less than the ack wait of its timer
+/// (15 s); a busy machine takes its time.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether the last firing of `record`, the event `last` if it is not too long ago, is under way, or its persona busy.
 pub(super) async fn is_under_way(bus: &Bus, record: &ScheduleRecord, last: Option<&Event>) -> bool {

@@ -13,7 +13,7 @@ use futures_util::StreamExt as _;
 use crate::clock::pause;
 
 use super::connect::Bus;
-use super::consume::Missed;
+use super::consume::{Missed, REPAIR_PAUSE};
 use super::error::ConsumeError;
 use super::message::Incoming;
 
@@ -21,8 +21,6 @@ use super::message::Incoming;
 const FETCH_EXPIRES: Duration = Duration::from_secs(1);
 /// How long after that its end may take to come; then it is taken to be lost.
 const FETCH_GRACE: Duration = Duration::from_millis(500);
-/// Wait after a broken request.
-const REPAIR_PAUSE: Duration = Duration::from_millis(100);
 
 /// A durable consumer, asked for so many messages at a time.
 pub struct Fetcher {
@@ -70,7 +68,6 @@ impl Fetcher {
         self.request = None;
         match self.begin(count).await {
             Ok(request) => {
-                self.missed = Missed::default();
                 self.request = Some(request);
                 Ok(())
             }
@@ -111,26 +108,37 @@ impl Fetcher {
             let next = tokio::select! {
                 biased;
                 next = request.messages.next() => next,
-                () = &mut request.lost => None,
+                () = &mut request.lost => {
+                    self.look_again("the server has forgotten it");
+                    return None;
+                }
             };
             match next {
                 Some(Ok(message)) => {
+                    self.missed = Missed::default();
                     if let Some(incoming) = Incoming::new(message) {
                         return Some(incoming);
                     }
                 }
                 Some(Err(error)) => {
-                    self.request = None;
-                    tracing::debug!(consumer = %self.names.1, %error, "request is made anew");
+                    self.look_again(&error.to_string());
                     pause(REPAIR_PAUSE).await;
                     return None;
                 }
                 None => {
+                    self.missed = Missed::default();
                     self.request = None;
                     return None;
                 }
             }
         }
+    }
+
+    /// A request that did not end as it should: the consumer may be gone, which is found out at the next one.
+    fn look_again(&mut self, why: &str) {
+        tracing::debug!(consumer = %self.names.1, why, "request is made anew");
+        self.request = None;
+        self.consumer = None;
     }
 
     /// Gives up what was asked for; what is under way comes again after the ack wait.

@@ -61,9 +61,23 @@ pub(super) fn write(
             ledger::write(connection, subject, session.as_ref(), record)?;
         }
         Applied::Receipt { receipt, .. } => receipt::write(connection, receipt)?,
-        Applied::Unreadable { .. } => {}
+        Applied::Unreadable { source, sequence } => {
+            if *source == Source::Invocations {
+                pass_over(connection, *sequence)?;
+            }
+        }
     }
     Ok(None)
+}
+
+/// Where the file notes the last record that it holds no row of, besides its positions.
+pub(super) const PASSED_OVER: &str = "passed over:INVOCATIONS";
+
+fn pass_over(connection: &Connection, sequence: u64) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO nexus_positions(stream, sequence) VALUES(?1, ?2)")?
+        .execute((PASSED_OVER, to_sql(sequence)))
+        .map(drop)
 }
 
 /// The newest item of each adapter and account in one transaction: one row each, however many came.

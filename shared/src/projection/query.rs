@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::api::{EventRow, FindReply, FindRequest, HistoryReply, HistoryRequest, limit};
 use super::applied::{Source, from_sql, to_sql};
+use super::apply::PASSED_OVER;
 use crate::model::event::{Direction, EventId, PeerKind};
 use crate::model::time::UnixMillis;
 
@@ -27,9 +28,13 @@ pub(super) fn has_no_record(connection: &Connection, id: &str, through: u64) -> 
     connection
         .prepare_cached(
             "SELECT NOT EXISTS(SELECT 1 FROM nexus_evaluations WHERE event_id = ?1)
-                AND EXISTS(SELECT 1 FROM nexus_positions WHERE stream = ?2 AND sequence >= ?3)",
+                AND EXISTS(SELECT 1 FROM nexus_positions WHERE stream = ?2 AND sequence >= ?3)
+                AND NOT EXISTS(SELECT 1 FROM nexus_positions WHERE stream = ?4)",
         )?
-        .query_row((id, Source::Invocations.stream(), to_sql(through)), |row| row.get(0))
+        .query_row(
+            (id, Source::Invocations.stream(), to_sql(through), PASSED_OVER),
+            |row| row.get(0),
+        )
 }
 
 /// The event with `id`.
