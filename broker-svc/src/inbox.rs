@@ -28,7 +28,7 @@ use crate::session::{Arrival, Pending, Placed, Told};
 /// Dispatches read at one look.
 pub const LOOK_LIMIT: usize = 64;
 /// Dispatches decoded before other sessions have their chance.
-const AT_A_STRETCH: usize = 8;
+const AT_A_STRETCH: usize = 16;
 /// How long the window may take to come to what the leader has.
 const PATIENCE: Duration = Duration::from_millis(500);
 

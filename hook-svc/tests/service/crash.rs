@@ -11,6 +11,7 @@ use shared::model::invocation::HookOutcome;
 use shared::model::time::UnixMillis;
 use shared::schedule::book::ScheduleBook;
 use shared::testing::model_server::{ModelServer, Scripted};
+use shared::wire::session_mark::PartitionFloors;
 use shared::wire::subject;
 use shared::wire::topology::buckets;
 
@@ -72,6 +73,39 @@ async fn answers_of_the_model_and_one_shots_count_as_they_were_first() {
     assert_eq!(model.calls(), 1, "the model is not asked again");
     let fired: Vec<&str> = record.hooks.iter().map(|hook| hook.hook_id.as_str()).collect();
     assert_eq!(fired, ["asks", "once"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_a_record_is_shown_to_no_hook_again_and_the_rest_of_a_backlog_is() {
+    let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
+    let passes = "export default async ({ llm }) => { await llm('well?'); return { fire: false }; };\n";
+    let mut world = World::new(&[("passes.ts", passes)]).await;
+    world.sections = model_section(&model);
+    world.start("a");
+    world.wait_for_members(1).await;
+    for number in 0..20 {
+        world
+            .publish(&event(&format!("v{}", number % 5), number, "hello"))
+            .await;
+    }
+    world.wait_for_records(20).await;
+    assert_eq!(model.calls(), 20);
+    world.replica("a").kill();
+    // As if it had been killed before it stored how far it was: everything comes again.
+    let floors = world.bus.kv::<PartitionFloors>(buckets::ATTEMPTS);
+    let none = PartitionFloors { floors: Vec::new() };
+    floors.put("floors.hook", &none).await.expect("stored");
+    for number in 20..30 {
+        world
+            .publish(&event(&format!("v{}", number % 5), number, "hello"))
+            .await;
+    }
+    world.start("b");
+    world.wait_for_records(30).await;
+    world.wait_until_acked().await;
+    assert_eq!(model.calls(), 30);
+    let by = world.invocations().await.into_iter().map(|record| record.evaluated_by);
+    assert_eq!(by.filter(|by| by == "a").count(), 20);
 }
 
 /// Answers while the server is away, and otherwise each time.
