@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use shared::bus::Bus;
 use shared::projection::{Projection, Source};
+use shared::wire::subject;
 use shared::wire::topology::buckets::HOOK_RESULTS;
 use shared::wire::topology::streams::INVOCATIONS;
 
@@ -29,7 +30,7 @@ pub(crate) struct Inherited {
 impl Inherited {
     /// What is left by whoever held `partition`, which is held here now. What cannot be told may be there.
     pub(crate) async fn of_former_owners(bus: &Bus, projection: &Projection, partition: u16) -> Self {
-        let own = format!("nexus.invocation.{partition}.>");
+        let own = subject::invocations_of(partition);
         let records = match bus.last_on_subject(INVOCATIONS, &own).await {
             Ok(last) => Some(last.map_or(0, |last| last.sequence)),
             Err(error) => {

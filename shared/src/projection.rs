@@ -143,11 +143,18 @@ impl Projection {
     }
 
     async fn apply_shared(&self, batch: Arc<Vec<Applied>>) -> Result<(), ApplyBatchError> {
+        self.tell(|done| Command::Apply { batch, done }).await
+    }
+
+    /// Tells the writer, and waits until it has done it.
+    async fn tell(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<(), ApplyBatchError>>) -> Command,
+    ) -> Result<(), ApplyBatchError> {
         let (done, outcome) = oneshot::channel();
-        let command = Command::Apply { batch, done };
         self.0
             .commands
-            .send(command)
+            .send(command(done))
             .await
             .map_err(|_| ApplyBatchError::Closed)?;
         outcome.await.unwrap_or(Err(ApplyBatchError::Closed))
@@ -180,14 +187,8 @@ impl Projection {
         &self,
         work: impl FnOnce(&Connection, &mut People) -> Result<(), rusqlite::Error> + Send + 'static,
     ) -> Result<(), ApplyBatchError> {
-        let (done, outcome) = oneshot::channel();
         let work = Box::new(work);
-        self.0
-            .commands
-            .send(Command::Write { work, done })
-            .await
-            .map_err(|_| ApplyBatchError::Closed)?;
-        outcome.await.unwrap_or(Err(ApplyBatchError::Closed))
+        self.tell(|done| Command::Write { work, done }).await
     }
 
     /// Copies the log beside the file into it and cuts it off, as far as nobody reads what was before.
@@ -195,14 +196,7 @@ impl Projection {
     /// # Errors
     /// [`ApplyBatchError`]: `Passing` where somebody does.
     pub async fn shorten_log(&self) -> Result<(), ApplyBatchError> {
-        let (done, outcome) = oneshot::channel();
-        let command = Command::Shorten { done };
-        self.0
-            .commands
-            .send(command)
-            .await
-            .map_err(|_| ApplyBatchError::Closed)?;
-        outcome.await.unwrap_or(Err(ApplyBatchError::Closed))
+        self.tell(|done| Command::Shorten { done }).await
     }
 
     /// Sequence of the last message of `source` that is taken in, 0 = none: resume after it.

@@ -118,7 +118,7 @@ async fn a_loop_in_a_timer_is_blamed_on_who_set_it() {
     pool.stop().await;
 }
 
-/// Ways to loop after having answered.
+/// Ways to loop after having answered: scripts whose waiting is what is tried; no test waits by it.
 const AFTERWARDS: [&str; 5] = [
     "setTimeout(() => { for (;;) {} }, 5);",
     "setImmediate(() => { for (;;) {} });",

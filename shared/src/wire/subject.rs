@@ -142,6 +142,12 @@ pub fn invocation(partition: u16, event: &EventId) -> String {
     join("nexus.invocation", &[&partition.to_string(), event.as_str()])
 }
 
+/// Where the records of all events of `partition` are.
+#[must_use]
+pub fn invocations_of(partition: u16) -> String {
+    format!("nexus.invocation.{partition}.>")
+}
+
 /// Core subject of a session's partial answers.
 #[must_use]
 pub fn stream(session: &SessionRef) -> String {

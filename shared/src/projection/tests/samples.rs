@@ -2,9 +2,7 @@
 
 use ulid::Ulid;
 
-use crate::model::dispatch::{
-    Causation, DeliveryContext, Dispatch, DispatchContext, Message, derived_ulid, dispatch_id,
-};
+use crate::model::dispatch::{Causation, DeliveryContext, Dispatch, derived_ulid, dispatch_id};
 use crate::model::event::{Direction, Event, EventId};
 use crate::model::hook::HookResult;
 use crate::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
@@ -15,6 +13,7 @@ use crate::model::reply::Reply;
 use crate::model::session::{QueueMode, SessionRef};
 use crate::model::time::UnixMillis;
 use crate::projection::{Applied, Source};
+use crate::testing::sample;
 
 pub(super) const HOOK: &str = "default-dm-routing";
 
@@ -122,29 +121,10 @@ pub(super) fn fired(n: u64) -> HookInvocation {
 pub(super) fn dispatch(sequence: u64, n: u64) -> Applied {
     let dispatch = Dispatch {
         id: dispatch_ulid(n),
-        event_id: event_id(n),
-        event_seq: n,
-        hook_id: HOOK.to_owned(),
-        priority: 50,
-        timestamp: at(n),
-        target: session(),
         queue_mode: Some(QueueMode::Followup),
-        message: Message {
-            from: "alice".to_owned(),
-            channel: None,
-            content: "hello".to_owned(),
-            content_type: "text".to_owned(),
-            metadata: serde_json::Map::new(),
-            attachments: Vec::new(),
-        },
-        permissions: PermissionSet::default(),
-        context: DispatchContext {
-            system_prompt: None,
-            extracted: None,
-            include_thread_history: true,
-        },
         delivery_context: target(),
         causation: causation(n),
+        ..sample::dispatch(event_id(n), n, HOOK, session(), at(n))
     };
     Applied::Dispatch {
         sequence,
