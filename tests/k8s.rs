@@ -131,6 +131,7 @@ fn every_service_accepts_the_configuration() {
             .arg("--check")
             // What the Secret gives it.
             .env("NATS_NEXUS_PASSWORD", "any")
+            .env("NEXUS_CLUSTER_KEY", "5c".repeat(32))
             .output();
         let output = output.unwrap_or_else(|error| {
             panic!(

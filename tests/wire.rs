@@ -1,16 +1,20 @@
 //! Golden files: what every schema looks like on the wire, in CBOR and in JSON, frozen.
 //!
-//! A golden file is never edited: a change of shape is a new version, a new file and a step in
-//! `shared::wire::upgrade`. `NEXUS_WRITE_GOLDEN=1` writes those that are missing, and only those.
+//! A golden file is never edited: a change of shape is a new version and a new file, and from the first
+//! release on a step in `shared::wire::upgrade`. `NEXUS_WRITE_GOLDEN=1` writes those that are missing, and only those.
 
 #[path = "wire/approvals.rs"]
 mod approvals;
+#[path = "wire/hook.rs"]
+mod hook;
 #[path = "wire/intents.rs"]
 mod intents;
 #[path = "wire/ledger.rs"]
 mod ledger;
 #[path = "wire/order.rs"]
 mod order;
+#[path = "wire/positions.rs"]
+mod positions;
 #[path = "wire/samples.rs"]
 mod samples;
 #[path = "wire/schedule.rs"]
@@ -20,6 +24,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use shared::model::hook::HookState;
+use shared::model::restore::HoldDecision;
 use shared::wire::envelope::{Format, Wire, decode, encode};
 use tests::world::root;
 
@@ -90,9 +95,15 @@ fn events_are_frozen() {
 }
 
 #[test]
+fn owners_links_are_frozen() {
+    check("owner_link", &samples::owner_link());
+}
+
+#[test]
 fn dispatches_and_replies_are_frozen() {
     check("dispatch", &samples::dispatch());
     check("dispatch-channel", &samples::dispatch_with_channel());
+    check("dispatch-person", &samples::dispatch_of_a_person());
     check("reply", &samples::reply());
     check("session_order", &order::session_order());
     check("session_order-withdraw", &order::withdrawal());
@@ -108,6 +119,7 @@ fn receipts_are_frozen() {
 #[test]
 fn invocations_are_frozen() {
     check("invocations", &samples::invocations());
+    check("invocations-deferred", &samples::invocations_deferred());
 }
 
 #[test]
@@ -138,7 +150,7 @@ fn coordination_is_frozen() {
     let mut asking = samples::hook();
     asking.metadata.allow_net = vec!["api.example.com".to_owned()];
     check("hook_allow", &asking);
-    check("hook_state", &samples::hook_state());
+    check("hook_state", &hook::hook_state());
     let counted = HookState {
         trigger_count: 2,
         last_triggered: Some(samples::AT),
@@ -146,17 +158,30 @@ fn coordination_is_frozen() {
         ..HookState::default()
     };
     check("hook_state_counted", &counted);
-    check("hook_spend", &samples::hook_spend());
-    check("hook_results", &samples::stored_answers());
+    check("hook_spend", &hook::hook_spend());
+    check("hook_results", &hook::stored_answers());
     check("hook_limit", &ledger::rate_window());
-    check("breaker", &samples::breaker());
+    check("breaker", &hook::breaker());
     check("invocations-passes", &samples::invocations_with_passes());
     check("lease", &samples::lease());
     check("member", &samples::member());
-    check("partition_floors", &samples::partition_floors());
+    check("partition_floors", &positions::partition_floors());
+    check("partition_floors-named", &positions::named_floors());
+    check("partition_floors-ranges", &positions::floors_with_ranges());
     check("session_mark", &samples::session_mark());
-    check("settled_floor", &samples::settled_floor());
+    check("settled_floor", &positions::settled_floor());
+    check("settled_floor-named", &positions::named_floor());
+    check("witnessed", &positions::witnessed());
+    check("witnessed-settled", &positions::witnessed_settled());
+    check("held", &positions::held());
     check("copy_mark", &samples::copy_mark());
+    check("agent_away", &samples::agent_away());
+    check("restore_hold", &order::restore_hold(HoldDecision::Waiting));
+    check("restore_hold-sent", &order::restore_hold(HoldDecision::Send));
+    check(
+        "restore_hold-dropped",
+        &order::restore_hold(HoldDecision::Drop { through: 41 }),
+    );
     check("approval", &samples::approval());
     check("schedule", &schedule::schedule());
     check("schedule_timer", &schedule::schedule_timer());
@@ -169,7 +194,7 @@ fn approvals_are_frozen() {
     check("confirmation-all", &approvals::asked_of_all());
     check("confirmation-record", &approvals::unaudited());
     check("session_decision", &approvals::decision());
-    check("session_decision-asked", &approvals::asked());
+    check("confirmation-taken", &approvals::taken());
     check("confirmation-used", &approvals::used());
     for timer in approvals::timers() {
         check(&format!("approval_timer-{:?}", timer.purpose).to_lowercase(), &timer);
@@ -197,5 +222,8 @@ fn intents_are_frozen() {
     check("intent_book", &intents::book());
     check("intent_timer", &intents::timer());
     check("intent_mark", &intents::mark());
+    let (mark, intent) = intents::placed();
+    check("intent_mark-placed", &mark);
+    check("intent-placed", &intent);
     check("confirmation", &intents::confirmation());
 }

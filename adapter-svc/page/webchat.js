@@ -5,6 +5,8 @@ const FIRST_RETRY_MS = 300;
 const MAX_RETRY_MS = 10_000;
 const MAX_WAITING = 200;
 const WAITING = "nexus.waiting.";
+// The server says every few seconds that it still cannot reach the assistant; a server that is silent says nothing.
+const AWAY_HOLDS_MS = 20_000;
 
 const log = document.querySelector("#log");
 const form = document.querySelector("#form");
@@ -12,11 +14,16 @@ const input = document.querySelector("#message");
 const status = document.querySelector("#status");
 const problem = document.querySelector("#problem");
 const empty = document.querySelector("#empty");
+const absent = document.querySelector("#away");
 
-const visitor = remembered("nexus.visitor", newId);
+// The key alone lets this page speak as its visitor; the visitor's id, which the server derives from it, is no secret.
+const key = remembered("nexus.key", newId);
+let visitor = recall("nexus.visitor");
+let ownerLink = takeOwnerLink();
 const waiting = recalled();
 const shown = new Map();
 const partial = new Map();
+const away = new Map();
 let account = "default";
 let socket = null;
 let retry = FIRST_RETRY_MS;
@@ -26,6 +33,21 @@ function newId() {
   // `randomUUID` exists on secure origins only; the page is also served over plain HTTP.
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function recall(name) {
+  try {
+    return localStorage.getItem(name);
+  } catch {
+    return null;
+  }
+}
+
+// The link of the owner is used once; it must not stay in the address bar or the history.
+function takeOwnerLink() {
+  const link = /^#owner=([0-9A-Za-z]+)$/.exec(location.hash)?.[1];
+  if (link) history.replaceState(null, "", location.pathname);
+  return link;
 }
 
 function remembered(key, make) {
@@ -73,7 +95,7 @@ function forget(id) {
 
 const eventId = (id) => `webchat:${account}/${visitor}/${id}`;
 
-function show({ id, from, text, at }) {
+function show({ id, from, text, at, approval }) {
   const known = shown.get(id);
   if (known) return known;
   const line = document.createElement("li");
@@ -85,7 +107,7 @@ function show({ id, from, text, at }) {
   time.dateTime = when.toISOString();
   time.textContent = when.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
   line.append(time);
-  if (from !== "visitor") addButtons(line, text);
+  if (from !== "visitor" && approval) addButtons(line, approval);
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
   log.append(line);
   shown.set(id, line);
@@ -94,17 +116,16 @@ function show({ id, from, text, at }) {
   return line;
 }
 
-// An approval's card ends with the words that decide it; its buttons say them, as if the visitor had typed them.
-function addButtons(line, text) {
-  const code = /^Reply: approve ([0-9A-Z]{4}-[0-9A-Z]{4}) or deny \1$/m.exec(text)?.[1];
-  if (!code) return;
+// The buttons of an approval's card say the words that decide it, as if the visitor had typed them, and which arguments
+// they were shown. The server says which part is a card; what a part's text says makes no buttons.
+function addButtons(line, { code, arguments_hash }) {
   const row = document.createElement("div");
   row.className = "buttons";
   for (const [label, word] of [["Approve", "approve"], ["Deny", "deny"]]) {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = `${label} ${code}`;
-    button.addEventListener("click", () => say(`${word} ${code}`));
+    button.addEventListener("click", () => say(`${word} ${code} #${arguments_hash.slice(0, 16)}`));
     row.append(button);
   }
   line.append(row);
@@ -124,6 +145,8 @@ function say(text) {
 }
 
 function showWaiting(id, { text, at }) {
+  // Before the first answer of the server the visitor has no id; the history shows what waits.
+  if (!visitor) return;
   show({ id: eventId(id), from: "visitor", text, at }).classList.add("waiting");
 }
 
@@ -138,6 +161,14 @@ function settle(id, failed) {
   line?.classList.toggle("failed", failed);
 }
 
+// Turns whose assistant cannot be reached, each until it is said no more.
+function setAway(turn, isAway) {
+  clearTimeout(away.get(turn));
+  away.delete(turn);
+  if (isAway) away.set(turn, setTimeout(() => setAway(turn, false), AWAY_HOLDS_MS));
+  absent.hidden = away.size === 0;
+}
+
 function complain(text) {
   problem.textContent = text;
   problem.hidden = !text;
@@ -146,6 +177,13 @@ function complain(text) {
 const hear = {
   ready(word) {
     account = word.account;
+    visitor = word.peer;
+    try {
+      localStorage.setItem("nexus.visitor", visitor);
+    } catch {
+      // Without storage the next page learns it again.
+    }
+    if (ownerLink) socket.send(JSON.stringify({ type: "claim", link: ownerLink }));
     caughtUp = false;
     retry = FIRST_RETRY_MS;
     setStatus("open", "connected");
@@ -159,6 +197,11 @@ const hear = {
       transmit(id, message);
     }
   },
+  owner() {
+    ownerLink = null;
+    complain("");
+    setStatus("open", "connected as the owner");
+  },
   stored(word) {
     settle(word.id, false);
     complain("");
@@ -168,9 +211,14 @@ const hear = {
     const turn = /^out:([^/]*)\//.exec(item.id)?.[1];
     partial.get(turn)?.remove();
     partial.delete(turn);
+    setAway(turn, false);
     show(item);
   },
+  away({ turn, away: isAway }) {
+    setAway(turn, isAway);
+  },
   partial({ turn, step, seq, text, done }) {
+    setAway(turn, false);
     if (shown.has(`out:${turn}/0`)) return;
     let line = partial.get(turn);
     if (!line) {
@@ -191,6 +239,7 @@ const hear = {
   error(word) {
     const passing = ["spool_full", "spool_failed", "busy", "overloaded", "not_stored"].includes(word.error.code);
     complain(word.error.message);
+    if (word.error.where === "link" && !passing) ownerLink = null;
     if (!word.id) return;
     if (passing) setTimeout(() => waiting.has(word.id) && transmit(word.id, waiting.get(word.id)), 2_000);
     else settle(word.id, true);
@@ -204,7 +253,8 @@ function setStatus(state, text) {
 
 function connect() {
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  socket = new WebSocket(`${scheme}://${location.host}/webchat/ws?peer=${encodeURIComponent(visitor)}`);
+  socket = new WebSocket(`${scheme}://${location.host}/webchat/ws`);
+  socket.onopen = () => socket.send(JSON.stringify({ type: "hello", key }));
   socket.onmessage = ({ data }) => {
     const word = JSON.parse(data);
     hear[word.type]?.(word);

@@ -22,11 +22,11 @@ use shared::bus::RequestError;
 use shared::model::approval::Confirmation;
 use shared::model::approval::{Party, Proof};
 use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval, LINK};
+use shared::model::origin::is_reserved;
 use shared::wire::headers::Headers;
 
 use crate::error::Refusal;
-use crate::gateway::{Gateway, read_body};
-use crate::normalize::is_reserved;
+use crate::gateway::Gateway;
 use crate::source::webhook::signature::Checks;
 use crate::source::webhook::standard;
 use link::{Link, Tap};
@@ -99,9 +99,10 @@ pub async fn post(
     };
     let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
     let (parts, body) = request.into_parts();
-    let body = read_body(&parts.headers, body, MAX_BODY_BYTES).await?;
+    let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
     standard::verify(&callbacks.of(&body), &parts.headers, &body, gateway.clock.now())?;
     let said = read(&id, &body)?;
+
     let question = DecideApproval {
         id: said.approval,
         approve: said.approve,
@@ -109,12 +110,14 @@ pub async fn post(
             channel: said.channel,
             id: said.by,
             proof: Proof::Vouched,
+            person: None,
         },
         via: "http".to_owned(),
         arguments: said.arguments,
         arguments_hash: Some(said.arguments_hash),
         response: said.response,
     };
+
     let asked = gateway
         .bus
         .request("nexus.svc.approval.decide", Headers::new(), &question, PATIENCE);
@@ -137,11 +140,13 @@ pub async fn look(
     let Query(link) = link.map_err(|error| malformed(error.body_text(), "query"))?;
     let now = gateway.clock.now();
     link.verify(checks, &id, now)?;
+
     let question = GetApproval { id: id.clone() };
     let asked = gateway
         .bus
         .request("nexus.svc.approval.get", Headers::new(), &question, PATIENCE);
     let asked: Result<Confirmation, RequestError> = asked.await;
+
     let at = now.0.div_euclid(1_000);
     let stamp = checks.keys.first().map(|key| link::stamp(key, &id, at, &link.sig));
     Ok(match asked {
@@ -167,7 +172,7 @@ pub async fn tap(
     };
     let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
     let (parts, body) = request.into_parts();
-    let body = read_body(&parts.headers, body, MAX_BODY_BYTES).await?;
+    let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
     let tap: Tap = serde_urlencoded::from_bytes(&body).map_err(|error| malformed(error.to_string(), "body"))?;
     tap.verify(checks, &id, gateway.clock.now())?;
     let approve = match tap.say.as_str() {
@@ -182,6 +187,7 @@ pub async fn tap(
             channel: LINK.to_owned(),
             id: tap.by,
             proof: Proof::Vouched,
+            person: None,
         },
         via: LINK.to_owned(),
         arguments: None,
@@ -247,6 +253,7 @@ fn answer(asked: Result<ApprovalAnswer, RequestError>) -> Response {
         let error = json!({"error": {"code": code, "message": message, "where": "approval"}});
         (status, Json(error)).into_response()
     };
+
     match asked {
         Ok(answer) => Json(answer).into_response(),
         Err(RequestError::Service { code, text, .. }) => {

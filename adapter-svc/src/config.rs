@@ -1,22 +1,26 @@
 //! `[adapter]` of `nexus.toml`: what it says, its defaults, and how it becomes sources.
 
+mod beside;
+mod webhook;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use shared::process::Secret;
+use shared::process::key;
 
 use crate::approvals::Callbacks;
-use crate::source::http::Access;
-use crate::source::webhook::endpoint::{Dedupe, Endpoint, Scheme};
-use crate::source::webhook::generic::HmacConfig;
-use crate::source::webhook::mapping::Mapping;
+use crate::gateway::client::Networks;
+use crate::gateway::hosts::is_local;
+use crate::source::events::access::{Access, HttpConfig};
+use crate::source::webhook::endpoint::{Endpoint, Scheme};
 use crate::source::webhook::signature::{Checks, Key};
 use crate::source::webhook::standard;
 
-/// Longest name of a webhook source, in bytes.
-const MAX_SOURCE_NAME_BYTES: usize = 64;
+pub use webhook::WebhookConfig;
+
 /// Smallest spool that is of use, in bytes.
 const MIN_SPOOL_BYTES: u64 = 64 * 1024;
 
@@ -47,8 +51,13 @@ pub struct AdapterConfig {
     pub spool_max_bytes: u64,
     /// How many events are in hand of the publisher at once.
     pub publish_in_flight: usize,
-    /// How many connections are open at once; more wait to be accepted.
+    /// How many connections are open at once; beyond that, one without a request in work is ended for each new one.
     pub max_connections: usize,
+    /// How many of them one address may have (IPv6: one /64).
+    pub max_connections_per_address: usize,
+    /// Proxies in front, as CIDR blocks: their connections are not bounded by address, and the last address in
+    /// `X-Forwarded-For` that is not one of theirs is the client's.
+    pub trusted_proxies: Vec<String>,
     /// How many requests are worked on at once; more are refused with 503.
     pub max_concurrent: usize,
     /// How many requests an address may make in a second; more are refused with 429. Absent: any number.
@@ -80,6 +89,8 @@ impl Default for AdapterConfig {
             spool_max_bytes: 1024 * 1024 * 1024,
             publish_in_flight: 1_024,
             max_connections: 1_024,
+            max_connections_per_address: 256,
+            trusted_proxies: Vec::new(),
             max_concurrent: 256,
             per_address_per_second: None,
             per_address_burst: 100,
@@ -154,69 +165,22 @@ impl ApprovalsConfig {
     }
 }
 
-/// What `secrets`, which stand at `key`, check; none where there are none.
-fn checks<'a>(key: &str, secrets: impl Iterator<Item = &'a Secret>) -> Result<Option<Checks>, String> {
-    let keys: Option<Vec<Key>> = secrets.map(|secret| standard::key(secret.reveal())).collect();
+/// What the `secrets` at `name` check; none if there are none.
+fn checks<'a>(name: &str, secrets: impl Iterator<Item = &'a Secret>) -> Result<Option<Checks>, String> {
+    let keys: Result<Vec<Key>, _> = secrets.map(|secret| standard::key(secret.reveal())).collect();
     match keys {
-        None => Err(format!("{key}: base64, with or without `whsec_`")),
-        Some(keys) if keys.is_empty() => Ok(None),
-        Some(keys) => Ok(Some(Checks {
+        Err(weak) => Err(format!("{name}: {weak}")),
+        Ok(keys) if keys.is_empty() => Ok(None),
+        Ok(keys) => Ok(Some(Checks {
             keys,
             tolerance_s: default_tolerance(),
         })),
     }
 }
 
-/// `[adapter.webhook.<source>]`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WebhookConfig {
-    /// How its requests are known.
-    pub scheme: Scheme,
-    /// The secret shared with the sender.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret: Option<Secret>,
-    /// Further ones, while they are rotated.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<Secret>,
-    /// How far a signed timestamp may lie from now, in seconds; 0 = any distance (replays are then possible).
-    #[serde(default = "default_tolerance")]
-    pub tolerance_s: u32,
-    /// What tells deliveries apart where the platform has no id for them.
-    #[serde(default)]
-    pub dedupe: Dedupe,
-    /// Header that says the event's type; short for `mapping.type = "header:…"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub event_type_header: Option<String>,
-    /// Further headers for `metadata.headers`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub headers: Vec<String>,
-    /// How `scheme = "hmac"` signs.
-    #[serde(default)]
-    pub hmac: HmacConfig,
-    /// What Meta's subscription must name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verify_token: Option<Secret>,
-    /// Where the fields stand.
-    #[serde(default)]
-    pub mapping: Mapping,
-}
-
 /// Five minutes, as every scheme proposes.
 const fn default_tolerance() -> u32 {
     300
-}
-
-/// `[adapter.http]`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct HttpConfig {
-    /// SHA-256, in hex, of each bearer token that may post events.
-    pub tokens: Vec<String>,
-    /// Whether events are taken without a token. Absent: exactly where no token is configured and `listen` is a
-    /// loopback address, so that a laptop works at once and nothing else is open by accident.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub open: Option<bool>,
 }
 
 /// `[adapter.webchat]`.
@@ -229,6 +193,8 @@ pub struct WebchatConfig {
     pub account: String,
     /// How many pages may be connected at once.
     pub max_sockets: usize,
+    /// How many of them from one address (IPv6: one /64).
+    pub max_sockets_per_address: usize,
 }
 
 impl Default for WebchatConfig {
@@ -237,25 +203,29 @@ impl Default for WebchatConfig {
             enabled: true,
             account: "default".to_owned(),
             max_sockets: 1_000,
+            max_sockets_per_address: 64,
         }
     }
 }
 
 impl AdapterConfig {
-    /// What is wrong with it, as `key: what is expected`.
+    /// Every fault, as `key: what is expected`.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for (key, value) in [
             ("publish_in_flight", self.publish_in_flight),
             ("max_connections", self.max_connections),
+            ("max_connections_per_address", self.max_connections_per_address),
             ("max_concurrent", self.max_concurrent),
             ("webchat.max_sockets", self.webchat.max_sockets),
+            ("webchat.max_sockets_per_address", self.webchat.max_sockets_per_address),
         ] {
             if value == 0 {
                 faults.push(format!("{key}: at least 1"));
             }
         }
+
         for (key, value) in [
             ("request_timeout_ms", self.request_timeout_ms),
             ("header_timeout_ms", self.header_timeout_ms),
@@ -264,6 +234,7 @@ impl AdapterConfig {
                 faults.push(format!("{key}: at least 1 ms"));
             }
         }
+
         if self.per_address_per_second == Some(0) || self.per_address_burst == 0 {
             faults.push("per_address_per_second, per_address_burst: at least 1".to_owned());
         }
@@ -273,10 +244,22 @@ impl AdapterConfig {
         if self.webchat.account.is_empty() || self.webchat.account.contains(|c: char| c == '/' || c.is_control()) {
             faults.push("webchat.account: a name without `/` and control characters".to_owned());
         }
+
+        faults.extend(self.networks().err());
         faults.extend(self.approvals.callbacks().err());
-        if let Err(fault) = self.access() {
-            faults.push(format!("http.{fault}"));
+        if let Some(Err(weak)) = self
+            .approvals
+            .link_secret
+            .as_ref()
+            .map(|secret| key::text(secret.reveal()))
+        {
+            faults.push(format!("approvals.link_secret: {weak}"));
         }
+
+        let access = self.access().err().unwrap_or_default();
+        faults.extend(access.into_iter().map(|fault| format!("http.{fault}")));
+        faults.extend(self.open_fault());
+
         for (name, source) in &self.webhook {
             faults.extend(
                 source
@@ -288,16 +271,71 @@ impl AdapterConfig {
         faults
     }
 
-    /// Who may post events.
+    /// Returns the proxies that are trusted.
     ///
     /// # Errors
     /// `key: what is expected`.
-    pub fn access(&self) -> Result<Access, String> {
-        let open = self
-            .http
-            .open
-            .unwrap_or(self.http.tokens.is_empty() && self.listen.ip().is_loopback());
-        Access::new(open, &self.http.tokens)
+    pub fn networks(&self) -> Result<Networks, String> {
+        Networks::parse(&self.trusted_proxies)
+            .map_err(|text| format!("trusted_proxies: `{text}` is neither an address nor a CIDR block"))
+    }
+
+    /// Who may post events.
+    ///
+    /// # Errors
+    /// Every fault, each as `key: what is expected`.
+    pub fn access(&self) -> Result<Access, Vec<String>> {
+        Access::new(&self.http)
+    }
+
+    /// Why `/v1/events` may not be open here.
+    fn open_fault(&self) -> Option<String> {
+        if !self.http.open {
+            return None;
+        }
+        if !self.listen.ip().is_loopback() {
+            let listen = self.listen;
+            return Some(format!(
+                "http.open: `listen` is {listen}; without a token events are taken on a loopback address only"
+            ));
+        }
+        let public = self.hosts.iter().find(|host| !is_local(&host.to_ascii_lowercase()))?;
+        Some(format!(
+            "http.open: `hosts` names `{public}`, so others reach this address; configure [[adapter.http.tokens]] instead"
+        ))
+    }
+
+    /// Settings that are sound and weaker than they should be, each as `key: why`.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.http.open {
+            let what = "events are taken without a token from every process of this machine";
+            warnings.push(format!("http.open: {what}; each is a stranger's"));
+        }
+
+        for (name, source) in &self.webhook {
+            if source.scheme == Scheme::Unsigned {
+                let what = "every client that reaches the port can post to it; each event is a stranger's";
+                warnings.push(format!("webhook.{name}.scheme: `unsigned`: {what}"));
+            }
+            let mut secrets = source.secret.iter().chain(&source.secrets);
+            if source.scheme.has_text_key() && secrets.any(|secret| key::is_short(secret.reveal())) {
+                let least = key::SOUND_TEXT_BYTES;
+                warnings.push(format!(
+                    "webhook.{name}.secret: shorter than {least} bytes; choose a longer one"
+                ));
+            }
+        }
+
+        let link = self.approvals.link_secret.as_ref();
+        if link.is_some_and(|secret| key::is_short(secret.reveal())) {
+            let least = key::SOUND_TEXT_BYTES;
+            warnings.push(format!(
+                "approvals.link_secret: shorter than {least} bytes; choose a longer one"
+            ));
+        }
+        warnings
     }
 
     /// The webhook sources, parsed. Sources with faults are left out; [`AdapterConfig::faults`] names them.
@@ -310,101 +348,5 @@ impl AdapterConfig {
     }
 }
 
-impl WebhookConfig {
-    fn faults(&self, name: &str) -> Vec<String> {
-        let mut faults = Vec::new();
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if name.is_empty() || name.len() > MAX_SOURCE_NAME_BYTES || !name.chars().all(plain) {
-            faults.push("name: letters, digits, `-`, `_` and `.`, at most 64".to_owned());
-        }
-        if self.scheme == Scheme::Hmac {
-            faults.extend(self.hmac.faults().into_iter().map(|fault| format!("hmac.{fault}")));
-        }
-        if let Err(fault) = self.endpoint(name) {
-            faults.push(fault);
-        }
-        faults
-    }
-
-    fn keys(&self) -> Result<Vec<Key>, String> {
-        let secrets = self.secret.iter().chain(&self.secrets);
-        let keys: Option<Vec<Key>> = secrets.map(|secret| self.scheme.key(secret.reveal())).collect();
-        match keys {
-            None => Err("secret: not empty; for `standard` base64, with or without `whsec_`".to_owned()),
-            Some(keys) if keys.is_empty() && self.scheme != Scheme::Unsigned => Err(format!(
-                "secret: `{}` needs one; `unsigned` must be said",
-                self.scheme.name()
-            )),
-            Some(keys) => Ok(keys),
-        }
-    }
-
-    fn endpoint(&self, name: &str) -> Result<Endpoint, String> {
-        let mut mapping = self.mapping.clone();
-        if let Some(header) = &self.event_type_header {
-            let pick = format!("header:{header}").try_into();
-            mapping.event_type = Some(pick.map_err(|_| "event_type_header: the name of an HTTP header".to_owned())?);
-        }
-        Ok(Endpoint {
-            name: name.to_owned(),
-            scheme: self.scheme,
-            checks: Checks {
-                keys: self.keys()?,
-                tolerance_s: self.tolerance_s,
-            },
-            hmac: self.hmac.clone(),
-            verify_token: self.verify_token.as_ref().map(|token| Key::new(token.reveal())),
-            dedupe: self.dedupe,
-            headers: self.headers.iter().map(|header| header.to_ascii_lowercase()).collect(),
-            mapping,
-        })
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(text: &str) -> Vec<String> {
-        toml::from_str::<AdapterConfig>(text).expect("it parses").faults()
-    }
-
-    #[test]
-    fn the_default_is_open_on_loopback_only() {
-        let mut config = AdapterConfig::default();
-        assert_eq!(config.faults(), Vec::<String>::new());
-        assert!(config.access().unwrap().allows(None));
-        config.listen = "0.0.0.0:80".parse().unwrap();
-        assert!(!config.access().unwrap().allows(None));
-    }
-
-    #[test]
-    fn every_fault_is_named_with_its_key() {
-        let text = r#"
-            spool_max_bytes = 1
-            max_concurrent = 0
-            per_address_per_second = 0
-            http.tokens = ["plain"]
-            [webhook."a b"]
-            scheme = "unsigned"
-            [webhook.gh]
-            scheme = "github"
-            [webhook.own]
-            scheme = "hmac"
-            hmac.signed = "{nothing}"
-        "#;
-        let faults = check(text).join("\n");
-        for key in [
-            "max_concurrent:",
-            "per_address_per_second,",
-            "spool_max_bytes:",
-            "http.tokens:",
-            "webhook.a b.name:",
-            "webhook.gh.secret:",
-            "webhook.own.hmac.signed:",
-            "webhook.own.secret:",
-        ] {
-            assert!(faults.contains(key), "{key} in {faults}");
-        }
-    }
-}
+mod tests;

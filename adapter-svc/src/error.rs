@@ -1,4 +1,4 @@
-//! What a caller is told when its input is not taken: `{"error": {"code", "message", "where"}}` and a status.
+//! Why a caller's input is refused: a status, and `{"error": {"code", "message", "where"}}`.
 
 use std::time::Duration;
 
@@ -8,12 +8,14 @@ use serde_json::json;
 use shared::bus::PublishError;
 use shared::model::event::EventId;
 
+use crate::gateway::bodies::MIN_BYTES_PER_SECOND;
 use crate::normalize::RefuseEventError;
 use crate::source::events::ReadEventsError;
+use crate::source::webchat::owner::ClaimOwnerError;
 use crate::source::webhook::payload::ReadPayloadError;
 use crate::source::webhook::signature::SignatureError;
 
-/// When a caller that was refused for want of room should come again, in seconds.
+/// `Retry-After` of a caller that was refused because there was no room, in seconds.
 const RETRY_AFTER_S: u64 = 1;
 
 /// Why events were not accepted. None of them is lost by us: the caller still has it.
@@ -30,8 +32,8 @@ pub enum AcceptEventsError {
     /// The spool's disk failed; it is opened again.
     #[error("the spool cannot be written: {0}")]
     SpoolFailed(String),
-    /// Everything is in use, or being shut down.
-    #[error("too much is being worked on")]
+    /// The queue is full, or the service is shutting down.
+    #[error("too many events are being accepted at once, or the service is shutting down")]
     Busy,
     /// An event is larger than a message may be.
     #[error("event {id}: {size} bytes encoded, at most {max} are taken")]
@@ -71,30 +73,33 @@ pub enum Refusal {
     /// No such page.
     #[error("nothing is served here")]
     UnknownPath,
-    /// The source does not vouch for the request.
+    /// The signature is missing or wrong.
     #[error(transparent)]
     Signature(#[from] SignatureError),
     /// No bearer token, or an unknown one.
-    #[error("a bearer token that is configured in adapter.http.tokens is expected")]
+    #[error("expected `authorization: Bearer TOKEN` with a token of [[adapter.http.tokens]] or this machine's own")]
     Unauthorized,
-    /// Another site's page tries to speak.
+    /// A page of another site.
     #[error("a page of origin `{0}` may not connect here")]
     ForeignOrigin(String),
-    /// Called by a name that is not ours, as a site does that points its own name at this machine.
-    #[error("`{0}` is not a host name of this server; more than localhost are named in adapter.hosts")]
+    /// A host name that is not allowed: a site may have pointed its own name at this machine.
+    #[error("host `{0}` is not allowed; add it to adapter.hosts")]
     ForeignHost(String),
-    /// Larger than is read.
+    /// The body is too large.
     #[error("the body is larger than {max} bytes")]
     TooLarge {
         /// Bytes that are read.
         max: usize,
     },
-    /// It broke off.
+    /// The body broke off.
     #[error("the body broke off: {0}")]
     BrokenBody(String),
     /// It took too long.
     #[error("the request took longer than {0} ms")]
     Timeout(u64),
+    /// Its body comes too slowly.
+    #[error("the body arrives too slowly: at least {MIN_BYTES_PER_SECOND} bytes a second are expected")]
+    SlowBody,
     /// Too many at once.
     #[error("too many requests at once")]
     Overloaded,
@@ -107,7 +112,7 @@ pub enum Refusal {
     /// Events cannot be read.
     #[error(transparent)]
     Events(#[from] ReadEventsError),
-    /// Something else in the request is not as it must be.
+    /// Another part of the request is malformed.
     #[error("{detail}")]
     Malformed {
         /// What is expected.
@@ -115,10 +120,13 @@ pub enum Refusal {
         /// Where.
         place: &'static str,
     },
-    /// What it becomes is no event.
+    /// The request does not become an event.
     #[error(transparent)]
     Event(#[from] RefuseEventError),
-    /// It was read, and could not be taken.
+    /// A page did not become the owner's.
+    #[error(transparent)]
+    OwnerLink(#[from] ClaimOwnerError),
+    /// The events were read and could not be accepted.
     #[error(transparent)]
     Accept(#[from] AcceptEventsError),
 }
@@ -137,29 +145,38 @@ impl Refusal {
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
             Self::BrokenBody(_) => (StatusCode::BAD_REQUEST, "broken_body"),
             Self::Timeout(_) => (StatusCode::SERVICE_UNAVAILABLE, "timeout"),
+            Self::SlowBody => (StatusCode::REQUEST_TIMEOUT, "slow_body"),
             Self::TooFast(_) => (StatusCode::TOO_MANY_REQUESTS, "too_fast"),
             Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
             Self::Events(ReadEventsError::ContentType(_)) => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type"),
+            Self::Events(ReadEventsError::Channel { .. }) | Self::Event(RefuseEventError::Channel { .. }) => {
+                (StatusCode::FORBIDDEN, "channel_not_allowed")
+            }
             Self::Events(ReadEventsError::TooMany(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "too_many"),
             Self::Payload(_) | Self::Malformed { .. } => (StatusCode::BAD_REQUEST, "malformed"),
             Self::Events(ReadEventsError::Malformed { .. }) => (StatusCode::BAD_REQUEST, "malformed"),
             Self::Events(ReadEventsError::Event { .. }) | Self::Event(_) => (StatusCode::BAD_REQUEST, "invalid"),
+            Self::OwnerLink(ClaimOwnerError::Link(_)) => (StatusCode::FORBIDDEN, "owner_link"),
+            Self::OwnerLink(ClaimOwnerError::Read(_) | ClaimOwnerError::Store(_)) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "not_stored")
+            }
             Self::Accept(error) => accept_kind(error),
         }
     }
 
-    /// Where in the request it is; empty where it is nowhere in it.
+    /// The place in the request; empty if there is none.
     #[must_use]
     pub fn place(&self) -> &str {
         match self {
             Self::Events(error) => error.place(),
             Self::Malformed { place, .. } => place,
+            Self::OwnerLink(_) => "link",
             Self::Signature(SignatureError::Missing { header } | SignatureError::Malformed { header, .. }) => header,
             Self::Signature(_) | Self::ForeignOrigin(_) => "headers",
             Self::ForeignHost(_) => "host",
             Self::Unauthorized => "authorization",
             Self::UnknownSource(_) | Self::UnknownPath => "path",
-            Self::TooLarge { .. } | Self::BrokenBody(_) | Self::Payload(_) | Self::Event(_) => "body",
+            Self::TooLarge { .. } | Self::BrokenBody(_) | Self::SlowBody | Self::Payload(_) | Self::Event(_) => "body",
             Self::Accept(AcceptEventsError::TooLarge { .. } | AcceptEventsError::Invalid { .. }) => "body",
             Self::Accept(_) | Self::Timeout(_) | Self::Overloaded | Self::TooFast(_) => "",
         }
@@ -205,9 +222,11 @@ impl IntoResponse for Refusal {
         } else {
             RETRY_AFTER_S
         };
+
         let message = chain(&self);
         tracing::info!(%status, code, message, place = self.place(), "request is refused");
         metrics::counter!("nexus_adapter_refused_total", "code" => code).increment(1);
+
         let mut response = (status, axum::Json(json!({ "error": self.describe() }))).into_response();
         if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
             response

@@ -1,40 +1,39 @@
 //! The gateway: which path leads to which source, and the bounds that hold for all of them.
 
+pub mod bodies;
+pub mod client;
 pub mod hosts;
 pub mod pace;
+pub mod reception;
+pub mod shares;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderValue, Method, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
 use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds};
 use shared::process::Shutdown;
-use tokio::sync::Semaphore;
 
 use crate::approvals::{self, Callbacks};
 use crate::config::AdapterConfig;
 use crate::error::Refusal;
 use crate::intake::Intake;
-use crate::source::http::Access;
+use crate::source::events::access::Access;
 use crate::source::webhook::endpoint::Endpoint;
 use crate::source::webhook::signature::Checks;
 use crate::source::{http, webchat, webhook};
+use client::{Client, Networks, Peer};
 use hosts::Hosts;
 use pace::Pace;
-
-/// How much of a body that is too large is read and thrown away, in bytes, so that its sender gets to read why.
-const MAX_DISCARD_BYTES: usize = 16 * 1024 * 1024;
+use reception::Reception;
+use shares::Shares;
 
 /// What the handlers share.
 #[derive(Clone, Debug)]
@@ -47,34 +46,33 @@ pub struct Parts {
     pub intake: Intake,
     /// For the chat's answers and history.
     pub bus: Bus,
-    /// When it is.
+    /// The clock.
     pub clock: Clock,
-    /// Ids for what nothing identifies.
+    /// Ids for events that nothing identifies.
     pub ids: Ids,
     /// Webhook sources by name.
     pub webhooks: HashMap<String, Endpoint>,
     /// Who may post events.
     pub access: Access,
-    /// What callbacks of approvals are checked against; none where none are taken.
+    /// The keys that check callbacks of approvals; `None` if none are taken.
     pub approvals: Option<Callbacks>,
-    /// What links of cards are checked against; none where there are none.
+    /// The keys that check links of cards; `None` if there are no links.
     pub links: Option<Checks>,
-    /// The chat's account; none where it is not served.
+    /// The chat page's account; `None` if it is not served.
     pub webchat: Option<String>,
     /// Room for open chat pages.
-    pub sockets: Arc<Semaphore>,
+    pub sockets: Shares,
     /// Asked to stop.
     pub shutdown: Shutdown,
-    requests: Semaphore,
+    /// Reads bodies, and has the places of requests that are worked on.
+    pub reception: Reception,
     timeout_ms: u64,
     hosts: Hosts,
-    /// How fast an address may ask; none where that is not bounded.
+    /// How fast an address may ask; `None` if that is not bounded.
     pace: Option<Mutex<Pace>>,
+    /// Proxies whose `X-Forwarded-For` is believed.
+    trusted: Networks,
 }
-
-/// Who is at the other end of a request's connection: a proxy, where there is one.
-#[derive(Debug, Clone, Copy)]
-pub struct Peer(pub IpAddr);
 
 /// A [`SharedClock`] that can be shown.
 #[derive(Clone)]
@@ -121,7 +119,7 @@ impl Gateway {
     /// The gateway of `config`.
     ///
     /// # Errors
-    /// `key: what is expected`, where the configuration was not checked before.
+    /// `key: what is expected`, if the configuration was not checked before.
     pub fn new(
         config: &AdapterConfig,
         intake: Intake,
@@ -135,24 +133,26 @@ impl Gateway {
             .into_iter()
             .map(|endpoint| (endpoint.name.clone(), endpoint))
             .collect();
+
         Ok(Self(Arc::new(Parts {
             intake,
             bus,
             clock: Clock(clock),
             ids: Ids(ids),
             webhooks,
-            access: config.access()?,
+            access: config.access().map_err(|faults| faults.join("; "))?,
             approvals: config.approvals.callbacks()?,
             links: config.approvals.links(),
             webchat: config.webchat.enabled.then(|| config.webchat.account.clone()),
-            sockets: Arc::new(Semaphore::new(config.webchat.max_sockets)),
+            sockets: Shares::new(config.webchat.max_sockets, config.webchat.max_sockets_per_address),
             shutdown,
-            requests: Semaphore::new(config.max_concurrent),
+            reception: Reception::new(config.max_concurrent),
             timeout_ms: config.request_timeout_ms,
             hosts: Hosts::new(config.listen.ip(), &config.hosts),
             pace: config
                 .per_address_per_second
                 .map(|per_second| Mutex::new(Pace::new(per_second, config.per_address_burst))),
+            trusted: config.networks()?,
         })))
     }
 
@@ -163,6 +163,7 @@ impl Gateway {
             .route("/approvals/{id}", post(approvals::post).get(approvals::look))
             .route("/approvals/{id}/decide", post(approvals::tap))
             .route("/v1/events", post(http::post));
+
         if self.webchat.is_some() {
             router = router
                 .route("/", get(webchat::page))
@@ -171,6 +172,7 @@ impl Gateway {
                 .route("/webchat/webchat.css", get(webchat::style))
                 .route("/webchat/ws", get(webchat::connect));
         }
+
         router
             .fallback(async || Refusal::UnknownPath)
             .layer(from_fn_with_state(self.clone(), bounded))
@@ -179,63 +181,54 @@ impl Gateway {
 }
 
 impl Parts {
-    /// Whether the address of `request` may ask now.
-    fn paced(&self, request: &Request) -> Result<(), Refusal> {
-        let (Some(pace), Some(Peer(from))) = (&self.pace, request.extensions().get()) else {
+    /// Counts a request, or a message of a chat page, of `client`.
+    ///
+    /// # Errors
+    /// [`Refusal::TooFast`] if the client has asked as often as it may.
+    pub fn paced(&self, client: Client) -> Result<(), Refusal> {
+        let Some(pace) = &self.pace else {
             return Ok(());
         };
         let now = self.clock.monotonic();
         let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
-        pace.admit(*from, now).map_err(Refusal::TooFast)
+        pace.admit(client.0, now).map_err(Refusal::TooFast)
     }
 }
 
-/// Every request has a place among those worked on, a name of ours, an end, and safe headers on its answer.
-async fn bounded(State(gateway): State<Gateway>, request: Request, next: Next) -> Response {
-    if let Err(refusal) = gateway.paced(&request) {
-        return refusal.into_response();
+/// Bounds every request: its client's pace, the number of requests at once, the host name, the time, and the headers of its
+/// answer.
+async fn bounded(State(gateway): State<Gateway>, mut request: Request, next: Next) -> Response {
+    if let Some(peer) = request.extensions().get::<Peer>() {
+        let client = Client::of(*peer, request.headers(), &gateway.trusted);
+        request.extensions_mut().insert(client);
+        if let Err(refusal) = gateway.paced(client) {
+            return refusal.into_response();
+        }
     }
-    let Ok(_place) = gateway.requests.try_acquire() else {
-        return Refusal::Overloaded.into_response();
+
+    // A request with a body has its place once the body has come: see `Reception::receive`.
+    let place = match *request.method() {
+        Method::GET | Method::HEAD => gateway.reception.place().map(Some),
+        _ => Ok(None),
     };
+    let _place = match place {
+        Ok(place) => place,
+        Err(refusal) => return refusal.into_response(),
+    };
+
     if let Err(host) = gateway.hosts.admit(request.uri(), request.headers()) {
         return Refusal::ForeignHost(host).into_response();
     }
+
     let begun = gateway.clock.monotonic();
     let limit = Duration::from_millis(gateway.timeout_ms);
     let answer = tokio::time::timeout(limit, next.run(request)).await;
     let mut response = answer.unwrap_or_else(|_| Refusal::Timeout(gateway.timeout_ms).into_response());
+
     let took = gateway.clock.monotonic().duration_since(begun);
     metrics::histogram!("nexus_adapter_request_seconds").record(took.as_secs_f64());
     response
         .headers_mut()
         .insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
-}
-
-/// The whole body, of at most `max` bytes.
-///
-/// # Errors
-/// [`Refusal::TooLarge`] and [`Refusal::BrokenBody`].
-pub(crate) async fn read_body(headers: &HeaderMap, body: Body, max: usize) -> Result<Bytes, Refusal> {
-    let said = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    let mut chunks = body.into_data_stream();
-    let mut whole = BytesMut::with_capacity(said.unwrap_or(0).min(max));
-    let mut read = 0_usize;
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| Refusal::BrokenBody(crate::error::chain(&error)))?;
-        read = read.saturating_add(chunk.len());
-        if read <= max {
-            whole.extend_from_slice(&chunk);
-        } else if read > MAX_DISCARD_BYTES {
-            break;
-        }
-    }
-    if read > max {
-        Err(Refusal::TooLarge { max })
-    } else {
-        Ok(whole.freeze())
-    }
 }

@@ -58,14 +58,17 @@ impl Intake {
         let max_payload = self.bus.max_payload();
         // Before the first connection the client knows no limit.
         let max_payload = if max_payload == 0 { usize::MAX } else { max_payload };
+
         let parcels: Vec<Parcel> = events
             .iter()
-            .map(|event| Parcel::of(event, carrier, max_payload))
+            .map(|event| Parcel::of(event, self.bus.trust(), carrier, max_payload))
             .collect::<Result<_, _>>()?;
+
         match &self.way {
             Way::Spool(outbox) => outbox.put(parcels).await?,
             Way::Stream(publisher) => publisher.publish_all(parcels).await?,
         }
+
         metrics::counter!("nexus_adapter_accepted_total", "source" => source).increment(events.len() as u64);
         for event in events {
             tracing::debug!(event_id = %event.id, source, "event is accepted");

@@ -2,37 +2,23 @@
 //!
 //! Source: `wire.md` "Event" (ids, fields), `channels.md` "Sources".
 
-use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
-use shared::model::approval_api::LINK;
-use shared::model::event::{
-    Event, EventId, MAX_EVENT_ID_BYTES, OWN_ADAPTERS, ParseEventIdError, Peer, PeerKind, Sender,
-};
-use shared::model::identity::SELF_ASSERTED;
+use shared::model::event::{Event, EventId, MAX_EVENT_ID_BYTES, ParseEventIdError, Peer, PeerKind, Sender};
+use shared::model::origin::{EVERYBODY, Origin, WEBCHAT, WEBHOOK};
 use shared::model::time::UnixMillis;
-use ulid::Ulid;
 
-use crate::source::webhook::endpoint::{Dedupe, Endpoint, Scheme};
+use crate::source::webhook::endpoint::{Delivery, Endpoint, Scheme};
 use crate::source::webhook::mapping::{Pick, instant};
 use crate::source::webhook::payload::{MAX_DEPTH, too_deep};
-use crate::source::webhook::signature::{Verified, sha256_hex};
-
-/// Adapters and channels beside [`OWN_ADAPTERS`] by which the installation itself speaks, or vouches for somebody.
-const VOUCHED: [&str; 4] = ["cli", LINK, "turn", "approval"];
-
-/// Whether an id's prefix, or a channel, is one that only the system itself gives: nobody outside may speak in its name.
-#[must_use]
-pub fn is_reserved(name: &str) -> bool {
-    let mut all = OWN_ADAPTERS.iter().chain(&VOUCHED);
-    all.any(|reserved| name.eq_ignore_ascii_case(reserved))
-}
+use crate::source::webhook::signature::sha256_hex;
 
 /// Longest short text that is made of a webhook, in bytes; the whole body is in `metadata.payload`.
 const MAX_SUMMARY_BYTES: usize = 512;
 
-/// Headers that say what kind of delivery it is; never one that proves anything.
-const KEPT_HEADERS: [&str; 8] = [
+/// Headers that describe a delivery; none of them proves anything.
+const KEPT_HEADERS: [&str; 9] = [
     "content-type",
+    "svix-id",
     "user-agent",
     "webhook-id",
     "x-event-type",
@@ -42,7 +28,7 @@ const KEPT_HEADERS: [&str; 8] = [
     "x-slack-retry-num",
 ];
 
-/// Headers that are kept for nobody, even if configured: they carry proofs and credentials.
+/// Headers that are never kept, even if configured: they carry proofs and credentials.
 const SECRET_HEADERS: [&str; 7] = [
     "authorization",
     "cookie",
@@ -56,39 +42,50 @@ const SECRET_HEADERS: [&str; 7] = [
 /// Why something from outside cannot be an event of ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RefuseEventError {
-    /// The id is not one.
+    /// The text is not an event id.
     #[error(transparent)]
     Id(#[from] ParseEventIdError),
-    /// Its id, adapter or channel belongs to one of our services.
+    /// Its channel belongs to one of our services.
     #[error("`{0}` belongs to one of the system's own services")]
     Reserved(String),
+    /// Its channel is not one of the token's.
+    #[error(
+        "token `{token}` may not post on channel `{channel}`; add it to the token's `channels` in [[adapter.http.tokens]]"
+    )]
+    Channel {
+        /// Name of the token.
+        token: String,
+        /// The channel.
+        channel: String,
+    },
     /// Outside its bounds.
     #[error("{0}")]
     Bounds(String),
 }
 
-/// A request that a source's signature vouches for.
-#[derive(Debug, Clone, Copy)]
-pub struct Delivery<'a> {
-    /// Its headers.
-    pub headers: &'a HeaderMap,
-    /// Its body as it came.
-    pub body: &'a [u8],
-    /// Its body, read.
-    pub payload: &'a Value,
-    /// What the signature vouches for.
-    pub verified: &'a Verified,
-    /// When it came.
-    pub now: UnixMillis,
-    /// A fresh id, for a delivery that nothing identifies.
-    pub fresh: Ulid,
-}
-
-/// The event of a webhook: id by `wire.md`, fields by the endpoint's mapping, the body in `metadata.payload`.
+/// The events of a webhook: one, or of Meta's deliveries one an entry. Ids come from what the scheme's signature covers
+/// ([`Endpoint::item_id`]), fields from the endpoint's mapping, the body is in `metadata.payload`.
 ///
 /// # Errors
-/// [`RefuseEventError`] where the delivery's id cannot be part of an event's.
-pub fn webhook(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, RefuseEventError> {
+/// [`RefuseEventError`] if the delivery's id cannot be part of an event's.
+pub fn webhook(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Vec<Event>, RefuseEventError> {
+    let Some(entries) = endpoint.entries(delivery.payload) else {
+        return Ok(vec![webhook_event(endpoint, delivery)?]);
+    };
+    let one = |payload: &Value| {
+        // The entry stands for the body: the platform may send it again in another batch.
+        let body = serde_json::to_vec(payload).unwrap_or_default();
+        let delivery = Delivery {
+            body: &body,
+            payload,
+            ..*delivery
+        };
+        webhook_event(endpoint, &delivery)
+    };
+    entries.iter().map(one).collect()
+}
+
+fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, RefuseEventError> {
     let Delivery {
         headers,
         payload,
@@ -98,9 +95,10 @@ pub fn webhook(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, Re
     } = *delivery;
     let mapping = &endpoint.mapping;
     let text = |pick: &Option<Pick>| pick.as_ref().and_then(|pick| pick.text(headers, payload));
-    let delivery_id = endpoint.delivery_id(verified, headers, payload);
     let event_type = endpoint.event_type(headers, payload);
-    let id = webhook_id(endpoint, delivery, delivery_id.as_deref())?;
+    let own = endpoint.item_id(delivery);
+    let id = bounded_id(&format!("webhook:{}/", endpoint.name), &own)?;
+
     let said = mapping
         .timestamp
         .as_ref()
@@ -111,7 +109,8 @@ pub fn webhook(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, Re
         .unwrap_or(now);
     let peer = text(&mapping.peer).unwrap_or_else(|| endpoint.name.clone());
 
-    let mut event = Event::new(id, "webhook", &peer, at);
+    let channel = endpoint.channel.as_deref().unwrap_or(WEBHOOK);
+    let mut event = Event::new(id, channel, &peer, at);
     event.received_at = now;
     event.peer.kind = PeerKind::Channel;
     event.from = Sender {
@@ -123,28 +122,20 @@ pub fn webhook(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, Re
     event.content = text(&mapping.content)
         .unwrap_or_else(|| summary(&endpoint.name, event_type.as_deref(), payload))
         .replace('\0', "\u{fffd}");
-    event.metadata = webhook_metadata(endpoint, delivery, delivery_id, event_type);
-    if endpoint.scheme == Scheme::Unsigned {
-        self_asserted(&mut event);
+    event.metadata = webhook_metadata(endpoint, delivery, event_type);
+
+    event.origin = if endpoint.scheme == Scheme::Unsigned {
+        Origin::Open
+    } else {
+        Origin::webhook(&endpoint.name)
+    };
+    if endpoint.persons {
+        event.speaks_for = vec![EVERYBODY.to_owned()];
     }
     Ok(event)
 }
 
-fn webhook_id(
-    endpoint: &Endpoint,
-    delivery: &Delivery<'_>,
-    delivery_id: Option<&str>,
-) -> Result<EventId, RefuseEventError> {
-    let own = match (delivery_id, endpoint.dedupe, delivery.verified.timestamp) {
-        (Some(id), _, _) => id.to_owned(),
-        (None, Dedupe::Body, _) => sha256_hex(&[delivery.body]),
-        (None, Dedupe::Auto, Some(at)) => sha256_hex(&[at.to_string().as_bytes(), b".", delivery.body]),
-        (None, Dedupe::Auto, None) => delivery.fresh.to_string(),
-    };
-    Ok(bounded_id(&format!("webhook:{}/", endpoint.name), &own)?)
-}
-
-/// `prefix` and `own` as an event id; where that is too long or holds control characters, `own` is hashed.
+/// `prefix` and `own` as an event id; if that is too long or holds control characters, `own` is hashed.
 pub(crate) fn bounded_id(prefix: &str, own: &str) -> Result<EventId, ParseEventIdError> {
     if prefix.len() + own.len() <= MAX_EVENT_ID_BYTES && !own.contains(char::is_control) {
         return EventId::parse(format!("{prefix}{own}"));
@@ -152,12 +143,7 @@ pub(crate) fn bounded_id(prefix: &str, own: &str) -> Result<EventId, ParseEventI
     EventId::parse(format!("{prefix}sha256-{}", sha256_hex(&[own.as_bytes()])))
 }
 
-fn webhook_metadata(
-    endpoint: &Endpoint,
-    delivery: &Delivery<'_>,
-    delivery_id: Option<String>,
-    event_type: Option<String>,
-) -> Map<String, Value> {
+fn webhook_metadata(endpoint: &Endpoint, delivery: &Delivery<'_>, event_type: Option<String>) -> Map<String, Value> {
     let mut kept = Map::new();
     for name in KEPT_HEADERS
         .into_iter()
@@ -170,12 +156,14 @@ fn webhook_metadata(
             kept.insert(name.to_owned(), Value::String(text.to_owned()));
         }
     }
+
     let mut metadata = Map::new();
     for (name, pick) in &endpoint.mapping.metadata {
         if let Some(value) = pick.value(delivery.headers, delivery.payload) {
             metadata.insert(name.clone(), value);
         }
     }
+
     metadata.insert("is_group".to_owned(), json!(false));
     metadata.insert("source".to_owned(), json!(endpoint.name));
     metadata.insert("scheme".to_owned(), json!(endpoint.scheme.name()));
@@ -184,7 +172,7 @@ fn webhook_metadata(
     if let Some(kind) = event_type {
         metadata.insert("event_type".to_owned(), Value::String(kind));
     }
-    if let Some(id) = delivery_id {
+    if let Some(id) = endpoint.delivery_id(delivery) {
         metadata.insert("delivery_id".to_owned(), Value::String(id));
     }
     metadata
@@ -207,7 +195,7 @@ fn summary(source: &str, event_type: Option<&str>, payload: &Value) -> String {
 /// The event of a chat message that a visitor of the page wrote.
 ///
 /// # Errors
-/// [`RefuseEventError`] where visitor and message cannot be part of an id.
+/// [`RefuseEventError`] if visitor and message cannot be part of an id.
 pub fn chat_message(
     account: &str,
     visitor: &str,
@@ -216,7 +204,8 @@ pub fn chat_message(
     now: UnixMillis,
 ) -> Result<Event, RefuseEventError> {
     let id = EventId::parse(format!("webchat:{account}/{visitor}/{message}"))?;
-    let mut event = Event::new(id, "webchat", visitor, now);
+
+    let mut event = Event::new(id, WEBCHAT, visitor, now);
     event.account_id = Some(account.to_owned());
     event.from = Sender {
         id: visitor.to_owned(),
@@ -227,36 +216,20 @@ pub fn chat_message(
         id: visitor.to_owned(),
         ..Peer::default()
     };
+
     text.clone_into(&mut event.content);
     event.metadata.insert("is_group".to_owned(), json!(false));
-    self_asserted(&mut event);
+    event.origin = Origin::visitor(account, visitor);
     Ok(event)
 }
 
-/// Says of `event` that nobody proved who sent it.
-pub fn self_asserted(event: &mut Event) {
-    event.metadata.insert(SELF_ASSERTED.to_owned(), json!(true));
-}
-
-/// An event that a client wrote whole: what the adapter adds, and what no client may say.
+/// Checks the bounds of an event that a client wrote whole, and stamps it with the time of receipt.
 ///
-/// `hops` stays what the client says (it can only shorten its own chain); `received_at` is ours.
+/// `hops` stays as the client wrote it: it can only shorten its own chain.
 ///
 /// # Errors
 /// [`RefuseEventError`] names the field.
 pub fn outside(mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventError> {
-    let (adapter, source) = event.id.as_str().split_once(':').unwrap_or_default();
-    for name in [adapter, &event.source_adapter, &event.channel] {
-        if is_reserved(name) {
-            return Err(RefuseEventError::Reserved(name.to_owned()));
-        }
-    }
-    if event.source_adapter.is_empty() {
-        event.source_adapter = adapter.to_owned();
-    }
-    if event.source_id.is_empty() {
-        event.source_id = source.to_owned();
-    }
     if event.timestamp.0 < 0 {
         return Err(RefuseEventError::Bounds(
             "timestamp: Unix milliseconds are expected".to_owned(),
@@ -267,6 +240,7 @@ pub fn outside(mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventEr
             "metadata: nested deeper than {MAX_DEPTH} levels"
         )));
     }
+
     if event.content_types.is_empty() {
         event.content_types.push("text".to_owned());
     }

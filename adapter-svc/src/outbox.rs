@@ -63,8 +63,8 @@ impl Shelf {
         })
     }
 
-    /// Puts back what was put aside: the reason may be gone (a full disk, a limit). What is refused once more is put
-    /// aside once more.
+    /// Puts back the entries that were put aside: the reason may be gone (a full disk, a limit). An entry that is refused
+    /// again is put aside again.
     fn offer_again(&self) -> Result<(), StoreError> {
         let mut again = 0_u64;
         for entry in self.refused.range::<Key, _>(..) {
@@ -80,6 +80,7 @@ impl Shelf {
                 Err(error) => return Err(error),
             }
         }
+
         if again > 0 {
             tracing::info!(entries = again, "what was put aside is tried once more");
         }
@@ -142,6 +143,7 @@ impl Outbox {
             generation: 1,
             through: key(shelf.opening, 0),
         };
+
         let (told, watched) = watch::channel(durable);
         let (batches, waiting) = mpsc::channel(WAITING_REQUESTS);
         let shared = Arc::new(Shared {
@@ -151,6 +153,7 @@ impl Outbox {
             shelf: Mutex::new(Some(Arc::new(shelf))),
         });
         tokio::spawn(keep(Arc::clone(&shared), waiting, told));
+
         Ok(Self {
             shared,
             batches,
@@ -166,6 +169,7 @@ impl Outbox {
         if !self.works() {
             return Err(AcceptEventsError::SpoolFailed("it is being opened again".to_owned()));
         }
+
         let weight: u64 = parcels.iter().map(Parcel::weight).sum();
         let waiting = self.shared.waiting.fetch_add(weight, Ordering::SeqCst) + weight;
         let held = self.bytes();
@@ -176,12 +180,14 @@ impl Outbox {
                 max: self.shared.max_bytes,
             });
         }
+
         let (done, answer) = oneshot::channel();
         let batch = Batch { parcels, weight, done };
         if self.batches.try_send(batch).is_err() {
             self.shared.waiting.fetch_sub(weight, Ordering::SeqCst);
             return Err(AcceptEventsError::Busy);
         }
+
         match answer.await {
             Ok(outcome) => outcome.map_err(AcceptEventsError::SpoolFailed),
             Err(_) => Err(AcceptEventsError::Busy),
@@ -198,7 +204,7 @@ impl Outbox {
     /// left where it is and said in the log.
     ///
     /// # Errors
-    /// [`StoreError`] where the disk fails.
+    /// [`StoreError`] if the disk fails.
     pub fn page(&self, after: Option<Key>, through: Key, limit: usize) -> Result<Vec<(Key, Parcel)>, StoreError> {
         use std::ops::Bound::{Excluded, Included, Unbounded};
         let from = after.map_or(Unbounded, Excluded);
@@ -221,7 +227,7 @@ impl Outbox {
         Ok(page)
     }
 
-    /// Forgets an entry that JetStream has. Where that fails it is published once more, to no effect.
+    /// Forgets an entry that JetStream has. If that fails it is published once more, to no effect.
     pub fn forget(&self, key: &Key, parcel: &Parcel) {
         if let Some(shelf) = self.shared.shelf()
             && let Err(error) = shelf.entries.remove(key)
@@ -285,6 +291,7 @@ async fn keep(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: 
         let weight: u64 = group.iter().map(|batch| batch.weight).sum();
         let entries: u64 = group.iter().map(|batch| batch.parcels.len() as u64).sum();
         let (parcels, answers): (Vec<_>, Vec<_>) = group.into_iter().map(|batch| (batch.parcels, batch.done)).unzip();
+
         let written = write(&shared, parcels, number).await;
         number += entries;
         shared.waiting.fetch_sub(weight, Ordering::SeqCst);
@@ -295,11 +302,13 @@ async fn keep(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: 
             }
             Err(error) => Err(chain(&error)),
         };
+
         metrics::histogram!("nexus_adapter_spool_group_entries").record(entries as f64);
         for answer in answers {
-            // Whoever waited may be gone; its events are durable all the same.
+            // The caller may be gone; its events are durable all the same.
             let _ = answer.send(outcome.clone());
         }
+
         if let Err(error) = outcome {
             tracing::error!(error, path = %shared.path.display(), "spool failed and is opened again");
             number = 0;
@@ -321,7 +330,7 @@ fn gather(first: Batch, waiting: &mut mpsc::Receiver<Batch>) -> Vec<Batch> {
     group
 }
 
-/// Writes `parcels` under the numbers after `number` and syncs; the last key.
+/// Writes `parcels` under the numbers after `number` and syncs. Returns the last key.
 async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<Parcel>>, number: u64) -> Result<Key, StoreError> {
     let writer = Arc::clone(shared);
     let inserted = tokio::task::spawn_blocking(move || {
@@ -337,6 +346,7 @@ async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<Parcel>>, number: u64) -> 
         }
         Ok((shelf.store.clone(), key(shelf.opening, at)))
     });
+
     let failed = |error| StoreError::Access {
         path: shared.path.clone(),
         source: std::io::Error::other(error),
@@ -378,7 +388,7 @@ mod tests {
 
     fn parcel(id: &str) -> Parcel {
         let event = Event::new(EventId::parse(id).unwrap(), "crm", "p", UnixMillis(1));
-        Parcel::of(&event, &Carrier::default(), 1 << 20).unwrap()
+        Parcel::of(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).unwrap()
     }
 
     fn ids(outbox: &Outbox, after: Option<Key>) -> Vec<String> {

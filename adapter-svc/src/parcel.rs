@@ -3,15 +3,14 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use shared::bus::Outgoing;
-use shared::model::event::{Direction, Event, EventId};
+use shared::model::event::{Event, EventId};
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::envelope::{Format, MAX_PAYLOAD_BYTES, Wire, encode, payload};
-use shared::wire::headers::{CONTENT_TYPE, Carrier, Headers, SCHEMA};
-use shared::wire::subject;
+use shared::wire::envelope::{Format, MAX_PAYLOAD_BYTES, Wire};
+use shared::wire::headers::{CONTENT_TYPE, Carrier, EVENT, Headers, MSG_ID, SCHEMA, SEAL};
+use shared::wire::seal::Trust;
 
 use crate::error::AcceptEventsError;
-use crate::source::webhook::signature::sha256_hex;
 
 /// What an entry of the spool takes beside its strings and its payload, in bytes: key, field names, lengths.
 const OVERHEAD_BYTES: usize = 160;
@@ -23,8 +22,10 @@ pub struct Parcel {
     pub id: EventId,
     /// `Nats-Msg-Id`.
     pub message_id: String,
-    /// Where to; it names the conversation, so it is the ordering key as well.
+    /// The subject; it names the conversation, so it is the ordering key as well.
     pub subject: String,
+    /// `Nexus-Seal`.
+    pub seal: String,
     /// `Nexus-Schema`.
     pub schema: String,
     /// The event in CBOR.
@@ -38,16 +39,23 @@ pub struct Parcel {
 }
 
 impl Parcel {
-    /// Encodes `event`; `max_payload` is what the server takes, in bytes.
+    /// Encodes `event` and seals it as `trust` does; `max_payload` is what the server takes, in bytes.
     ///
     /// # Errors
     /// [`AcceptEventsError::Invalid`] or [`AcceptEventsError::TooLarge`], naming the event.
-    pub fn of(event: &Event, carrier: &Carrier, max_payload: usize) -> Result<Self, AcceptEventsError> {
+    pub fn of(event: &Event, trust: &Trust, carrier: &Carrier, max_payload: usize) -> Result<Self, AcceptEventsError> {
         event.check().map_err(|detail| AcceptEventsError::Invalid {
             id: event.id.clone(),
             detail,
         })?;
-        let (payload, headers) = encode(event, Format::Cbor);
+
+        let Outgoing {
+            subject,
+            headers,
+            payload,
+        } = Outgoing::event(event, trust);
+
+        let header = |name| headers.get(name).unwrap_or_default().to_owned();
         let max = max_payload.min(MAX_PAYLOAD_BYTES);
         if payload.len() > max {
             return Err(AcceptEventsError::TooLarge {
@@ -56,11 +64,13 @@ impl Parcel {
                 max,
             });
         }
+
         Ok(Self {
             id: event.id.clone(),
-            message_id: message_id(event),
-            subject: subject::event(event),
-            schema: headers.get(SCHEMA).unwrap_or_default().to_owned(),
+            message_id: header(MSG_ID),
+            seal: header(SEAL),
+            schema: header(SCHEMA),
+            subject,
             payload,
             traceparent: carrier.traceparent.clone(),
             tracestate: carrier.tracestate.clone(),
@@ -74,15 +84,14 @@ impl Parcel {
             traceparent: self.traceparent.clone(),
             tracestate: self.tracestate.clone(),
         };
-        Outgoing::raw(self.subject.clone(), self.headers(), self.payload.clone())
-            .msg_id(self.message_id.clone())
-            .carrier(&carrier)
+        Outgoing::raw(self.subject.clone(), self.headers(), self.payload.clone()).carrier(&carrier)
     }
 
-    /// What it takes in the spool, in bytes, roughly.
+    /// About how many bytes it takes in the spool.
     #[must_use]
     pub fn weight(&self) -> u64 {
-        let strings = self.id.as_str().len() + self.message_id.len() + self.subject.len() + self.schema.len();
+        let ids = self.id.as_str().len() + self.message_id.len() + self.seal.len();
+        let strings = ids + self.subject.len() + self.schema.len();
         let trace = self.traceparent.as_ref().map_or(0, String::len) + self.tracestate.as_ref().map_or(0, String::len);
         u64::try_from(strings + trace + self.payload.len() + OVERHEAD_BYTES).unwrap_or(u64::MAX)
     }
@@ -114,31 +123,21 @@ impl Parcel {
         [
             (CONTENT_TYPE, Format::Cbor.content_type()),
             (SCHEMA, self.schema.as_str()),
+            (MSG_ID, self.message_id.as_str()),
+            (SEAL, self.seal.as_str()),
+            (EVENT, self.id.as_str()),
         ]
         .into_iter()
+        .filter(|(_, value)| !value.is_empty())
         .collect()
-    }
-}
-
-/// The event's id; of a changed item, its id and the hash of what it says now (`wire.md` "Upsert").
-fn message_id(event: &Event) -> String {
-    match event.direction {
-        Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => event.id.to_string(),
-        Direction::Updated | Direction::Deleted => {
-            let mut told = Event {
-                received_at: UnixMillis(0),
-                ..event.clone()
-            };
-            // Objects keep the order of their keys as the source wrote it, which says nothing.
-            told.metadata.sort_keys();
-            told.metadata.values_mut().for_each(serde_json::Value::sort_all_objects);
-            format!("{}@{}", event.id, sha256_hex(&[&payload(&told, Format::Cbor)]))
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use shared::model::origin::Origin;
+    use shared::testing::trust;
+
     use super::*;
 
     fn event() -> Event {
@@ -151,47 +150,20 @@ mod tests {
             traceparent: Some("00-aa-bb-01".to_owned()),
             tracestate: None,
         };
-        let parcel = Parcel::of(&event(), &carrier, 1 << 20).unwrap();
+        let parcel = Parcel::of(&event(), &trust(), &carrier, 1 << 20).unwrap();
         let mut bytes = Vec::new();
         ciborium::into_writer(&parcel, &mut bytes).unwrap();
         let again: Parcel = ciborium::from_reader(bytes.as_slice()).unwrap();
         assert_eq!(again, parcel);
         let out = again.outgoing();
         assert_eq!(out.subject, "nexus.event.crm.default.p=2E1");
-        assert_eq!(out.headers.get("Nats-Msg-Id"), Some("crm:9"));
-        assert_eq!(out.headers.get("Nexus-Schema"), Some("event/1"));
+        let key = trust().cluster().cloned().unwrap();
+        let seal = key.seal(&event().id, &parcel.payload, &Origin::Open);
+        assert_eq!(out.headers.get("Nats-Msg-Id"), Some(key.message_id(&event()).as_str()));
+        assert_eq!(out.headers.get("Nexus-Seal"), Some(seal.as_str()));
+        assert_eq!(out.headers.get("Nexus-Schema"), Some("event/2"));
         assert_eq!(out.headers.get("traceparent"), Some("00-aa-bb-01"));
         assert!(u64::try_from(bytes.len()).unwrap() + 16 <= parcel.weight());
-    }
-
-    #[test]
-    fn a_changed_item_has_an_id_per_content_and_not_per_receipt() {
-        let changed = |content: &str, received| {
-            let direction = Direction::Updated;
-            let event = Event {
-                direction,
-                content: content.to_owned(),
-                received_at: UnixMillis(received),
-                ..event()
-            };
-            message_id(&event)
-        };
-        assert_eq!(changed("a", 1), changed("a", 2));
-        assert_ne!(changed("a", 1), changed("b", 1));
-        assert!(changed("a", 1).starts_with("crm:9@"));
-    }
-
-    #[test]
-    fn another_order_of_keys_is_no_change() {
-        let told = |metadata: &str| {
-            message_id(&Event {
-                direction: Direction::Updated,
-                metadata: serde_json::from_str(metadata).unwrap(),
-                ..event()
-            })
-        };
-        let one = told(r#"{"a": {"c": 1, "b": [{"e": 1, "d": 2}]}, "f": 3}"#);
-        assert_eq!(one, told(r#"{"f": 3, "a": {"b": [{"d": 2, "e": 1}], "c": 1}}"#));
     }
 
     #[test]
@@ -202,14 +174,14 @@ mod tests {
             ..event()
         };
         assert!(matches!(
-            Parcel::of(&large, &carrier, 4_096),
+            Parcel::of(&large, &trust(), &carrier, 4_096),
             Err(AcceptEventsError::TooLarge { size: 5_000.., .. })
         ));
         let nul = Event {
             content: "a\0".to_owned(),
             ..event()
         };
-        let error = Parcel::of(&nul, &carrier, 4_096).unwrap_err().to_string();
+        let error = Parcel::of(&nul, &trust(), &carrier, 4_096).unwrap_err().to_string();
         assert!(error.contains("crm:9") && error.contains("content"), "{error}");
     }
 }

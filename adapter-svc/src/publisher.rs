@@ -77,6 +77,7 @@ impl Publisher {
             self.jobs.send(job).await.map_err(|_| AcceptEventsError::Busy)?;
             answers.push((id, answer));
         }
+
         for (id, answer) in answers {
             let outcome = answer.await.map_err(|_| AcceptEventsError::Busy)?;
             outcome.map_err(|source| AcceptEventsError::NotStored { id, source })?;
@@ -99,11 +100,13 @@ impl Publisher {
                 after = None;
             }
             at = known;
+
             let page = outbox.page(after, at.through, PAGE_ENTRIES).unwrap_or_else(|error| {
                 // The keeper finds the same fault at its next write and opens the store again.
                 tracing::error!(error = chain(&error), "spool cannot be read");
                 Vec::new()
             });
+
             if page.is_empty() {
                 if shutdown.is_requested() {
                     return;
@@ -114,6 +117,7 @@ impl Publisher {
                 }
                 continue;
             }
+
             for (key, parcel) in page {
                 after = Some(key);
                 let job = Job {
@@ -160,7 +164,7 @@ async fn work(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: usize) 
 }
 
 impl Desk {
-    /// Publishes one parcel and says so to who waits for it; the lane that is free then.
+    /// Publishes one parcel and tells its waiter. Returns the lane that is free then.
     async fn handle(self: Arc<Self>, job: Job) -> String {
         let Job { parcel, waiting } = job;
         match waiting {
@@ -170,7 +174,7 @@ impl Desk {
                     .publish(parcel.outgoing())
                     .await
                     .map(|published| count(published.duplicate));
-                // A caller that went away is told nothing.
+                // The caller may be gone.
                 let _ = done.send(outcome);
             }
             Waiting::Spool(outbox, key) => self.deliver(&outbox, &key, &parcel).await,
@@ -178,7 +182,7 @@ impl Desk {
         parcel.subject
     }
 
-    /// Publishes an entry of the spool until the stream has it, or gives it up where the server refuses it for good.
+    /// Publishes an entry of the spool until the stream has it, or gives it up if the server refuses it for good.
     async fn deliver(&self, outbox: &Outbox, key: &Key, parcel: &Parcel) {
         loop {
             match self.bus.publish(parcel.outgoing()).await {

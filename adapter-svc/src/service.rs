@@ -1,5 +1,6 @@
 //! The wiring, in the order in which an event passes: listener, gateway, intake, outbox, publisher, stream.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -7,12 +8,12 @@ use anyhow::Context;
 use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds, pause};
 use shared::process::{Health, Service, Shell, Shutdown};
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::config::{Accept, AdapterConfig};
 use crate::gateway::Gateway;
 use crate::intake::Intake;
+use crate::listener::connections::Limits;
 use crate::listener::{self, Bounds};
 use crate::outbox::Outbox;
 use crate::publisher::Publisher;
@@ -34,6 +35,14 @@ impl Service for AdapterService {
 
     fn check(config: &AdapterConfig) -> Vec<String> {
         config.faults()
+    }
+
+    fn check_beside(config: &AdapterConfig, edges: &BTreeMap<String, String>) -> Vec<String> {
+        config.faults_beside(edges)
+    }
+
+    fn warnings(config: &AdapterConfig) -> Vec<String> {
+        config.warnings()
     }
 
     /// An edge host that starts without its network takes events into the spool.
@@ -134,17 +143,23 @@ impl Running {
         let shutdown = around.shutdown.clone();
         let gateway = Gateway::new(config, intake, around.bus, around.clock, around.ids, shutdown.clone())
             .map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?;
-        if !config.listen.ip().is_loopback() && gateway.access.allows(None) {
-            tracing::warn!(listen = %config.listen, "events are taken from anybody who reaches the port");
+
+        for warning in config.warnings() {
+            tracing::warn!("adapter.{warning}");
         }
-        let listener = TcpListener::bind(config.listen)
-            .await
+
+        let listener = listener::bind(config.listen)
             .with_context(|| format!("adapter.listen: cannot listen on {}", config.listen))?;
         let address = listener.local_addr()?;
         around.health.set("gateway", true, format!("listens at {address}"));
         let bounds = Bounds {
-            connections: config.max_connections,
-            head: Duration::from_millis(config.header_timeout_ms),
+            limits: Limits {
+                total: config.max_connections,
+                per_address: config.max_connections_per_address,
+                head: Duration::from_millis(config.header_timeout_ms),
+                answer: Duration::from_millis(config.request_timeout_ms),
+            },
+            trusted: config.networks().map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?,
             drain: around.drain / 2,
         };
         let serving = tokio::spawn(listener::serve(listener, gateway.router(), bounds, shutdown));
@@ -166,6 +181,7 @@ impl Running {
         self.serving.await.context("the listener died")?;
         self.ending.trigger();
         let aborts: Vec<_> = self.publishing.iter().map(JoinHandle::abort_handle).collect();
+
         let ended = async {
             for task in self.publishing {
                 task.await.context("the publisher died")?;
@@ -190,6 +206,7 @@ async fn watch(outbox: Outbox, max_bytes: u64, health: Health, shutdown: Shutdow
         let (entries, bytes, works) = (outbox.len(), outbox.bytes(), outbox.works());
         metrics::gauge!("nexus_adapter_spool_entries").set(entries as f64);
         metrics::gauge!("nexus_adapter_spool_bytes").set(bytes as f64);
+
         let filling = bytes.saturating_mul(100) / max_bytes;
         let detail = format!("{entries} entries, {bytes} of {max_bytes} bytes");
         health.set(
@@ -197,6 +214,7 @@ async fn watch(outbox: Outbox, max_bytes: u64, health: Health, shutdown: Shutdow
             works && filling < 100,
             if works { detail } else { "the disk fails".to_owned() },
         );
+
         if filling >= WARN_AT_PERCENT && !warned {
             tracing::warn!(
                 entries,
@@ -206,6 +224,7 @@ async fn watch(outbox: Outbox, max_bytes: u64, health: Health, shutdown: Shutdow
             );
         }
         warned = filling >= WARN_AT_PERCENT;
+
         tokio::select! {
             () = pause(LOOK_EVERY) => {}
             () = shutdown.requested() => return,

@@ -17,10 +17,12 @@ use shared::model::order::{SessionOrder, Wanted};
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
+use shared::wire::session_mark::AgentAway;
 use shared::wire::subject;
 use shared::wire::topology::streams::{DISPATCHES, LEDGER};
 use ulid::Ulid;
 
+use crate::absence::noted;
 use crate::broker::Broker;
 use crate::fold::{Fold, Standing, runnable};
 use crate::owner::load;
@@ -96,6 +98,16 @@ struct Shown {
     model_calls: u32,
     dispatches: usize,
     awaits: Option<String>,
+    /// Why its agent cannot be asked at present, and since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    away: Option<Absent>,
+}
+
+/// An agent that cannot be asked.
+#[derive(Debug, Clone, Serialize)]
+struct Absent {
+    why: String,
+    since: UnixMillis,
 }
 
 /// The mark of a session that is parked.
@@ -204,12 +216,19 @@ async fn show(broker: Arc<Broker>, session: SessionRef) -> Result<View, Refusal>
     };
     let idle = is_idle(&broker, &session, &fold).await?;
     let waiting = waiting(&broker, &session, &fold).await?;
+    let away = match &fold.running {
+        Some(running) => noted(&broker.bus, &session, running.turn, broker.clock.now()).await,
+        None => Ok(None),
+    };
+    let away = away.map_err(|error| (503, error))?;
+    let away = away.map(|AgentAway { why, since, .. }| Absent { why, since });
     let running = fold.running.as_ref().map(|running| Shown {
         turn: running.turn,
         began_at: running.began_at,
         model_calls: running.model_calls(),
         dispatches: running.dispatches.len(),
         awaits: running.awaits.as_ref().map(|awaited| awaited.approval.clone()),
+        away,
     });
     Ok(View {
         session,

@@ -22,6 +22,7 @@ use shared::wire::agent::{AgentRequest, ToolDescription};
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
 
+use crate::absence::Absence;
 use crate::turn::journal::Line;
 use crate::turn::{Answer, AskAgentError};
 
@@ -76,10 +77,14 @@ pub struct Question {
     pub so_far: Vec<Line>,
     /// Which model call of the turn it is; the first is 1.
     pub step: u32,
+    /// The time that the turn has left; the answer must come within it.
+    pub left: Duration,
     /// Where the turn comes from.
     pub origin: Origin,
     /// Whether nobody is to hear the answer before it is whole: hooks may make another of it.
     pub quiet: bool,
+    /// Who shows that the model cannot be reached.
+    pub absence: Option<Absence>,
 }
 
 /// A tool call that a model asks for.
@@ -125,6 +130,8 @@ pub struct Call {
     pub permissions: PermissionSet,
     /// Where the turn comes from.
     pub origin: Origin,
+    /// Whether the owner alone wrote what the turn answers, with all of their rights.
+    pub is_owners: bool,
     /// When nobody waits for the outcome any more.
     pub deadline: Instant,
     /// Cancelled where the turn is interrupted; a moment later the future is dropped.

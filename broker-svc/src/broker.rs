@@ -1,16 +1,20 @@
 //! What all sessions of one broker share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use shared::bus::Bus;
+use shared::bus::position::{told_degraded, told_sound};
+use shared::bus::{Bus, Marked, Witness, WitnessError};
 use shared::clock::SharedClock;
 use shared::llm::SharedModel;
 use shared::model::identity::Identities;
+use shared::model::position::Lineage;
 use shared::model::session::{QueueSettings, SessionRef};
+use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
+use shared::wire::topology::streams::DISPATCHES;
 
 use crate::agent::Agent;
 use crate::agent::echo::Echo;
@@ -36,6 +40,26 @@ const COUNTERS_PER_MS: u64 = 1_000_000;
 /// How long trouble with the server keeps sessions from being quarantined.
 const TROUBLE_LASTS: Duration = Duration::from_secs(60);
 
+/// How the cursors of sessions are named where it is told that they are void.
+const CURSORS: &str = "cursors of sessions";
+
+/// What holds of the streams while one connection stands.
+#[derive(Debug)]
+pub struct Era {
+    /// Which one, counted from 1.
+    pub number: u64,
+    /// The connection over which it was found out.
+    connection: u64,
+    /// Incarnation of `DISPATCHES`.
+    pub incarnation: String,
+    /// Its former lives, where it was restored.
+    pub lineage: Lineage,
+    /// Sequence of its first message.
+    pub first: u64,
+    /// Until when turns may have run of which the ledger does not know; none = it knows of all.
+    pub doubt_until: Option<UnixMillis>,
+}
+
 /// What all sessions of one broker share.
 #[derive(Debug)]
 pub struct Broker {
@@ -57,6 +81,10 @@ pub struct Broker {
     pub shutdown: Shutdown,
     /// How long a running turn may go on after that.
     pub drain: Duration,
+    era: tokio::sync::Mutex<Option<Arc<Era>>>,
+    witness: Witness,
+    /// Sessions whose cursor was void when they were looked at last, and that were not run since.
+    void_cursors: Mutex<HashSet<SessionRef>>,
     settled: Mutex<Settled>,
     stopping: OnceLock<Instant>,
     trouble: Mutex<Option<Instant>>,
@@ -93,6 +121,9 @@ impl Broker {
             cache: FoldCache::new(config.fold_cache),
             feed: Feed::default(),
             trouble: Mutex::default(),
+            era: tokio::sync::Mutex::default(),
+            witness: Witness::new(&bus, Marked::Dispatches),
+            void_cursors: Mutex::default(),
             settled: Mutex::default(),
             stopping: OnceLock::new(),
             parked: RwLock::default(),
@@ -119,6 +150,55 @@ impl Broker {
             personas,
             shutdown,
             drain,
+        }
+    }
+
+    /// What holds of the streams: over the connection that stands, and since it was found last that the ledger does not know
+    /// everything; found out by whoever asks first. With every era what this broker remembers is forgotten: it may count
+    /// streams that are gone.
+    ///
+    /// # Errors
+    /// [`WitnessError`] if the leader cannot be asked.
+    pub async fn era(&self) -> Result<Arc<Era>, WitnessError> {
+        let mut era = self.era.lock().await;
+        let connection = self.bus.connection_number();
+        let doubt_until = self.witness.doubt_until(self.clock.now()).await?;
+        let stands = |known: &&Arc<Era>| known.connection == connection && known.doubt_until == doubt_until;
+        if let Some(known) = era.as_ref().filter(stands) {
+            return Ok(Arc::clone(known));
+        }
+        let info = self.bus.stream_info(DISPATCHES).await?;
+        self.cache.clear();
+        self.settled(|settled| *settled = Settled::default());
+        let found = Arc::new(Era {
+            number: era.as_ref().map_or(0, |known| known.number) + 1,
+            connection,
+            incarnation: info.incarnation,
+            lineage: info.lineage,
+            first: info.state.first,
+            doubt_until,
+        });
+        *era = Some(Arc::clone(&found));
+        Ok(found)
+    }
+
+    /// The witness of the ledger.
+    #[must_use]
+    pub fn ledger_witness(&self) -> Witness {
+        self.witness.clone()
+    }
+
+    /// Notes that the cursor of `session` is void, for the reason `why`, or holds, or its ledger was asked (`None`).
+    pub fn note_cursor(&self, session: &SessionRef, why: Option<&str>) {
+        let mut void = self.void_cursors.lock().unwrap_or_else(PoisonError::into_inner);
+        match why {
+            Some(why) => {
+                void.insert(session.clone());
+                let sentence = format!("the cursors of {} sessions are void: {why}", void.len());
+                told_degraded(CURSORS, sentence);
+            }
+            None if void.remove(session) && void.is_empty() => told_sound(CURSORS),
+            None => {}
         }
     }
 
@@ -162,12 +242,7 @@ impl Broker {
     #[must_use]
     pub fn with_model(mut self, model: SharedModel) -> Self {
         let personas = Arc::new(self.personas.clone());
-        self.llm = Some(Arc::new(Llm::new(
-            model,
-            personas,
-            self.bus.clone(),
-            Arc::clone(&self.clock),
-        )));
+        self.llm = Some(Arc::new(Llm::new(model, personas, self.bus.clone(), &self.clock)));
         self
     }
 

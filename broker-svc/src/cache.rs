@@ -22,6 +22,8 @@ pub struct Remembered {
     pub fold: Fold,
     /// Turns whose replies are published, which the ledger does not say yet.
     pub published: Vec<Ulid>,
+    /// The era in which its cursor was found to hold; 0 = in none.
+    pub era: u64,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +65,11 @@ impl FoldCache {
     #[must_use]
     pub fn take(&self, session: &SessionRef) -> Option<Remembered> {
         self.lock().remove(session)
+    }
+
+    /// Takes all of them out.
+    pub fn clear(&self) {
+        *self.lock() = Inner::default();
     }
 
     /// Puts a session's fold in.

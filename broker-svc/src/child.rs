@@ -2,6 +2,7 @@
 //!
 //! They end with the broker, however that ends: `nexus-tether` stands between, and kills them once nobody holds its input.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::LazyLock;
@@ -10,6 +11,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use shared::process::Secret;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
+
+use crate::walls;
 
 /// What an operator's program keeps of our environment.
 pub const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "USER"];
@@ -44,6 +47,11 @@ impl Tethered {
         let mut command = match tether {
             Some(tether) => {
                 let mut command = Command::new(tether);
+                for path in walls::hidden() {
+                    let mut hidden = OsString::from("hide=");
+                    hidden.push(path);
+                    command.arg(hidden);
+                }
                 match handed {
                     Handed::Bytes(bytes) => command.arg(bytes.to_string()),
                     Handed::All => command.arg("all"),
@@ -73,7 +81,10 @@ fn tether() -> Option<PathBuf> {
             .map(|directory| directory.join(TETHER))
             .find(|path| path.is_file());
         if found.is_none() {
-            tracing::warn!(program = TETHER, "not found: programs go on when the broker is killed");
+            tracing::warn!(
+                program = TETHER,
+                "not found: programs go on when the broker is killed, and read what the broker may read"
+            );
         }
         found
     });

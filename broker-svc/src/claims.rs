@@ -164,7 +164,7 @@ async fn handle(broker: Arc<Broker>, taken: Taken) {
             return;
         }
     };
-    let done = work(&broker, &incoming, received, session, Slot::new(slot, places)).await;
+    let done = Box::pin(work(&broker, &incoming, received, session, Slot::new(slot, places))).await;
     if done && let Some(revision) = counted {
         quarantine::acquit(&broker, &key, revision).await;
     }
@@ -212,7 +212,7 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
         begun: Mutex::default(),
     };
     let outcome = tokio::select! {
-        outcome = worker::run(broker, &claimed) => outcome,
+        outcome = Box::pin(worker::run(broker, &claimed)) => outcome,
         never = show_life(broker, incoming, &claimed.hold) => match never {},
     };
     drop(running);
@@ -233,7 +233,9 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
         | RunSessionError::Append(_)
         | RunSessionError::Read(_)
         | RunSessionError::Publish(_)
-        | RunSessionError::Approval(_) => {
+        | RunSessionError::Approval(_)
+        | RunSessionError::Witness(_)
+        | RunSessionError::Hold(_) => {
             if error.is_the_servers() {
                 broker.note_trouble();
             }

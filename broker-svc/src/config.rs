@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use shared::model::dispatch::DeliveryContext;
 use shared::model::session::QueueSettings;
-use shared::process::Secret;
+use shared::process::{Secret, key};
 use shared::retry::Schedule;
 use shared::wire::topology::CLAIM_ACK_WAIT;
 
@@ -34,6 +34,9 @@ pub struct BrokerConfig {
     pub queue: QueueSettings,
     /// Queue settings by channel.
     pub queue_by_channel: BTreeMap<String, QueueSettings>,
+    /// Directories and files that programs of agents, command hooks and MCP servers can neither read nor change, beside the
+    /// run directory and the files of secrets that the broker itself reads: where tokens, keys and passwords lie.
+    pub hidden: Vec<String>,
     /// Approvals.
     pub approvals: ApprovalsConfig,
 }
@@ -78,6 +81,7 @@ impl Default for BrokerConfig {
             .unbounded(),
             queue: QueueSettings::default(),
             queue_by_channel: BTreeMap::new(),
+            hidden: Vec::new(),
             approvals: ApprovalsConfig::default(),
         }
     }
@@ -105,6 +109,10 @@ impl BrokerConfig {
                 CLAIM_ACK_WAIT.as_millis()
             ));
         }
+        let link = self.approvals.link.as_ref();
+        if let Some(Err(weak)) = link.map(|link| key::text(link.secret.reveal())) {
+            faults.push(format!("approvals.link.secret: {weak}"));
+        }
         if !(100..=2_000).contains(&self.sweep_interval_ms) {
             faults.push("sweep_interval_ms: between 100 and 2000".to_owned());
         }
@@ -112,6 +120,16 @@ impl BrokerConfig {
             faults.push("sweep_age_ms: between 1000 and 6000, so that a lost wake-up is healed within 10 s".to_owned());
         }
         faults
+    }
+
+    /// What is sound and nevertheless weaker than it should be, each as `key: why`.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let link = self.approvals.link.as_ref();
+        let is_short = link.is_some_and(|link| key::is_short(link.secret.reveal()));
+        let least = key::SOUND_TEXT_BYTES;
+        let warning = format!("approvals.link.secret: shorter than {least} bytes; choose a longer one");
+        is_short.then_some(warning).into_iter().collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Why a session's owner stops before it is done. One place says what follows.
 
 use shared::bus::ledger::AppendLedgerError;
-use shared::bus::{PublishError, ReadStreamError};
+use shared::bus::{CasError, PublishError, ReadStreamError, WitnessError};
 use shared::wire::envelope::DecodeError;
 
 use crate::approval::desk::KeepApprovalError;
@@ -39,6 +39,12 @@ pub enum RunSessionError {
     /// An approval was not kept.
     #[error("an approval was not kept")]
     Approval(#[from] KeepApprovalError),
+    /// How far the ledger had come could not be asked or noted.
+    #[error("the ledger's witness was not asked")]
+    Witness(#[from] WitnessError),
+    /// What nobody can tell to be done was not held.
+    #[error("a dispatch was not held")]
+    Hold(#[from] CasError),
 }
 
 impl From<AppendLedgerError> for RunSessionError {
@@ -72,7 +78,9 @@ impl RunSessionError {
             Self::Append(AppendLedgerError::Unavailable { .. } | AppendLedgerError::Unreadable { .. })
             | Self::Read(_)
             | Self::Publish(_)
-            | Self::Approval(_) => true,
+            | Self::Approval(_)
+            | Self::Witness(_)
+            | Self::Hold(_) => true,
             Self::Append(AppendLedgerError::Refused { .. } | AppendLedgerError::FenceLost { .. })
             | Self::Stale
             | Self::FenceLost

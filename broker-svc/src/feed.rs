@@ -55,6 +55,7 @@ impl Feed {
 /// Feeds the broker's window until the process is asked to stop.
 pub async fn serve(broker: Arc<Broker>) {
     let stop = broker.shutdown.clone();
+    let mut connections = broker.bus.connections();
     let mut messages = tokio::select! {
         () = stop.requested() => return,
         messages = begin(&broker) => messages,
@@ -62,6 +63,15 @@ pub async fn serve(broker: Arc<Broker>) {
     loop {
         let message = tokio::select! {
             () = stop.requested() => return,
+            // The stream may be another one now: what the window holds was of the former.
+            () = connections.stands_anew() => {
+                connections.begin();
+                messages = tokio::select! {
+                    () = stop.requested() => return,
+                    messages = begin(&broker) => messages,
+                };
+                continue;
+            }
             message = messages.next() => message,
         };
         broker.feed.take(Stored {
@@ -70,6 +80,7 @@ pub async fn serve(broker: Arc<Broker>) {
             payload: message.payload,
             sequence: message.sequence,
             published_at: message.published_at,
+            stored_at_ns: message.stored_at_ns,
         });
     }
 }

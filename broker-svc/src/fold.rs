@@ -22,6 +22,7 @@ pub use self::history::{Exchange, HISTORY_BYTES, HISTORY_TURNS, MAX_HISTORY_TEXT
 pub use self::owed::{About, MAX_OWED, Owed};
 use crate::hook_point::runs::REMINDED;
 use crate::turn::journal::{Awaited, Running, sum};
+use crate::turn::used::{Stamp, UsedTime};
 
 /// Entries between two checkpoints.
 pub const CHECKPOINT_EVERY: u32 = 256;
@@ -89,6 +90,9 @@ pub struct Fold {
     /// When the record at hand was begun.
     #[serde(default)]
     pub at: UnixMillis,
+    /// How long its writer had held the session, milliseconds.
+    #[serde(default)]
+    pub held_ms: u64,
     /// When the newest turn ended.
     #[serde(default)]
     pub active_at: UnixMillis,
@@ -128,6 +132,7 @@ impl Fold {
     /// Takes in the record at ledger sequence `sequence`.
     pub fn apply(&mut self, sequence: u64, record: &LedgerRecord) {
         self.at = record.at;
+        self.held_ms = record.held_ms;
         for entry in &record.entries {
             self.apply_entry(entry);
         }
@@ -145,7 +150,13 @@ impl Fold {
         self.since_checkpoint = self.since_checkpoint.saturating_add(1);
         match entry {
             LedgerEntry::SessionOpened { session } => self.session = Some(session.clone()),
-            LedgerEntry::Owned { epoch, broker: _ } => self.epoch = *epoch,
+            LedgerEntry::Owned { epoch, broker: _ } => {
+                self.epoch = *epoch;
+                let now = self.stamp();
+                if let Some(turn) = &mut self.running {
+                    turn.used.taken_over(now, turn.limits.wall_ms);
+                }
+            }
             LedgerEntry::TurnStarted {
                 turn,
                 parent: _,
@@ -166,8 +177,7 @@ impl Fold {
                     hidden: Vec::new(),
                     usage: Usage::default(),
                     awaits: None,
-                    awaits_since: None,
-                    waited_ms: 0,
+                    used: UsedTime::begin(self.stamp()),
                     asked: Vec::new(),
                 });
             }
@@ -281,9 +291,18 @@ impl Fold {
         lost.into_iter().chain(std::mem::take(&mut self.notes)).collect()
     }
 
+    const fn stamp(&self) -> Stamp {
+        Stamp {
+            at: self.at,
+            held_ms: self.held_ms,
+        }
+    }
+
     fn in_turn(&mut self, entry: &LedgerEntry) {
+        let now = self.stamp();
         if let Some(turn) = &mut self.running {
-            turn.apply(entry, self.at);
+            turn.apply(entry, now);
+            turn.used.saw(now);
         }
     }
 
@@ -423,7 +442,11 @@ pub fn advanced(cursor: &Cursor, consumed: u64, read_through: u64, lowest_open: 
     let reached = lowest_open.map_or(read_through, |open| read_through.min(open.saturating_sub(1)));
     let floor = cursor.floor.max(reached);
     above.retain(|&sequence| sequence > floor);
-    Cursor { floor, above }
+    Cursor {
+        floor,
+        above,
+        ..cursor.clone()
+    }
 }
 
 /// Where a session stands: what of its fold decides whether it is runnable.

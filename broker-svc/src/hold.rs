@@ -45,8 +45,13 @@ impl Hold {
     /// Whether it is still ours.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        let passed = millis(self.clock.0.monotonic().saturating_duration_since(self.base));
-        !self.forfeited.load(Ordering::SeqCst) && passed < self.deadline_ms.load(Ordering::SeqCst)
+        !self.forfeited.load(Ordering::SeqCst) && self.held_ms() < self.deadline_ms.load(Ordering::SeqCst)
+    }
+
+    /// How long ago the claim was received, milliseconds of the boot-time clock.
+    #[must_use]
+    pub fn held_ms(&self) -> u64 {
+        millis(self.clock.0.monotonic().saturating_duration_since(self.base))
     }
 
     /// What the clock says before a sign of life is sent.

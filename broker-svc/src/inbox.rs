@@ -52,6 +52,9 @@ pub struct Look {
     pub bad: Vec<Bad>,
     /// The last sequence that was looked at; none where nothing was there.
     pub through: Option<u64>,
+    /// Of each message that was looked at: its sequence, when it was stored, nanoseconds since 1970, and the sequence of
+    /// its event, 0 = it has none.
+    pub stamps: Vec<(u64, (i64, u64))>,
 }
 
 impl Look {
@@ -75,7 +78,13 @@ impl Look {
 
     fn add(&mut self, session: &SessionRef, stored: &Stored) {
         self.through = Some(stored.sequence);
-        match arrival(session, stored) {
+        let arrival = arrival(session, stored);
+        let event_seq = match &arrival {
+            Ok(Arrival::Dispatch(pending)) => pending.dispatch.event_seq,
+            Ok(Arrival::Order(_) | Arrival::Decision(_)) | Err(_) => 0,
+        };
+        self.stamps.push((stored.sequence, (stored.stored_at_ns, event_seq)));
+        match arrival {
             Ok(arrival) => self.good.push(arrival),
             Err((reason, detail)) => self.bad.push(Bad {
                 stored: stored.clone(),
@@ -162,8 +171,8 @@ fn decision(session: &SessionRef, stored: &Stored) -> Result<Told, (&'static str
     }
     Ok(Told {
         sequence: stored.sequence,
-        decision: told.decision,
-        asked: told.asked,
+        approval: told.approval,
+        decision: None,
     })
 }
 

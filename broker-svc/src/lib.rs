@@ -8,6 +8,7 @@
 //! turn does next), [`context`] and [`compact`] (what the agent is asked), [`personas`], [`reset`], [`window`], [`sweep`]
 //! and [`settled`].
 
+pub mod absence;
 pub mod admin;
 pub mod agent;
 pub mod approval;
@@ -18,6 +19,7 @@ pub mod claims;
 pub mod compact;
 pub mod config;
 pub mod context;
+pub mod doubt;
 pub mod error;
 pub mod feed;
 pub mod fold;
@@ -40,6 +42,7 @@ pub mod sweep;
 pub mod sweeper;
 pub mod tool;
 pub mod turn;
+pub mod walls;
 pub mod window;
 pub mod worker;
 

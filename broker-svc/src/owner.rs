@@ -40,6 +40,8 @@ pub struct Owner {
     fold: Fold,
     /// Turns whose replies are published, which the ledger does not say yet.
     published: Vec<Ulid>,
+    /// The era in which the cursor was found to hold.
+    era: u64,
     /// Turns whose replies a former owner may have published already, unnoted.
     inherited: Vec<Ulid>,
     owned: bool,
@@ -162,7 +164,7 @@ impl Owner {
     /// The owner of `session`, as it stands in `remembered`. It owns nothing until its first append succeeds.
     #[must_use]
     pub fn new(broker: Arc<Broker>, session: SessionRef, hold: Arc<Hold>, remembered: Remembered) -> Self {
-        let Remembered { fold, published } = remembered;
+        let Remembered { fold, published, era } = remembered;
         let inherited = fold.unpublished.iter().map(|reply| reply.turn).collect();
         Self {
             broker,
@@ -170,6 +172,7 @@ impl Owner {
             hold,
             fold,
             published,
+            era,
             inherited,
             owned: false,
             appended: false,
@@ -207,6 +210,7 @@ impl Owner {
 
     fn open_record(&mut self) {
         self.fold.at = self.broker.clock.now();
+        self.fold.held_ms = self.hold.held_ms();
         if let Some(checkpoint) = self.fold.checkpoint() {
             self.checkpointed = true;
             self.push(checkpoint);
@@ -264,6 +268,7 @@ impl Owner {
         let record = LedgerRecord {
             append: append.clone(),
             at: self.fold.at,
+            held_ms: self.fold.held_ms,
             entries,
         };
         let expected = self.fold.last_sequence;
@@ -281,7 +286,16 @@ impl Owner {
     async fn hint(&self, sequence: u64) {
         let key = subject::session_key(&self.session);
         let hints = self.broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
-        if let Err(error) = hints.put(&key, &SettledFloor { sequence }).await {
+        if let Err(error) = hints
+            .put(
+                &key,
+                &SettledFloor {
+                    sequence,
+                    position: None,
+                },
+            )
+            .await
+        {
             tracing::debug!(session = %self.session, %error, "checkpoint hint was not written");
         }
     }
@@ -354,6 +368,7 @@ impl Owner {
         Remembered {
             fold: self.fold,
             published: self.published,
+            era: self.era,
         }
     }
 }

@@ -159,7 +159,7 @@ pub async fn watch(broker: Arc<Broker>) {
             }
             | KvEvent::Gone { key, revision: _ } => release(&broker, &key).await,
             KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "mark of a session cannot be read"),
-            KvEvent::Current => {}
+            KvEvent::Anew | KvEvent::Current => {}
         }
     }
 }

@@ -8,6 +8,7 @@ use shared::bus::ConsumeError;
 use shared::llm::{self, LlmConfig};
 use shared::model::identity::Identities;
 use shared::process::config::Fault;
+use shared::process::identities::People;
 use shared::process::{Common, Service, Shell, identities};
 
 use crate::approval::{self, auditor, timers};
@@ -16,6 +17,7 @@ use crate::config::BrokerConfig;
 use crate::hook_point::rules::HookRules;
 use crate::hook_point::{breakers, callback};
 use crate::personas::Personas;
+use crate::walls::Walls;
 use crate::{admin, claims, feed, quarantine, sweeper};
 
 /// The broker as a process.
@@ -25,12 +27,16 @@ pub struct BrokerService;
 impl Service for BrokerService {
     const NAME: &'static str = "broker-svc";
     const SECTION: &'static str = "broker";
-    const PARTS: &'static [&'static str] = &["claims"];
+    const PARTS: &'static [&'static str] = &["claims", "walls"];
     const ASKS_MODELS: bool = true;
     type Config = BrokerConfig;
 
     fn check(config: &BrokerConfig) -> Vec<String> {
         config.faults()
+    }
+
+    fn warnings(config: &BrokerConfig) -> Vec<String> {
+        config.warnings()
     }
 
     fn check_files(common: &Common, llm: &LlmConfig) -> Vec<Fault> {
@@ -62,8 +68,10 @@ impl Service for BrokerService {
 
     async fn serve(shell: Shell<BrokerConfig>) -> anyhow::Result<()> {
         let personas = personas(&shell.common.files.personas)?;
+        shell.health.set("walls", true, walls(&shell).raise());
         let path = shell.common.files.identities.clone();
-        let identities = read_identities(&path)?;
+        let people = People::read(read_identities(&path)?, &shell.bus).await;
+        let people = people.context("read the owner's chat pages")?;
         let hooks = hooks(&shell.common.files.hooks, &personas)?;
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
         let Shell {
@@ -84,13 +92,18 @@ impl Service for BrokerService {
         if let Some(model) = model {
             broker = broker.with_model(model);
         }
-        let broker = Arc::new(broker.knowing(identities.clone()));
+        let broker = Arc::new(broker.knowing(people.all()));
         let beside = [
             tokio::spawn(feed::serve(Arc::clone(&broker))),
+            tokio::spawn(
+                broker
+                    .ledger_witness()
+                    .keep(Arc::clone(&broker.clock), broker.shutdown.clone()),
+            ),
             tokio::spawn(sweeper::serve(Arc::clone(&broker))),
             tokio::spawn(quarantine::watch(Arc::clone(&broker))),
             tokio::spawn(timers::serve(Arc::clone(&broker))),
-            tokio::spawn(follow(path, identities, Arc::clone(&broker))),
+            tokio::spawn(follow(path, people, Arc::clone(&broker))),
             tokio::spawn(breakers::serve(Arc::clone(&broker))),
             tokio::spawn(auditor::serve(Arc::clone(&broker))),
         ];
@@ -118,14 +131,30 @@ impl Service for BrokerService {
     }
 }
 
+/// What the programs that the broker starts cannot reach.
+fn walls(shell: &Shell<BrokerConfig>) -> Walls {
+    let nats = &shell.common.nats;
+    let mut hidden = shell.config.hidden.clone();
+    hidden.push(nats.credentials.clone());
+    Walls::of(
+        shell.run_dir.as_deref(),
+        &hidden,
+        &shell.common.secret_files,
+        &nats.servers,
+    )
+}
+
 /// Reads `identities.yaml`.
 fn read_identities(path: &str) -> anyhow::Result<Identities> {
     identities::load(path).map_err(|faults| anyhow::anyhow!("files.identities: {}", faults.join("; ")))
 }
 
 /// Lets approvals know who is who for as long as the process runs.
-async fn follow(path: String, known: Identities, broker: Arc<Broker>) {
-    identities::follow(&path, known, &broker.shutdown, |read| broker.desk().know(read)).await;
+async fn follow(path: String, known: People, broker: Arc<Broker>) {
+    identities::follow(&path, known, &broker.bus, &broker.shutdown, |read| {
+        broker.desk().know(read);
+    })
+    .await;
 }
 
 /// A file's text; an empty path is an empty file.

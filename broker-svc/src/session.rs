@@ -186,6 +186,12 @@ impl Session {
         machine
     }
 
+    /// Takes note of what was handed in and is over already: its `ids`, and the `sequences` at which it stands.
+    pub fn know(&mut self, ids: impl IntoIterator<Item = Ulid>, sequences: &[u64]) {
+        self.ids.extend(ids);
+        self.seen.extend(sequences);
+    }
+
     /// Takes `input` in and says what follows.
     #[must_use]
     pub fn handle(&mut self, input: Input, now: UnixMillis) -> Vec<Effect> {

@@ -167,6 +167,7 @@ mod tests {
         Cursor {
             floor,
             above: Vec::new(),
+            ..Cursor::default()
         }
     }
 
@@ -193,6 +194,7 @@ mod tests {
         let overtaken = Cursor {
             floor: 10,
             above: vec![15],
+            ..Cursor::default()
         };
         assert!(!walk.seen(&session("a"), &overtaken, UnixMillis(0)));
         assert_eq!((walk.floor(), walk.due(UnixMillis(LOOK_AGAIN_MS), 1).len()), (10, 1));

@@ -8,20 +8,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shared::bus::claim::{self, Claimed};
-use shared::bus::{CasError, ReadStreamError, Stored};
+use shared::bus::{CasError, ReadStreamError, Stored, WitnessError, position};
 use shared::clock::pause;
 use shared::model::approval::{ApprovalStatus, SessionDecision};
 use shared::model::dispatch::Dispatch;
 use shared::model::ledger::Cursor;
+use shared::model::position::Standing as Place;
 use shared::model::session::SessionRef;
 use shared::wire::headers::Carrier;
-use shared::wire::session_mark::{LeaseRecord, SettledFloor};
+use shared::wire::session_mark::{LeaseRecord, SWEEPER, SettledFloor};
 use shared::wire::subject;
 use shared::wire::topology::buckets::{LEASES, SESSION_CHECKPOINTS};
 use shared::wire::topology::streams::{CLAIMS, DISPATCHES};
 
 use crate::approval::desk::{KeepApprovalError, ends_untold};
 use crate::broker::Broker;
+use crate::doubt;
 use crate::error::RunSessionError;
 use crate::fold::{Standing, runnable};
 use crate::owner::load;
@@ -30,8 +32,6 @@ use crate::turn::journal::Awaited;
 
 /// Key of the lease in `leases`.
 const LEASE: &str = "sweeper";
-/// Key of the settled floor in `session_checkpoints`; sessions' keys have two tokens.
-const FLOOR: &str = "sweeper";
 /// How long the lease lasts without a refresh.
 const LEASE_TTL: Duration = Duration::from_secs(3);
 /// Messages read at once.
@@ -48,6 +48,12 @@ const FLOOR_EVERY: Duration = Duration::from_secs(5);
 struct Held {
     revision: u64,
     record: LeaseRecord,
+    walking: Walking,
+}
+
+/// How far the sweeper has come, and in which era: over another connection `DISPATCHES` may be another stream.
+struct Walking {
+    era: u64,
     walk: Walk,
     written: (u64, Instant),
 }
@@ -75,7 +81,7 @@ pub async fn serve(broker: Arc<Broker>) {
             }
         };
         if let Some(held) = &mut held
-            && let Err(error) = sweep(&broker, held).await
+            && let Err(error) = sweep(&broker, &mut held.walking).await
         {
             tracing::warn!(%error, "sweep was not finished");
         }
@@ -95,6 +101,8 @@ enum SweepError {
     #[error(transparent)]
     Read(#[from] ReadStreamError),
     #[error(transparent)]
+    Witness(#[from] WitnessError),
+    #[error(transparent)]
     Approval(#[from] KeepApprovalError),
 }
 
@@ -105,6 +113,9 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
         return match leases.update_ttl(LEASE, &held.record, held.revision, LEASE_TTL).await {
             Ok(revision) => {
                 held.revision = revision;
+                if held.walking.era != broker.era().await?.number {
+                    held.walking = begin(broker).await?;
+                }
                 Ok(Some(held))
             }
             Err(CasError::Conflict { .. }) => Ok(None),
@@ -127,26 +138,49 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
         },
         Err(error) => return Err(error.into()),
     };
-    let checkpoints = broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
-    let (floor, _) = checkpoints.find(FLOOR).await?;
-    let state = broker.bus.stream_state(DISPATCHES).await?;
-    // A stream made anew counts from the beginning.
-    let floor = floor
-        .map(|floor| floor.sequence)
-        .filter(|&floor| floor <= state.last)
-        .unwrap_or(0);
-    let floor = floor.max(state.first.saturating_sub(1));
-    tracing::info!(floor, "this broker sweeps");
-    let written = (floor, broker.clock.monotonic());
+    let walking = begin(broker).await?;
+    tracing::info!(floor = walking.written.0, "this broker sweeps");
     Ok(Some(Held {
         revision,
         record,
-        walk: Walk::from_floor(floor),
-        written,
+        walking,
     }))
 }
 
-async fn sweep(broker: &Arc<Broker>, held: &mut Held) -> Result<(), SweepError> {
+/// Begins at the stored floor, where the leader confirms it.
+async fn begin(broker: &Broker) -> Result<Walking, SweepError> {
+    let era = broker.era().await?.number;
+    let floor = stored_floor(broker).await?;
+    let state = broker.bus.stream_state(DISPATCHES).await?;
+    let floor = floor.max(state.first.saturating_sub(1));
+    Ok(Walking {
+        era,
+        walk: Walk::from_floor(floor),
+        written: (floor, broker.clock.monotonic()),
+    })
+}
+
+/// The floor that a former sweeper has left; 0 = there is none, or the leader does not confirm it.
+async fn stored_floor(broker: &Broker) -> Result<u64, SweepError> {
+    const WHAT: &str = "sweeper's floor";
+    let checkpoints = broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
+    let Some(floor) = checkpoints.find(SWEEPER).await?.0 else {
+        return Ok(0);
+    };
+    let Some(position) = floor.position else { return Ok(0) };
+    match broker.bus.standing(DISPATCHES, &position).await? {
+        Place::Holds => {
+            position::told_sound(WHAT);
+            Ok(floor.sequence)
+        }
+        Place::Void(why) => {
+            position::told_void(WHAT, DISPATCHES, &position, why);
+            Ok(0)
+        }
+    }
+}
+
+async fn sweep(broker: &Arc<Broker>, held: &mut Walking) -> Result<(), SweepError> {
     read_on(broker, &mut held.walk).await?;
     let mut unreadable = 0;
     for due in held.walk.due(broker.clock.now(), MAX_LOOKS) {
@@ -163,11 +197,13 @@ async fn sweep(broker: &Arc<Broker>, held: &mut Held) -> Result<(), SweepError> 
     broker.settled(|settled| settled.forget_through(floor));
     let now = broker.clock.monotonic();
     if floor > held.written.0 && now.saturating_duration_since(held.written.1) >= FLOOR_EVERY {
-        broker
-            .bus
-            .kv(SESSION_CHECKPOINTS)
-            .put(FLOOR, &SettledFloor { sequence: floor })
-            .await?;
+        let state = broker.bus.stream_state(DISPATCHES).await?;
+        let sequence = floor.min(state.last);
+        let position = broker.bus.position_at(DISPATCHES, sequence).await?;
+        if position.is_some() {
+            let named = SettledFloor { sequence, position };
+            broker.bus.kv(SESSION_CHECKPOINTS).put(SWEEPER, &named).await?;
+        }
         held.written = (floor, now);
     }
     Ok(())
@@ -194,7 +230,7 @@ async fn read_on(broker: &Broker, walk: &mut Walk) -> Result<(), SweepError> {
                 Some(session) if !is_consumed(broker, &session, sequence) => walk.add(session, sequence),
                 Some(_) => walk.pass(sequence),
                 None => {
-                    let event_id = stored.headers.event_id(&stored.subject);
+                    let event_id = stored.headers.event_id();
                     tracing::warn!(event_id, subject = %stored.subject, sequence, "dispatch names no session");
                     walk.pass(sequence);
                 }
@@ -253,12 +289,13 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
             &Cursor {
                 floor: due.last,
                 above: Vec::new(),
+                ..Cursor::default()
             },
             now,
         );
         return Ok(());
     }
-    let remembered = match load(broker, session, broker.cache.take(session)).await {
+    let mut remembered = match load(broker, session, broker.cache.take(session)).await {
         Ok(remembered) => remembered,
         Err(RunSessionError::Read(error)) => return Err(error.into()),
         Err(error) => {
@@ -267,6 +304,12 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
             return wake(broker, session).await;
         }
     };
+    let era = broker.era().await?;
+    if !doubt::is_sound(broker, &era, session, &mut remembered).await? {
+        // Whoever takes it asks the ledger.
+        walk.later(session, now);
+        return wake(broker, session).await;
+    }
     let wished = !remembered.fold.wished.is_empty();
     if wished {
         walk.owes(session, now);
@@ -299,15 +342,19 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
 /// may end the waiting, so it is woken once for what is newest.
 async fn suspended(broker: &Arc<Broker>, walk: &mut Walk, due: &Due, awaited: &Awaited) -> Result<(), SweepError> {
     let standing = broker.desk().get(&awaited.approval).await?;
-    if let Some(standing) = standing.filter(|standing| standing.status != ApprovalStatus::Pending) {
+    if let Some(standing) = standing
+        .as_ref()
+        .filter(|standing| standing.status != ApprovalStatus::Pending)
+    {
         tracing::info!(session = %due.session, approval = awaited.approval, "decision is told again");
-        broker.desk().tell(&standing).await?;
+        broker.desk().tell(standing).await?;
         if ends_untold(standing.status) {
             wake(broker, &due.session).await?;
         }
         return Ok(());
     }
-    if walk.is_new(due) {
+    // Its owner asks again what KV has lost.
+    if standing.is_none() || walk.is_new(due) {
         wake(broker, &due.session).await?;
     }
     Ok(())

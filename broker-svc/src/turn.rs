@@ -8,6 +8,7 @@ pub mod arguments;
 pub mod bounds;
 pub mod journal;
 pub mod steps;
+pub mod used;
 
 use shared::model::dispatch::{Causation, DeliveryContext, derived_ulid};
 use shared::model::event::{Attachment, EventId, MAX_HOPS};
@@ -16,6 +17,7 @@ use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry, TurnFailure, TurnL
 use shared::model::permission::PermissionSet;
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use crate::agent::Origin;
@@ -119,7 +121,9 @@ impl Turn {
         let permissions: Vec<&PermissionSet> = pendings.iter().map(|p| &p.dispatch.permissions).collect();
         let ids: Vec<String> = pendings.iter().map(|p| p.dispatch.id.to_string()).collect();
         let parts: Vec<&str> = std::iter::once("turn").chain(ids.iter().map(String::as_str)).collect();
-        let began = pendings.first().map(|p| p.dispatch.timestamp).unwrap_or_default();
+        // Of the id, which a repetition shares, and not of what the dispatch says of itself.
+        let began = pendings.first().map(|p| p.dispatch.id.timestamp_ms());
+        let began = UnixMillis(began.and_then(|at| i64::try_from(at).ok()).unwrap_or(0));
         let with_content = |pending: &Pending| DispatchRef {
             content: with_names(
                 shortened(&pending.dispatch.message.content, MAX_HISTORY_TEXT),
@@ -329,12 +333,12 @@ fn message_of(failure: &TurnFailure, persona: &str) -> String {
     }
 }
 
-/// What follows the answer to a question, or its absence. `spent_ms` is how long the turn has run, `absent_ms` how
-/// long nobody has been there to ask, `malformed` how many answers of the turn could not be read, this one included.
+/// What follows the answer to a question, or its absence. `left_ms` is the time that the turn has left, `absent_ms`
+/// how long nobody has been there to ask, `malformed` how many answers of the turn could not be read, this one included.
 #[must_use]
 pub fn after(
     outcome: Result<Answer, AskAgentError>,
-    spent_ms: u64,
+    left_ms: u64,
     absent_ms: u64,
     malformed: u32,
     limits: &Limits,
@@ -343,7 +347,7 @@ pub fn after(
         Ok(answer) => return bounds::excess(&answer.attachments).map_or_else(|| Next::Complete(answer), Next::Fail),
         Err(error) => error,
     };
-    let again = if spent_ms >= limits.wall_ms {
+    let again = if left_ms == 0 {
         Next::Fail(TurnFailure::Limit {
             limit: "wall_ms".to_owned(),
         })

@@ -141,6 +141,7 @@ mod tests {
             payload: vec![0; size].into(),
             sequence,
             published_at: UnixMillis(0),
+            stored_at_ns: 0,
         }
     }
 

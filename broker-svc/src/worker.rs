@@ -14,10 +14,11 @@ mod marks;
 mod queue;
 mod steps;
 mod think;
+mod told;
 mod turn;
 mod wishes;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use shared::bus::{CoreSubscription, claim};
 use shared::clock::pause;
 use shared::model::approval::ApprovalStatus;
 use shared::model::event::EventId;
-use shared::model::ledger::TurnFailure;
+use shared::model::ledger::{Cursor, TurnFailure};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
@@ -33,8 +34,10 @@ use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 use ulid::Ulid;
 
-use crate::broker::Broker;
+use crate::absence::Absence;
+use crate::broker::{Broker, Era};
 use crate::cache::Remembered;
+use crate::doubt::{self, Doubts};
 use crate::error::RunSessionError;
 use crate::fold::{Standing, runnable};
 use crate::hold::Hold;
@@ -69,6 +72,7 @@ pub struct Claimed {
 /// # Errors
 /// [`RunSessionError`] says why the claim is not released; nothing is said to the server then.
 pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessionError> {
+    let era = broker.era().await?;
     let known = broker.cache.take(&claimed.session);
     let was_known = known.is_some();
     let remembered = match known {
@@ -76,18 +80,21 @@ pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessi
         None => load(broker, &claimed.session, None).await?,
     };
     let retry = was_known.then(|| remembered.clone());
-    let mut worker = Worker::new(broker, claimed, remembered);
+    let mut worker = Worker::of(broker, claimed, &era, remembered).await?;
     match worker.serve().await {
         Err(RunSessionError::FenceLost) if !worker.owner.has_appended() => {
             metrics::counter!("nexus_broker_stale_folds_total").increment(1);
+            // A stream may have been put back since the first try: its era is another one then.
+            let era = broker.era().await?;
             let fresh = load(broker, &claimed.session, retry).await?;
-            worker = Worker::new(broker, claimed, fresh);
+            worker = Worker::of(broker, claimed, &era, fresh).await?;
             worker.serve().await?;
         }
         // Nothing of the record is stored, and the next try would make the same: its turn ends instead.
         Err(error) if error.is_too_large() => {
+            let era = broker.era().await?;
             let fresh = load(broker, &claimed.session, None).await?;
-            worker = Worker::new(broker, claimed, fresh);
+            worker = Worker::of(broker, claimed, &era, fresh).await?;
             worker.hopeless = Some(TurnFailure::Agent {
                 error: "what happened in the turn is larger than a ledger record may be".to_owned(),
             });
@@ -109,15 +116,22 @@ struct Worker<'a> {
     hopeless: Option<TurnFailure>,
     /// Why the running turn is to be cancelled.
     cancelled: Option<String>,
+    /// Shows that the agent of the turn at hand cannot be asked.
+    absence: Option<Absence>,
     /// Rings when something comes for the session; listened to while something takes time.
     bell: Option<CoreSubscription>,
     /// Everything on the session's subject up to here was handed to the machine.
     looked_through: u64,
     /// Bad ones that were found and are not given up yet: the cursor's floor stays below them.
     bad: BTreeSet<u64>,
+    /// What holds of the streams.
+    era: Arc<Era>,
+    /// What was found out about dispatches in doubt.
+    doubts: Doubts,
+    /// Of what was looked at and is not consumed: when it was stored, nanoseconds since 1970, and the sequence of its
+    /// event, 0 = it has none.
+    stamps: HashMap<u64, (i64, u64)>,
     taken_at: Instant,
-    /// What the wall clock said then.
-    taken_wall: UnixMillis,
     turns: u32,
     /// How often hooks of turns were asked.
     visits: u32,
@@ -139,7 +153,28 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(broker: &'a Arc<Broker>, claimed: &'a Claimed, remembered: Remembered) -> Self {
+    /// The worker of a session as it is `remembered`. Where its cursor is void, everything on its subject is looked at
+    /// again, and the ledger says what was handled.
+    async fn of(
+        broker: &'a Arc<Broker>,
+        claimed: &'a Claimed,
+        era: &Arc<Era>,
+        mut remembered: Remembered,
+    ) -> Result<Self, RunSessionError> {
+        let is_void = !doubt::is_sound(broker, era, &claimed.session, &mut remembered).await?;
+        if is_void {
+            // Which events it has seen stays known: copies of older ones are still recognised.
+            remembered.fold.cursor = Cursor {
+                event_seq: remembered.fold.cursor.event_seq,
+                ..Cursor::default()
+            };
+        }
+        let mut worker = Self::new(broker, claimed, Arc::clone(era), remembered);
+        worker.doubts.is_void = is_void;
+        Ok(worker)
+    }
+
+    fn new(broker: &'a Arc<Broker>, claimed: &'a Claimed, era: Arc<Era>, remembered: Remembered) -> Self {
         let owner = Owner::new(
             Arc::clone(broker),
             claimed.session.clone(),
@@ -153,12 +188,15 @@ impl<'a> Worker<'a> {
             effects: VecDeque::new(),
             hopeless: None,
             cancelled: None,
+            absence: None,
             bell: None,
             looked_through: owner.fold().cursor.floor,
             owner,
             bad: BTreeSet::new(),
+            era,
+            doubts: Doubts::default(),
+            stamps: HashMap::new(),
             taken_at: broker.clock.monotonic(),
-            taken_wall: broker.clock.now(),
             turns: 0,
             visits: 0,
             staged_bytes: 0,
@@ -202,7 +240,9 @@ impl<'a> Worker<'a> {
         }
         let suspended = self.is_suspended();
         let sequences = running.answers();
-        let found = inbox::fetch(&self.broker.bus, &self.claimed.session, &sequences).await?;
+        let mut found = inbox::fetch(&self.broker.bus, &self.claimed.session, &sequences).await?;
+        // Another message may stand there, where the stream was put back.
+        found.retain(|pending| running.dispatches.iter().any(|known| known.id == pending.dispatch.id));
         if suspended || found.len() < sequences.len() {
             let gone = || "its dispatch is gone".to_owned();
             let reason = self.cancelled.take().unwrap_or_else(gone);
@@ -219,13 +259,6 @@ impl<'a> Worker<'a> {
         }
         self.turn_ended();
         self.drive().await
-    }
-
-    /// What time it is, by how long the session has been held: limits do not follow a wall clock that is set meanwhile.
-    fn steady_now(&self) -> UnixMillis {
-        let held = self.broker.clock.monotonic().saturating_duration_since(self.taken_at);
-        self.taken_wall
-            .plus(i64::try_from(held.as_millis()).unwrap_or(i64::MAX))
     }
 
     fn turn_ended(&mut self) {
@@ -314,6 +347,8 @@ impl<'a> Worker<'a> {
             return Err(RunSessionError::Stale);
         }
         claim::release(&broker.bus, claimed.sequence).await?;
+        // Its ledger says what was handled, whatever the cursor said.
+        broker.note_cursor(&claimed.session, None);
         let left = if yields {
             true
         } else {

@@ -10,7 +10,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 
 use crate::args::{ApprovalAction, Common, Speaker};
-use crate::output::{brief, bus, json, table};
+use crate::output::{brief, bus, json, plain, table};
 
 /// How long an answer is awaited.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -20,7 +20,7 @@ const CLI: &str = "cli";
 /// Runs the command.
 ///
 /// # Errors
-/// Where no broker answers, or it refuses.
+/// Fails if no broker answers, or it refuses.
 pub async fn execute(common: &Common, action: ApprovalAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
@@ -68,11 +68,11 @@ async fn list(common: &Common, bus: &Bus, status: Option<String>, limit: usize) 
         lines.add_row([
             one.request.id.clone(),
             one.status.name().to_owned(),
-            one.request.tool.clone(),
+            plain(&one.request.tool),
             brief(&one.request.arguments.to_string(), 40),
-            one.requested_by.clone(),
+            plain(&one.requested_by),
             instant(one.request.expires_at),
-            one.decided_by.clone().unwrap_or_default(),
+            plain(&one.decided_by.clone().unwrap_or_default()),
         ]);
     }
     println!("{lines}");
@@ -86,11 +86,11 @@ async fn show(common: &Common, bus: &Bus, id: String) -> Result<()> {
     }
     let request = &one.request;
     println!("{} is {}", request.id, one.status.name());
-    println!("{} wants to run {}", one.requested_by, request.tool);
-    println!("arguments  {}", request.arguments);
+    println!("{} wants to run {}", plain(&one.requested_by), plain(&request.tool));
+    println!("arguments  {}", plain(&request.arguments.to_string()));
     println!("sha256     {}", request.arguments_hash);
     if let Some(edited) = &one.trail.edited {
-        println!("edited     {}", edited.arguments);
+        println!("edited     {}", plain(&edited.arguments.to_string()));
         println!("sha256     {}", edited.hash);
     }
     println!("policy     {}", request.policy);
@@ -98,10 +98,10 @@ async fn show(common: &Common, bus: &Bus, id: String) -> Result<()> {
     println!("asked      {}", instant(one.requested_at));
     println!("expires    {}", instant(request.expires_at));
     if let Some(asked) = &request.asked_in {
-        println!("session    {}, turn {}", asked.session, asked.turn);
+        println!("session    {}, turn {}", plain(&asked.session.to_string()), asked.turn);
     }
     for vote in &one.trail.votes {
-        println!("yes        {} at {}", vote.by, instant(vote.at));
+        println!("yes        {} at {}", plain(&vote.by), instant(vote.at));
     }
     let lines = [
         ("escalated", one.trail.escalated_at),
@@ -115,12 +115,13 @@ async fn show(common: &Common, bus: &Bus, id: String) -> Result<()> {
     }
     if let Some(by) = &one.decided_by {
         println!(
-            "by         {by}, by way of {}",
-            one.trail.via.as_deref().unwrap_or("the service")
+            "by         {}, by way of {}",
+            plain(by),
+            plain(one.trail.via.as_deref().unwrap_or("the service"))
         );
     }
     if let Some(response) = &one.response {
-        println!("note       {response}");
+        println!("note       {}", plain(response));
     }
     Ok(())
 }
@@ -139,6 +140,7 @@ async fn say(
             channel: CLI.to_owned(),
             id: speaker.by,
             proof: Proof::Vouched,
+            person: None,
         },
         via: CLI.to_owned(),
         arguments,

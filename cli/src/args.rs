@@ -5,15 +5,19 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 mod approval;
+mod backup;
 mod bench;
 mod hook;
 mod intent;
+mod owner;
 mod top;
 
 pub use approval::{ApprovalAction, Speaker};
+pub use backup::{BackupOptions, RestoreOptions};
 pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchReadModelOptions};
 pub use hook::{BacktestOptions, HookAction, Status, TestOptions};
 pub use intent::{IntentAction, ListedIntents, ProposedIntent};
+pub use owner::OwnerAction;
 pub use top::TopOptions;
 
 /// The event bus for AI agents.
@@ -31,7 +35,7 @@ pub struct Cli {
 /// What every command takes.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Common {
-    /// Configuration file [default: ./nexus.toml where there is one, else that of a running `nexus up`].
+    /// Configuration file [default: ./nexus.toml if there is one, else that of a running `nexus up`].
     #[arg(long, global = true, value_name = "PATH")]
     pub config: Option<PathBuf>,
     /// NATS address, instead of the configured ones.
@@ -49,48 +53,58 @@ pub enum Command {
     Up(UpOptions),
     /// Stop what `nexus up` runs.
     Down(DownOptions),
-    /// Show one webhook and one chat message on their whole way, and end.
+    /// Show one webhook and one chat message on their whole way, then exit.
     Demo(DemoOptions),
-    /// Check this machine, the server and every service, and say what is wrong.
-    Doctor,
-    /// Streams, consumers and buckets on the server.
+    /// Check this machine, the server, every service and the model's provider, and say what is wrong.
+    Doctor(DoctorOptions),
+    /// Copy every stream and bucket into a directory, while work goes on.
+    Backup(BackupOptions),
+    /// Restore a backup onto an empty server or into a data directory.
+    Restore(RestoreOptions),
+    /// Manage streams, consumers and buckets on the server.
     #[command(subcommand)]
     Topology(TopologyAction),
-    /// Publish an event.
+    /// Post an event to adapter-svc.
     Send(SendOptions),
-    /// Show what passes, as it passes.
+    /// Stream live messages.
     Tail(TailOptions),
-    /// Show what is at work: rates, what waits where, sessions.
+    /// Live dashboard of rates, backlogs and sessions.
     Top(TopOptions),
     /// Show everything that an event led to, with times, from the ledgers.
     Trace(TraceOptions),
-    /// Events in the read model.
+    /// Search and show stored events.
     #[command(subcommand)]
     Events(EventsAction),
-    /// Messages that were given up.
+    /// Manage dead letters: messages that were given up.
     #[command(subcommand)]
     Dlq(DlqAction),
-    /// Hooks that keep failing.
+    /// Messages that are held: after a restore nobody can tell whether they were handled.
+    #[command(subcommand)]
+    Recover(RecoverAction),
+    /// Manage breakers: hooks that were paused after failures.
     #[command(subcommand)]
     Breaker(BreakerAction),
-    /// Sessions.
+    /// Manage sessions.
     #[command(subcommand)]
     Session(SessionAction),
-    /// Hooks: write, test, replay history, put in force, switch.
+    /// Manage hooks: write, test, replay history, push, enable, disable.
     #[command(subcommand)]
     Hook(HookAction),
-    /// What fires when.
+    /// Manage schedules.
     #[command(subcommand)]
     Schedule(ScheduleAction),
-    /// What agents asked of their own future.
+    /// Manage scheduled intents of agents.
     #[command(subcommand)]
     Intent(IntentAction),
     /// Serve hooks and the search as tools to an agent, over MCP on standard input and output.
     Mcp(McpOptions),
-    /// What waits for a human's word.
+    /// Manage pending approvals.
     #[command(subcommand)]
     Approval(ApprovalAction),
-    /// The configuration.
+    /// Manage the chat pages that are the owner's.
+    #[command(subcommand)]
+    Owner(OwnerAction),
+    /// Check or show the configuration.
     #[command(subcommand)]
     Config(ConfigAction),
     /// Measure this machine: throughput, latency, cost per event, beside raw JetStream.
@@ -102,7 +116,7 @@ pub enum Command {
 /// `nexus up`.
 #[derive(Debug, Args)]
 pub struct UpOptions {
-    /// Where everything is kept.
+    /// Data directory.
     #[arg(long, default_value = ".nexus", value_name = "DIR")]
     pub data: PathBuf,
     /// Replicas of each service.
@@ -114,17 +128,22 @@ pub struct UpOptions {
     /// Port of the web chat, webhooks and events (setting `adapter.listen`).
     #[arg(long, default_value_t = 8080)]
     pub http_port: u16,
-    /// The server knows users and what each may do; their passwords are kept in the data directory.
-    #[arg(long)]
-    pub users: bool,
 }
 
 /// `nexus down`.
 #[derive(Debug, Args)]
 pub struct DownOptions {
-    /// Where it is kept.
+    /// Data directory.
     #[arg(long, default_value = ".nexus", value_name = "DIR")]
     pub data: PathBuf,
+}
+
+/// `nexus doctor`.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct DoctorOptions {
+    /// Do not ask the model's provider.
+    #[arg(long)]
+    pub offline: bool,
 }
 
 /// `nexus demo`.
@@ -138,26 +157,32 @@ pub struct DemoOptions {
 /// `nexus topology`.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub enum TopologyAction {
-    /// Print how the server differs from what is wanted; exit code 1 where it does.
+    /// Print how the server differs from what is wanted; exit code 1 if it does.
     Plan,
-    /// Make and change what differs.
+    /// Create and update what differs.
     Apply,
 }
 
 /// `nexus send`.
 #[derive(Debug, Args)]
 pub struct SendOptions {
-    /// The text; `-` = a whole Event in JSON from standard input.
+    /// The text; `-` = whole events in JSON, one or a list, from standard input.
     pub content: String,
-    /// Channel of the event.
+    /// Channel of the event: `cli` or `http` with this machine's token.
     #[arg(long, default_value = "cli")]
     pub channel: String,
     /// Conversation of the event.
     #[arg(long, default_value = "me")]
     pub peer: String,
-    /// Id of the event [default: `cli:` and a fresh ULID].
+    /// Id of the event, stored as `local:ID` [default: a fresh ULID].
     #[arg(long)]
     pub id: Option<String>,
+    /// Address of adapter-svc [default: that of a running `nexus up`, else `adapter.listen`].
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// File with the bearer token [default: this machine's own, in the data directory].
+    #[arg(long, value_name = "PATH")]
+    pub token_file: Option<PathBuf>,
 }
 
 /// `nexus tail`.
@@ -234,13 +259,42 @@ pub enum DlqAction {
         /// Its number in the list.
         number: u64,
     },
-    /// Publish one, or all, again where they first came in.
+    /// Republish one dead letter, or all, to the original subject.
     Redrive {
         /// Its number in the list.
         #[arg(required_unless_present = "all")]
         number: Option<u64>,
         /// All of them.
         #[arg(long, conflicts_with = "number")]
+        all: bool,
+    },
+}
+
+/// `nexus recover`.
+#[derive(Debug, Subcommand)]
+pub enum RecoverAction {
+    /// One line each, the oldest first.
+    List {
+        /// Also those that were decided.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Handle one, or all, once more. What was handled before is then handled twice.
+    Redo {
+        /// Its id in the list.
+        #[arg(required_unless_present = "all")]
+        id: Option<String>,
+        /// All of them.
+        #[arg(long, conflicts_with = "id")]
+        all: bool,
+    },
+    /// Count one, or all, as handled. What was not handled then never is.
+    Skip {
+        /// Its id in the list.
+        #[arg(required_unless_present = "all")]
+        id: Option<String>,
+        /// All of them.
+        #[arg(long, conflicts_with = "id")]
         all: bool,
     },
 }
@@ -286,7 +340,7 @@ pub enum ScheduleAction {
         #[arg(long, default_value_t = 10)]
         count: usize,
     },
-    /// Let nothing fire until it is resumed.
+    /// Pause a schedule until it is resumed.
     Pause {
         /// The schedule's id.
         id: String,
@@ -294,7 +348,7 @@ pub enum ScheduleAction {
         #[arg(long, default_value = "")]
         note: String,
     },
-    /// Go on; what lay in the pause is not made up for.
+    /// Resume; firings missed during the pause are not made up for.
     Resume {
         /// The schedule's id.
         id: String,
@@ -304,14 +358,14 @@ pub enum ScheduleAction {
         /// The schedule's id.
         id: String,
     },
-    /// Fire what lies in a time past, at once and in order, at most 100.
+    /// Fire what a past period missed, at once and in order, at most 100.
     Backfill {
         /// The schedule's id.
         id: String,
         /// From this instant on: 2026-11-22T09:00:00Z.
         #[arg(long)]
         from: String,
-        /// Before this instant; now where there is none.
+        /// Before this instant [default: now].
         #[arg(long)]
         until: Option<String>,
     },
@@ -322,7 +376,7 @@ pub enum ScheduleAction {
 pub enum SessionAction {
     /// Let a quarantined session run again, once its cause is mended.
     Release(SessionName),
-    /// Which sessions there are, and how many records their ledgers have.
+    /// List sessions, with the number of records in their ledgers.
     List {
         /// Only those of this persona.
         #[arg(long)]
@@ -331,9 +385,9 @@ pub enum SessionAction {
         #[arg(long, default_value_t = 50)]
         limit: usize,
     },
-    /// Where a session stands.
+    /// Show the state of a session.
     Show(SessionName),
-    /// What is written into a session's ledger, as it is written; JSON lines.
+    /// Stream a session's ledger as JSON lines.
     Tail {
         /// Which.
         #[command(flatten)]
@@ -349,7 +403,7 @@ pub enum SessionAction {
     Abort(SessionOrderOptions),
     /// Cancel the running turn; what waits goes on.
     Interrupt(SessionOrderOptions),
-    /// Begin history anew.
+    /// Start a new history.
     Reset(SessionOrderOptions),
     /// Give a session queue settings of its own; without any it has none.
     Queue {
@@ -380,7 +434,7 @@ pub enum SessionAction {
         #[arg(long)]
         turn: Option<String>,
     },
-    /// Wait until nothing is left to do in a session; exit code 1 where something is.
+    /// Wait until nothing is left to do in a session; exit code 1 if something still is.
     Wait {
         /// Which.
         #[command(flatten)]
@@ -414,7 +468,7 @@ pub struct SessionOrderOptions {
 /// `nexus config`.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub enum ConfigAction {
-    /// Say everything that is wrong with it; exit code 1 where something is.
+    /// Print every fault and warning; exit code 1 if there is a fault.
     Check,
     /// Print it with all defaults, secrets as references.
     Show,

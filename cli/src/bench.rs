@@ -28,7 +28,7 @@ use report::{Latency, Report};
 /// Runs the command.
 ///
 /// # Errors
-/// Where something does not start, or an answer is missing at the end.
+/// Fails if something does not start, or an answer is missing at the end.
 pub async fn execute(common: &Common, options: BenchOptions) -> Result<()> {
     match &options.part {
         Some(BenchPart::Hooks(options)) => return hooks::execute(common, options).await,

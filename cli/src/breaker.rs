@@ -11,7 +11,7 @@ use crate::output::{bus, clock, json, table};
 /// Runs the command.
 ///
 /// # Errors
-/// Where the hook has no breaker that could be reset, or the server cannot be asked.
+/// Fails if the hook has no breaker that could be reset, or the server cannot be asked.
 pub async fn execute(common: &Common, action: BreakerAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
@@ -62,7 +62,7 @@ async fn list(common: &Common, bus: &Bus, all: bool) -> Result<()> {
 /// hears of it at once.
 ///
 /// # Errors
-/// Where it is at rest already, or the server cannot be asked.
+/// Fails if it is at rest already, or the server cannot be asked.
 pub async fn reset(bus: &Bus, hook: &str) -> Result<Breaker> {
     let kv: Kv<Breaker> = bus.kv(BREAKERS);
     if let Some(former) = kv.reset(hook).await? {

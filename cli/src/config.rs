@@ -3,6 +3,7 @@
 use std::process::{Command, Output};
 
 use anyhow::{Context as _, Result, bail};
+use shared::process::WARNING;
 use shared::process::config::Common as Shared;
 
 use crate::args::{Common, ConfigAction};
@@ -12,7 +13,7 @@ use crate::output::{document, print};
 /// Runs the command.
 ///
 /// # Errors
-/// Where something is wrong with the configuration.
+/// Fails if something is wrong with the configuration.
 pub fn execute(common: &Common, action: ConfigAction) -> Result<()> {
     match action {
         ConfigAction::Check => check(common),
@@ -29,8 +30,16 @@ fn check(common: &Common) -> Result<()> {
         .chain(&faults)
         .map(ToString::to_string)
         .collect();
+
+    let mut warnings = Vec::new();
     for name in SERVICES {
-        lines.extend(service_faults(name, document.source())?);
+        let answer = ask_service(name, "--check", document.source())?;
+        warnings.extend(warnings_in(&answer));
+        lines.extend(faults_in(name, &answer));
+    }
+
+    for warning in &warnings {
+        println!("{WARNING}{warning}");
     }
     lines.sort();
     lines.dedup();
@@ -56,19 +65,25 @@ fn ask_service(name: &str, flag: &str, source: &str) -> Result<Output> {
     command.output().with_context(|| format!("run {}", program.display()))
 }
 
-/// What `{name} --check` says of the file: exit code 2 and a line a fault.
-fn service_faults(name: &str, source: &str) -> Result<Vec<String>> {
-    let output = ask_service(name, "--check", source)?;
-    if output.status.success() {
-        return Ok(Vec::new());
+/// The warnings in what `{name} --check` prints: settings that are sound and weaker than they should be.
+fn warnings_in(answer: &Output) -> Vec<String> {
+    let text = String::from_utf8_lossy(&answer.stdout).into_owned();
+    text.lines()
+        .filter_map(|line| line.strip_prefix(WARNING).map(str::to_owned))
+        .collect()
+}
+
+/// The faults in what `{name} --check` prints: exit code 2 and a line a fault.
+fn faults_in(name: &str, answer: &Output) -> Vec<String> {
+    if answer.status.success() {
+        return Vec::new();
     }
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = String::from_utf8_lossy(&answer.stderr).into_owned();
     let own = format!("{name}: ");
-    Ok(text
-        .lines()
+    text.lines()
         .filter(|line| !line.is_empty())
         .map(|l| l.strip_prefix(&own).unwrap_or(l).to_owned())
-        .collect())
+        .collect()
 }
 
 fn show(common: &Common) -> Result<()> {

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Runs the command.
 ///
 /// # Errors
-/// Where something does not start, or a chain does not come to its end.
+/// Fails if something does not start, or a chain does not come to its end.
 pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
     let directory = tempfile::Builder::new()
         .prefix("nexus-demo-")
@@ -36,6 +36,7 @@ pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
     println!("starting nats-server and five services in {}", path.display());
     let mut receiver = Receiver::start().await?;
     let mut plan = Plan::all(&path, 1);
+    plan.users = true;
     plan.config = write_files(&path, &receiver.url())?;
     plan.environment = vec![
         ("NEXUS_DEMO_GITHUB_SECRET".to_owned(), GITHUB_SECRET.to_owned()),
@@ -83,8 +84,7 @@ async fn show(common: &Common, stack: &Stack, receiver: &mut Receiver) -> Result
     let gateway = stack.gateway()?;
 
     println!("\n1. a signed GitHub webhook to {gateway}/hooks/github");
-    let delivery = senders::github(&gateway, GITHUB_SECRET).await?;
-    let webhook = EventId::parse(format!("webhook:github/{delivery}"))?;
+    let webhook = EventId::parse(senders::github(&gateway, GITHUB_SECRET).await?)?;
     let received = receiver
         .next(PATIENCE)
         .await

@@ -2,17 +2,18 @@
 
 use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, Outgoing, Stored};
+use shared::clock::{IdSource as _, SystemIds};
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, REDRIVE};
+use shared::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, REDRIVE, WRITER};
 use shared::wire::topology::streams::DLQ;
 
 use crate::args::{Common, DlqAction};
-use crate::output::{brief, bus, clock, json, table};
+use crate::output::{brief, bus, clock, json, plain, table};
 
 /// Runs the command.
 ///
 /// # Errors
-/// Where there is no such letter, or it cannot be published.
+/// Fails if there is no such letter, or it cannot be published.
 pub async fn execute(common: &Common, action: DlqAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
@@ -75,8 +76,8 @@ async fn list(common: &Common, bus: &Bus, service: Option<&str>, limit: usize) -
         rows.add_row([
             stored.sequence.to_string(),
             clock(letter.at),
-            letter.service.clone(),
-            letter.reason.clone(),
+            plain(&letter.service),
+            plain(&letter.reason),
             brief(&letter.subject, 40),
             brief(&letter.detail, 60),
         ]);
@@ -90,33 +91,42 @@ async fn show(common: &Common, bus: &Bus, number: u64) -> Result<()> {
     if common.json {
         return json(&letter);
     }
+    // What is in a letter may be a stranger's.
     println!(
-        "service   {}\nreason    {}\ndetail    {}",
-        letter.service, letter.reason, letter.detail
+        "service   {}\nreason    {}",
+        plain(&letter.service),
+        plain(&letter.reason)
     );
-    println!(
-        "stream    {} at {}\nsubject   {}",
-        letter.stream, letter.sequence, letter.subject
-    );
-    println!("redrive   {}\nattempts  {}", letter.redrive_subject, letter.attempts);
+    println!("detail    {}", plain(&letter.detail));
+    println!("stream    {} at {}", plain(&letter.stream), letter.sequence);
+    println!("subject   {}", plain(&letter.subject));
+    println!("redrive   {}", plain(&letter.redrive_subject));
+    println!("attempts  {}", letter.attempts);
     for (name, value) in &letter.headers {
-        println!("header    {name}: {value}");
+        println!("header    {}: {}", plain(name), plain(value));
     }
+
     let bytes = letter.payload_bytes().unwrap_or_default();
-    println!("payload   {} bytes\n{}", bytes.len(), String::from_utf8_lossy(&bytes));
+    println!("payload   {} bytes", bytes.len());
+    for line in String::from_utf8_lossy(&bytes).lines() {
+        println!("{}", plain(line));
+    }
     Ok(())
 }
 
 /// Publishes the message again where it first came in. Its old deduplication id would be swallowed by the window, so
-/// it gets one of its own, which also makes a second redrive within the window harmless; then the letter goes.
+/// it gets one of its own, which nobody can take beforehand; then the letter goes.
 async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<()> {
     let payload = payload_of(stored.sequence, letter)?;
-    let kept = letter.headers.iter().filter(|(name, _)| {
-        !name.eq_ignore_ascii_case(MSG_ID) && !name.eq_ignore_ascii_case(EXPECTED_LAST_SUBJECT_SEQUENCE)
-    });
+    let of_the_first = [MSG_ID, EXPECTED_LAST_SUBJECT_SEQUENCE, WRITER];
+    let kept = letter
+        .headers
+        .iter()
+        .filter(|(name, _)| !of_the_first.iter().any(|left_out| name.eq_ignore_ascii_case(left_out)));
     let headers: Headers = kept.map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let out = Outgoing::raw(letter.redrive_subject.clone(), headers, payload.into());
-    let published = bus.publish(out.msg_id(format!("{REDRIVE}{}", stored.sequence))).await?;
+    let id = format!("{REDRIVE}{}:{}", stored.sequence, SystemIds.ulid());
+    let published = bus.publish(out.msg_id(id)).await?;
     bus.delete_message(DLQ, stored.sequence).await?;
     println!(
         "letter {} is at {} again, sequence {}",

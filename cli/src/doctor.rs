@@ -1,63 +1,150 @@
-//! `nexus doctor`: is everything here that is needed, and does what runs keep its promises?
+//! `nexus doctor`: checks that everything needed is here, and that what runs keeps its promises.
+//!
+//! `CHECKS` is the list: a check is a name and a function that looks at what `Surroundings` holds and says what it
+//! found. To add one is to add an entry.
+
+mod local;
+mod model;
+mod replicas;
+mod server;
+mod work;
+
+use std::time::Duration;
 
 use anyhow::{Result, bail};
-use shared::bus::{Bus, Promise, partition};
-use shared::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
-use shared::wire::topology::{PARTITIONS, streams, topology};
+use futures_util::future::LocalBoxFuture;
+use shared::bus::{Bus, NatsConfig};
+use shared::process::config::Document;
+use shared::process::status::{ReplicaStatus, ask_replicas};
 
-use crate::args::Common;
-use crate::launch::programs::{BUN_MINIMUM, NATS_MINIMUM, tool};
-use crate::output::{json, nats_config};
+use crate::args::{Common, DoctorOptions};
+use crate::output::{document, json, nats_config, plain};
 
-/// One thing that was looked at.
+/// How long a server may take to answer.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long all replicas together may take to answer.
+const REPLICAS_WITHIN: Duration = Duration::from_secs(3);
+
+/// How grave a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Level {
+    /// As it should be.
+    Ok,
+    /// It works, and somebody should know.
+    Warning,
+    /// Something is broken or lost.
+    Fault,
+}
+
+/// What a check found.
 #[derive(Debug, serde::Serialize)]
 struct Finding {
-    what: &'static str,
+    what: String,
+    /// Whether it is no fault.
     ok: bool,
+    level: Level,
     detail: String,
 }
+
+impl Finding {
+    fn new(what: impl Into<String>, level: Level, detail: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            ok: level != Level::Fault,
+            level,
+            detail: detail.into(),
+        }
+    }
+
+    fn ok(what: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(what, Level::Ok, detail)
+    }
+
+    fn warning(what: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(what, Level::Warning, detail)
+    }
+
+    fn fault(what: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(what, Level::Fault, detail)
+    }
+
+    /// Sound if `is_sound`, else a fault.
+    fn judged(what: impl Into<String>, is_sound: bool, detail: impl Into<String>) -> Self {
+        Self::new(what, if is_sound { Level::Ok } else { Level::Fault }, detail)
+    }
+}
+
+/// What checks look at.
+struct Surroundings {
+    options: DoctorOptions,
+    document: Document,
+    nats: Result<NatsConfig, String>,
+    /// The connection, or why there is none.
+    bus: Result<Bus, String>,
+    /// What every replica answered; empty without a connection.
+    replicas: Vec<ReplicaStatus>,
+}
+
+/// A check.
+type Check = for<'a> fn(&'a Surroundings) -> LocalBoxFuture<'a, Vec<Finding>>;
+
+/// Every check, in the order in which it is shown. One that needs the bus says nothing without it: `server` has said why.
+const CHECKS: [Check; 17] = [
+    local::programs,
+    local::disk,
+    local::doors,
+    server::server,
+    server::promise,
+    server::payload,
+    server::topology,
+    server::clock,
+    server::storage,
+    replicas::services,
+    work::waiting,
+    work::held,
+    work::dead_letters,
+    work::sessions,
+    work::hooks,
+    work::schedules,
+    model::provider,
+];
 
 /// Runs the command.
 ///
 /// # Errors
-/// Where something is not as it should be.
-pub async fn execute(common: &Common) -> Result<()> {
-    let mut findings = vec![program("nats-server", NATS_MINIMUM), program("bun", BUN_MINIMUM)];
-    let config = nats_config(common)?;
-    let connect = tokio::time::timeout(std::time::Duration::from_secs(5), Bus::connect(&config, "nexus-doctor"));
-    match connect.await {
-        Ok(Ok(bus)) => {
-            let version = bus.server_version();
-            findings.push(Finding {
-                what: "server",
-                ok: is_new_enough(&version),
-                detail: format!("nats-server {version}"),
-            });
-            let promise = Promise::of(&config).await;
-            findings.push(Finding {
-                what: "promise",
-                ok: promise != Promise::Broken,
-                detail: format!(
-                    "durability {:?}, {} copies of each stream: {promise}",
-                    config.durability, config.replicas
-                ),
-            });
-            findings.push(payload(&bus));
-            findings.push(drift(&bus, config.replicas).await);
-            findings.extend(lags(&bus).await);
-        }
-        Ok(Err(error)) => findings.push(Finding {
-            what: "server",
-            ok: false,
-            detail: error.to_string(),
-        }),
-        Err(_) => findings.push(Finding {
-            what: "server",
-            ok: false,
-            detail: "no answer in 5 s".to_owned(),
-        }),
+/// Fails if something is not as it should be.
+pub async fn execute(common: &Common, options: DoctorOptions) -> Result<()> {
+    let surroundings = look_around(common, options).await;
+    let mut findings = Vec::new();
+    for check in CHECKS {
+        findings.extend(check(&surroundings).await);
     }
     report(common, &findings)
+}
+
+async fn look_around(common: &Common, options: DoctorOptions) -> Surroundings {
+    let nats = nats_config(common).map_err(|error| format!("{error:#}"));
+    let bus = match &nats {
+        Err(error) => Err(error.clone()),
+        Ok(config) => match tokio::time::timeout(CONNECT_WITHIN, Bus::connect(config, "nexus-doctor")).await {
+            Ok(connected) => connected.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no answer in {} s", CONNECT_WITHIN.as_secs())),
+        },
+    };
+
+    let replicas = match &bus {
+        Ok(bus) => ask_replicas(bus, REPLICAS_WITHIN).await.unwrap_or_default(),
+        Err(_) => Vec::new(),
+    };
+
+    Surroundings {
+        options,
+        document: document(common),
+        nats,
+        bus,
+        replicas,
+    }
 }
 
 fn report(common: &Common, findings: &[Finding]) -> Result<()> {
@@ -65,107 +152,17 @@ fn report(common: &Common, findings: &[Finding]) -> Result<()> {
         json(&findings)?;
     } else {
         for finding in findings {
-            println!(
-                "{} {:<12} {}",
-                if finding.ok { "ok  " } else { "BAD " },
-                finding.what,
-                finding.detail
-            );
+            let mark = match finding.level {
+                Level::Ok => "ok  ",
+                Level::Warning => "warn",
+                Level::Fault => "BAD ",
+            };
+            println!("{mark} {:<16} {}", plain(&finding.what), plain(&finding.detail));
         }
     }
+
     match findings.iter().filter(|finding| !finding.ok).count() {
         0 => Ok(()),
         bad => bail!("{bad} of {} things are not as they should be", findings.len()),
     }
-}
-
-fn program(name: &'static str, minimum: (u32, u32)) -> Finding {
-    match tool(name, minimum) {
-        Ok(path) => Finding {
-            what: name,
-            ok: true,
-            detail: path.display().to_string(),
-        },
-        Err(error) => Finding {
-            what: name,
-            ok: false,
-            detail: error.to_string(),
-        },
-    }
-}
-
-fn is_new_enough(version: &str) -> bool {
-    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
-    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= NATS_MINIMUM
-}
-
-fn payload(bus: &Bus) -> Finding {
-    let (found, wanted) = (bus.max_payload(), MIN_SERVER_PAYLOAD_BYTES);
-    let detail = format!("the server takes {found} bytes a message, {wanted} are needed (`max_payload: 8MB`)");
-    Finding {
-        what: "payload",
-        ok: found >= wanted,
-        detail,
-    }
-}
-
-async fn drift(bus: &Bus, replicas: usize) -> Finding {
-    match bus.drift(&topology(replicas)).await {
-        Ok(drift) if drift.is_empty() => Finding {
-            what: "topology",
-            ok: true,
-            detail: "as it should be".to_owned(),
-        },
-        Ok(drift) => {
-            let detail = format!("{} differences, the first: {}", drift.len(), drift[0]);
-            Finding {
-                what: "topology",
-                ok: false,
-                detail,
-            }
-        }
-        Err(error) => Finding {
-            what: "topology",
-            ok: false,
-            detail: error.to_string(),
-        },
-    }
-}
-
-/// What waits where. Waiting is no fault in itself; dead letters are.
-async fn lags(bus: &Bus) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let mut deliveries = 0;
-    for partition in 0..PARTITIONS {
-        let consumer = format!("delivery-{partition}");
-        deliveries += bus
-            .consumer_lag(streams::DELIVERIES, &consumer)
-            .await
-            .unwrap_or_default()
-            .all();
-    }
-    let hooks = partition::unsettled(bus, streams::EVENTS, "hook").await.unwrap_or(0);
-    for (what, waiting) in [("hooks", hooks), ("deliveries", deliveries)] {
-        findings.push(Finding {
-            what,
-            ok: true,
-            detail: format!("{waiting} messages wait"),
-        });
-    }
-    if let Ok(state) = bus.stream_state(streams::CLAIMS).await {
-        findings.push(Finding {
-            what: "sessions",
-            ok: true,
-            detail: format!("{} claimed", state.messages),
-        });
-    }
-    if let Ok(state) = bus.stream_state(streams::DLQ).await {
-        let ok = state.messages == 0;
-        findings.push(Finding {
-            what: "dead letters",
-            ok,
-            detail: format!("{} (`nexus dlq list`)", state.messages),
-        });
-    }
-    findings
 }

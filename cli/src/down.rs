@@ -1,56 +1,87 @@
-//! `nexus down`: stops what `nexus up` runs.
+//! `nexus down`: stops what `nexus up` runs, and what one that was killed has left.
 
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use shared::clock::pause;
+use anyhow::{Result, bail};
+use shared::clock::{Clock as _, SystemClock, pause};
 
 use crate::args::DownOptions;
-use crate::launch::service::signal;
-use crate::up::PID_FILE;
+use crate::launch::hold::{holder, remains};
+use crate::launch::process::{ProcessName, Signal};
 
 /// How long stopping may take: the services' drain and the server's end.
 const DEADLINE: Duration = Duration::from_secs(40);
+/// How long what was left may take after SIGTERM, and then after SIGKILL.
+const REMAINS_DEADLINE: Duration = Duration::from_secs(12);
+/// How often it is checked whether a process has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Runs the command.
 ///
 /// # Errors
-/// Where nothing runs there, or it does not end.
+/// Fails if nothing runs there, or if it does not end.
 pub async fn execute(options: &DownOptions) -> Result<()> {
-    let path = options.data.join(PID_FILE);
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("nothing runs in {} (no {PID_FILE} there)", options.data.display()))?;
-    let pid: u32 = text
-        .trim()
-        .parse()
-        .with_context(|| format!("read {}", path.display()))?;
-    let process = Path::new("/proc").join(pid.to_string());
-    if !runs(&process) {
-        // Left behind by a killed `nexus up`; its children died with it or are shown by `ps`.
-        std::fs::remove_file(&path).context("remove the stale process id")?;
-        println!("it was not running any more");
-        return Ok(());
-    }
-    signal(pid, "TERM");
-    let waited = tokio::time::timeout(DEADLINE, async {
-        while runs(&process) {
-            pause(Duration::from_millis(50)).await;
+    let data = options.data.as_path();
+    let Ok(data) = data.canonicalize() else {
+        bail!("nothing runs in {}: there is no such directory", data.display());
+    };
+
+    let up = holder(&data);
+    if let Some(up) = &up {
+        up.signal(Signal::TERM);
+        if !ended(std::slice::from_ref(up), DEADLINE).await {
+            bail!(
+                "process {} has not ended after {} s; `kill -9 {}` ends it with all that it runs",
+                up.pid,
+                DEADLINE.as_secs(),
+                up.pid
+            );
         }
-    });
-    if waited.await.is_err() {
-        bail!("process {pid} has not ended after {} s", DEADLINE.as_secs());
+        println!("stopped");
     }
-    println!("stopped");
+
+    let left = end_remains(&data).await?;
+    if !left.is_empty() {
+        println!(
+            "ended {} processes that a killed Nexus left: {}",
+            left.len(),
+            pids(&left)
+        );
+    } else if up.is_none() {
+        bail!("nothing runs in {}", data.display());
+    }
     Ok(())
 }
 
-/// Whether the process of `/proc/PID` runs: one that has ended and that nobody has asked about yet does not.
-fn runs(process: &Path) -> bool {
-    let Ok(stat) = std::fs::read_to_string(process.join("stat")) else {
-        return false;
-    };
-    // The name, in parentheses, may hold anything; the state follows it.
-    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
-    !matches!(state, Some("Z" | "X"))
+/// Ends what was left in `data`; returns what that was.
+async fn end_remains(data: &Path) -> Result<Vec<ProcessName>> {
+    let left = remains(data);
+    for signal in [Signal::TERM, Signal::KILL] {
+        for process in &left {
+            process.signal(signal);
+        }
+        if ended(&left, REMAINS_DEADLINE).await {
+            return Ok(left);
+        }
+    }
+    let stuck: Vec<ProcessName> = left.into_iter().filter(ProcessName::is_running).collect();
+    bail!("processes {} do not end", pids(&stuck));
+}
+
+/// Waits until all of `processes` have ended, at most `deadline`; returns whether they have.
+async fn ended(processes: &[ProcessName], deadline: Duration) -> bool {
+    let begun = SystemClock.monotonic();
+    while processes.iter().any(ProcessName::is_running) {
+        if SystemClock.monotonic().saturating_duration_since(begun) > deadline {
+            return false;
+        }
+        pause(LOOK_EVERY).await;
+    }
+    true
+}
+
+fn pids(processes: &[ProcessName]) -> String {
+    let pids: Vec<String> = processes.iter().map(|process| process.pid.to_string()).collect();
+    pids.join(", ")
 }

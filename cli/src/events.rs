@@ -11,7 +11,7 @@ use shared::projection::api::{FindReply, FindRequest, SearchReply, SearchRequest
 use shared::wire::headers::Headers;
 
 use crate::args::{Common, EventsAction, SearchOptions};
-use crate::output::{brief, bus, json, table};
+use crate::output::{brief, bus, json, plain, table};
 
 /// How long one answer may take.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -22,7 +22,7 @@ const SHOWN: usize = 80;
 /// Runs the command.
 ///
 /// # Errors
-/// Where nobody answers, or the event is not known.
+/// Fails if nobody answers, or the event is not known.
 pub async fn execute(common: &Common, action: EventsAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
@@ -50,8 +50,8 @@ async fn search(common: &Common, bus: &Bus, options: SearchOptions) -> Result<()
         let score = format!("{:.3}", hit.score);
         rows.add_row([
             score.as_str(),
-            hit.event_id.as_str(),
-            hit.from_id.as_str(),
+            plain(hit.event_id.as_str()).as_str(),
+            plain(&hit.from_id).as_str(),
             brief(&hit.excerpt, SHOWN).as_str(),
         ]);
     }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 /// A client that gives up.
 ///
 /// # Errors
-/// Where the system has no TLS or resolver for it.
+/// Fails if the system has no TLS or resolver for it.
 pub fn client() -> Result<reqwest::Client> {
     let builder = reqwest::Client::builder()
         .connect_timeout(Duration::from_secs(5))

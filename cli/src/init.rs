@@ -5,6 +5,11 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use crate::args::InitOptions;
+use crate::launch::keys::cluster_key;
+use crate::launch::token;
+
+/// The data directory of `nexus up`, below the directory of the configuration.
+const DATA: &str = ".nexus";
 
 /// What is written, and where.
 const FILES: [(&str, &str); 4] = [
@@ -22,7 +27,7 @@ const HOOK: (&str, &str) = (
 /// Runs the command.
 ///
 /// # Errors
-/// Where a file is there already, or cannot be written.
+/// Fails if a file is there already, or cannot be written.
 pub fn execute(options: &InitOptions) -> Result<()> {
     let files: Vec<(&str, &str)> = FILES.into_iter().chain([HOOK]).collect();
     if !options.force {
@@ -37,6 +42,14 @@ pub fn execute(options: &InitOptions) -> Result<()> {
     }
     for (name, text) in files {
         write(&options.directory.join(name), text)?;
+    }
+    let key = cluster_key(&options.directory)?;
+    println!("wrote {} (a secret: the services seal events with it)", key.display());
+    let path = token::file(&options.directory.join(DATA));
+    let is_new = !path.exists();
+    token::ensure(&path)?;
+    if is_new {
+        println!("wrote {} (this machine's token for /v1/events)", path.display());
     }
     println!("next: nexus config check; nexus up");
     Ok(())

@@ -17,7 +17,7 @@ use shared::wire::headers::Headers;
 use ulid::Ulid;
 
 use crate::args::{Common, IntentAction, ListedIntents, ProposedIntent};
-use crate::output::{brief, bus, json, table};
+use crate::output::{brief, bus, json, plain, table};
 
 /// How long an answer is awaited.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const OPERATOR: &str = "operator";
 /// Runs the command.
 ///
 /// # Errors
-/// Where no scheduler answers, or it refuses.
+/// Fails if no scheduler answers, or it refuses.
 pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
     let bus = bus(common).await?;
     let by = Some(OPERATOR.to_owned());
@@ -91,6 +91,7 @@ async fn decide(bus: &Bus, id: Ulid, approve: bool, by: String, response: Option
             channel: CLI.to_owned(),
             id: by,
             proof: Proof::Vouched,
+            person: None,
         },
         via: CLI.to_owned(),
         arguments: None,
@@ -183,8 +184,8 @@ async fn list(common: &Common, bus: &Bus, options: ListedIntents) -> Result<()> 
         rows.add_row([
             record.id.to_string(),
             intent.status.to_string(),
-            record.kind.clone(),
-            record.agent.clone(),
+            plain(&record.kind),
+            plain(&record.agent),
             brief(&record.session, 30),
             due(intent),
             brief(&record.schedule.to_string(), 40),
@@ -205,9 +206,12 @@ async fn show(common: &Common, bus: &Bus, id: Ulid) -> Result<()> {
     }
     let record = &told.intent.intent;
     println!("{} · {} · {}", record.id, record.kind, told.intent.status);
-    println!("{}/{}, fires in {}", record.agent, record.session, told.intent.target());
-    println!("{}; next {}", record.schedule, due(&told.intent));
-    println!("parameters {}", serde_json::Value::Object(record.parameters.clone()));
+    // What an agent asked for may repeat a stranger's words.
+    let place = format!("{}/{}, fires in {}", record.agent, record.session, told.intent.target());
+    let parameters = serde_json::Value::Object(record.parameters.clone());
+    println!("{}", plain(&place));
+    println!("{}; next {}", plain(&record.schedule.to_string()), due(&told.intent));
+    println!("parameters {}", plain(&parameters.to_string()));
     let mut rows = table(&["N", "AT", "TO", "CODE", "BY", "WHY"]);
     for step in &told.history {
         let code = serde_json::to_value(step.code).unwrap_or_default();
@@ -220,8 +224,8 @@ async fn show(common: &Common, bus: &Bus, id: Ulid) -> Result<()> {
             instant(step.at),
             step.to.to_string(),
             code.as_str().unwrap_or_default().to_owned(),
-            step.by.clone(),
-            why,
+            plain(&step.by),
+            plain(&why),
         ]);
     }
     println!("{rows}");

@@ -1,20 +1,31 @@
 //! A whole Nexus on this machine: the NATS server and any number of replicas of the five services, as processes.
 //!
 //! For `up`, `demo`, `bench` and the tests. Every port may be 0: services announce theirs in the run directory.
-//! What was started is killed when it is dropped; [`Stack::stop`] ends it in good order.
+//! What was started is killed when it is dropped, and by the kernel when this process ends in any other way;
+//! [`Stack::stop`] ends it in good order. The data directory is [held](hold) meanwhile.
 
+pub mod hold;
+pub mod keys;
+pub mod local;
 pub mod nats;
+pub mod process;
 pub mod programs;
 pub mod service;
+mod spawner;
+pub mod token;
 pub mod users;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, NatsConfig};
 use shared::clock::pause;
+use shared::process::config::{Document, Edges, Environment, TrustConfig};
+use shared::wire::seal::Trust;
 
+use hold::Hold;
 use nats::Nats;
 use programs::Programs;
 use service::Running;
@@ -29,7 +40,7 @@ pub const READY_DEADLINE: Duration = Duration::from_secs(120);
 pub struct Plan {
     /// Where data, logs and announcements are kept.
     pub directory: PathBuf,
-    /// Text of `nexus.toml`, without `[nats]`.
+    /// Text of `nexus.toml`, without `[nats]`; a cluster's key is made where it names none.
     pub config: String,
     /// The server's port; 0 = any free one.
     pub nats_port: u16,
@@ -39,8 +50,10 @@ pub struct Plan {
     pub servers: usize,
     /// Which services, each with how many replicas.
     pub services: Vec<(&'static str, u16)>,
-    /// Environment of the services besides.
+    /// Further variables of the services' environment.
     pub environment: Vec<(String, String)>,
+    /// Where the first server keeps its streams; none = `data/nats-0` of the directory.
+    pub store: Option<PathBuf>,
     /// Whether the server knows users ([`users`]); else whoever reaches it may do everything.
     pub users: bool,
 }
@@ -57,6 +70,22 @@ impl Plan {
             ..Self::default()
         }
     }
+
+    fn nats_config(&self, nats: &[Nats]) -> Result<NatsConfig> {
+        let servers = nats.iter().map(Nats::url).collect();
+        if self.users {
+            return users::login(&self.directory, "nexus", servers);
+        }
+        Ok(NatsConfig {
+            servers,
+            ..NatsConfig::default()
+        })
+    }
+
+    /// The configuration that every service reads.
+    fn config_path(&self) -> PathBuf {
+        self.directory.join("nexus.toml")
+    }
 }
 
 /// A running Nexus.
@@ -68,32 +97,85 @@ pub struct Stack {
     pub services: Vec<Running>,
     programs: Programs,
     plan: Plan,
+    /// Dropped last: the directory is ours until everything in it has ended.
+    hold: Hold,
+}
+
+/// A server without services, on a store of its own, and a connection to it.
+#[derive(Debug)]
+pub struct ServerAlone {
+    /// The connection, as the services' user.
+    pub bus: Bus,
+    nats: Vec<Nats>,
+}
+
+impl ServerAlone {
+    /// Ends the server in good order.
+    pub async fn stop(mut self) {
+        for nats in &mut self.nats {
+            nats.stop().await;
+        }
+    }
+}
+
+/// Starts a server on `store` for the data directory `data`, which is held.
+///
+/// # Errors
+/// Fails if the server is missing or does not start.
+pub async fn server_alone(data: &Path, store: &Path, hold: &Hold) -> Result<ServerAlone> {
+    let programs = Programs::find()?;
+    std::fs::create_dir_all(data.join("log")).context("make the directory of logs")?;
+    let plan = Plan {
+        users: true,
+        store: Some(store.to_owned()),
+        services: Vec::new(),
+        ..Plan::all(data, 0)
+    };
+    let nats = Nats::start(&programs, &plan, hold).await?;
+    let config = plan.nats_config(&nats)?;
+    let bus = connected(&config, "nexus-restore").await?;
+    Ok(ServerAlone { bus, nats })
+}
+
+/// Connects as `name`, however long a server takes that has just started.
+async fn connected(config: &NatsConfig, name: &str) -> Result<Bus> {
+    let connected = tokio::time::timeout(READY_DEADLINE, async {
+        loop {
+            match Bus::connect(config, name).await {
+                Ok(bus) => return bus,
+                Err(_) => pause(Duration::from_millis(50)).await,
+            }
+        }
+    });
+    connected.await.context("connect to NATS")
 }
 
 impl Stack {
     /// Starts everything, and returns when every service says that it is ready.
     ///
     /// # Errors
-    /// What is missing or does not start, with the end of its log.
+    /// Fails if somebody else holds the data directory, and if something is missing or does not start, with the end of
+    /// its log.
     pub async fn start(plan: Plan) -> Result<Self> {
         let programs = Programs::find()?;
         for sub in ["run", "log", "data"] {
             std::fs::create_dir_all(plan.directory.join(sub)).context("make the data directory")?;
         }
-        let nats = Nats::start(&programs.nats_server, &plan).await?;
+        let hold = Hold::take(&plan.directory).await?;
+        token::ensure(&token::file(&plan.directory))?;
+
+        let nats = Nats::start(&programs, &plan, &hold).await?;
         let mut stack = Self {
             nats,
             services: Vec::new(),
             programs,
             plan,
+            hold,
         };
+
         stack.write_config()?;
         stack.ensure().await?;
-        for (name, replicas) in stack.plan.services.clone() {
-            for replica in 0..replicas {
-                stack.launch(name, replica)?;
-            }
-        }
+        stack.launch_all()?;
         stack.ready().await?;
         Ok(stack)
     }
@@ -105,6 +187,7 @@ impl Stack {
             (_, Some("always")) => ("power", 1),
             _ => ("process", 1),
         };
+
         let monitors: Vec<String> = self.nats.iter().filter_map(Nats::monitor).collect();
         let mut nats = format!(
             "[nats]\nservers = {servers:?}\ndurability = \"{durability}\"\nreplicas = {replicas}\nmonitors = {monitors:?}\n"
@@ -116,13 +199,34 @@ impl Stack {
                 password.display()
             ));
         }
-        std::fs::write(self.config_path(), format!("{nats}\n{}", self.plan.config)).context("write nexus.toml")
+
+        let trust = self.trust_section()?;
+        std::fs::write(self.config_path(), format!("{nats}\n{trust}{}", self.plan.config)).context("write nexus.toml")
     }
 
-    /// The topology once, before ten processes look at it at the same time.
+    /// Section `[trust]` with a key in the data directory; empty where the configuration has one.
+    fn trust_section(&self) -> Result<String> {
+        let written: toml::Table = self.plan.config.parse().context("the configuration is not TOML")?;
+        if written.contains_key("trust") {
+            return Ok(String::new());
+        }
+        let key = keys::cluster_key(&self.plan.directory)?;
+        Ok(format!("[trust]\ncluster_key = \"file:{}\"\n\n", key.display()))
+    }
+
+    /// The keys with which the services seal events.
+    fn trust(&self) -> Arc<Trust> {
+        let text = std::fs::read_to_string(self.config_path()).unwrap_or_default();
+        let document = Document::parse(&self.config_path(), &text, &Environment::default());
+        let section = document.section("trust", TrustConfig::faults);
+        Arc::new(section.value.trust(&Edges::new()))
+    }
+
+    /// Makes the topology once, before ten processes look at it at the same time.
     async fn ensure(&self) -> Result<()> {
         let bus = self.bus("nexus-launch").await?;
         let topology = shared::wire::topology::topology(if self.plan.servers == 3 { 3 } else { 1 });
+
         let mut last = None;
         // A cluster that has just started has no leader to ask yet.
         let made = tokio::time::timeout(READY_DEADLINE, async {
@@ -141,47 +245,40 @@ impl Stack {
     /// The configuration that every service reads.
     #[must_use]
     pub fn config_path(&self) -> PathBuf {
-        self.plan.directory.join("nexus.toml")
+        self.plan.config_path()
+    }
+
+    /// Starts server `index` again after it was killed: same port, same data.
+    ///
+    /// # Errors
+    /// Fails if the port is taken or the program does not start.
+    pub fn launch_server(&mut self, index: usize) -> Result<()> {
+        let hold = &self.hold;
+        self.nats.get_mut(index).map_or(Ok(()), |nats| nats.launch(hold))
     }
 
     /// How the services reach the servers.
     ///
     /// # Errors
-    /// Where their password cannot be read.
+    /// Fails if their password cannot be read.
     pub fn nats_config(&self) -> Result<NatsConfig> {
-        let servers = self.nats.iter().map(Nats::url).collect();
-        if self.plan.users {
-            return users::login(&self.plan.directory, "nexus", servers);
-        }
-        Ok(NatsConfig {
-            servers,
-            ..NatsConfig::default()
-        })
+        self.plan.nats_config(&self.nats)
     }
 
     /// A connection of the caller's own.
     ///
     /// # Errors
-    /// Where no server answers within [`READY_DEADLINE`].
+    /// Fails if no server answers within [`READY_DEADLINE`].
     pub async fn bus(&self, name: &str) -> Result<Bus> {
-        let config = self.nats_config()?;
-        let connected = tokio::time::timeout(READY_DEADLINE, async {
-            loop {
-                match Bus::connect(&config, name).await {
-                    Ok(bus) => return bus,
-                    Err(_) => pause(Duration::from_millis(50)).await,
-                }
-            }
-        });
-        connected.await.context("connect to NATS")
+        Ok(connected(&self.nats_config()?, name).await?.trusting(self.trust()))
     }
 
-    /// Starts replica `replica` of `name`, again where it was killed.
+    /// Starts replica `replica` of `name`, or starts it again after it was killed.
     ///
     /// # Errors
-    /// Where its binary does not start.
+    /// Fails if its binary does not start.
     pub fn launch(&mut self, name: &'static str, replica: u16) -> Result<()> {
-        let running = Running::start(&self.programs, &self.plan, &self.config_path(), name, replica)?;
+        let running = Running::start(&self.programs, &self.plan, &self.hold, (name, replica))?;
         self.services
             .retain(|other| (other.name, other.replica) != (name, replica));
         self.services.push(running);
@@ -191,7 +288,7 @@ impl Stack {
     /// Waits until every service says that it is ready.
     ///
     /// # Errors
-    /// Which one is not, with the end of its log.
+    /// Fails if one is not ready in time; names it, with the end of its log.
     pub async fn ready(&mut self) -> Result<()> {
         for index in 0..self.services.len() {
             let service = &mut self.services[index];
@@ -213,7 +310,7 @@ impl Stack {
     /// `http://…` of the adapter's gateway.
     ///
     /// # Errors
-    /// Where no adapter runs.
+    /// Fails if no adapter runs.
     pub fn gateway(&self) -> Result<String> {
         let adapter = self
             .services
@@ -223,14 +320,33 @@ impl Stack {
         Ok(format!("http://{}", adapter.address("gateway")?))
     }
 
-    /// Ends the services in good order, then the servers.
-    pub async fn stop(mut self) {
+    /// Starts every replica of the plan.
+    ///
+    /// # Errors
+    /// Fails if a binary does not start.
+    pub fn launch_all(&mut self) -> Result<()> {
+        for (name, replicas) in self.plan.services.clone() {
+            for replica in 0..replicas {
+                self.launch(name, replica)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the services in good order; the servers go on.
+    pub async fn stop_services(&mut self) {
         for service in &mut self.services {
             service.terminate();
         }
         for service in &mut self.services {
             service.ended(Duration::from_secs(15)).await;
         }
+        self.services.clear();
+    }
+
+    /// Ends the services in good order, then the servers.
+    pub async fn stop(mut self) {
+        self.stop_services().await;
         for nats in &mut self.nats {
             nats.stop().await;
         }

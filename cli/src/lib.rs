@@ -5,6 +5,7 @@
 
 pub mod approval;
 pub mod args;
+pub mod backup;
 pub mod bench;
 pub mod breaker;
 pub mod config;
@@ -13,6 +14,7 @@ pub mod dlq;
 pub mod doctor;
 pub mod down;
 pub mod events;
+pub mod gateway;
 pub mod hook;
 pub mod http;
 pub mod init;
@@ -20,6 +22,8 @@ pub mod intent;
 pub mod launch;
 pub mod mcp;
 pub mod output;
+pub mod owner;
+pub mod recover;
 pub mod schedule;
 pub mod send;
 pub mod session;
@@ -38,11 +42,14 @@ use args::{Cli, Command};
 /// What went wrong, for people.
 pub async fn execute(cli: Cli) -> Result<()> {
     let common = cli.common;
+    output::check_named_config(&common)?;
     match cli.command {
         Command::Up(options) => up::execute(&common, options).await,
         Command::Down(options) => down::execute(&options).await,
         Command::Demo(options) => demo::execute(&common, options).await,
-        Command::Doctor => doctor::execute(&common).await,
+        Command::Doctor(options) => doctor::execute(&common, options).await,
+        Command::Backup(options) => backup::take(&common, &options).await,
+        Command::Restore(options) => backup::restore(&common, &options).await,
         Command::Topology(action) => topology::execute(&common, action).await,
         Command::Send(options) => send::execute(&common, options).await,
         Command::Tail(options) => tail::execute(&common, options).await,
@@ -50,6 +57,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Trace(options) => trace::execute(&common, options).await,
         Command::Events(action) => events::execute(&common, action).await,
         Command::Dlq(action) => dlq::execute(&common, action).await,
+        Command::Recover(action) => recover::execute(&common, action).await,
         Command::Breaker(action) => breaker::execute(&common, action).await,
         Command::Session(action) => session::execute(&common, action).await,
         Command::Hook(action) => hook::execute(&common, action).await,
@@ -57,6 +65,7 @@ pub async fn execute(cli: Cli) -> Result<()> {
         Command::Intent(action) => intent::execute(&common, action).await,
         Command::Mcp(options) => mcp::execute(&common, options).await,
         Command::Approval(action) => approval::execute(&common, action).await,
+        Command::Owner(action) => owner::execute(&common, action).await,
         Command::Config(action) => config::execute(&common, action),
         Command::Bench(options) => bench::execute(&common, options).await,
         Command::Init(options) => init::execute(&options),

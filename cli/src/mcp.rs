@@ -33,7 +33,7 @@ ctx.dbPath (SQLite), ctx.search(query), ctx.llm(prompt). Return { fire: boolean,
 /// Runs the command until its input ends.
 ///
 /// # Errors
-/// Where the server cannot be asked, or the peer speaks no MCP.
+/// Fails if the server cannot be asked, or the peer speaks no MCP.
 pub async fn execute(common: &Common, options: McpOptions) -> Result<()> {
     let tools = Tools {
         bus: bus(common).await?,

@@ -1,18 +1,25 @@
-//! What all commands print alike: tables, instants, JSON, and how they find the bus.
+//! Shared by all commands: printing tables, times and JSON, and finding the configuration and the bus.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use comfy_table::{ContentArrangement, Table, presets};
 use shared::bus::{Bus, NatsConfig};
 use shared::model::time::UnixMillis;
-use shared::process::config::{Arguments, Common as Shared, Document, Environment};
+use shared::process::Secret;
+use shared::process::config::{Arguments, Common as Shared, Document, Environment, TrustConfig, edge_faults};
+use shared::wire::seal::Trust;
 
 use crate::args::Common;
 
 /// Where a running `nexus up` keeps its configuration, relative to the working directory.
 const RUNNING_CONFIG: &str = ".nexus/nexus.toml";
+/// User of the services, of a server that knows users (`deploy/nats/permissions.conf`).
+const SERVICES_USER: &str = "nexus";
+/// User of the command line.
+const OPERATOR_USER: &str = "operator";
 
 /// A plain table with `header`.
 #[must_use]
@@ -33,17 +40,31 @@ pub fn clock(at: UnixMillis) -> String {
     format!("{hours:02}:{minutes:02}:{seconds:02}.{:03}", millis % 1_000)
 }
 
-/// At most `most` characters of the first line of `text`.
+/// At most `most` characters of the first line of `text`, [plain].
 #[must_use]
 pub fn brief(text: &str, most: usize) -> String {
     let line = text.lines().next().unwrap_or_default();
     if line.chars().count() <= most && line.len() == text.len() {
-        return line.to_owned();
+        return plain(line);
     }
-    line.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    let cut: String = line.chars().take(most.saturating_sub(1)).chain(['…']).collect();
+    plain(&cut)
 }
 
-/// Whoever read what this process prints has gone (`nexus … | head`): nothing is wrong, and nothing more is wanted.
+/// `text` with its control characters escaped, so that what strangers wrote cannot steer the terminal.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let escaped = text.chars().map(|c| {
+        if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+            c.escape_default().to_string()
+        } else {
+            c.to_string()
+        }
+    });
+    escaped.collect()
+}
+
+/// The reader of this process's output has gone (`nexus … | head`): nothing is wrong, and nothing more is wanted.
 #[derive(Debug, Clone, Copy)]
 pub struct ReaderGone;
 
@@ -70,54 +91,126 @@ pub fn print(text: &str) -> Result<()> {
 /// Prints `value` as JSON.
 ///
 /// # Errors
-/// Where it has no JSON form; [`ReaderGone`].
+/// Fails if it has no JSON form; [`ReaderGone`].
 pub fn json(value: &impl serde::Serialize) -> Result<()> {
     print(&(serde_json::to_string_pretty(value).context("write JSON")? + "\n"))
+}
+
+/// The configuration file that the command line, else `NEXUS_CONFIG`, names.
+#[must_use]
+pub fn named_config(common: &Common) -> Option<PathBuf> {
+    common.config.clone().or_else(|| Environment::of_process().config())
+}
+
+/// Checks that a configuration file that was named can be read, whatever the command does with it.
+///
+/// # Errors
+/// Fails if the file does not exist, is a directory, or cannot be read as text.
+pub fn check_named_config(common: &Common) -> Result<()> {
+    let Some(path) = named_config(common) else {
+        return Ok(());
+    };
+    let by = if common.config.is_some() {
+        "--config"
+    } else {
+        "NEXUS_CONFIG"
+    };
+    let read = std::fs::read_to_string(&path);
+    read.with_context(|| format!("{by}: cannot read the configuration {}", path.display()))?;
+    Ok(())
 }
 
 /// The configuration that `common` names, else `./nexus.toml`, else that of a running `nexus up`.
 #[must_use]
 pub fn document(common: &Common) -> Document {
-    let environment = Environment::of_process();
-    let mut config = common.config.clone();
-    let named = config.is_some() || environment.config().is_some() || PathBuf::from("nexus.toml").exists();
-    if !named && PathBuf::from(RUNNING_CONFIG).exists() {
+    let mut config = named_config(common);
+    let beside = config.is_some() || PathBuf::from("nexus.toml").exists();
+    if !beside && PathBuf::from(RUNNING_CONFIG).exists() {
         config = Some(PathBuf::from(RUNNING_CONFIG));
     }
-    Document::read(
-        &Arguments {
-            config,
-            ..Arguments::default()
-        },
-        &environment,
-    )
+    read(config)
 }
 
-/// Section `[nats]` of the configuration, with `--server` laid over it.
+fn read(config: Option<PathBuf>) -> Document {
+    let arguments = Arguments {
+        config,
+        ..Arguments::default()
+    };
+    Document::read(&arguments, &Environment::of_process())
+}
+
+/// How this command reaches the bus: section `[nats]` of the configuration, else of the `nexus up` that keeps its data in
+/// `.nexus`, with `--server` laid over it. On the server of a `nexus up` the command line is the user `operator`.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// Everything that is wrong with the section.
 pub fn nats_config(common: &Common) -> Result<NatsConfig> {
-    let (shared, faults) = Shared::load(&document(common));
+    let chosen = document(common);
+    // `nexus up` leaves `[nats]` of the file beside it alone: the server is its own.
+    let is_elsewhere = named_config(common).is_none() && !chosen.value("nats").contains_key("servers");
+    let running = PathBuf::from(RUNNING_CONFIG);
+    let is_beside = is_elsewhere && running.exists();
+    let document = if is_beside { read(Some(running)) } else { chosen };
+
+    let (shared, faults) = Shared::load(&document);
+    let faults: Vec<String> = document
+        .faults()
+        .iter()
+        .chain(&faults)
+        .map(ToString::to_string)
+        .collect();
+
     let mut config = shared.nats;
-    if let Some(server) = &common.server {
-        config.servers = vec![server.clone()];
-    } else if !faults.is_empty() {
-        let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        anyhow::bail!("the configuration is wrong:\n{}", lines.join("\n"));
+    match &common.server {
+        // The password is for the server that it was made for.
+        Some(server) if !config.servers.contains(server) => {
+            config.servers = vec![server.clone()];
+            if is_beside {
+                config.user.clear();
+                config.password = None;
+            }
+        }
+        Some(server) => config.servers = vec![server.clone()],
+        None if !faults.is_empty() => bail!("the configuration is wrong:\n{}", faults.join("\n")),
+        None => {}
+    }
+    as_operator(config)
+}
+
+/// `config` as the user `operator`, if it names the services' user of a data directory that has one.
+fn as_operator(mut config: NatsConfig) -> Result<NatsConfig> {
+    let reference = config
+        .password
+        .as_ref()
+        .and_then(|password| password.reference().strip_prefix("file:"));
+    let services = reference.map(Path::new).filter(|_| config.user == SERVICES_USER);
+    let operator = services.and_then(Path::parent).map(|users| users.join(OPERATOR_USER));
+    if let Some(path) = operator.filter(|path| path.is_file()) {
+        let password = Secret::resolve(&format!("file:{}", path.display()));
+        config.password = Some(password.context("read the operator's password")?);
+        OPERATOR_USER.clone_into(&mut config.user);
     }
     Ok(config)
 }
 
-/// A connection to the bus.
+/// The keys that seal and check events, as far as the configuration names keys that can be read.
+pub fn trust(common: &Common) -> Arc<Trust> {
+    let document = document(common);
+    let trust = document.section("trust", TrustConfig::faults);
+    let edges = document.section("edges", edge_faults);
+    Arc::new(trust.value.trust(&edges.value))
+}
+
+/// A connection to the bus, with the keys that the configuration names.
 ///
 /// # Errors
-/// Where nobody answers, with what to do.
+/// Fails if no server answers, with what to do.
 pub async fn bus(common: &Common) -> Result<Bus> {
     let config = nats_config(common)?;
-    Bus::connect(&config, "nexus-cli")
+    let bus = Bus::connect(&config, "nexus-cli")
         .await
-        .context("is it running? `nexus up` starts one here")
+        .context("is it running? `nexus up` starts one here")?;
+    Ok(bus.trusting(trust(common)))
 }
 
 #[cfg(test)]
@@ -130,5 +223,7 @@ mod tests {
         assert_eq!(brief("one\ntwo", 10), "one…");
         assert_eq!(brief("abcdef", 4), "abc…");
         assert_eq!(brief("abcd", 4), "abcd");
+        assert_eq!(brief("a\u{1b}b\nc", 4), "a\\u{1b}b…");
+        assert_eq!(plain("é\u{1b}[2J\u{9b}\u{202e}ok"), "é\\u{1b}[2J\\u{9b}\\u{202e}ok");
     }
 }

@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Runs the command.
 ///
 /// # Errors
-/// Where no scheduler answers, or it refuses.
+/// Fails if no scheduler answers, or it refuses.
 pub async fn execute(common: &Common, action: ScheduleAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {

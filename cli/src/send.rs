@@ -1,57 +1,52 @@
-//! `nexus send`: publish an event.
+//! `nexus send`: post an event, as any other source does, with this machine's token.
 
 use std::io::Read as _;
 
 use anyhow::{Context as _, Result};
-use shared::bus::Outgoing;
+use serde_json::json as object;
 use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
-use shared::model::event::{Event, EventId};
-use shared::wire::envelope::decode;
-use shared::wire::headers::{CONTENT_TYPE, Headers};
-use shared::wire::subject;
 
 use crate::args::{Common, SendOptions};
-use crate::output::{bus, json};
+use crate::gateway::Gateway;
+use crate::output::json;
 
 /// Runs the command.
 ///
 /// # Errors
-/// Where the event is not one, or cannot be stored.
+/// Fails if the event is not one, or is not accepted.
 pub async fn execute(common: &Common, options: SendOptions) -> Result<()> {
-    let event = if options.content == "-" {
-        from_stdin()?
+    let gateway = Gateway::find(common, options.url.as_deref(), options.token_file.as_deref())?;
+    let body = if options.content == "-" {
+        let mut text = Vec::new();
+        std::io::stdin().read_to_end(&mut text).context("read standard input")?;
+        text
     } else {
-        from_options(options)?
+        from_options(options)
     };
-    let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
-    let published = bus(common).await?.publish(out).await?;
+    let ids = gateway.post(body).await?;
     if common.json {
-        return json(&serde_json::json!({
-            "id": event.id, "sequence": published.sequence, "duplicate": published.duplicate
-        }));
+        let id = ids.first().cloned().unwrap_or_default();
+        return json(&object!({ "id": id, "ids": ids }));
     }
-    let note = if published.duplicate {
-        " (it was there already)"
-    } else {
-        ""
-    };
-    println!("{} is stored at {}{note}", event.id, published.sequence);
-    println!("nexus trace '{}' --wait 10", event.id);
+    for id in &ids {
+        println!("{id} is accepted");
+    }
+    if let [id] = ids.as_slice() {
+        println!("nexus trace '{id}' --wait 10");
+    }
     Ok(())
 }
 
-fn from_stdin() -> Result<Event> {
-    let mut text = Vec::new();
-    std::io::stdin().read_to_end(&mut text).context("read standard input")?;
-    let headers: Headers = [(CONTENT_TYPE, "application/json")].into_iter().collect();
-    decode(&headers, &text).context("standard input is not an event")
-}
-
-fn from_options(options: SendOptions) -> Result<Event> {
-    let id = options.id.unwrap_or_else(|| format!("cli:{}", SystemIds.ulid()));
-    let id = EventId::parse(id)?;
-    let mut event = Event::new(id, &options.channel, &options.peer, SystemClock.now());
-    event.from.id.clone_from(&options.peer);
-    event.content = options.content;
-    Ok(event)
+fn from_options(options: SendOptions) -> Vec<u8> {
+    let id = options.id.unwrap_or_else(|| SystemIds.ulid().to_string());
+    let event = object!({
+        "id": id,
+        "timestamp": SystemClock.now(),
+        "channel": options.channel,
+        "peer": { "kind": "dm", "id": options.peer },
+        "from": { "id": options.peer },
+        "content": options.content,
+        "content_types": ["text"],
+    });
+    event.to_string().into_bytes()
 }

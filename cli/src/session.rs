@@ -13,7 +13,7 @@ use shared::wire::subject;
 use shared::wire::topology::streams::LEDGER;
 
 use crate::args::{Common, SessionAction, SessionName, SessionOrderOptions};
-use crate::output::{bus, json as print, print as say, table};
+use crate::output::{bus, json as print, plain, print as say, table};
 
 /// How long a broker may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ const LONGEST_WAIT: u64 = 240;
 /// Runs the command.
 ///
 /// # Errors
-/// Where there is no such session, no broker answers, or the server cannot be asked.
+/// Fails if there is no such session, no broker answers, or the server cannot be asked.
 pub async fn execute(common: &Common, action: SessionAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
@@ -39,7 +39,7 @@ pub async fn execute(common: &Common, action: SessionAction) -> Result<()> {
             ))
         }
         SessionAction::List { persona, limit } => list(common, &bus, persona.as_deref(), limit).await,
-        SessionAction::Show(name) => shown(common, &ask(&bus, "show", named(&name), ANSWER).await?),
+        SessionAction::Show(name) => shown(common, &standing(&bus, &name).await?),
         SessionAction::Tail { name, count, all } => tail(&bus, name, count.unwrap_or(u64::MAX), all).await,
         SessionAction::Abort(order) => give(common, &bus, "abort", &order, json!({})).await,
         SessionAction::Interrupt(order) => give(common, &bus, "interrupt", &order, json!({})).await,
@@ -113,12 +113,30 @@ async fn give(common: &Common, bus: &Bus, endpoint: &str, order: &SessionOrderOp
     say(&format!("{endpoint} is ordered of {persona}/{session}: {id}\n"))
 }
 
+/// Where the session of `name` stands, as a broker answers it.
+///
+/// # Errors
+/// Where there is no such session, or no broker answers.
+pub async fn standing(bus: &Bus, name: &SessionName) -> Result<Value> {
+    ask(bus, "show", named(name), ANSWER).await
+}
+
+/// That the agent of a session's running turn cannot be reached, and why, where a broker says so.
+#[must_use]
+pub fn absence(view: &Value) -> Option<String> {
+    let away = view["running"]["away"].as_object()?;
+    let since = away.get("since").and_then(Value::as_i64).unwrap_or_default();
+    let since = Timestamp::from_millisecond(since).unwrap_or_default();
+    let why = away.get("why").and_then(Value::as_str).unwrap_or_default();
+    Some(format!("its agent cannot be reached since {since:.0}: {}", plain(why)))
+}
+
 /// Where a session stands, as `show` and `fork` answer it.
 fn shown(common: &Common, view: &Value) -> Result<()> {
     if common.json {
         return print(view);
     }
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let text = |value: &Value| plain(&value.as_str().map_or_else(|| value.to_string(), str::to_owned));
     let running = &view["running"];
     let parked = &view["quarantined"];
     let state = match (&running["turn"], &running["awaits"], &view["idle"]) {
@@ -128,7 +146,13 @@ fn shown(common: &Common, view: &Value) -> Result<()> {
             format!("quarantined since {since:.0}: its {}", text(&parked["why"]))
         }
         (Value::String(turn), Value::String(approval), _) => format!("turn {turn} waits for approval {approval}"),
-        (Value::String(turn), _, _) => format!("turn {turn} runs, {} model calls", running["model_calls"]),
+        (Value::String(turn), _, _) => {
+            let calls = format!("turn {turn} runs, {} model calls", running["model_calls"]);
+            match absence(view) {
+                Some(absence) => format!("{calls}; {absence}"),
+                None => calls,
+            }
+        }
         (_, _, Value::Bool(true)) => "idle".to_owned(),
         (_, _, _) => "has something to do".to_owned(),
     };
@@ -178,7 +202,7 @@ async fn list(common: &Common, bus: &Bus, persona: Option<&str>, limit: usize) -
     }
     let mut rows = table(&["persona", "session", "records"]);
     let sessions = answer["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let text = |value: &Value| plain(value.as_str().unwrap_or_default());
     for one in sessions {
         let named = &one["session"];
         rows.add_row([

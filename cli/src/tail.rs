@@ -13,7 +13,7 @@ use shared::wire::envelope::Wire;
 use shared::wire::topology::streams;
 
 use crate::args::{Common, TailOptions};
-use crate::output::{brief, bus, clock, print};
+use crate::output::{brief, bus, clock, plain, print};
 
 const DEFAULT: [&str; 4] = [streams::EVENTS, streams::DISPATCHES, streams::LEDGER, streams::RECEIPTS];
 /// What can be read beside its owner. Work queues (`CLAIMS`, `DELIVERIES`) cannot: the server refuses a consumer that
@@ -30,7 +30,7 @@ const ALL: [&str; 6] = [
 /// Runs the command.
 ///
 /// # Errors
-/// Where a stream is unknown or the server is not there; `ReaderGone`.
+/// Fails if a stream is unknown or the server is not there; `ReaderGone`.
 pub async fn execute(common: &Common, options: TailOptions) -> Result<()> {
     let bus = bus(common).await?;
     let names = chosen(&options.streams)?;
@@ -42,7 +42,7 @@ pub async fn execute(common: &Common, options: TailOptions) -> Result<()> {
     let mut left = options.count.unwrap_or(u64::MAX);
     while left > 0 {
         let message = next(&mut readers).await;
-        let text = describe(&message);
+        let text = plain(&describe(&message));
         let shown = options
             .filter
             .as_deref()

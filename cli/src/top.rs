@@ -24,7 +24,7 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 
 use crate::args::{Common, TopOptions};
-use crate::output::{bus, json as print};
+use crate::output::{bus, json as print, plain};
 use model::{Board, Look, MAX_COUNTED, SessionLook, StreamLook};
 
 /// The streams that are shown, and whether what they hold waits for somebody.
@@ -46,7 +46,7 @@ const KEYS_EVERY: Duration = Duration::from_millis(50);
 /// Runs the command.
 ///
 /// # Errors
-/// Where the server is not there.
+/// Fails if the server is not there.
 pub async fn execute(common: &Common, options: TopOptions) -> Result<()> {
     let bus = bus(common).await?;
     if common.json || options.plain || !std::io::stdout().is_terminal() {
@@ -92,7 +92,9 @@ async fn told(common: &Common, bus: &Bus, options: TopOptions) -> Result<()> {
         if common.json {
             print(&board)?;
         } else {
-            println!("{}", view::lines(&board));
+            for line in view::lines(&board).lines() {
+                println!("{}", plain(line));
+            }
         }
     }
     Ok(())
@@ -119,7 +121,7 @@ async fn wants_to_end(wait: Duration) -> Result<bool> {
 /// One look at the bus, with at most `most` sessions.
 ///
 /// # Errors
-/// Where the server is not there.
+/// Fails if the server is not there.
 pub async fn look(bus: &Bus, most: usize) -> Result<Look> {
     let mut found = Vec::new();
     for (name, waits) in STREAMS {

@@ -10,7 +10,7 @@ use crate::output::{bus, json, nats_config};
 /// Runs the command.
 ///
 /// # Errors
-/// Where the server differs (`plan`) or refuses (`apply`).
+/// Fails if the server differs (`plan`) or refuses (`apply`).
 pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
     let wanted = topology(nats_config(common)?.replicas);
     let bus = bus(common).await?;

@@ -9,36 +9,71 @@ use shared::model::event::EventId;
 use shared::projection::api::{Stage, Trace, TraceRequest};
 use shared::wire::headers::Headers;
 
-use crate::args::{Common, TraceOptions};
+use crate::args::{Common, SessionName, TraceOptions};
 use crate::output::{brief, bus, clock, json, table};
+use crate::session::{absence, standing};
 
 /// How long one answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Most sessions of one chain that are asked where they stand.
+const MAX_ASKED: usize = 16;
 /// How often an incomplete chain is asked for again.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs the command.
 ///
 /// # Errors
-/// Where nobody knows the event.
+/// Fails if nobody knows the event.
 pub async fn execute(common: &Common, options: TraceOptions) -> Result<()> {
     let bus = bus(common).await?;
     let id = EventId::parse(options.event_id)?;
     let trace = await_complete(&bus, &id, Duration::from_secs(options.wait)).await?;
+    let absent = absent(&bus, &trace).await;
     if common.json {
-        return json(&trace);
+        let mut whole = serde_json::to_value(&trace)?;
+        if !absent.is_empty() {
+            whole["absent"] = absent.into();
+        }
+        return json(&whole);
     }
     if trace.event.is_none() {
         bail!("no event {id} is known (yet); see `nexus tail`");
     }
     print(&trace);
+    for line in absent {
+        println!("{line}");
+    }
     Ok(())
+}
+
+/// Which of the sessions that an unfinished chain waits for have an agent that cannot be reached, a line each. What no
+/// broker answers is left out: the chain is what was asked for.
+async fn absent(bus: &Bus, trace: &Trace) -> Vec<String> {
+    let mut sessions: Vec<&str> = trace.steps.iter().filter_map(|step| step.session.as_deref()).collect();
+    sessions.sort_unstable();
+    sessions.dedup();
+    if trace.complete {
+        sessions.clear();
+    }
+    let mut lines = Vec::new();
+    for session in sessions.into_iter().take(MAX_ASKED) {
+        let Some((persona, name)) = session.split_once('/') else {
+            continue;
+        };
+        let named = SessionName {
+            persona: persona.to_owned(),
+            session: name.to_owned(),
+        };
+        let view = standing(bus, &named).await.unwrap_or_default();
+        lines.extend(absence(&view).map(|absence| format!("{session}: {absence}")));
+    }
+    lines
 }
 
 /// Asks once.
 ///
 /// # Errors
-/// Where no hook-svc answers.
+/// Fails if no hook-svc answers.
 pub async fn ask(bus: &Bus, id: &EventId) -> Result<Trace> {
     let question = TraceRequest { event_id: id.clone() };
     bus.request("nexus.svc.events.trace", Headers::new(), &question, ANSWER)
@@ -49,7 +84,7 @@ pub async fn ask(bus: &Bus, id: &EventId) -> Result<Trace> {
 /// Asks until the chain is complete, at most for `patience`; answers the last state.
 ///
 /// # Errors
-/// Where no hook-svc answers within `patience`.
+/// Fails if no hook-svc answers within `patience`.
 pub async fn await_complete(bus: &Bus, id: &EventId, patience: Duration) -> Result<Trace> {
     let mut last = ask(bus, id).await;
     // The last answer counts, complete or not; the replica that serves it may just be starting.
@@ -72,8 +107,12 @@ const fn name(stage: Stage) -> &'static str {
         Stage::Hook => "hook",
         Stage::Dispatch => "dispatch",
         Stage::Turn => "turn",
+        Stage::Tool => "tool",
+        Stage::Approval => "approval",
+        Stage::Intent => "intent",
         Stage::Delivery => "delivery",
         Stage::Sent => "sent",
+        Stage::DeadLetter => "dead letter",
     }
 }
 
@@ -95,5 +134,8 @@ pub fn print(trace: &Trace) {
         ]);
     }
     println!("{rows}");
+    if trace.cut {
+        println!("cut: the chain is longer than what is shown");
+    }
     println!("{}", if trace.complete { "complete" } else { "not complete yet" });
 }

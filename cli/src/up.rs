@@ -1,79 +1,113 @@
 //! `nexus up`: a whole Nexus on this machine, kept running; what dies is started again.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+mod restart_delay;
+mod supervise;
 
-use anyhow::{Context as _, Result, bail};
-use shared::clock::pause;
-use tokio::signal::unix::{SignalKind, signal};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use shared::model::owner::LINK_MINUTES;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{Common, UpOptions};
+use crate::launch::local;
+use crate::launch::process::ignores_hangup;
+use crate::launch::token;
 use crate::launch::users::password_file;
 use crate::launch::{Plan, Stack};
+use crate::output::named_config;
+use crate::owner;
 
-/// Where `nexus up` writes its process id, below the data directory.
-pub const PID_FILE: &str = "run/nexus.pid";
 /// The configuration that is used where none is named, as every other command does.
 const CONFIG_HERE: &str = "nexus.toml";
 /// What to look at where the adapter has no address.
 const ADDRESS_HINT: &str = "is its port in use? setting adapter.listen; `nexus up --http-port`";
-/// How often is looked whether everything lives.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Restarts within [`WINDOW`] looks after which it is said that something is broken.
-const MAX_RESTARTS: usize = 20;
-/// How many looks a restart is remembered for (a minute).
-const WINDOW: u64 = 120;
 
-/// Runs the command, until SIGTERM or Ctrl-C.
+/// Runs the command, until SIGTERM, SIGHUP or Ctrl-C.
 ///
 /// # Errors
-/// Where something does not start.
+/// Fails if something does not start, or if somebody else holds the data directory.
 pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
-    std::fs::create_dir_all(options.data.join("run")).context("make the data directory")?;
-    let directory = options.data.canonicalize().context("find the data directory")?;
-    refuse_second(&directory)?;
-    let mut plan = Plan::all(&directory, options.replicas);
+    let mut signals = StopSignals::listen()?;
+    let directory = &options.data;
+    std::fs::create_dir_all(directory.join("run")).with_context(|| format!("make {}", directory.display()))?;
+    let directory = directory.canonicalize().context("find the data directory")?;
+    let plan = plan(common, &options, &directory)?;
+    let hooks = hooks_directory(&plan.config)?;
+
+    // What has been started ends with the future that is dropped, and by the kernel if this process is killed.
+    let mut stack = tokio::select! {
+        stack = Stack::start(plan) => stack?,
+        signal = signals.next() => {
+            eprintln!("{signal}: stopped while starting");
+            return Ok(());
+        }
+    };
+    greet(&stack, &directory, &hooks).await?;
+    tokio::select! {
+        never = supervise::supervise(&mut stack, &directory) => match never {},
+        signal = signals.next() => eprintln!("{signal}: stopping"),
+    }
+    stack.stop().await;
+    Ok(())
+}
+
+/// What asks `nexus up` to stop.
+struct StopSignals {
+    term: Signal,
+    interrupt: Signal,
+    /// None if whoever started us wants the terminal's end ignored (`nohup`).
+    hangup: Option<Signal>,
+}
+
+impl StopSignals {
+    fn listen() -> Result<Self> {
+        let listen = |kind| signal(kind).context("listen for signals");
+        Ok(Self {
+            term: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: if ignores_hangup() {
+                None
+            } else {
+                Some(listen(SignalKind::hangup())?)
+            },
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = hangup => "SIGHUP",
+        }
+    }
+}
+
+fn plan(common: &Common, options: &UpOptions, directory: &Path) -> Result<Plan> {
+    let mut plan = Plan::all(directory, options.replicas);
     plan.nats_port = options.nats_port;
-    plan.users = options.users;
+    plan.users = true;
     let beside = Some(PathBuf::from(CONFIG_HERE)).filter(|path| path.exists());
-    plan.config = match common.config.clone().or(beside) {
+    plan.config = match named_config(common).or(beside) {
         Some(path) => {
             println!("settings   {}", path.display());
             let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
             on_own_server(&text, options.http_port)?
         }
-        None => default_config(&directory, options.http_port)?,
+        None => default_config(directory, options.http_port)?,
     };
-    let hooks = hooks_directory(&plan.config)?;
+    plan.environment.extend(local::chat(&plan.config));
     if options.replicas > 1 {
         plan.environment
             .push(("NEXUS__ADAPTER__LISTEN".to_owned(), "127.0.0.1:0".to_owned()));
     }
-    let mut stack = Stack::start(plan).await?;
-    std::fs::write(directory.join(PID_FILE), std::process::id().to_string()).context("write the process id")?;
-    greet(&stack, &directory, &hooks)?;
-    if options.users {
-        greet_users(&directory);
-    }
-    let outcome = supervise(&mut stack).await;
-    // A file that is gone already needs no removal.
-    let _ = std::fs::remove_file(directory.join(PID_FILE));
-    eprintln!("stopping");
-    stack.stop().await;
-    outcome
-}
-
-fn refuse_second(directory: &Path) -> Result<()> {
-    let Ok(text) = std::fs::read_to_string(directory.join(PID_FILE)) else {
-        return Ok(());
-    };
-    if Path::new("/proc").join(text.trim()).exists() {
-        bail!(
-            "`nexus up` runs there already as process {}; `nexus down` stops it",
-            text.trim()
-        );
-    }
-    Ok(())
+    Ok(plan)
 }
 
 /// The file without its section `[nats]`, as the server is our own, and with `http_port` where it names no address.
@@ -104,65 +138,37 @@ fn default_config(directory: &Path, http_port: u16) -> Result<String> {
     }
     Ok(format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\n\n[adapter]\nlisten = \"127.0.0.1:{http_port}\"\n\n\
-         [adapter.http]\nopen = true\n\n[hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\n"
+         [hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\n"
     ))
 }
 
-fn greet(stack: &Stack, directory: &Path, hooks: &str) -> Result<()> {
+async fn greet(stack: &Stack, directory: &Path, hooks: &str) -> Result<()> {
     let gateway = stack.gateway().with_context(|| {
         format!(
             "the adapter serves nothing ({ADDRESS_HINT}); see {}/log",
             directory.display()
         )
     })?;
+    let link = owner::offer(&stack.bus("nexus-up").await?, LINK_MINUTES).await?;
     println!("web chat   {gateway}/");
-    println!("events     {gateway}/v1/events");
+    let link = owner::page(&gateway, &link);
+    println!("owner      {link}\n           (the first browser that opens it within {LINK_MINUTES} minutes is yours)");
+    println!(
+        "events     {gateway}/v1/events (token in {})",
+        token::file(directory).display()
+    );
     println!("webhooks   {gateway}/hooks/{{source}}");
     println!("nats       {}", stack.nats[0].url());
     println!("hooks      {hooks}");
     println!("logs       {}", directory.join("log").display());
+    println!(
+        "bus users  commands read their password in {}; an agent is user `agent`, password in {}",
+        password_file(directory, "operator").display(),
+        password_file(directory, "agent").display()
+    );
     println!("\ntry, in another terminal:");
-    println!("  nexus send 'hello' --channel webchat --peer me");
+    println!("  nexus send 'hello'");
     println!("  nexus tail");
     println!("  nexus doctor");
-    Ok(())
-}
-
-fn greet_users(directory: &Path) {
-    println!("\nthe server knows users; in another terminal first:");
-    let operator = password_file(directory, "operator");
-    println!(
-        "  export NEXUS__NATS__USER=operator NEXUS__NATS__PASSWORD=file:{}",
-        operator.display()
-    );
-    let agent = password_file(directory, "agent");
-    println!("agents are user `agent`, with the password in {}", agent.display());
-}
-
-async fn supervise(stack: &mut Stack) -> Result<()> {
-    let mut term = signal(SignalKind::terminate()).context("listen for signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
-    let mut restarts: Vec<u64> = Vec::new();
-    for look in 0_u64.. {
-        tokio::select! {
-            _ = term.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            () = pause(LOOK_EVERY) => {}
-        }
-        restarts.retain(|at| look - at < WINDOW);
-        let dead: Vec<(&'static str, u16)> = stack
-            .services
-            .iter_mut()
-            .filter_map(|s| s.has_ended().then_some((s.name, s.replica)))
-            .collect();
-        for (name, replica) in dead {
-            if restarts.len() >= MAX_RESTARTS {
-                bail!("{name} dies again and again; see its log");
-            }
-            eprintln!("{name}-{replica} ended, started again");
-            restarts.push(look);
-            stack.launch(name, replica)?;
-        }
-    }
     Ok(())
 }

@@ -5,13 +5,15 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
 
 /// Longest wait that a platform may ask for; beyond it the delivery is given up.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 
-/// How a call to a platform ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// How a call to a platform ended. In JSON it is what one replica tells another of its own calls (`former`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "ended")]
 pub enum Call {
     /// The platform has it.
     Accepted {
@@ -34,6 +36,8 @@ pub enum Call {
         /// What happened.
         reason: String,
     },
+    /// It was not made: the partition was lost before anything left.
+    Withheld,
     /// It can never be sent: no such account, unusable address.
     Impossible {
         /// Why.
@@ -93,6 +97,7 @@ pub fn judge(call: Call, scheduled: Option<Duration>, now: UnixMillis) -> Verdic
             }
         }
         Call::Unreachable { reason } => again(reason, scheduled, None),
+        Call::Withheld => again("the partition was lost before the call".to_owned(), scheduled, None),
         Call::Impossible { reason } => Verdict::GiveUp { reason },
     }
 }

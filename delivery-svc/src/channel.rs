@@ -8,6 +8,7 @@ pub mod webhook;
 use std::collections::HashMap;
 
 use async_trait::async_trait;
+use shared::bus::partition::Lease;
 use shared::model::event::{DEFAULT_ACCOUNT, EventId};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
@@ -32,6 +33,8 @@ pub struct Shipment<'a> {
     pub carrier: &'a Carrier,
     /// When it is sent.
     pub now: UnixMillis,
+    /// Without it nothing may leave.
+    pub lease: &'a Lease,
 }
 
 impl Shipment<'_> {
@@ -58,9 +61,9 @@ pub trait Channel: Send + Sync + 'static {
     /// The largest part that `account` takes; none = any size.
     fn limit(&self, account: &str) -> Option<Limit>;
 
-    /// Whether the platform, or whoever listens there, recognises a repeated part by its id: then a call whose outcome
-    /// is unknown may be repeated without a trace.
-    fn is_idempotent(&self) -> bool;
+    /// Whether a call waits for an answer from elsewhere, so that it may be under way when its process is stopped: then a
+    /// receipt says that it was begun, and by whom, before it is made.
+    fn lasts(&self) -> bool;
 
     /// Sends one part; bounded in time.
     async fn send(&self, shipment: &Shipment<'_>) -> Call;

@@ -10,6 +10,9 @@ use crate::policy::SendPolicy;
 /// Longest configurable time-out of a call, milliseconds: the consumer's ack wait is twice as long.
 const MAX_CALL_TIMEOUT_MS: u64 = 30_000;
 
+/// Longest configurable wait for a replica that does not answer, milliseconds: the ends of its calls are kept for longer.
+const MAX_MUTE_MS: u64 = 600_000;
+
 /// Section `[delivery]`; times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -24,6 +27,9 @@ pub struct DeliveryConfig {
     pub call_timeout_ms: u64,
     /// How long an open web chat page may take to answer before the part counts as not seen live.
     pub webchat_answer_ms: u64,
+    /// How long a replica is waited for that began a call, did not say how it ended, and does not answer: it may be
+    /// stopped, with the answer in its socket. Then the call is made again. 0 = at once.
+    pub mute_owner_wait_ms: u64,
     /// When a failed call is tried again, where the platform does not say. By default 8 attempts over about 1 h with
     /// full jitter.
     pub retry: Schedule,
@@ -39,6 +45,7 @@ impl Default for DeliveryConfig {
             connect_timeout_ms: 5_000,
             call_timeout_ms: 8_000,
             webchat_answer_ms: 200,
+            mute_owner_wait_ms: 150_000,
             retry: Schedule {
                 initial_ms: 5_000,
                 max_ms: 1_500_000,
@@ -80,6 +87,10 @@ impl DeliveryConfig {
         check(
             (1..=MAX_CALL_TIMEOUT_MS).contains(&self.webchat_answer_ms),
             "webchat_answer_ms: expected 1 to 30000",
+        );
+        check(
+            self.mute_owner_wait_ms <= MAX_MUTE_MS,
+            "mute_owner_wait_ms: expected at most 600000",
         );
         check(self.retry.max_attempts > 0, "retry.max_attempts: expected at least 1");
         check(self.retry.factor >= 1.0, "retry.factor: expected at least 1");

@@ -3,25 +3,34 @@
 //! Crashed between any two steps, the delivery is taken up again where its last receipt says (`resume`): a call is
 //! repeated only where its outcome is not written down, an event only under its own id.
 
-use shared::bus::{Bus, PublishError, ReadStreamError};
+use std::sync::Arc;
+
+use shared::bus::partition::Lease;
+use shared::bus::{Bus, CasError, PublishError, ReadStreamError};
 use shared::clock::IdSource;
 use shared::model::event::{DEFAULT_ACCOUNT, ParseEventIdError};
 use shared::model::receipt::{AttemptOutcome, ReceiptStep};
+use shared::model::restore::HeldDelivery;
 use shared::model::time::UnixMillis;
 use shared::process::trace::{carrier_of, consumer_span};
+use shared::wire::held::HeldUntil;
 use tracing::Instrument as _;
 
-use crate::attempt::{Verdict, judge};
+use crate::attempt::{Call, Verdict, judge};
+use crate::calls::CallId;
 use crate::channel::{Channel, Shipment};
 use crate::effects::{Effects, Outfit};
+use crate::former::Former;
 use crate::job::Job;
 use crate::outbound::sent_event_id;
 use crate::plan::{Part, plan};
 use crate::receipts::{Receipts, WriteReceiptError, Written};
-use crate::resume::{Remaining, SentPart, Standing};
+use crate::resume::{Begun, Remaining, SentPart, Standing};
 
 /// How often another owner may overtake us within one delivery.
 const MAX_OVERTAKEN: u32 = 8;
+/// When a delivery that waits for the operator is looked at again, in milliseconds.
+const HELD_AGAIN_MS: i64 = 2_000;
 
 /// A delivery could not be brought on; it is as its last receipt says.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +44,12 @@ pub enum DeliverError {
     /// An event, a dead letter or a parked copy could not be stored.
     #[error(transparent)]
     Publish(#[from] PublishError),
+    /// Another replica has the partition.
+    #[error("the partition is held no more")]
+    Lost,
+    /// What nobody can tell to be delivered could not be held.
+    #[error(transparent)]
+    Hold(#[from] CasError),
     /// An id that cannot be: never for ids made of a ULID and a number.
     #[error(transparent)]
     Id(#[from] ParseEventIdError),
@@ -76,23 +91,25 @@ impl Step {
 /// Delivers for one partition.
 #[derive(Debug)]
 pub struct Deliverer<'a> {
-    outfit: &'a Outfit,
+    outfit: &'a Arc<Outfit>,
     receipts: Receipts,
+    lease: Lease,
 }
 
 impl<'a> Deliverer<'a> {
-    /// With the process's outfit, knowing no receipt yet.
+    /// With the process's outfit, for the partition of `lease`, knowing no receipt yet.
     #[must_use]
-    pub fn new(outfit: &'a Outfit) -> Self {
+    pub fn new(outfit: &'a Arc<Outfit>, lease: Lease) -> Self {
         Self {
+            lease,
             outfit,
-            receipts: Receipts::new(outfit.bus.clone()),
+            receipts: Receipts::new(outfit.bus.clone(), outfit.witness.clone(), Arc::clone(&outfit.clock)),
         }
     }
 
     /// The bus.
     #[must_use]
-    pub const fn bus(&self) -> &Bus {
+    pub fn bus(&self) -> &Bus {
         &self.outfit.bus
     }
 
@@ -127,6 +144,7 @@ impl<'a> Deliverer<'a> {
         let effects = Effects {
             outfit: self.outfit,
             receipts: &self.receipts,
+            lease: &self.lease,
             job,
             parts: &parts,
             carrier: &carrier,
@@ -134,7 +152,10 @@ impl<'a> Deliverer<'a> {
         async {
             for _ in 0..MAX_OVERTAKEN {
                 match step(&effects, standing).await? {
-                    Step::Progress(progress) => return Ok(progress),
+                    Step::Progress(progress) => {
+                        self.outfit.calls.forget(job.reply.id, job.sequence);
+                        return Ok(progress);
+                    }
                     Step::Superseded(found) => standing = found,
                 }
             }
@@ -170,6 +191,11 @@ async fn step(effects: &Effects<'_>, standing: Standing) -> Result<Step, Deliver
             Ok(Step::SETTLED)
         }
         Standing::Open(remaining) => open(effects, remaining).await,
+        Standing::Unknown => match effects.hold().await? {
+            // It stands in the bucket whole, and stays there until an operator has decided.
+            HeldUntil::Decided | HeldUntil::Skip => Ok(Step::SETTLED),
+            HeldUntil::Redo => open(effects, Remaining::ALL).await,
+        },
     }
 }
 
@@ -182,6 +208,19 @@ async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, Deliv
             .await?;
         return Ok(Step::once(written, Progress::Settled));
     }
+    match restored(effects).await? {
+        HeldDelivery::Leaves => {}
+        HeldDelivery::Waits => {
+            let again = effects.now().plus(HELD_AGAIN_MS);
+            return Ok(Step::Progress(Progress::Later(again)));
+        }
+        HeldDelivery::Dropped => {
+            let rule = "dropped by the operator after a restore".to_owned();
+            let denied = ReceiptStep::DeniedByPolicy { rule };
+            let written = effects.receipt(effects.now(), denied).await?;
+            return Ok(Step::once(written, Progress::Settled));
+        }
+    }
     let name = &reply.delivery_context.channel;
     let Some(channel) = effects.outfit.channels.get(name) else {
         return give_up(effects, format!("no channel `{name}`"), remaining.attempt).await;
@@ -192,13 +231,15 @@ async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, Deliv
     if effects.now() < remaining.not_before {
         return Ok(Step::Progress(Progress::Later(remaining.not_before)));
     }
-    if remaining.unconfirmed {
-        tracing::warn!(
-            delivery = %reply.id, event_id = %reply.causation.event, session = %reply.session,
-            attempt = remaining.attempt, "attempt is repeated, nobody knows how it ended"
-        );
-    }
     send_parts(effects, channel, remaining).await
+}
+
+/// What becomes of the delivery if a restore has left it to be decided.
+async fn restored(effects: &Effects<'_>) -> Result<HeldDelivery, DeliverError> {
+    match &effects.outfit.restored {
+        Some(gate) => Ok(gate.decision(effects.job).await?),
+        None => Ok(HeldDelivery::Leaves),
+    }
 }
 
 async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Remaining) -> Result<Step, DeliverError> {
@@ -206,19 +247,28 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
         attempt,
         part: first,
         mut platform_ids,
+        mut begun,
         ..
     } = remaining;
     let count = u32::try_from(effects.parts.len()).unwrap_or(u32::MAX);
     let mut seen = None;
     for part in effects.parts.iter().filter(|part| part.index >= first) {
         let index = part.index;
-        if !channel.is_idempotent() {
-            let started = ReceiptStep::AttemptStarted { attempt, part: index };
-            if let Written::Superseded(found) = effects.receipt(effects.now(), started).await? {
-                return Ok(Step::Superseded(found));
-            }
-        }
-        let (ids, live) = match call(effects, channel, part, attempt).await? {
+        let id = CallId {
+            delivery: effects.job.reply.id,
+            sequence: effects.job.sequence,
+            part: index,
+            attempt,
+        };
+        let call = match call(effects, channel, part, id, begun.take()).await? {
+            Made::Call(call) => call,
+            Made::Superseded(found) => return Ok(Step::Superseded(found)),
+        };
+        let delay = effects
+            .outfit
+            .schedule
+            .delay(attempt, jitter(effects.outfit.ids.as_ref()));
+        let (ids, live) = match judge(call, delay, effects.now()) {
             Verdict::Done { platform_ids, live } => (platform_ids, live),
             Verdict::GiveUp { reason } => return give_up(effects, reason, attempt).await,
             Verdict::Retry { after, reason } => {
@@ -260,35 +310,103 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
     finish(effects, delivered, count).await
 }
 
+/// What came of the will to make a call.
+enum Made {
+    /// It ended so, here or where it was begun before.
+    Call(Call),
+    /// Word from another owner.
+    Superseded(Standing),
+}
+
+/// How the call `id` ends: it is made, unless it was `begun` before and somebody can tell how that ended.
 async fn call(
     effects: &Effects<'_>,
     channel: &dyn Channel,
     part: &Part,
-    attempt: u32,
-) -> Result<Verdict, DeliverError> {
-    let Effects {
-        outfit,
-        job,
-        parts,
-        carrier,
-        ..
-    } = effects;
-    let event_id = sent_event_id(&job.reply, part.index)?;
-    let parts = u32::try_from(parts.len()).unwrap_or(u32::MAX);
-    let shipment = Shipment {
-        reply: &job.reply,
-        part,
-        parts,
-        event_id: &event_id,
-        carrier,
-        now: effects.now(),
+    id: CallId,
+    begun: Option<Begun>,
+) -> Result<Made, DeliverError> {
+    if let Some(call) = effects.outfit.calls.outcome(id).await {
+        return Ok(Made::Call(call));
+    }
+    if let Some(begun) = begun
+        && let Some(call) = told(effects, begun, id).await?
+    {
+        return Ok(Made::Call(call));
+    }
+    if channel.lasts() {
+        let (attempt, part, by) = (id.attempt, id.part, Some(effects.outfit.instance.clone()));
+        let started = ReceiptStep::AttemptStarted { attempt, part, by };
+        if let Written::Superseded(found) = effects.receipt(effects.now(), started).await? {
+            return Ok(Made::Superseded(found));
+        }
+    }
+    make(effects, part, id).await.map(Made::Call)
+}
+
+/// How the call `id` ended, as whoever began it says; none where nobody can tell, and it is made again.
+async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<Call>, DeliverError> {
+    let Effects { outfit, job, lease, .. } = effects;
+    let former = Former {
+        bus: &outfit.bus,
+        clock: &outfit.clock,
+        lease,
+        patience: outfit.patience,
     };
-    let call = channel.send(&shipment).await;
-    Ok(judge(
-        call,
-        outfit.schedule.delay(attempt, jitter(outfit.ids.as_ref())),
-        effects.now(),
-    ))
+    let by = begun.by.filter(|by| *by != outfit.instance);
+    let call = match &by {
+        Some(by) => former.outcome(by, id).await,
+        None => None,
+    };
+    if !lease.is_live() {
+        return Err(DeliverError::Lost);
+    }
+
+    let (event_id, session) = (&job.reply.causation.event, &job.reply.session);
+    match &call {
+        Some(_) => {
+            metrics::counter!("nexus_delivery_calls_told_total").increment(1);
+            tracing::info!(delivery = %id.delivery, %event_id, %session, ?by, "a former owner says how its call ended");
+        }
+        None => {
+            metrics::counter!("nexus_delivery_calls_repeated_total").increment(1);
+            tracing::warn!(
+                delivery = %id.delivery, %event_id, %session, ?by, attempt = id.attempt, part = id.part,
+                "a call is repeated, nobody knows how it ended"
+            );
+        }
+    }
+    Ok(call)
+}
+
+/// Makes the call `id`.
+async fn make(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Call, DeliverError> {
+    let (outfit, job, lease) = (Arc::clone(effects.outfit), effects.job.clone(), effects.lease.clone());
+    let (part, carrier, now) = (part.clone(), effects.carrier.clone(), effects.now());
+    let event_id = sent_event_id(&job.reply, part.index)?;
+    let parts = u32::try_from(effects.parts.len()).unwrap_or(u32::MAX);
+    let call = async move {
+        // Last before anything leaves: a process that was stopped finds here that others have taken over. They find the call
+        // in the book, or it is never made.
+        let channel = outfit.channels.get(&job.reply.delivery_context.channel);
+        let Some(channel) = channel.filter(|_| lease.is_live()) else {
+            return Call::Withheld;
+        };
+        let shipment = Shipment {
+            reply: &job.reply,
+            part: &part,
+            parts,
+            event_id: &event_id,
+            carrier: &carrier,
+            now,
+            lease: &lease,
+        };
+        channel.send(&shipment).await
+    };
+    match effects.outfit.calls.make(id, call).await {
+        Some(Call::Withheld) | None => Err(DeliverError::Lost),
+        Some(call) => Ok(call),
+    }
 }
 
 /// A number in 0..1 out of a fresh id's randomness.

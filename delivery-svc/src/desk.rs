@@ -65,7 +65,7 @@ enum Ended {
 
 /// Works one partition off until it is taken away or the process stops.
 pub async fn work(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore>, bounds: Bounds) {
-    let deliverer = Deliverer::new(&outfit);
+    let deliverer = Deliverer::new(&outfit, owned.lease());
     let stop = Shutdown::default();
     let mut desk = Desk {
         deliverer: &deliverer,
@@ -184,7 +184,7 @@ impl<'a> Desk<'a> {
             Ok(()) => incoming.ack().await,
             Err(error) => {
                 tracing::error!(
-                    delivery = incoming.headers.get(MSG_ID), event_id = incoming.headers.event_id(&incoming.subject),
+                    delivery = incoming.headers.get(MSG_ID), event_id = incoming.headers.event_id(),
                     subject = %incoming.subject, sequence = incoming.sequence, %error, "dead letter was not stored"
                 );
                 incoming.nak(Some(PROGRESS_EVERY)).await;

@@ -13,6 +13,9 @@ const PARKED_ROOT: &str = "nexus.parked";
 /// Where a destination's receipts are.
 const RECEIPT_ROOT: &str = "nexus.receipt";
 
+/// Where events are stored.
+const SENT_ROOT: &str = "nexus.ev";
+
 /// One (channel, account, peer): its deliveries are made strictly in order. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Destination {
@@ -62,6 +65,12 @@ impl Destination {
     #[must_use]
     pub fn receipt_subject(&self) -> String {
         format!("{RECEIPT_ROOT}.{}", self.tokens)
+    }
+
+    /// Where the events of what was sent to it are stored, in any partition.
+    #[must_use]
+    pub fn sent_subject(&self) -> String {
+        format!("{SENT_ROOT}.*.{}", self.tokens)
     }
 
     /// Where its replies are parked.

@@ -105,7 +105,7 @@ async fn settle(
             let buried = bury(deliverer, *letter, head).await;
             if let Err(error) = &buried {
                 tracing::warn!(
-                    destination = at, sequence, event_id = head.headers.event_id(&head.subject), %error,
+                    destination = at, sequence, event_id = head.headers.event_id(), %error,
                     "parked reply cannot be read, and is no dead letter yet"
                 );
             }

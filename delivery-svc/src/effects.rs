@@ -1,14 +1,19 @@
 //! The durable effects of a delivery: receipts, sent events, dead letters. Each may be repeated: receipts are fenced by
 //! their predecessor, events and letters carry deterministic ids.
 
-use shared::bus::{Bus, Outgoing, PublishError};
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::bus::partition::Lease;
+use shared::bus::{Bus, Outgoing, PublishError, Witness};
 use shared::clock::{SharedClock, SharedIds};
 use shared::model::receipt::ReceiptStep;
 use shared::model::time::UnixMillis;
 use shared::retry::Schedule;
 use shared::wire::headers::{CAUSATION, Carrier, HOPS};
-use shared::wire::subject;
+use shared::wire::held::HeldUntil;
 
+use crate::calls::Calls;
 use crate::channel::Channels;
 use crate::deliverer::DeliverError;
 use crate::job::Job;
@@ -16,6 +21,7 @@ use crate::outbound::sent_event;
 use crate::plan::Part;
 use crate::policy::SendPolicy;
 use crate::receipts::{Receipts, Written};
+use crate::restored::RestoreGate;
 use crate::resume::SentPart;
 
 /// What all deliveries of this process share.
@@ -24,8 +30,18 @@ pub struct Outfit {
     pub bus: Bus,
     /// The platforms.
     pub channels: Channels,
+    /// The calls of this process.
+    pub calls: Calls,
+    /// This replica's name.
+    pub instance: String,
+    /// How long a replica is waited for that began a call and does not answer.
+    pub patience: Duration,
     /// What may leave.
     pub policy: SendPolicy,
+    /// How far the receipts had come.
+    pub witness: Witness,
+    /// What waits behind a restore; none = nothing does.
+    pub restored: Option<RestoreGate>,
     /// When a failed call is tried again.
     pub schedule: Schedule,
     /// The time.
@@ -45,8 +61,9 @@ impl std::fmt::Debug for Outfit {
 /// One delivery's effects.
 #[derive(Debug)]
 pub(crate) struct Effects<'a> {
-    pub(crate) outfit: &'a Outfit,
+    pub(crate) outfit: &'a Arc<Outfit>,
     pub(crate) receipts: &'a Receipts,
+    pub(crate) lease: &'a Lease,
     pub(crate) job: &'a Job,
     pub(crate) parts: &'a [Part],
     pub(crate) carrier: &'a Carrier,
@@ -66,14 +83,18 @@ impl Effects<'_> {
             .await?)
     }
 
+    /// Holds the delivery, of which nobody can tell whether it was made; answers what an operator has said of it.
+    pub(crate) async fn hold(&self) -> Result<HeldUntil, DeliverError> {
+        Ok(self.outfit.bus.hold(&self.job.held(self.now())).await?)
+    }
+
     /// Publishes the event that a sent part is.
     pub(crate) async fn event(&self, sent: SentPart) -> Result<(), DeliverError> {
         let Some(part) = self.parts.iter().find(|part| part.index == sent.index) else {
             return Ok(());
         };
         let event = sent_event(&self.job.reply, part, sent.at)?;
-        let out = Outgoing::new(subject::event(&event), &event)
-            .msg_id(event.id.as_str())
+        let out = Outgoing::event(&event, self.outfit.bus.trust())
             .header(CAUSATION, self.job.reply.causation.event.as_str())
             .header(HOPS, event.hops.to_string())
             .carrier(self.carrier);

@@ -8,6 +8,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::{DecodeError, decode};
 use shared::wire::headers::{Carrier, DISPATCH, Headers, MSG_ID, REPEATED};
+use shared::wire::held::{Held, HeldKind, HeldUntil};
 use shared::wire::topology::streams;
 
 use crate::destination::Destination;
@@ -80,7 +81,7 @@ impl Job {
     #[must_use]
     pub fn parked(&self) -> Outgoing {
         let mut headers = self.headers.clone();
-        headers.insert(MSG_ID, format!("parked:{}", self.sequence));
+        headers.insert(MSG_ID, format!("parked:{}:{}", self.reply.id, self.sequence));
         headers.insert(DELIVERY_SEQUENCE, self.sequence.to_string());
         Outgoing::raw(self.destination.parked_subject(), headers, self.payload.clone())
     }
@@ -95,6 +96,30 @@ impl Job {
             causation: self.reply.causation.clone(),
             at,
             step,
+        }
+    }
+
+    /// It, to be held: nobody can tell whether it was made.
+    #[must_use]
+    pub fn held(&self, at: UnixMillis) -> Held {
+        Held {
+            kind: HeldKind::Delivery,
+            id: self.reply.id,
+            stream: streams::DELIVERIES.to_owned(),
+            sequence: self.sequence,
+            subject: self.destination.published_subject(),
+            headers: self
+                .headers
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            payload: Held::encode_payload(&self.payload),
+            why: format!(
+                "the receipts are older than the reply to {}, which may have been sent",
+                self.destination.as_str()
+            ),
+            at,
+            wanted: HeldUntil::Decided,
         }
     }
 

@@ -7,6 +7,7 @@
 
 pub mod accounts;
 pub mod attempt;
+pub mod calls;
 pub mod channel;
 pub mod chunk;
 pub mod config;
@@ -17,12 +18,14 @@ pub mod drain;
 pub mod effects;
 #[cfg(test)]
 mod examples;
+pub mod former;
 pub mod job;
 pub mod lanes;
 pub mod outbound;
 pub mod plan;
 pub mod policy;
 pub mod receipts;
+pub mod restored;
 pub mod resume;
 pub mod service;
 

@@ -2,10 +2,12 @@
 //!
 //! The event is a function of the reply, the part and the receipt's time: made again after a crash it is the same.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use shared::model::approval::{CARD, Card};
 use shared::model::event::{
     Direction, Event, EventId, MAX_HOPS, ParseEventIdError, Participant, ParticipantRole, Sender,
 };
+use shared::model::origin::Origin;
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 
@@ -32,6 +34,7 @@ pub fn sent_event(reply: &Reply, part: &Part, at: UnixMillis) -> Result<Event, P
     let target = &reply.delivery_context;
     let peer = target.peer_id.as_deref().unwrap_or_default();
     let mut event = Event::new(sent_event_id(reply, part.index)?, &target.channel, peer, at);
+    event.origin = Origin::System;
     event.account_id.clone_from(&target.account_id);
     event.direction = Direction::Sent;
     event.from = Sender {
@@ -50,11 +53,19 @@ pub fn sent_event(reply: &Reply, part: &Part, at: UnixMillis) -> Result<Event, P
             .clone()
             .unwrap_or_else(|| reply.causation.event.to_string()),
     );
-    event.content.clone_from(&part.content);
+    // The event is for everybody: hooks, searches and agents read it, and none of them learns how a human decides.
+    let card = Card::of(reply.interactive.as_ref());
+    event.content = card
+        .as_ref()
+        .map_or_else(|| part.content.clone(), |card| card.veiled(&part.content));
     if part.index == 0 {
         event.attachments.clone_from(&reply.attachments);
     }
     event.metadata = metadata(reply);
+    if let Some(card) = card {
+        let told = json!({"id": card.approval, "arguments_hash": card.arguments_hash});
+        event.metadata.insert(CARD.to_owned(), told);
+    }
     event.hops = reply.causation.hops.saturating_add(1).min(MAX_HOPS);
     Ok(event)
 }
@@ -112,6 +123,27 @@ mod tests {
             reply.causation.hops = before;
             assert_eq!(sent(&reply).hops, after);
         }
+    }
+
+    #[test]
+    fn the_code_and_the_link_of_a_card_are_for_its_reader_alone() {
+        let mut reply = reply("whole");
+        let link = "https://nexus.example/approvals/a1?sig=00";
+        reply.interactive = Some(json!({
+            "kind": "approval", "approval": "a1", "code": "K7Q2-M9PX", "arguments_hash": "9f", "link": link,
+        }));
+        let part = Part {
+            index: 0,
+            content: format!("pay 60000\nDecide: {link}\nReply: approve K7Q2-M9PX or deny K7Q2-M9PX"),
+        };
+        let event = sent_event(&reply, &part, UnixMillis(5)).expect("an event");
+        assert!(event.content.contains("pay 60000"), "{}", event.content);
+        assert!(
+            !event.content.contains("K7Q2") && !event.content.contains("sig="),
+            "{}",
+            event.content
+        );
+        assert_eq!(event.metadata["approval"], json!({"id": "a1", "arguments_hash": "9f"}));
     }
 
     #[test]

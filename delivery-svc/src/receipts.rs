@@ -5,9 +5,10 @@
 //! the loser instead of refusing (`measured.md`).
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use shared::bus::{Bus, Outgoing, PublishError, ReadStreamError, Stored};
+use shared::bus::{Bus, Marked, Outgoing, PublishError, ReadStreamError, Stored, Witness};
+use shared::clock::SharedClock;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::time::UnixMillis;
 use shared::wire::envelope::DecodeError;
@@ -17,6 +18,7 @@ use ulid::Ulid;
 
 use crate::destination::Destination;
 use crate::job::{DELIVERY_SEQUENCE, Job, delivery_sequence};
+use crate::outbound::sent_event_id;
 use crate::resume::{LastReceipt, Remaining, Standing, standing};
 
 /// Destinations whose last receipt's sequence is remembered, per partition; beyond it all are forgotten and read anew.
@@ -30,6 +32,10 @@ const COPY_AGE_MS: i64 = 60_000;
 
 /// How far the clocks of brokers and of deliverers may be apart, milliseconds.
 const SKEW_MS: i64 = 60_000;
+
+/// Receipts kept of what was looked through, per partition; a queue of replies to one destination asks for them again and
+/// again.
+const MAX_WALKED: usize = 10_000;
 
 /// Receipts read at once.
 const PAGE: usize = 500;
@@ -64,7 +70,37 @@ pub enum Written {
 #[derive(Debug)]
 pub struct Receipts {
     bus: Bus,
+    witness: Witness,
+    clock: SharedClock,
     known: Mutex<HashMap<Destination, Known>>,
+    /// Receipts of destinations that were looked through, [`MAX_WALKED`] at most.
+    walks: Mutex<HashMap<Destination, Walk>>,
+}
+
+/// The witness of the receipts.
+#[must_use]
+pub fn witness(bus: &Bus) -> Witness {
+    Witness::new(bus, Marked::Deliveries)
+}
+
+/// The receipts of a destination that were looked through: the newest of each delivery.
+#[derive(Debug)]
+struct Walk {
+    /// From this time on.
+    since: UnixMillis,
+    /// Up to this sequence; 0 = nothing yet.
+    through: u64,
+    found: HashMap<Ulid, LastReceipt>,
+}
+
+impl Walk {
+    fn from(since: UnixMillis) -> Self {
+        Self {
+            since,
+            through: 0,
+            found: HashMap::new(),
+        }
+    }
 }
 
 /// What is known of a destination's last receipt.
@@ -79,10 +115,13 @@ struct Known {
 impl Receipts {
     /// Knowing nothing yet.
     #[must_use]
-    pub fn new(bus: Bus) -> Self {
+    pub fn new(bus: Bus, witness: Witness, clock: SharedClock) -> Self {
         Self {
             bus,
+            witness,
+            clock,
             known: Mutex::default(),
+            walks: Mutex::default(),
         }
     }
 
@@ -100,55 +139,116 @@ impl Receipts {
                 None => {}
             }
         }
-        let last = self.last(job).await?;
-        let may_be_copy = suspect
-            && last
-                .as_ref()
-                .is_some_and(|last| last.receipt.at >= job.made_at().plus(-SKEW_MS));
-        let told = standing(job.reply.id, job.sequence, last);
-        let newest = self.known(&job.destination).map_or(0, |known| known.sequence);
-        if may_be_copy && told == Standing::Open(Remaining::ALL) && self.settled_before(job, newest).await? {
-            return Ok(Standing::Past);
-        }
-        Ok(told)
+        self.read(job).await
     }
 
-    /// Whether an earlier copy of `job` was delivered, or denied: a broker that recovers publishes a reply again, and the
-    /// server no longer recognises it beyond its duplicate window, or after a restart. A copy that was given up comes
-    /// again on purpose. The bulk is read directly; what that does not show yet, up to `newest`, comes from the leader.
-    async fn settled_before(&self, job: &Job, newest: u64) -> Result<bool, ReadStreamError> {
-        let subject = job.destination.receipt_subject();
-        let since = job.made_at().plus(-SKEW_MS);
-        let mut page = self.bus.history_since(streams::RECEIPTS, &subject, since, PAGE).await?;
-        let mut settled = false;
-        let mut through = 0;
-        loop {
-            let ours = page
-                .iter()
-                .filter_map(|stored| last_receipt(stored).ok().flatten())
-                .filter(|found| found.receipt.delivery == job.reply.id && found.delivery_sequence < job.sequence);
-            settled = ours.last().map_or(settled, |found| {
-                matches!(
-                    found.receipt.step,
-                    ReceiptStep::Delivered { .. } | ReceiptStep::DeniedByPolicy { .. }
-                )
-            });
-            through = page.last().map_or(through, |stored| stored.sequence);
-            if through >= newest {
-                return Ok(settled);
+    /// Where `job` stands by the receipts that name it. The destination's last one often does; where it is of another
+    /// delivery and not older than `job`, the others are looked through: a broker that recovers publishes a reply again, and
+    /// a queue that was put back to an older state gives it again, long after others were made.
+    async fn read(&self, job: &Job) -> Result<Standing, ReadStreamError> {
+        let last = self.last(job).await?;
+        let found = match last {
+            Some(last) if last.receipt.delivery == job.reply.id => Some(last),
+            Some(last) if last.receipt.at >= job.made_at().plus(-SKEW_MS) => {
+                let newest = self.known(&job.destination).map_or(0, |known| known.sequence);
+                self.newest_of(job, newest).await?
             }
-            page = self.bus.history(streams::RECEIPTS, &subject, through + 1, PAGE).await?;
-            if page.is_empty() {
-                let next = self
-                    .bus
-                    .next_on_subject(streams::RECEIPTS, &subject, through + 1)
-                    .await?;
-                page = next.into_iter().collect();
-            }
-            if page.is_empty() {
-                return Ok(settled);
-            }
+            Some(_) | None => None,
+        };
+        match found {
+            Some(found) => Ok(standing(job.reply.id, job.sequence, Some(found))),
+            None => self.unknown(job).await,
         }
+    }
+
+    /// Where `job` stands, of which no receipt tells: it was never begun, unless the receipts are older than it is. Then the
+    /// event of its first part is looked for; where that is not there either, nobody can tell.
+    async fn unknown(&self, job: &Job) -> Result<Standing, ReadStreamError> {
+        let doubt = self.doubt_until().await?;
+        if doubt.is_none_or(|until| job.made_at() > until) {
+            return Ok(Standing::Open(Remaining::ALL));
+        }
+        let Ok(id) = sent_event_id(&job.reply, 0) else {
+            return Ok(Standing::Unknown);
+        };
+        let subject = job.destination.sent_subject();
+        let since = job.made_at().plus(-SKEW_MS);
+        let mut page = self.bus.history_since(streams::EVENTS, &subject, since, PAGE).await?;
+        while let Some(last) = page.last() {
+            let is_sent = |stored: &Stored| stored.event(self.bus.trust()).is_ok_and(|event| event.id == id);
+            if page.iter().any(is_sent) {
+                return Ok(Standing::Past);
+            }
+            page = self
+                .bus
+                .history(streams::EVENTS, &subject, last.sequence + 1, PAGE)
+                .await?;
+        }
+        Ok(Standing::Unknown)
+    }
+
+    /// Until when deliveries may have been made of which no receipt tells.
+    async fn doubt_until(&self) -> Result<Option<UnixMillis>, ReadStreamError> {
+        let until = self.witness.doubt_until(self.clock.now()).await;
+        until.map_err(|error| ReadStreamError::Unavailable {
+            stream: streams::RECEIPTS.to_owned(),
+            detail: error.to_string(),
+        })
+    }
+
+    /// The newest receipt that names `job`'s delivery, among those up to `newest`.
+    async fn newest_of(&self, job: &Job, newest: u64) -> Result<Option<LastReceipt>, ReadStreamError> {
+        let since = job.made_at().plus(-SKEW_MS);
+        let known = self.lock_walks().remove(&job.destination);
+        let mut walk = known
+            .filter(|walk| walk.since <= since)
+            .unwrap_or_else(|| Walk::from(since));
+        self.walk_on(&job.destination, &mut walk, newest).await?;
+        let found = walk.found.get(&job.reply.id).cloned();
+
+        let mut walks = self.lock_walks();
+        let held: usize = walks.values().map(|walk| walk.found.len()).sum();
+        if held + walk.found.len() > MAX_WALKED {
+            walks.clear();
+        }
+        if walk.found.len() <= MAX_WALKED {
+            walks.insert(job.destination.clone(), walk);
+        }
+        Ok(found)
+    }
+
+    /// Walks on to `newest`. The bulk is read directly; what that does not show yet comes from the leader.
+    async fn walk_on(&self, destination: &Destination, walk: &mut Walk, newest: u64) -> Result<(), ReadStreamError> {
+        let subject = destination.receipt_subject();
+        while walk.through < newest {
+            let mut page = match walk.through {
+                0 => {
+                    self.bus
+                        .history_since(streams::RECEIPTS, &subject, walk.since, PAGE)
+                        .await?
+                }
+                through => self.bus.history(streams::RECEIPTS, &subject, through + 1, PAGE).await?,
+            };
+            if page.is_empty() {
+                let from = walk.through + 1;
+                let next = self.bus.next_on_subject(streams::RECEIPTS, &subject, from).await?;
+                page.extend(next);
+            }
+            let Some(through) = page.last().map(|stored| stored.sequence) else {
+                return Ok(());
+            };
+            for stored in &page {
+                if let Some(last) = last_receipt(stored)? {
+                    walk.found.insert(last.receipt.delivery, last);
+                }
+            }
+            walk.through = through;
+        }
+        Ok(())
+    }
+
+    fn lock_walks(&self) -> MutexGuard<'_, HashMap<Destination, Walk>> {
+        self.walks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes what happened to `job`.
@@ -162,9 +262,10 @@ impl Receipts {
             .carrier(carrier);
         for _ in 0..MAX_CONFLICTS {
             let Some(Known { sequence: expected, .. }) = self.known(&job.destination) else {
-                let found = self.last(job).await?;
-                if let Some(standing) = superseded(job, receipt, found) {
-                    return Ok(standing);
+                // Somebody else has written meanwhile: it counts where it says that this delivery is settled.
+                let found = self.read(job).await?;
+                if is_settled(&found) {
+                    return Ok(Written::Superseded(found));
                 }
                 continue;
             };
@@ -291,20 +392,10 @@ fn last_receipt(stored: &Stored) -> Result<Option<LastReceipt>, ReadStreamError>
     }
 }
 
-/// Whether `last` makes writing `receipt` needless: it is the same one, or the delivery is settled.
-fn superseded(job: &Job, receipt: &Receipt, last: Option<LastReceipt>) -> Option<Written> {
-    let last = last?;
-    if last.delivery_sequence < job.sequence {
-        return None;
+/// Whether nothing is left to be sent.
+const fn is_settled(standing: &Standing) -> bool {
+    match standing {
+        Standing::Past | Standing::Delivered(_) | Standing::GaveUp { .. } | Standing::Denied => true,
+        Standing::Open(_) | Standing::Unknown => false,
     }
-    if last.delivery_sequence == job.sequence && last.receipt == *receipt {
-        return Some(Written::Stored);
-    }
-    let settled = match last.receipt.step {
-        ReceiptStep::Delivered { .. } | ReceiptStep::GaveUp { .. } | ReceiptStep::DeniedByPolicy { .. } => true,
-        ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => {
-            last.delivery_sequence > job.sequence
-        }
-    };
-    settled.then(|| Written::Superseded(standing(job.reply.id, job.sequence, Some(last))))
 }

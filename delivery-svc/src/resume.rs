@@ -1,18 +1,17 @@
-//! Where a delivery stands, told by the last receipt of its destination. *Pure.*
+//! Where a delivery stands, told by the receipts that name it. *Pure.*
 //!
-//! A destination's deliveries are settled strictly in the order of `DELIVERIES`, and every receipt carries the sequence
-//! of the delivery it belongs to. So the *last* receipt of the destination's subject tells everything: if it belongs to
-//! a later delivery, ours was settled, its event published, and only the acknowledgement was lost; if it belongs to an
-//! earlier one, ours was never begun; if it is ours, it says how far we came.
+//! A receipt belongs to the delivery whose id it carries, and the newest of a delivery's receipts says how far it came.
+//! Nothing is told by comparing sequences of `DELIVERIES`: a work queue that is put back to an older state gives them out
+//! again. A sequence only tells two copies of one delivery apart: one that was given up comes again on purpose.
 
 use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-/// The last receipt of a destination.
+/// A receipt, and of which copy of the delivery it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastReceipt {
-    /// Sequence in `DELIVERIES` of the delivery it belongs to.
+    /// Sequence in `DELIVERIES` of the copy that it belongs to.
     pub delivery_sequence: u64,
     /// What it says.
     pub receipt: Receipt,
@@ -40,8 +39,15 @@ pub struct Remaining {
     pub not_before: UnixMillis,
     /// The part before it, whose event must be published (again) first.
     pub event_due: Option<SentPart>,
-    /// A call was begun and nobody knows how it ended.
-    pub unconfirmed: bool,
+    /// The call that comes next was begun before, and no receipt says how it ended.
+    pub begun: Option<Begun>,
+}
+
+/// A call without an outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Begun {
+    /// The replica that made it; none = an older version, which did not say.
+    pub by: Option<String>,
 }
 
 impl Remaining {
@@ -52,14 +58,14 @@ impl Remaining {
         platform_ids: Vec::new(),
         not_before: UnixMillis(i64::MIN),
         event_due: None,
-        unconfirmed: false,
+        begun: None,
     };
 }
 
 /// Where a delivery stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// A later delivery of the destination has receipts: nothing is left to do but to acknowledge.
+    /// It was made before: nothing is left to do but to acknowledge.
     Past,
     /// All parts are with the platform; the last part's event may be missing.
     Delivered(SentPart),
@@ -74,39 +80,23 @@ pub enum Standing {
     Denied,
     /// Something is left to do.
     Open(Remaining),
+    /// Nobody can tell: the receipts are older than the delivery.
+    Unknown,
 }
 
-impl LastReceipt {
-    /// Whether it says that `delivery` was made: a second copy of it, published again, needs no second call. (One that
-    /// was given up may come again on purpose: redriven.)
-    #[must_use]
-    pub fn made(&self, delivery: Ulid) -> bool {
-        self.receipt.delivery == delivery && matches!(self.receipt.step, ReceiptStep::Delivered { .. })
-    }
-}
-
-/// Where `delivery`, which has `sequence` in `DELIVERIES`, stands, if `last` is its destination's last receipt.
+/// Where `delivery`, which has `sequence` in `DELIVERIES`, stands, if `last` is the newest receipt that names it.
 #[must_use]
 pub fn standing(delivery: Ulid, sequence: u64, last: Option<LastReceipt>) -> Standing {
-    let Some(last) = last else {
+    let Some(last) = last.filter(|last| last.receipt.delivery == delivery) else {
         return Standing::Open(Remaining::ALL);
     };
-    if last.delivery_sequence > sequence {
-        return Standing::Past;
-    }
-    if last.delivery_sequence < sequence {
-        return if last.made(delivery) {
-            Standing::Past
-        } else {
-            Standing::Open(Remaining::ALL)
-        };
-    }
+    let is_this_copy = last.delivery_sequence == sequence;
     let at = last.receipt.at;
     match last.receipt.step {
-        ReceiptStep::AttemptStarted { attempt, part } => Standing::Open(Remaining {
+        ReceiptStep::AttemptStarted { attempt, part, by } => Standing::Open(Remaining {
             attempt,
             part,
-            unconfirmed: true,
+            begun: Some(Begun { by }),
             ..Remaining::ALL
         }),
         ReceiptStep::AttemptFinished {
@@ -129,16 +119,19 @@ pub fn standing(delivery: Ulid, sequence: u64, last: Option<LastReceipt>) -> Sta
                 not_before: at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX)),
                 ..Remaining::ALL
             }),
-            AttemptOutcome::Refused { reason } => Standing::GaveUp {
+            AttemptOutcome::Refused { reason } if is_this_copy => Standing::GaveUp {
                 attempts: attempt,
                 reason,
             },
+            AttemptOutcome::Refused { .. } => Standing::Open(Remaining::ALL),
         },
+        ReceiptStep::Delivered { .. } if !is_this_copy => Standing::Past,
         ReceiptStep::Delivered { parts, .. } => Standing::Delivered(SentPart {
             index: parts.saturating_sub(1),
             at,
         }),
-        ReceiptStep::GaveUp { attempts, reason } => Standing::GaveUp { attempts, reason },
+        ReceiptStep::GaveUp { attempts, reason } if is_this_copy => Standing::GaveUp { attempts, reason },
+        ReceiptStep::GaveUp { .. } => Standing::Open(Remaining::ALL),
         ReceiptStep::DeniedByPolicy { .. } => Standing::Denied,
     }
 }
@@ -152,10 +145,10 @@ mod tests {
 
     const MINE: Ulid = Ulid::from_parts(5, 5);
 
-    fn last(delivery_sequence: u64, step: ReceiptStep) -> Option<LastReceipt> {
+    fn of(delivery: Ulid, delivery_sequence: u64, step: ReceiptStep) -> Option<LastReceipt> {
         let reply = reply("x");
         let receipt = Receipt {
-            delivery: if delivery_sequence == 5 { MINE } else { reply.id },
+            delivery,
             session: reply.session,
             target: reply.delivery_context,
             causation: reply.causation,
@@ -166,6 +159,10 @@ mod tests {
             delivery_sequence,
             receipt,
         })
+    }
+
+    fn last(delivery_sequence: u64, step: ReceiptStep) -> Option<LastReceipt> {
+        of(MINE, delivery_sequence, step)
     }
 
     fn delivered() -> ReceiptStep {
@@ -187,25 +184,27 @@ mod tests {
     }
 
     #[test]
-    fn earlier_and_later_deliveries() {
+    fn receipts_of_other_deliveries_tell_nothing_whatever_their_sequence() {
+        let other = reply("x").id;
         assert_eq!(standing(MINE, 5, None), Standing::Open(Remaining::ALL));
-        assert_eq!(standing(MINE, 5, last(4, delivered())), Standing::Open(Remaining::ALL));
-        assert_eq!(standing(MINE, 5, last(6, delivered())), Standing::Past);
-        assert_eq!(
-            standing(MINE, 5, last(6, ReceiptStep::AttemptStarted { attempt: 1, part: 0 })),
-            Standing::Past
-        );
+        for sequence in [4, 5, 6, 4_000] {
+            let told = standing(MINE, 5, of(other, sequence, delivered()));
+            assert_eq!(told, Standing::Open(Remaining::ALL), "{sequence}");
+        }
     }
 
     #[test]
-    fn a_second_copy_of_a_made_delivery_is_past_and_of_a_given_up_one_is_not() {
-        let other = reply("x").id;
-        assert_eq!(standing(other, 5, last(4, delivered())), Standing::Past);
-        let gave_up = ReceiptStep::GaveUp {
-            attempts: 8,
-            reason: "gone".to_owned(),
-        };
-        assert_eq!(standing(other, 5, last(4, gave_up)), Standing::Open(Remaining::ALL));
+    fn a_second_copy_of_a_made_delivery_is_made_and_of_a_given_up_one_is_not() {
+        for sequence in [4, 6] {
+            let made = standing(MINE, 5, last(sequence, delivered()));
+            assert_eq!(made, Standing::Past, "{sequence}");
+            let gave_up = ReceiptStep::GaveUp {
+                attempts: 8,
+                reason: "gone".to_owned(),
+            };
+            let told = standing(MINE, 5, last(sequence, gave_up));
+            assert_eq!(told, Standing::Open(Remaining::ALL), "{sequence}");
+        }
     }
 
     #[test]
@@ -263,13 +262,18 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_an_outcome_is_unconfirmed() {
+    fn a_call_without_an_outcome_is_told_with_whoever_made_it() {
+        let by = Some("a".to_owned());
         let expected = Remaining {
             attempt: 2,
-            unconfirmed: true,
+            begun: Some(Begun { by: by.clone() }),
             ..Remaining::ALL
         };
-        let started = ReceiptStep::AttemptStarted { attempt: 2, part: 0 };
+        let started = ReceiptStep::AttemptStarted {
+            attempt: 2,
+            part: 0,
+            by,
+        };
         assert_eq!(standing(MINE, 5, last(5, started)), Standing::Open(expected));
     }
 }

@@ -1,6 +1,7 @@
 //! DELIVERIES → partition → lane → channel → receipt → sent event → ack.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use shared::bus::partition::{self, Group};
@@ -9,6 +10,7 @@ use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 
 use crate::accounts;
+use crate::calls::Calls;
 use crate::channel::Channels;
 use crate::channel::nats::{self, NatsChannel};
 use crate::channel::webchat::{self, WebchatChannel};
@@ -16,6 +18,9 @@ use crate::channel::webhook::{self, Timeouts, WebhookChannel};
 use crate::config::DeliveryConfig;
 use crate::desk::{Bounds, work};
 use crate::effects::Outfit;
+use crate::former;
+use crate::receipts::witness;
+use crate::restored::RestoreGate;
 
 /// Messages asked for at once, per partition.
 const PULL_BATCH: usize = 500;
@@ -44,10 +49,22 @@ impl Service for DeliveryService {
             drain: config.call_timeout(),
         };
         let parked_slots = Arc::new(Semaphore::new(config.max_parked_in_flight));
+        let witness = witness(&shell.bus);
+        // Before anything is judged by the receipts. Where nobody can be asked, whoever judges asks again.
+        if let Err(error) = witness.check(shell.clock.now()).await {
+            tracing::warn!(%error, "nobody can tell yet whether the receipts are whole");
+        }
         let outfit = Arc::new(Outfit {
             bus: shell.bus.clone(),
+            witness: witness.clone(),
             channels,
+            calls: Calls::new(Arc::clone(&shell.clock)),
+            instance: shell.instance.clone(),
+            patience: Duration::from_millis(config.mute_owner_wait_ms),
             policy: config.send_policy.clone(),
+            restored: RestoreGate::open(&shell.bus)
+                .await
+                .context("read what a restore has left")?,
             schedule: config.retry,
             clock: Arc::clone(&shell.clock),
             ids: Arc::clone(&shell.ids),
@@ -63,8 +80,13 @@ impl Service for DeliveryService {
             batch: PULL_BATCH,
             clock: Arc::clone(&shell.clock),
         };
+        // Before any call is made: the next owner of a partition may ask about it.
+        let telling = Arc::clone(&outfit);
+        let telling = tokio::spawn(async move { former::tell(&telling.bus, &telling.instance, &telling.calls).await });
         let handler = move |owned| work(owned, Arc::clone(&outfit), Arc::clone(&parked_slots), bounds);
+        tokio::spawn(witness.keep(Arc::clone(&shell.clock), shell.shutdown.clone()));
         partition::run(shell.bus.clone(), group, shell.shutdown.clone(), handler).await;
+        telling.abort();
         Ok(())
     }
 }
@@ -79,11 +101,14 @@ fn channels(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Channels> {
     };
     let endpoints = accounts::read(&text).with_context(|| format!("files.channels: `{path}`"))?;
     let timeouts = Timeouts {
-        connect: std::time::Duration::from_millis(config.connect_timeout_ms),
+        connect: Duration::from_millis(config.connect_timeout_ms),
         whole: config.call_timeout(),
     };
-    let answer_within = std::time::Duration::from_millis(config.webchat_answer_ms);
-    Ok(Channels::default()
+    let answer_within = Duration::from_millis(config.webchat_answer_ms);
+    let local = nats::LOCAL.into_iter().fold(Channels::default(), |channels, name| {
+        channels.with(name, NatsChannel::of_account(shell.bus.clone(), name))
+    });
+    Ok(local
         .with(nats::NAME, NatsChannel::new(shell.bus.clone()))
         // What an agent answers to another one that wrote to it: whoever waits listens.
         .with(AGENTS, NatsChannel::new(shell.bus.clone()))

@@ -8,7 +8,7 @@
 
 // Channels on which people write to us directly. A timer or a webhook has no one to answer.
 const CONVERSATIONS = new Set([
-  "webchat", "imessage", "sms", "telegram", "discord", "slack", "whatsapp", "signal", "email", "nats",
+  "webchat", "imessage", "sms", "telegram", "discord", "slack", "whatsapp", "signal", "email", "nats", "cli",
 ]);
 
 export default async function (ctx: HookContext): Promise<HookResult> {

@@ -41,7 +41,7 @@ impl AgentFiles {
         loop {
             let record = match watch.next().await {
                 KvEvent::Put { value, .. } => value,
-                KvEvent::Gone { .. } | KvEvent::Bad { .. } | KvEvent::Current => continue,
+                KvEvent::Gone { .. } | KvEvent::Bad { .. } | KvEvent::Anew | KvEvent::Current => continue,
             };
             while let Err(error) = settle(&self.dir, &record).await {
                 tracing::warn!(hook_id = record.id, dir = %self.dir.display(), %error, "hook's file is not as the registry is yet");

@@ -6,7 +6,7 @@
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
-use shared::model::hook::{HookMode, HookOrigin, HookRecord, HookState, HookStatus};
+use shared::model::hook::{HookMode, HookOrigin, HookRecord, HookState, HookStatus, MadeIn};
 use shared::model::hook_api::{CreateHook, HookView, MAX_NAME, OPERATOR};
 use shared::model::time::UnixMillis;
 
@@ -147,6 +147,8 @@ pub struct Written<'a> {
     pub created_by: &'a str,
     /// By which way: a tool or a push.
     pub origin: &'a HookOrigin,
+    /// In which turn, where an agent did and the broker says so.
+    pub made_in: Option<&'a MadeIn>,
 }
 
 /// The record that `written` makes of `current`; none where it is so already.
@@ -181,6 +183,12 @@ pub fn written(
         enabled: former.is_none_or(|record| record.enabled),
         origin: written.origin.clone(),
         created_by: written.created_by.to_owned(),
+        // An operator's hook is bounded by nobody's turn.
+        made_in: written
+            .made_in
+            .filter(|_| written.created_by != OPERATOR)
+            .cloned()
+            .map(Box::new),
         created_at: former.map_or(now, |record| record.created_at),
         updated_at: now,
         disabled_reason: former.and_then(|record| record.disabled_reason.clone()),

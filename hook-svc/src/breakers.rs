@@ -90,6 +90,7 @@ impl Breakers {
                 }
                 KvEvent::Gone { key, .. } => self.inner.forget(&key),
                 KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "breaker cannot be read"),
+                KvEvent::Anew => self.inner.count_anew(),
                 KvEvent::Current => {}
             }
         }
@@ -304,6 +305,13 @@ impl Inner {
         self.tally(&restless);
         if stood != breaker.circuit {
             self.changed.send_replace(());
+        }
+    }
+
+    /// The bucket is another: what it tells counts whatever its revision is.
+    fn count_anew(&self) {
+        for known in self.restless().values_mut() {
+            known.revision = 0;
         }
     }
 

@@ -10,7 +10,7 @@ use crate::bindings;
 use crate::evaluate::Evaluator;
 use crate::fire::Wish;
 use crate::invocation::{BREAKER_OPEN, invocation};
-use crate::roster::Traits;
+use crate::roster::{Author, Traits};
 use crate::runner::{HookSet, HookSource, Spent};
 
 /// Which hooks of a set see an event.
@@ -20,6 +20,10 @@ pub(crate) struct Choice {
     pub(crate) only: Option<Vec<u32>>,
     /// Those that would, but for their breakers.
     refused: Vec<u32>,
+    /// Those that are called later, by index, ascending.
+    pub(crate) deferred: Vec<u32>,
+    /// The bindings are looked at later: they count where no hook routes the event.
+    pub(crate) defers_bindings: bool,
 }
 
 /// What the answers to one event say about the hooks.
@@ -59,26 +63,68 @@ impl Choice {
         readers.filter(|index| self.is_called(*index)).collect()
     }
 
-    /// What is recorded of hooks that are not called.
-    pub(crate) fn skipped(&self, set: &HookSet) -> impl Iterator<Item = HookInvocation> {
-        self.refused.iter().map(|&index| {
+    /// Has those of `set` that would be called and of whose ids `is_deferred` holds called later.
+    pub(crate) fn defer(&mut self, set: &HookSet, is_deferred: impl Fn(&str) -> bool) {
+        let called = |(index, _): &(u32, _)| self.is_called(*index);
+        let hooks = (0_u32..).zip(set.hooks()).filter(called);
+        let deferred: Vec<u32> = hooks
+            .filter(|(_, hook)| is_deferred(&hook.id))
+            .map(|(index, _)| index)
+            .collect();
+        leave_out(&mut self.only, set, &deferred);
+        self.deferred.extend(deferred);
+        self.deferred.sort_unstable();
+    }
+
+    /// The ids of those that are called later.
+    pub(crate) fn deferred_ids(&self, set: &HookSet) -> Vec<String> {
+        let hooks = self
+            .deferred
+            .iter()
+            .filter_map(|index| set.hooks().get(*index as usize));
+        let bindings = self.defers_bindings.then(|| bindings::HOOK_ID.to_owned());
+        hooks.map(|hook| hook.id.clone()).chain(bindings).collect()
+    }
+
+    /// What is recorded of hooks that are not called, or not yet.
+    pub(crate) fn left_out(&self, set: &HookSet) -> Vec<HookInvocation> {
+        let refused = self.refused.iter().map(|&index| {
             let reason = BREAKER_OPEN.to_owned();
             invocation(&set.hooks()[index as usize].id, 0, HookOutcome::Skipped { reason })
-        })
+        });
+        let deferred = self.deferred_ids(set).into_iter();
+        refused
+            .chain(deferred.map(|id| invocation(&id, 0, HookOutcome::Deferred)))
+            .collect()
     }
 }
 
 impl Evaluator {
     /// Who of `set` sees `event`, upon which the hooks `decided` have answered before; `me` names this evaluation.
     pub(crate) async fn choose(&self, set: &HookSet, event: &Event, decided: &[String], me: &str) -> Choice {
-        let mut only = set.seeing(event);
+        self.choose_of(set, set.seeing(event), decided, me).await
+    }
+
+    /// Who of the hooks `only` of `set` is called, of which those `decided` have answered before; `me` names this
+    /// evaluation.
+    pub(crate) async fn choose_of(
+        &self,
+        set: &HookSet,
+        mut only: Option<Vec<u32>>,
+        decided: &[String],
+        me: &str,
+    ) -> Choice {
         if !decided.is_empty() {
             let decided: Vec<u32> = decided.iter().filter_map(|id| set.index(id)).collect();
             leave_out(&mut only, set, &decided);
         }
         let refused = self.breakers.admit(set, only.as_deref(), me).await;
         leave_out(&mut only, set, &refused);
-        Choice { only, refused }
+        Choice {
+            only,
+            refused,
+            ..Choice::default()
+        }
     }
 
     /// What the bindings file wants done about `event`.
@@ -93,7 +139,7 @@ impl Evaluator {
             traits: Traits {
                 priority: table.priority(),
                 fallback: table.is_fallback(),
-                only_narrows: false,
+                author: Arc::new(Author::Operator),
                 ..Traits::default()
             },
             result: Box::new(result),

@@ -8,13 +8,14 @@ use shared::model::session::DmScope;
 use shared::process::Secret;
 
 use crate::origin::Origin;
+use crate::routing::Deliveries;
 use crate::runner::Sandbox;
 
 /// Most events that one replica evaluates at once, where nothing is configured.
 pub const DEFAULT_IN_FLIGHT: usize = 1_024;
 
 /// Most events of one partition that are evaluated at once, where nothing is configured.
-pub const DEFAULT_IN_FLIGHT_PER_PARTITION: usize = 64;
+pub const DEFAULT_IN_FLIGHT_PER_CONVERSATION: usize = 64;
 
 /// Largest bound that may be configured for either, so that memory stays bounded.
 pub const MAX_IN_FLIGHT: usize = 65_536;
@@ -76,10 +77,13 @@ pub struct HooksConfig {
     pub user: String,
     /// Which direct conversations share one session.
     pub dm_scope: DmScope,
+    /// Whether the chat page is for whoever sits at this machine alone: while no address of the owner is configured, they
+    /// are taken for the owner, and have session `main`.
+    pub local_chat: bool,
     /// Path of the routing bindings and webhook mappings; empty = none.
     pub bindings: String,
-    /// Most events of one partition that are evaluated at once.
-    pub in_flight_per_partition: usize,
+    /// Most events of one conversation that are in memory, and evaluated, at once; further ones are read again later.
+    pub in_flight_per_conversation: usize,
     /// Most events that this replica evaluates at once.
     pub in_flight: usize,
     /// What `search()` understands meaning with.
@@ -103,6 +107,9 @@ pub struct HooksConfig {
     /// Servers that hooks may fetch from (`ctx.fetch()`), by hook id: what a hook asks for with `@allow net=…` and is
     /// named here too. Operators' own hooks only.
     pub grants: BTreeMap<String, Vec<String>>,
+    /// Conversations in which an agent's hook may answer beyond that of the event and that in which it was made, by hook
+    /// id: `{channel}:{peer}` or `{channel}:*`.
+    pub deliveries: Deliveries,
 }
 
 impl Default for HooksConfig {
@@ -117,9 +124,10 @@ impl Default for HooksConfig {
             hard_budget_ms: DEFAULT_HARD_BUDGET_MS,
             sandbox: Sandbox::Enforce,
             user: String::new(),
-            dm_scope: DmScope::Main,
+            dm_scope: DmScope::Auto,
+            local_chat: false,
             bindings: String::new(),
-            in_flight_per_partition: DEFAULT_IN_FLIGHT_PER_PARTITION,
+            in_flight_per_conversation: DEFAULT_IN_FLIGHT_PER_CONVERSATION,
             in_flight: DEFAULT_IN_FLIGHT,
             embedder: EmbedderKind::Static,
             embedder_model: String::new(),
@@ -131,6 +139,7 @@ impl Default for HooksConfig {
             clock_offset_ms: 0,
             members_name: String::new(),
             grants: BTreeMap::new(),
+            deliveries: Deliveries::new(),
         }
     }
 }
@@ -171,6 +180,18 @@ impl HooksConfig {
             let wrong = servers.iter().filter_map(|server| Origin::parse(server).err());
             faults.extend(wrong.map(|error| format!("grants.{hook}: {error}")));
         }
+        for (hook, places) in &self.deliveries {
+            let is_place = |place: &String| {
+                place
+                    .split_once(':')
+                    .is_some_and(|(channel, peer)| !channel.is_empty() && !peer.is_empty())
+            };
+            let wrong = places.iter().filter(|place| !is_place(place));
+            faults
+                .extend(wrong.map(|place| {
+                    format!("deliveries.{hook}: `{place}` found, expected `channel:peer` or `channel:*`")
+                }));
+        }
         let budgets = [
             ("llm_daily_usd_per_hook", self.llm_daily_usd_per_hook),
             ("llm_daily_usd", self.llm_daily_usd),
@@ -181,7 +202,7 @@ impl HooksConfig {
             }
         }
         let bounds = [
-            ("in_flight_per_partition", self.in_flight_per_partition),
+            ("in_flight_per_conversation", self.in_flight_per_conversation),
             ("in_flight", self.in_flight),
         ];
         for (key, value) in bounds {
@@ -210,8 +231,9 @@ mod tests {
             agent_dir: "/etc/nexus/hooks/agents".to_owned(),
             workers: 1_000,
             in_flight: 0,
-            in_flight_per_partition: MAX_IN_FLIGHT + 1,
+            in_flight_per_conversation: MAX_IN_FLIGHT + 1,
             grants: BTreeMap::from([("h".to_owned(), vec!["*.example.com".to_owned()])]),
+            deliveries: BTreeMap::from([("h".to_owned(), vec!["webchat".to_owned()])]),
             ..HooksConfig::default()
         };
         let faults = config.faults();
@@ -219,9 +241,10 @@ mod tests {
             "root:",
             "agent_dir:",
             "workers:",
-            "in_flight_per_partition:",
+            "in_flight_per_conversation:",
             "in_flight:",
             "grants.h:",
+            "deliveries.h:",
         ] {
             assert!(faults.iter().any(|fault| fault.starts_with(key)), "{key} in {faults:?}");
         }

@@ -40,14 +40,14 @@ pub(crate) struct Course<'a> {
 }
 
 impl<'a> Course<'a> {
-    /// Nothing has been answered yet.
-    pub(crate) fn new(roster: &'a Arc<Roster>, task: &'a Task) -> Self {
+    /// Nothing has been answered yet. `routed`: some hook's dispatch is stored already.
+    pub(crate) fn new(roster: &'a Arc<Roster>, task: &'a Task, routed: bool) -> Self {
         Self {
             roster,
             task,
             outcomes: Outcomes::default(),
             all_answered: false,
-            routed: false,
+            routed,
             waiting: Vec::new(),
             underway: Vec::new(),
             signs: Signs::default(),
@@ -55,9 +55,8 @@ impl<'a> Course<'a> {
     }
 
     /// `wish` is performed, whoever else routes the event.
-    pub(crate) fn perform(&mut self, wish: Wish) -> Wish {
+    pub(crate) fn underway(&mut self, wish: &Wish) {
         self.underway.push(wish.hook_id.clone());
-        wish
     }
 
     /// Whether the hook `id` has fired: its wish was taken up and did not fail.
@@ -144,7 +143,8 @@ impl<'a> Course<'a> {
             self.waiting.push(wish);
             return None;
         }
-        Some(self.perform(wish))
+        self.underway(&wish);
+        Some(wish)
     }
 
     fn failed(&mut self, hook_id: &str, latency_us: u64, error: &str, stack: Option<&str>, performer: &Performer) {
@@ -176,7 +176,9 @@ impl<'a> Course<'a> {
                 self.signs.failed.push(invocation.hook_id.clone());
                 self.outcomes.hooks.push(invocation);
             }
-            HookOutcome::Suppressed { .. } | HookOutcome::Skipped { .. } => self.outcomes.hooks.push(invocation),
+            HookOutcome::Suppressed { .. } | HookOutcome::Skipped { .. } | HookOutcome::Deferred => {
+                self.outcomes.hooks.push(invocation);
+            }
         }
     }
 

@@ -23,7 +23,7 @@ use tokio::sync::{Notify, watch};
 use crate::authored;
 use crate::error::{ScanDirectoryError, chain};
 use crate::header;
-use crate::registry::change_state;
+use crate::registry::{Reached, change_state};
 use crate::sync::{self, HookFile};
 
 /// Most hook files in one directory.
@@ -79,17 +79,22 @@ impl Directory {
         }
     }
 
-    /// Syncs the directory into the registry, and again whenever it changes, for ever. `synced` says from which
-    /// revision of `hooks` on the registry holds what the directory held.
-    pub async fn follow(&self, synced: watch::Sender<Option<u64>>) {
+    /// Syncs the directory into the registry, and again whenever it changes or the registry's `era` does, for ever.
+    /// `synced` says from where in `hooks` on the registry holds what the directory held when that era began.
+    pub async fn follow(&self, synced: watch::Sender<Option<Reached>>, mut era: watch::Receiver<u64>) {
         let dirty = Arc::new(Notify::new());
         let _watcher = self.watch(&dirty);
+        let mut counted = *era.borrow_and_update();
         let (mut before, mut revision) = self.remembered().await;
         loop {
             match self.sync(&before, &mut revision).await {
                 Ok(now) => {
                     before = now;
-                    synced.send_if_modified(|known| known.is_none() && known.replace(revision).is_none());
+                    let reached = Reached { era: counted, revision };
+                    synced.send_if_modified(|known| match known {
+                        Some(known) if known.era == counted => false,
+                        Some(_) | None => known.replace(reached) != Some(reached),
+                    });
                 }
                 Err(error) => tracing::warn!(
                     path = %self.path.display(), error = %chain(&error), "hooks directory is not synced, the registry stays as it is"
@@ -98,6 +103,11 @@ impl Directory {
             tokio::select! {
                 () = dirty.notified() => quiet(&dirty).await,
                 () = pause(RESCAN) => {}
+                Ok(()) = era.changed() => {
+                    // The registry was put back or made anew: what it holds of the directory is asked again.
+                    counted = *era.borrow_and_update();
+                    (before, revision) = self.remembered().await;
+                }
             }
         }
     }

@@ -9,46 +9,19 @@ use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchCont
 use shared::model::event::{Direction, Event};
 use shared::model::hook::{HookResult, Routing};
 use shared::model::identity::{Identities, PermissionPresets};
-use shared::model::permission::combine::merged;
+use shared::model::origin::{Origin, Proven};
 use shared::model::permission::{Level, PermissionSet, ToolRules};
 use shared::model::session::{DmScope, SessionRef, session_key};
 use shared::model::time::UnixMillis;
 
-use crate::roster::Traits;
+use crate::rights::{authors_session, permissions, prompt};
+use crate::routing::{Fire, Rules, derive_session};
 
 /// The persona of hooks that name none.
 pub const DEFAULT_PERSONA: &str = "default";
 
 /// The content type of events that name none.
 const DEFAULT_CONTENT_TYPE: &str = "text";
-
-/// What is configured about building dispatches; it follows its files.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Rules {
-    /// Who is who (`identities.yaml`).
-    pub identities: Identities,
-    /// Tools by level (`permission_levels` in `personas.yaml`).
-    pub presets: PermissionPresets,
-    /// Which direct conversations share one session.
-    pub dm_scope: DmScope,
-}
-
-/// One fire: which hook, upon which event, and what it answered.
-#[derive(Debug, Clone, Copy)]
-pub struct Fire<'a> {
-    /// The event.
-    pub event: &'a Event,
-    /// Its sequence in `EVENTS`.
-    pub event_seq: u64,
-    /// The hook's id.
-    pub hook_id: &'a str,
-    /// What is known of the hook.
-    pub traits: Traits,
-    /// What it answered.
-    pub result: &'a HookResult,
-    /// Evaluation time.
-    pub evaluated_at: UnixMillis,
-}
 
 /// The dispatch that `fire` asks for.
 #[must_use]
@@ -57,20 +30,15 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
     let none = Routing::default();
     let routing = result.routing.as_ref().unwrap_or(&none);
     let context = result.context.clone().unwrap_or_default();
+    let person = rules.identities.sender(event);
     Dispatch {
-        id: dispatch_id(&event.id, event.timestamp, &cause(&fire)),
+        id: dispatch_id(&event.id, event.believed_at(), &cause(&fire)),
         event_id: event.id.clone(),
         event_seq: fire.event_seq,
         hook_id: fire.hook_id.to_owned(),
         priority: fire.traits.priority,
         timestamp: fire.evaluated_at,
-        target: SessionRef {
-            persona: routing.persona.clone().unwrap_or_else(|| DEFAULT_PERSONA.to_owned()),
-            session: routing
-                .session
-                .clone()
-                .unwrap_or_else(|| derive_session(event, routing, rules)),
-        },
+        target: target(&fire, routing, rules),
         queue_mode: routing.queue_mode,
         message: Message {
             from: event.from.id.clone(),
@@ -83,10 +51,17 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
                 .to_owned(),
             metadata: event.metadata.clone(),
             attachments: event.attachments.clone(),
+            origin: event.origin.clone(),
+            proven: match event.origin.proof(event, &event.from.id) {
+                Proven::OnEveryChannel | Proven::OnItsChannel => true,
+                Proven::SpokenFor => person.is_some(),
+                Proven::Nobody => false,
+            },
+            person: person.map(|person| person.id.clone()),
         },
-        permissions: permissions(&fire, rules),
+        permissions: completed(&fire, rules),
         context: DispatchContext {
-            system_prompt: context.system_prompt,
+            system_prompt: prompt(&fire, context.system_prompt),
             extracted: context.extracted,
             include_thread_history: context.include_thread_history.unwrap_or(true),
         },
@@ -106,18 +81,16 @@ fn cause<'a>(fire: &Fire<'a>) -> Cow<'a, str> {
     }
 }
 
-/// The session of `event` where the hook names none: by conversation, and by the hook's thread if it names one.
-fn derive_session(event: &Event, routing: &Routing, rules: &Rules) -> String {
-    let peer = rules.identities.canonical_peer(event);
-    match &routing.thread {
-        None => session_key(event, rules.dm_scope, peer),
-        Some(thread) => {
-            let threaded = Event {
-                thread_id: Some(thread.clone()),
-                ..event.clone()
-            };
-            session_key(&threaded, rules.dm_scope, peer)
-        }
+/// The session that runs it: the one that the hook names, else its author's, else the one of the conversation.
+fn target(fire: &Fire<'_>, routing: &Routing, rules: &Rules) -> SessionRef {
+    let is_named = routing.persona.is_some() || routing.session.is_some();
+    if let Some(authors) = authors_session(fire).filter(|_| !is_named) {
+        return authors.clone();
+    }
+    let derived = || derive_session(fire.event, routing, rules);
+    SessionRef {
+        persona: routing.persona.clone().unwrap_or_else(|| DEFAULT_PERSONA.to_owned()),
+        session: routing.session.clone().unwrap_or_else(derived),
     }
 }
 
@@ -136,14 +109,9 @@ fn delivery_context(event: &Event, result: &HookResult, routing: &Routing) -> De
     target
 }
 
-/// The hook's permissions, or the sender's, or what both allow; tools that neither names come from the level's preset.
-fn permissions(fire: &Fire<'_>, rules: &Rules) -> PermissionSet {
-    let sender = || rules.identities.default_permissions(fire.event);
-    let mut set = match &fire.result.permissions {
-        None => sender(),
-        Some(own) if fire.traits.only_narrows => merged(&[own, &sender()], &rules.presets),
-        Some(own) => own.clone(),
-    };
+/// What the turn may do; tools that nobody names come from the level's preset.
+fn completed(fire: &Fire<'_>, rules: &Rules) -> PermissionSet {
+    let mut set = permissions(fire, rules);
     let Some(preset) = rules.presets.0.get(level_name(set.level)) else {
         return set;
     };
@@ -179,53 +147,36 @@ const fn level_name(level: Level) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     use serde_json::json;
     use shared::model::event::{EventId, PeerKind};
-    use shared::model::identity::Person;
     use shared::model::session::QueueMode;
 
     use super::*;
-
-    fn rules() -> Rules {
-        let person = |id: &str, address: &str| Person {
-            id: id.to_owned(),
-            addresses: BTreeMap::from([("telegram".to_owned(), vec![address.to_owned()])]),
-            ..Person::default()
-        };
-        Rules {
-            identities: Identities {
-                owner: Some("casey".to_owned()),
-                persons: vec![person("casey", "1"), person("mom", "2")],
-                groups: BTreeMap::new(),
-            },
-            ..Rules::default()
-        }
-    }
+    use crate::roster::Author;
+    use crate::routing::samples::rules;
 
     fn event(sender: &str, kind: PeerKind) -> Event {
         let id = EventId::parse("telegram:bot/7/99").expect("valid");
         let mut event = Event::new(id, "telegram", "7", UnixMillis(1_700_000_000_000));
         event.from.id = sender.to_owned();
+        event.origin = Origin::account("telegram", "default");
         event.peer.kind = kind;
         event.content = "hello".to_owned();
         event
     }
 
     fn check(event: &Event, result: serde_json::Value, rules: &Rules) -> Dispatch {
-        built(event, result, rules, false)
-    }
-
-    fn built(event: &Event, result: serde_json::Value, rules: &Rules, only_narrows: bool) -> Dispatch {
+        let author = Arc::new(Author::Operator);
         let result: HookResult = serde_json::from_value(result).expect("a result");
         let fire = Fire {
             event,
             event_seq: 12,
             hook_id: "dm/reply",
-            traits: Traits {
+            traits: &Traits {
                 priority: 85,
-                only_narrows,
+                author,
                 ..Traits::default()
             },
             result: &result,
@@ -276,6 +227,26 @@ mod tests {
     }
 
     #[test]
+    fn the_ids_time_is_within_the_hour_before_the_event_was_received() {
+        let received = 1_700_000_000_000;
+        for (said, expected) in [
+            (received - 5, received - 5),
+            (received - 3_600_000, received - 3_600_000),
+            (received - 3_600_001, received - 3_600_000),
+            (0, received - 3_600_000),
+            (i64::MIN, received - 3_600_000),
+            (received + 1, received),
+            (i64::MAX, received),
+        ] {
+            let mut event = event("1", PeerKind::Dm);
+            event.received_at = UnixMillis(received);
+            event.timestamp = UnixMillis(said);
+            let dispatch = check(&event, json!({"fire": true}), &rules());
+            assert_eq!(dispatch.id.timestamp_ms().cast_signed(), expected, "{said}");
+        }
+    }
+
+    #[test]
     fn permissions_follow_the_sender() {
         let level = |sender, kind| {
             check(&event(sender, kind), json!({"fire": true}), &rules())
@@ -314,38 +285,6 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_that_no_operator_wrote_grants_nothing_that_its_sender_lacks() {
-        let set = |sender, wish: serde_json::Value| {
-            let result = json!({"fire": true, "permissions": wish});
-            built(&event(sender, PeerKind::Dm), result, &rules(), true).permissions
-        };
-        let wish = json!({"level": "full", "tools": {"allow": ["*"]}, "credentials": ["bank"]});
-        let stranger = set("3", wish.clone());
-        assert_eq!((stranger.level, stranger.credentials), (Level::Minimal, Some(vec![])));
-        assert_eq!(
-            stranger.tools.and_then(|tools| tools.allow),
-            Some(vec!["web_search".to_owned()])
-        );
-        let owner = set("1", wish);
-        assert_eq!(
-            (owner.level, owner.credentials),
-            (Level::Full, Some(vec!["bank".to_owned()]))
-        );
-        let narrower = set(
-            "1",
-            json!({"level": "group", "tools": {"allow": ["mail_*"], "deny": ["mail_send"]}}),
-        );
-        assert_eq!(narrower.level, Level::Group);
-        let tools = narrower.tools.expect("tools");
-        assert_eq!(
-            (tools.allow, tools.deny),
-            (Some(vec!["mail_*".to_owned()]), vec!["mail_send".to_owned()])
-        );
-        let none = built(&event("2", PeerKind::Dm), json!({"fire": true}), &rules(), true);
-        assert_eq!(none.permissions.level, Level::Restricted, "it says nothing");
-    }
-
-    #[test]
     fn the_hook_has_the_last_word() {
         let result = json!({
             "fire": true,
@@ -372,6 +311,71 @@ mod tests {
         let dispatch = check(&event("2", PeerKind::Group), result, &rules());
         assert_eq!(dispatch.target.session, "telegram:group:7:thread:t9");
         assert_eq!(dispatch.delivery_context.thread_id.as_deref(), Some("t9"));
+    }
+
+    fn session_of(event: &Event, rules: &Rules) -> String {
+        check(event, json!({"fire": true}), rules).target.session
+    }
+
+    #[test]
+    fn of_direct_conversations_the_owners_alone_share_main() {
+        let from = |sender: &str| {
+            let mut event = event(sender, PeerKind::Dm);
+            event.peer.id = sender.to_owned();
+            event
+        };
+        let rules = rules();
+        assert_eq!(session_of(&from("1"), &rules), "main");
+        assert_eq!(
+            session_of(&from("2"), &rules),
+            "telegram:dm:mom",
+            "known persons have their own"
+        );
+        assert_eq!(session_of(&from("3"), &rules), "telegram:dm:3");
+        assert_ne!(session_of(&from("3"), &rules), session_of(&from("4"), &rules));
+        let all = Rules {
+            dm_scope: DmScope::Main,
+            ..rules
+        };
+        assert_eq!(session_of(&from("3"), &all), "main", "a setting");
+    }
+
+    #[test]
+    fn while_no_owner_is_known_main_is_for_this_machine() {
+        let on = |channel: &str| {
+            let id = EventId::parse(format!("{channel}:1")).expect("valid");
+            let mut event = Event::new(id, channel, "v1", UnixMillis(1_700_000_000_000));
+            event.peer.kind = PeerKind::Dm;
+            event.origin = match channel {
+                "cli" => Origin::Token {
+                    name: "local".to_owned(),
+                },
+                "webchat" => Origin::visitor("default", "v1"),
+                _ => Origin::account(channel, "default"),
+            };
+            event
+        };
+        let mut forged = on("webchat");
+        forged.origin = Origin::Open;
+        let local = Rules {
+            is_chat_local: true,
+            ..Rules::default()
+        };
+        assert_eq!(session_of(&forged, &local), "webchat:dm:~open~v1");
+        for (is_chat_local, webchat) in [(true, "main"), (false, "webchat:dm:v1")] {
+            let nobody = Rules {
+                is_chat_local,
+                ..Rules::default()
+            };
+            assert_eq!(session_of(&on("cli"), &nobody), "main");
+            assert_eq!(session_of(&on("webchat"), &nobody), webchat);
+            assert_eq!(session_of(&on("slack"), &nobody), "slack:dm:v1");
+            let known = Rules {
+                is_chat_local,
+                ..rules()
+            };
+            assert_eq!(session_of(&on("webchat"), &known), "webchat:dm:v1");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! The record is the event's done-marker and is stored before the ack. Whoever is given the event again reads the
 //! marker first, unless the read model knows that there is none (`inherited`); what a crash left half done is done again with the same ids, which changes nothing.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use shared::model::hook::{HookResult, StoredAnswer};
 use shared::model::invocation::EventInvocations;
 use shared::model::time::UnixMillis;
 use shared::projection::{Projection, Source};
-use shared::wire::headers::Carrier;
+use shared::wire::headers::{Carrier, THROUGH};
 use shared::wire::subject;
 use shared::wire::topology::streams::INVOCATIONS;
 
@@ -27,12 +28,12 @@ use crate::choice::{Choice, Signs};
 use crate::course::{Course, Outcomes};
 use crate::error::HandleEventError;
 use crate::fire::{Performer, Wish};
-use crate::inherited::Inherited;
+use crate::inherited::{Inherited, outlives_records};
 use crate::invocation::{Evaluated, record, slim};
 use crate::passes::Passes;
-use crate::roster::{Roster, Traits};
-use crate::runner::{Evaluation, HookSet, InForce, Job, Pools, Spent};
-use crate::task::Task;
+use crate::roster::{Author, Roster, Traits};
+use crate::runner::{Evaluation, HookSet, InForce, Job, Pools, Seats, Spent, Step};
+use crate::task::{Pass, Task};
 
 /// Evaluates events; shared by all partitions of this replica.
 #[derive(Debug)]
@@ -45,27 +46,74 @@ pub(crate) struct Evaluator {
     pub(crate) projection: Projection,
     pub(crate) clock: SharedClock,
     pub(crate) instance: String,
+    /// How many events were settled unevaluated because their records may be gone.
+    pub(crate) beyond_records: AtomicU64,
 }
 
 /// An event that every hook has answered, before that is stored.
-struct Answered {
-    outcomes: Outcomes,
-    choice: Choice,
-    set: Arc<HookSet>,
-    signs: Signs,
+pub(crate) struct Answered {
+    pub(crate) outcomes: Outcomes,
+    pub(crate) choice: Choice,
+    pub(crate) set: Arc<HookSet>,
+    pub(crate) signs: Signs,
+}
+
+/// What has become of an event.
+#[derive(Debug)]
+pub(crate) enum Handled {
+    /// It may be acked.
+    Done,
+    /// Its record is stored, and these hooks are called later: it is not settled before.
+    Deferred(Vec<String>),
+}
+
+/// What is stored of an event.
+#[derive(Debug)]
+pub(crate) enum Marker {
+    /// Nothing.
+    None,
+    /// Every hook has answered.
+    Done,
+    /// These hooks are called later.
+    Owes(Vec<String>),
 }
 
 impl Evaluator {
-    /// Brings `task`'s event to its end; it may be acked afterwards. `again`: a former try failed half-way.
-    pub(crate) async fn handle(&self, task: &Task, again: bool, carrier: &Carrier) -> Result<(), HandleEventError> {
+    /// Brings `task`'s event to its end, but for hooks that have no place. `again`: a former try failed half-way.
+    pub(crate) async fn handle(
+        &self,
+        task: &Task,
+        again: bool,
+        carrier: &Carrier,
+    ) -> Result<Handled, HandleEventError> {
+        match &task.pass {
+            Pass::First => self.handle_first(task, again, carrier).await,
+            Pass::Deferred(deferred) => self.make(task, deferred, carrier).await,
+        }
+    }
+
+    async fn handle_first(&self, task: &Task, again: bool, carrier: &Carrier) -> Result<Handled, HandleEventError> {
         let meters = &self.performer.meters;
-        if self.was_done(task, again).await? {
-            meters.already_done.increment(1);
-            return Ok(());
+        match self.marker(task, again).await? {
+            Marker::None => {}
+            Marker::Done => {
+                meters.already_done.increment(1);
+                return Ok(Handled::Done);
+            }
+            Marker::Owes(hooks) => {
+                // In the order of the conversation, as when it is decided for the first time.
+                task.place.turn().await;
+                task.place.decide(hooks.clone());
+                task.place.narrow([]);
+                return Ok(Handled::Deferred(hooks));
+            }
         }
         if task.is_shown() && self.is_late_duplicate(task) {
             meters.late_duplicates.increment(1);
-            return Ok(());
+            return Ok(Handled::Done);
+        }
+        if self.is_beyond_records(task).await? {
+            return Ok(Handled::Done);
         }
         let started_at = self.clock.now();
         let me = format!("{}/{}", self.instance, task.event.id);
@@ -89,7 +137,12 @@ impl Evaluator {
         // Afterwards, so that an event that is tried several times counts once.
         self.settle(&choice, &set, &signs, &me, started_at).await;
         meters.evaluated.increment(1);
-        Ok(())
+        let deferred = choice.deferred_ids(&set);
+        if deferred.is_empty() {
+            return Ok(Handled::Done);
+        }
+        meters.deferred.increment(1);
+        Ok(Handled::Deferred(deferred))
     }
 
     /// How long the slowest hook that sees `event` may take.
@@ -105,34 +158,76 @@ impl Evaluator {
         Duration::from_millis(longest.unwrap_or(0))
     }
 
-    /// Whether the event comes again and is done. What a try of our own has stored, the leader alone knows.
-    async fn was_done(&self, task: &Task, again: bool) -> Result<bool, HandleEventError> {
+    /// What is stored of an event that comes again. What a try of our own has stored, the leader alone knows.
+    async fn marker(&self, task: &Task, again: bool) -> Result<Marker, HandleEventError> {
         match task.inherited {
-            None => Ok(false),
-            Some(_) if task.marker_read => Ok(false),
-            Some(_) if again => self.has_record(task).await,
-            Some(inherited) => self.is_done(task, inherited).await,
+            None => Ok(Marker::None),
+            Some(_) if task.marker_read => Ok(Marker::None),
+            Some(_) if again => self.stored_marker(task).await,
+            Some(inherited) => self.marker_of(task, inherited).await,
         }
     }
 
-    /// Whether a former owner, who left `inherited`, has stored the event's record.
-    pub(crate) async fn is_done(&self, task: &Task, inherited: Inherited) -> Result<bool, HandleEventError> {
-        Ok(!inherited.has_no_record(task, &self.projection).await && self.has_record(task).await?)
+    /// What a former owner, who left `inherited`, has stored of the event.
+    pub(crate) async fn marker_of(&self, task: &Task, inherited: Inherited) -> Result<Marker, HandleEventError> {
+        if inherited.has_no_record(task, &self.projection).await {
+            return Ok(Marker::None);
+        }
+        self.stored_marker(task).await
     }
 
-    /// Whether the event's record is stored, as the leader says.
-    async fn has_record(&self, task: &Task) -> Result<bool, HandleEventError> {
+    async fn stored_marker(&self, task: &Task) -> Result<Marker, HandleEventError> {
+        let Some(record) = self.record_of(task).await? else {
+            return Ok(Marker::None);
+        };
+        let owed: Vec<String> = record.deferred().map(str::to_owned).collect();
+        Ok(if owed.is_empty() {
+            Marker::Done
+        } else {
+            Marker::Owes(owed)
+        })
+    }
+
+    /// The last record of the event, as the leader says.
+    pub(crate) async fn record_of(&self, task: &Task) -> Result<Option<EventInvocations>, HandleEventError> {
         let subject = subject::invocation(task.partition, &task.key());
         let Some(stored) = self.performer.bus.last_on_subject(INVOCATIONS, &subject).await? else {
-            return Ok(false);
+            return Ok(None);
         };
         match stored.decode::<EventInvocations>() {
-            Ok(record) => Ok(record.event_seq == task.sequence),
+            Ok(record) => Ok(Some(record).filter(|record| record.event_seq == task.sequence)),
             Err(error) => {
                 tracing::warn!(event_id = %task.event.id, %error, "record of the event cannot be read, it is evaluated again");
-                Ok(false)
+                Ok(None)
             }
         }
+    }
+
+    /// Whether the event is so old that nobody can tell whether it was evaluated; that is counted and said in the log.
+    /// It is not shown again: a partition that begins anew would pay and answer for everything that was ever done.
+    /// By the server's clock, which also says when records go.
+    async fn is_beyond_records(&self, task: &Task) -> Result<bool, HandleEventError> {
+        let stored_at = task.incoming.published_at;
+        let now = self.clock.now();
+        if task.is_redriven() || !outlives_records(stored_at, now) {
+            return Ok(false);
+        }
+        let server = self.performer.bus.server_clock(self.clock.as_ref()).await?;
+        if !outlives_records(stored_at, now.plus(server.ahead_ms)) {
+            return Ok(false);
+        }
+        let meters = &self.performer.meters;
+        meters.beyond_records.increment(1);
+        let settled = self.beyond_records.fetch_add(1, Ordering::Relaxed) + 1;
+        if settled.is_power_of_two() {
+            tracing::error!(
+                event_id = %task.event.id, sequence = task.sequence, partition = task.partition, settled,
+                "events are so old that their records may be gone: they are settled and not evaluated"
+            );
+        } else {
+            tracing::debug!(event_id = %task.event.id, sequence = task.sequence, "event is settled and not evaluated");
+        }
+        Ok(true)
     }
 
     /// Whether the id first occurred elsewhere: beyond the server's duplicate window the read model knows.
@@ -155,7 +250,7 @@ impl Evaluator {
         }
     }
 
-    /// Shows the event to every hook and performs what they wish; `me` names this evaluation.
+    /// Shows the event to every hook that has a place and performs what they wish; `me` names this evaluation.
     async fn evaluate(
         &self,
         task: &Task,
@@ -167,24 +262,45 @@ impl Evaluator {
         let in_force = self.pool.current();
         let roster = self.performer.registry.roster_of(in_force.set());
         let (stored, decided) = self.decided_before(task, again, &roster).await?;
-        let choice = self.choose(in_force.set(), &task.event, &decided, me).await;
-        let mut evaluation = self.show(task, in_force, &choice, now).await;
-        let mut course = Course::new(&roster, task);
-        course.outcomes.hooks.extend(choice.skipped(evaluation.set()));
-        let mut performing = FuturesUnordered::new();
+        let mut choice = self.choose(in_force.set(), &task.event, &decided, me).await;
+        let bound = self.bound(&task.event);
+        let binds_as_fallback = bound.as_ref().is_some_and(|wish| wish.traits.fallback);
+        let seats = self
+            .seat(task, &in_force, &roster, (&mut choice, binds_as_fallback))
+            .await;
+        let evaluation = self.show(task, &in_force, &choice, now, &seats).await;
+        drop(seats);
+
+        let mut course = Course::new(&roster, task, false);
+        course.outcomes.hooks.extend(choice.left_out(evaluation.set()));
+        let mut wishes: Vec<Wish> = stored.into_iter().chain(heartbeat(task)).collect();
+        wishes.iter().for_each(|wish| course.underway(wish));
+        if let Some(wish) = bound.filter(|_| !choice.defers_bindings) {
+            wishes.extend(course.wants(wish));
+        }
+        self.bring_to_end(task, (evaluation, choice), (course, wishes), (now, carrier))
+            .await
+    }
+
+    /// Takes the answers of `evaluation` as they come, and performs them and `wishes`.
+    pub(crate) async fn bring_to_end(
+        &self,
+        task: &Task,
+        (mut evaluation, choice): (Evaluation, Choice),
+        (mut course, wishes): (Course<'_>, Vec<Wish>),
+        (now, carrier): (UnixMillis, &Carrier),
+    ) -> Result<Answered, HandleEventError> {
         let perform = |wish| self.performer.perform(task, wish, now, carrier);
-        for wish in stored.into_iter().chain(heartbeat(task)) {
-            performing.push(perform(course.perform(wish)));
-        }
-        if let Some(wish) = self.bound(&task.event).and_then(|wish| course.wants(wish)) {
-            performing.push(perform(wish));
-        }
+        let mut performing: FuturesUnordered<_> = wishes.into_iter().map(perform).collect();
         let mut failed = None;
         loop {
             tokio::select! {
                 biased;
                 step = evaluation.next(), if !course.all_answered && failed.is_none() => {
                     let step = step.ok_or_else(|| self.lost())?;
+                    if matches!(step, Step::Waiting(_)) {
+                        task.lent.waits_for_script();
+                    }
                     if let Some(wish) = course.take(step, &evaluation, &self.performer) {
                         performing.push(perform(wish));
                     }
@@ -221,7 +337,14 @@ impl Evaluator {
 
     /// Hands the event to those who see it. A script that asks the read model must find the very event that it is
     /// shown, and everything before it; the others do not wait for that.
-    async fn show(&self, task: &Task, in_force: InForce, choice: &Choice, now: UnixMillis) -> Evaluation {
+    pub(crate) async fn show(
+        &self,
+        task: &Task,
+        in_force: &InForce,
+        choice: &Choice,
+        now: UnixMillis,
+        seats: &Seats,
+    ) -> Evaluation {
         let job = Job {
             event_id: task.key(),
             event_json: Bytes::from(serde_json::to_vec(&task.event).unwrap_or_default()),
@@ -230,14 +353,14 @@ impl Evaluator {
         };
         let readers = choice.readers(in_force.set());
         if readers.is_empty() {
-            return self.pool.evaluate(in_force, job).await;
+            return self.pool.evaluate(in_force, &job, seats);
         }
         let (projection, sequence) = (self.projection.clone(), task.sequence);
         let mut caught_up = Box::pin(async move { projection.reached(Source::Events, sequence).await.is_ok() });
         match (&mut caught_up).now_or_never() {
-            Some(true) => self.pool.evaluate(in_force, job).await,
+            Some(true) => self.pool.evaluate(in_force, &job, seats),
             Some(false) => Evaluation::lost(in_force.set()),
-            None => self.pool.evaluate_in_two(in_force, job, &readers, caught_up).await,
+            None => self.pool.evaluate_in_two(in_force, &job, (&readers, caught_up), seats),
         }
     }
 
@@ -253,7 +376,7 @@ impl Evaluator {
     /// What an earlier delivery or try of this event decided: fires of one-shot hooks that it won, and answers of hooks
     /// that might answer otherwise now. The fires, and the ids of all hooks that have answered. `roster` is that of the
     /// set about to be called, so that a hook is either in the one or in the other.
-    async fn decided_before(
+    pub(crate) async fn decided_before(
         &self,
         task: &Task,
         again: bool,
@@ -314,10 +437,22 @@ impl Evaluator {
 
     /// Stores the done-marker; without what makes it large where it is too large.
     async fn store(&self, task: &Task, record: EventInvocations, carrier: &Carrier) -> Result<(), HandleEventError> {
-        let id = task.key();
+        let name = format!("inv:{}", task.key());
+        self.store_as(&name, task, record, carrier).await
+    }
+
+    /// Stores a record of the event under the message id `name`.
+    pub(crate) async fn store_as(
+        &self,
+        name: &str,
+        task: &Task,
+        record: EventInvocations,
+        carrier: &Carrier,
+    ) -> Result<(), HandleEventError> {
         let outgoing = |record: &EventInvocations| {
-            Outgoing::new(subject::invocation(task.partition, &id), record)
-                .msg_id(format!("inv:{id}"))
+            Outgoing::new(subject::invocation(task.partition, &task.key()), record)
+                .msg_id(name)
+                .header(THROUGH, task.through.load(Ordering::Relaxed).to_string())
                 .carrier(carrier)
         };
         match self.performer.bus.publish(outgoing(&record)).await {
@@ -339,7 +474,7 @@ fn heartbeat(task: &Task) -> Option<Wish> {
         hook_id: crate::heartbeat::HOOK_ID.to_owned(),
         latency_us: 0,
         traits: Traits {
-            only_narrows: false,
+            author: Arc::new(Author::Operator),
             ..Traits::default()
         },
         result: Box::new(result),

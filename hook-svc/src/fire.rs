@@ -3,7 +3,8 @@
 //! Each step may be repeated from the beginning after a crash at any line: the last fire is decided once and
 //! answers the same afterwards, the dispatch has the same message id, a claim that is held already is held.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use shared::bus::{Bus, Outgoing, PublishError, claim};
 use shared::model::dispatch::Dispatch;
@@ -17,12 +18,14 @@ use shared::wire::subject;
 use tokio::sync::watch;
 
 use crate::answers::Answers;
-use crate::dispatch::{Fire, Rules, build_dispatch};
+use crate::dispatch::build_dispatch;
 use crate::error::HandleEventError;
 use crate::invocation::{DECIDED_BEFORE, TOO_MANY_HOPS, billed, failure, invocation};
 use crate::meters::Meters;
 use crate::registry::{LastFire, Registry};
+use crate::rights::{opens_main, refusal};
 use crate::roster::Traits;
+use crate::routing::{Fire, Rules};
 use crate::runner::Spent;
 use crate::task::Task;
 
@@ -62,7 +65,12 @@ pub(crate) struct Performer {
     /// As the files say now.
     pub(crate) rules: watch::Receiver<Arc<Rules>>,
     pub(crate) meters: Meters,
+    /// Hooks that were warned of because they open the owner's session to others.
+    pub(crate) warned: Mutex<BTreeSet<String>>,
 }
+
+/// Hooks that are warned of at most.
+const MAX_WARNED: usize = 1_024;
 
 impl Performer {
     /// Performs `wish` on behalf of `task`'s event, evaluated at `now`; answers what became of it.
@@ -74,7 +82,10 @@ impl Performer {
         carrier: &Carrier,
     ) -> Result<HookInvocation, HandleEventError> {
         let outcome = if wish.result.fire {
-            task.place.clear(&wish.hook_id).await;
+            if !task.place.is_clear(&wish.hook_id) {
+                task.lent.waits_for_its_turn();
+                task.place.clear(&wish.hook_id).await;
+            }
             self.fire(task, &wish, now, carrier).await?
         } else {
             self.registry
@@ -173,11 +184,18 @@ impl Performer {
             event: &task.event,
             event_seq: task.sequence,
             hook_id: &wish.hook_id,
-            traits: wish.traits,
+            traits: &wish.traits,
             result,
             evaluated_at: now,
         };
-        let dispatch = build_dispatch(fire, &Arc::clone(&self.rules.borrow()));
+        let rules = Arc::clone(&self.rules.borrow());
+        if let Some(refused) = refusal(&fire, &rules) {
+            return Err(refused);
+        }
+        if opens_main(&fire, &rules) {
+            self.warn_of_main(&wish.hook_id);
+        }
+        let dispatch = build_dispatch(fire, &rules);
         dispatch.check()?;
         let out = Outgoing::new(subject::dispatch(&dispatch.target), &dispatch)
             .msg_id(dispatch.id.to_string())
@@ -188,6 +206,17 @@ impl Performer {
             return Err(format!("a dispatch of {size} bytes, at most {limit} are stored"));
         }
         Ok((dispatch, out))
+    }
+
+    /// Warns of an operator's hook that puts strangers into the owner's session, once a process.
+    fn warn_of_main(&self, hook_id: &str) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.len() < MAX_WARNED && warned.insert(hook_id.to_owned()) {
+            tracing::warn!(
+                hook_id,
+                "hook names session `main` for somebody who is not the owner: they share the owner's history there"
+            );
+        }
     }
 
     /// The answer that counts of a hook that might answer otherwise another time; none where it passed then.

@@ -47,11 +47,38 @@ pub struct Place {
 impl Place {
     /// Waits until no earlier event of the conversation is open for `hook`.
     pub async fn clear(&self, hook: &str) {
+        self.until(|order| order.is_clear(self.ticket, hook)).await;
+    }
+
+    /// Whether no earlier event of the conversation is open for `hook`.
+    #[must_use]
+    pub fn is_clear(&self, hook: &str) -> bool {
+        self.inner.order().is_clear(self.ticket, hook)
+    }
+
+    /// Waits until it is decided of every earlier event of the conversation which hooks are called later.
+    pub async fn turn(&self) {
+        self.until(|order| order.is_turn(self.ticket)).await;
+    }
+
+    /// The hooks that are called later upon earlier events of the conversation.
+    #[must_use]
+    pub fn owed(&self) -> Vec<String> {
+        self.inner.order().owed(self.ticket)
+    }
+
+    /// The hooks `owed` are called later, all others now.
+    pub fn decide(&self, owed: Vec<String>) {
+        self.inner.order().decide(self.ticket, owed);
+        self.inner.changed.notify_waiters();
+    }
+
+    async fn until(&self, holds: impl Fn(&Order) -> bool) {
         loop {
             let changed = self.inner.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if self.inner.order().is_clear(self.ticket, hook) {
+            if holds(&self.inner.order()) {
                 return;
             }
             changed.await;

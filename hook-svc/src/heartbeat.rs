@@ -4,6 +4,7 @@ use shared::model::dispatch::DeliveryContext;
 use shared::model::event::Event;
 use shared::model::heartbeat::{EVENT_PREFIX, HeartbeatMark};
 use shared::model::hook::{HookResult, Routing};
+use shared::model::origin::Origin;
 use shared::model::permission::{Level, PermissionSet};
 use shared::model::schedule::{ScheduleMark, ScheduleTarget};
 
@@ -17,8 +18,7 @@ const CHANNEL: &str = "timer";
 /// The operator wrote the prompt, so the turn has the operator's permissions.
 #[must_use]
 pub(crate) fn fire(event: &Event) -> Option<HookResult> {
-    // The owner of its partition has seen that it is stored under the channel that it says.
-    if event.channel != CHANNEL || !event.id.as_str().starts_with(EVENT_PREFIX) {
+    if event.origin != Origin::System || event.channel != CHANNEL || !event.id.as_str().starts_with(EVENT_PREFIX) {
         return None;
     }
     let mark: ScheduleMark = serde_json::from_value(event.metadata.get("schedule")?.clone()).ok()?;
@@ -65,6 +65,7 @@ mod tests {
             "persona:atlas",
             UnixMillis(5),
         );
+        event.origin = Origin::System;
         event.metadata.insert("schedule".to_owned(), schedule);
         event
             .metadata

@@ -173,7 +173,7 @@ impl HookApi {
             .map_err(|error| (UNAVAILABLE, chain(&error)))?
             .ok_or_else(absent)?;
         stored
-            .decode()
+            .event(self.bus.trust())
             .map_err(|error| (UNAVAILABLE, format!("event {id} cannot be read: {error}")))
     }
 

@@ -7,16 +7,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use shared::bus::Bus;
 use shared::clock::{SharedClock, pause};
 use shared::model::identity::{Identities, PermissionPresets};
 use shared::model::permission::ToolRules;
 use shared::process::followed::{self, LOOK_EVERY};
-use shared::process::identities::parse;
+use shared::process::identities::{self, People, parse};
 use shared::process::lifecycle::Shutdown;
 use shared::projection::Projection;
 use tokio::sync::watch;
 
-use crate::dispatch::Rules;
+use crate::routing::Rules;
 use crate::error::LoadIdentitiesError;
 
 /// The levels that a preset may stand for.
@@ -62,6 +63,8 @@ pub struct Files {
 /// known of it stands.
 pub async fn follow(
     files: Files,
+    people: People,
+    bus: Bus,
     rules: watch::Sender<Arc<Rules>>,
     projection: Projection,
     clock: SharedClock,
@@ -69,7 +72,7 @@ pub async fn follow(
 ) {
     let known = Arc::clone(&rules.borrow());
     let changed = rules.subscribe();
-    let people = followed::follow(&files.identities, parse, known.identities.clone(), &stop, |read| {
+    let people = identities::follow(&files.identities, people, &bus, &stop, |read| {
         rules.send_modify(|rules| Arc::make_mut(rules).identities = read);
     });
     let presets = followed::follow(&files.personas, parse_presets, known.presets.clone(), &stop, |read| {

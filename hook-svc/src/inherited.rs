@@ -7,9 +7,13 @@
 
 use std::time::Duration;
 
-use shared::bus::Bus;
+use shared::bus::{Bus, Stored};
+use shared::model::invocation::EventInvocations;
+use shared::model::time::UnixMillis;
 use shared::projection::{Projection, Source};
+use shared::wire::headers::THROUGH;
 use shared::wire::subject;
+use shared::wire::topology::INVOCATIONS_KEPT;
 use shared::wire::topology::buckets::HOOK_RESULTS;
 use shared::wire::topology::streams::INVOCATIONS;
 
@@ -18,11 +22,29 @@ use crate::task::Task;
 /// How long the read model may take to come to the end of the records; until it has, the leader is asked about each event.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How much sooner than its record an event counts as too old, milliseconds: one day.
+const MARGIN_MS: i64 = 24 * 3_600_000;
+
+/// Whether the record of an event that was stored at `stored_at` may be gone by age at `now`, both by the server's clock.
+pub(crate) fn outlives_records(stored_at: UnixMillis, now: UnixMillis) -> bool {
+    let kept = i64::try_from(INVOCATIONS_KEPT.as_millis()).unwrap_or(i64::MAX);
+    now.since(stored_at) > kept - MARGIN_MS
+}
+
+/// The highest event sequence that a record up to and with `last` may be of.
+fn named(last: &Stored) -> Option<u64> {
+    let own = last.decode::<EventInvocations>().ok()?.event_seq;
+    let through = last.headers.get(THROUGH).and_then(|through| through.parse().ok());
+    Some(own.max(through.unwrap_or(0)))
+}
+
 /// As of when the partition was taken.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inherited {
     /// Where the partition's records end, 0 = there are none; none = nobody could tell.
     records: Option<u64>,
+    /// The highest event sequence that one of these records may be of; none = nobody could tell.
+    named: Option<u64>,
     /// Whether answers of any hook may be kept.
     has_answers: bool,
 }
@@ -31,11 +53,12 @@ impl Inherited {
     /// What is left by whoever held `partition`, which is held here now. What cannot be told may be there.
     pub(crate) async fn of_former_owners(bus: &Bus, projection: &Projection, partition: u16) -> Self {
         let own = subject::invocations_of(partition);
-        let records = match bus.last_on_subject(INVOCATIONS, &own).await {
-            Ok(last) => Some(last.map_or(0, |last| last.sequence)),
+        let (records, named) = match bus.last_on_subject(INVOCATIONS, &own).await {
+            Ok(None) => (Some(0), Some(0)),
+            Ok(Some(last)) => (Some(last.sequence), named(&last)),
             Err(error) => {
                 tracing::debug!(partition, %error, "nobody can tell where the records end");
-                None
+                (None, None)
             }
         };
         let answers = format!("$KV.{HOOK_RESULTS}.>");
@@ -48,8 +71,15 @@ impl Inherited {
         }
         Self {
             records,
+            named,
             has_answers: !matches!(answers, Ok(None)),
         }
+    }
+
+    /// The highest event sequence that a record of the partition may be of, as of when it was taken; none = nobody could
+    /// tell. Records come out of order, so the last one says how far its owner was.
+    pub(crate) const fn named(self) -> Option<u64> {
+        self.named
     }
 
     /// Whether answers of hooks may be kept of an event.
@@ -68,5 +98,21 @@ impl Inherited {
                 told.unwrap_or(false)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_too_old_a_day_before_its_record_may_be_gone() {
+        let stored = UnixMillis(1_764_000_000_000);
+        let after_days = |days: i64| stored.plus(days * 24 * 3_600_000);
+        assert!(!outlives_records(stored, stored));
+        assert!(!outlives_records(stored, after_days(29)));
+        assert!(outlives_records(stored, after_days(29).plus(1)));
+        assert!(outlives_records(stored, after_days(300)));
+        assert!(!outlives_records(stored, after_days(-300)), "a clock that was set back");
     }
 }

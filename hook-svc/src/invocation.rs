@@ -25,6 +25,9 @@ pub const HOOK_REPLACED: &str = "hook_replaced";
 /// Why a hook was not called: its breaker is open.
 pub const BREAKER_OPEN: &str = "breaker_open";
 
+/// Why a hook was not called: its author had no place for it in time.
+pub const DEFERRED_TOO_LONG: &str = "deferred_too_long";
+
 /// Why nothing came of a fire: the hook had passed before, and others fired because of it.
 pub const DECIDED_BEFORE: &str = "decided_before";
 
@@ -142,7 +145,10 @@ pub fn slim(mut record: EventInvocations) -> EventInvocations {
                 *error = cut(error, SLIM_ERROR_BYTES).to_owned();
                 *stack = None;
             }
-            HookOutcome::Passed | HookOutcome::Suppressed { .. } | HookOutcome::Skipped { .. } => {}
+            HookOutcome::Passed
+            | HookOutcome::Suppressed { .. }
+            | HookOutcome::Skipped { .. }
+            | HookOutcome::Deferred => {}
         }
     }
     record
@@ -151,6 +157,19 @@ pub fn slim(mut record: EventInvocations) -> EventInvocations {
 /// The longest prefix of `text` of at most `bytes` bytes that ends between characters.
 fn cut(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
+}
+
+/// The record `former`, of which the deferred evaluations are made: `hooks` is what they did, and `passed` of them did
+/// nothing. `made` says who made them and when, and whether some are deferred on.
+#[must_use]
+pub fn completed(former: EventInvocations, made: Evaluated) -> EventInvocations {
+    let others = former.hooks.into_iter().filter(|hook| !hook.outcome.is_deferred());
+    record(Evaluated {
+        passed: former.passed + made.passed,
+        hooks: others.chain(made.hooks).collect(),
+        started_at: former.started_at,
+        ..made
+    })
 }
 
 #[cfg(test)]

@@ -69,6 +69,7 @@ impl Keeper {
             source: &source,
             created_by: &request.created_by,
             origin: &HookOrigin::Tool,
+            made_in: request.made_in.as_deref(),
         };
         self.write(hook).await
     }
@@ -84,6 +85,7 @@ impl Keeper {
             source: &request.source,
             created_by: &request.created_by,
             origin: &HookOrigin::Pushed,
+            made_in: None,
         };
         self.write(hook).await
     }

@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, OnceCell};
 use crate::config::HooksConfig;
 use crate::roster::sees;
 use crate::runner::{
-    Counters, Evaluation, HookSet, HookSource, Host, Job, Living, LoadHooksError, Outcome, PoolConfig, Pools,
+    Counters, Evaluation, HookSet, HookSource, Host, Job, Living, LoadHooksError, Outcome, PoolConfig, Pools, Seats,
     StartPoolError, Step, Verdict,
 };
 
@@ -227,7 +227,7 @@ impl Bench {
             only: Some(in_force.set().index(&id).into_iter().collect()),
             ..job(event, now)
         };
-        Ok(self.pool.evaluate(in_force, job).await)
+        Ok(self.pool.evaluate(&in_force, &job, &Seats::default()))
     }
 }
 
@@ -282,7 +282,7 @@ impl Replay {
             only,
             ..job(event, now)
         };
-        outcome(self.pool.evaluate(in_force, job).await).await
+        outcome(self.pool.evaluate(&in_force, &job, &Seats::default())).await
     }
 
     /// Whether the hook's header lets it see `event`.

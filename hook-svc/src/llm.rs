@@ -2,10 +2,11 @@
 //!
 //! One model, no choice (`003_b33e857b632aa7dc.txt` §8.6). Identical questions within one event are asked once,
 //! whichever hooks ask; the first pays. What a hook has spent today is in KV, one count for all replicas: a call begins
-//! only below the budgets, so they are exceeded by at most the calls under way.
+//! only once its price is reserved there.
 
 mod budget;
 mod memo;
+mod purse;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use shared::clock::SharedClock;
 use shared::llm::{Answer, Ask, AskModelError, Json, LlmConfig, Message, SharedModel};
 use shared::process::Shutdown;
 
+use self::budget::Size;
 pub use self::budget::{Budget, Limits};
 use self::memo::Memo;
 use crate::runner::{Answered, Call, CallError, Host, NOT_AVAILABLE, Spent};
@@ -76,18 +78,21 @@ impl LlmHost {
             .model
             .as_ref()
             .map_err(|why| CallError::new(NOT_AVAILABLE, format!("llm() is not available: {why}")))?;
-        let ask = ask_of(call)?;
+        let (ask, size) = ask_of(call)?;
         let cell = self.memo.cell(&call.event_id, &call.args);
         let answered = cell
             .get_or_try_init(|| async {
-                self.budget.admit(&call.hook.id).await?;
+                let reserved = self.budget.reserve(&call.hook.id, size).await?;
                 let answer = match model.answer(ask, &mut |_| {}).await {
                     Ok(answer) => answer,
                     // For all that wait: each would wait as long for the same. A budget is each hook's own.
-                    Err(error) => return Ok(Err(told(&error))),
+                    Err(error) => {
+                        reserved.release().await;
+                        return Ok(Err(told(&error)));
+                    }
                 };
                 let spent = spent(&answer);
-                self.budget.charge(call, spent).await;
+                reserved.settle(call, spent).await;
                 // Set once: whoever initialises the cell.
                 let _ = paid.set(spent);
                 Ok(Ok(answer.content))
@@ -115,7 +120,8 @@ pub fn model(config: &LlmConfig, clock: SharedClock, shutdown: Shutdown) -> Resu
     shared::llm::open(config.clone(), clock, shutdown).map_err(|fault| fault.to_string())
 }
 
-fn ask_of(call: &Call) -> Result<Ask, CallError> {
+/// Returns the question that a script asks, and its size for the budget.
+fn ask_of(call: &Call) -> Result<(Ask, Size), CallError> {
     let bad = |text: String| CallError::new("bad_arguments", format!("llm(): {text}"));
     // A script's `undefined` is absent; `null` is as good.
     let given: Arguments = serde_json::from_value(call.args.clone()).map_err(|error| bad(error.to_string()))?;
@@ -131,19 +137,25 @@ fn ask_of(call: &Call) -> Result<Ask, CallError> {
             "max_tokens of 1 to {MAX_TOKENS} is expected, {wanted} found"
         )));
     }
-    Ok(Ask {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked to be 1 to MAX_TOKENS"
+    )]
+    let wanted = wanted as u32;
+    let size = Size {
+        prompt_bytes: bytes,
+        max_tokens: given.max_tokens.map(|_| wanted),
+    };
+    let ask = Ask {
         system: given.system.unwrap_or_default(),
         messages: vec![Message::user(given.prompt)],
         json: (given.json == Some(true)).then_some(Json::Object),
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "checked to be 1 to MAX_TOKENS"
-        )]
-        max_tokens: Some(wanted as u32),
+        max_tokens: Some(wanted),
         timeout: Duration::from_millis(call.hook.timeout_ms),
         ..Ask::default()
-    })
+    };
+    Ok((ask, size))
 }
 
 fn spent(answer: &Answer) -> Spent {

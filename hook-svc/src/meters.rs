@@ -11,6 +11,10 @@ pub(crate) struct Meters {
     pub(crate) already_done: Counter,
     /// Events whose id was evaluated long ago.
     pub(crate) late_duplicates: Counter,
+    /// Events settled unevaluated: so old that their record may be gone.
+    pub(crate) beyond_records: Counter,
+    /// Events settled but for hooks whose authors had no place for them.
+    pub(crate) deferred: Counter,
     /// Events given up.
     pub(crate) dead: Counter,
     /// Events that come again.
@@ -36,6 +40,8 @@ impl Meters {
             evaluated: events("evaluated"),
             already_done: events("already_done"),
             late_duplicates: events("late_duplicate"),
+            beyond_records: events("beyond_records"),
+            deferred: events("deferred"),
             dead: events("dead_letter"),
             again: events("again"),
             dispatches: counter!("nexus_hook_dispatches_total"),
@@ -45,6 +51,44 @@ impl Meters {
             seconds: histogram!("nexus_hook_evaluate_seconds"),
             lag: histogram!("nexus_hook_wait_seconds"),
         }
+    }
+}
+
+/// What has become of deferred evaluations of one event.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Owed {
+    /// They were made.
+    Made,
+    /// A record said what they did already.
+    DoneBefore,
+    /// They waited too long.
+    GivenUp,
+}
+
+/// Counts the end of an event's deferred evaluations.
+pub(crate) fn owed(end: Owed) {
+    let end = match end {
+        Owed::Made => "made",
+        Owed::DoneBefore => "done_before",
+        Owed::GivenUp => "given_up",
+    };
+    counter!("nexus_hook_deferred_total", "end" => end).increment(1);
+}
+
+/// An event that has deferred evaluations, while this lives.
+#[derive(Debug)]
+pub(crate) struct Waiting(());
+
+impl Waiting {
+    pub(crate) fn begin() -> Self {
+        gauge!("nexus_hook_deferred_events").increment(1.0);
+        Self(())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        gauge!("nexus_hook_deferred_events").decrement(1.0);
     }
 }
 

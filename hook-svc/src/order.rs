@@ -56,6 +56,10 @@ impl Open {
 struct Entry {
     number: u64,
     open: Open,
+    /// Which hooks are called now, and which later, is decided.
+    decided: bool,
+    /// Hooks that are called later: the event stays open for them.
+    owed: Vec<String>,
 }
 
 /// The events of one partition that are not done, by conversation, in the order of the stream.
@@ -72,6 +76,8 @@ impl Order {
         let entry = Entry {
             number: self.entered,
             open: Open::AllBut(Vec::new()),
+            decided: false,
+            owed: Vec::new(),
         };
         self.conversations.entry(conversation).or_default().push(entry);
         Ticket {
@@ -80,10 +86,38 @@ impl Order {
         }
     }
 
-    /// From now on the event is open for these hooks alone (those it is already done with excepted).
+    /// Whether it is decided of every earlier event of the conversation which hooks are called later.
+    #[must_use]
+    pub fn is_turn(&self, ticket: Ticket) -> bool {
+        self.earlier(ticket).all(|entry| entry.decided)
+    }
+
+    /// The hooks `owed` are called later, all others now.
+    pub fn decide(&mut self, ticket: Ticket, owed: Vec<String>) {
+        if let Some(entry) = self.entry(ticket) {
+            entry.decided = true;
+            entry.owed = owed;
+        }
+    }
+
+    /// The hooks for which an earlier event of the conversation is open and called later.
+    #[must_use]
+    pub fn owed(&self, ticket: Ticket) -> Vec<String> {
+        let mut owed: Vec<String> = self
+            .earlier(ticket)
+            .flat_map(|entry| entry.owed.iter().filter(|hook| entry.open.contains(hook)).cloned())
+            .collect();
+        owed.sort_unstable();
+        owed.dedup();
+        owed
+    }
+
+    /// From now on the event is open for these hooks alone (those it is already done with excepted), and for those that
+    /// are called later.
     pub fn narrow(&mut self, ticket: Ticket, hooks: impl IntoIterator<Item = String>) {
         if let Some(entry) = self.entry(ticket) {
-            let open = hooks.into_iter().filter(|hook| entry.open.contains(hook)).collect();
+            let hooks = hooks.into_iter().chain(entry.owed.iter().cloned());
+            let open = hooks.filter(|hook| entry.open.contains(hook)).collect();
             entry.open = Open::Only(open);
         }
     }
@@ -111,10 +145,12 @@ impl Order {
     /// Whether the event's dispatch of `hook` may go out: no earlier event of the conversation is open for it.
     #[must_use]
     pub fn is_clear(&self, ticket: Ticket, hook: &str) -> bool {
-        self.conversations.get(&ticket.conversation).is_none_or(|entries| {
-            let mut earlier = entries.iter().take_while(|entry| entry.number < ticket.number);
-            !earlier.any(|entry| entry.open.contains(hook))
-        })
+        !self.earlier(ticket).any(|entry| entry.open.contains(hook))
+    }
+
+    fn earlier(&self, ticket: Ticket) -> impl Iterator<Item = &Entry> {
+        let entries = self.conversations.get(&ticket.conversation).into_iter().flatten();
+        entries.take_while(move |entry| entry.number < ticket.number)
     }
 
     /// Whether no event is under way.
@@ -186,6 +222,24 @@ mod tests {
         order.narrow(first, hooks(&["h", "g"]));
         assert!(order.is_clear(second, "h"));
         assert!(!order.is_clear(second, "g"));
+    }
+
+    #[test]
+    fn a_hook_that_is_called_later_is_owed_to_those_behind_until_it_is_done() {
+        let mut order = Order::default();
+        let tickets = [(); 3].map(|()| order.enter(conversation("a")));
+        assert!(order.is_turn(tickets[0]) && !order.is_turn(tickets[1]));
+        order.decide(tickets[0], hooks(&["slow"]));
+        order.narrow(tickets[0], Vec::new());
+        assert!(order.is_turn(tickets[1]) && !order.is_turn(tickets[2]));
+        assert_eq!(order.owed(tickets[1]), hooks(&["slow"]));
+        order.decide(tickets[1], hooks(&["slow"]));
+        assert!(order.is_clear(tickets[1], "quick") && !order.is_clear(tickets[1], "slow"));
+        order.done(tickets[0], "slow");
+        assert!(order.is_clear(tickets[1], "slow"));
+        assert_eq!(order.owed(tickets[2]), hooks(&["slow"]), "of the second");
+        order.leave(tickets[1]);
+        assert_eq!(order.owed(tickets[2]), hooks(&[]));
     }
 
     #[test]

@@ -1,37 +1,47 @@
 //! One partition's owner: takes its messages in order, keeps several under way, settles each when its record is stored.
 //!
+//! The events of a conversation wait for each other and for no other conversation (`conversations`): a hook that is slow
+//! upon one conversation delays that one alone. An event whose scripts wait, or that waits for an earlier one of its
+//! conversation, gives back what all events share; its author's places bound how many there are (`runner`), and what
+//! finds no place is called later (`owed`).
+//!
 //! What stops a partition from being blocked: a message that cannot be read goes to the dead letters at once; one
 //! that keeps failing, after some tries in place (so that its conversation's order holds and all others go on);
 //! one that keeps killing its owner, after some unclean take-overs. To find the killer among the messages under
 //! way, the first undone one of every ownership is noted; where it was noted before, the messages that may have
 //! been under way then are handled one by one, each noted before it is tried.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+mod owed;
+mod shift;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use shared::bus::dead_letter::Verdict;
-use shared::bus::partition::Owned;
+use shared::bus::partition::{Again, Owned};
 use shared::bus::{Incoming, PublishError};
 use shared::clock::pause;
 use shared::model::event::Event;
 use shared::process::trace;
-use shared::wire::subject::{parse_event, token};
-use shared::wire::topology::MAX_PAST_FLOOR;
-use tokio::sync::Semaphore;
+use shared::wire::headers::Carrier;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument as _;
 
+use self::owed::OwedEvent;
+use self::shift::{Ended, Held, Job, Shift, Work, read};
+use crate::conversations::{ALWAYS, Next, Numbers, Placement};
 use crate::error::HandleEventError;
-use crate::evaluate::Evaluator;
-use crate::gate::Gate;
+use crate::evaluate::{Evaluator, Handled, Marker};
 use crate::inherited::Inherited;
+use crate::order::Conversation;
 use crate::patience::Patience;
-use crate::task::Task;
+use crate::task::{Lent, Pass, Task};
 
 /// Name of this service in dead letters.
-const SERVICE: &str = "hook-svc";
+pub(crate) const SERVICE: &str = "hook-svc";
 
 /// Unclean take-overs after which a message is given up.
 const MAX_UNCLEAN: u32 = 3;
@@ -42,6 +52,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
+/// Events that this replica keeps in memory, whatever partition they are of.
+const MAX_IN_MEMORY: usize = 4_096;
+
 /// How long the owner tries to note that it ended in good order.
 const NOTE: Duration = Duration::from_secs(1);
 
@@ -50,74 +63,71 @@ const NOTE: Duration = Duration::from_secs(1);
 pub(crate) struct Owner {
     pub(crate) evaluator: Evaluator,
     /// Bounds the events that this replica evaluates at once.
-    pub(crate) in_flight: Arc<Semaphore>,
-    /// Most messages of one partition under way.
-    pub(crate) per_partition: usize,
+    in_flight: Arc<Semaphore>,
+    /// The places of conversations that have many events under way: half of all, so that others find one free.
+    shared_places: Arc<Semaphore>,
+    /// Bounds the events that this replica keeps in memory.
+    in_memory: Arc<Semaphore>,
+    /// Memory of those of them that wait for an earlier one of their conversation, whose script waits.
+    held_back: Arc<Semaphore>,
+    /// Most events of one conversation in memory.
+    per_conversation: usize,
     /// How long messages under way may take to end once the partition is given back.
-    pub(crate) drain: Duration,
-}
-
-/// A message to be brought to its end.
-enum Work {
-    Event(Box<Task>),
-    /// To be given up.
-    Dead(Box<(Incoming, Verdict)>),
-}
-
-impl Work {
-    fn dead(incoming: Incoming, reason: &str, detail: String) -> Self {
-        Self::Dead(Box::new((incoming, Verdict::new(reason, detail))))
-    }
-}
-
-/// One ownership of one partition.
-struct Shift {
-    partition: u16,
-    replay_through: u64,
-    /// What former owners have left; none until it is asked for.
-    inherited: Option<Inherited>,
-    gate: Gate,
-    /// Consumer sequences of messages under way.
-    under_way: BTreeSet<u64>,
-    /// The first undone message was noted.
-    noted: bool,
-    /// It was noted before: handle one by one what may have been under way then.
-    careful: bool,
+    drain: Duration,
 }
 
 impl Owner {
+    /// Returns an owner that evaluates `in_flight` events at once, and keeps `per_conversation` of a conversation in
+    /// memory. `drain`: how long messages under way may take to end once a partition is given back.
+    pub(crate) fn new(evaluator: Evaluator, in_flight: usize, per_conversation: usize, drain: Duration) -> Self {
+        Self {
+            evaluator,
+            in_flight: Arc::new(Semaphore::new(in_flight)),
+            shared_places: Arc::new(Semaphore::new(in_flight / 2)),
+            in_memory: Arc::new(Semaphore::new(MAX_IN_MEMORY)),
+            held_back: Arc::new(Semaphore::new(MAX_IN_MEMORY)),
+            per_conversation,
+            drain,
+        }
+    }
+
     /// Handles `owned` until it ends.
     pub(crate) async fn own(self: Arc<Self>, mut owned: Owned) {
-        let mut shift = Shift::of(&owned);
+        let mut shift = Shift::of(&owned, self.per_conversation);
         let mut running = FuturesUnordered::new();
-        let mut last = 0;
+        // Dropped at the end, wherever they stand: the next owner makes them again.
+        let mut owing = FuturesUnordered::new();
         loop {
-            let free = running.len() < self.per_partition && shift.may_run_past(last);
-            let incoming = tokio::select! {
+            // One by one where care is taken: whoever is under way when the owner dies is known.
+            let is_full = shift.careful && !running.is_empty();
+            let came = tokio::select! {
                 biased;
-                Some(sequence) = running.next(), if !running.is_empty() => {
-                    shift.under_way.remove(&sequence);
-                    continue;
+                Some(ended) = running.next(), if !running.is_empty() => {
+                    self.after(&mut shift, &owned, ended).await
                 }
-                incoming = owned.next(), if free => incoming,
+                Some((conversation, sequence)) = owing.next(), if !owing.is_empty() => {
+                    shift.owed.ended(conversation, sequence);
+                    Ok(Some(conversation))
+                }
+                came = self.next(&mut owned), if !is_full => match came {
+                    Some((incoming, memory)) => self.take(&mut shift, &owned, incoming, memory).await,
+                    None => break,
+                },
             };
-            let Some(incoming) = incoming else { break };
-            last = incoming.consumer_sequence;
-            let work = match self.admit(&mut shift, &owned, incoming).await {
-                Ok(Some(work)) => work,
-                Ok(None) => continue,
+            let conversation = match came {
+                Ok(conversation) => conversation,
                 Err(error) => {
                     tracing::warn!(partition = shift.partition, %error, "partition is begun anew");
                     break;
                 }
             };
-            shift.under_way.insert(last);
-            running.push(self.perform(work, last));
-            if shift.careful {
-                while running.next().await.is_some() {}
-                shift.under_way.clear();
+            let jobs = self.jobs(&mut shift, &owned, conversation);
+            running.extend(jobs.into_iter().map(|job| self.perform(job)));
+            while let Some(owed) = conversation.and_then(|conversation| shift.owed.next(conversation)) {
+                owing.push(self.make_owed(owed, shift.partition, Arc::clone(&shift.through), owned.again()));
             }
         }
+
         let drained = tokio::time::timeout(self.drain, async { while running.next().await.is_some() {} });
         if drained.await.is_err() {
             tracing::warn!(
@@ -134,27 +144,157 @@ impl Owner {
         }
     }
 
-    /// Reads a message and decides how it is to be handled; none where it was done before.
-    async fn admit(
+    /// The next message, once there is memory for it.
+    async fn next(&self, owned: &mut Owned) -> Option<(Incoming, OwnedSemaphorePermit)> {
+        // Never closed.
+        let memory = Arc::clone(&self.in_memory).acquire_owned().await.ok()?;
+        Some((owned.next().await?, memory))
+    }
+
+    /// Takes a message that has just come. Returns the conversation in which something may begin now.
+    async fn take(
         &self,
         shift: &mut Shift,
         owned: &Owned,
         incoming: Incoming,
-    ) -> Result<Option<Work>, HandleEventError> {
-        let event = match incoming.decode::<Event>() {
+        memory: OwnedSemaphorePermit,
+    ) -> Result<Option<Conversation>, HandleEventError> {
+        let event = match read(&incoming, self.evaluator.performer.bus.trust()) {
             Ok(event) => event,
-            Err(error) => {
-                return Ok(Some(Work::dead(incoming, error.reason(), error.to_string())));
+            Err(verdict) => {
+                shift.apart.push(Held::dead(incoming, verdict, memory));
+                return Ok(None);
             }
         };
-        if !agrees(&incoming.subject, &event) {
-            let detail = format!(
-                "event {}: its conversation is not that of {}",
-                event.id, incoming.subject
-            );
-            return Ok(Some(Work::dead(incoming, "wrong_subject", detail)));
+        let conversation = Conversation::of(&event);
+        let numbers = Numbers {
+            sequence: incoming.sequence,
+            handed: incoming.consumer_sequence,
+        };
+        match shift.conversations.place(conversation, numbers, self.allowed()) {
+            Placement::Numbers => {
+                let numbers = shift.conversations.numbers();
+                tracing::trace!(
+                    partition = shift.partition,
+                    numbers,
+                    "event is read again when its conversation has room"
+                );
+                Ok(None)
+            }
+            Placement::Memory => {
+                self.hold(shift, owned, conversation, event, incoming, memory).await?;
+                Ok(Some(conversation))
+            }
         }
+    }
+
+    /// Puts an event among those of its conversation that wait, unless it was done before.
+    async fn hold(
+        &self,
+        shift: &mut Shift,
+        owned: &Owned,
+        conversation: Conversation,
+        event: Event,
+        incoming: Incoming,
+        memory: OwnedSemaphorePermit,
+    ) -> Result<(), HandleEventError> {
+        match self.admit(shift, owned, event, incoming, memory).await? {
+            Some(work) => {
+                let held = Held {
+                    work,
+                    conversation: Some(conversation),
+                };
+                shift.conversations.hold(conversation, held);
+            }
+            None => tracing::trace!(partition = shift.partition, "event was done before"),
+        }
+        Ok(())
+    }
+
+    /// Notes what has come of a job. Returns the conversation in which something may begin now.
+    async fn after(
+        &self,
+        shift: &mut Shift,
+        owned: &Owned,
+        ended: Ended,
+    ) -> Result<Option<Conversation>, HandleEventError> {
+        let (conversation, read_again) = match ended {
+            Ended::Performed(None, _) => return Ok(None),
+            Ended::Performed(Some(conversation), owed) => {
+                shift.conversations.ended(conversation);
+                if let Some(owed) = owed {
+                    shift.owed.add(*owed);
+                }
+                return Ok(Some(conversation));
+            }
+            Ended::Read(conversation, read_again) => (conversation, read_again),
+        };
+        shift.conversations.was_read(conversation);
+        match read_again {
+            None => tracing::debug!(partition = shift.partition, "event is gone from its stream"),
+            // It could be read before: its conversation was known.
+            Some(reread) => {
+                let (incoming, memory) = *reread;
+                match read(&incoming, self.evaluator.performer.bus.trust()) {
+                    Ok(event) => self.hold(shift, owned, conversation, event, incoming, memory).await?,
+                    Err(verdict) => shift.apart.push(Held::dead(incoming, verdict, memory)),
+                }
+            }
+        }
+        Ok(Some(conversation))
+    }
+
+    /// Returns what begins now: messages of no conversation, and those of `conversation` for which there is room.
+    fn jobs(&self, shift: &mut Shift, owned: &Owned, conversation: Option<Conversation>) -> Vec<Job> {
+        let apart = std::mem::take(&mut shift.apart).into_iter();
+        let mut jobs: Vec<Job> = apart.map(|held| Job::Perform(Box::new(held), None)).collect();
+        let Some(conversation) = conversation else {
+            return jobs;
+        };
+        let conversations = &mut shift.conversations;
+        loop {
+            let place = match conversations.next(conversation) {
+                Next::Nothing => break,
+                Next::Free => None,
+                Next::Place => match Arc::clone(&self.shared_places).try_acquire_owned() {
+                    Ok(place) => Some(place),
+                    Err(_) => break,
+                },
+            };
+            if let Some(held) = conversations.start(conversation) {
+                jobs.push(Job::Perform(Box::new(held), place));
+            }
+        }
+        if let Some(numbers) = conversations.read_next(conversation, self.allowed()) {
+            jobs.push(Job::Read(conversation, numbers, Box::new(owned.again())));
+        }
+        conversations.forget_idle(conversation);
+        jobs
+    }
+
+    /// How many events a conversation may have in memory: fewer while many wait for others of theirs.
+    fn allowed(&self) -> usize {
+        let free = self.held_back.available_permits();
+        if free * 2 > MAX_IN_MEMORY {
+            self.per_conversation
+        } else if free * 8 > MAX_IN_MEMORY {
+            ALWAYS
+        } else {
+            1
+        }
+    }
+
+    /// Decides how a message is to be handled; none if it was done before.
+    async fn admit(
+        &self,
+        shift: &mut Shift,
+        owned: &Owned,
+        event: Event,
+        incoming: Incoming,
+        memory: OwnedSemaphorePermit,
+    ) -> Result<Option<Work>, HandleEventError> {
         let inherited = self.inherited(shift, &incoming).await;
+        shift.through.fetch_max(incoming.sequence, Ordering::Relaxed);
         let place = shift.gate.enter(&event);
         let partition = shift.partition;
         let mut task = Task {
@@ -163,8 +303,12 @@ impl Owner {
             partition,
             inherited,
             marker_read: false,
+            through: Arc::clone(&shift.through),
             place,
             incoming,
+            pass: Pass::First,
+            lent: Lent::new(Some(memory), &self.held_back),
+            deferred: Mutex::default(),
         };
         let Some(inherited) = inherited else {
             shift.careful = false;
@@ -173,12 +317,15 @@ impl Owner {
         if shift.noted && !shift.careful {
             return Ok(Some(Work::Event(Box::new(task))));
         }
-        if self.evaluator.is_done(&task, inherited).await? {
-            self.evaluator.performer.meters.already_done.increment(1);
-            task.incoming.ack().await;
-            return Ok(None);
+        match self.evaluator.marker_of(&task, inherited).await? {
+            Marker::None => task.marker_read = true,
+            Marker::Owes(_) => return Ok(Some(Work::Event(Box::new(task)))),
+            Marker::Done => {
+                self.evaluator.performer.meters.already_done.increment(1);
+                task.incoming.ack().await;
+                return Ok(None);
+            }
         }
-        task.marker_read = true;
         let attempts = owned.attempt(task.sequence).await.map_err(HandleEventError::Attempt)?;
         shift.noted = true;
         shift.careful = attempts > 1;
@@ -187,66 +334,112 @@ impl Owner {
                 "event {}: its owner ended {MAX_UNCLEAN} times while it was under way",
                 task.event.id
             );
-            return Ok(Some(Work::dead(task.incoming, "kills_its_owner", detail)));
+            let verdict = Verdict::new("kills_its_owner", detail);
+            let memory = task.lent.take_memory();
+            return Ok(memory.map(|memory| Work::Dead(Box::new((task.incoming, verdict, memory)))));
         }
         Ok(Some(Work::Event(Box::new(task))))
     }
 
     /// What a former owner may have left of `incoming`; none where it cannot have handled it.
     async fn inherited(&self, shift: &mut Shift, incoming: &Incoming) -> Option<Inherited> {
-        if !shift.may_be_done(incoming) {
+        if incoming.sequence > shift.replay_through {
             return None;
         }
-        if shift.inherited.is_none() {
-            let (bus, projection) = (&self.evaluator.performer.bus, &self.evaluator.projection);
-            shift.inherited = Some(Inherited::of_former_owners(bus, projection, shift.partition).await);
-        }
-        shift.inherited
-    }
-
-    /// Brings one message to its end; answers `key`.
-    async fn perform(&self, work: Work, key: u64) -> u64 {
-        match work {
-            Work::Dead(given_up) => self.give_up(&given_up.0, &given_up.1).await,
-            Work::Event(task) => self.event(*task).await,
-        }
-        key
-    }
-
-    async fn event(&self, task: Task) {
-        // Closed only after every partition has ended.
-        let Ok(_slot) = self.in_flight.acquire().await else {
-            return;
+        let inherited = match shift.inherited {
+            Some(inherited) => inherited,
+            None => {
+                let (bus, projection) = (&self.evaluator.performer.bus, &self.evaluator.projection);
+                let asked = Inherited::of_former_owners(bus, projection, shift.partition).await;
+                // What is recorded from now on tells a successor as much as what was recorded before.
+                shift.through.fetch_max(asked.named().unwrap_or(0), Ordering::Relaxed);
+                *shift.inherited.insert(asked)
+            }
         };
+        shift.may_be_done(incoming, inherited.named()).then_some(inherited)
+    }
+
+    /// Does one job.
+    async fn perform(&self, job: Job) -> Ended {
+        match job {
+            Job::Perform(held, place) => {
+                let Held { work, conversation } = *held;
+                let owed = match work {
+                    Work::Dead(given_up) => {
+                        let (incoming, verdict, _memory) = &*given_up;
+                        self.give_up(incoming, verdict).await;
+                        None
+                    }
+                    Work::Event(task) => self.event(*task, place).await,
+                };
+                Ended::Performed(conversation, owed.map(Box::new))
+            }
+            Job::Read(conversation, numbers, again) => {
+                // Never closed.
+                let memory = Arc::clone(&self.in_memory).acquire_owned().await.ok();
+                let incoming = self.read_again(numbers, &again).await;
+                Ended::Read(conversation, incoming.zip(memory).map(Box::new))
+            }
+        }
+    }
+
+    /// Reads a message again of which only the numbers were kept; none if it is gone.
+    async fn read_again(&self, numbers: Numbers, again: &Again) -> Option<Incoming> {
+        let mut wait = FIRST_PAUSE;
+        loop {
+            match again.read(numbers.sequence, numbers.handed).await {
+                Ok(incoming) => return incoming,
+                Err(error) => {
+                    tracing::debug!(sequence = numbers.sequence, %error, "cannot read an event again yet");
+                }
+            }
+            pause(wait).await;
+            wait = (wait * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Brings an event to its end, on one of the places that conversations share or without. Returns what it owes.
+    async fn event(&self, task: Task, place: Option<OwnedSemaphorePermit>) -> Option<OwedEvent> {
+        // Closed only after every partition has ended.
+        let slot = Arc::clone(&self.in_flight).acquire_owned().await.ok()?;
+        task.lent.begin(slot, place);
         let meters = &self.evaluator.performer.meters;
-        let waited = self.evaluator.clock.now().since(task.incoming.published_at);
-        meters.lag.record(waited.max(0) as f64 / 1_000.0);
+        if matches!(task.pass, Pass::First) {
+            let waited = self.evaluator.clock.now().since(task.incoming.published_at);
+            meters.lag.record(waited.max(0) as f64 / 1_000.0);
+        }
         meters.in_flight.increment(1.0);
         let began = self.evaluator.clock.monotonic();
         let from = task.incoming.carrier();
         let span = trace::consumer_span("hook.evaluate", &from);
         span.record("event_id", task.event.id.as_str());
         let carrier = trace::carrier_of(&span, &from);
-        self.try_until_done(&task, &carrier).instrument(span).await;
+        let deferred = self.try_until_done(&task, &carrier).instrument(span).await;
         meters.in_flight.decrement(1.0);
         meters
             .seconds
             .record(self.evaluator.clock.monotonic().duration_since(began).as_secs_f64());
+        deferred.map(|hooks| OwedEvent::of(task, hooks, self.evaluator.clock.monotonic()))
     }
 
-    async fn try_until_done(&self, task: &Task, carrier: &shared::wire::headers::Carrier) {
+    /// Tries `task` until it comes to an end. Returns the hooks that are called later.
+    async fn try_until_done(&self, task: &Task, carrier: &Carrier) -> Option<Vec<String>> {
         let mut patience = Patience::default();
         let mut again = false;
         let mut wait = FIRST_PAUSE;
         loop {
             let error = match self.evaluator.handle(task, again, carrier).await {
-                Ok(()) => return task.incoming.ack().await,
+                Ok(Handled::Deferred(hooks)) => return Some(hooks),
+                Ok(Handled::Done) => {
+                    task.incoming.ack().await;
+                    return None;
+                }
                 Err(error) => error,
             };
             again = true;
             self.evaluator.performer.meters.again.increment(1);
             if error.is_stop() {
-                return;
+                return None;
             }
             let ends = if error.is_absence() {
                 patience.bus_was_away();
@@ -258,9 +451,9 @@ impl Owner {
             let (detail, tries) = (error.chain(), patience.tries());
             if ends {
                 let detail = format!("event {}: {detail}", task.event.id);
-                return self
-                    .give_up(&task.incoming, &Verdict::new("keeps_failing", detail))
+                self.give_up(&task.incoming, &Verdict::new("keeps_failing", detail))
                     .await;
+                return None;
             }
             tracing::warn!(event_id = %task.event.id, tries, error = detail, "event is tried again");
             pause(wait).await;
@@ -271,7 +464,7 @@ impl Owner {
     /// The whole message goes to the dead letters, then it is done with.
     async fn give_up(&self, incoming: &Incoming, verdict: &Verdict) {
         self.evaluator.performer.meters.dead.increment(1);
-        let event_id = incoming.headers.event_id(&incoming.subject);
+        let event_id = incoming.headers.event_id();
         let mut wait = FIRST_PAUSE;
         loop {
             let bus = &self.evaluator.performer.bus;
@@ -293,72 +486,5 @@ impl Owner {
             wait = (wait * 2).min(LONGEST_PAUSE);
         }
         incoming.term().await;
-    }
-}
-
-/// Whether `event` is of the conversation under whose `subject` it is stored. A publisher that may write to some
-/// channels only would otherwise speak for all.
-fn agrees(subject: &str, event: &Event) -> bool {
-    parse_event(subject).is_some_and(|stored| {
-        stored.channel == token(&event.channel)
-            && stored.account == token(event.account())
-            && stored.peer == token(&event.peer.id)
-    })
-}
-
-impl Shift {
-    fn of(owned: &Owned) -> Self {
-        Self {
-            partition: owned.partition,
-            replay_through: owned.replay_through,
-            inherited: None,
-            gate: Gate::default(),
-            under_way: BTreeSet::new(),
-            noted: false,
-            careful: false,
-        }
-    }
-
-    /// Whether the message after consumer sequence `last` may be taken: a take-over repeats everything past the
-    /// first undone message, so that is bounded.
-    fn may_run_past(&self, last: u64) -> bool {
-        self.under_way
-            .first()
-            .is_none_or(|first| last.saturating_sub(*first) < MAX_PAST_FLOOR.unsigned_abs())
-    }
-
-    /// Whether a former owner may have handled the message: it ran at most [`MAX_PAST_FLOOR`] messages past the stored
-    /// floor, at which counting began.
-    fn may_be_done(&self, incoming: &Incoming) -> bool {
-        incoming.sequence <= self.replay_through && incoming.consumer_sequence <= MAX_PAST_FLOOR.unsigned_abs() + 1
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use shared::model::event::EventId;
-    use shared::model::time::UnixMillis;
-
-    use super::*;
-
-    #[test]
-    fn an_event_is_of_the_conversation_that_its_subject_says() {
-        let id = EventId::parse("webchat:1").expect("valid");
-        let event = Event::new(id, "webchat", "v.1", UnixMillis(1));
-        let long = Event {
-            account_id: Some("a".repeat(300)),
-            ..event.clone()
-        };
-        assert!(agrees("nexus.ev.3.webchat.default.v=2E1", &event));
-        let shortened = format!("nexus.ev.3.webchat.{}.v=2E1", token(long.account()));
-        assert!(agrees(&shortened, &long) && !agrees(&shortened, &event));
-        for subject in [
-            "nexus.ev.3.timer.default.v=2E1",
-            "nexus.ev.3.webchat.other.v=2E1",
-            "nexus.ev.3.webchat.default.v2",
-            "nexus.event.webchat.default.v=2E1",
-        ] {
-            assert!(!agrees(subject, &event), "{subject}");
-        }
     }
 }

@@ -6,11 +6,13 @@
 //!
 //! KV decides only by compare-and-set; what a watch told may be old and is never the ground of a decision.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod view;
+
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use shared::bus::{Bus, CasError, Kv, KvEvent};
+use shared::bus::{Bus, CasError, Kv};
 use shared::clock::{SharedClock, pause};
 use shared::model::event::EventId;
 use shared::model::hook::{HookRecord, HookResult, HookState};
@@ -27,6 +29,9 @@ use crate::once::{self, Tally, Verdict};
 use crate::roster::Roster;
 use crate::runner::{Counters, HookSet, Pools};
 use crate::timers;
+
+pub use view::Reached;
+use view::{Change, View, forward, synced_again};
 
 /// How long after a change further ones are awaited, so that a whole directory is loaded at once.
 const COALESCE: Duration = Duration::from_millis(25);
@@ -86,23 +91,6 @@ enum Taken {
     Whole,
 }
 
-/// One change of either bucket.
-enum Change {
-    Hook(KvEvent<HookRecord>),
-    State(KvEvent<HookState>),
-}
-
-/// What the watches have told. Keys are KV keys.
-#[derive(Debug, Default)]
-struct View {
-    records: BTreeMap<String, HookRecord>,
-    states: BTreeMap<String, HookState>,
-    /// The newest revision of `hooks` that was told.
-    revision: u64,
-    hooks_current: bool,
-    states_current: bool,
-}
-
 impl Registry {
     /// The registry on `bus`, empty until [`Registry::follow`] has heard of it; `pool` evaluates its hooks, whose
     /// schedules are in `zone` where they name none.
@@ -122,8 +110,15 @@ impl Registry {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Follows both buckets for ever; `loaded` says up to which revision of `hooks` the workers have taken them.
-    pub async fn follow(&self, loaded: watch::Sender<Option<u64>>) {
+    /// Follows both buckets for ever; `loaded` says up to where in `hooks` the workers have taken them, and `era` how often
+    /// that bucket turned out to be another one. Of another one nothing is in force before the hooks directory, if there
+    /// is one, is `synced` into it: until then the former hooks are.
+    pub async fn follow(
+        &self,
+        loaded: watch::Sender<Option<Reached>>,
+        era: watch::Sender<u64>,
+        mut synced: Option<watch::Receiver<Option<Reached>>>,
+    ) {
         let (sender, mut changes) = mpsc::channel(CHANGES);
         let mut watches = JoinSet::new();
         watches.spawn(forward(self.inner.hooks.clone(), Change::Hook, sender.clone()));
@@ -133,6 +128,7 @@ impl Registry {
         loop {
             let change = tokio::select! {
                 change = changes.recv() => change,
+                () = synced_again(&mut synced) => None,
                 () = pause(RELOAD_PAUSE), if taken != Taken::Whole => None,
             };
             if let Some(change) = change {
@@ -142,11 +138,12 @@ impl Registry {
             while let Ok(change) = changes.try_recv() {
                 view.take(change, &self.inner.pool);
             }
-            if view.hooks_current && view.states_current {
+            era.send_if_modified(|known| std::mem::replace(known, view.era) != view.era);
+            if view.is_whole(synced.as_ref()) {
                 taken = self.load(&view, taken == Taken::Partly).await;
                 self.tell_schedules(&view);
                 if taken != Taken::Not {
-                    loaded.send_replace(Some(view.revision));
+                    loaded.send_replace(Some(view.reached()));
                 }
             }
         }
@@ -436,57 +433,6 @@ async fn change_meant(
             Ok(_) => return Ok(true),
             Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
             Err(error) => return Err(error),
-        }
-    }
-}
-
-async fn forward<T: shared::wire::envelope::Wire + 'static>(
-    bucket: Kv<T>,
-    change: fn(KvEvent<T>) -> Change,
-    changes: mpsc::Sender<Change>,
-) {
-    let mut watch = bucket.watch_all();
-    while changes.send(change(watch.next().await)).await.is_ok() {}
-}
-
-impl View {
-    fn take(&mut self, change: Change, pool: &Pools) {
-        match change {
-            Change::Hook(KvEvent::Put { key, value, revision }) => {
-                self.revision = self.revision.max(revision);
-                self.records.insert(key.clone(), value);
-                if let Some(state) = self.states.get(&key) {
-                    self.count(&key, state, pool);
-                }
-            }
-            Change::Hook(KvEvent::Gone { key, revision }) => {
-                self.revision = self.revision.max(revision);
-                self.records.remove(&key);
-            }
-            Change::Hook(KvEvent::Current) => self.hooks_current = true,
-            Change::State(KvEvent::Put { key, value, .. }) => {
-                self.count(&key, &value, pool);
-                self.states.insert(key, value);
-            }
-            Change::State(KvEvent::Gone { key, .. }) => {
-                self.states.remove(&key);
-            }
-            Change::State(KvEvent::Current) => {
-                self.states_current = true;
-                for (key, state) in &self.states {
-                    self.count(key, state, pool);
-                }
-            }
-            Change::Hook(KvEvent::Bad { key, error, .. }) | Change::State(KvEvent::Bad { key, error, .. }) => {
-                tracing::error!(key, error, "registry entry cannot be read, the former one stays");
-            }
-        }
-    }
-
-    /// Scripts read these as `ctx.hook.trigger_count` and `.last_triggered`.
-    fn count(&self, key: &str, state: &HookState, pool: &Pools) {
-        if let Some(record) = self.records.get(key) {
-            pool.count(&record.id, Counters::from(state));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use shared::model::event::EventId;
-use shared::model::hook::{HookMetadata, HookMode, HookRecord, HookState, HookStatus};
+use shared::model::hook::{HookMetadata, HookMode, HookRecord, HookState, HookStatus, MadeIn};
 use shared::model::hook_api::OPERATOR;
 use shared::model::time::UnixMillis;
 
@@ -14,8 +14,22 @@ use crate::once::StoredFire;
 use crate::prefilter::Rule;
 use crate::runner::{HookSet, HookSource, Sees, reads_counters};
 
+/// Whose word a hook is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Author {
+    /// An operator's.
+    Operator,
+    /// An agent's, or that of somebody else who is no operator.
+    Agent {
+        /// Who, as `created_by` says.
+        name: String,
+        /// The turn in which they made it; none where nobody knows: then the hook has the least rights.
+        made_in: Option<Box<MadeIn>>,
+    },
+}
+
 /// What the runner need not know of a hook.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Traits {
     /// `@priority`.
     pub priority: i32,
@@ -23,8 +37,8 @@ pub struct Traits {
     pub fallback: bool,
     /// `@mode one-shot`.
     pub one_shot: bool,
-    /// Somebody else than the operator wrote it: what it grants is at most what the event's sender has anyway.
-    pub only_narrows: bool,
+    /// Who wrote it: what it may do follows from that.
+    pub author: Arc<Author>,
     /// Its source speaks of how often or when it fired: each of its fires is counted before its dispatch is stored.
     pub reads_counters: bool,
     /// When it was made: what tells it from another of its name.
@@ -38,7 +52,10 @@ impl Default for Traits {
             priority: 50,
             fallback: false,
             one_shot: false,
-            only_narrows: true,
+            author: Arc::new(Author::Agent {
+                name: String::new(),
+                made_in: None,
+            }),
             reads_counters: false,
             made_at: UnixMillis(0),
         }
@@ -95,7 +112,7 @@ impl Roster {
     /// What is known of the hook `id`.
     #[must_use]
     pub fn traits(&self, id: &str) -> Traits {
-        self.traits.get(id).copied().unwrap_or_default()
+        self.traits.get(id).cloned().unwrap_or_default()
     }
 
     /// The fires of one-shot hooks that the occurrence `key` won and that must be published again where it comes again.
@@ -142,9 +159,19 @@ fn traits_of(record: &HookRecord) -> Traits {
         priority: record.metadata.priority,
         fallback: record.metadata.fallback,
         one_shot: matches!(record.metadata.mode, HookMode::OneShot),
-        only_narrows: record.created_by != OPERATOR,
+        author: Arc::new(author_of(record)),
         reads_counters: reads_counters(&record.source),
         made_at: record.created_at,
+    }
+}
+
+fn author_of(record: &HookRecord) -> Author {
+    if record.created_by == OPERATOR {
+        return Author::Operator;
+    }
+    Author::Agent {
+        name: record.created_by.clone(),
+        made_in: record.made_in.clone(),
     }
 }
 
@@ -197,14 +224,19 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn only_an_operators_hook_may_grant_more_than_the_sender_has() {
+    fn a_hook_that_nobody_knows_is_no_operators() {
         let made = HookRecord {
             created_by: "agent:atlas".to_owned(),
             ..record("made")
         };
         let roster = check(vec![record("filed"), made], vec![]);
-        assert!(!roster.traits("filed").only_narrows);
-        assert!(roster.traits("made").only_narrows && roster.traits("unknown").only_narrows);
+        assert_eq!(*roster.traits("filed").author, Author::Operator);
+        for id in ["made", "unknown"] {
+            assert!(
+                matches!(*roster.traits(id).author, Author::Agent { made_in: None, .. }),
+                "{id}"
+            );
+        }
     }
 
     #[test]

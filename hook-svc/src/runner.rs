@@ -22,6 +22,7 @@ mod pool;
 mod pools;
 mod protocol;
 mod sandbox;
+mod seats;
 mod sources;
 mod starter;
 mod user;
@@ -46,9 +47,10 @@ use crate::prefilter::Rule;
 pub use self::bun::FindBunError;
 pub use self::host::{Answered, Call, CallError, Host, NOT_AVAILABLE, NoHost, Spent, not_available};
 pub use self::living::Living;
-pub use self::pool::{LoadHooksError, MAX_UNDER_WAY, MIN_HARD_BUDGET_MS, Pool, StartPoolError};
+pub use self::pool::{LoadHooksError, MIN_HARD_BUDGET_MS, Pool, StartPoolError};
 pub use self::pools::{InForce, Pools};
 pub use self::sandbox::{CheckSandboxError, Sandbox};
+pub use self::seats::{MAX_UNDER_WAY, Seats};
 
 /// How a pool runs.
 #[derive(Debug, Clone)]

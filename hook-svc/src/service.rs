@@ -1,6 +1,7 @@
 //! The wiring: files and registry → workers; streams → read model; partitions → owner.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,11 +10,13 @@ use shared::breaker::BreakerPolicy;
 use shared::bus::partition::{self, Group};
 use shared::bus::{Bus, ServiceHandle, ServiceSpec, Tap};
 use shared::clock::{OffsetClock, pause};
+use shared::model::session::DmScope;
+use shared::process::identities::People;
 use shared::process::lifecycle::Shutdown;
 use shared::process::{Health, Service, Shell};
 use shared::projection::{ListedHook, Projection, feed};
 use shared::wire::topology::streams::EVENTS;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admission::{Condition, takes_part};
@@ -24,7 +27,7 @@ use crate::breakers::Breakers;
 use crate::config::HooksConfig;
 use crate::desk::Desk;
 use crate::directory::Directory;
-use crate::dispatch::Rules;
+use crate::routing::Rules;
 use crate::evaluate::Evaluator;
 use crate::fetch::FetchHost;
 use crate::fire::Performer;
@@ -34,7 +37,7 @@ use crate::lab::{Lab, pool_config};
 use crate::llm::{self, Budget, Limits, LlmHost};
 use crate::meters::Meters;
 use crate::owner::Owner;
-use crate::registry::{Listed, Registry};
+use crate::registry::{Listed, Reached, Registry};
 use crate::runner::{Host, Living, Pools};
 use crate::{embed, events_api, identities, model_log, snapshot, strays};
 
@@ -53,6 +56,8 @@ const LAST_FLUSH: Duration = Duration::from_secs(1);
 
 /// Share of the drain time-out for events under way; the rest is for giving partitions back and for the counters.
 const DRAIN_SHARE: f64 = 0.8;
+/// Messages that a partition asks the server for at once.
+const READ_BATCH: usize = 64;
 
 /// Evaluation of events against hooks.
 #[derive(Debug)]
@@ -63,21 +68,35 @@ impl Service for HookService {
     const SECTION: &'static str = "hooks";
     const PARTS: &'static [&'static str] = &["hooks", "partitions", "projection", "workers"];
     const ASKS_MODELS: bool = true;
+    const READS_EDGES: bool = true;
     type Config = HooksConfig;
 
     fn check(config: &HooksConfig) -> Vec<String> {
         config.faults()
     }
 
+    fn warnings(config: &HooksConfig) -> Vec<String> {
+        warning_of(config.dm_scope).into_iter().collect()
+    }
+
     async fn serve(shell: Shell<HooksConfig>) -> anyhow::Result<()> {
         let config = &shell.config;
         let name = member_name(config, &shell.instance);
-        let (identities, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
+        let (file, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
+        let people = People::read(file, &shell.bus)
+            .await
+            .context("read the owner's chat pages")?;
+        let identities = people.all();
         let (rules, followed_rules) = watch::channel(Arc::new(Rules {
             identities: identities.clone(),
             presets,
             dm_scope: config.dm_scope,
+            is_chat_local: config.local_chat,
+            deliveries: config.deliveries.clone(),
         }));
+        if let Some(warning) = warning_of(config.dm_scope) {
+            tracing::warn!("hooks.{warning}");
+        }
         let bindings = Bindings::load(&config.bindings)?;
         let model = projection_path(config, &name);
         snapshot::bootstrap(&shell.bus, &model).await;
@@ -95,14 +114,14 @@ impl Service for HookService {
         tell_sandbox(&shell.health, &pool);
         let registry = Registry::new(&shell.bus, pool.clone(), &config.time_zone);
         let hooks_api = hooks_api(&shell, &registry, &lab, &projection);
-        let apis = serve(&shell.bus, [events_api::spec(&projection), hooks_api]).await?;
+        let apis = serve(&shell.bus, [events_api::spec(&projection, &shell.bus), hooks_api]).await?;
 
         let mut background = JoinSet::new();
         let (joined, may_join) = watch::channel(false);
         let admission = hooks(&shell, &registry, &mut background).admission(&shell, &projection, &pool, joined);
         background.spawn(admission);
         background.spawn(flush(registry.clone()));
-        tend(&shell, &projection, living, rules, &mut background);
+        tend(&shell, &projection, living, (rules, people), &mut background);
         background.spawn(bindings.clone().follow());
         let (timed, clock) = (registry.clone(), Arc::clone(&shell.clock));
         background.spawn(async move { timed.keep_schedules(clock).await });
@@ -128,7 +147,7 @@ impl Service for HookService {
             may_join,
             settled: partition::Settled::ByOwner,
             tap: Some(tap),
-            batch: config.in_flight_per_partition,
+            batch: READ_BATCH,
             clock: Arc::clone(&shell.clock),
         };
         let handler = move |owned| Arc::clone(&owner).own(owned);
@@ -157,12 +176,24 @@ impl Service for HookService {
     }
 }
 
+/// What a setting means that lets everybody share the owner's session.
+fn warning_of(scope: DmScope) -> Option<String> {
+    match scope {
+        DmScope::Main => Some(
+            "dm_scope: \"main\": everybody who writes a direct message shares the owner's session, and reads in the answers \
+             what others have said; \"auto\" keeps strangers apart"
+                .to_owned(),
+        ),
+        DmScope::Auto | DmScope::PerPeer | DmScope::PerChannelPeer | DmScope::PerAccountChannelPeer => None,
+    }
+}
+
 /// What says that this replica's hooks are loaded.
 struct Hooks {
-    /// From which revision on the registry holds the directory; none where it is not synced yet.
-    synced: watch::Receiver<Option<u64>>,
-    /// Up to which revision the workers hold the registry; none where they do not yet.
-    loaded: watch::Receiver<Option<u64>>,
+    /// From where on the registry holds the directory, none where it is not synced yet; no channel without a directory.
+    synced: Option<watch::Receiver<Option<Reached>>>,
+    /// Up to where the workers hold the registry; none where they do not yet.
+    loaded: watch::Receiver<Option<Reached>>,
 }
 
 /// Starts what keeps the read model's people and vectors up to date, its log short and a copy of it at hand, and `rules`
@@ -171,7 +202,7 @@ fn tend(
     shell: &Shell<HooksConfig>,
     projection: &Projection,
     living: Living,
-    rules: watch::Sender<Arc<Rules>>,
+    (rules, people): (watch::Sender<Arc<Rules>>, People),
     background: &mut JoinSet<()>,
 ) {
     let (config, clock, health) = (shell.config.clone(), Arc::clone(&shell.clock), shell.health.clone());
@@ -186,8 +217,16 @@ fn tend(
         identities: shell.common.files.identities.clone(),
         personas: shell.common.files.personas.clone(),
     };
-    let (clock, stop) = (Arc::clone(&shell.clock), shell.shutdown.clone());
-    background.spawn(identities::follow(files, rules, projection.clone(), clock, stop));
+    let (bus, clock, stop) = (shell.bus.clone(), Arc::clone(&shell.clock), shell.shutdown.clone());
+    background.spawn(identities::follow(
+        files,
+        people,
+        bus,
+        rules,
+        projection.clone(),
+        clock,
+        stop,
+    ));
 }
 
 /// The hooks' breakers, followed, which count what hooks throw outside of their evaluations as well.
@@ -232,26 +271,31 @@ async fn list_hooks(mut listed: watch::Receiver<Listed>, breakers: Breakers, pro
 /// Starts what keeps hooks up to date.
 fn hooks(shell: &Shell<HooksConfig>, registry: &Registry, background: &mut JoinSet<()>) -> Hooks {
     let (loaded_sender, loaded) = watch::channel(None);
-    let following = registry.clone();
-    background.spawn(async move { following.follow(loaded_sender).await });
+    let (era_sender, era) = watch::channel(0);
+    let (synced_sender, synced) = watch::channel(None);
+    let synced = (!shell.config.dir.is_empty()).then_some(synced);
+    let (following, after) = (registry.clone(), synced.clone());
+    background.spawn(async move { following.follow(loaded_sender, era_sender, after).await });
     if !shell.config.agent_dir.is_empty() {
         let files = AgentFiles::new(&shell.bus, PathBuf::from(&shell.config.agent_dir));
         background.spawn(async move { files.follow().await });
     }
-    if shell.config.dir.is_empty() {
-        let (_, synced) = watch::channel(Some(0));
+    if synced.is_none() {
         return Hooks { synced, loaded };
     }
-    let (synced_sender, synced) = watch::channel(None);
     let (path, root) = (PathBuf::from(&shell.config.dir), shell.config.root.clone());
     let directory = Directory::new(path, root, &shell.bus, Arc::clone(&shell.clock));
-    background.spawn(async move { directory.follow(synced_sender).await });
+    background.spawn(async move { directory.follow(synced_sender, era).await });
     Hooks { synced, loaded }
 }
 
 impl Hooks {
     fn are_loaded(&self) -> bool {
-        matches!((*self.synced.borrow(), *self.loaded.borrow()), (Some(from), Some(to)) if to >= from)
+        let loaded = *self.loaded.borrow();
+        match &self.synced {
+            None => loaded.is_some(),
+            Some(synced) => matches!((*synced.borrow(), loaded), (Some(from), Some(to)) if to.holds(from)),
+        }
     }
 
     /// Decides again and again whether this replica takes part, and says so to `joined` and the health page.
@@ -335,6 +379,7 @@ fn owner(
     // Only what hooks see: leases and breakers are agreed with others.
     let clock = OffsetClock::over(Arc::clone(&shell.clock), shell.config.clock_offset_ms);
     let performer = Performer {
+        warned: Mutex::default(),
         answers: Answers::new(&bus),
         bus,
         registry: registry.clone(),
@@ -347,16 +392,14 @@ fn owner(
         breakers,
         bindings,
         passes: Mutex::default(),
+        beyond_records: AtomicU64::new(0),
         projection: projection.clone(),
         clock,
         instance: shell.instance.clone(),
     };
-    Arc::new(Owner {
-        evaluator,
-        in_flight: Arc::new(Semaphore::new(shell.config.in_flight)),
-        per_partition: shell.config.in_flight_per_partition,
-        drain: Duration::from_millis(shell.common.telemetry.drain_timeout_ms).mul_f64(DRAIN_SHARE),
-    })
+    let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms).mul_f64(DRAIN_SHARE);
+    let (in_flight, per_conversation) = (shell.config.in_flight, shell.config.in_flight_per_conversation);
+    Arc::new(Owner::new(evaluator, in_flight, per_conversation, drain))
 }
 
 /// The services that this replica answers.
@@ -382,7 +425,7 @@ fn host(shell: &Shell<HooksConfig>, projection: &Projection) -> anyhow::Result<A
     let fetch = FetchHost::new(&shell.config.grants, Arc::new(Desk::new(projection.clone())))?;
     Ok(Arc::new(LlmHost::new(
         model,
-        Budget::new(&shell.bus, limits, clock()),
+        Budget::new(&shell.bus, limits, shell.llm.price().copied(), clock()),
         Arc::new(fetch),
     )))
 }

@@ -92,6 +92,7 @@ fn created(id: &str, file: &HookFile, root: &str, now: UnixMillis) -> HookRecord
         enabled: true,
         origin: HookOrigin::File { root: root.to_owned() },
         created_by: OPERATOR.to_owned(),
+        made_in: None,
         created_at: now,
         updated_at: now,
         disabled_reason: None,

@@ -1,11 +1,16 @@
 //! One event under way.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use shared::bus::Incoming;
 use shared::model::event::{Direction, Event, EventId};
 use shared::wire::headers::{MSG_ID, REDRIVE};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::gate::Place;
 use crate::inherited::Inherited;
+use crate::runner::Seats;
 
 /// An event as its partition's owner hands it over.
 #[derive(Debug)]
@@ -20,10 +25,109 @@ pub(crate) struct Task {
     pub(crate) inherited: Option<Inherited>,
     /// Its done-marker was looked for already, and is not there.
     pub(crate) marker_read: bool,
+    /// The highest sequence that its partition's owner has in hand, now and while the event is under way.
+    pub(crate) through: Arc<AtomicU64>,
     /// Its place in its conversation.
     pub(crate) place: Place,
     /// The message it came in.
     pub(crate) incoming: Incoming,
+    /// Whether its hooks are called for the first time, or those that were deferred.
+    pub(crate) pass: Pass,
+    /// What it holds of what all events share.
+    pub(crate) lent: Lent,
+    /// Hooks that are called later, once that is decided: a further try keeps to it.
+    pub(crate) deferred: Mutex<Option<Vec<String>>>,
+}
+
+/// Which of an event's hooks are called.
+#[derive(Debug)]
+pub(crate) enum Pass {
+    /// Those that have a place.
+    First,
+    /// Those that had none then.
+    Deferred(Deferred),
+}
+
+/// Hooks that had no place when their event came.
+#[derive(Debug)]
+pub(crate) struct Deferred {
+    /// Their ids.
+    pub(crate) hooks: Vec<String>,
+    /// Places that were found for some of them.
+    pub(crate) seats: Mutex<Seats>,
+    /// They have waited too long.
+    pub(crate) is_too_late: bool,
+}
+
+impl Deferred {
+    /// Takes the places that were found; a further try finds its own.
+    pub(crate) fn take_seats(&self) -> Seats {
+        std::mem::take(&mut *self.seats.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What an event holds of what all events of this replica share. An event that waits for what others do gives it back:
+/// those that wait for scripts are bounded by their authors' places.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    held: Mutex<Holding>,
+    /// Memory of events that wait for earlier ones of their conversation.
+    held_back: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct Holding {
+    /// A place among those that are evaluated.
+    slot: Option<OwnedSemaphorePermit>,
+    /// One of the places that conversations share.
+    place: Option<OwnedSemaphorePermit>,
+    memory: Option<OwnedSemaphorePermit>,
+}
+
+impl Lent {
+    /// Returns what holds `memory`, if any.
+    pub(crate) fn new(memory: Option<OwnedSemaphorePermit>, held_back: &Arc<Semaphore>) -> Self {
+        let held = Holding {
+            memory,
+            ..Holding::default()
+        };
+        Self {
+            held: Mutex::new(held),
+            held_back: Arc::clone(held_back),
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Holding> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds these until they are given back.
+    pub(crate) fn begin(&self, slot: OwnedSemaphorePermit, place: Option<OwnedSemaphorePermit>) {
+        let mut held = self.held();
+        held.slot = Some(slot);
+        held.place = place;
+    }
+
+    /// Takes what it holds of memory.
+    pub(crate) fn take_memory(&self) -> Option<OwnedSemaphorePermit> {
+        self.held().memory.take()
+    }
+
+    /// Gives all back: a script waits.
+    pub(crate) fn waits_for_script(&self) {
+        *self.held() = Holding::default();
+    }
+
+    /// Gives back what it needs to be evaluated: it waits for an earlier event of its conversation.
+    pub(crate) fn waits_for_its_turn(&self) {
+        let mut held = self.held();
+        (held.slot, held.place) = (None, None);
+        if held.memory.is_some()
+            && let Ok(held_back) = Arc::clone(&self.held_back).try_acquire_owned()
+        {
+            held.memory = Some(held_back);
+        }
+    }
 }
 
 impl Task {

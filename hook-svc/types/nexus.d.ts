@@ -53,6 +53,8 @@ interface NexusEvent {
   readonly tags: readonly string[];
   /** Dispatches between this event and the first of its causal chain. */
   readonly hops: number;
+  /** Who brought it, which no sender can set: `verified:{account}`, `token:{name}`, `edge:{name}`, `system` or `open`. */
+  readonly origin: string;
 
   // The seeds' spellings of the same.
   readonly receivedAt: number;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use shared::clock::{OffsetClock, SharedClock, pause};
 use shared::model::schedule::ScheduleTimer;
+use shared::process::identities::People;
 use shared::process::{Service, Shell, identities};
 use shared::wire::topology::SCHEDULE_TIMERS;
 use tokio::sync::watch;
@@ -29,6 +30,8 @@ pub struct SchedulerService;
 impl Service for SchedulerService {
     const NAME: &'static str = SERVICE;
     const SECTION: &'static str = "scheduler";
+    // Conditions and looks for quiet read events, those of edges too.
+    const READS_EDGES: bool = true;
     type Config = SchedulerConfig;
 
     fn check(config: &Self::Config) -> Vec<String> {
@@ -71,7 +74,10 @@ async fn intents(
     let path = &shell.common.files.identities;
     let known = identities::load(path);
     let known = known.map_err(|faults| anyhow::anyhow!("files.identities: {}", faults.join("; ")))?;
-    let (put, owner) = watch::channel(known.owner.clone());
+    let known = People::read(known, &shell.bus)
+        .await
+        .context("read the owner's chat pages")?;
+    let (put, owner) = watch::channel(known.all().owner);
     let needs = intent::service::Needs {
         bus: shell.bus.clone(),
         clock: Arc::clone(clock),
@@ -81,7 +87,10 @@ async fn intents(
         shutdown: shell.shutdown.clone(),
     };
     let followed = async {
-        identities::follow(path, known, &shell.shutdown, |read| drop(put.send_replace(read.owner))).await;
+        identities::follow(path, known, &shell.bus, &shell.shutdown, |read| {
+            put.send_replace(read.owner);
+        })
+        .await;
         std::future::pending::<std::convert::Infallible>().await
     };
     let ended = tokio::select! {
@@ -127,5 +136,49 @@ async fn say(
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::bus::Outgoing;
+    use shared::model::event::{Event, EventId};
+    use shared::model::origin::Origin;
+    use shared::model::time::UnixMillis;
+    use shared::process::config::{Document, Environment};
+    use shared::process::prepare;
+    use shared::wire::headers::SEAL;
+    use shared::wire::seal::SealKey;
+    use shared::wire::subject;
+
+    use super::*;
+
+    const ROOF: &str = "1111111111111111111111111111111111111111111111111111111111111111";
+
+    #[test]
+    fn what_an_edge_seals_counts_for_intents_too() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let key = directory.path().join("roof.key");
+        std::fs::write(&key, ROOF).expect("a file");
+        let text = format!(
+            "{}[edges.roof]\nchannel = 'lora'\nkey = 'file:{}'\n",
+            shared::testing::trust_section(),
+            key.display()
+        );
+        let environment: Environment = std::iter::empty::<(&str, &str)>().collect();
+        let document = Document::parse(Path::new("nexus.toml"), &text, &environment);
+        let prepared = prepare::<SchedulerService>(&document, &environment).expect("a sound configuration");
+
+        let id = EventId::parse("lora:roof/1").expect("an id");
+        let mut event = Event::new(id, "lora", "boss", UnixMillis(1));
+        event.account_id = Some("roof".to_owned());
+        let mut out = Outgoing::new(subject::event(&event), &event);
+        let origin = Origin::parse("edge:roof").expect("an origin");
+        let key = SealKey::parse(ROOF).expect("a key");
+        out.headers.insert(SEAL, key.seal(&event.id, &out.payload, &origin));
+
+        let stored = out.subject.replace("nexus.event.", "nexus.ev.7.");
+        let read = prepared.trust.read(&stored, &out.headers, &out.payload);
+        assert_eq!(read.expect("an event of the edge's").origin, origin);
     }
 }

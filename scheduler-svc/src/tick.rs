@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 use shared::model::event::{Direction, Event, EventId, ParseEventIdError, Sender};
+use shared::model::origin::Origin;
 use shared::model::time::UnixMillis;
 
 /// Length of a minute, milliseconds.
@@ -63,6 +64,7 @@ pub fn due(last: Option<Minute>, now: UnixMillis) -> Vec<Minute> {
 pub fn tick(minute: Minute, received_at: UnixMillis) -> Result<Event, ParseEventIdError> {
     let id = EventId::parse(format!("{TIMER_CHANNEL}:tick:{}", minute.0))?;
     let mut event = Event::new(id, TIMER_CHANNEL, TICK_PEER, minute.begins());
+    event.origin = Origin::System;
     event.received_at = received_at;
     event.direction = Direction::Created;
     event.from = Sender {

@@ -1,9 +1,13 @@
 //! The one place that reads time, waits, or mints random ids.
 //!
 //! Everything that decides takes an instant or an id as an argument; the shells around it hold a
-//! [`SharedClock`] and a [`SharedIds`]. Tests put `testing::ManualClock` and `testing::SeededIds` there.
+//! [`SharedClock`] and a [`SharedIds`]. Tests put `testing::ManualClock` and `testing::SeededIds` there; a process that a
+//! test starts takes its time from a file ([`TEST_CLOCK`]).
 
-use std::sync::Arc;
+#[cfg(all(feature = "testing", debug_assertions))]
+mod rehearsed;
+
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ulid::Ulid;
@@ -15,9 +19,16 @@ pub trait Clock: Send + Sync + 'static {
     /// The wall clock: what is written into messages and compared with instants from outside. It may jump.
     fn now(&self) -> UnixMillis;
 
-    /// A clock that never jumps: what deadlines and leases are measured with.
+    /// The boot-time clock: deadlines and leases are measured with it. It never goes back, and it counts the time for
+    /// which the process was stopped or the host was suspended.
     fn monotonic(&self) -> Instant;
 }
+
+/// Environment variable with the offsets of a process's clocks, or the path of a file that holds them, for tests:
+/// `wall=+86400s boot=+86400s`. The file is read again while the process runs; `{path}.{instance}` goes before `{path}`.
+///
+/// Only builds with the feature `testing` and debug assertions read it; a release build has no code for it.
+pub const TEST_CLOCK: &str = "NEXUS_TEST_CLOCK";
 
 /// A clock as services hand it around.
 pub type SharedClock = Arc<dyn Clock>;
@@ -31,13 +42,65 @@ impl Clock for SystemClock {
     fn now(&self) -> UnixMillis {
         // A system clock before 1970 reads as the epoch; one after the year 292 million saturates.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        UnixMillis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+        UnixMillis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX)).plus(offsets().wall_ms)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     fn monotonic(&self) -> Instant {
-        Instant::now()
+        let (first, origin) = *ORIGIN.get_or_init(|| (process_time(), since_boot()));
+        first + since_boot().saturating_sub(origin) + offsets().boot
     }
+}
+
+/// An instant of this process, and the time since boot when it was read.
+static ORIGIN: OnceLock<(Instant, Duration)> = OnceLock::new();
+
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
+fn process_time() -> Instant {
+    Instant::now()
+}
+
+/// Time since the host started, time in suspension included; `Instant` leaves that out on Linux.
+#[cfg(target_os = "linux")]
+fn since_boot() -> Duration {
+    let read = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::try_from(read).unwrap_or_default()
+}
+
+/// Time since the first reading: the clock behind `Instant` counts suspension on other systems.
+#[cfg(not(target_os = "linux"))]
+fn since_boot() -> Duration {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    process_time().saturating_duration_since(*FIRST.get_or_init(process_time))
+}
+
+/// How far this process's clocks are ahead of the host's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Offsets {
+    wall_ms: i64,
+    boot: Duration,
+}
+
+#[cfg(all(feature = "testing", debug_assertions))]
+fn offsets() -> Offsets {
+    rehearsed::offsets()
+}
+
+#[cfg(not(all(feature = "testing", debug_assertions)))]
+const fn offsets() -> Offsets {
+    Offsets {
+        wall_ms: 0,
+        boot: Duration::ZERO,
+    }
+}
+
+/// Whether a test sets this process's clock ([`TEST_CLOCK`]); false in release builds.
+#[must_use]
+pub fn is_rehearsed() -> bool {
+    #[cfg(all(feature = "testing", debug_assertions))]
+    let set = rehearsed::is_set();
+    #[cfg(not(all(feature = "testing", debug_assertions)))]
+    let set = false;
+    set
 }
 
 /// A wall clock ahead of another by a fixed time, to rehearse what a time to come brings.
@@ -77,23 +140,61 @@ pub trait IdSource: Send + Sync + 'static {
 /// An id source as services hand it around.
 pub type SharedIds = Arc<dyn IdSource>;
 
-/// Random ULIDs stamped with the system clock.
+/// Random ULIDs stamped with [`SystemClock`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemIds;
 
 impl IdSource for SystemIds {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     fn ulid(&self) -> Ulid {
-        Ulid::generate()
+        let stamp = u64::try_from(SystemClock.now().0).unwrap_or_default();
+        Ulid::from_parts(stamp, Ulid::generate().random())
     }
 }
 
 /// Waits for `duration`: the one wrapper over the runtime's timer for a service's own waits.
 ///
 /// A wait that should end at shutdown is raced against `Shutdown::requested`.
+///
+/// Under [`TEST_CLOCK`] it ends within 20 ms after the boot time has been set past its end.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub async fn pause(duration: Duration) {
-    tokio::time::sleep(duration).await;
+    if !is_rehearsed() {
+        return tokio::time::sleep(duration).await;
+    }
+    let until = SystemClock.monotonic() + duration;
+    loop {
+        let left = until.saturating_duration_since(SystemClock.monotonic());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(Duration::from_millis(20))).await;
+    }
+}
+
+/// Keeps this thread, which is none of the runtime's, waiting for `duration`.
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
+pub fn rest_thread(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
+/// A step of [`run_for`].
+const STEP: Duration = Duration::from_millis(250);
+/// A step that takes so long was no step: the process did not run.
+const STOPPED: Duration = Duration::from_secs(1);
+
+/// Waits until this process has run for `duration`. Unlike [`pause`], the time for which it was stopped does not count, and
+/// whatever came meanwhile has a step's time to be seen: a call that was under way is not lost for the stop alone.
+pub async fn run_for(duration: Duration) {
+    let mut left = duration;
+    while !left.is_zero() {
+        let step = left.min(STEP);
+        let begun = SystemClock.monotonic();
+        pause(step).await;
+        if SystemClock.monotonic().saturating_duration_since(begun) < STOPPED {
+            left -= step;
+        }
+    }
 }
 
 #[cfg(test)]

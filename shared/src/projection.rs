@@ -16,6 +16,7 @@ mod applied;
 mod apply;
 mod error;
 pub mod feed;
+pub mod given_up;
 mod invocations;
 mod lag;
 mod query;
@@ -45,9 +46,11 @@ pub use error::{ApplyBatchError, OpenProjectionError, QueryProjectionError};
 use crate::model::event::EventId;
 use crate::model::hook_api::InvocationRow;
 use crate::model::identity::Identities;
+use crate::model::position::Position;
 use crate::model::time::UnixMillis;
 use api::{FindReply, FindRequest, HistoryReply, HistoryRequest, Trace, TraceRequest};
 use apply::people::People;
+use given_up::GivenUp;
 use lag::Lag;
 use readers::Readers;
 use search::Search;
@@ -205,6 +208,14 @@ impl Projection {
         self.0.positions.borrow().of(source)
     }
 
+    /// Which message the position of `source` names; none where the file does not say.
+    ///
+    /// # Errors
+    /// [`QueryProjectionError`] where the file cannot be read.
+    pub fn mark(&self, source: Source) -> Result<Option<Position>, QueryProjectionError> {
+        self.read(|connection| query::mark(connection, source))
+    }
+
     /// Waits until the message `sequence` of `source` is taken in.
     ///
     /// # Errors
@@ -310,8 +321,8 @@ impl Projection {
     ///
     /// # Errors
     /// [`QueryProjectionError`] where the file cannot be read.
-    pub async fn trace(&self, request: TraceRequest) -> Result<Trace, QueryProjectionError> {
-        self.ask(move |connection| trace::trace(connection, request.event_id.as_str()))
+    pub async fn trace(&self, request: TraceRequest, given_up: GivenUp) -> Result<Trace, QueryProjectionError> {
+        self.ask(move |connection| trace::trace(connection, request.event_id.as_str(), given_up))
             .await
     }
 

@@ -7,12 +7,16 @@ mod ids;
 mod model_folder;
 pub mod model_server;
 pub mod nats;
+mod process_clock;
 pub mod sample;
 mod says;
+mod trust;
 
 pub use clock::ManualClock;
 pub use connect::{connect, world};
 pub use ids::SeededIds;
 pub use model_folder::model_folder;
 pub use model_server::ModelServer;
+pub use process_clock::ProcessClock;
 pub use says::says;
+pub use trust::{CLUSTER_KEY, trust, trust_section};

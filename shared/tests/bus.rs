@@ -40,7 +40,7 @@ fn event(n: u32, peer: &str) -> Event {
 }
 
 async fn publish(bus: &Bus, event: &Event) -> shared::bus::Published {
-    let out = Outgoing::new(subject::event(event), event).msg_id(event.id.as_str());
+    let out = Outgoing::event(event, bus.trust());
     bus.publish(out).await.expect("it is stored")
 }
 
@@ -59,6 +59,7 @@ fn record(broker: &str, epoch: u64, counter: u64) -> LedgerRecord {
             counter,
         },
         at: UnixMillis(1),
+        held_ms: 0,
         entries: vec![LedgerEntry::Owned {
             epoch,
             broker: broker.to_owned(),
@@ -196,10 +197,10 @@ async fn the_ledger_fence_lets_one_of_two_owners_write() {
         .await
         .expect_err("a is stale");
     assert!(matches!(late, ledger::AppendLedgerError::FenceLost { .. }), "{late}");
-    let repeated = ledger::append(&bus, &at, &record("b", 2, 0), first, &none)
+    let twin = ledger::append(&bus, &at, &record("b", 2, 0), first, &none)
         .await
-        .expect("b's own append");
-    assert_eq!(repeated, second, "a repeated append is recognised as our own");
+        .expect_err("the same bytes of another attempt");
+    assert!(matches!(twin, ledger::AppendLedgerError::FenceLost { .. }), "{twin}");
     let read = ledger::read_after(&bus, &at, 0).await.expect("readable");
     let sequences: Vec<u64> = read.iter().map(|(sequence, _)| *sequence).collect();
     assert_eq!(sequences, vec![first, second]);

@@ -29,6 +29,7 @@ async fn a_record_that_nobody_could_read_is_not_appended() {
             counter: 1,
         },
         at: UnixMillis(1),
+        held_ms: 0,
         entries: vec![LedgerEntry::SessionReset {
             reason: "x".repeat(bytes),
         }],
@@ -58,7 +59,10 @@ async fn a_value_that_cannot_be_read_counts_as_none_and_is_overwritten_at_its_re
     let garbage = Outgoing::raw(subject, Headers::new(), Bytes::from_static(b"\xff"));
     let poisoned = bus.publish(garbage).await.expect("stored").sequence;
     assert_eq!(kv.find("k").await.expect("asked"), (None, poisoned));
-    let floor = SettledFloor { sequence: 7 };
+    let floor = SettledFloor {
+        sequence: 7,
+        position: None,
+    };
     let early = kv.update("k", &floor, 0).await;
     assert!(matches!(early, Err(CasError::Conflict { .. })), "{early:?}");
     let revision = kv.update("k", &floor, poisoned).await.expect("overwritten");
@@ -144,14 +148,17 @@ async fn a_durable_consumer_and_a_watch_go_on_behind_what_cannot_be_read() {
         b"x",
     )
     .await;
-    let value = SettledFloor { sequence: 7 };
+    let value = SettledFloor {
+        sequence: 7,
+        position: None,
+    };
     kv.put("good", &value).await.expect("stored");
     let told = async {
         loop {
             match watch.next().await {
                 KvEvent::Put { key, .. } => return key,
                 KvEvent::Gone { key, .. } => assert_eq!(key, "bad"),
-                other @ (KvEvent::Bad { .. } | KvEvent::Current) => panic!("{other:?}"),
+                other @ (KvEvent::Bad { .. } | KvEvent::Anew | KvEvent::Current) => panic!("{other:?}"),
             }
         }
     };

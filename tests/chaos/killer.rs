@@ -64,6 +64,6 @@ pub(crate) async fn kill_service(world: &mut World, choices: &mut Choices, numbe
 pub(crate) async fn kill_nats(world: &mut World, choices: &mut Choices, index: usize) {
     world.stack.nats[index].kill();
     pause(Duration::from_millis(100 + choices.below(500))).await;
-    world.stack.nats[index].launch().expect("the server starts again");
+    world.stack.launch_server(index).expect("the server starts again");
     world.stack.nats[index].ready().await.expect("the server answers again");
 }

@@ -7,3 +7,5 @@ mod duplicates;
 mod hooks;
 mod killer;
 mod kills;
+mod restore;
+mod stopped;

@@ -6,20 +6,23 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
+use shared::bus::CoreSubscription;
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::approval::{ApprovalRecord, ApprovalStatus, Confirmation};
-use shared::model::approval_api::{ApprovalList, GetApproval, ListApprovals};
+use shared::model::approval::{ApprovalRecord, ApprovalStatus, Card, Confirmation, VEILED_CODE};
+use shared::model::approval_api::GetApproval;
 use shared::model::ledger::{LedgerEntry, LedgerRecord, ToolOutcome};
+use shared::model::reply::Reply;
 use shared::testing::ModelServer;
 use shared::testing::model_server::{Call, Scripted};
+use shared::wire::envelope::decode;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
 use shared::wire::topology::streams;
 use tests::command::nexus;
 use tests::eventually::eventually;
-use tests::world::{Setup, World};
+use tests::world::{Setup, World, token};
 
-use crate::story::{PATIENCE, delivers, event, send, session};
+use crate::story::{PATIENCE, brings, delivers, event, pending_approvals, send, session};
 
 /// What signs the callbacks of the platform `feishu`.
 const CALLBACKS: &[u8] = b"a secret of the platform, of forty bytes";
@@ -57,6 +60,9 @@ pub(crate) async fn pays() -> ModelServer {
 
 struct Story {
     world: World,
+    /// Everything that is to be delivered: the cards among it, as their readers see them.
+    replies: CoreSubscription,
+    seen: Vec<Reply>,
     _model: ModelServer,
     client: reqwest::Client,
 }
@@ -84,8 +90,12 @@ impl Story {
             ..Setup::default()
         })
         .await;
+        let replies = world.bus.core_subscribe("nexus.delivery.>").await;
+        world.bus.flush().await.expect("the server knows of it");
         Self {
             world,
+            replies: replies.expect("a subscription"),
+            seen: Vec::new(),
             _model: model,
             client: cli::http::client().expect("an HTTP client"),
         }
@@ -95,17 +105,7 @@ impl Story {
     async fn asked(&self, peer: &str) -> Confirmation {
         send(&self.world, &event(&format!("e2e:{peer}/1"), peer, "pay")).await;
         eventually("a human is asked", PATIENCE, async || {
-            let question = ListApprovals {
-                status: Some(ApprovalStatus::Pending),
-                ..ListApprovals::default()
-            };
-            let listed = self.world.bus.request::<_, ApprovalList>(
-                "nexus.svc.approval.list",
-                Headers::new(),
-                &question,
-                PATIENCE,
-            );
-            let listed = listed.await.map_err(|error| error.to_string())?.approvals;
+            let listed = pending_approvals(&self.world).await?;
             let of_peer = |one: &Confirmation| {
                 let asked_in = one.request.asked_in.as_deref();
                 asked_in.is_some_and(|asked| asked.session == session(peer))
@@ -114,6 +114,23 @@ impl Story {
             found.ok_or_else(|| format!("nobody is asked for {peer}\n{}", self.world.logs()))
         })
         .await
+    }
+
+    /// The card of the approval `id` that goes to account `account` of channel `nats`.
+    async fn card(&mut self, id: &str, account: &str) -> Reply {
+        let is_it = |reply: &Reply| {
+            let card = Card::of(reply.interactive.as_ref());
+            let at = reply.delivery_context.account_id.as_deref();
+            card.is_some_and(|card| card.approval == id) && at == Some(account)
+        };
+        loop {
+            if let Some(card) = self.seen.iter().find(|reply| is_it(reply)) {
+                return card.clone();
+            }
+            let next = tokio::time::timeout(PATIENCE, self.replies.next()).await;
+            let next = next.expect("a card in time").expect("the bus is open");
+            self.seen.extend(decode::<Reply>(&next.headers, &next.payload));
+        }
     }
 
     async fn stands(&self, id: &str) -> Result<Confirmation, String> {
@@ -181,7 +198,7 @@ impl Story {
 
     async fn restart_server(&mut self) {
         self.world.stack.nats[0].kill();
-        self.world.stack.nats[0].launch().expect("the server starts again");
+        self.world.stack.launch_server(0).expect("the server starts again");
         self.world.stack.nats[0]
             .ready()
             .await
@@ -256,40 +273,54 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
 
     // The link on the card at Ann's own place.
     let question = story.asked("p2").await;
-    let card = delivers(&story.world, &format!("/approvals/{}?", question.request.id)).await;
+    let card = story.card(&question.request.id, "cards").await.content;
     let link = card.lines().find_map(|line| line.strip_prefix("Decide: http://here"));
     story.taps(link.expect("a link")).await;
     story.ran_once("p2", &question).await;
 
-    // Words in a conversation: a stranger's, and one that calls itself the operator's, do nothing.
+    // Words in a conversation: another person's, one of somebody who merely says to be Ann, and one that calls itself the
+    // operator's do nothing.
     let question = story.asked("p3").await;
     let id = &question.request.id;
-    let code = &id[id.len() - 8..];
-    let code = format!("{}-{}", &code[..4], &code[4..]);
+    let card = Card::of(story.card(id, "e2e").await.interactive.as_ref()).expect("a card");
+    let code = card.code;
+    let told = delivers(&story.world, &format!("Reply: approve {VEILED_CODE}")).await;
+    assert!(!told.contains(&code), "the event of a card is for everybody: {told}");
+    assert!(
+        !id.contains(&code.replace('-', "")),
+        "the id, which agents know, does not tell it"
+    );
     let word = |number: u32, from: &str, word: &str| {
         let mut said = event(&format!("e2e:p3/{number}"), "p3", &format!("{word} {code}"));
         said["from"]["id"] = json!(from);
         said
     };
-    send(&story.world, &word(2, "bob", "approve")).await;
+    brings(&story.world, &word(2, "bob", "approve")).await;
     delivers(
         &story.world,
         &format!("{code}: bob is not one of those who may decide it"),
     )
     .await;
+    send(&story.world, &word(5, "ann", "approve")).await;
+    delivers(
+        &story.world,
+        &format!("{code}: e2e:ann is not one of those who may decide it"),
+    )
+    .await;
     let mut forged = word(3, "operator", "approve");
-    forged["id"] = json!("cli:p3");
+    forged["channel"] = json!("cli");
     let posted = story
         .client
         .post(format!("{}/v1/events", story.world.gateway()))
+        .bearer_auth(token("e2e"))
         .json(&forged)
         .send();
-    assert_eq!(posted.await.expect("the gateway answers").status().as_u16(), 400);
+    assert_eq!(posted.await.expect("the gateway answers").status().as_u16(), 403);
     assert_eq!(
         story.stands(id).await.expect("it stands").status,
         ApprovalStatus::Pending
     );
-    send(&story.world, &word(4, "ann", "approve")).await;
+    brings(&story.world, &word(4, "ann", "approve")).await;
     delivers(&story.world, &format!("{code} is approved")).await;
     story.ran_once("p3", &question).await;
 

@@ -14,14 +14,11 @@ use shared::wire::topology::streams;
 use tests::command::nexus;
 use tests::eventually::eventually;
 use tests::record::read_all;
-use tests::world::{Setup, World};
+use tests::world::{Setup, World, token};
 
 use crate::story::{ANSWER, PATIENCE, event, send, session};
 
 const JSON: (&str, &str) = (CONTENT_TYPE, "application/json");
-/// What the gateway's only token is, and its SHA-256.
-const TOKEN: &str = "the-story-token";
-const TOKEN_SHA256: &str = "2ade70c045a9f47a36db625371701336b38d67c8ab498699c6a4c25bc875729b";
 
 /// Something that is no message of ours: headers, payload, and the reason that names what is wrong with it.
 struct Bad {
@@ -302,14 +299,15 @@ async fn headers_that_cost_everybody_the_connection_cost_no_event() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_taken_is_refused_with_a_typed_error_and_moves_no_stream() {
-    let adapter = format!("[adapter.http]\ntokens = [\"{TOKEN_SHA256}\"]\n");
     let mut world = World::start(Setup {
-        adapter,
         without: vec!["scheduler-svc"],
         ..setup()
     })
     .await;
     let client = cli::http::client().expect("an HTTP client");
+    let own = token("e2e");
+    let own = Some(own.as_str());
+    let local = cli::launch::token::read(&cli::launch::token::file(world.path())).expect("the local token");
     let post = async |token: Option<&str>, kind: &str, body: Vec<u8>| {
         let request = client
             .post(format!("{}/v1/events", world.gateway()))
@@ -334,19 +332,17 @@ async fn what_cannot_be_taken_is_refused_with_a_typed_error_and_moves_no_stream(
     let cases: Vec<(u16, Option<&str>, &str, Vec<u8>)> = vec![
         (401, None, json, good.to_string().into_bytes()),
         (401, Some("another"), json, good.to_string().into_bytes()),
-        (400, Some(TOKEN), json, b"{\"id\": ".to_vec()),
-        (400, Some(TOKEN), json, b"{\"id\": \"e2e:\xff\xfe\"}".to_vec()),
-        (400, Some(TOKEN), json, b"\0".to_vec()),
-        (400, Some(TOKEN), json, with("id", json!("no adapter"))),
-        (
-            400,
-            Some(TOKEN),
-            json,
-            with("id", json!(format!("e2e:{}", "x".repeat(600)))),
-        ),
-        (400, Some(TOKEN), json, with("content", json!("a\0b"))),
-        (400, Some(TOKEN), json, with("colour", json!("red"))),
-        (413, Some(TOKEN), json, vec![b' '; 9 * 1024 * 1024]),
+        (400, own, json, b"{\"id\": ".to_vec()),
+        (400, own, json, b"{\"id\": \"e2e:\xff\xfe\"}".to_vec()),
+        (400, own, json, b"\0".to_vec()),
+        (403, Some(&local), json, good.to_string().into_bytes()),
+        (403, own, json, with("channel", json!("telegram"))),
+        (403, own, json, with("channel", json!("cli"))),
+        (400, own, json, with("id", json!("e2e:"))),
+        (400, own, json, with("id", json!(format!("e2e:{}", "x".repeat(600))))),
+        (400, own, json, with("content", json!("a\0b"))),
+        (400, own, json, with("colour", json!("red"))),
+        (413, own, json, vec![b' '; 9 * 1024 * 1024]),
     ];
     for (wanted, token, kind, body) in cases {
         let told = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
@@ -360,7 +356,7 @@ async fn what_cannot_be_taken_is_refused_with_a_typed_error_and_moves_no_stream(
     }
     let after = world.bus.stream_state(streams::EVENTS).await.expect("the stream").last;
     assert_eq!(after, before, "something was stored");
-    let (status, answer) = post(Some(TOKEN), json, good.to_string().into_bytes()).await;
+    let (status, answer) = post(own, json, good.to_string().into_bytes()).await;
     assert_eq!(status, 200, "{answer}");
     assert_eq!(world.ended(), Vec::<String>::new());
     world.stack.stop().await;

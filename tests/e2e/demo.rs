@@ -121,18 +121,8 @@ async fn a_newcomer_writes_a_configuration_runs_it_and_stops_it() {
         said.out
     };
     ask(&["topology", "plan"]).await;
-    ask(&[
-        "send",
-        "hello",
-        "--channel",
-        "webchat",
-        "--peer",
-        "me",
-        "--id",
-        "cli:story",
-    ])
-    .await;
-    let trace = ask(&["trace", "cli:story", "--wait", "60"]).await;
+    ask(&["send", "hello", "--id", "story"]).await;
+    let trace = ask(&["trace", "local:story", "--wait", "60"]).await;
     assert!(
         trace.ends_with("complete\n") && !trace.contains("not complete"),
         "{trace}"
@@ -140,7 +130,7 @@ async fn a_newcomer_writes_a_configuration_runs_it_and_stops_it() {
     ask(&["config", "check"]).await;
     let second = nexus(here, &["up", data[0], data[1], "--nats-port", &ports[0]]).await;
     assert!(
-        second.code == Some(1) && second.err.contains("runs there already"),
+        second.code == Some(1) && second.err.contains("Nexus runs there already"),
         "{second:?}"
     );
     // Side by side: whoever started `nexus up` is who takes note of its end.

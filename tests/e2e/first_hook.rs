@@ -51,7 +51,7 @@ async fn in_force(directory: &Path, server: &str) {
     let mut number = 0;
     eventually("the pushed hook is in force", PATIENCE, async || {
         number += 1;
-        let id = format!("cli:probe-{number}");
+        let id = format!("local:probe-{number}");
         let sent = nexus(directory, &["--server", server, "send", "hello again", "--id", &id]).await;
         let traced = nexus(directory, &["--server", server, "trace", &id, "--wait", "5"]).await;
         if traced.out.contains("greet") {
@@ -96,7 +96,7 @@ async fn the_first_hook_is_made_tested_pushed_and_seen_in_a_trace() {
             ("hook", "logs") => "fired",
             ("hook", "disable") => "greet is disabled: enough greeting",
             ("trace", _) => "greet",
-            ("send", _) => "cli:",
+            ("send", _) => "local:",
             (other, _) => panic!("a command that the story does not know: {other}"),
         };
         assert!(

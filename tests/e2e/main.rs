@@ -1,9 +1,14 @@
 //! Stories: a whole Nexus of real processes, one file each.
 
+mod absence;
 mod approval;
+mod backup;
 mod bad_input;
 mod browser;
+mod clocks;
 mod commands;
+mod configuration;
+mod consequences;
 mod demo;
 mod dm_reply;
 mod drain;
@@ -15,9 +20,13 @@ mod joints;
 mod lost_wakeups;
 mod mcp;
 mod orders;
+mod owner;
 mod permissions;
+mod restore;
 mod sessions;
 mod stale_owner;
 mod story;
 mod streaming;
+mod supervision;
 mod telemetry;
+mod visitors;

@@ -81,7 +81,7 @@ async fn fires(world: &World) {
     let mut number = 0;
     eventually("the hook fires", PATIENCE, async || {
         number += 1;
-        let id = format!("mcp:{number}");
+        let id = format!("e2e:mcp/{number}");
         send(world, &event(&id, "anna", "there is cake")).await;
         let record = eventually("its record", PATIENCE, async || {
             let record = Record::read(&world.bus).await;

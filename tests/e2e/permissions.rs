@@ -31,6 +31,7 @@ fn forged() -> Outgoing {
             counter: 1,
         },
         at: SystemClock.now(),
+        held_ms: 0,
         entries: vec![LedgerEntry::SessionReset {
             reason: "mine now".to_owned(),
         }],

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shared::bus::{Bus, CoreMessage, CoreSubscription};
+use shared::bus::{Bus, CoreMessage, CoreSubscription, Outgoing};
 use shared::clock::{Clock as _, SystemClock};
+use shared::model::approval::{ApprovalStatus, Confirmation};
+use shared::model::approval_api::{ApprovalList, ListApprovals};
 use shared::model::dispatch::{DeliveryContext, Dispatch, Message};
 use shared::model::event::{Direction, Event, EventId};
+use shared::model::origin::Origin;
 use shared::model::session::{QueueMode, SessionRef};
 use shared::testing::sample;
 use shared::wire::agent::{AgentReply, AgentRequest};
@@ -16,7 +19,7 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
 use tests::record::read_all;
-use tests::world::World;
+use tests::world::{World, token};
 
 /// How long anything may take that takes milliseconds on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,6 +36,18 @@ export default (ctx) => {
 
 /// `personas.yaml` of a world whose agent is the test.
 pub(crate) const REMOTE: &str = "personas: {default: {runner: nats}}";
+
+/// The approvals that wait for a decision, the newest first.
+pub(crate) async fn pending_approvals(world: &World) -> Result<Vec<Confirmation>, String> {
+    let question = ListApprovals {
+        status: Some(ApprovalStatus::Pending),
+        ..ListApprovals::default()
+    };
+    let listed = world
+        .bus
+        .request::<_, ApprovalList>("nexus.svc.approval.list", Headers::new(), &question, PATIENCE);
+    Ok(listed.await.map_err(|error| error.to_string())?.approvals)
+}
 
 /// The session in which [`ANSWER`] answers `peer`.
 pub(crate) fn session(peer: &str) -> SessionRef {
@@ -55,6 +70,7 @@ pub(crate) async fn send(world: &World, event: &Value) {
     let answer = cli::http::client()
         .expect("an HTTP client")
         .post(format!("{}/v1/events", world.gateway()))
+        .bearer_auth(token("e2e"))
         .json(event)
         .send()
         .await;
@@ -65,6 +81,14 @@ pub(crate) async fn send(world: &World, event: &Value) {
         "{status}: {}",
         answer.text().await.unwrap_or_default()
     );
+}
+
+/// Publishes `event` as the adapter of a chat platform does, which knows its senders.
+pub(crate) async fn brings(world: &World, event: &Value) {
+    let mut event: Event = serde_json::from_value(event.clone()).expect("an event");
+    event.origin = Origin::account(&event.channel, event.account());
+    let out = Outgoing::event(&event, world.bus.trust());
+    world.bus.publish(out).await.expect("stored");
 }
 
 /// A dispatch as hook-svc makes it, number `number` of the session of `peer`.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
+use tests::page;
 use tests::world::{Setup, World, shipped_hook};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -28,9 +29,7 @@ async fn a_page_sees_an_answer_while_it_is_made() {
         ..Setup::default()
     })
     .await;
-    let address = world.gateway().replacen("http", "ws", 1);
-    let page = tokio_tungstenite::connect_async(format!("{address}/webchat/ws?peer=v1")).await;
-    let (mut page, _) = page.expect("the page opens");
+    let mut page = page::open(&world.gateway()).await;
     let message = json!({ "type": "message", "id": "m1", "text": "hi" }).to_string();
     page.send(Message::text(message)).await.expect("it is said");
     let mut pieces = String::new();

@@ -7,11 +7,12 @@ use cli::demo::senders::chat;
 use futures_util::StreamExt as _;
 use serde_json::Value;
 use shared::bus::Outgoing;
-use shared::wire::headers::{CAUSATION, Headers, MSG_ID};
+use shared::wire::headers::{CAUSATION, EVENT, Headers};
 use shared::wire::subject;
 use tests::collector::{Collector, Span};
 use tests::command::nexus;
 use tests::eventually::eventually;
+use tests::page;
 use tests::prometheus::parse;
 use tests::world::{Setup, World, shipped_hook};
 use tokio_tungstenite::tungstenite::Message;
@@ -46,7 +47,7 @@ fn setup(collector: &Collector) -> Setup {
     ];
     Setup {
         hooks: vec![
-            ("tick.ts", TICK.to_owned()),
+            ("tick.ts", TICK.replace("watcher", &page::visitor())),
             ("fail.ts", FAIL.to_owned()),
             ("default-dm-routing.ts", shipped_hook("default-dm-routing.ts")),
         ],
@@ -105,9 +106,7 @@ async fn traced(collector: &Collector, service: &str, name: &str, event_id: &str
 async fn one_trace_covers_the_five_processes() {
     let collector = Collector::start().await;
     let mut world = World::start(setup(&collector)).await;
-    let address = world.gateway().replacen("http", "ws", 1);
-    let opened = tokio_tungstenite::connect_async(format!("{address}/webchat/ws?peer=watcher")).await;
-    let (mut page, _) = opened.expect("the page opens");
+    let mut page = page::open(&world.gateway()).await;
     // The scheduler starts with the page open: the tick of the running minute goes the whole way to it.
     world.stack.launch("scheduler-svc", 0).expect("it starts");
     let part = tokio::time::timeout(PATIENCE, async {
@@ -223,14 +222,12 @@ async fn each_failure_names_its_ids(world: &World) {
     send(world, &event("e2e:agent", "agent", "absent")).await;
     send(world, &event("e2e:channel", "channel", "default")).await;
     send(world, &event("e2e:hook", "hook", "throw")).await;
-    let headers: Headers = [(MSG_ID, "e2e:garbage")].into_iter().collect();
+    let headers: Headers = [(EVENT, "e2e:garbage")].into_iter().collect();
     let garbage = Outgoing::raw("nexus.event.e2e.default.p".to_owned(), headers, GARBAGE);
     world.bus.publish(garbage).await.expect("the server stores anything");
-    let address = world.gateway().replacen("http", "ws", 1);
-    let opened = tokio_tungstenite::connect_async(format!("{address}/webchat/ws?peer=watcher")).await;
-    let (_page, _) = opened.expect("the page opens");
+    let _page = page::open(&world.gateway()).await;
     let part: Headers = [(CAUSATION, "e2e:part")].into_iter().collect();
-    let to_the_page = subject::webchat("default", "watcher");
+    let to_the_page = subject::webchat("default", &page::visitor());
     for (instance, message, id, ids) in FAILURES {
         let shown = async || world.bus.core_publish(&to_the_page, &part, GARBAGE).await;
         says(world, (instance, message), ("event_id", id), ids, shown).await;

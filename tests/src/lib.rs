@@ -5,6 +5,8 @@ pub mod command;
 pub mod driver;
 pub mod eventually;
 pub mod load;
+pub mod page;
 pub mod prometheus;
+pub mod receiver;
 pub mod record;
 pub mod world;

@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde_json::json;
 use shared::clock::pause;
 
+use crate::world::token;
+
 /// How long one request may take before the sender tries elsewhere.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -73,6 +75,7 @@ async fn post(client: &reqwest::Client, gateways: &Gateways, event: &serde_json:
         if let Some(gateway) = pick(gateways, turn) {
             let request = client
                 .post(format!("{gateway}/v1/events"))
+                .bearer_auth(token("chaos"))
                 .json(event)
                 .timeout(PATIENCE);
             match request.send().await {

@@ -2,9 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use cli::launch::{Plan, Stack};
+use cli::launch::{Plan, Stack, keys};
+use sha2::{Digest as _, Sha256};
 use shared::bus::Bus;
+use shared::testing::ProcessClock;
 use tempfile::TempDir;
+
+use crate::command::nexus;
 
 /// The repository's root.
 #[must_use]
@@ -20,6 +24,34 @@ pub fn root() -> PathBuf {
 pub fn shipped_hook(name: &str) -> String {
     let path = root().join("deploy/hooks").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Sources of the events that tests post, each with a token of its own, and the channels of that token.
+const SOURCES: [(&str, &[&str]); 3] = [
+    ("e2e", &["e2e"]),
+    ("chaos", &["chaos"]),
+    ("operator", &["e2e", "greet", "moody", "other", "quiet"]),
+];
+
+/// The bearer token of `source` in every world.
+#[must_use]
+pub fn token(source: &str) -> String {
+    format!("token of {source} in the tests")
+}
+
+/// `[[adapter.http.tokens]]`: each posts on its channels, and none speaks for a person.
+fn tokens() -> String {
+    let entry = |(source, channels): &(&str, &[&str])| {
+        let hash: String = Sha256::digest(token(source))
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        format!(
+            "[[adapter.http.tokens]]\nname = \"{source}\"\nsha256 = \"{hash}\"\nsource = \"{source}\"\n\
+             channels = {channels:?}\n"
+        )
+    };
+    SOURCES.iter().map(entry).collect()
 }
 
 /// What a world is made of.
@@ -43,8 +75,12 @@ pub struct Setup {
     pub environment: Vec<(String, String)>,
     /// Whether the server knows users.
     pub users: bool,
+    /// A backup that the world begins with.
+    pub backup: Option<PathBuf>,
     /// Services that the test starts itself, later.
     pub without: Vec<&'static str>,
+    /// Whether the test sets the services' clocks ([`World::clock`]).
+    pub sets_clock: bool,
 }
 
 /// A running Nexus and a connection to it.
@@ -67,6 +103,14 @@ impl World {
             .prefix("nexus-test-")
             .tempdir()
             .expect("a temporary directory");
+        if let Some(backup) = &setup.backup {
+            let (backup, data) = (backup.display().to_string(), directory.path().display().to_string());
+            let said = nexus(directory.path(), &["restore", &backup, "--data", &data]).await;
+            assert_eq!(said.code, Some(0), "nexus restore: {}{}", said.out, said.err);
+            // A backup holds no secrets; whoever made it has kept the key beside it.
+            let made = keys::cluster_key(directory.path()).expect("a key");
+            std::fs::copy(Path::new(&backup).with_extension("key"), made).expect("the key is put in place");
+        }
         let plan = plan(directory.path(), setup);
         let stack = Stack::start(plan)
             .await
@@ -127,11 +171,32 @@ impl World {
         ended.cloned().collect()
     }
 
+    /// A file with the token of `source`.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    #[must_use]
+    pub fn token_file(&self, source: &str) -> PathBuf {
+        let path = self.path().join(format!("token-{source}"));
+        std::fs::write(&path, token(source)).expect("a token's file");
+        path
+    }
+
+    /// The services' clocks, for a world with `sets_clock`.
+    #[must_use]
+    pub fn clock(&self) -> ProcessClock {
+        clock_of(self.path())
+    }
+
     /// Where everything lies.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
+}
+
+fn clock_of(directory: &Path) -> ProcessClock {
+    ProcessClock::at(&directory.join("test-clock"))
 }
 
 fn plan(directory: &Path, setup: Setup) -> Plan {
@@ -158,13 +223,17 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
     let mut plan = Plan::all(directory, setup.replicas.max(1));
     plan.servers = setup.servers.max(1);
     plan.environment = setup.environment;
+    if setup.sets_clock {
+        plan.environment.push(clock_of(directory).variable());
+    }
     plan.users = setup.users;
     plan.services.retain(|(name, _)| !setup.without.contains(name));
     // Two cores carry up to ten services and three servers: a hook that waits for the processor is not looping.
     plan.config = format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\n\n[files]\n{files}\n[adapter]\nlisten = \"127.0.0.1:0\"\n{}\n\
-         [hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\nworkers = 1\nhard_budget_ms = 10000\n",
-        setup.adapter
+         [hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\nworkers = 1\nhard_budget_ms = 10000\n{}",
+        setup.adapter,
+        tokens()
     );
     plan
 }

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 use shared::model::approval::{
-    ApprovalDecision, ApprovalRecord, ApprovalRequest, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, AskedIn,
-    Confirmation, Edited, Party, Proof, Scope, SessionDecision, Trail, Vote,
+    ApprovalRecord, ApprovalRequest, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, AskedIn, Confirmation,
+    Edited, Party, Proof, Scope, SessionDecision, Trail, Vote,
 };
 use shared::model::dispatch::{Causation, DeliveryContext};
 use shared::model::event::EventId;
@@ -24,6 +24,7 @@ pub(crate) fn request() -> ApprovalRequest {
                 channel: "telegram".to_owned(),
                 id: "2".to_owned(),
                 proof: Proof::Vouched,
+                person: None,
             }),
             reason: some("above the limit"),
             escalate_at: Some(AT.plus(450_000)),
@@ -52,6 +53,7 @@ pub(crate) fn confirmation() -> Confirmation {
         decided_by: some("bob"),
         response: some("less"),
         trail: Trail {
+            code: None,
             votes: vec![Vote {
                 counts_for: Vec::new(),
                 by: "ann".to_owned(),
@@ -66,6 +68,7 @@ pub(crate) fn confirmation() -> Confirmation {
             escalated_at: Some(AT.plus(1)),
             record: None,
             audited: 0,
+            taken: false,
             consumed_at: Some(AT.plus(3)),
             used_by: None,
         },
@@ -75,42 +78,27 @@ pub(crate) fn confirmation() -> Confirmation {
 pub(crate) fn decision() -> SessionDecision {
     SessionDecision {
         target: session(),
-        decision: ApprovalDecision {
-            id: "a1".to_owned(),
-            status: ApprovalStatus::Approved,
-            decided_by: some("bob"),
-            arguments: Some(json!({ "amount": 4 })),
-            response: some("less"),
-        },
+        approval: "a1".to_owned(),
         at: AT,
-        asked: None,
-    }
-}
-
-/// An agent has asked about a call that it runs itself.
-pub(crate) fn asked() -> SessionDecision {
-    let mut request = request();
-    if let Some(asked) = &mut request.asked_in {
-        asked.outside = some("00ff");
-    }
-    SessionDecision {
-        decision: ApprovalDecision {
-            id: "a1".to_owned(),
-            status: ApprovalStatus::Pending,
-            decided_by: None,
-            arguments: None,
-            response: None,
-        },
-        asked: Some(Box::new(request)),
-        ..decision()
     }
 }
 
 /// An agent was given the call that it runs itself.
 pub(crate) fn used() -> Confirmation {
     let mut confirmation = confirmation();
-    confirmation.request = asked().asked.map_or_else(request, |asked| *asked);
+    if let Some(asked) = &mut confirmation.request.asked_in {
+        asked.outside = some("00ff");
+    }
     confirmation.trail.used_by = some("4f0c");
+    confirmation
+}
+
+/// The session's ledger has taken the decision.
+pub(crate) fn taken() -> Confirmation {
+    let mut confirmation = confirmation();
+    confirmation.status = ApprovalStatus::Rejected;
+    confirmation.trail.taken = true;
+    confirmation.trail.code = some("K7Q2M9PX");
     confirmation
 }
 

@@ -11,6 +11,7 @@ use shared::model::intent::{
     IntentStatus, Lineage, Rejection, Withdrawn,
 };
 use shared::model::permission::{Level, PermissionSet};
+use shared::model::position::Position;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
@@ -147,6 +148,7 @@ pub(crate) fn intent(schedule: IntentSchedule) -> Intent {
         due: Some(AT.plus(5)),
         deadline: Some(AT.plus(50)),
         events_from: 11,
+        events_position: None,
         fired: 2,
         running: Some(Firing {
             nominal: AT.plus(5),
@@ -206,8 +208,30 @@ pub(crate) fn mark() -> IntentMark {
             ..EventMatch::default()
         },
         from: 11,
+        position: None,
         at: AT,
     }
+}
+
+fn position() -> Position {
+    Position {
+        incarnation: "4f0c".to_owned(),
+        sequence: 11,
+        stored_at_ns: 1_700_000_000_123_456_789,
+    }
+}
+
+/// A mark and an intent that name the message behind which events count.
+pub(crate) fn placed() -> (IntentMark, Intent) {
+    let mark = IntentMark {
+        position: Some(position()),
+        ..mark()
+    };
+    let intent = Intent {
+        events_position: Some(position()),
+        ..intent(at())
+    };
+    (mark, intent)
 }
 
 pub(crate) fn confirmation() -> Confirmation {

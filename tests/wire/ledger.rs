@@ -198,6 +198,7 @@ fn record(entry: LedgerEntry) -> LedgerRecord {
             counter: 8,
         },
         at: AT,
+        held_ms: 0,
         entries: vec![entry],
     }
 }

@@ -1,6 +1,7 @@
-//! Sample of an order to a session.
+//! Samples of what operators order: of a session, and after a restore.
 
 use shared::model::order::{SessionOrder, Wanted};
+use shared::model::restore::{HoldDecision, RestoreHold};
 use shared::model::session::{Overflow, QueueMode, QueueSettings};
 
 use crate::samples::{AT, session, ulid};
@@ -32,5 +33,13 @@ pub(crate) fn withdrawal() -> SessionOrder {
         by: "agent:default".to_owned(),
         reason: "changed my mind".to_owned(),
         ..session_order()
+    }
+}
+
+pub(crate) fn restore_hold(decision: HoldDecision) -> RestoreHold {
+    RestoreHold {
+        backup: "01BX5ZZKBKACTAV9WEVGEMMVRZ".to_owned(),
+        until: AT,
+        decision,
     }
 }

@@ -1,18 +1,16 @@
 //! One value of every schema, with every field set.
 
 use serde_json::{Map, Value, json};
-use shared::breaker::{Breaker, Circuit};
 use shared::model::approval::ApprovalRequest;
 use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
 use shared::model::event::{
     Attachment, Direction, Event, EventId, Participant, ParticipantRole, Peer, PeerKind, Sender,
 };
-use shared::model::hook::{
-    FiredOnce, HookContextPatch, HookMetadata, HookMode, HookOrigin, HookRecord, HookResult, HookSpend, HookState,
-    HookStatus, Routing, StoredAnswer, StoredAnswers,
-};
+use shared::model::hook::{HookContextPatch, HookMetadata, HookMode, HookOrigin, HookRecord, HookResult, Routing};
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome, HookPasses};
 use shared::model::ledger::{Cursor, DispatchRef};
+use shared::model::origin::Origin;
+use shared::model::owner::{OwnerLink, Visitor};
 use shared::model::permission::{Level, PermissionSet, ToolRules};
 use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 use shared::model::reply::Reply;
@@ -20,7 +18,7 @@ use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
 use shared::wire::agent::{AgentReply, AgentRequest, ChatMessage, Role, ToolDescription};
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::session_mark::{Claim, CopyMark, LeaseRecord, Member, PartitionFloors, SessionMark, SettledFloor};
+use shared::wire::session_mark::{AgentAway, Claim, CopyMark, LeaseRecord, Member, SessionMark};
 use ulid::Ulid;
 
 pub(crate) const AT: UnixMillis = UnixMillis(1_790_000_000_123);
@@ -48,6 +46,18 @@ pub(crate) fn session() -> SessionRef {
     SessionRef {
         persona: "default".to_owned(),
         session: "telegram:group:-100".to_owned(),
+    }
+}
+
+pub(crate) fn owner_link() -> OwnerLink {
+    OwnerLink {
+        made_at: AT,
+        expires_at: AT.plus(900_000),
+        claimed_by: Some(Visitor {
+            account: "default".to_owned(),
+            id: "0123456789abcdef0123456789abcdef".to_owned(),
+        }),
+        claimed_at: Some(AT.plus(1)),
     }
 }
 
@@ -97,6 +107,8 @@ pub(crate) fn event() -> Event {
         metadata: object(json!({ "deep": { "list": [null, "a"] }, "is_group": true, "n": -1, "x": 1.5 })),
         tags: vec!["vip".to_owned()],
         hops: 2,
+        origin: Origin::account("telegram", "main"),
+        speaks_for: vec!["casey".to_owned()],
     }
 }
 
@@ -152,6 +164,9 @@ pub(crate) fn dispatch() -> Dispatch {
             content_type: "text".to_owned(),
             metadata: object(json!({ "is_group": true })),
             attachments: vec![attachment()],
+            origin: Origin::Open,
+            proven: false,
+            person: None,
         },
         permissions: permissions(),
         context: DispatchContext {
@@ -162,6 +177,14 @@ pub(crate) fn dispatch() -> Dispatch {
         delivery_context: context(),
         causation: causation(),
     }
+}
+
+pub(crate) fn dispatch_of_a_person() -> Dispatch {
+    let mut dispatch = dispatch();
+    dispatch.message.origin = Origin::account("telegram", "main");
+    dispatch.message.proven = true;
+    dispatch.message.person = some("casey");
+    dispatch
 }
 
 pub(crate) fn dispatch_with_channel() -> Dispatch {
@@ -191,7 +214,11 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         outcome,
     };
     let steps = [
-        ReceiptStep::AttemptStarted { attempt: 1, part: 0 },
+        ReceiptStep::AttemptStarted {
+            attempt: 1,
+            part: 0,
+            by: None,
+        },
         finished(AttemptOutcome::Done),
         finished(AttemptOutcome::Retry {
             after_ms: 1_500,
@@ -213,6 +240,11 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         ReceiptStep::DeniedByPolicy {
             rule: "default".to_owned(),
         },
+        ReceiptStep::AttemptStarted {
+            attempt: 2,
+            part: 1,
+            by: Some("delivery-svc-0".to_owned()),
+        },
     ];
     let receipt = |step| Receipt {
         delivery: ulid(1),
@@ -225,7 +257,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
     steps.into_iter().map(receipt).collect()
 }
 
-fn result() -> HookResult {
+pub(crate) fn result() -> HookResult {
     HookResult {
         fire: true,
         routing: Some(Routing {
@@ -299,6 +331,7 @@ pub(crate) fn cursor() -> Cursor {
     Cursor {
         floor: 12,
         above: vec![14, 17],
+        ..Cursor::default()
     }
 }
 
@@ -397,16 +430,18 @@ pub(crate) fn session_mark() -> SessionMark {
     }
 }
 
-pub(crate) fn partition_floors() -> PartitionFloors {
-    PartitionFloors { floors: vec![0, 41, 7] }
+pub(crate) fn agent_away() -> AgentAway {
+    AgentAway {
+        session: session(),
+        turn: ulid(5),
+        why: "the model's provider cannot be reached: connection refused".to_owned(),
+        since: AT,
+        until: AT.plus(20_000),
+    }
 }
 
 pub(crate) const fn copy_mark() -> CopyMark {
     CopyMark { begun_at: AT }
-}
-
-pub(crate) const fn settled_floor() -> SettledFloor {
-    SettledFloor { sequence: 41 }
 }
 
 pub(crate) fn hook() -> HookRecord {
@@ -431,11 +466,19 @@ pub(crate) fn hook() -> HookRecord {
         enabled: false,
         origin: HookOrigin::File { root },
         created_by: "operator".to_owned(),
+        made_in: None,
         created_at: AT,
         updated_at: AT.plus(1),
         disabled_reason: some("deleted"),
         parse_error: some("line 3"),
     }
+}
+
+pub(crate) fn invocations_deferred() -> EventInvocations {
+    let mut deferred = invocations();
+    deferred.hooks.truncate(1);
+    deferred.hooks[0].outcome = HookOutcome::Deferred;
+    deferred
 }
 
 pub(crate) fn invocations_with_passes() -> EventInvocations {
@@ -446,55 +489,5 @@ pub(crate) fn invocations_with_passes() -> EventInvocations {
             latencies_us: vec![80, 120],
         }],
         ..invocations()
-    }
-}
-
-pub(crate) fn breaker() -> Breaker {
-    Breaker {
-        hook_id: "work/route".to_owned(),
-        content_hash: "0a1b".to_owned(),
-        failures: 5,
-        circuit: Circuit::HalfOpen {
-            by: "hook-svc-1/webchat:1".to_owned(),
-            until: AT.plus(35_000),
-        },
-        last_error_at: Some(AT),
-    }
-}
-
-pub(crate) fn hook_state() -> HookState {
-    HookState {
-        trigger_count: 4,
-        last_triggered: Some(AT),
-        last_error: some("TypeError"),
-        status: HookStatus::Disabled,
-        fired_once: Some(FiredOnce {
-            event_id: id(),
-            result: result(),
-        }),
-        counted: Vec::new(),
-    }
-}
-
-pub(crate) const fn hook_spend() -> HookSpend {
-    HookSpend {
-        calls: 3,
-        tokens_in: 1_200,
-        tokens_out: 80,
-        micro_usd: 1_840,
-    }
-}
-
-pub(crate) fn stored_answers() -> StoredAnswers {
-    StoredAnswers {
-        answers: vec![
-            StoredAnswer::Fired {
-                hook_id: "mom-2fa-helper".to_owned(),
-                result: Box::new(result()),
-            },
-            StoredAnswer::Passed {
-                hook_id: "flight-checkin".to_owned(),
-            },
-        ],
     }
 }

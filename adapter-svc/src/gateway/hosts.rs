@@ -1,4 +1,4 @@
-//! By which names the gateway may be called. *Pure.*
+//! The host names by which the gateway may be called. *Pure.*
 //!
 //! A site that points its own name at 127.0.0.1 (DNS rebinding) makes its pages same-origin with what listens there;
 //! only the name in the request tells them apart.
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri, header};
 
-/// Longest part of a foreign name that is told of, in characters.
+/// Longest part of a foreign name that an error repeats, in characters.
 const MAX_TOLD_CHARS: usize = 128;
 
 /// The names that are answered.
@@ -31,10 +31,10 @@ impl Hosts {
         }
     }
 
-    /// Whether the request's name is one of ours. One without a name is: no browser sends such.
+    /// Checks that the request names this server. A request without a name passes: no browser sends one.
     ///
     /// # Errors
-    /// The name.
+    /// Returns the name if it is not allowed.
     pub fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), String> {
         let Self::Local(further) = self else {
             return Ok(());
@@ -47,6 +47,7 @@ impl Hosts {
                 None => return Ok(()),
             },
         };
+
         let host = said
             .parse::<Authority>()
             .map(|authority| authority.host().to_ascii_lowercase());
@@ -58,7 +59,8 @@ impl Hosts {
     }
 }
 
-fn is_local(host: &str) -> bool {
+/// Whether `host`, in lower case and without a port, is a name of this machine that no other machine can use.
+pub(crate) fn is_local(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

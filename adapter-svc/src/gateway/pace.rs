@@ -58,7 +58,7 @@ impl Pace {
 }
 
 /// Whom an address counts as: of IPv6, whoever has one has a block of 64 bits of them.
-fn block(address: IpAddr) -> IpAddr {
+pub(crate) fn block(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => IpAddr::V4(v4),
         IpAddr::V6(v6) => {

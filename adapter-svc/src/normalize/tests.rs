@@ -1,9 +1,11 @@
+use ulid::Ulid;
+
 use super::*;
-use crate::source::webhook::endpoint::Scheme;
+use crate::source::webhook::endpoint::{Dedupe, Scheme};
 use crate::source::webhook::generic::HmacConfig;
 use crate::source::webhook::mapping::{Mapping, Pick};
-use crate::source::webhook::signature::Checks;
 use crate::source::webhook::signature::tests::headers;
+use crate::source::webhook::signature::{Checks, Verified};
 
 fn endpoint(scheme: Scheme) -> Endpoint {
     Endpoint {
@@ -18,6 +20,8 @@ fn endpoint(scheme: Scheme) -> Endpoint {
         dedupe: Dedupe::Auto,
         headers: vec!["x-mine".to_owned(), "x-my-signature".to_owned()],
         mapping: Mapping::default(),
+        persons: false,
+        channel: None,
     }
 }
 
@@ -33,51 +37,110 @@ fn check(endpoint: &Endpoint, pairs: &[(&str, &str)], payload: &Value, verified:
         now,
         fresh,
     };
-    webhook(endpoint, &delivery).unwrap()
+    let [event] = webhook(endpoint, &delivery).unwrap().try_into().unwrap();
+    event
 }
 
 #[test]
-fn a_github_delivery_keeps_its_id_type_and_payload() {
-    let pairs = [("X-GitHub-Event", "issues"), ("x-mine", "1"), ("x-my-signature", "no")];
-    let verified = Verified {
-        delivery_id: Some("72d3162e".to_owned()),
-        timestamp: None,
-    };
+fn a_github_delivery_is_known_by_its_body_and_keeps_its_name_type_and_payload() {
     let payload = json!({"action": "opened", "repository": {"full_name": "o/r"}});
-    let event = check(&endpoint(Scheme::Github), &pairs, &payload, &verified);
-    assert_eq!(event.id.as_str(), "webhook:shop/72d3162e");
+    let with = |delivery: &str| {
+        let pairs = [
+            ("X-GitHub-Event", "issues"),
+            ("X-GitHub-Delivery", delivery),
+            ("x-mine", "1"),
+            ("x-my-signature", "no"),
+        ];
+        check(&endpoint(Scheme::Github), &pairs, &payload, &Verified::default())
+    };
+    let event = with("72d3162e");
+    let hash = sha256_hex(&[payload.to_string().as_bytes()]);
+    assert_eq!(event.id.as_str(), format!("webhook:shop/{hash}"));
+    assert_eq!(
+        event.id,
+        with("another").id,
+        "a header that nothing signs makes no other event"
+    );
     assert_eq!((event.channel.as_str(), event.peer.id.as_str()), ("webhook", "shop"));
     assert_eq!(event.content, "shop issues opened o/r");
     assert_eq!(event.metadata["event_type"], "issues");
+    assert_eq!(event.metadata["delivery_id"], "72d3162e");
     assert_eq!(event.metadata["payload"], payload);
     assert_eq!(
         event.metadata["headers"],
-        json!({"x-github-event": "issues", "x-mine": "1"})
+        json!({"x-github-delivery": "72d3162e", "x-github-event": "issues", "x-mine": "1"})
     );
     assert_eq!(event.received_at, UnixMillis(5_000));
-    assert!(!event.metadata.contains_key(SELF_ASSERTED), "it is signed");
+    assert_eq!(event.origin, Origin::webhook("shop"));
+    assert!(event.speaks_for.is_empty());
 }
 
 #[test]
-fn without_an_id_the_timestamp_the_body_or_the_request_identifies() {
+fn metas_entries_are_events_of_their_own() {
+    let source = endpoint(Scheme::Meta);
+    let ids = |payload: &Value| {
+        let (map, verified, body) = (headers(&[]), Verified::default(), payload.to_string());
+        let delivery = Delivery {
+            headers: &map,
+            body: body.as_bytes(),
+            payload,
+            verified: &verified,
+            now: UnixMillis(5),
+            fresh: Ulid::from_parts(1, 2),
+        };
+        let events = webhook(&source, &delivery).unwrap();
+        events.into_iter().map(|event| event.id.to_string()).collect::<Vec<_>>()
+    };
+    let entry = |id: &str| json!({"id": id, "time": 5, "changes": [{"field": "messages"}]});
+    let both = ids(&json!({"object": "page", "entry": [entry("1"), entry("2")]}));
+    assert_eq!(both.len(), 2);
+    assert_ne!(both[0], both[1]);
+    let second = ids(&json!({"object": "page", "entry": [entry("2"), entry("3")]}));
+    assert_eq!(
+        second[0], both[1],
+        "an entry that comes again in another batch is the same event"
+    );
+    assert_eq!(ids(&json!({"object": "page"})).len(), 1);
+}
+
+#[test]
+fn a_source_that_proves_persons_says_so() {
+    let mut source = endpoint(Scheme::Hmac);
+    source.persons = true;
+    source.channel = Some("telegram".to_owned());
+    source.mapping.from = Some(Pick::Body("/from".to_owned()));
+    let event = check(&source, &[], &json!({"from": "4711"}), &Verified::default());
+    assert_eq!((event.channel.as_str(), event.from.id.as_str()), ("telegram", "4711"));
+    assert_eq!(
+        (&event.origin, event.speaks_for),
+        (&Origin::webhook("shop"), vec!["*".to_owned()])
+    );
+}
+
+#[test]
+fn without_an_id_the_signed_time_and_body_identify() {
     let id = |endpoint: &Endpoint, timestamp| {
         let verified = Verified {
             delivery_id: None,
             timestamp,
         };
-        check(endpoint, &[], &json!({"a": 1}), &verified).id.as_str().to_owned()
+        check(endpoint, &[("x-id", "9")], &json!({"a": 1}), &verified)
+            .id
+            .as_str()
+            .to_owned()
     };
     let mut source = endpoint(Scheme::Hmac);
-    assert_eq!(id(&source, None), format!("webhook:shop/{}", Ulid::from_parts(1, 2)));
+    source.hmac.id_header = Some("x-id".to_owned());
+    let of_body = format!("webhook:shop/{}", sha256_hex(&[b"{\"a\":1}"]));
+    assert_eq!(id(&source, None), of_body);
     assert_eq!(
         id(&source, Some(7)),
         format!("webhook:shop/{}", sha256_hex(&[b"7.{\"a\":1}"]))
     );
     source.dedupe = Dedupe::Body;
-    assert_eq!(
-        id(&source, Some(7)),
-        format!("webhook:shop/{}", sha256_hex(&[b"{\"a\":1}"]))
-    );
+    assert_eq!(id(&source, Some(7)), of_body);
+    let unsigned = endpoint(Scheme::Unsigned);
+    assert_eq!(id(&unsigned, None), format!("webhook:shop/{}", Ulid::from_parts(1, 2)));
 }
 
 #[test]
@@ -121,7 +184,7 @@ fn a_mapping_says_where_fields_stand() {
     assert_eq!(event.from.display_name.as_deref(), Some("Ada"));
     assert_eq!(event.thread_id.as_deref(), Some("42"));
     assert_eq!(event.timestamp, UnixMillis(1_700_000_000_000));
-    assert_eq!(event.metadata[SELF_ASSERTED], true);
+    assert_eq!(event.origin, Origin::Open);
     assert_eq!(
         (&event.metadata["total"], &event.metadata["event_type"]),
         (&json!(9.5), &json!("order.paid"))
@@ -129,38 +192,10 @@ fn a_mapping_says_where_fields_stand() {
 }
 
 #[test]
-fn nobody_outside_may_speak_for_our_services() {
-    let of = |id: &str, channel: &str| Event::new(EventId::parse(id).unwrap(), channel, "p", UnixMillis(1));
-    for (id, channel) in [
-        ("out:d/1", "webchat"),
-        ("timer:tick:1", "x"),
-        ("Agent:a:b:c", "x"),
-        ("x:1", "timer"),
-        ("cli:x", "webchat"),
-        ("x:1", "CLI"),
-        ("x:1", "link"),
-        ("turn:1", "x"),
-    ] {
-        assert!(
-            matches!(
-                outside(of(id, channel), UnixMillis(2)),
-                Err(RefuseEventError::Reserved(_))
-            ),
-            "{id}"
-        );
-    }
-    let event = outside(of("crm:9", "crm"), UnixMillis(2)).unwrap();
-    assert_eq!((event.received_at, event.source_id.as_str()), (UnixMillis(2), "9"));
-    assert!(
-        outside(
-            Event {
-                timestamp: UnixMillis(-1),
-                ..of("crm:9", "crm")
-            },
-            UnixMillis(2)
-        )
-        .is_err()
-    );
+fn an_event_from_outside_is_bounded() {
+    let of = |timestamp| Event::new(EventId::parse("crm:9").unwrap(), "crm", "p", UnixMillis(timestamp));
+    assert_eq!(outside(of(1), UnixMillis(2)).unwrap().received_at, UnixMillis(2));
+    assert!(outside(of(-1), UnixMillis(2)).is_err());
 }
 
 #[test]
@@ -169,6 +204,6 @@ fn a_chat_message_is_a_dm_of_its_visitor() {
     assert_eq!(event.id.as_str(), "webchat:default/v-1/m1");
     assert_eq!(event.conversation(), ("webchat", "default", "v-1"));
     assert_eq!(event.peer.kind, PeerKind::Dm);
-    assert_eq!(event.metadata[SELF_ASSERTED], true);
+    assert_eq!(event.origin, Origin::visitor("default", "v-1"));
     assert!(chat_message("default", "v", "m\0", "x", UnixMillis(0)).is_err());
 }

@@ -4,9 +4,9 @@
 //!
 //! | CloudEvents | event |
 //! | --- | --- |
-//! | `source`, `id` | `id` = `cloudevent:{source}\|{id}`, hashed where longer than an event id may be |
+//! | `source`, `id` | `id` = `{the token's source}:{source}/{id}`, hashed if it is longer than an event id may be |
 //! | `time` | `timestamp`; the time of receipt without it |
-//! | extension `nexuschannel` | `channel`; `cloudevents` without it |
+//! | extension `nexuschannel` | `channel`, one of the token's; `cloudevents` without it |
 //! | extension `nexusaccount` | `account_id` |
 //! | extension `nexuspeer`, else `subject`, else `source` | `peer.id`, of kind `channel` |
 //! | `source` | `from.id` |
@@ -21,8 +21,9 @@ use serde_json::{Map, Value, json};
 use shared::model::event::{Event, PeerKind, Sender};
 use shared::model::time::UnixMillis;
 
+use super::events::scope::Scope;
 use super::webhook::payload::{MAX_DEPTH, content_type, too_deep};
-use crate::normalize::{RefuseEventError, bounded_id};
+use crate::normalize::RefuseEventError;
 
 /// Structured mode's media type.
 pub const STRUCTURED: &str = "application/cloudevents+json";
@@ -71,7 +72,7 @@ pub fn is_binary(headers: &HeaderMap) -> bool {
 ///
 /// # Errors
 /// [`ReadCloudEventError`] names the attribute.
-pub fn structured(value: Value, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
+pub fn structured(value: Value, scope: &Scope, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
     let Value::Object(mut attributes) = value else {
         return Err(ReadCloudEventError::Json("an object is expected".to_owned()));
     };
@@ -84,14 +85,14 @@ pub fn structured(value: Value, now: UnixMillis) -> Result<Event, ReadCloudEvent
         (None, Some(_)) => return Err(attribute("data_base64", "base64")),
         (Some(_), Some(_)) => return Err(attribute("data_base64", "either it or `data`")),
     };
-    event(attributes, data, now)
+    event(attributes, data, scope, now)
 }
 
 /// The event of a request in binary mode: attributes in `ce-` headers, the data as the body.
 ///
 /// # Errors
 /// [`ReadCloudEventError`] names the attribute.
-pub fn binary(headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Event, ReadCloudEventError> {
+pub fn binary(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
     let mut attributes = Map::new();
     for (name, value) in headers {
         if let Some(name) = name.as_str().strip_prefix(PREFIX) {
@@ -100,11 +101,13 @@ pub fn binary(headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Event
             attributes.insert(name.to_owned(), Value::String(text));
         }
     }
+
     let kind = content_type(headers);
     let is_json = kind == "application/json" || kind.ends_with("+json");
     if !kind.is_empty() {
         attributes.insert("datacontenttype".to_owned(), Value::String(kind));
     }
+
     let data = if body.is_empty() {
         Data::None
     } else if is_json {
@@ -112,23 +115,30 @@ pub fn binary(headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Event
     } else {
         Data::Bytes(body.to_vec())
     };
-    event(attributes, data, now)
+    event(attributes, data, scope, now)
 }
 
-fn event(attributes: Map<String, Value>, data: Data, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
+fn event(
+    attributes: Map<String, Value>,
+    data: Data,
+    scope: &Scope,
+    now: UnixMillis,
+) -> Result<Event, ReadCloudEventError> {
     if required(&attributes, "specversion")? != "1.0" {
         return Err(attribute("specversion", "1.0"));
     }
     check_names(&attributes)?;
+
     let (id, source, kind) = (
         required(&attributes, "id")?,
         required(&attributes, "source")?,
         required(&attributes, "type")?,
     );
-    // A URI reference holds none of these, so the first `|` of the event's id ends the source.
+    // A URI reference holds none of these.
     if source.contains(|c: char| c == '|' || c.is_whitespace() || c.is_control()) {
         return Err(attribute("source", "a URI reference"));
     }
+
     let timestamp = match optional(&attributes, "time")? {
         None => now,
         Some(text) => {
@@ -144,7 +154,7 @@ fn event(attributes: Map<String, Value>, data: Data, now: UnixMillis) -> Result<
         (None, None) => source,
     };
     let channel = optional(&attributes, "nexuschannel")?.unwrap_or("cloudevents");
-    let event_id = bounded_id("cloudevent:", &format!("{source}|{id}")).map_err(RefuseEventError::from)?;
+    let event_id = scope.cloud_id(source, id)?;
 
     let mut event = Event::new(event_id, channel, peer, timestamp);
     event.received_at = now;
@@ -161,7 +171,7 @@ fn event(attributes: Map<String, Value>, data: Data, now: UnixMillis) -> Result<
     event
         .metadata
         .insert("cloudevents".to_owned(), Value::Object(attributes));
-    Ok(crate::normalize::outside(event, now)?)
+    Ok(scope.admit(event, now)?)
 }
 
 /// Puts the data on the event.
@@ -179,6 +189,7 @@ fn carry(event: &mut Event, data: Data) -> Result<(), ReadCloudEventError> {
             }
         },
     };
+
     if too_deep(&payload, MAX_DEPTH) {
         return Err(attribute("data", "fewer than 100 nested levels"));
     }
@@ -224,7 +235,7 @@ fn attribute(name: &str, expected: &'static str) -> ReadCloudEventError {
     }
 }
 
-/// `text` with each `%XX` replaced by its byte; none where that is not UTF-8.
+/// `text` with each `%XX` replaced by its byte; `None` if that is not UTF-8.
 fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -255,6 +266,19 @@ mod tests {
 
     const NOW: UnixMillis = UnixMillis(9_000);
 
+    fn door() -> Scope {
+        let channels = vec!["cloudevents".to_owned()];
+        Scope::token("door-1".to_owned(), "door".to_owned(), channels, Vec::new())
+    }
+
+    fn structured(value: Value, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
+        super::structured(value, &door(), now)
+    }
+
+    fn binary(headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Event, ReadCloudEventError> {
+        super::binary(headers, body, &door(), now)
+    }
+
     // The example of the JSON event format, §3.2, shortened.
     fn example() -> Value {
         json!({
@@ -268,7 +292,7 @@ mod tests {
     #[test]
     fn the_published_example_keeps_every_attribute() {
         let event = structured(example(), NOW).unwrap();
-        assert_eq!(event.id.as_str(), "cloudevent:/mycontext|C234-1234-1234");
+        assert_eq!(event.id.as_str(), "door:/mycontext/C234-1234-1234");
         assert_eq!(event.timestamp, UnixMillis(1_522_949_460_000));
         assert_eq!(
             (event.channel.as_str(), event.peer.id.as_str()),
@@ -290,7 +314,7 @@ mod tests {
             ("content-type", "application/json; charset=utf-8"),
         ];
         let event = binary(&headers(&pairs), b"{\"a\":1}", NOW).unwrap();
-        assert_eq!(event.id.as_str(), "cloudevent:urn:x|1 \u{20ac}");
+        assert_eq!(event.id.as_str(), "door:urn:x/1 \u{20ac}");
         assert_eq!((event.peer.id.as_str(), event.timestamp), ("room", NOW));
         assert_eq!(event.metadata["payload"], json!({"a": 1}));
         assert_eq!(event.metadata["cloudevents"]["datacontenttype"], "application/json");
@@ -345,6 +369,6 @@ mod tests {
             structured(value, NOW).unwrap().id
         };
         assert_ne!(id("a", "b|c"), id("a%7Cb", "c"));
-        assert!(id("s", &"x".repeat(600)).as_str().starts_with("cloudevent:sha256-"));
+        assert!(id("s", &"x".repeat(600)).as_str().starts_with("door:sha256-"));
     }
 }

@@ -1,5 +1,9 @@
 //! The body of `POST /v1/events` to events: our JSON or CBOR, one or many, or CloudEvents. *Pure.*
 
+pub mod access;
+pub mod posted;
+pub mod scope;
+
 use axum::http::HeaderMap;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -8,7 +12,9 @@ use shared::model::time::UnixMillis;
 
 use super::cloudevents::{self, ReadCloudEventError};
 use super::webhook::payload::content_type;
-use crate::normalize::{RefuseEventError, outside};
+use crate::normalize::RefuseEventError;
+use posted::PostedEvent;
+use scope::Scope;
 
 /// How many events one request may carry.
 pub const MAX_BATCH: usize = 1_000;
@@ -40,6 +46,14 @@ pub enum ReadEventsError {
         /// `[index]` in a batch.
         place: String,
     },
+    /// An event is on a channel that the caller's token does not have.
+    #[error("{detail}")]
+    Channel {
+        /// Which token and which channel.
+        detail: String,
+        /// `[index]` in a batch.
+        place: String,
+    },
     /// Too many at once.
     #[error("{0} events, at most {MAX_BATCH} are taken at once")]
     TooMany(usize),
@@ -51,51 +65,49 @@ impl ReadEventsError {
     pub fn place(&self) -> &str {
         match self {
             Self::ContentType(_) => "header content-type",
-            Self::Malformed { place, .. } | Self::Event { place, .. } => place,
+            Self::Malformed { place, .. } | Self::Event { place, .. } | Self::Channel { place, .. } => place,
             Self::TooMany(_) => "body",
         }
     }
 }
 
-/// The events of a request, in its order.
+/// The events of a request within `scope`, in its order.
 ///
 /// # Errors
-/// [`ReadEventsError`]; where one event cannot be taken, none is.
-pub fn read(headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
+/// [`ReadEventsError`]; if one event cannot be taken, none is.
+pub fn read(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
     let kind = content_type(headers);
     match kind.as_str() {
-        cloudevents::STRUCTURED => Ok(vec![structured(json(body)?, "body", now)?]),
+        cloudevents::STRUCTURED => Ok(vec![structured(json(body)?, "body", scope, now)?]),
         cloudevents::BATCH => {
             let items = bounded(json::<Vec<Value>>(body)?)?;
             items
                 .into_iter()
                 .enumerate()
-                .map(|(index, item)| structured(item, &format!("body[{index}]"), now))
+                .map(|(index, item)| structured(item, &format!("body[{index}]"), scope, now))
                 .collect()
         }
         _ if cloudevents::is_binary(headers) => {
-            let event = cloudevents::binary(headers, body, now);
+            let event = cloudevents::binary(headers, body, scope, now);
             Ok(vec![event.map_err(|error| cloud("body", &error))?])
         }
         "application/json" => {
             let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-            own(if many { json(body)? } else { vec![json(body)?] }, now)
+            own(if many { json(body)? } else { vec![json(body)?] }, scope, now)
         }
         "application/cbor" => {
             // Major type 4 (RFC 8949 §3.1): an array.
             let many = body.first().is_some_and(|byte| byte >> 5 == 4);
-            own(if many { cbor(body)? } else { vec![cbor(body)?] }, now)
+            own(if many { cbor(body)? } else { vec![cbor(body)?] }, scope, now)
         }
         _ => Err(ReadEventsError::ContentType(kind.chars().take(64).collect())),
     }
 }
 
-fn own(events: Vec<Event>, now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
-    let check = |(index, event): (usize, Event)| {
-        outside(event, now).map_err(|error: RefuseEventError| ReadEventsError::Event {
-            detail: error.to_string(),
-            place: format!("body[{index}]"),
-        })
+fn own(events: Vec<PostedEvent>, scope: &Scope, now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
+    let check = |(index, posted): (usize, PostedEvent)| {
+        let event = scope.event(posted, now);
+        event.map_err(|error| refused(&format!("body[{index}]"), &error))
     };
     bounded(events)?.into_iter().enumerate().map(check).collect()
 }
@@ -108,14 +120,27 @@ fn bounded<T>(items: Vec<T>) -> Result<Vec<T>, ReadEventsError> {
     }
 }
 
-fn structured(value: Value, place: &str, now: UnixMillis) -> Result<Event, ReadEventsError> {
-    cloudevents::structured(value, now).map_err(|error| cloud(place, &error))
+fn structured(value: Value, place: &str, scope: &Scope, now: UnixMillis) -> Result<Event, ReadEventsError> {
+    cloudevents::structured(value, scope, now).map_err(|error| cloud(place, &error))
 }
 
 fn cloud(place: &str, error: &ReadCloudEventError) -> ReadEventsError {
+    if let ReadCloudEventError::Refused(error) = error {
+        return refused(place, error);
+    }
     ReadEventsError::Event {
         detail: error.to_string(),
         place: place.to_owned(),
+    }
+}
+
+fn refused(place: &str, error: &RefuseEventError) -> ReadEventsError {
+    let (detail, place) = (error.to_string(), place.to_owned());
+    match error {
+        RefuseEventError::Channel { .. } => ReadEventsError::Channel { detail, place },
+        RefuseEventError::Id(_) | RefuseEventError::Reserved(_) | RefuseEventError::Bounds(_) => {
+            ReadEventsError::Event { detail, place }
+        }
     }
 }
 
@@ -159,7 +184,9 @@ mod tests {
     use super::*;
 
     fn check(kind: &str, body: &[u8]) -> Result<Vec<String>, ReadEventsError> {
-        let events = read(&headers(&[("content-type", kind)]), body, UnixMillis(7))?;
+        let channels = ["crm", "cloudevents"].map(str::to_owned).to_vec();
+        let scope = Scope::token("crm-1".to_owned(), "crm".to_owned(), channels, Vec::new());
+        let events = read(&headers(&[("content-type", kind)]), body, &scope, UnixMillis(7))?;
         Ok(events.into_iter().map(|event| event.id.to_string()).collect())
     }
 
@@ -172,26 +199,27 @@ mod tests {
         assert_eq!(check("application/json", one("crm:1").as_bytes()).unwrap(), ["crm:1"]);
         let many = format!(" [{},{}]", one("crm:1"), one("crm:2"));
         assert_eq!(check("application/json", many.as_bytes()).unwrap(), ["crm:1", "crm:2"]);
-        let event: Event = serde_json::from_str(&one("crm:3")).unwrap();
+        let event: Value = serde_json::from_str(&one("crm:3")).unwrap();
         let mut bytes = Vec::new();
         ciborium::into_writer(&vec![&event, &event], &mut bytes).unwrap();
         assert_eq!(check("application/cbor", &bytes).unwrap(), ["crm:3", "crm:3"]);
         let cloud = br#"[{"specversion":"1.0","type":"t","source":"s","id":"1"}]"#;
-        assert_eq!(check(cloudevents::BATCH, cloud).unwrap(), ["cloudevent:s|1"]);
+        assert_eq!(check(cloudevents::BATCH, cloud).unwrap(), ["crm:s/1"]);
     }
 
     #[test]
     fn what_is_wrong_is_named_with_its_place() {
         let place = |kind: &str, body: &[u8]| check(kind, body).unwrap_err().place().to_owned();
         let json = "application/json";
-        assert_eq!(
-            place(json, format!("[{},{}]", one("crm:1"), one("noadapter")).as_bytes()),
-            "body [1].id"
-        );
-        assert_eq!(
-            place(json, format!("[{},{}]", one("crm:1"), one("out:1/2")).as_bytes()),
-            "body[1]"
-        );
+        let with = |second: &str| format!("[{},{second}]", one("crm:1"));
+        assert_eq!(place(json, with(r#"{"id":7}"#).as_bytes()), "body [1].id");
+        assert_eq!(place(json, with(&one("crm:")).as_bytes()), "body[1]");
+        let foreign = one("crm:2").replace("\"crm\"", "\"telegram\"");
+        assert_eq!(place(json, with(&foreign).as_bytes()), "body[1]");
+        assert!(matches!(
+            check(json, foreign.as_bytes()),
+            Err(ReadEventsError::Channel { .. })
+        ));
         assert_eq!(place(json, b"{\"id\":\"a:\0\"}"), "body id");
         assert_eq!(place(json, b"\xff"), "body");
         assert_eq!(place(json, format!("{} x", one("a:1")).as_bytes()), "body");

@@ -1,20 +1,24 @@
 //! Source and channel `webchat`: a page, and a WebSocket per open page.
 //!
-//! The visitor's id is made by the page and is all that tells visitors apart: who knows it reads and writes that
-//! conversation. A page that (re)connects is subscribed first and then given its history, so that no part falls
-//! between; it skips what it shows already.
+//! A page makes a random key and keeps it; its first message brings the key, and the visitor's id is the key's hash. An id
+//! that is read in an event, a log or a subject lets nobody speak as that visitor, and no key can be guessed. The page
+//! that opens the owner's link becomes the owner's ([`owner`]). A page that (re)connects is subscribed first and then given
+//! its history, so that no part falls between; it skips what it shows already.
 
+pub mod owner;
 pub mod protocol;
 
-use std::collections::HashMap;
 use std::time::Duration;
 
+use axum::Extension;
+use axum::extract::State;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
-use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use shared::bus::{CoreMessage, CoreSubscription};
 use shared::clock::pause;
+use shared::model::origin::WEBCHAT;
+use shared::model::owner::Visitor;
 use shared::process::trace::consumer_span;
 use shared::projection::api::{HistoryReply, HistoryRequest};
 use shared::wire::headers::{Carrier, Headers};
@@ -23,26 +27,30 @@ use tracing::Instrument;
 
 use crate::error::Refusal;
 use crate::gateway::Gateway;
+use crate::gateway::client::Client;
+use crate::gateway::shares::Share;
 use crate::normalize;
 use crate::trace::accept_span;
 use protocol::{ForPage, FromPage, Item, ToPage};
 
 /// Largest WebSocket message of a page, in bytes.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
-/// How often a silent page is asked whether it is still there.
+/// How often a silent page is pinged.
 const PING_EVERY: Duration = Duration::from_secs(20);
-/// How many of these may stay unanswered.
+/// How many pings may stay unanswered.
 const MAX_SILENT_PINGS: u32 = 2;
+/// How long a page may take to send `hello`.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// How long a page may take to be sent one message.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
 /// How long the read model may take to answer.
 const HISTORY_WITHIN: Duration = Duration::from_secs(2);
-/// How much of a conversation a page is given.
+/// How many events of a conversation a page is sent.
 const HISTORY_EVENTS: u32 = 100;
-/// When a connected page is given it again: a part that was sent just before it connected may reach the read model
+/// When a connected page is sent the history again: a part that was sent just before it connected may reach the read model
 /// only after its first answer.
 const HISTORY_AGAIN_AFTER: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(30)];
-/// Who serves the history.
+/// The subject on which hook-svc serves the history.
 const HISTORY_SUBJECT: &str = "nexus.svc.events.history";
 /// The page may load its own script and style, speak to its own host, and nothing else.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -73,13 +81,13 @@ pub async fn style() -> Response {
     asset("text/css; charset=utf-8", include_str!("../../page/webchat.css"))
 }
 
-/// `GET /webchat/ws?peer={visitor}`: the WebSocket of an open page.
+/// `GET /webchat/ws`: the WebSocket of an open page.
 ///
 /// # Errors
-/// [`Refusal`] before the upgrade: a bad visitor id, another site's page, too many pages.
+/// [`Refusal`] before the upgrade: another site's page, too many pages.
 pub async fn connect(
     State(gateway): State<Gateway>,
-    Query(query): Query<HashMap<String, String>>,
+    client: Option<Extension<Client>>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Refusal> {
@@ -88,45 +96,80 @@ pub async fn connect(
         let origin = text(header::ORIGIN).unwrap_or_default();
         return Err(Refusal::ForeignOrigin(origin.chars().take(128).collect()));
     }
-    let visitor = query.get("peer").cloned().unwrap_or_default();
-    protocol::check_id(&visitor).map_err(|detail| Refusal::Malformed {
-        detail,
-        place: "query peer",
-    })?;
+
     let account = gateway.webchat.clone().ok_or(Refusal::UnknownPath)?;
+    // Without a listener of ours there is no address to count by.
+    let client = client.map_or(Client([0; 4].into()), |Extension(client)| client);
     let place = gateway
         .sockets
-        .clone()
-        .try_acquire_owned()
-        .map_err(|_| Refusal::Overloaded)?;
+        .take(client.0, gateway.clock.monotonic())
+        .ok_or(Refusal::Overloaded)?;
+
     let upgrade = upgrade
         .max_message_size(MAX_MESSAGE_BYTES)
         .max_frame_size(MAX_MESSAGE_BYTES);
     Ok(upgrade.on_upgrade(async move |socket| {
         metrics::gauge!("nexus_adapter_webchat_sockets").increment(1.0);
-        let mut page = Page {
-            gateway,
-            account,
-            visitor,
-            socket,
-            silent: 0,
-        };
-        page.converse().await;
+        if let Some((socket, visitor)) = greet(socket, &account).await {
+            let mut page = Page {
+                gateway,
+                client,
+                account,
+                visitor,
+                socket,
+                silent: 0,
+                place,
+            };
+            page.converse().await;
+        }
         metrics::gauge!("nexus_adapter_webchat_sockets").decrement(1.0);
-        drop(place);
     }))
 }
 
-/// The page cannot be spoken to any more.
+/// Waits for the page's `hello`. Returns `None` if it does not come in time, or has no valid key.
+async fn greet(mut socket: WebSocket, account: &str) -> Option<(WebSocket, String)> {
+    let first = tokio::time::timeout(HELLO_WITHIN, socket.recv()).await.ok()??;
+    let text = match first.ok()? {
+        Message::Text(text) => text,
+        Message::Binary(_) | Message::Ping(_) | Message::Pong(_) | Message::Close(_) => return None,
+    };
+
+    let visitor = match protocol::read(&text) {
+        Ok(FromPage::Hello { key }) => protocol::visitor(account, &key).map_err(|detail| (detail, "key")),
+        Ok(FromPage::Message { .. } | FromPage::Claim { .. }) => Err(("expected `hello` first".to_owned(), "message")),
+        Err(wrong) => Err(wrong),
+    };
+
+    match visitor {
+        Ok(visitor) => Some((socket, visitor)),
+        Err((detail, place)) => {
+            let error = Refusal::Malformed { detail, place }.describe();
+            tracing::info!(%error, "chat page is turned away");
+            let words = serde_json::to_string(&ToPage::Error { id: None, error }).ok()?;
+            // Either the page reads why, or it has gone.
+            let _ = tokio::time::timeout(SEND_WITHIN, socket.send(Message::Text(words.into()))).await;
+            let close = CloseFrame {
+                code: close_code::POLICY,
+                reason: "no key".into(),
+            };
+            let _ = tokio::time::timeout(SEND_WITHIN, socket.send(Message::Close(Some(close)))).await;
+            None
+        }
+    }
+}
+
+/// The page's connection has ended.
 struct Gone;
 
 /// An open page.
 struct Page {
     gateway: Gateway,
+    client: Client,
     account: String,
     visitor: String,
     socket: WebSocket,
     silent: u32,
+    place: Share,
 }
 
 impl Page {
@@ -138,6 +181,7 @@ impl Page {
             }
             Err(error) => tracing::warn!(error, peer = self.visitor, "chat page cannot be subscribed"),
         }
+
         let frame = CloseFrame {
             code: close_code::AWAY,
             reason: "the server is going away".into(),
@@ -146,7 +190,7 @@ impl Page {
         let _ = tokio::time::timeout(SEND_WITHIN, self.socket.send(Message::Close(Some(frame)))).await;
     }
 
-    /// Carries both ways until one side ends.
+    /// Carries messages both ways until one side ends.
     async fn exchange(&mut self, parts: &mut CoreSubscription) -> Result<std::convert::Infallible, Gone> {
         let (account, visitor) = (self.account.clone(), self.visitor.clone());
         self.say(&ToPage::Ready {
@@ -156,11 +200,13 @@ impl Page {
         .await?;
         let items = history(&self.gateway, &account, &visitor).await;
         self.say(&ToPage::History { items }).await?;
-        let shutdown = self.gateway.shutdown.clone();
+
+        let (shutdown, leave) = (self.gateway.shutdown.clone(), self.place.leave().clone());
         let mut again = HISTORY_AGAIN_AFTER.into_iter();
         let mut waits = again.next();
         let recall = pause(waits.unwrap_or_default());
         tokio::pin!(recall);
+
         loop {
             tokio::select! {
                 () = &mut recall, if waits.is_some() => {
@@ -181,6 +227,7 @@ impl Page {
                 },
                 () = pause(PING_EVERY) => self.ping().await?,
                 () = shutdown.requested() => return Err(Gone),
+                () = leave.requested() => return Err(Gone),
             }
         }
     }
@@ -196,6 +243,9 @@ impl Page {
 
     async fn hear(&mut self, message: Message) -> Result<(), Gone> {
         self.silent = 0;
+        if matches!(message, Message::Text(_) | Message::Binary(_)) {
+            self.place.heard(self.gateway.clock.monotonic());
+        }
         match message {
             Message::Text(text) => self.take(&text).await,
             Message::Binary(bytes) => match std::str::from_utf8(&bytes) {
@@ -217,17 +267,35 @@ impl Page {
         }
     }
 
-    /// Makes an event of what the visitor wrote; answers once it is durable.
+    /// Handles a text of the page. A message becomes an event, and is confirmed once it is durable.
     async fn take(&mut self, text: &str) -> Result<(), Gone> {
         let (id, text) = match protocol::read(text) {
             Ok(FromPage::Message { id, text }) => (id, text),
+            Ok(FromPage::Claim { link }) => return self.claim(&link).await,
+            Ok(FromPage::Hello { .. }) => {
+                let detail = "`hello` was said already".to_owned();
+                return self
+                    .refuse(
+                        None,
+                        &Refusal::Malformed {
+                            detail,
+                            place: "message",
+                        },
+                    )
+                    .await;
+            }
             Err((detail, place)) => return self.refuse(None, &Refusal::Malformed { detail, place }).await,
         };
+        if let Err(refusal) = self.gateway.paced(self.client) {
+            return self.refuse(Some(&id), &refusal).await;
+        }
+
         let now = self.gateway.clock.now();
         let event = match normalize::chat_message(&self.account, &self.visitor, &id, &text, now) {
             Ok(event) => event,
             Err(error) => return self.refuse(Some(&id), &error.into()).await,
         };
+
         let (span, carrier) = accept_span(&HeaderMap::new());
         let intake = self.gateway.intake.clone();
         let accepted = intake
@@ -246,25 +314,51 @@ impl Page {
         }
     }
 
+    /// Makes this page the owner's, if `link` is one that nobody else used.
+    async fn claim(&mut self, link: &str) -> Result<(), Gone> {
+        if let Err(refusal) = self.gateway.paced(self.client) {
+            return self.refuse(None, &refusal).await;
+        }
+
+        let visitor = Visitor {
+            account: self.account.clone(),
+            id: self.visitor.clone(),
+        };
+
+        match owner::claim(&self.gateway.bus, link, &visitor, self.gateway.clock.now()).await {
+            Ok(()) => {
+                tracing::warn!(
+                    peer = self.visitor,
+                    account = self.account,
+                    "chat page became the owner's by its link"
+                );
+                self.say(&ToPage::Owner).await
+            }
+            Err(error) => self.refuse(None, &Refusal::OwnerLink(error)).await,
+        }
+    }
+
     async fn refuse(&mut self, id: Option<&str>, refusal: &Refusal) -> Result<(), Gone> {
         let error = refusal.describe();
         tracing::info!(peer = self.visitor, id, %error, "chat message is refused");
         self.say(&ToPage::Error { id, error }).await
     }
 
-    /// Shows a part on the page and tells the deliverer that somebody was there.
+    /// Sends a part to the page, and confirms it to delivery-svc.
     async fn forward(&mut self, message: CoreMessage) -> Result<(), Gone> {
         let part = match serde_json::from_slice(&message.payload) {
             Ok(ForPage::Part(part)) => part,
             Ok(ForPage::Partial(partial)) => return self.say(&ToPage::Partial(&partial)).await,
+            Ok(ForPage::Away(away)) => return self.say(&ToPage::Away(&away)).await,
             Err(error) => {
                 tracing::warn!(
-                    event_id = message.headers.event_id(&message.subject), peer = self.visitor, subject = message.subject, %error,
+                    event_id = message.headers.event_id(), peer = self.visitor, subject = message.subject, %error,
                     "part for a chat page cannot be read"
                 );
                 return Ok(());
             }
         };
+
         let span = consumer_span("webchat.forward", &Carrier::read(&message.headers));
         let event_id = part.event_id.clone();
         async {
@@ -295,16 +389,17 @@ impl Page {
     }
 }
 
-/// The end of the conversation; empty where nobody serves it at the moment.
+/// The end of the conversation; empty if no hook-svc answers now.
 async fn history(gateway: &Gateway, account: &str, visitor: &str) -> Vec<Item> {
     let question = HistoryRequest {
-        channel: "webchat".to_owned(),
+        channel: WEBCHAT.to_owned(),
         account: account.to_owned(),
         peer: visitor.to_owned(),
         thread: None,
         before: None,
         limit: Some(HISTORY_EVENTS),
     };
+
     let answer = gateway
         .bus
         .request::<_, HistoryReply>(HISTORY_SUBJECT, Headers::new(), &question, HISTORY_WITHIN);

@@ -18,13 +18,14 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use shared::model::event::EventId;
 use tracing::Instrument;
 
 use crate::error::Refusal;
-use crate::gateway::{Gateway, read_body};
-use crate::normalize::{self, Delivery};
+use crate::gateway::Gateway;
+use crate::normalize;
 use crate::trace::accept_span;
-use endpoint::Scheme;
+use endpoint::{Delivery, Scheme};
 
 /// Largest body, in bytes.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -44,7 +45,8 @@ pub async fn post(
         .webhooks
         .get(&source)
         .ok_or_else(|| Refusal::UnknownSource(short(&source)))?;
-    let body = read_body(&parts.headers, body, MAX_BODY_BYTES).await?;
+    let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
+
     let now = gateway.clock.now();
     let verified = endpoint.verify(&parts.headers, &body, now)?;
     let payload = payload::read(&parts.headers, &body)?;
@@ -53,6 +55,7 @@ pub async fn post(
     {
         return Ok(axum::Json(json!({ "challenge": challenge })).into_response());
     }
+
     let delivery = Delivery {
         headers: &parts.headers,
         body: &body,
@@ -61,15 +64,17 @@ pub async fn post(
         now,
         fresh: gateway.ids.ulid(),
     };
-    let event = normalize::webhook(endpoint, &delivery)?;
+    let events = normalize::webhook(endpoint, &delivery)?;
+
     let (span, carrier) = accept_span(&parts.headers);
     gateway
         .intake
-        .accept("webhook", std::slice::from_ref(&event), &carrier)
+        .accept("webhook", &events, &carrier)
         .instrument(span)
         .await?;
-    tracing::info!(event_id = %event.id, source, "webhook is accepted");
-    Ok(axum::Json(json!({ "id": event.id })).into_response())
+    let ids: Vec<&EventId> = events.iter().map(|event| &event.id).collect();
+    tracing::info!(event_id = %ids[0], events = ids.len(), source, "webhook accepted");
+    Ok(axum::Json(json!({ "id": ids[0], "ids": ids })).into_response())
 }
 
 /// `GET /hooks/{source}`: the challenge of Meta's subscription.

@@ -167,7 +167,7 @@ async fn each_platform_speaks_for_its_own_channel() {
     let folder = tempfile::tempdir().expect("a folder");
     let key = |text: &[u8]| STANDARD.encode(text);
     let feishu = secret(&folder, "feishu", &key(SECRET));
-    let slack = secret(&folder, "slack", &key(b"another one"));
+    let slack = secret(&folder, "slack", &key(b"another secret of twenty-four bytes"));
     let config =
         format!("[approvals.channels.feishu]\nsecret = \"{feishu}\"\n[approvals.channels.slack]\nsecret = \"{slack}\"");
     let nats = shared::testing::nats::NatsServer::start().await;
@@ -185,7 +185,7 @@ async fn each_platform_speaks_for_its_own_channel() {
         post(&world, "/approvals/a1", at, &body, &signed).await.status
     };
     assert_eq!(says("feishu", SECRET).await, 200);
-    assert_eq!(says("slack", b"another one").await, 200);
+    assert_eq!(says("slack", b"another secret of twenty-four bytes").await, 200);
     assert_eq!(says("slack", SECRET).await, 401, "another platform's secret");
     assert_eq!(says("telegram", SECRET).await, 401, "nobody speaks for it");
     service.stop().await;

@@ -1,9 +1,14 @@
 //! The chat page's WebSocket.
 
+use adapter_svc::source::webchat::owner::claim;
+use adapter_svc::source::webhook::signature::sha256_hex;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
+use shared::model::owner::{OwnerLink, Visitor};
+use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
+use shared::wire::topology::buckets;
 use std::time::Duration;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error, Message};
@@ -11,15 +16,30 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
 use crate::world::World;
 
-/// A page of visitor `v 1`.
+/// The key of the visitor whose id is [`visitor`].
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+/// The visitor whose page has [`KEY`].
+fn visitor() -> String {
+    adapter_svc::source::webchat::protocol::visitor("default", KEY).expect("a key")
+}
+
+/// A page of that visitor.
 struct Page(WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>);
 
 impl Page {
     async fn open(world: &World) -> Self {
-        let url = format!("{}/webchat/ws?peer=v%201", world.base.replace("http", "ws"));
-        let mut page = Self(connect_async(url).await.expect("a socket").0);
-        assert_eq!(page.hear("ready").await["peer"], "v 1");
+        let mut page = Self::of(world, KEY).await;
+        assert_eq!(page.hear("ready").await["peer"], visitor());
         assert_eq!(page.hear("history").await["items"], json!([]));
+        page
+    }
+
+    /// A page with `key`, which has said it.
+    async fn of(world: &World, key: &str) -> Self {
+        let url = format!("{}/webchat/ws", world.base.replace("http", "ws"));
+        let mut page = Self(connect_async(url).await.expect("a socket").0);
+        page.say(json!({ "type": "hello", "key": key }).to_string()).await;
         page
     }
 
@@ -50,7 +70,7 @@ async fn a_message_is_acked_once_durable_and_sent_again_is_one_event() {
         let word = page.hear("stored").await;
         assert_eq!(
             (word["id"].as_str(), word["event_id"].as_str()),
-            (Some("m.1"), Some("webchat:default/v 1/m.1"))
+            (Some("m.1"), Some(format!("webchat:default/{}/m.1", visitor()).as_str()))
         );
     }
     page.say(r#"{"type":"message","id":"m.2","text":"more"}"#).await;
@@ -58,9 +78,13 @@ async fn a_message_is_acked_once_durable_and_sent_again_is_one_event() {
     let events = world.events(2).await;
     assert_eq!(
         (events[0].content.as_str(), events[0].peer.id.as_str()),
-        ("hello", "v 1")
+        ("hello", visitor().as_str())
     );
-    assert_eq!(events[1].id.as_str(), "webchat:default/v 1/m.2");
+    assert_eq!(events[1].id.as_str(), format!("webchat:default/{}/m.2", visitor()));
+    assert_eq!(
+        events[1].origin.to_string(),
+        format!("verified:webchat/default/{}", visitor())
+    );
     world.stop().await;
 }
 
@@ -69,7 +93,7 @@ async fn a_part_reaches_every_open_page_of_its_peer_and_is_answered() {
     let world = World::start("").await;
     let (mut one, mut two) = (Page::open(&world).await, Page::open(&world).await);
     let part = json!({ "delivery": "d", "part": 0, "event_id": "out:d/0", "content": "hi", "reply_to": "x", "at": 5 });
-    let to = subject::webchat("default", "v 1");
+    let to = subject::webchat("default", &visitor());
     let asked = world
         .bus
         .ask(&to, &Headers::new(), part.to_string().into(), Duration::from_secs(10))
@@ -96,7 +120,7 @@ async fn pieces_of_an_answer_are_shown_while_it_is_made() {
     let world = World::start("").await;
     let mut page = Page::open(&world).await;
     let piece = json!({ "turn": "01T", "step": 1, "seq": 0, "text": "two pe", "done": false });
-    let to = subject::webchat("default", "v 1");
+    let to = subject::webchat("default", &visitor());
     world
         .bus
         .core_publish(&to, &Headers::new(), piece.to_string().into())
@@ -125,24 +149,104 @@ async fn what_a_page_says_wrong_is_named_and_the_socket_stays_open() {
 }
 
 #[tokio::test]
-async fn other_sites_and_bad_ids_are_turned_away() {
+async fn other_sites_are_turned_away() {
     let world = World::start("webchat.max_sockets = 1").await;
     let base = world.base.replace("http", "ws");
-    let refused = async |query: &str, origin: &str| {
-        let mut request = format!("{base}/webchat/ws?{query}")
-            .into_client_request()
-            .expect("a request");
+    let refused = async |origin: &str| {
+        let mut request = format!("{base}/webchat/ws").into_client_request().expect("a request");
         request.headers_mut().insert("origin", origin.parse().expect("a value"));
         match connect_async(request).await {
             Err(Error::Http(response)) => response.status().as_u16(),
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(refused("peer=v", "http://evil.example").await, 403);
-    assert_eq!(refused("peer=a%2Fb", &world.base).await, 400);
-    assert_eq!(refused("", &world.base).await, 400);
+    assert_eq!(refused("http://evil.example").await, 403);
     let _page = Page::open(&world).await;
-    assert_eq!(refused("peer=v", &world.base).await, 503);
+    assert_eq!(refused(&world.base).await, 503);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn who_has_no_key_of_a_page_is_nobody_there() {
+    let world = World::start("").await;
+    let known = visitor();
+    for key in [known.as_str(), "me", ""] {
+        let mut page = Page::of(&world, key).await;
+        if key == known {
+            // An id is no key to itself: it is another visitor's.
+            assert_ne!(page.hear("ready").await["peer"], known);
+        } else {
+            assert_eq!(page.hear("error").await["error"]["where"], "key", "{key}");
+        }
+    }
+    let url = format!("{}/webchat/ws", world.base.replace("http", "ws"));
+    let mut silent = Page(connect_async(url).await.expect("a socket").0);
+    silent.say(r#"{"type":"message","id":"m","text":"hello"}"#).await;
+    assert_eq!(silent.hear("error").await["error"]["where"], "message");
+    assert_eq!(world.last().await, 0);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn the_owners_link_works_once() {
+    let world = World::start("").await;
+    let links = world.bus.kv::<OwnerLink>(buckets::IDENTITIES);
+    let key = |token: &str| format!("link.{}", sha256_hex(&[token.as_bytes()]));
+    let now = UnixMillis(1_700_000_000_000);
+    for (token, at) in [("GOOD", now), ("LATE", now.plus(-16 * 60_000))] {
+        links
+            .create(&key(token), &OwnerLink::offered(at, 15))
+            .await
+            .expect("a link");
+    }
+    let claim = async |page: &mut Page, token: &str| {
+        page.say(json!({ "type": "claim", "link": token }).to_string()).await;
+    };
+    let mut mine = Page::open(&world).await;
+    for wrong in ["LATE", "NONE"] {
+        claim(&mut mine, wrong).await;
+        assert_eq!(mine.hear("error").await["error"]["code"], "owner_link", "{wrong}");
+    }
+    for _ in 0..2 {
+        claim(&mut mine, "GOOD").await;
+        mine.hear("owner").await;
+    }
+    let bound = links.get(&key("GOOD")).await.expect("read").expect("there").value;
+    assert_eq!(bound.claimed_by.map(|claimed| claimed.id), Some(visitor()));
+    let mut other = Page::of(&world, "another key of another page, long enough").await;
+    other.hear("ready").await;
+    other.hear("history").await;
+    claim(&mut other, "GOOD").await;
+    assert_eq!(other.hear("error").await["error"]["code"], "owner_link");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_pages_that_claim_one_link_at_once_one_becomes_the_owners() {
+    let world = World::start("").await;
+    let links = world.bus.kv::<OwnerLink>(buckets::IDENTITIES);
+    let key = format!("link.{}", sha256_hex(&[b"RACE"]));
+    let offered = OwnerLink::offered(UnixMillis(1_700_000_000_000), 15);
+    links.create(&key, &offered).await.expect("a link");
+    let claims = (0..16).map(|number| {
+        let bus = world.bus.clone();
+        tokio::spawn(async move {
+            let visitor = Visitor {
+                account: "default".to_owned(),
+                id: format!("v{number}"),
+            };
+            claim(&bus, "RACE", &visitor, UnixMillis(1_700_000_000_000))
+                .await
+                .is_ok()
+                .then_some(visitor)
+        })
+    });
+    let mut won = Vec::new();
+    for claim in claims.collect::<Vec<_>>() {
+        won.extend(claim.await.expect("no panic"));
+    }
+    let bound = links.get(&key).await.expect("read").expect("there").value;
+    assert_eq!((won.len(), bound.claimed_by), (1, won.pop()));
     world.stop().await;
 }
 

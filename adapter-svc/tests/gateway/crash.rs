@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use adapter_svc::source::webhook::signature::sha256_hex;
 use serde_json::{Value, json};
 use shared::testing::nats::NatsServer;
 use tempfile::TempDir;
 
-use crate::world::{connect, eventually, stored};
+use crate::world::{TOKEN, connect, eventually, stored};
 
 /// The service as a process of its own; killed when dropped.
 struct Process {
@@ -20,6 +21,12 @@ impl Process {
         let run = folder.path().join("run");
         let _ = std::fs::remove_dir_all(&run);
         std::fs::create_dir_all(&run).expect("a folder");
+        let token = format!(
+            "[trust]\ncluster_key = \"file:{}/../shared/src/testing/cluster.key\"\n\n[[adapter.http.tokens]]\nname = \"crm-1\"\nsha256 = \"{}\"\nsource = \"crm\"\nchannels = [\"crm\"]\n",
+            env!("CARGO_MANIFEST_DIR"),
+            sha256_hex(&[TOKEN.as_bytes()])
+        );
+        std::fs::write(folder.path().join("nexus.toml"), token).expect("a configuration");
         let child = Command::new(env!("CARGO_BIN_EXE_adapter-svc"))
             .current_dir(folder.path())
             .env("NEXUS_RUN_DIR", &run)
@@ -74,6 +81,7 @@ async fn post(client: &reqwest::Client, base: &str, first: u64, count: u64) -> b
     let events: Vec<Value> = (first..first + count).map(event).collect();
     let request = client
         .post(format!("{base}/v1/events"))
+        .bearer_auth(TOKEN)
         .header("content-type", "application/json");
     match request.body(json!(events).to_string()).send().await {
         Ok(response) => response.status().is_success(),
@@ -160,7 +168,7 @@ async fn killed_at_any_instant_under_load_it_loses_nothing() {
         let messages = bus.history("EVENTS", "nexus.ev.>", 1, 1_000).await.unwrap_or_default();
         let ids: std::collections::BTreeSet<String> = messages
             .iter()
-            .map(|m| m.headers.get("Nats-Msg-Id").unwrap_or_default().to_owned())
+            .map(|m| m.headers.get("Nexus-Event").unwrap_or_default().to_owned())
             .collect();
         assert_eq!(ids.len(), messages.len(), "an event is stored twice");
         (0..=next).all(|n| ids.contains(&format!("crm:{n}")))

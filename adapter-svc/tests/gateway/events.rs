@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use adapter_svc::source::webhook::signature::sha256_hex;
 
-use crate::world::World;
+use crate::world::{World, secret};
 
 const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
 
@@ -36,7 +36,7 @@ async fn one_event_a_batch_and_cbor_are_stored_in_order() {
         "{}",
         stored[0].subject
     );
-    assert_eq!(stored[0].headers.get("Nexus-Schema"), Some("event/1"));
+    assert_eq!(stored[0].headers.get("Nexus-Schema"), Some("event/2"));
     let ids: Vec<String> = world
         .events(601)
         .await
@@ -86,15 +86,7 @@ async fn cloudevents_come_in_three_modes() {
     assert_eq!(world.post("/v1/events", &binary, "hello").await.status, 200);
     let events = world.events(4).await;
     let ids: Vec<&str> = events.iter().map(|event| event.id.as_str()).collect();
-    assert_eq!(
-        ids,
-        [
-            "cloudevent:/s|1",
-            "cloudevent:/s|2",
-            "cloudevent:/s|3",
-            "cloudevent:/s|4"
-        ]
-    );
+    assert_eq!(ids, ["crm:/s/1", "crm:/s/2", "crm:/s/3", "crm:/s/4"]);
     assert_eq!(
         (events[1].metadata["payload"]["n"].as_i64(), events[3].content.as_str()),
         (Some(1), "hello")
@@ -104,22 +96,123 @@ async fn cloudevents_come_in_three_modes() {
 
 #[tokio::test]
 async fn without_the_token_nothing_is_taken() {
-    let world = World::start(&format!("http.tokens = [\"{}\"]", sha256_hex(&[b"s3cret"]))).await;
-    for wrong in ["Bearer other", "Basic s3cret", ""] {
+    let world = World::start("").await;
+    for wrong in ["Bearer other", "Basic s3cret", "", "Bearer "] {
         let headers = [JSON[0], ("authorization", wrong)];
         let answer = world.post("/v1/events", &headers, event("crm:1").to_string()).await;
         assert_eq!((answer.status, answer.code()), (401, "unauthorized"));
     }
+    let answer = world.post_open("/v1/events", &JSON, event("crm:1").to_string()).await;
+    assert_eq!((answer.status, answer.code()), (401, "unauthorized"));
     assert_eq!(world.last().await, 0);
-    let headers = [JSON[0], ("authorization", "Bearer s3cret")];
-    assert_eq!(
-        world
-            .post("/v1/events", &headers, event("crm:1").to_string())
-            .await
-            .status,
-        200
-    );
+    let taken = world.post("/v1/events", &JSON, event("crm:1").to_string()).await;
+    assert_eq!(taken.status, 200);
     world.events(1).await;
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_posts_on_its_channels_below_its_source_only() {
+    let world = World::start("").await;
+    let mut foreign = event("crm:1");
+    foreign["channel"] = json!("telegram");
+    foreign["from"] = json!({ "id": "the owner" });
+    let answer = world
+        .post("/v1/events", &JSON, json!([event("crm:1"), foreign]).to_string())
+        .await;
+    assert_eq!((answer.status, answer.code()), (403, "channel_not_allowed"));
+    assert_eq!(answer.body["error"]["where"], "body[1]");
+
+    let mut forged = event("timer:tick:1");
+    forged["origin"] = json!("system");
+    forged["speaks_for"] = json!(["*"]);
+    forged["source_adapter"] = json!("timer");
+    forged["reply_to"] = json!("mail:77");
+    let answer = world.post("/v1/events", &JSON, forged.to_string()).await;
+    assert_eq!(answer.body, json!({ "accepted": 1, "ids": ["crm:timer:tick:1"] }));
+    let stored = world.events(1).await.remove(0);
+    assert_eq!(
+        (stored.id.as_str(), stored.source_adapter.as_str()),
+        ("crm:timer:tick:1", "crm")
+    );
+    assert_eq!(
+        (stored.origin.to_string().as_str(), stored.reply_to.as_deref()),
+        ("token:crm-1", Some("crm:mail:77"))
+    );
+    assert!(stored.speaks_for.is_empty());
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn an_update_of_another_sources_event_is_an_event_of_ones_own() {
+    let other = sha256_hex(&[b"the other token"]);
+    let tokens =
+        format!("[[http.tokens]]\nname = \"mail\"\nsha256 = \"{other}\"\nsource = \"mail\"\nchannels = [\"crm\"]");
+    let world = World::start(&tokens).await;
+    let of_mail = [JSON[0], ("authorization", "Bearer the other token")];
+    let first = world.post("/v1/events", &of_mail, event("mail:77").to_string()).await;
+    assert_eq!(first.body["ids"], json!(["mail:77"]));
+    for direction in ["updated", "deleted"] {
+        let mut forged = event("mail:77");
+        forged["direction"] = json!(direction);
+        let answer = world.post("/v1/events", &JSON, forged.to_string()).await;
+        assert_eq!(answer.body["ids"], json!(["crm:mail:77"]), "{direction}");
+    }
+    let ids: Vec<String> = world.events(3).await.iter().map(|event| event.id.to_string()).collect();
+    assert_eq!(ids, ["mail:77", "crm:mail:77", "crm:mail:77"]);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn the_open_door_brings_strangers_below_open() {
+    let world = World::start("http.open = true").await;
+    let mut said = event("timer:tick:1");
+    said["channel"] = json!("telegram");
+    let answer = world.post_open("/v1/events", &JSON, said.to_string()).await;
+    assert_eq!(answer.body["ids"], json!(["open:timer:tick:1"]));
+    let wrong = [JSON[0], ("authorization", "Bearer other")];
+    assert_eq!(world.post("/v1/events", &wrong, said.to_string()).await.status, 401);
+    let stored = world.events(1).await.remove(0);
+    assert!(stored.origin.is_open() && stored.speaks_for.is_empty(), "{stored:?}");
+    for own in ["cli", "timer", "webhook"] {
+        said["channel"] = json!(own);
+        assert_eq!(
+            world.post_open("/v1/events", &JSON, said.to_string()).await.status,
+            400,
+            "{own}"
+        );
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn this_machines_token_has_two_channels_and_speaks_for_nobody() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let local = "a token of more than thirty-two characters";
+    let reference = secret(&folder, "local-token", local);
+    let nats = shared::testing::nats::NatsServer::start().await;
+    let world = World::with(nats, folder, &format!("http.local_token = \"{reference}\"")).await;
+    let bearer = format!("Bearer {local}");
+    let headers = [JSON[0], ("authorization", bearer.as_str())];
+    for (channel, status) in [
+        ("cli", 200),
+        ("http", 200),
+        ("webchat", 403),
+        ("telegram", 403),
+        ("crm", 403),
+    ] {
+        let mut said = event(&format!("on-{channel}"));
+        said["channel"] = json!(channel);
+        let answer = world.post("/v1/events", &headers, said.to_string()).await;
+        assert_eq!(answer.status, status, "{channel}: {:?}", answer.body);
+    }
+    for stored in world.events(2).await {
+        assert!(stored.id.as_str().starts_with("local:on-"), "{}", stored.id);
+        assert_eq!(
+            (stored.origin.to_string().as_str(), stored.speaks_for.len()),
+            ("token:local", 0)
+        );
+    }
     world.stop().await;
 }
 
@@ -136,14 +229,13 @@ async fn one_bad_event_refuses_its_batch_and_names_its_place() {
     let long = format!("crm:{}", "a.* ".repeat(127));
     let too_long = event(&format!("{long}12345"));
     for (wrong, status, word) in [
-        (event("out:d/1"), 400, "own services"),
-        (event("cli:x"), 400, "own services"),
         (
             json!({ "id": "crm:1", "timestamp": 5, "channel": "link", "peer": { "kind": "dm", "id": "p" } }),
-            400,
-            "own services",
+            403,
+            "may not post on channel `link`",
         ),
-        (event("none"), 400, "adapter:source_id"),
+        (event("crm:"), 400, "adapter:source_id"),
+        (event(""), 400, "empty"),
         (event("crm:a\0b"), 400, "control character"),
         (too_long, 400, "at most 512"),
         (huge, 400, "content"),

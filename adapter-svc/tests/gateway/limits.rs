@@ -85,7 +85,7 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
         .expect("a spool");
     let of = |id: &str| {
         let event = Event::new(EventId::parse(id).expect("an id"), "crm", "p", UnixMillis(1));
-        Parcel::of(&event, &Carrier::default(), 1 << 20).expect("a parcel")
+        Parcel::of(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).expect("a parcel")
     };
     let broken = Parcel {
         subject: "nexus event".to_owned(),
@@ -120,13 +120,42 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
 }
 
 #[tokio::test]
+async fn an_event_that_lists_too_much_is_refused_by_name() {
+    let world = World::start("").await;
+    let listing = |field: &str, count: usize| {
+        let entry = match field {
+            "participants" => json!({ "id": "p", "role": "cc" }),
+            "attachments" => json!({ "media_type": "image" }),
+            _ => json!("x"),
+        };
+        let mut event = event("crm:1", 1);
+        event[field] = vec![entry; count].into();
+        event.to_string()
+    };
+    for (field, most) in [
+        ("participants", 1_000),
+        ("attachments", 100),
+        ("tags", 256),
+        ("content_types", 100),
+    ] {
+        let answer = world.post("/v1/events", &JSON, listing(field, most + 1)).await;
+        assert_eq!((answer.status, answer.code()), (400, "invalid"), "{}", answer.body);
+        assert!(answer.body.to_string().contains(field), "{}", answer.body);
+        let answer = world.post("/v1/events", &JSON, listing(field, most)).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn requests_without_end_are_ended() {
     let world = World::start("header_timeout_ms = 200\nrequest_timeout_ms = 200").await;
     let address = world.base.trim_start_matches("http://").to_owned();
     for (sent, expected) in [
         ("POST /v1/events HTTP/1.1\r\nhost: localhost\r\n", None),
         (
-            "POST /v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{",
+            "POST /v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer the token of crm in the tests\r\n\
+             content-type: application/json\r\ncontent-length: 9\r\n\r\n{",
             Some("503"),
         ),
     ] {

@@ -4,6 +4,7 @@ mod approvals;
 mod chat;
 mod crash;
 mod events;
+mod hostile;
 mod hosts;
 mod limits;
 mod vectors;

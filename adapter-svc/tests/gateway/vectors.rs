@@ -1,5 +1,7 @@
 //! Published vectors of the schemes that the fixtures lack, over HTTP.
 
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
 use shared::model::time::UnixMillis;
 
 use crate::world::{World, secret};
@@ -82,16 +84,22 @@ async fn telegram() {
 
 #[tokio::test]
 async fn generic_hmac() {
-    let more = "dedupe = \"body\"\nevent_type_header = \"x-kind\"\nhmac.header = \"x-sig\"\nhmac.prefix = \"sha256=\"";
-    let world = source("hmac", "Jefe", more, 0).await;
-    let signature = "sha256=5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
-    let headers = [("x-sig", signature), ("x-kind", "rfc4231")];
+    let key = "a shared secret of the shop";
     let body = "what do ya want for nothing?";
-    let id = format!(
-        "webhook:s/{}",
-        adapter_svc::source::webhook::signature::sha256_hex(&[body.as_bytes()])
-    );
-    check(world, &headers, ("x-sig", &signature.replace('5', "6")), body, &id).await;
+    let more =
+        "event_type_header = \"x-kind\"\nhmac.header = \"x-sig\"\nhmac.prefix = \"sha256=\"\nhmac.id_header = \"x-id\"";
+    let world = source("hmac", key, more, 0).await;
+    let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("a key");
+    mac.update(body.as_bytes());
+    let signature = format!("sha256={}", hex::encode(mac.finalize().into_bytes()));
+    let headers = [
+        ("x-sig", signature.as_str()),
+        ("x-kind", "rfc4231"),
+        ("x-id", "not signed"),
+    ];
+    let hash = adapter_svc::source::webhook::signature::sha256_hex(&[body.as_bytes()]);
+    let wrong = format!("sha256={}", "0".repeat(64));
+    check(world, &headers, ("x-sig", &wrong), body, &format!("webhook:s/{hash}")).await;
 }
 
 #[tokio::test]

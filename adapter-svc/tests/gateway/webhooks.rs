@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::Deserialize;
+use sha2::Sha256;
 use shared::model::time::UnixMillis;
 
 use crate::world::{World, secret};
@@ -99,6 +101,89 @@ async fn a_delivery_that_comes_again_is_one_event() {
     assert_eq!(answer.status, 200);
     let ids: Vec<String> = world.events(2).await.iter().map(|event| event.id.to_string()).collect();
     assert_eq!(ids, ["webhook:open/d 1.*", "webhook:open/2"]);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_squats_the_id_of_a_signed_webhook() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = b"a key of twenty-four bytes, more";
+    let reference = secret(&folder, "std", &format!("whsec_{}", STANDARD.encode(key)));
+    let toml = format!("http.open = true\n[webhook.std]\nscheme = \"standard\"\nsecret = \"{reference}\"");
+    let nats = shared::testing::nats::NatsServer::start().await;
+    let world = World::with(nats, folder, &toml).await;
+    let squat = |channel: &str| {
+        serde_json::json!({ "id": "webhook:std/msg_1", "timestamp": 5, "channel": channel, "content": "squat" })
+            .to_string()
+    };
+    let json = [("content-type", "application/json")];
+    let by_token = world.post("/v1/events", &json, squat("crm")).await;
+    assert_eq!(by_token.body["ids"][0], "crm:webhook:std/msg_1");
+    let open = world.post_open("/v1/events", &json, squat("telegram")).await;
+    assert_eq!(open.body["ids"][0], "open:webhook:std/msg_1");
+    assert_eq!(world.post_open("/v1/events", &json, squat("webhook")).await.status, 400);
+
+    let body = r#"{"real":1}"#;
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key");
+    mac.update(format!("msg_1.1700000000.{body}").as_bytes());
+    let signature = format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()));
+    let headers = [
+        ("content-type", "application/json"),
+        ("webhook-id", "msg_1"),
+        ("webhook-timestamp", "1700000000"),
+        ("webhook-signature", signature.as_str()),
+    ];
+    let real = world.post("/hooks/std", &headers, body).await;
+    assert_eq!(
+        (real.status, real.body["ids"][0].as_str()),
+        (200, Some("webhook:std/msg_1"))
+    );
+    let events = world.events(3).await;
+    assert_eq!(events[2].id.as_str(), "webhook:std/msg_1");
+    assert_eq!(events[2].metadata["payload"]["real"], 1);
+    world.stop().await;
+}
+
+/// A source at which `from` is mapped to what the body says, as the one who set it up might name the owner there.
+#[tokio::test]
+async fn a_webhook_that_names_the_owner_speaks_for_nobody() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let reference = secret(&folder, "tg", "a secret token of telegram");
+    let source = |name: &str, more: &str| {
+        format!("[webhook.{name}]\nscheme = \"telegram\"\nsecret = \"{reference}\"\nmapping.from = \"/from\"\n{more}")
+    };
+    let toml = format!(
+        "{}\n{}",
+        source("plain", ""),
+        source("bridge", "persons = true\nchannel = \"telegram\"")
+    );
+    let nats = shared::testing::nats::NatsServer::start().await;
+    let world = World::with(nats, folder, &toml).await;
+    let headers = [
+        ("content-type", "application/json"),
+        ("x-telegram-bot-api-secret-token", "a secret token of telegram"),
+    ];
+    for source in ["plain", "bridge"] {
+        let answer = world
+            .post(
+                &format!("/hooks/{source}"),
+                &headers,
+                r#"{"update_id":1,"from":"4711"}"#,
+            )
+            .await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+    }
+    let events = world.events(2).await;
+    assert_eq!(
+        (events[0].channel.as_str(), events[0].from.id.as_str()),
+        ("webhook", "4711")
+    );
+    assert!(events[0].speaks_for.is_empty(), "{:?}", events[0]);
+    assert_eq!(events[0].origin.to_string(), "verified:webhook/plain");
+    assert_eq!(
+        (events[1].channel.as_str(), events[1].speaks_for.as_slice()),
+        ("telegram", &["*".to_owned()][..])
+    );
     world.stop().await;
 }
 

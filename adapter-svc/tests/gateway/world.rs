@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use adapter_svc::AdapterConfig;
 use adapter_svc::service::{Running, Surroundings};
+use adapter_svc::source::events::access::TokenConfig;
+use adapter_svc::source::webhook::signature::sha256_hex;
 use serde_json::Value;
 use shared::bus::{Bus, NatsConfig, Stored};
 use shared::clock::{Clock, SystemClock, pause};
@@ -18,6 +20,9 @@ use tempfile::TempDir;
 
 /// How long a condition may take to come true.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The token of source `crm` in every world, for channels `crm` and `cloudevents`.
+pub(crate) const TOKEN: &str = "the token of crm in the tests";
 
 /// The service and what it stands in.
 pub(crate) struct World {
@@ -62,6 +67,13 @@ impl World {
         let mut config: AdapterConfig = toml::from_str(toml).expect("the section parses");
         config.listen = ([127, 0, 0, 1], 0).into();
         config.data_dir = folder.path().join("spool");
+        config.http.tokens.push(TokenConfig {
+            name: "crm-1".to_owned(),
+            sha256: sha256_hex(&[TOKEN.as_bytes()]),
+            source: "crm".to_owned(),
+            channels: vec!["crm".to_owned(), "cloudevents".to_owned()],
+            persons: Vec::new(),
+        });
         assert_eq!(config.faults(), Vec::<String>::new());
         let around = Surroundings {
             bus: bus.clone(),
@@ -94,8 +106,27 @@ impl World {
         (self.nats, self.folder)
     }
 
+    /// Posts with the token of source `crm`, unless `headers` say another.
     pub(crate) async fn post(&self, path: &str, headers: &[(&str, &str)], body: impl Into<reqwest::Body>) -> Answer {
         let mut request = self.client.post(format!("{}{path}", self.base)).body(body);
+        if !headers.iter().any(|(name, _)| *name == "authorization") {
+            request = request.bearer_auth(TOKEN);
+        }
+        self.send(request, headers).await
+    }
+
+    /// Posts without any token.
+    pub(crate) async fn post_open(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<reqwest::Body>,
+    ) -> Answer {
+        let request = self.client.post(format!("{}{path}", self.base)).body(body);
+        self.send(request, headers).await
+    }
+
+    async fn send(&self, mut request: reqwest::RequestBuilder, headers: &[(&str, &str)]) -> Answer {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -158,7 +189,7 @@ pub(crate) async fn connect(nats: &NatsServer) -> Bus {
     };
     let bus = shared::testing::connect(&config, "test").await;
     let mut streams = topology(1).streams;
-    streams.retain(|stream| ["EVENTS", "DLQ"].contains(&stream.name.as_str()));
+    streams.retain(|stream| ["EVENTS", "DLQ", "KV_identities"].contains(&stream.name.as_str()));
     bus.ensure(
         &Topology {
             streams,

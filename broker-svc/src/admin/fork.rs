@@ -45,6 +45,7 @@ pub(super) async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, 
             counter: broker.next_append(),
         },
         at: broker.clock.now(),
+        held_ms: 0,
         entries,
     };
     let appended = ledger::append(&broker.bus, &to, &record, 0, &Carrier::default()).await;
@@ -163,7 +164,15 @@ mod tests {
             counter: number,
         };
         let at = UnixMillis(1);
-        (number, LedgerRecord { append, at, entries })
+        (
+            number,
+            LedgerRecord {
+                append,
+                at,
+                held_ms: 0,
+                entries,
+            },
+        )
     }
 
     /// The records of three more turns of the session that stands at `state`.

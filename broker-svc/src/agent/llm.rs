@@ -15,6 +15,7 @@ use shared::model::ledger::{ToolCall as Asked, ToolOutcome, Usage};
 use shared::wire::agent::{AgentRequest, Role, ToolDescription};
 
 use super::{Agent, AskedCall, Away, Call, Offer, Origin, Question, Said, Stepper};
+use crate::absence::Absence;
 use crate::context::with_names;
 use crate::live::Live;
 use crate::personas::{Persona, Personas};
@@ -37,33 +38,30 @@ pub struct Llm {
     personas: Arc<Personas>,
     credentials: Arc<References>,
     bus: Bus,
-    clock: SharedClock,
 }
 
 impl Llm {
     /// An agent that asks `model`, for `personas`.
     #[must_use]
-    pub fn new(model: SharedModel, personas: Arc<Personas>, bus: Bus, clock: SharedClock) -> Self {
+    pub fn new(model: SharedModel, personas: Arc<Personas>, bus: Bus, clock: &SharedClock) -> Self {
         Self {
             model,
-            toolbox: Toolbox::new(&bus, &clock, &personas),
+            toolbox: Toolbox::new(&bus, clock, &personas),
             credentials: Arc::new(personas.credentials.clone()),
             personas,
             bus,
-            clock,
         }
     }
 
     fn ask_of(&self, question: &Question, persona: &Persona) -> Ask {
         let request = &question.request;
-        let left = u64::try_from(request.deadline.since(self.clock.now())).unwrap_or(0);
         Ask {
             model: persona.model.clone(),
             system: request.system_prompt.clone(),
             messages: conversation(request, &question.so_far),
             tools: request.tools.iter().map(spec).collect(),
             max_tokens: persona.max_tokens,
-            timeout: Duration::from_millis(left.max(1)),
+            timeout: question.left,
             stream: true,
             json: None,
         }
@@ -126,11 +124,18 @@ impl Stepper for Llm {
             )
         };
         let live = (!question.quiet).then(begin);
+        let absence = question.absence.as_ref();
         let mut hear = |text: &str| {
+            absence.into_iter().for_each(Absence::over);
             said(text);
             live.iter().for_each(|live| live.say(text));
         };
-        let answer = self.model.answer(ask, &mut hear).await;
+        let mut failed = |error: &AskModelError| {
+            if error.is_transient() {
+                absence.into_iter().for_each(|absence| absence.tell(&error.to_string()));
+            }
+        };
+        let answer = self.model.answer_telling(ask, &mut hear, &mut failed).await;
         let answer = answer.map_err(|error| fault(&error))?;
         Ok(Said {
             content: told(answer.content, &answer.finish),

@@ -26,6 +26,7 @@ use crate::hook_point::Hooks;
 use crate::live::Live;
 use crate::personas::{Personas, Program};
 use crate::turn::{Answer, AskAgentError, MAX_ANSWER_BYTES};
+use crate::walls;
 
 /// Longest line, bytes.
 const MAX_LINE_BYTES: u64 = 4 * 1_024 * 1_024;
@@ -193,7 +194,7 @@ fn start(program: &Program, request: &AgentRequest, bytes: usize) -> Result<(Chi
     if !program.directory.is_empty() {
         command.current_dir(&program.directory);
     }
-    let started = command.spawn().map_err(|error| AskAgentError::Refused {
+    let started = walls::start(command, program.env.contains_key(walls::BUS)).map_err(|error| AskAgentError::Refused {
         error: format!("{} cannot be started: {error}", program.command),
         retryable: false,
     });

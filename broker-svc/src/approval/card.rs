@@ -3,17 +3,19 @@
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
-use shared::model::approval::{AskedIn, Confirmation, Scope};
+use shared::model::approval::{AskedIn, CARD, Confirmation, Scope};
 use shared::model::approval_api::link_text;
 use shared::model::dispatch::{DeliveryContext, derived_ulid};
 use shared::model::identity::Identities;
 use shared::model::reply::Reply;
+use ulid::Ulid;
 
+use super::reply::SHOWN_DIGITS;
 use super::scope::words;
 use crate::config::{ApprovalsConfig, LinkConfig};
 use crate::fold::shortened;
 
-/// Letters of a reply code; those of the approval's ULID, of which none is taken for another.
+/// Letters of a reply code; those of ULIDs, of which none is taken for another.
 const CODE_LETTERS: usize = 8;
 /// Longest text of the arguments on a card, bytes of JSON.
 const MAX_ARGUMENTS: usize = 1_000;
@@ -27,20 +29,25 @@ pub enum Why {
     Escalated,
 }
 
-/// The letters that name the approval `id` in a reply: the end of its ULID; they select it, and give no right.
+/// A new reply code: the end of `random`, which is a ULID's random part.
 #[must_use]
-pub fn code(id: &str) -> &str {
-    id.get(id.len().saturating_sub(CODE_LETTERS)..).unwrap_or(id)
+pub fn minted(random: Ulid) -> String {
+    let mut letters = random.to_string();
+    letters.split_off(letters.len() - CODE_LETTERS)
 }
 
-/// The code as people write it: `K7Q2-M9PX`.
+/// The code `code` as people write it: `K7Q2-M9PX`.
 #[must_use]
-pub fn spelt(id: &str) -> String {
-    let code = code(id);
-    match (code.get(..4), code.get(4..)) {
+pub fn spelt(code: &str) -> String {
+    match (code.get(..CODE_LETTERS / 2), code.get(CODE_LETTERS / 2..)) {
         (Some(first), Some(rest)) => format!("{first}-{rest}"),
-        _ => code.to_owned(),
+        (Some(_), None) | (None, _) => code.to_owned(),
     }
+}
+
+/// The code of `confirmation` as people write it; empty where it was never asked.
+fn code_of(confirmation: &Confirmation) -> String {
+    confirmation.trail.code.as_deref().map(spelt).unwrap_or_default()
 }
 
 /// Where the cards of `asked` go: to the conversation that waits, and to those who may decide, where the configuration
@@ -108,7 +115,7 @@ pub fn cards(confirmation: &Confirmation, why: Why, identities: &Identities, con
             delivery_context: place,
             content: text(confirmation, asked, why, link.as_deref()),
             attachments: Vec::new(),
-            interactive: Some(buttons(confirmation, asked)),
+            interactive: Some(buttons(confirmation, asked, link.as_deref())),
             causation: asked.causation.clone(),
         }
     };
@@ -155,7 +162,7 @@ fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why, link: Option<&st
         Why::Escalated => "Still nobody has decided",
     };
     let until = jiff::Timestamp::from_millisecond(request.expires_at.0).unwrap_or_default();
-    let code = spelt(&request.id);
+    let code = code_of(confirmation);
     let mut lines = vec![
         format!("{head}: {} wants to run {}", confirmation.requested_by, request.tool),
         arguments,
@@ -171,15 +178,16 @@ fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why, link: Option<&st
 }
 
 /// What platforms make buttons of.
-fn buttons(confirmation: &Confirmation, asked: &AskedIn) -> Value {
+fn buttons(confirmation: &Confirmation, asked: &AskedIn, link: Option<&str>) -> Value {
     let request = &confirmation.request;
-    let code = spelt(&request.id);
+    let code = code_of(confirmation);
+    let shown = confirmation.standing_hash().get(..SHOWN_DIGITS).unwrap_or_default();
     json!({
-        "kind": "approval", "approval": request.id, "code": code, "tool": request.tool,
-        "arguments_hash": request.arguments_hash, "expires_at": request.expires_at, "scope": asked.scope,
+        "kind": CARD, "link": link, "approval": request.id, "code": code, "tool": request.tool,
+        "arguments_hash": confirmation.standing_hash(), "expires_at": request.expires_at, "scope": asked.scope,
         "buttons": [
-            {"label": "Approve", "say": format!("approve {code}")},
-            {"label": "Deny", "say": format!("deny {code}")},
+            {"label": "Approve", "say": format!("approve {code} #{shown}")},
+            {"label": "Deny", "say": format!("deny {code} #{shown}")},
         ],
     })
 }
@@ -194,7 +202,7 @@ mod tests {
     #[test]
     fn a_card_says_what_who_until_when_and_how() {
         let mut asked = confirmation(ApprovalStatus::Pending);
-        asked.request.id = "01JDGZX4Q8AAAAAAAAK7Q2M9PX".to_owned();
+        asked.trail.code = Some("K7Q2M9PX".to_owned());
         if let Some(asked_in) = &mut asked.request.asked_in {
             asked_in.place.channel = "telegram".to_owned();
         }

@@ -5,14 +5,17 @@
 //! repeats it does all of it again, and so do the sweeper and the timer of its end. What `AUDIT` is to say of a change
 //! stands in the value that the change led to, and is there before the next change is written.
 
+mod codes;
 mod given;
+pub mod lost;
+mod refused;
 mod told;
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use shared::bus::{Bus, CasError, Entry, Kv, Outgoing, PublishError, ReadStreamError, claim};
-use shared::clock::SharedClock;
+use shared::clock::{IdSource as _, SharedClock, SystemIds};
 use shared::model::approval::{
     ApprovalDecision, ApprovalRecord, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, Confirmation, Party,
     SessionDecision,
@@ -23,8 +26,11 @@ use shared::wire::headers::Carrier;
 use shared::wire::subject;
 use shared::wire::topology::buckets::APPROVALS;
 
-use super::card::{Why, cards, code};
-use super::machine::{Outcome, Refused, Word, brought, say};
+use self::codes::Codes;
+use self::refused::Refusals;
+use self::told::Recorded;
+use super::card::{Why, cards, minted};
+use super::machine::{Outcome, Refused, Word, brought, by_ledger, say};
 use super::scope::who;
 use super::timers;
 use crate::config::ApprovalsConfig;
@@ -81,11 +87,16 @@ pub struct Desk {
     values: Kv<Confirmation>,
     identities: RwLock<Arc<Identities>>,
     config: ApprovalsConfig,
+    codes: Codes,
+    refusals: Refusals,
 }
+
+/// What the keys of turns' approvals begin with; the others are intents'.
+const ASKED: &str = "ask.";
 
 /// The key of the approval `id` of a turn.
 fn key(id: &str) -> String {
-    format!("ask.{}.{id}", code(id))
+    format!("{ASKED}{id}")
 }
 
 /// What the session is told of `confirmation`.
@@ -125,6 +136,8 @@ impl Desk {
             clock,
             identities: RwLock::new(identities),
             config,
+            codes: Codes::default(),
+            refusals: Refusals::default(),
         }
     }
 
@@ -149,16 +162,6 @@ impl Desk {
     /// [`KeepApprovalError`] where the bucket cannot be asked.
     pub async fn get(&self, id: &str) -> Result<Option<Confirmation>, KeepApprovalError> {
         Ok(self.entry(id).await?.map(|entry| entry.value))
-    }
-
-    /// The id of the newest approval that is named by the letters `code`.
-    ///
-    /// # Errors
-    /// [`KeepApprovalError`] where the bucket cannot be asked.
-    pub async fn id_of(&self, code: &str) -> Result<Option<String>, KeepApprovalError> {
-        let subject = format!("$KV.{APPROVALS}.ask.{}.*", subject::token(code));
-        let stored = self.bus.last_on_subject(&format!("KV_{APPROVALS}"), &subject).await?;
-        Ok(stored.and_then(|stored| stored.subject.rsplit('.').next().map(str::to_owned)))
     }
 
     /// Everything in the bucket, the intents' approvals among it, newest first.
@@ -192,7 +195,9 @@ impl Desk {
             timers::set(&self.bus, &timer(ApprovalTimerPurpose::Escalate), at).await?;
         }
         let asker = (Some(wanted.requested_by.as_str()), wanted.trail.via.as_deref());
-        let wanted = self.led(wanted.clone(), 0, "asked", asker);
+        let newest = self.newest_record(id, 0).await?;
+        let mut wanted = self.led(wanted.clone(), newest, "asked", asker);
+        wanted.trail.code = Some(minted(SystemIds.ulid()));
         let standing = match self.values.create(&key(id), &wanted).await {
             Ok(_) => wanted.clone(),
             Err(CasError::Conflict { .. }) => match self.get(id).await? {
@@ -234,10 +239,17 @@ impl Desk {
         }
     }
 
-    /// `next`, with what led to it: the change `what`, by whom and how, behind what `AUDIT` has at `audited`.
-    fn led(&self, next: Confirmation, audited: u64, what: &str, by_via: (Option<&str>, Option<&str>)) -> Confirmation {
+    /// `next`, with what led to it: the change `what`, by whom and how, behind what `AUDIT` has last of it.
+    fn led(
+        &self,
+        next: Confirmation,
+        newest: Recorded,
+        what: &str,
+        by_via: (Option<&str>, Option<&str>),
+    ) -> Confirmation {
         let mut next = next;
-        let n = next.trail.record.as_ref().map_or(0, |before| before.n) + 1;
+        let audited = newest.sequence;
+        let n = next.trail.record.as_ref().map_or(0, |before| before.n).max(newest.n) + 1;
         let record = ApprovalRecord {
             at: self.clock.now(),
             n,
@@ -257,18 +269,9 @@ impl Desk {
         by_via: (Option<&str>, Option<&str>),
     ) -> Result<Option<Confirmation>, KeepApprovalError> {
         let audited = self.audit(&before.value).await?;
-        let next = self.led(next, audited, what, by_via);
-        let (key, revision) = (key(&next.request.id), before.revision);
-        let written = match next.status {
-            ApprovalStatus::Pending => self.values.update(&key, &next, revision).await,
-            // What is decided vanishes in time.
-            ApprovalStatus::Approved
-            | ApprovalStatus::Rejected
-            | ApprovalStatus::Expired
-            | ApprovalStatus::Cancelled
-            | ApprovalStatus::Superseded
-            | ApprovalStatus::Consumed => self.values.update_ttl(&key, &next, revision, KEPT).await,
-        };
+        let newest = self.newest_record(&next.request.id, audited).await?;
+        let next = self.led(next, newest, what, by_via);
+        let written = self.write(&next, before.revision).await;
         match written {
             Ok(_) => {
                 self.audit(&next).await?;
@@ -277,6 +280,22 @@ impl Desk {
             }
             Err(CasError::Conflict { .. }) => Ok(None),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes `next` in the place of what `revision` names. What the session's ledger has taken vanishes in time; before
+    /// that it stays, however long the session's owner is away.
+    async fn write(&self, next: &Confirmation, revision: u64) -> Result<u64, CasError> {
+        let key = key(&next.request.id);
+        let may_vanish = match next.status {
+            ApprovalStatus::Pending | ApprovalStatus::Approved => false,
+            ApprovalStatus::Rejected | ApprovalStatus::Expired | ApprovalStatus::Consumed => next.trail.taken,
+            // Nothing runs on it.
+            ApprovalStatus::Cancelled | ApprovalStatus::Superseded => true,
+        };
+        match may_vanish {
+            true => self.values.update_ttl(&key, next, revision, KEPT).await,
+            false => self.values.update(&key, next, revision).await,
         }
     }
 
@@ -361,7 +380,8 @@ impl Desk {
         Err(KeepApprovalError::Contended(id.to_owned()))
     }
 
-    /// Writes what the session's ledger says became of `id`. What was written before stays.
+    /// Writes what the session's ledger says became of `id`: entries of the ledger are final. What was decided otherwise
+    /// before stays.
     ///
     /// # Errors
     /// [`KeepApprovalError`]; the ledger says it in any case.
@@ -370,7 +390,14 @@ impl Desk {
             let Some(before) = self.entry(id).await? else {
                 return Ok(());
             };
-            let Some(next) = brought(&before.value, to, self.clock.now()) else {
+            let taken = &before.value;
+            if taken.status == to && !taken.trail.taken {
+                if self.take(&before).await? {
+                    return Ok(());
+                }
+                continue;
+            }
+            let Some(next) = by_ledger(&before.value, to, self.clock.now()) else {
                 self.audit(&before.value).await?;
                 return Ok(());
             };
@@ -421,32 +448,13 @@ impl Desk {
         }
         let decided = SessionDecision {
             target: asked.session.clone(),
-            decision: decision_of(confirmation),
+            approval: confirmation.request.id.clone(),
             at: confirmation.decided_at.unwrap_or(confirmation.requested_at),
-            asked: None,
         };
         let id = format!("{}:{}", confirmation.request.id, confirmation.status.name());
         let out = Outgoing::new(subject::dispatch(&asked.session), &decided).msg_id(id);
         self.bus.publish(out).await?;
         claim::publish(&self.bus, &asked.session, &Carrier::default()).await?;
-        Ok(())
-    }
-
-    async fn refuse(
-        &self,
-        standing: &Confirmation,
-        by: &str,
-        word: &Word,
-        why: &Refused,
-    ) -> Result<(), KeepApprovalError> {
-        tracing::info!(approval = standing.request.id, by, via = word.via, %why, "word on an approval is refused");
-        let record = ApprovalRecord {
-            response: Some(why.to_string()),
-            at: self.clock.now(),
-            ..record(standing, "refused", Some(by), Some(&word.via))
-        };
-        let out = Outgoing::new(subject::approval_audit(&standing.request.id), &record);
-        self.bus.publish(out).await?;
         Ok(())
     }
 }

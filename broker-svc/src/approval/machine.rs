@@ -9,6 +9,7 @@ use shared::model::approval::{ApprovalStatus, AskedIn, Confirmation, Edited, Vot
 use shared::model::identity::Identities;
 use shared::model::time::UnixMillis;
 
+use super::reply::SHOWN_DIGITS;
 use super::scope::{Who, is_agreed};
 use crate::turn::arguments::args_hash;
 
@@ -109,7 +110,7 @@ pub fn say(
         return Outcome::Lapsed;
     }
     let shown = word.shown_hash.as_deref();
-    if shown.is_some_and(|shown| shown != standing.standing_hash()) {
+    if shown.is_some_and(|shown| !is_shown(shown, standing.standing_hash())) {
         return Outcome::Refused(Refused::Stale);
     }
     let mut next = standing.clone();
@@ -136,6 +137,11 @@ pub fn say(
         return Outcome::Changed(Box::new(next));
     }
     Outcome::Changed(Box::new(ended(next, ApprovalStatus::Approved, who, word, now)))
+}
+
+/// Whether `shown`, a hash or the beginning of one as a card's button says it, is of the arguments with the hash `standing`.
+fn is_shown(shown: &str, standing: &str) -> bool {
+    shown == standing || (shown.len() == SHOWN_DIGITS && standing.starts_with(shown))
 }
 
 fn fault(word: &Word) -> Option<String> {
@@ -217,6 +223,23 @@ pub fn brought(standing: &Confirmation, to: ApprovalStatus, now: UnixMillis) -> 
         next.decided_at = Some(now);
     }
     Some(next)
+}
+
+/// `standing` brought to `to`, which its session's ledger says, at `now`; none where it stands there, or beyond. The
+/// ledger is final: where KV was put back to a time before the decision, the approval is over all the same.
+#[must_use]
+pub fn by_ledger(standing: &Confirmation, to: ApprovalStatus, now: UnixMillis) -> Option<Confirmation> {
+    let is_behind = standing.status == ApprovalStatus::Pending && to == ApprovalStatus::Consumed;
+    let seen_through = is_behind.then(|| Confirmation {
+        status: ApprovalStatus::Approved,
+        decided_at: Some(now),
+        ..standing.clone()
+    });
+    let next = brought(seen_through.as_ref().unwrap_or(standing), to, now);
+    next.map(|mut next| {
+        next.trail.taken = true;
+        next
+    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use shared::model::approval::{
     Trail,
 };
 use shared::model::event::OWN_ADAPTERS;
-use shared::model::identity::is_self_asserted;
 use shared::model::ledger::ToolCall;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
@@ -26,8 +25,8 @@ pub fn initiator(pendings: &[Pending]) -> Option<Party> {
     pendings.iter().all(|pending| author(pending) == first).then_some(first)
 }
 
-/// Who wrote the message of `pending`: somebody whom its channel vouches for at most, and where one of our own services
-/// said it, an agent.
+/// Who wrote the message of `pending`, as far as the origin of its event proves it; if one of our own services said it, an
+/// agent.
 #[must_use]
 pub fn author(pending: &Pending) -> Party {
     let message = &pending.dispatch.message;
@@ -40,11 +39,8 @@ pub fn author(pending: &Pending) -> Party {
     Party {
         channel: channel.to_owned(),
         id: message.from.clone(),
-        proof: if is_self_asserted(&message.metadata) {
-            Proof::Nobody
-        } else {
-            Proof::Channel
-        },
+        proof: if message.proven { Proof::Channel } else { Proof::Nobody },
+        person: message.person.clone(),
     }
 }
 

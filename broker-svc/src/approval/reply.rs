@@ -7,6 +7,8 @@
 
 /// Letters of a code, without its dash.
 const CODE_LETTERS: usize = 8;
+/// Digits of the arguments' hash that a card's button says.
+pub const SHOWN_DIGITS: usize = 16;
 /// Longest message that is looked at, bytes.
 const MAX_BYTES: usize = 512;
 
@@ -17,6 +19,8 @@ pub struct Heard {
     pub approve: bool,
     /// The code, upper case, without its dash.
     pub code: String,
+    /// The beginning of the hash of the arguments that they were shown, where a card's button says it.
+    pub shown: Option<String>,
     /// What they write behind it.
     pub note: Option<String>,
 }
@@ -45,10 +49,20 @@ pub fn read(text: &str) -> Option<Heard> {
     if code.len() != CODE_LETTERS || !code.chars().all(is_letter) {
         return None;
     }
+    let mut words = words.peekable();
+    let shown = words
+        .peek()
+        .and_then(|word| word.strip_prefix('#'))
+        .filter(|digits| digits.len() == SHOWN_DIGITS && digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    let shown = shown.map(str::to_ascii_lowercase);
+    if shown.is_some() {
+        words.next();
+    }
     let note = words.collect::<Vec<_>>().join(" ");
     Some(Heard {
         approve,
         code,
+        shown,
         note: Some(note).filter(|note| !note.is_empty()),
     })
 }
@@ -66,7 +80,15 @@ mod tests {
             heard(" Deny k7q2m9px  too much "),
             Some((false, code.clone(), Some("too much".to_owned())))
         );
-        assert_eq!(heard("/reject K7Q2-M9PX"), Some((false, code, None)));
+        assert_eq!(heard("/reject K7Q2-M9PX"), Some((false, code.clone(), None)));
+        assert_eq!(
+            heard("approve K7Q2-M9PX #9f3c2a1b4d5e6f70 fine"),
+            Some((true, code, Some("fine".to_owned())))
+        );
+        let shown = |text: &str| read(text).and_then(|heard| heard.shown);
+        let button = shown("approve K7Q2-M9PX #9F3c2a1b4d5e6f70");
+        assert_eq!(button.as_deref(), Some("9f3c2a1b4d5e6f70"), "a button's");
+        assert_eq!(shown("approve K7Q2-M9PX #1"), None, "a note");
         for ordinary in [
             "approve",
             "please approve K7Q2-M9PX",

@@ -26,12 +26,14 @@ pub struct Who {
 /// Who `party` is.
 #[must_use]
 pub fn who(party: &Party, identities: &Identities) -> Who {
-    let by_name = || identities.persons.iter().find(|person| person.id == party.id);
+    let by_name = |id: &str| identities.persons.iter().find(|person| person.id == id);
     let person = match (party.proof, party.channel.as_str()) {
         // Whom the installation itself vouches for goes by their person's id; a message's sender never does.
-        (Proof::Vouched, CLI | LINK) => by_name(),
-        (Proof::Vouched | Proof::Channel, channel) => identities.person(channel, &party.id),
-        (Proof::Nobody, channel) => identities.person_asserted(channel, &party.id),
+        (Proof::Vouched, CLI | LINK) => by_name(&party.id),
+        (Proof::Vouched, channel) => identities.person(channel, &party.id),
+        // The origin of their message has said who they are; their address alone says nothing.
+        (Proof::Channel, _) => party.person.as_deref().and_then(by_name),
+        (Proof::Nobody, _) => None,
     };
     let at_home = party.proof == Proof::Vouched && party.channel == CLI;
     let owner = person.is_some_and(|person| identities.owner.as_deref() == Some(person.id.as_str()));
@@ -74,11 +76,13 @@ impl Who {
         if self.agent || self.name == asked.session.persona {
             return Err("an agent does not decide".to_owned());
         }
-        if asked
-            .scope
-            .parts()
-            .iter()
-            .any(|scope| self.fits(scope, asked, identities))
+        let may_be_known = self.proof != Proof::Nobody;
+        if may_be_known
+            && asked
+                .scope
+                .parts()
+                .iter()
+                .any(|scope| self.fits(scope, asked, identities))
         {
             Ok(())
         } else {
@@ -163,6 +167,7 @@ mod tests {
             channel: channel.to_owned(),
             id: id.to_owned(),
             proof: Proof::Vouched,
+            person: None,
         }
     }
 
@@ -214,27 +219,28 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_vouched_for_by_its_channel_alone() {
+    fn a_message_is_from_the_person_whom_its_origin_proves() {
         let mut known = identities();
-        known.persons[0]
-            .addresses
-            .insert("*".to_owned(), vec!["ann@mail".to_owned()]);
         known.persons[0].addresses.insert(CLI.to_owned(), vec!["me".to_owned()]);
         let asked = asked_in();
         let table = [
-            (Proof::Vouched, CLI, OPERATOR, true),
-            (Proof::Channel, CLI, OPERATOR, false),
-            (Proof::Nobody, CLI, OPERATOR, false),
-            (Proof::Channel, CLI, "ann", false),
-            (Proof::Channel, LINK, "ann", false),
-            (Proof::Channel, CLI, "me", true),
-            (Proof::Channel, "mail", "ann@mail", true),
-            (Proof::Nobody, "mail", "ann@mail", false),
-            (Proof::Nobody, "webchat", "a", true),
+            (Proof::Vouched, CLI, OPERATOR, None, true),
+            (Proof::Channel, CLI, OPERATOR, None, false),
+            (Proof::Nobody, CLI, OPERATOR, None, false),
+            (Proof::Channel, CLI, "ann", None, false),
+            (Proof::Channel, LINK, "ann", None, false),
+            (Proof::Channel, CLI, "me", None, false),
+            (Proof::Channel, "mail", "x", Some("ann"), true),
+            (Proof::Channel, "telegram", "1", Some("bob"), false),
+            (Proof::Channel, "telegram", "1", None, false),
+            (Proof::Channel, "telegram", "1", Some("gone"), false),
+            (Proof::Nobody, "telegram", "1", Some("ann"), false),
+            (Proof::Nobody, "webchat", "a", None, false),
         ];
-        for (proof, channel, id, may) in table {
+        for (proof, channel, id, person, may) in table {
             let by = Party {
                 proof,
+                person: person.map(str::to_owned),
                 ..party(channel, id)
             };
             assert_eq!(who(&by, &known).may(&asked, &known).is_ok(), may, "{by:?}");

@@ -13,7 +13,7 @@ use shared::model::intent::service::{DecideIntent, IntentAnswer};
 use shared::wire::headers::Headers;
 use ulid::Ulid;
 
-use super::desk::{Desk, KeepApprovalError, Said};
+use super::desk::{KeepApprovalError, Said};
 use super::machine::Word;
 use super::scope::who;
 use crate::broker::Broker;
@@ -57,6 +57,12 @@ fn unknown(id: &str) -> Refusal {
     (404, format!("there is no approval {id}"))
 }
 
+/// `confirmation` without its code, which stands on its card alone.
+fn shown(mut confirmation: Confirmation) -> Confirmation {
+    confirmation.trail.code = None;
+    confirmation
+}
+
 async fn list(broker: Arc<Broker>, question: ListApprovals) -> Result<ApprovalList, Refusal> {
     let all = broker.desk().all().await.map_err(|error| failed(&error))?;
     let wanted = all
@@ -64,22 +70,8 @@ async fn list(broker: Arc<Broker>, question: ListApprovals) -> Result<ApprovalLi
         .filter(|one| question.status.is_none_or(|status| status == one.status));
     let limit = if question.limit == 0 { LISTED } else { question.limit };
     Ok(ApprovalList {
-        approvals: wanted.take(limit.min(MAX_LISTED)).collect(),
+        approvals: wanted.take(limit.min(MAX_LISTED)).map(shown).collect(),
     })
-}
-
-/// The id that `given` means: an id, or a code, with or without its dash, in any case.
-async fn resolved(desk: &Desk, given: &str) -> Result<String, Refusal> {
-    let code: String = given
-        .chars()
-        .filter(|c| *c != '-')
-        .collect::<String>()
-        .to_ascii_uppercase();
-    if code.len() != 8 {
-        return Ok(given.to_owned());
-    }
-    let id = desk.id_of(&code).await.map_err(|error| failed(&error))?;
-    id.ok_or_else(|| unknown(given))
 }
 
 async fn get(broker: Arc<Broker>, question: GetApproval) -> Result<Confirmation, Refusal> {
@@ -87,11 +79,10 @@ async fn get(broker: Arc<Broker>, question: GetApproval) -> Result<Confirmation,
     if question.id.starts_with(INTENT) {
         let all = desk.all().await.map_err(|error| failed(&error))?;
         let found = all.into_iter().find(|one| one.request.id == question.id);
-        return found.ok_or_else(|| unknown(&question.id));
+        return found.map(shown).ok_or_else(|| unknown(&question.id));
     }
-    let id = resolved(desk, &question.id).await?;
-    let found = desk.get(&id).await.map_err(|error| failed(&error))?;
-    found.ok_or_else(|| unknown(&question.id))
+    let found = desk.get(&question.id).await.map_err(|error| failed(&error))?;
+    found.map(shown).ok_or_else(|| unknown(&question.id))
 }
 
 /// Decides, for any way in.
@@ -103,7 +94,7 @@ pub async fn decide(broker: &Broker, question: DecideApproval) -> Result<Approva
         return decide_intent(broker, &question).await;
     }
     let desk = broker.desk();
-    let id = resolved(desk, &question.id).await?;
+    let id = question.id.clone();
     let word = Word {
         approve: question.approve,
         arguments: question.arguments,

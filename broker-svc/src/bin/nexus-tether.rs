@@ -1,4 +1,4 @@
-//! `nexus-tether BYTES|all -- PROGRAM [ARG…]`: runs PROGRAM, and ends it with all that it started once nobody holds the
+//! `nexus-tether [hide=PATH…] BYTES|all -- PROGRAM [ARG…]`: runs PROGRAM, and ends it with all that it started once nobody holds the
 //! other end of our standard input.
 //!
 //! A broker that is killed kills nobody: without this its programs would go on beside those of the broker that takes its
@@ -6,15 +6,25 @@
 //! program's, which then sees its end; with `all` every byte is, and the program has a moment to end by itself. Our
 //! process group, which whoever starts us makes ours alone, is killed whole. Output, errors and exit code are the
 //! program's. Exit code 127 = it cannot be started.
+//!
+//! PROGRAM and all that it starts can neither read nor change what lies at each PATH ([`hiding`]).
+//!
+//! `nexus-tether until=PID -- PROGRAM [ARG…]` becomes PROGRAM, which the kernel kills when the thread of process PID that
+//! started it ends. `nexus up` starts the server and the services so: its own end, by whatever signal and at whatever
+//! moment, is theirs.
 
+use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _, Write as _, stdin};
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
 use std::process::{ChildStdin, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::time::Duration;
 
 use rustix::process::{Signal, kill_current_process_group};
 
+/// What a path to be hidden follows.
+const HIDE: &str = "hide=";
 /// How long a program that was given all may take to end once its input has.
 const GRACE: Duration = Duration::from_secs(2);
 /// Bytes read at once.
@@ -24,9 +34,21 @@ const NOT_STARTED: u8 = 127;
 /// Exit code of a program that a signal ended, before the signal's number.
 const SIGNALLED: i32 = 128;
 
+#[cfg(target_os = "linux")]
+#[path = "../hiding.rs"]
+mod hiding;
+
 fn main() -> ExitCode {
-    let mut args = std::env::args_os().skip(1);
+    let mut args = std::env::args_os().skip(1).peekable();
+    let mut hidden = Vec::new();
+    while let Some(path) = args.peek().and_then(|arg| arg.to_str()?.strip_prefix(HIDE)) {
+        hidden.push(PathBuf::from(path));
+        args.next();
+    }
     let handed = args.next().and_then(|handed| handed.into_string().ok());
+    if let Some(parent) = handed.as_deref().and_then(|handed| handed.strip_prefix("until=")) {
+        return become_program(parent, args.skip(1));
+    }
     let handed = match handed.as_deref() {
         Some("all") => Some(None),
         Some(bytes) => bytes.parse::<u64>().ok().map(Some),
@@ -36,6 +58,10 @@ fn main() -> ExitCode {
         eprintln!("nexus-tether: expected BYTES|all -- PROGRAM [ARG…]");
         return ExitCode::from(NOT_STARTED);
     };
+    if let Err(error) = hide(&hidden) {
+        eprintln!("nexus-tether: {} is not started: {error}", program.display());
+        return ExitCode::from(NOT_STARTED);
+    }
     let mut child = match Command::new(&program).args(args).stdin(Stdio::piped()).spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -51,6 +77,55 @@ fn main() -> ExitCode {
     };
     let code = status.code().unwrap_or(SIGNALLED + status.signal().unwrap_or_default());
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+}
+
+#[cfg(target_os = "linux")]
+fn hide(hidden: &[PathBuf]) -> Result<(), String> {
+    if hidden.is_empty() {
+        return Ok(());
+    }
+    hiding::hide(hidden)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn hide(_hidden: &[PathBuf]) -> Result<(), String> {
+    Ok(())
+}
+
+/// Becomes the program of `words`, which ends with process `parent`; returns only if that fails.
+fn become_program(parent: &str, mut words: impl Iterator<Item = OsString>) -> ExitCode {
+    let Some(program) = words.next() else {
+        eprintln!("nexus-tether: expected until=PID -- PROGRAM [ARG…]");
+        return ExitCode::from(NOT_STARTED);
+    };
+    if let Err(error) = end_with(parent) {
+        eprintln!("nexus-tether: {} is not started: {error}", program.display());
+        return ExitCode::from(NOT_STARTED);
+    }
+    let error = Command::new(&program).args(words).exec();
+    eprintln!("{} cannot be started: {error}", program.display());
+    ExitCode::from(NOT_STARTED)
+}
+
+/// Has the kernel kill this process, and what it becomes, when its parent ends.
+#[cfg(target_os = "linux")]
+fn end_with(parent: &str) -> Result<(), String> {
+    use rustix::process::{getppid, set_parent_process_death_signal};
+
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
+    // The parent may have ended before the kernel knew that its end matters: then another process is our parent now.
+    let found = getppid().map(|pid| pid.as_raw_nonzero().to_string());
+    if found.as_deref() == Some(parent) {
+        Ok(())
+    } else {
+        Err(format!("process {parent} has ended"))
+    }
+}
+
+/// Other systems have no such signal: what is started outlives a parent that is killed.
+#[cfg(not(target_os = "linux"))]
+fn end_with(_parent: &str) -> Result<(), String> {
+    Ok(())
 }
 
 /// Hands the program what is its, then waits for the end of our input. `end` is closed when the program has ended.

@@ -17,6 +17,7 @@ fn record(epoch: u64, counter: u64, entries: Vec<LedgerEntry>) -> LedgerRecord {
     LedgerRecord {
         append,
         at: UnixMillis(1),
+        held_ms: 0,
         entries,
     }
 }
@@ -221,13 +222,15 @@ fn the_cursor_waits_for_what_is_open_and_never_passes_what_was_not_read() {
     let start = Cursor {
         floor: 3,
         above: Vec::new(),
+        ..Cursor::default()
     };
     let early = advanced(&start, 9, 9, Some(5));
     assert_eq!(
         early,
         Cursor {
             floor: 4,
-            above: vec![9]
+            above: vec![9],
+            ..Cursor::default()
         }
     );
     assert!(early.contains(4) && !early.contains(5) && early.contains(9));
@@ -235,7 +238,8 @@ fn the_cursor_waits_for_what_is_open_and_never_passes_what_was_not_read() {
         advanced(&early, 5, 9, None),
         Cursor {
             floor: 9,
-            above: vec![]
+            above: vec![],
+            ..Cursor::default()
         }
     );
     // Sequence 900 was begun by a former owner; only what lies through 60 was read.
@@ -243,7 +247,8 @@ fn the_cursor_waits_for_what_is_open_and_never_passes_what_was_not_read() {
         advanced(&start, 900, 60, None),
         Cursor {
             floor: 60,
-            above: vec![900]
+            above: vec![900],
+            ..Cursor::default()
         }
     );
 }
@@ -254,6 +259,7 @@ fn runnable_is_what_is_pending_begun_or_owed_and_not_suspended() {
         cursor: Cursor {
             floor: 7,
             above: vec![9],
+            ..Cursor::default()
         },
         ..Standing::default()
     };

@@ -1,47 +1,42 @@
-//! Which commands may run: the allow-list, and the matcher in front of a shell. *Pure.*
+//! Which commands may run: the allow-list, and the reader of commands in front of it.
 //!
 //! A command passes as a whole or not at all. It is one command: no pipe, no list, no background, no line break outside
-//! of quotes, no substitution or expansion, no assignment before it, no redirect but to `/dev/null` and to a descriptor
-//! that is open. What is left are words, and those match an entry word by word from the first to the last. Options with
-//! which a harmless program writes files or runs others are refused even where an entry's wildcard would take them.
+//! of quotes, no substitution, no assignment before it, no redirect but those of the two outputs to `/dev/null` and to
+//! one another. What is left are words. They are expanded here, matched against an entry word by word, and executed as
+//! they were matched: no shell reads them again.
 //!
-//! Source: `004_bf6295fcf892806e.txt` ("Allow-list gated"); `sessions.md` "Hook points inside a turn".
+//! An entry with a wildcard is a fault for a program that can run or change anything (file `programs`), unless it says
+//! `unsafe: true`; of harmless programs a wildcard takes no option with which they write files or run others.
+//!
+//! Source: `004_bf6295fcf892806e.txt` ("Allow-list gated"); `sessions.md` "Hook points inside a turn"; `trust.md` §6.
 
-mod options;
+mod entry;
+mod place;
+mod programs;
 mod words;
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::declared::HookFault;
-use options::dangerous;
-pub use words::{Refusal, Spelled, spelled};
+use entry::Entry;
+pub use place::Place;
+pub use words::{Errors, Redirects, Refusal};
+use words::{Piece, written};
 
 /// The mode whose entries hold in every mode.
 pub const ALL_MODES: &str = "all";
 /// Most entries of one mode.
 const MAX_ENTRIES: usize = 1_000;
-/// What stands for any further words at the end of an entry.
-const REST: &str = "...";
 
-/// One character of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Token {
-    /// This one.
-    Is(char),
-    /// `?`: any but a line break.
-    One,
-    /// `*`: any number, none of them a line break.
-    Line,
-    /// `**`: any number, line breaks among them.
-    Any,
-}
-
-/// One entry: what may be run.
+/// A command that may run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
-    words: Vec<Vec<Token>>,
-    /// Whether any further words may follow.
-    rest: bool,
+pub struct PlainCommand {
+    /// The program and its arguments, as they are executed; at least one.
+    pub words: Vec<String>,
+    /// Where its outputs go.
+    pub redirects: Redirects,
 }
 
 /// The entries in force.
@@ -52,22 +47,22 @@ pub struct AllowList {
 
 impl AllowList {
     /// The entries of `mode` and of `all`; those of other modes are checked as well.
-    pub(super) fn declared(mode: &str, modes: &BTreeMap<String, Vec<String>>, faults: &mut Vec<HookFault>) -> Self {
+    pub(super) fn declared(mode: &str, modes: &BTreeMap<String, Vec<Value>>, faults: &mut Vec<HookFault>) -> Self {
         let mut entries = Vec::new();
-        for (name, texts) in modes {
-            let key = |index: usize| format!("allow.{name}[{index}]");
-            if texts.len() > MAX_ENTRIES {
+        for (name, declared) in modes {
+            if declared.len() > MAX_ENTRIES {
                 faults.push(HookFault {
                     key: format!("allow.{name}"),
-                    problem: format!("{} entries, at most {MAX_ENTRIES}", texts.len()),
+                    problem: format!("{} entries, at most {MAX_ENTRIES}", declared.len()),
                 });
             }
-            for (index, text) in texts.iter().enumerate() {
-                match Entry::parse(text) {
+
+            for (index, value) in declared.iter().enumerate() {
+                match Entry::declared(value) {
                     Ok(entry) if name == mode || name == ALL_MODES => entries.push(entry),
                     Ok(_) => {}
                     Err(problem) => faults.push(HookFault {
-                        key: key(index),
+                        key: format!("allow.{name}[{index}]"),
                         problem,
                     }),
                 }
@@ -79,112 +74,79 @@ impl AllowList {
     /// The list of `entries`.
     ///
     /// # Errors
-    /// What is wrong with the first entry that cannot be read.
+    /// What is wrong with the first entry that cannot be taken.
     pub fn of<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
-        let entries = entries.into_iter().map(Entry::parse).collect::<Result<_, _>>()?;
-        Ok(Self { entries })
+        let entries = entries.into_iter().map(|entry| Entry::parse(entry, false));
+        Ok(Self {
+            entries: entries.collect::<Result<_, _>>()?,
+        })
     }
 
-    /// Whether `command` may run, and what its words are.
+    /// Whether `command` may run at `place`, and what is executed then. Reads the directories that patterns name.
     ///
     /// # Errors
     /// [`Refusal`] says why not.
-    pub fn admit(&self, command: &str) -> Result<Spelled, Refusal> {
-        let spelled = spelled(command)?;
-        if !self.entries.iter().any(|entry| entry.matches(&spelled.words)) {
-            return Err(Refusal::NoEntry);
+    pub fn admit(&self, command: &str, place: &Place) -> Result<PlainCommand, Refusal> {
+        let written = written(command)?;
+        let words = written.words.iter().map(|word| place.expand(word));
+        let words: Vec<Vec<String>> = words.collect::<Result<_, _>>()?;
+
+        self.take(&words, |variable| place.text(variable).ok())?;
+        Ok(PlainCommand {
+            words: words.into_iter().flatten().collect(),
+            redirects: written.redirects,
+        })
+    }
+
+    /// Whether `command` may be handed to somebody else's shell, at a place that is not known: nothing of it is expanded
+    /// here, so nothing that stands for something else passes, but a pattern that can become no option.
+    ///
+    /// # Errors
+    /// [`Refusal`] says why not.
+    pub fn admit_text(&self, command: &str) -> Result<(), Refusal> {
+        let written = written(command)?;
+        let words: Vec<Vec<String>> = written
+            .words
+            .iter()
+            .map(|word| Ok(vec![elsewhere(word)?]))
+            .collect::<Result<_, _>>()?;
+        self.take(&words, |variable| elsewhere(variable).ok())
+    }
+
+    /// Whether an entry takes the whole of `words`; each is all that one word of the command became. `text` says what a
+    /// variable of an entry is.
+    fn take(&self, words: &[Vec<String>], text: impl Fn(&[Piece]) -> Option<String>) -> Result<(), Refusal> {
+        let mut refusal = Refusal::NoEntry;
+        for entry in &self.entries {
+            match entry.take(words, &text) {
+                Ok(()) => return Ok(()),
+                Err(Refusal::NoEntry) => {}
+                Err(other) => refusal = other,
+            }
         }
-        match dangerous(&spelled.words) {
-            Some(option) => Err(Refusal::Option(option)),
-            None => Ok(spelled),
-        }
+        Err(refusal)
     }
 }
 
-impl Entry {
-    /// Words between blanks; within quotes, and behind a backslash, every character stands for itself.
-    fn parse(text: &str) -> Result<Self, String> {
-        let mut words = Vec::new();
-        let mut word: Option<Vec<Token>> = None;
-        let mut chars = text.chars().peekable();
-        while let Some(c) = chars.next() {
-            match c {
-                ' ' | '\t' => words.extend(word.take()),
-                '\'' | '"' => {
-                    let word = word.get_or_insert_default();
-                    loop {
-                        match chars.next() {
-                            Some(end) if end == c => break,
-                            Some(inside) => word.push(Token::Is(inside)),
-                            None => return Err(format!("`{text}`: a quote is not closed")),
-                        }
-                    }
-                }
-                '\\' => {
-                    let literal = chars.next().ok_or_else(|| format!("`{text}`: ends with a backslash"))?;
-                    word.get_or_insert_default().push(Token::Is(literal));
-                }
-                '*' if chars.next_if_eq(&'*').is_some() => word.get_or_insert_default().push(Token::Any),
-                '*' => word.get_or_insert_default().push(Token::Line),
-                '?' => word.get_or_insert_default().push(Token::One),
-                other => word.get_or_insert_default().push(Token::Is(other)),
+/// A word for a shell elsewhere. What a pattern becomes there begins as the pattern does: with neither a wildcard nor a
+/// hyphen it is no option.
+fn elsewhere(word: &[Piece]) -> Result<String, Refusal> {
+    let mut text = String::new();
+    for piece in word {
+        match piece {
+            Piece::Is(c) => text.push(*c),
+            Piece::Home if text.is_empty() => text.push('~'),
+            Piece::Home | Piece::Project => return Err(Refusal::Expansion),
+            Piece::Bracket => return Err(Refusal::Pattern),
+            Piece::Any | Piece::One | Piece::Class(_) if text.is_empty() || text.starts_with('-') => {
+                return Err(Refusal::Pattern);
             }
-        }
-        words.extend(word);
-        let rest: Vec<Token> = REST.chars().map(Token::Is).collect();
-        let rest = words.pop_if(|last| *last == rest).is_some();
-        match words.first() {
-            None => Err("an entry begins with the name of a program".to_owned()),
-            Some(name) if !name.iter().all(|token| matches!(token, Token::Is(_))) => {
-                Err(format!("`{text}`: the name of a program has no wildcard"))
-            }
-            Some(_) => Ok(Self { words, rest }),
+            Piece::Any => text.push('*'),
+            Piece::One => text.push('?'),
+            Piece::Class(class) => text.push_str(class),
         }
     }
-
-    fn matches(&self, words: &[String]) -> bool {
-        let enough = words.len() == self.words.len() || (self.rest && words.len() > self.words.len());
-        let fit = self.words.iter().zip(words).all(|(pattern, word)| fits(pattern, word));
-        let rest = words.get(self.words.len()..).unwrap_or_default();
-        enough && fit && rest.iter().all(|word| !word.contains('\n'))
-    }
-}
-
-/// Whether the whole of `word` is what `pattern` says.
-fn fits(pattern: &[Token], word: &str) -> bool {
-    let word: Vec<char> = word.chars().collect();
-    // Which lengths of the word the pattern so far can stand for.
-    let mut reached = vec![false; word.len() + 1];
-    reached[0] = true;
-    for token in pattern {
-        let mut next = vec![false; word.len() + 1];
-        for (at, _) in reached.iter().enumerate().filter(|(_, reached)| **reached) {
-            match token {
-                Token::Is(c) => {
-                    if word.get(at) == Some(c) {
-                        next[at + 1] = true;
-                    }
-                }
-                Token::One => {
-                    if word.get(at).is_some_and(|&c| c != '\n') {
-                        next[at + 1] = true;
-                    }
-                }
-                Token::Line | Token::Any => {
-                    let through = match token {
-                        Token::Any => word.len(),
-                        Token::Line | Token::Is(_) | Token::One => {
-                            let broken = word[at..].iter().position(|&c| c == '\n');
-                            broken.map_or(word.len(), |ahead| at + ahead)
-                        }
-                    };
-                    next[at..=through].fill(true);
-                }
-            }
-        }
-        reached = next;
-    }
-    reached[word.len()]
+    Ok(text)
 }
 
 #[cfg(test)]

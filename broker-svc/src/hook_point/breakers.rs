@@ -65,6 +65,8 @@ impl Breakers {
                     self.restless().remove(&key);
                 }
                 KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "breaker cannot be read"),
+                // What the bucket tells now counts whatever its revision is.
+                KvEvent::Anew => self.restless().values_mut().for_each(|(_, revision)| *revision = 0),
                 KvEvent::Current => {}
             }
         }

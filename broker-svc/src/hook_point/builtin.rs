@@ -272,8 +272,8 @@ pub fn shell(argument: &str, allow: &AllowList, context: &HookContext) -> HookOu
     let Some(command) = context.tool_args.get(argument).and_then(Value::as_str) else {
         return HookOutcome::denied(format!("argument `{argument}` is no command line"));
     };
-    match allow.admit(command) {
-        Ok(_) => HookOutcome::default(),
+    match allow.admit_text(command) {
+        Ok(()) => HookOutcome::default(),
         Err(refusal) => HookOutcome {
             side_effects: vec![format!("shell_allow_list: refused {command}")],
             ..HookOutcome::denied(format!("the command is not on the allow-list: {refusal}"))

@@ -86,8 +86,6 @@ pub enum Answer {
     Ask {
         /// The approval.
         approval: String,
-        /// By which people name it.
-        code: String,
         /// The rule that asks.
         policy: String,
         /// When it lapses, Unix milliseconds.

@@ -1,20 +1,21 @@
 //! Command hooks: a program of the operator's, within the allow-list, asked on standard input.
 //!
-//! What is not on the list is never run. A plain command is started as its words, without a shell; one that redirects or
-//! names files by a pattern is read by `sh`, as a whole. It leads a process group of its own, all of which is killed at
-//! its time-out, when the turn is cancelled, and when it has ended. One whose answer nobody waits for runs beside the
-//! turn. Source: `004_bf6295fcf892806e.txt` (`RunCommandHooks`); `sessions.md` "Command hooks".
+//! What is not on the list is never run. A command is started as the words that the list took; no shell reads it again.
+//! It leads a process group of its own, all of which is killed at its time-out, when the turn is cancelled, and when it
+//! has ended. One whose answer nobody waits for runs beside the turn. Source: `004_bf6295fcf892806e.txt` (`RunCommandHooks`); `sessions.md` "Command hooks".
 
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, json};
 use shared::clock::SharedClock;
-use tokio::io::AsyncWriteExt as _;
-use tokio::process::Child;
+use tokio::io::{AsyncRead, AsyncWriteExt as _};
+use tokio::net::unix::pipe;
+use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::Semaphore;
 
-use super::allow_list::{AllowList, Spelled};
+use super::allow_list::{AllowList, Errors, Place, PlainCommand};
 use super::claude::{Exit, MAX_OUTPUT_BYTES, answer, question};
 use super::declared::Hook;
 use super::moment::Moment;
@@ -23,6 +24,7 @@ use super::point::Point;
 use super::record::Recorder;
 use crate::child::{Group, Handed, KEPT, Tethered, heard, keep};
 use crate::fold::shortened;
+use crate::walls;
 
 /// Commands that run at once beside turns; further ones are skipped and reported.
 const MAX_BESIDE: usize = 32;
@@ -88,15 +90,16 @@ impl Commands {
             context: context.clone(),
             round,
         };
-        let spelled = match self.allow.admit(command) {
-            Ok(spelled) => spelled,
+        let plain = match self.admit(command).await {
+            Ok(plain) => plain,
             Err(refusal) => {
-                self.skipped(&run, &refusal.to_string()).await;
-                return Err(RunHookError::OffList(refusal.to_string()));
+                self.skipped(&run, &refusal).await;
+                return Err(RunHookError::OffList(refusal));
             }
         };
+
         if hook.blocking || hook.point == Point::PostSession {
-            return self.ended(&run, spelled).await;
+            return self.ended(&run, plain).await;
         }
         let Ok(slot) = Arc::clone(&self.beside).try_acquire_owned() else {
             let hint = format!("{MAX_BESIDE} commands run already");
@@ -105,7 +108,7 @@ impl Commands {
         };
         let commands = self.clone();
         tokio::spawn(async move {
-            if let Err(error) = commands.ended(&run, spelled).await {
+            if let Err(error) = commands.ended(&run, plain).await {
                 tracing::info!(hook = run.hook.name, %error, "command of a hook failed");
             }
             drop(slot);
@@ -113,10 +116,18 @@ impl Commands {
         Ok(HookOutcome::default())
     }
 
-    async fn ended(&self, run: &Run, spelled: Spelled) -> Result<HookOutcome, RunHookError> {
+    /// What is executed for `command` in our working directory, whose files its patterns name.
+    async fn admit(&self, command: &str) -> Result<PlainCommand, String> {
+        let (allow, command) = (Arc::clone(&self.allow), command.to_owned());
+        let read = tokio::task::spawn_blocking(move || allow.admit(&command, &Place::here()?));
+        let read = read.await.map_err(|error| error.to_string())?;
+        read.map_err(|refusal| refusal.to_string())
+    }
+
+    async fn ended(&self, run: &Run, plain: PlainCommand) -> Result<HookOutcome, RunHookError> {
         let began = self.clock.monotonic();
         let within = Duration::from_millis(run.hook.timeout_ms);
-        let exit = tokio::time::timeout(within, execute(&run.command, &spelled, run)).await;
+        let exit = tokio::time::timeout(within, execute(&plain, run)).await;
         let took = self.clock.monotonic().saturating_duration_since(began);
         let (told, said) = match exit {
             Err(_) => (None, Err(RunHookError::TimedOut(run.hook.timeout_ms))),
@@ -165,30 +176,49 @@ impl Commands {
     }
 }
 
-async fn execute(command: &str, spelled: &Spelled, run: &Run) -> Result<Exit, String> {
-    let directory = std::path::absolute(".").map_err(|error| error.to_string())?;
+/// A command that runs.
+struct Started {
+    child: Child,
+    /// Whether its input is to be held open as long as it runs.
+    is_held: bool,
+    /// None = nobody hears it.
+    stdout: Option<Output>,
+    stderr: Option<Output>,
+}
+
+type Output = Box<dyn AsyncRead + Send + Unpin>;
+
+async fn execute(plain: &PlainCommand, run: &Run) -> Result<Exit, String> {
+    let directory = std::env::current_dir().map_err(|error| error.to_string())?;
     let directory = directory.display().to_string();
     let asked = question(&run.hook, &run.context, &directory).to_string();
-    let (mut child, is_held) = start(command, spelled, run, &directory, asked.len())?;
-    let group = Group::led_by(&child);
-    let mut stdin = child.stdin.take();
+    let mut started = start(plain, run, &directory, asked.len())?;
+    let group = Group::led_by(&started.child);
+
+    let mut stdin = started.child.stdin.take();
     // A command may answer before it has read everything, and may not read at all.
     let told = async {
         if let Some(stdin) = &mut stdin {
             let _ = stdin.write_all(asked.as_bytes()).await;
         }
-        stdin = stdin.take().filter(|_| is_held);
+        stdin = stdin.take().filter(|_| started.is_held);
     };
-    let none = || "has no output".to_owned();
-    let stdout = heard(child.stdout.take().ok_or_else(none)?, MAX_ANSWER_BYTES);
-    let stderr = heard(child.stderr.take().ok_or_else(none)?, MAX_ANSWER_BYTES);
-    let ((), stdout, stderr, status) = tokio::join!(told, stdout, stderr, ended(&mut child, group));
+    let (stdout, stderr) = (answered(started.stdout), answered(started.stderr));
+    let ((), stdout, stderr, status) = tokio::join!(told, stdout, stderr, ended(&mut started.child, group));
+
     let status = status.map_err(|error| error.to_string())?;
     Ok(Exit {
         code: status.code(),
         stdout,
         stderr,
     })
+}
+
+async fn answered(output: Option<Output>) -> String {
+    match output {
+        Some(output) => heard(output, MAX_ANSWER_BYTES).await,
+        None => String::new(),
+    }
 }
 
 /// The command's end; then whatever it has left behind ends as well, and with it the output.
@@ -198,13 +228,10 @@ async fn ended(child: &mut Child, group: Group) -> std::io::Result<std::process:
     status
 }
 
-/// The command, started, and whether its input is to be held open; `bytes` of that are its question.
-fn start(line: &str, spelled: &Spelled, run: &Run, directory: &str, bytes: usize) -> Result<(Child, bool), String> {
-    let shell = ["-c".to_owned(), line.to_owned()];
-    let (program, arguments) = match spelled.words.split_first() {
-        Some((program, arguments)) if !spelled.needs_shell => (program.as_str(), arguments),
-        Some(_) | None => ("sh", shell.as_slice()),
-    };
+/// Starts the command; `bytes` of its input are its question.
+fn start(plain: &PlainCommand, run: &Run, directory: &str, bytes: usize) -> Result<Started, String> {
+    let failed = |error: std::io::Error| format!("cannot be started: {error}");
+    let (program, arguments) = plain.words.split_first().ok_or("there is no command")?;
     let Tethered { mut command, is_held } = Tethered::new(program, Handed::Bytes(bytes));
     command
         .args(arguments)
@@ -212,6 +239,38 @@ fn start(line: &str, spelled: &Spelled, run: &Run, directory: &str, bytes: usize
         .env("NEXUS_PERSONA", &run.moment.session.persona)
         .env("CLAUDE_PROJECT_DIR", directory);
     keep(&mut command, &KEPT);
-    let started = command.spawn().map_err(|error| format!("cannot be started: {error}"));
-    Ok((started?, is_held))
+
+    let joined = redirect(&mut command, plain).map_err(failed)?;
+    let mut child = walls::start(command, false).map_err(failed)?;
+    let boxed = |output: ChildStdout| Box::new(output) as Output;
+    Ok(Started {
+        stdout: joined.or(child.stdout.take().map(boxed)),
+        stderr: child.stderr.take().map(|output| Box::new(output) as Output),
+        child,
+        is_held,
+    })
+}
+
+/// Redirects the outputs of `command`; where both go the same way, returns its end.
+fn redirect(command: &mut Command, plain: &PlainCommand) -> std::io::Result<Option<Output>> {
+    let redirects = plain.redirects;
+    if redirects.silent {
+        command.stdout(Stdio::null());
+    }
+    match redirects.errors {
+        Errors::Apart => Ok(None),
+        Errors::Nowhere => {
+            command.stderr(Stdio::null());
+            Ok(None)
+        }
+        Errors::WithOutput => {
+            let (ours, theirs) = std::io::pipe()?;
+            if !redirects.silent {
+                command.stdout(theirs.try_clone()?);
+            }
+            command.stderr(theirs);
+            let ours = pipe::Receiver::from_owned_fd(ours.into())?;
+            Ok(Some(Box::new(ours)))
+        }
+    }
 }

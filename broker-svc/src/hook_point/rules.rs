@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use shared::model::permission::glob;
 use shared::model::session::SessionRef;
 
-use super::allow_list::AllowList;
+use super::allow_list::{AllowList, Place};
 use super::builtin::Builtin;
 use super::declared::{Action, DEFAULT_TIMEOUT_MS, Fields, Hook, HookFault, Layer, OnFailure, declared};
 use super::point::Point;
@@ -125,7 +125,7 @@ impl HookRules {
         };
         let commands = fields.take("enabled").unwrap_or(false);
         let mode: String = fields.take("mode").unwrap_or_else(|| DEFAULT_MODE.to_owned());
-        let allow: BTreeMap<String, Vec<String>> = fields.take("allow").unwrap_or_default();
+        let allow: BTreeMap<String, Vec<Value>> = fields.take("allow").unwrap_or_default();
         let read_only = fields.take("read_only").unwrap_or(false);
         let global: Vec<Map<String, Value>> = fields.take("hooks").unwrap_or_default();
         let of_personas: BTreeMap<String, Vec<Map<String, Value>>> = fields.take("personas").unwrap_or_default();
@@ -245,7 +245,7 @@ impl HookRules {
                     hook = hook.name,
                     "command hooks are off (`enabled: false`): it does not run"
                 );
-            } else if let Err(refusal) = self.allow.admit(command) {
+            } else if let Err(refusal) = Place::here().and_then(|place| self.allow.admit(command, &place)) {
                 tracing::warn!(hook = hook.name, command, hint = %refusal, "its command is not on the allow-list: it is skipped");
             }
         }

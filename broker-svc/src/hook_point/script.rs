@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use shared::bus::{Bus, RequestError};
 use shared::model::event::{Event, EventId};
 use shared::model::hook_api::{HookRun, RunHook};
+use shared::model::origin::Origin;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 
@@ -64,6 +65,7 @@ fn event(hook: &Hook, moment: &Moment, context: &HookContext, now: UnixMillis) -
         moment.progress.turn
     );
     let mut event = Event::new(EventId::parse(id).ok()?, CHANNEL, &moment.session.to_string(), now);
+    event.origin = Origin::System;
     event.from.id.clone_from(&context.user_id);
     event.content_types = vec!["text".to_owned()];
     event.content.clone_from(&context.tool_name);

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use shared::model::approval::{ApprovalDecision, ApprovalRequest};
+use shared::model::approval::ApprovalDecision;
 use shared::model::dispatch::{DeliveryContext, Dispatch};
+use shared::model::event::EventId;
 use shared::model::ledger::DispatchRef;
 use shared::model::order::SessionOrder;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
+use ulid::Ulid;
 
 /// A dispatch that waits, and where it stands in `DISPATCHES`.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,15 +47,15 @@ pub struct Placed {
     pub order: SessionOrder,
 }
 
-/// What became of an approval, and where that stands in `DISPATCHES`.
+/// A message that one of the session's approvals was asked or decided, and where it stands in `DISPATCHES`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told {
     /// Its sequence in `DISPATCHES`.
     pub sequence: u64,
-    /// What.
-    pub decision: ApprovalDecision,
-    /// What the turn's agent has asked by itself, where nothing is decided yet.
-    pub asked: Option<Box<ApprovalRequest>>,
+    /// The approval's id.
+    pub approval: String,
+    /// What KV says became of it, once the owner has read that; none = nothing has.
+    pub decision: Option<ApprovalDecision>,
 }
 
 /// What a look finds.
@@ -68,6 +70,33 @@ pub enum Arrival {
 }
 
 impl Arrival {
+    /// The id of the dispatch or order; none = it has none of its own.
+    #[must_use]
+    pub fn id(&self) -> Option<Ulid> {
+        match self {
+            Self::Dispatch(pending) => Some(pending.dispatch.id),
+            Self::Order(placed) => Some(placed.order.id),
+            Self::Decision(_) => None,
+        }
+    }
+
+    /// How the ledger names it, without its content.
+    #[must_use]
+    pub fn reference(&self) -> DispatchRef {
+        let named = |kind: &str, id: Ulid, sequence| DispatchRef {
+            id,
+            sequence,
+            event_id: EventId::parse(format!("{kind}:{id}")).expect("a word, a colon and a ULID"),
+            content: String::new(),
+            stranger: None,
+        };
+        match self {
+            Self::Dispatch(pending) => pending.reference(),
+            Self::Order(placed) => named("order", placed.order.id, placed.sequence),
+            Self::Decision(told) => named("decision", Ulid::nil(), told.sequence),
+        }
+    }
+
     /// Its sequence in `DISPATCHES`.
     #[must_use]
     pub const fn sequence(&self) -> u64 {

@@ -10,8 +10,10 @@ use crate::sample::{pending, session};
 use crate::turn::Turn;
 use crate::turn::journal::Running;
 use crate::turn::steps::{Situation, Step, next};
+use crate::turn::used::Stamp;
 
 const NOW: UnixMillis = UnixMillis(5_000);
+const STAMP: Stamp = Stamp { at: NOW, held_ms: 0 };
 
 fn arrived(pendings: Vec<Pending>) -> Input {
     Input::Arrived(pendings.into_iter().map(Arrival::Dispatch).collect())
@@ -50,7 +52,12 @@ fn told(effects: &[Effect]) -> Vec<String> {
         Effect::Cancel { reason: _ } => "cancel".to_owned(),
         Effect::Carry { placed } => format!("carry {}", placed.order.wanted.name()),
         Effect::Repeated { placed } => format!("repeated {}", placed.order.wanted.name()),
-        Effect::Decide { told } => format!("decide {}", told.decision.status.name()),
+        Effect::Decide { told } => format!(
+            "decide {}",
+            told.decision
+                .as_ref()
+                .map_or("nothing", |decision| decision.status.name())
+        ),
         Effect::Wake { at } => format!("wake {}", at.since(NOW)),
     };
     effects.iter().map(effect).collect()
@@ -152,10 +159,10 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
                 unseen: false,
             }),
         };
-        ends.iter().for_each(|entry| running.apply(entry, NOW));
+        ends.iter().for_each(|entry| running.apply(entry, STAMP));
         loop {
             let steering = machine.is_steering();
-            match next(&running, Situation { now: NOW, steering }) {
+            match next(&running, Situation { held_ms: 0, steering }) {
                 Step::Ask { step } => {
                     let steered = machine.take_steering();
                     let steered: Vec<String> = steered.iter().map(|s| s.pending.sequence.to_string()).collect();
@@ -169,7 +176,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
                         outcome,
                         unseen: false,
                     };
-                    running.apply(&finished, NOW);
+                    running.apply(&finished, STAMP);
                 }
                 Step::Run { call } => {
                     said.push(format!("run {}", call.call));

@@ -14,6 +14,7 @@ use shared::clock::SharedClock;
 use shared::model::dispatch::derived_ulid;
 use shared::model::event::{Event, EventId, MAX_HOPS, Sender};
 use shared::model::ledger::ToolOutcome;
+use shared::model::origin::Origin;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::agent::ToolDescription;
@@ -116,6 +117,7 @@ fn message(call: &ToolCall, to: &str, content: String) -> Option<Event> {
     let id = derived_ulid(at, &["agent-message", &asked.turn.to_string(), &asked.call.call]);
     let id = EventId::parse(format!("agent:{}:{to}:{id}", from.persona)).ok()?;
     let mut event = Event::new(id, CHANNEL, &format!("{}/{}", from.persona, from.session), at);
+    event.origin = Origin::System;
     event.account_id = Some(to.to_owned());
     event.from = Sender {
         id: format!("agent:{}", from.persona),
@@ -161,8 +163,7 @@ impl Tool for SendMessage {
             Ok(parts) => parts,
             Err(error) => return failed(format!("not available: {error}")),
         };
-        let out = Outgoing::new(subject::event(&event), &event)
-            .msg_id(event.id.to_string())
+        let out = Outgoing::event(&event, self.bus.trust())
             .header(HOPS, event.hops.to_string())
             .header(CAUSATION, call.call.origin.causation.event.to_string());
         if let Err(error) = self.bus.publish(out).await {

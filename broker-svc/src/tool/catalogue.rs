@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use shared::bus::Bus;
 use shared::clock::SharedClock;
 use shared::model::dispatch::derived_ulid;
+use shared::model::hook::MadeIn;
 use shared::model::time::UnixMillis;
 use shared::wire::agent::ToolDescription;
 
@@ -205,7 +206,14 @@ fn with(call: &ToolCall, added: impl IntoIterator<Item = (&'static str, Value)>)
 }
 
 fn authored(call: &ToolCall) -> Value {
-    with(call, [("created_by", author(call))])
+    let asked = &call.call;
+    let made_in = MadeIn {
+        session: asked.session.clone(),
+        permissions: asked.permissions.clone(),
+        place: asked.origin.delivery.clone(),
+        is_owners: asked.is_owners,
+    };
+    with(call, [("created_by", author(call)), ("made_in", json!(made_in))])
 }
 
 fn asked(call: &ToolCall) -> Value {

@@ -15,6 +15,7 @@ use shared::model::permission::PermissionSet;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
+use super::used::{Stamp, UsedTime};
 use crate::hook_point::runs::{CONTEXT, HIDDEN};
 pub use asked::{Asked, Awaited, Standing, stands};
 
@@ -134,12 +135,8 @@ pub struct Running {
     pub usage: Usage,
     /// The approval that it waits for.
     pub awaits: Option<Awaited>,
-    /// Since when.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub awaits_since: Option<UnixMillis>,
-    /// How long it waited for earlier ones, milliseconds: no part of its wall time.
-    #[serde(default)]
-    pub waited_ms: u64,
+    /// The time that it has used.
+    pub used: UsedTime,
     /// What humans were asked in it, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asked: Vec<Asked>,
@@ -207,7 +204,7 @@ impl Running {
     }
 
     /// Takes in an entry of the running turn, written at `now`; those of other kinds change nothing.
-    pub fn apply(&mut self, entry: &LedgerEntry, now: UnixMillis) {
+    pub fn apply(&mut self, entry: &LedgerEntry, now: Stamp) {
         match entry {
             LedgerEntry::ModelAnswered {
                 step,

@@ -5,7 +5,6 @@
 
 use shared::model::event::Attachment;
 use shared::model::ledger::{ToolCall, ToolOutcome};
-use shared::model::time::UnixMillis;
 
 use super::journal::Running;
 
@@ -17,8 +16,8 @@ pub const INTERRUPTED: &str = "interrupted";
 /// What is known besides the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Situation {
-    /// What time it is.
-    pub now: UnixMillis,
+    /// How long the owner has held the session, milliseconds.
+    pub held_ms: u64,
     /// Whether a message waits to be put in before the next model call.
     pub steering: bool,
 }
@@ -74,7 +73,7 @@ pub enum Step {
 pub fn next(running: &Running, situation: Situation) -> Step {
     if let Some((call, outcome)) = running.unseen() {
         let outcome = outcome.clone();
-        return match left_ms(running, situation.now) {
+        return match left_ms(running, situation.held_ms) {
             0 => Step::Fail { limit: "wall_ms" },
             _ => Step::Observe { call, outcome },
         };
@@ -94,7 +93,7 @@ pub fn next(running: &Running, situation: Situation) -> Step {
     if let Some((call, begun)) = open {
         return tool_step(running, situation, call, begun);
     }
-    match exceeded(running, situation.now) {
+    match exceeded(running, situation.held_ms) {
         Some(limit) => Step::Fail { limit },
         None if running.model_calls() >= running.limits.model_calls => Step::Fail { limit: "model_calls" },
         None => Step::Ask { step: asked + 1 },
@@ -122,16 +121,16 @@ fn tool_step(running: &Running, situation: Situation, call: &ToolCall, begun: bo
             outcome: ToolOutcome::Skipped { reason },
         };
     }
-    match exceeded(running, situation.now) {
+    match exceeded(running, situation.held_ms) {
         Some(limit) => Step::Fail { limit },
         None => Step::Run { call },
     }
 }
 
 /// The limit that a further effect would exceed.
-fn exceeded(running: &Running, now: UnixMillis) -> Option<&'static str> {
+fn exceeded(running: &Running, held_ms: u64) -> Option<&'static str> {
     let limits = &running.limits;
-    if left_ms(running, now) == 0 {
+    if left_ms(running, held_ms) == 0 {
         return Some("wall_ms");
     }
     let tokens = running.usage.tokens_in.saturating_add(running.usage.tokens_out);
@@ -144,15 +143,11 @@ fn exceeded(running: &Running, now: UnixMillis) -> Option<&'static str> {
         .then_some("cost_usd")
 }
 
-/// Wall time that the turn has left at `now`, milliseconds; what it waited for humans does not count.
+/// The time that the turn has left, milliseconds, when its owner has held the session for `held_ms`. Every time-out of
+/// the turn, of its model calls, its tools and its agent is at most this; [`super::used`] says what counts.
 #[must_use]
-pub fn left_ms(running: &Running, now: UnixMillis) -> u64 {
-    let spent = u64::try_from(now.since(running.began_at)).unwrap_or(0);
-    let waits = running
-        .awaits_since
-        .map_or(0, |since| u64::try_from(now.since(since)).unwrap_or(0));
-    let waited = running.waited_ms.saturating_add(waits);
-    running.limits.wall_ms.saturating_sub(spent.saturating_sub(waited))
+pub fn left_ms(running: &Running, held_ms: u64) -> u64 {
+    running.limits.wall_ms.saturating_sub(running.used.at(held_ms))
 }
 
 #[cfg(test)]

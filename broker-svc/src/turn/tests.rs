@@ -87,31 +87,30 @@ fn what_follows_a_question() {
         no_agent_ms: 300,
         ..Limits::default()
     };
-    let check =
-        |outcome, spent, absent, expected: Next| assert_eq!(after(outcome, spent, absent, 0, &limits), expected);
+    let check = |outcome, left, absent, expected: Next| assert_eq!(after(outcome, left, absent, 0, &limits), expected);
     let late = TurnFailure::Limit {
         limit: "wall_ms".to_owned(),
     };
-    check(Ok(Answer::default()), 5_000, 0, Next::Complete(Answer::default()));
+    check(Ok(Answer::default()), 0, 0, Next::Complete(Answer::default()));
     check(
         refused(false),
-        0,
+        1_000,
         0,
         Next::Fail(TurnFailure::Agent { error: "no".to_owned() }),
     );
-    check(refused(true), 0, 0, Next::AskAgain);
-    check(refused(true), 1_000, 0, Next::Fail(late.clone()));
-    check(Err(AskAgentError::NoAgent), 299, 299, Next::AskAgain);
-    check(Err(AskAgentError::NoAgent), 300, 300, Next::Fail(TurnFailure::NoAgent));
-    check(Err(AskAgentError::Silent(60)), 999, 0, Next::AskAgain);
-    check(Err(AskAgentError::Silent(60)), 1_000, 0, Next::Fail(late));
+    check(refused(true), 1_000, 0, Next::AskAgain);
+    check(refused(true), 0, 0, Next::Fail(late.clone()));
+    check(Err(AskAgentError::NoAgent), 701, 299, Next::AskAgain);
+    check(Err(AskAgentError::NoAgent), 700, 300, Next::Fail(TurnFailure::NoAgent));
+    check(Err(AskAgentError::Silent(60)), 1, 0, Next::AskAgain);
+    check(Err(AskAgentError::Silent(60)), 0, 0, Next::Fail(late));
 }
 
 #[test]
 fn an_agent_that_cannot_be_understood_is_asked_three_times() {
     let check = |malformed| {
         let outcome = Err(AskAgentError::Malformed("no JSON".to_owned()));
-        after(outcome, 0, 0, malformed, &Limits::default())
+        after(outcome, 1_000, 0, malformed, &Limits::default())
     };
     assert_eq!((check(1), check(MAX_MALFORMED - 1)), (Next::AskAgain, Next::AskAgain));
     let failed = check(MAX_MALFORMED);

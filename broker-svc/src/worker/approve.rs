@@ -5,35 +5,29 @@
 //! the turn is in memory; its end comes as a message of the session. Source: `sessions.md` "Approvals".
 
 use serde_json::Value;
-use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask, Confirmation};
+use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask, Confirmation, Proof};
 use shared::model::dispatch::derived_ulid;
 use shared::model::ledger::{LedgerEntry, ToolCall, ToolOutcome};
 use shared::model::reply::Reply;
-use ulid::Ulid;
+use shared::model::time::UnixMillis;
 
 use super::Worker;
 use super::hooks::Hooked;
-use super::marks::over;
 use super::steps::Stepped;
 use super::think::Thinking;
 use super::turn::Ended;
 use crate::approval::card::spelt;
-use crate::approval::desk::{Said, decision_of, ends_untold};
+use crate::approval::desk::{Said, decision_of};
 use crate::approval::machine::Word;
 use crate::approval::question::{Asking, MAX_ASKS, author};
 use crate::approval::reply::{Heard, read};
 use crate::error::RunSessionError;
 use crate::hook_point::Gated;
 use crate::hook_point::gate::together;
-use crate::session::{Arrival, Pending, Told};
+use crate::session::{Arrival, Pending};
 use crate::turn::arguments::args_hash;
 use crate::turn::journal::{Standing, stands};
 
-/// What becomes of a decision that no turn waits for.
-const NOT_AWAITED: &str = "approval is not awaited";
-
-/// What becomes of a message that tells of a question.
-const ASKED: &str = "an agent asks a human";
 /// What becomes of a message that is a word on an approval.
 const WORD: &str = "a word on an approval";
 
@@ -46,6 +40,8 @@ pub(super) struct Listened {
     pub(super) words: Vec<Pending>,
     /// What agents ask by themselves, and where that stands in `DISPATCHES`.
     pub(super) questions: Vec<(u64, ApprovalRequest)>,
+    /// Messages about approvals of which KV says nothing new: where they stand, and which approval they name.
+    pub(super) empty: Vec<(u64, String)>,
 }
 
 /// Whether a call runs.
@@ -85,7 +81,7 @@ impl Worker<'_> {
             return Ok(false);
         }
         if self.broker.clock.now() < awaited.expires_at {
-            return Ok(!self.is_taken_back(&awaited.approval).await?);
+            return Box::pin(self.still_waits(&awaited.approval)).await;
         }
         let standing = self.broker.desk().lapse(&awaited.approval).await?;
         let decision = match standing.filter(|standing| standing.status != ApprovalStatus::Pending) {
@@ -94,21 +90,6 @@ impl Worker<'_> {
         };
         self.stage_decision(decision);
         Ok(false)
-    }
-
-    /// Whether a question that the turn's agent asked by itself is superseded, withdrawn or spent, which nobody tells its
-    /// session: another run of the same agent asked anew, or took the call.
-    async fn is_taken_back(&mut self, approval: &str) -> Result<bool, RunSessionError> {
-        let running = self.owner.fold().running.as_ref();
-        if !running.is_some_and(|running| running.is_outside(approval)) {
-            return Ok(false);
-        }
-        let standing = self.broker.desk().get(approval).await?;
-        let Some(standing) = standing.filter(|standing| ends_untold(standing.status)) else {
-            return Ok(false);
-        };
-        self.stage_decision(decision_of(&standing));
-        Ok(true)
     }
 
     /// The turn goes on without the word that it waits for.
@@ -121,6 +102,7 @@ impl Worker<'_> {
     }
 
     pub(super) fn stage_decision(&mut self, decision: ApprovalDecision) {
+        self.mark_taken(&decision);
         self.owner.stage(LedgerEntry::ApprovalDecided {
             decision,
             sequence: None,
@@ -128,54 +110,8 @@ impl Worker<'_> {
         });
     }
 
-    /// Takes in what became of an approval. One that nobody waits for leads to nothing, and can lead to nothing any more.
-    pub(super) fn take_decision(&mut self, told: Told) {
-        let Told {
-            sequence,
-            decision,
-            asked: _,
-        } = told;
-        let running = self.owner.fold().running.as_ref();
-        if running.is_some_and(|running| running.is_open(&decision.id)) {
-            let cursor = Some(self.cursor_after(&[sequence]));
-            tracing::info!(
-                session = %self.claimed.session, approval = decision.id, status = decision.status.name(), "approval is decided"
-            );
-            self.owner.stage(LedgerEntry::ApprovalDecided {
-                decision,
-                sequence: Some(sequence),
-                cursor,
-            });
-            return;
-        }
-        let known = running.and_then(|running| running.asked.iter().find(|asked| asked.approval == decision.id));
-        match (running, known) {
-            (Some(running), Some(asked)) => {
-                let over = over(running, asked).map(|status| (decision.id.clone(), status));
-                self.marks.extend(over);
-            }
-            (Some(_), None) => self.stray(decision.id.clone()),
-            (None, _) => self.marks.push((decision.id.clone(), ApprovalStatus::Cancelled)),
-        }
-        let id = decision.id.parse().unwrap_or(Ulid::nil());
-        self.drop_named("approval", id, sequence, NOT_AWAITED);
-    }
-
-    /// Takes in what the turn's agent has asked by itself, so that it ends with the turn, and the ledger says so.
-    pub(super) fn take_question(&mut self, sequence: u64, request: ApprovalRequest) {
-        let running = self.owner.fold().running.as_ref();
-        let asked_in = request.asked_in.as_deref();
-        let id = request.id.parse().unwrap_or(Ulid::nil());
-        match running.filter(|running| asked_in.is_some_and(|asked| asked.turn == running.turn)) {
-            Some(running) if running.has_asked(&request.id) => {}
-            Some(_) => self.owner.stage(LedgerEntry::ApprovalRequested { request }),
-            None => self.marks.push((request.id, ApprovalStatus::Cancelled)),
-        }
-        self.drop_named("approval", id, sequence, ASKED);
-    }
-
-    /// Takes the messages out of `arrivals` that are somebody's word on an approval, and answers them; and what agents ask
-    /// by themselves. The others go on.
+    /// Takes the messages out of `arrivals` that are somebody's word on an approval, and answers them; and those that say
+    /// that something became of one, which is looked up in KV. The others go on.
     ///
     /// # Errors
     /// [`RunSessionError`] where the word cannot be kept, or the session is not ours any more.
@@ -183,12 +119,8 @@ impl Worker<'_> {
         let mut listened = Listened::default();
         for arrival in arrivals {
             let (pending, heard) = match arrival {
-                Arrival::Decision(Told {
-                    sequence,
-                    asked: Some(request),
-                    decision: _,
-                }) => {
-                    listened.questions.push((sequence, *request));
+                Arrival::Decision(told) => {
+                    Box::pin(self.look_up_told(told, &mut listened)).await?;
                     continue;
                 }
                 Arrival::Dispatch(pending) => match read(&pending.dispatch.message.content) {
@@ -198,14 +130,14 @@ impl Worker<'_> {
                         continue;
                     }
                 },
-                other @ (Arrival::Order(_) | Arrival::Decision(_)) => {
-                    listened.others.push(other);
+                order @ Arrival::Order(_) => {
+                    listened.others.push(order);
                     continue;
                 }
             };
-            match self.broker.desk().id_of(&heard.code).await? {
+            match Box::pin(self.broker.desk().id_of(&heard.code)).await {
                 Some(id) => {
-                    self.obey(&pending, heard, id).await?;
+                    Box::pin(self.obey(&pending, heard, id)).await?;
                     listened.words.push(pending);
                 }
                 // Nobody asked that: it is a message like any other.
@@ -234,21 +166,28 @@ impl Worker<'_> {
         let word = Word {
             approve: heard.approve,
             arguments: None,
-            shown_hash: None,
+            shown_hash: heard.shown,
             response: heard.note,
             via: "chat".to_owned(),
         };
-        let by = author(pending);
+        let mut by = author(pending);
+        // A code counts from an account alone that a platform proves: a token may speak for persons, and decides nothing.
+        if !dispatch.message.origin.is_verified() {
+            by.proof = Proof::Nobody;
+        }
+        let code = spelt(&heard.code);
         let told = match self.broker.desk().say(&id, &by, &word).await? {
             Said::Stands { confirmation, .. } if confirmation.status == ApprovalStatus::Pending => {
-                format!("{}: noted, {} so far", spelt(&id), confirmation.trail.votes.len())
+                format!("{}: noted, {} so far", code, confirmation.trail.votes.len())
             }
-            Said::Stands { confirmation, .. } => format!("{} is {}", spelt(&id), confirmation.status.name()),
-            Said::Refused(refused) => format!("{}: {refused}", spelt(&id)),
-            Said::Unknown => format!("there is no approval {}", spelt(&id)),
+            Said::Stands { confirmation, .. } => format!("{} is {}", code, confirmation.status.name()),
+            Said::Refused(refused) => format!("{}: {refused}", code),
+            Said::Unknown => format!("there is no approval {}", code),
         };
+        // A repeated dispatch has the same id, whenever it was evaluated: its answer is the same delivery.
+        let at = UnixMillis(i64::try_from(dispatch.id.timestamp_ms()).unwrap_or(i64::MAX));
         let answer = Reply {
-            id: derived_ulid(dispatch.timestamp, &["approval", &dispatch.id.to_string()]),
+            id: derived_ulid(at, &["approval", &dispatch.id.to_string()]),
             turn: dispatch.id,
             session: self.claimed.session.clone(),
             delivery_context: dispatch.delivery_context.clone(),
@@ -327,6 +266,10 @@ impl Worker<'_> {
                 Ok(Confirmed::Stepped(stepped))
             }
             (Standing::Pending, ..) => Ok(Confirmed::Stepped(Stepped::Ended(Ended::Suspended))),
+            (Standing::Approved, Some(asked), _) if Box::pin(self.broker.desk().was_used(&asked.approval)).await? => {
+                Box::pin(self.used(thinking, ToolCall { arguments, ..call })).await
+            }
+            (Standing::Used, ..) => Box::pin(self.used(thinking, ToolCall { arguments, ..call })).await,
             (Standing::Approved, asked, _) => {
                 self.marks
                     .extend(asked.map(|asked| (asked.approval, ApprovalStatus::Consumed)));
@@ -355,6 +298,18 @@ impl Worker<'_> {
                 Ok(Confirmed::Stepped(stepped))
             }
         }
+    }
+
+    /// The approval of `call` was used, and the ledger does not have the call's beginning (it is older than KV): the call
+    /// may have run, so it is not run.
+    async fn used(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Confirmed, RunSessionError> {
+        tracing::warn!(
+            session = %self.claimed.session, turn = %thinking.turn.id, call = call.call, tool = call.name,
+            "approved call is not run: its approval was used before, and the ledger does not say what came of it"
+        );
+        let reason = "its approval was used before; whether the call ran is unknown".to_owned();
+        let stepped = self.called(thinking, call, ToolOutcome::Unknown { reason }).await?;
+        Ok(Confirmed::Stepped(stepped))
     }
 
     fn denied(&mut self, call: ToolCall, error: String) -> Confirmed {

@@ -13,6 +13,7 @@ use super::Worker;
 use super::approve::ended;
 use super::hooks::{Hooked, Paces};
 use super::turn::Ended;
+use crate::absence::Absence;
 use crate::agent::Agent;
 use crate::approval::desk::decision_of;
 use crate::approval::outside::is_outside;
@@ -35,13 +36,13 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// A question was asked at `asked` and ended at `ended` with `outcome`; the turn has run for `spent_ms`. Says what
+    /// A question was asked at `asked` and ended at `ended` with `outcome`; the turn has `left_ms` left. Says what
     /// follows.
     pub(super) fn after(
         &mut self,
         outcome: Result<Answer, AskAgentError>,
         (asked, ended): (Instant, Instant),
-        spent_ms: u64,
+        left_ms: u64,
         limits: &Limits,
     ) -> Next {
         self.attempt += 1;
@@ -64,7 +65,7 @@ impl Patience {
         let absent = self
             .absent_since
             .map_or(0, |since| millis(ended.saturating_duration_since(since)));
-        after(outcome, spent_ms, absent, self.malformed, limits)
+        after(outcome, left_ms, absent, self.malformed, limits)
     }
 
     /// How long to wait before the next question.
@@ -109,7 +110,6 @@ impl Worker<'_> {
         }
         loop {
             let asked = self.broker.clock.monotonic();
-            // Counted from the turn's beginning, whoever began it.
             let left = millis(self.left());
             if left == 0 {
                 return Ok(Self::over("wall_ms"));
@@ -144,11 +144,12 @@ impl Worker<'_> {
                 }
             }
             let ended = self.broker.clock.monotonic();
-            let spent = persona.limits.wall_ms.saturating_sub(millis(self.left()));
-            if let Err(error) = &outcome {
-                self.not_answered(turn, error);
+            let left_ms = millis(self.left());
+            match &outcome {
+                Ok(_) => self.absence.iter().for_each(Absence::over),
+                Err(error) => self.not_answered(turn, error),
             }
-            match patience.after(outcome, (asked, ended), spent, &persona.limits) {
+            match patience.after(outcome, (asked, ended), left_ms, &persona.limits) {
                 Next::Complete(mut answer) => {
                     return Ok(match self.after_model(&moment, &mut answer.content, &[]).await? {
                         Hooked::On => Ended::Answered(answer),
@@ -219,6 +220,21 @@ impl Worker<'_> {
 
     pub(super) fn not_answered(&self, turn: &Turn, error: &AskAgentError) {
         tracing::info!(session = %self.claimed.session, turn = %turn.id, %error, "agent did not answer");
+        match error {
+            AskAgentError::NoAgent
+            | AskAgentError::Silent(_)
+            | AskAgentError::Unreachable(_)
+            | AskAgentError::Refused {
+                error: _,
+                retryable: true,
+            } => self.absence.iter().for_each(|absence| absence.tell(&error.to_string())),
+            AskAgentError::Malformed(_)
+            | AskAgentError::Waits(_)
+            | AskAgentError::Refused {
+                error: _,
+                retryable: false,
+            } => self.absence.iter().for_each(Absence::over),
+        }
     }
 
     /// Waits; says whether the turn goes on.

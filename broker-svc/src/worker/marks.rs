@@ -10,13 +10,17 @@ use crate::turn::journal::{Asked, Running};
 /// Most questions that are remembered because nobody in the ledger waits for them.
 const MAX_STRAYS: usize = 64;
 
-/// What KV is to say of `asked`, a question of `running`, that no human's word and no timer has written there.
+/// What KV is to say of `asked`, a question of `running`, now that the ledger has taken it.
 pub(super) fn over(running: &Running, asked: &Asked) -> Option<ApprovalStatus> {
     match asked.status {
         // The approved call was begun.
         ApprovalStatus::Approved => running.was_begun(&asked.call).then_some(ApprovalStatus::Consumed),
-        ApprovalStatus::Cancelled | ApprovalStatus::Superseded | ApprovalStatus::Consumed => Some(asked.status),
-        ApprovalStatus::Pending | ApprovalStatus::Rejected | ApprovalStatus::Expired => None,
+        ApprovalStatus::Cancelled
+        | ApprovalStatus::Superseded
+        | ApprovalStatus::Consumed
+        | ApprovalStatus::Rejected
+        | ApprovalStatus::Expired => Some(asked.status),
+        ApprovalStatus::Pending => None,
     }
 }
 

@@ -3,20 +3,41 @@
 use shared::model::event::EventId;
 use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry};
 use shared::model::order::Wanted;
+use shared::model::position::Position;
 use ulid::Ulid;
 
 use super::Worker;
 use super::approve::Listened;
 use crate::context::dropped_line;
+use crate::doubt::{Doubt, hold};
 use crate::error::RunSessionError;
 use crate::fold::advanced;
 use crate::inbox::{self, Bad, Look};
-use crate::session::{DropReason, Effect, Input, Pending, Placed};
+use crate::session::{Arrival, DropReason, Effect, Input, Pending, Placed};
+
+/// Why a dispatch is not run: an earlier message has its id.
+const REPEATED: &str = "repeated";
+/// Why a dispatch is not run: nobody can tell whether it was.
+const HELD: &str = "held";
+/// Why dispatches are not run: the ledger has consumed them, which the cursor could not tell. The entry names the last.
+const HANDLED: &str = "handled before";
+
+/// What a look found that is not run.
+#[derive(Debug, Default)]
+struct LeftOut {
+    /// The ledger has consumed it.
+    consumed: Vec<Arrival>,
+    /// An earlier message has its id.
+    repeated: Vec<Arrival>,
+    /// Nobody can tell; it is held.
+    held: Vec<Arrival>,
+}
 
 impl Worker<'_> {
     pub(super) async fn look(&mut self) -> Result<Look, RunSessionError> {
         let look = inbox::look(self.broker, &self.claimed.session, self.looked_through + 1).await?;
         self.looked_through = look.through.unwrap_or(self.looked_through);
+        self.stamps.extend(look.stamps.iter().copied());
         Ok(look)
     }
 
@@ -26,29 +47,103 @@ impl Worker<'_> {
         look.good.retain(|arrival| !cursor.contains(arrival.sequence()));
         look.bad.retain(|bad| !cursor.contains(bad.stored.sequence));
         self.bad.extend(look.bad.iter().map(|bad| bad.stored.sequence));
+        let (good, left) = self.sift(look.good).await?;
         let Listened {
             others,
             words,
             questions,
-        } = self.hear(look.good).await?;
+            empty,
+        } = Box::pin(self.hear(good)).await?;
         let effects = self.machine.handle(Input::Arrived(others), self.broker.clock.now());
         for bad in look.bad {
             self.give_up(&bad).await?;
         }
-        self.note(effects);
-        // Only now the machine knows what lies open below them.
-        for word in &words {
-            self.drop_word(word);
-        }
+        // Only now the machine knows what lies open below them. A question is known before its end is.
         let asked = !questions.is_empty();
         for (sequence, request) in questions {
             self.take_question(sequence, request);
+        }
+        self.note(effects);
+        self.write_left_out(&left);
+        for word in &words {
+            self.drop_word(word);
+        }
+        for (sequence, approval) in empty {
+            self.drop_told(sequence, &approval);
         }
         // The agent's gate finds in the ledger that it is known; what cancels a turn is appended with the turn's end.
         if asked && self.cancelled.is_none() {
             self.owner.commit().await?;
         }
         Ok(())
+    }
+
+    /// Leaves out what was handled before, as the record says, and what nobody can tell: that is held. Nothing is written
+    /// down yet: the machine does not know what else lies open.
+    async fn sift(&mut self, arrivals: Vec<Arrival>) -> Result<(Vec<Arrival>, LeftOut), RunSessionError> {
+        let (mut good, mut left) = (Vec::with_capacity(arrivals.len()), LeftOut::default());
+        for arrival in arrivals {
+            let fold = self.owner.fold();
+            // The turn at hand consumes its own when it ends.
+            let is_running = fold.running.as_ref().is_some_and(|turn| {
+                let id = arrival.id();
+                turn.dispatches.iter().any(|dispatch| Some(dispatch.id) == id)
+            });
+            let doubt = if is_running {
+                None
+            } else {
+                let (cursor, session) = (fold.cursor.clone(), &self.claimed.session);
+                self.doubts
+                    .of(self.broker, &self.era, session, &cursor, &arrival)
+                    .await?
+            };
+            if doubt.is_some() {
+                self.machine.know(arrival.id(), &[arrival.sequence()]);
+            }
+            match (doubt, arrival) {
+                (None, arrival) => good.push(arrival),
+                (Some(Doubt::Repeated), arrival) => left.repeated.push(arrival),
+                (Some(Doubt::Unknown), Arrival::Dispatch(pending)) => {
+                    hold(self.broker, &self.claimed.session, &pending).await?;
+                    left.held.push(Arrival::Dispatch(pending));
+                }
+                (Some(Doubt::Consumed | Doubt::Unknown), arrival) => left.consumed.push(arrival),
+            }
+        }
+        Ok((good, left))
+    }
+
+    /// Writes down what is left out: what an earlier message or an operator stands for one by one, and what the ledger has
+    /// consumed already in one entry, for the cursor alone.
+    fn write_left_out(&mut self, left: &LeftOut) {
+        let session = &self.claimed.session;
+        if !left.consumed.is_empty() {
+            let dispatches = left.consumed.len();
+            tracing::warn!(%session, dispatches, "dispatches were handled before, as the ledger says");
+            metrics::counter!("nexus_broker_recovered_dispatches_total").increment(dispatches as u64);
+        }
+        for arrival in &left.repeated {
+            tracing::warn!(%session, dispatch_id = ?arrival.id(), "dispatch came before, as its subject says");
+            metrics::counter!("nexus_broker_repeated_dispatches_total").increment(1);
+        }
+
+        let consumed: Vec<u64> = left.consumed.iter().map(Arrival::sequence).collect();
+        if let Some(last) = left.consumed.last() {
+            self.drop_arrival(last, &consumed, HANDLED);
+        }
+        let one_by_one = left.repeated.iter().map(|arrival| (arrival, REPEATED));
+        for (arrival, reason) in one_by_one.chain(left.held.iter().map(|arrival| (arrival, HELD))) {
+            self.drop_arrival(arrival, &[arrival.sequence()], reason);
+        }
+    }
+
+    fn drop_arrival(&mut self, arrival: &Arrival, consumed: &[u64], reason: &str) {
+        let cursor = self.cursor_after(consumed);
+        self.owner.stage(LedgerEntry::DispatchDropped {
+            dispatch: arrival.reference(),
+            reason: reason.to_owned(),
+            cursor,
+        });
     }
 
     async fn give_up(&mut self, bad: &Bad) -> Result<(), RunSessionError> {
@@ -155,6 +250,15 @@ impl Worker<'_> {
         let mut cursor = self.owner.fold().cursor.clone();
         for &sequence in consumed {
             cursor = advanced(&cursor, sequence, self.looked_through, open);
+            let (stored_at_ns, event_seq) = self.stamps.remove(&sequence).unwrap_or_default();
+            cursor.event_seq = cursor.event_seq.max(event_seq);
+            if stored_at_ns > 0 && cursor.newest.as_ref().is_none_or(|newest| newest.sequence < sequence) {
+                cursor.newest = Some(Position {
+                    incarnation: self.era.incarnation.clone(),
+                    sequence,
+                    stored_at_ns,
+                });
+            }
         }
         cursor
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome};
-use shared::model::permission::{glob, permitted};
+use shared::model::permission::{Level, glob, permitted};
 use tokio_util::sync::CancellationToken;
 
 use super::Worker;
@@ -17,7 +17,9 @@ use super::ask::{Patience, millis};
 use super::hooks::Hooked;
 use super::think::Thinking;
 use super::turn::Ended;
+use crate::absence::Absence;
 use crate::agent::{Call, Question, Said};
+use crate::approval::scope::who;
 use crate::context::steered;
 use crate::error::RunSessionError;
 use crate::hook_point::Point;
@@ -83,10 +85,11 @@ impl Worker<'_> {
         }
     }
 
+    /// The time that the running turn has left; zero without one.
     pub(super) fn left(&self) -> Duration {
-        let now = self.steady_now();
+        let held_ms = self.claimed.hold.held_ms();
         let running = self.owner.fold().running.as_ref();
-        Duration::from_millis(running.map_or(0, |running| left_ms(running, now)))
+        Duration::from_millis(running.map_or(0, |running| left_ms(running, held_ms)))
     }
 
     /// Asks the model once, with what was steered put in before.
@@ -101,11 +104,12 @@ impl Worker<'_> {
         }
         self.owner.own().await?;
         self.owner.live()?;
-        let question = self.asking(thinking, step);
+        let left = self.left();
+        let question = self.asking(thinking, step, left);
         let asked = self.broker.clock.monotonic();
         let mut partial = String::new();
         let mut said = |text: &str| partial.push_str(text);
-        let answer = tokio::time::timeout(self.left(), thinking.stepper.answer(&question, &mut said));
+        let answer = tokio::time::timeout(left, thinking.stepper.answer(&question, &mut said));
         let outcome = self.beside(std::pin::pin!(answer)).await?;
         let outcome = match outcome {
             None => return Ok(Stepped::Ended(self.cancelled_turn(partial))),
@@ -114,6 +118,7 @@ impl Worker<'_> {
         };
         let error = match outcome {
             Ok(mut said) => {
+                self.absence.iter().for_each(Absence::over);
                 if let Some(failure) = excess_of(&said) {
                     return Ok(Stepped::Ended(Ended::Failed(failure)));
                 }
@@ -154,9 +159,11 @@ impl Worker<'_> {
         Ok(hooked)
     }
 
-    fn asking(&self, thinking: &Thinking<'_>, step: u32) -> Question {
+    fn asking(&self, thinking: &Thinking<'_>, step: u32, left: Duration) -> Question {
         let running = self.owner.fold().running.as_ref();
         let mut request = thinking.request.clone();
+        let left_ms = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
+        request.deadline = self.broker.clock.now().plus(left_ms);
         let hiding = running.map(|running| running.hiding.as_slice()).unwrap_or_default();
         request
             .tools
@@ -165,8 +172,10 @@ impl Worker<'_> {
             request,
             so_far: running.map(|running| running.lines()).unwrap_or_default(),
             step,
+            left,
             origin: thinking.turn.origin(),
             quiet: thinking.moment.set.withholds(),
+            absence: self.absence.clone(),
         }
     }
 
@@ -182,9 +191,9 @@ impl Worker<'_> {
         patience: &mut Patience,
     ) -> Result<Stepped, RunSessionError> {
         let ended = self.broker.clock.monotonic();
-        let spent = thinking.persona.limits.wall_ms.saturating_sub(millis(self.left()));
+        let left_ms = millis(self.left());
         let outcome: Result<Answer, AskAgentError> = Err(error);
-        match patience.after(outcome, (asked, ended), spent, &thinking.persona.limits) {
+        match patience.after(outcome, (asked, ended), left_ms, &thinking.persona.limits) {
             Next::Fail(failure) => Ok(Stepped::Ended(Ended::Failed(failure))),
             Next::Complete(_) => Ok(Stepped::On),
             Next::AskAgain => match self.wait_to_ask_again(patience).await? {
@@ -245,6 +254,14 @@ impl Worker<'_> {
         self.run(thinking, call).await
     }
 
+    /// Whether the owner alone wrote what the turn answers, with all of their rights.
+    fn is_owners(&self, thinking: &Thinking<'_>) -> bool {
+        let identities = self.broker.desk().identities();
+        let initiator = thinking.initiator.as_ref();
+        let is_owner = initiator.is_some_and(|party| who(party, &identities).is_owner());
+        is_owner && thinking.turn.permissions.level == Level::Full
+    }
+
     fn refused(&self, thinking: &Thinking<'_>, call: &ToolCall) -> Option<String> {
         let known = thinking.offer(&call.name).is_some();
         let presets = &self.broker.personas.permission_levels;
@@ -301,6 +318,7 @@ impl Worker<'_> {
             call,
             permissions: thinking.turn.permissions.clone(),
             origin: thinking.turn.origin(),
+            is_owners: self.is_owners(thinking),
             deadline: self.broker.clock.monotonic() + left,
             cancel: cancel.clone(),
         };

@@ -120,7 +120,7 @@ impl Worker<'_> {
                 return Ok(Some(self.cancelled_turn(String::new())));
             }
             let situation = Situation {
-                now: self.steady_now(),
+                held_ms: self.claimed.hold.held_ms(),
                 steering: self.machine.is_steering(),
             };
             let running = self.owner.fold().running.as_ref();

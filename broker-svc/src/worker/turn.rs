@@ -9,6 +9,7 @@ use shared::process::trace;
 use tracing::Instrument as _;
 
 use super::{Worker, seconds};
+use crate::absence::Absence;
 use crate::agent::Agent;
 use crate::compact::compaction;
 use crate::context::{Setting, assemble};
@@ -95,6 +96,9 @@ impl Worker<'_> {
         let (turn, answered) = self.begin(pendings, persona, true);
         self.owner.own().await?;
         self.listen().await?;
+        let (bus, clock) = (self.broker.bus.clone(), self.broker.clock.clone());
+        let session = self.claimed.session.clone();
+        self.absence = Some(Absence::of(bus, clock, session, turn.id, &turn.origin().delivery));
         let ended = match (answered, agent.steps()) {
             (_, Some(stepper)) => Box::pin(self.think(&turn, pendings, persona, stepper)).await?,
             (
@@ -107,6 +111,8 @@ impl Worker<'_> {
             ) => Ended::Settled { content, attachments },
             (None, None) => Box::pin(self.ask(&turn, pendings, persona, agent.as_ref())).await?,
         };
+        // Whoever asks the agent next shows it anew.
+        self.absence = None;
         if matches!(ended, Ended::Suspended) {
             return self.flush().await;
         }

@@ -94,7 +94,7 @@ pub(crate) fn identities() -> Identities {
 
 /// A broker whose agent's model and tools are the test.
 pub(crate) struct Serving {
-    running: Running,
+    pub(crate) running: Running,
     service: ServiceHandle,
 }
 
@@ -133,7 +133,7 @@ pub(crate) async fn serving_with(url: &str, name: &str, personas: &str, hooks: &
 pub(crate) struct Story {
     pub(crate) bench: Bench,
     pub(crate) brokers: Vec<Serving>,
-    asked: CoreSubscription,
+    pub(crate) asked: CoreSubscription,
     pub(crate) main: SessionRef,
 }
 
@@ -211,6 +211,12 @@ impl Story {
         asked.await.expect("an approval")
     }
 
+    /// The code on the card of the question `id`.
+    pub(crate) async fn code(&self, id: &str) -> String {
+        let value = self.desk().get(id).await.expect("KV").expect("asked");
+        approval::card::spelt(&value.trail.code.expect("a code"))
+    }
+
     pub(crate) async fn becomes(&self, id: &str, status: ApprovalStatus) {
         eventually(status.name(), async || self.stands(id).await.status == status).await;
     }
@@ -268,6 +274,7 @@ pub(crate) fn word(id: &str, by: &str, approve: bool, arguments: Option<Value>) 
             channel: "cli".to_owned(),
             id: by.to_owned(),
             proof: Proof::Vouched,
+            person: None,
         },
         via: "cli".to_owned(),
         arguments,
@@ -386,8 +393,13 @@ async fn only_those_who_may_decide_and_several_where_several_must() {
     };
     assert_eq!(say(&story.bench.bus, &stale).await, Err(409));
     assert_eq!(story.says("0", "ann", true, None).await, Err(404));
-    let code = approval::card::spelt(&id).to_lowercase();
-    let one = story.says(&code, "ann", true, None).await.expect("by its code");
+    let code = story.code(&id).await;
+    assert_eq!(
+        story.says(&code, "ann", true, None).await,
+        Err(404),
+        "a code decides only in a channel"
+    );
+    let one = story.says(&id, "ann", true, None).await.expect("by its id");
     assert_eq!(
         (one.status, one.votes.as_slice()),
         (ApprovalStatus::Pending, &["ann".to_owned()][..])
@@ -403,13 +415,35 @@ async fn only_those_who_may_decide_and_several_where_several_must() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn words_that_do_not_count_fill_no_audit() {
+    let mut story = Story::begin("{}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let id = story.suspended().await.id;
+    for number in 0..40 {
+        let said = story.says(&id, &format!("stranger-{number}"), true, None).await;
+        assert_eq!(said, Err(403), "{number}");
+    }
+    let audit = story.audit(&id).await;
+    assert_eq!(audit.iter().filter(|what| *what == "refused").count(), 16, "{audit:?}");
+
+    // Whoever may decide still does, and that is recorded.
+    story.says(&id, "operator", true, None).await.expect("it is decided");
+    story.plays("pay", "paid", &[]).await;
+    story.plays("model", "done", &[]).await;
+    story.ends("done").await;
+    assert!(story.audit(&id).await.contains(&"approved".to_owned()));
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_decision_that_was_not_told_is_told_by_the_sweeper() {
     let mut story = Story::begin("{}").await;
     story.send(1, None).await;
     story.plays("model", "I pay", &["pay"]).await;
     let id = story.suspended().await.id;
     // As by a service that died right after its write.
-    let key = format!("ask.{}.{id}", approval::card::code(&id));
+    let key = format!("ask.{id}");
     let values = story.bench.bus.kv::<Confirmation>("approvals");
     let entry = values.get(&key).await.expect("KV").expect("asked");
     let mut decided = entry.value;
@@ -450,46 +484,6 @@ async fn a_newer_message_that_steers_and_an_abort_withdraw_the_question() {
         !entries
             .iter()
             .any(|entry| matches!(entry, LedgerEntry::ToolStarted { .. }))
-    );
-    story.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_word_in_the_channel_decides_and_is_no_message_to_the_agent() {
-    let mut story = Story::begin("{scope: initiator}").await;
-    story.send(1, None).await;
-    story.plays("model", "I pay", &["pay"]).await;
-    let id = story.suspended().await.id;
-    let code = approval::card::spelt(&id);
-    let say = async |event: u64, from: &str, text: String| {
-        let mut one = dispatch(&story.main, event);
-        one.queue_mode = Some(QueueMode::Steer);
-        one.message.from = from.to_owned();
-        one.message.content = text;
-        story.bench.publish(&one).await;
-        story.bench.claim(&story.main).await;
-    };
-    say(2, "v2", format!("approve {code}")).await;
-    eventually("the stranger is answered", async || story.replies().await.len() == 1).await;
-    assert!(
-        story.replies().await[0].contains("may decide"),
-        "{:?}",
-        story.replies().await
-    );
-    assert_eq!(story.stands(&id).await.status, ApprovalStatus::Pending);
-    say(3, "v1", format!("approve {code} go on")).await;
-    story.plays("pay", "paid", &[]).await;
-    let heard = story.plays("model", "done", &[]).await;
-    assert!(!heard.heard.iter().any(|said| said.contains("approve")), "{heard:?}");
-    eventually("the replies", async || story.replies().await.len() == 3).await;
-    assert_eq!(
-        story.replies().await[1..],
-        [format!("{code} is approved"), "done".to_owned()]
-    );
-    let standing = story.stands(&id).await;
-    assert_eq!(
-        (standing.decided_by.as_deref(), standing.response.as_deref()),
-        (Some("test:v1"), Some("go on"))
     );
     story.stop().await;
 }

@@ -15,7 +15,7 @@ use crate::approvals::{Story, personas, say, serving, word};
 use crate::bench::eventually;
 
 fn key(id: &str) -> String {
-    format!("ask.{}.{id}", approval::card::code(id))
+    format!("ask.{id}")
 }
 
 /// Writes what KV says of `id`, as somebody who died right after it.

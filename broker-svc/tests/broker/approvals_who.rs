@@ -1,11 +1,12 @@
 //! Whose word counts, and that nobody gives himself another's name.
 
-use broker_svc::approval;
 use serde_json::{Value, json};
 use shared::model::approval::{ApprovalStatus, Scope};
 use shared::model::event::EventId;
-use shared::model::identity::{Identities, SELF_ASSERTED};
+use shared::model::identity::Identities;
+use shared::model::origin::Origin;
 use shared::model::permission::Level;
+use shared::model::session::QueueMode;
 
 use crate::approvals::{Story, asked, identities};
 use crate::bench::{dispatch, eventually};
@@ -15,7 +16,8 @@ struct Said {
     event: &'static str,
     channel: Option<&'static str>,
     from: &'static str,
-    asserted: bool,
+    /// Who brought it, and the person whom that proves.
+    brought: (&'static str, Option<&'static str>),
 }
 
 async fn say(story: &Story, number: u64, said: &Said, text: String) {
@@ -25,9 +27,10 @@ async fn say(story: &Story, number: u64, said: &Said, text: String) {
     one.message.channel = said.channel.map(str::to_owned);
     one.message.from = said.from.to_owned();
     one.message.content = text;
-    if said.asserted {
-        one.message.metadata.insert(SELF_ASSERTED.to_owned(), json!(true));
-    }
+    let (origin, person) = said.brought;
+    one.message.origin = Origin::parse(origin).expect("an origin");
+    one.message.proven = !one.message.origin.is_open();
+    one.message.person = person.map(str::to_owned);
     story.bench.publish(&one).await;
     story.bench.claim(&story.main).await;
 }
@@ -38,22 +41,25 @@ async fn nobody_is_the_owner_by_what_his_message_calls_itself() {
     story.send(1, None).await;
     story.plays("model", "I pay", &["pay"]).await;
     let id = story.suspended().await.id;
-    let code = approval::card::spelt(&id);
-    let said = |event, channel, from, asserted| Said {
+    let code = story.code(&id).await;
+    let said = |event, channel, from, brought| Said {
         event,
         channel,
         from,
-        asserted,
+        brought,
     };
+    let stranger = ("verified:telegram/bot", None);
     let strangers = [
-        said("cli:x", None, "operator", false),
-        said("cli:x", None, "ann", false),
-        said("test:x", Some("cli"), "operator", false),
-        said("link:x", Some("link"), "ann", false),
+        said("cli:x", None, "operator", stranger),
+        said("cli:x", None, "ann", stranger),
+        said("test:x", Some("cli"), "operator", stranger),
+        said("link:x", Some("link"), "ann", stranger),
         // Ann's address under `*`, written by somebody who only says that it is his.
-        said("test:x", Some("mail"), "ann@mail", true),
-        said("agent:x:y", Some("mail"), "ann@mail", false),
-        said("out:x", Some("mail"), "ann@mail", false),
+        said("test:x", Some("mail"), "ann@mail", ("open", None)),
+        // A token may speak for Ann, and decides nothing all the same.
+        said("test:x", Some("mail"), "ann@mail", ("token:crm", Some("ann"))),
+        said("agent:x:y", Some("mail"), "ann@mail", ("system", Some("ann"))),
+        said("out:x", Some("mail"), "ann@mail", ("system", Some("ann"))),
     ];
     for (index, stranger) in strangers.iter().enumerate() {
         say(&story, 10 + index as u64, stranger, format!("approve {code}")).await;
@@ -65,8 +71,8 @@ async fn nobody_is_the_owner_by_what_his_message_calls_itself() {
     assert_eq!(story.stands(&id).await.status, ApprovalStatus::Pending);
     let refused = story.audit(&id).await.iter().filter(|what| *what == "refused").count();
     assert_eq!(refused, strangers.len());
-    // The hook that dispatched it says which channel it was, whatever the event's id is called.
-    let ann = said("mybot:x", Some("mail"), "ann@mail", false);
+    // The dispatch says whom the event's origin proves, whatever the event's id is called.
+    let ann = said("mybot:x", Some("mail"), "ann@mail", ("verified:mail/home", Some("ann")));
     say(&story, 30, &ann, format!("approve {code}")).await;
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
@@ -183,12 +189,52 @@ async fn a_message_that_waits_while_a_word_is_said_behind_it_is_answered_afterwa
     eventually("it is looked at, and waits", async || story.bench.claims().await == 0).await;
     let mut word = dispatch(&story.main, 3);
     word.message.from = "v1".to_owned();
-    word.message.content = format!("approve {}", approval::card::spelt(&id));
+    word.message.content = format!("approve {}", story.code(&id).await);
     story.bench.publish(&word).await;
     story.bench.claim(&story.main).await;
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
     story.plays("model", "and the second", &[]).await;
     eventually("all is answered", async || story.replies().await.len() == 3).await;
+    story.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_word_in_the_channel_decides_and_is_no_message_to_the_agent() {
+    let mut story = Story::begin("{scope: initiator}").await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    let id = story.suspended().await.id;
+    let code = story.code(&id).await;
+    let say = async |event: u64, from: &str, text: String| {
+        let mut one = dispatch(&story.main, event);
+        one.queue_mode = Some(QueueMode::Steer);
+        one.message.from = from.to_owned();
+        one.message.content = text;
+        story.bench.publish(&one).await;
+        story.bench.claim(&story.main).await;
+    };
+    say(2, "v2", format!("approve {code}")).await;
+    eventually("the stranger is answered", async || story.replies().await.len() == 1).await;
+    assert!(
+        story.replies().await[0].contains("may decide"),
+        "{:?}",
+        story.replies().await
+    );
+    assert_eq!(story.stands(&id).await.status, ApprovalStatus::Pending);
+    say(3, "v1", format!("approve {code} go on")).await;
+    story.plays("pay", "paid", &[]).await;
+    let heard = story.plays("model", "done", &[]).await;
+    assert!(!heard.heard.iter().any(|said| said.contains("approve")), "{heard:?}");
+    eventually("the replies", async || story.replies().await.len() == 3).await;
+    assert_eq!(
+        story.replies().await[1..],
+        [format!("{code} is approved"), "done".to_owned()]
+    );
+    let standing = story.stands(&id).await;
+    assert_eq!(
+        (standing.decided_by.as_deref(), standing.response.as_deref()),
+        (Some("test:v1"), Some("go on"))
+    );
     story.stop().await;
 }

@@ -31,7 +31,7 @@ const HOOKS: &str = "hooks: [{name: wires, hook: PreToolUse, builtin: approval_g
 const SHORT: Duration = Duration::from_secs(2);
 
 /// Payments above 50,000 are confirmed; nobody has long for `hurry`.
-const REMOTE: &str = "personas: {default: {runner: nats, requires_confirmation: [
+pub(crate) const REMOTE: &str = "personas: {default: {runner: nats, requires_confirmation: [
     {tools: [pay], above: {amount: 50000}}, {tools: [hurry], ask: {expires_ms: 1500}}]}}";
 
 /// Not a test: what the children run.
@@ -46,7 +46,7 @@ async fn a_broker_of_its_own() {
 }
 
 /// A broker with its gate.
-async fn gated(url: &str, name: &str, personas: &str) -> (Running, ServiceHandle) {
+pub(crate) async fn gated(url: &str, name: &str, personas: &str) -> (Running, ServiceHandle) {
     let broker = broker_at(url, name, personas, BrokerConfig::default()).await;
     let rules = HookRules::parse(HOOKS, &broker.personas).expect("hooks");
     let running = run_broker(Arc::new(broker.with_hooks(rules)));
@@ -59,29 +59,29 @@ fn child_of(bench: &Bench, personas: &str) -> Child {
     child("asking::a_broker_of_its_own", &[(URL, &url), (PERSONAS, personas)])
 }
 
-fn desk(bench: &Bench) -> Desk {
+pub(crate) fn desk(bench: &Bench) -> Desk {
     Desk::new(&bench.bus, Arc::new(SystemClock), Arc::default(), Default::default())
 }
 
 /// The operator says so to the question `id`, as the first.
-async fn says(desk: &Desk, id: &str, approve: bool, arguments: Option<Value>) {
+pub(crate) async fn says(desk: &Desk, id: &str, approve: bool, arguments: Option<Value>) {
     let said = say_at(desk, &word(id, "operator", approve, arguments)).await;
     assert!(matches!(said, Said::Stands { changed: true, .. }), "{said:?}");
 }
 
 /// A turn of an agent that is the test, at work.
-struct Remote {
-    bench: Bench,
-    main: SessionRef,
-    desk: Desk,
-    questions: CoreSubscription,
-    question: CoreMessage,
+pub(crate) struct Remote {
+    pub(crate) bench: Bench,
+    pub(crate) main: SessionRef,
+    pub(crate) desk: Desk,
+    pub(crate) questions: CoreSubscription,
+    pub(crate) question: CoreMessage,
     turn: Value,
 }
 
 impl Remote {
     /// Sends it its message; a broker has to run.
-    async fn begin(bench: Bench) -> Self {
+    pub(crate) async fn begin(bench: Bench) -> Self {
         let questions = bench.bus.core_subscribe("nexus.agent.default").await;
         let mut questions = questions.expect("a subscription");
         bench.bus.flush().await.expect("it is known");
@@ -100,7 +100,21 @@ impl Remote {
         }
     }
 
-    async fn try_gate(
+    /// The turn is over, and the next one begins with message `event`.
+    pub(crate) async fn next_turn(&mut self, event: u64) {
+        let before = self.turn.clone();
+        self.bench.publish(&trusted(&self.main, event, None)).await;
+        self.bench.claim(&self.main).await;
+        while self.turn == before {
+            // One that took long to answer was asked again.
+            self.answers("done").await;
+            self.question = next(&mut self.questions).await;
+            let request: Value = serde_json::from_slice(&self.question.payload).expect("JSON");
+            self.turn = request["turn"].clone();
+        }
+    }
+
+    pub(crate) async fn try_gate(
         &self,
         call: &str,
         tool: &str,
@@ -119,26 +133,27 @@ impl Remote {
             .await
     }
 
-    async fn gate(&self, call: &str, tool: &str, amount: u64, attempt: Option<&str>) -> Value {
+    pub(crate) async fn gate(&self, call: &str, tool: &str, amount: u64, attempt: Option<&str>) -> Value {
         let answer = self.try_gate(call, tool, amount, attempt, DEADLINE).await;
         answer.expect("the gate answers")
     }
 
     /// Asks for a payment that a human has to approve; the approval's id.
-    async fn asks(&self, call: &str, amount: u64) -> String {
+    pub(crate) async fn asks(&self, call: &str, amount: u64) -> String {
         let answer = self.gate(call, "pay", amount, None).await;
         assert_eq!(answer["decision"], "ask", "{answer}");
+        assert_eq!(answer.get("code"), None, "an agent is told no code");
         answer["approval"].as_str().expect("an id").to_owned()
     }
 
-    async fn answers(&self, content: &str) {
+    pub(crate) async fn answers(&self, content: &str) {
         let to = self.question.reply.clone().expect("a place to answer");
         let answer = json!({ "content": content }).to_string();
         self.bench.bus.core_publish(&to, &Headers::new(), answer.into()).await;
     }
 
     /// It has nothing to do before a human has answered `id`.
-    async fn waits(&self, id: &str) {
+    pub(crate) async fn waits(&self, id: &str) {
         let to = self.question.reply.clone().expect("a place to answer");
         let answer = json!({ "waiting": id }).to_string();
         self.bench.bus.core_publish(&to, &Headers::new(), answer.into()).await;
@@ -158,16 +173,16 @@ impl Remote {
     }
 }
 
-async fn next(questions: &mut CoreSubscription) -> CoreMessage {
+pub(crate) async fn next(questions: &mut CoreSubscription) -> CoreMessage {
     let question = tokio::time::timeout(DEADLINE, questions.next()).await;
     question.expect("in time").expect("a question")
 }
 
-fn allowed(amount: u64) -> Value {
+pub(crate) fn allowed(amount: u64) -> Value {
     json!({"decision": "allow", "tool_input": {"amount": amount}})
 }
 
-fn reason(answer: &Value) -> &str {
+pub(crate) fn reason(answer: &Value) -> &str {
     assert_eq!(answer["decision"], "deny", "{answer}");
     answer["reason"].as_str().expect("why")
 }
@@ -310,13 +325,13 @@ fn example(bench: &Bench, folder: &Path) -> String {
     )
 }
 
-fn payments(folder: &Path) -> Vec<String> {
+pub(crate) fn payments(folder: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(folder.join("payments")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
 /// The question for which a turn of `main` waits, its slot free.
-async fn suspended(bench: &Bench, main: &SessionRef) -> String {
+pub(crate) async fn suspended(bench: &Bench, main: &SessionRef) -> String {
     let mut id = String::new();
     eventually("the turn waits", async || {
         let asked = asked(&bench.entries(main).await);

@@ -131,6 +131,7 @@ impl Bench {
                 ..newest.append
             },
             at: SystemClock.now(),
+            held_ms: 0,
             entries,
         };
         let appended = ledger::append(&self.bus, session, &record, last, &Carrier::default()).await;
@@ -311,4 +312,18 @@ pub(crate) fn events_of(to: &SessionRef, count: u64) -> Vec<String> {
     (1..=count)
         .map(|event| format!("test:{}/{event}", to.session))
         .collect()
+}
+
+/// `entry` without when the server stored what its cursor names: no two runs have that in common.
+pub(crate) fn unstamped(entry: LedgerEntry) -> LedgerEntry {
+    let mut value = serde_json::to_value(entry).expect("an entry is JSON");
+    forget_newest(&mut value);
+    serde_json::from_value(value).expect("an entry")
+}
+
+fn forget_newest(value: &mut serde_json::Value) {
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("newest");
+        fields.values_mut().for_each(forget_newest);
+    }
 }

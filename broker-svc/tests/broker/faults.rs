@@ -227,6 +227,7 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
     let record = LedgerRecord {
         append,
         at: UnixMillis(1),
+        held_ms: 0,
         entries,
     };
     ledger::append(&bench.bus, &main, &record, 0, &Carrier::default())

@@ -17,7 +17,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 use tokio::process::Child;
 
-use crate::bench::{Bench, broker_at, child, connect_to, dispatch, eventually, run_broker, session, told};
+use crate::bench::{Bench, broker_at, child, connect_to, dispatch, eventually, run_broker, session, told, unstamped};
 use crate::stepping::{Effect, SUBJECT, Scripted, script};
 
 /// Names the server of a broker that is a process of its own; absent where the tests run.
@@ -111,6 +111,7 @@ async fn turn(kill: Kill, idempotent: &str) -> Went {
         entries: entries
             .into_iter()
             .filter(|e| !matches!(e, LedgerEntry::Owned { .. }))
+            .map(unstamped)
             .collect(),
         effects,
         replies: bench.replies().await.into_iter().map(|reply| reply.content).collect(),

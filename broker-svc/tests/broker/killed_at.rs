@@ -21,7 +21,7 @@ use shared::model::time::UnixMillis;
 use tokio::process::Child;
 
 use crate::approvals::{approve, asked, personas, trusted};
-use crate::bench::{Bench, DEADLINE, broker_at, child, connect_to, run_broker, session, told};
+use crate::bench::{Bench, DEADLINE, broker_at, child, connect_to, run_broker, session, told, unstamped};
 use crate::hooked::ran;
 use crate::stepping::{Effect, Scripted, answer, script};
 
@@ -262,7 +262,7 @@ fn line(entry: &LedgerEntry) -> Option<String> {
     if let LedgerEntry::ApprovalDecided { decision, .. } = entry {
         return Some(format!("{:?} by {:?}", decision.status, decision.decided_by));
     }
-    Some(format!("{entry:?}"))
+    Some(format!("{:?}", unstamped(entry.clone())))
 }
 
 /// The turn of `story`, killed at each of its records in turn.

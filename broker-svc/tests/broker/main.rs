@@ -1,8 +1,11 @@
 //! The broker against the real server, one story per file.
 
+mod after_hours;
 mod approvals;
 mod approvals_kept;
 mod approvals_killed;
+mod approvals_lost;
+mod approvals_once;
 mod approvals_who;
 mod asking;
 mod bench;
@@ -24,8 +27,11 @@ mod observed;
 mod ownership;
 mod programs;
 mod remote_agent;
+mod restored;
 mod rostered;
 mod sizes;
 mod stepping;
 mod turns;
+mod walled;
+mod walled_tools;
 mod wishes;

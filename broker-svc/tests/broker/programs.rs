@@ -196,6 +196,8 @@ async fn no_program_of_the_same_user_reads_the_environment_of_a_broker() {
         .env(secret.0, secret.1)
         .env("NEXUS__NATS__SERVERS", format!("[\"{}\"]", bench.server.url()))
         .env("NEXUS__TELEMETRY__LISTEN", "127.0.0.1:0")
+        .env("NEXUS__TRUST__CLUSTER_KEY", "env:NEXUS_CLUSTER_KEY")
+        .env("NEXUS_CLUSTER_KEY", "5c".repeat(32))
         .current_dir(folder.path())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -4,6 +4,9 @@ use std::path::Path;
 use std::process::Stdio;
 
 use shared::model::ledger::{LedgerEntry, TurnFailure};
+use shared::wire::session_mark::AgentAway;
+use shared::wire::subject;
+use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
 use tokio::process::{Child, Command};
 
 use crate::bench::{Bench, eventually, session};
@@ -96,4 +99,28 @@ async fn a_broker_asked_to_stop_in_the_middle_of_a_turn_hands_it_to_another() {
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     second.stop().await;
     python.kill().await.expect("it is ended");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_away_is_noted_until_it_answers() {
+    let bench = Bench::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let running = bench.run("b1", REMOTE).await;
+    let main = session("main");
+    let noted = async || {
+        let notes = bench.bus.kv::<AgentAway>(SESSION_CHECKPOINTS);
+        let entry = notes.get(&subject::away_key(&main)).await.expect("KV answers");
+        entry.map(|entry| entry.value)
+    };
+    bench.send(&main, 1).await;
+    eventually("a note", async || noted().await.is_some()).await;
+    let away = noted().await.expect("a note");
+    assert_eq!((&away.session, away.why.as_str()), (&main, "nobody serves the persona"));
+    assert!(away.until > away.since, "{away:?}");
+
+    let mut agent = agent(&bench, &folder.path().join("turns"), "live");
+    eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+    eventually("no note", async || noted().await.is_none()).await;
+    running.stop().await;
+    agent.kill().await.expect("it is ended");
 }

@@ -87,6 +87,7 @@ impl Owner {
             Standing::Expired => "expired",
             Standing::Cancelled => "cancelled",
             Standing::Superseded => "superseded",
+            Standing::Used => "used",
         };
         let outcome = ToolOutcome::Error {
             error: refused.to_owned(),
@@ -146,11 +147,12 @@ impl Owner {
     pub(crate) fn take_decision(&mut self, world: &mut World, told: Told) {
         let Told {
             sequence,
+            approval,
             decision,
-            asked: _,
         } = told;
         let awaited = self.fold.awaited();
-        if awaited.is_some_and(|awaited| awaited.approval == decision.id) {
+        let decision = decision.filter(|_| awaited.is_some_and(|awaited| awaited.approval == approval));
+        if let Some(decision) = decision {
             let cursor = Some(self.cursor_after(&[sequence]));
             let sequence = Some(sequence);
             let entry = LedgerEntry::ApprovalDecided {
@@ -160,7 +162,7 @@ impl Owner {
             };
             return self.stage(world, entry);
         }
-        let id = decision.id.parse().unwrap_or(Ulid::nil());
+        let id = approval.parse().unwrap_or(Ulid::nil());
         self.drop_named(world, "approval", id, sequence);
     }
 

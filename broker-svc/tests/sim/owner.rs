@@ -40,6 +40,11 @@ enum Phase {
     Released,
 }
 
+/// The brokers of the simulation share a clock that began with it; only times of one owner are subtracted.
+fn held_ms(world: &World) -> u64 {
+    u64::try_from(world.now).expect("after its beginning")
+}
+
 /// A broker that has, or had, the claim.
 #[derive(Debug)]
 pub(crate) struct Owner {
@@ -235,6 +240,7 @@ impl Owner {
 
     fn open_record(&mut self, world: &mut World) {
         self.fold.at = UnixMillis(world.now);
+        self.fold.held_ms = held_ms(world);
         if self.fold.last_sequence > 0 && world.chance.once_in(12) {
             let due = Fold {
                 since_checkpoint: CHECKPOINT_EVERY,
@@ -280,6 +286,7 @@ impl Owner {
         let record = LedgerRecord {
             append: append.clone(),
             at: self.fold.at,
+            held_ms: self.fold.held_ms,
             entries: std::mem::take(&mut self.staged),
         };
         match world.append(self.fold.last_sequence, record, faults) {
@@ -372,7 +379,7 @@ impl Owner {
             );
         }
         let situation = Situation {
-            now: UnixMillis(world.now),
+            held_ms: held_ms(world),
             steering: self.machine.is_steering(),
         };
         let running = self.fold.running.as_ref().expect("a turn runs");

@@ -118,18 +118,18 @@ impl World {
         if !is_told.contains(&status) || faults && self.chance.once_in(4) {
             return;
         }
-        let told = |arrival: &Arrival| matches!(arrival, Arrival::Decision(told) if told.decision.id == id);
+        let told = |arrival: &Arrival| matches!(arrival, Arrival::Decision(told) if told.approval == id);
         // The server knows the id for a while, and sometimes no more.
         if self.arrivals.iter().any(told) && !(faults && self.chance.once_in(6)) {
             return self.claim_perhaps();
         }
         let sequence = self.arrivals.len() as u64 + 1;
-        let decision = decision(id, status, edited);
-        let asked = None;
+        let decision = Some(decision(id, status, edited));
+        let approval = id.to_owned();
         self.arrivals.push(Arrival::Decision(Told {
             sequence,
+            approval,
             decision,
-            asked,
         }));
         self.claim_perhaps();
     }

@@ -5,25 +5,25 @@ use clap::{Args, Subcommand};
 /// `nexus approval`.
 #[derive(Debug, Subcommand)]
 pub enum ApprovalAction {
-    /// One line each, newest first; those of agents' intents among them.
+    /// List approvals, newest first; those of agents' intents among them.
     List {
-        /// Only those that stand there: pending, approved, rejected, expired, cancelled, superseded, consumed.
+        /// Only this status: pending, approved, rejected, expired, cancelled, superseded, consumed.
         #[arg(long)]
         status: Option<String>,
         /// At most this many.
         #[arg(long, default_value_t = 50)]
         limit: usize,
     },
-    /// One of them, whole.
+    /// Show one approval.
     Show {
-        /// Its id, or the code of its card.
+        /// The approval's id.
         id: String,
     },
-    /// Say yes.
+    /// Approve.
     Approve(Speaker),
-    /// Say no.
+    /// Deny.
     Deny(Speaker),
-    /// Say yes to other arguments.
+    /// Approve with edited arguments.
     Edit {
         /// The arguments in JSON, whole.
         #[arg(long, value_name = "JSON")]
@@ -37,7 +37,7 @@ pub enum ApprovalAction {
 /// Which approval, and who speaks.
 #[derive(Debug, Args)]
 pub struct Speaker {
-    /// Its id, or the code of its card.
+    /// The approval's id.
     pub id: String,
     /// Who says so: a person's id in `identities.yaml`.
     #[arg(long, default_value = "operator")]

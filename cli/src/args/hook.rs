@@ -15,11 +15,11 @@ pub enum HookAction {
         #[arg(long, default_value = "drafts", value_name = "DIR")]
         dir: PathBuf,
     },
-    /// Run one hook file upon one event, as hook-svc would, and dispatch nothing.
+    /// Run one hook file on one event, as hook-svc would, and dispatch nothing.
     Test(TestOptions),
     /// Replay stored events through a hook file that is not active, and say when it would have fired.
     Backtest(BacktestOptions),
-    /// Put a hook file, or all of a directory, in force.
+    /// Register a hook file, or all of a directory; it sees events at once.
     Push {
         /// The file or directory.
         path: PathBuf,
@@ -27,7 +27,7 @@ pub enum HookAction {
         #[arg(long)]
         id: Option<String>,
     },
-    /// All hooks, one line each.
+    /// List hooks, one line each.
     List {
         /// Only those of this status.
         #[arg(long)]
@@ -36,17 +36,17 @@ pub enum HookAction {
         #[arg(long)]
         created_by: Option<String>,
     },
-    /// One hook: what is known of it, its last invocations, its source.
+    /// Show a hook: its state, its last invocations and its source.
     Show {
         /// Its id.
         id: String,
     },
-    /// Let a hook see events again; one that fired its one shot may fire once more.
+    /// Enable a hook; a one-shot hook that has fired may fire once more.
     Enable {
         /// Its id.
         id: String,
     },
-    /// Let a hook see no more events.
+    /// Disable a hook.
     Disable {
         /// Its id.
         id: String,
@@ -59,7 +59,7 @@ pub enum HookAction {
         /// Its id.
         id: String,
     },
-    /// A hook's last invocations, the newest last.
+    /// List a hook's last invocations, the newest last.
     Logs {
         /// Its id.
         id: String,

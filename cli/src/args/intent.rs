@@ -5,14 +5,14 @@ use clap::{Args, Subcommand};
 /// `nexus intent`.
 #[derive(Debug, Subcommand)]
 pub enum IntentAction {
-    /// One line each, the oldest change first.
+    /// List intents, the oldest change first.
     List(ListedIntents),
-    /// One of them, and everything that happened to it.
+    /// Show one intent and its audit.
     Show {
         /// Its id.
         id: String,
     },
-    /// Withdraw one that is not over.
+    /// Cancel an intent that is not over.
     Cancel {
         /// Its id.
         id: String,
@@ -20,7 +20,7 @@ pub enum IntentAction {
         #[arg(long, default_value = "")]
         why: String,
     },
-    /// Give a pending one another schedule.
+    /// Reschedule a pending intent.
     Reschedule {
         /// Its id.
         id: String,
@@ -30,7 +30,7 @@ pub enum IntentAction {
         #[arg(long, default_value = "")]
         why: String,
     },
-    /// Say yes, or no, to one that waits for a human's word, or will.
+    /// Approve or decline an intent that needs approval.
     Approve {
         /// Its id.
         id: String,
@@ -44,7 +44,7 @@ pub enum IntentAction {
         #[arg(long)]
         note: Option<String>,
     },
-    /// Ask for one in an agent's name.
+    /// Propose an intent in an agent's name.
     Propose(ProposedIntent),
 }
 
@@ -57,7 +57,7 @@ pub struct ListedIntents {
     /// Only those that this session asked for.
     #[arg(long)]
     pub session: Option<String>,
-    /// Only those that stand there: proposed, pending, running, completed, failed, canceled, rejected.
+    /// Only this status: proposed, pending, running, completed, failed, canceled, rejected.
     #[arg(long)]
     pub status: Option<String>,
     /// Go on behind this place, as the list before said.

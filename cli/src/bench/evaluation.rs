@@ -11,7 +11,6 @@ use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::Event;
 use shared::model::invocation::EventInvocations;
 use shared::wire::envelope::decode;
-use shared::wire::subject;
 use shared::wire::topology::streams::INVOCATIONS;
 
 use crate::args::BenchOptions;
@@ -71,7 +70,7 @@ async fn asking(directory: &Path, options: &BenchOptions, durability: &str) -> R
 }
 
 async fn publish(bus: &Bus, event: &Event) -> Result<()> {
-    let out = Outgoing::new(subject::event(event), event).msg_id(event.id.as_str());
+    let out = Outgoing::event(event, bus.trust());
     bus.publish(out).await.context("publish an event")?;
     Ok(())
 }

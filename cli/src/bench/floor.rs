@@ -74,7 +74,7 @@ impl Bare {
 /// What `workers` bare processes do with `count` hooks of `folder` and `events` (JSON), for so long.
 ///
 /// # Errors
-/// Where Bun does not start or says nonsense.
+/// Fails if Bun does not start or says nonsense.
 pub(super) async fn run(
     folder: &Path,
     count: usize,

@@ -12,7 +12,7 @@ use futures_util::{StreamExt as _, stream};
 use hook_svc::config::HooksConfig;
 use hook_svc::header;
 use hook_svc::lab::{Trial, pool_config};
-use hook_svc::runner::{HookSet, HookSource, Job, NoHost, PoolConfig, Pools, Sandbox, Step};
+use hook_svc::runner::{HookSet, HookSource, Job, NoHost, PoolConfig, Pools, Sandbox, Seats, Step};
 use serde::Serialize;
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::{Event, EventId};
@@ -65,7 +65,7 @@ struct Table {
 /// Runs the command.
 ///
 /// # Errors
-/// Where Bun or the sandbox is not there, or a worker does not answer.
+/// Fails if Bun or the sandbox is not there, or a worker does not answer.
 pub(super) async fn execute(common: &Common, options: &BenchHooksOptions) -> Result<()> {
     let span = Duration::try_from_secs_f64(options.seconds).context("--seconds")?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -240,7 +240,7 @@ async fn evaluate(pool: &Pools, event: &Event) -> Result<()> {
         now: event.timestamp,
         only: in_force.set().seeing(event),
     };
-    let mut evaluation = pool.evaluate(in_force, job).await;
+    let mut evaluation = pool.evaluate(&in_force, &job, &Seats::default());
     while let Some(step) = evaluation.next().await {
         match step {
             Step::Verdict(verdict) => bail!("{} did what it should not: {:?}", verdict.hook.id, verdict.outcome),

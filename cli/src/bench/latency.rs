@@ -51,7 +51,7 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Latenci
         let event_of = |message: &shared::bus::CoreMessage| message.headers.get(CAUSATION).map(str::to_owned);
         replies.until(total, event_of).await.map(|()| replies.heard)
     });
-    let sender = Sender::new(&stack.gateway()?)?;
+    let sender = Sender::new(stack)?;
     let post = move |event: Event| {
         let sender = sender.clone();
         async move { sender.post(&[event]).await }

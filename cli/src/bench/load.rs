@@ -8,6 +8,8 @@ use shared::bus::{Bus, CoreSubscription};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::Event;
 
+use crate::launch::{Stack, token};
+
 /// When no answer comes for so long, the run has failed.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -16,13 +18,17 @@ const SILENCE: Duration = Duration::from_secs(60);
 pub(super) struct Sender {
     client: reqwest::Client,
     url: String,
+    token: String,
 }
 
 impl Sender {
-    pub(super) fn new(gateway: &str) -> Result<Self> {
+    /// A sender with the bench's token, which [`super::setting`] made.
+    pub(super) fn new(stack: &Stack) -> Result<Self> {
+        let config = stack.config_path();
         Ok(Self {
             client: crate::http::client()?,
-            url: format!("{gateway}/v1/events"),
+            url: format!("{}/v1/events", stack.gateway()?),
+            token: token::read(&config.with_file_name(super::setting::TOKEN_FILE))?,
         })
     }
 
@@ -33,6 +39,7 @@ impl Sender {
             let posted = self
                 .client
                 .post(&self.url)
+                .bearer_auth(&self.token)
                 .header("content-type", "application/json")
                 .body(body.clone());
             let answer = posted.send().await.context("post events")?;

@@ -65,7 +65,7 @@ struct Row {
 /// Runs the command.
 ///
 /// # Errors
-/// Where the file cannot be written, or what must be found is not.
+/// Fails if the file cannot be written, or what must be found is not.
 pub(super) async fn execute(common: &Common, options: &BenchReadModelOptions) -> Result<()> {
     let model = match &options.model {
         Some(folder) => Some(embed::open(folder)?),

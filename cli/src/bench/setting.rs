@@ -3,11 +3,15 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use sha2::{Digest as _, Sha256};
 use shared::model::event::{Event, EventId};
 use shared::model::time::UnixMillis;
 
 use crate::args::BenchOptions;
-use crate::launch::Plan;
+use crate::launch::{Plan, token};
+
+/// The bench's token for its own channel, below its directory.
+pub(super) const TOKEN_FILE: &str = "bench-token";
 
 /// The hooks: all look at the event, the first fires, each conversation in a session of its own.
 fn write_hooks(directory: &Path, count: usize, firing: bool) -> Result<()> {
@@ -60,8 +64,10 @@ fn plan(directory: &Path, options: &BenchOptions, durability: &str, firing: bool
     let mut plan = Plan::all(directory, 1);
     plan.config = format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\nlevel = \"warn\"\n\n[adapter]\nlisten = \"127.0.0.1:0\"\n\
-         accept = {:?}\n\n[adapter.http]\nopen = true\n\n[hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\nhard_budget_ms = 5000\n",
-        options.accept
+         accept = {:?}\n\n[[adapter.http.tokens]]\nname = \"bench\"\nsha256 = \"{}\"\nsource = \"bench\"\n\
+         channels = [\"bench\"]\n\n[hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\nhard_budget_ms = 5000\n",
+        options.accept,
+        hex::encode(Sha256::digest(token::ensure(&directory.join(TOKEN_FILE))?))
     );
     plan.sync_interval = (durability != "process").then(|| "always".to_owned());
     plan.servers = if durability == "replicated" { 3 } else { 1 };

@@ -51,7 +51,7 @@ async fn stored(stack: &Stack) -> Result<u64> {
 pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Flood> {
     let bus = stack.bus("nexus-bench").await?;
     let mut answers = Answers::listen(&bus, "nexus.out.bench.*").await?;
-    let sender = Sender::new(&stack.gateway()?)?;
+    let sender = Sender::new(stack)?;
     let before = stored(stack).await?;
     let meter = Meter::start(stack);
     let began = SystemClock.monotonic();

@@ -27,7 +27,7 @@ impl Receiver {
     /// Listens on a free port of loopback.
     ///
     /// # Errors
-    /// Where there is none.
+    /// Fails if there is none.
     pub async fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")
             .await

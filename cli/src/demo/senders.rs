@@ -10,10 +10,10 @@ use sha2::Sha256;
 use shared::clock::{IdSource as _, SystemIds};
 use tokio_tungstenite::tungstenite::Message;
 
-/// Posts a push as GitHub does, signed with `secret`; answers its delivery id.
+/// Posts a push as GitHub does, signed with `secret`; returns the event's id.
 ///
 /// # Errors
-/// Where it is not accepted.
+/// Fails if it is not accepted.
 pub async fn github(gateway: &str, secret: &str) -> Result<String> {
     let body = json!({
         "ref": "refs/heads/main",
@@ -26,12 +26,11 @@ pub async fn github(gateway: &str, secret: &str) -> Result<String> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).context("make the signature")?;
     mac.update(body.as_bytes());
     let signature = hex::encode(mac.finalize().into_bytes());
-    let delivery = SystemIds.ulid().to_string();
     let answer = crate::http::client()?
         .post(format!("{gateway}/hooks/github"))
         .header("content-type", "application/json")
         .header("x-github-event", "push")
-        .header("x-github-delivery", &delivery)
+        .header("x-github-delivery", SystemIds.ulid().to_string())
         .header("x-hub-signature-256", format!("sha256={signature}"))
         .body(body)
         .send()
@@ -44,18 +43,25 @@ pub async fn github(gateway: &str, secret: &str) -> Result<String> {
             answer.text().await.unwrap_or_default()
         );
     }
-    Ok(delivery)
+    let answer: Value = answer.json().await.context("read the gateway's answer")?;
+    let id = answer["id"].as_str().context("the gateway's answer names no event")?;
+    Ok(id.to_owned())
 }
 
 /// Says `text` as a visitor of the web chat; answers the event's id and what came back.
 ///
 /// # Errors
-/// Where the page is not served, or nothing comes back in time.
+/// Fails if the page is not served, or nothing comes back in time.
 pub async fn chat(gateway: &str, text: &str, patience: Duration) -> Result<(String, String)> {
     let address = gateway.replacen("http", "ws", 1);
-    let (mut socket, _) = tokio_tungstenite::connect_async(format!("{address}/webchat/ws?peer=demo-visitor"))
+    let (mut socket, _) = tokio_tungstenite::connect_async(format!("{address}/webchat/ws"))
         .await
         .context("open the web chat")?;
+    let hello = json!({ "type": "hello", "key": format!("{}{}", SystemIds.ulid(), SystemIds.ulid()) });
+    socket
+        .send(Message::text(hello.to_string()))
+        .await
+        .context("say who speaks")?;
     let message = json!({ "type": "message", "id": SystemIds.ulid().to_string(), "text": text });
     socket
         .send(Message::text(message.to_string()))

@@ -25,6 +25,7 @@ use shared::model::hook_api::HookRun;
 use shared::model::identity::Identities;
 use shared::model::time::UnixMillis;
 use shared::process::config::Common as Shared;
+use shared::wire::seal::Trust;
 use shared::wire::subject::token;
 use shared::wire::topology::streams::EVENTS;
 
@@ -48,6 +49,9 @@ pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()>
     let config = document.section("hooks", HooksConfig::faults).value;
     let llm = document.section("llm", LlmConfig::faults).value;
     let bus = bus(common).await?;
+    if bus.trust().cluster().is_none() {
+        bail!("stored events cannot be checked without the key that sealed them; set trust.cluster_key");
+    }
     let host = host::of(&bus, &config, &llm);
     let (files, _) = Shared::load(&document);
     let (identities, _) = identities::load(&files.files.identities, "")?;
@@ -88,7 +92,7 @@ pub(super) struct Question {
 /// Replays history through the hook of `question`.
 ///
 /// # Errors
-/// Where the file is no hook, or events or workers cannot be had.
+/// Fails if the file is no hook, or events or workers cannot be had.
 pub(super) async fn replay(
     bus: &Bus,
     config: &HooksConfig,
@@ -137,6 +141,7 @@ async fn play(
     bar.set_length(last.saturating_sub(start) + 1);
     let feed = Feed {
         reader: bus.ordered(EVENTS, &[filter], start).await?,
+        trust: Arc::clone(bus.trust()),
         last,
         left: question.limit,
         known: HashSet::new(),
@@ -195,6 +200,7 @@ fn retires(metadata: &HookMetadata, run: &HookRun) -> bool {
 /// Stored events, as hooks would see them: first occurrences, and no changes of items known before.
 struct Feed {
     reader: Ordered,
+    trust: Arc<Trust>,
     last: u64,
     left: u64,
     /// Fingerprints of the ids seen.
@@ -219,7 +225,7 @@ impl Feed {
                 self.left = 1;
             }
             self.left -= 1;
-            let Ok(event) = incoming.decode::<Event>() else {
+            let Ok(event) = incoming.event(&self.trust) else {
                 continue;
             };
             let is_shown = match event.direction {

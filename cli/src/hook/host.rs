@@ -25,7 +25,7 @@ pub(super) fn of(bus: &Bus, config: &HooksConfig, llm: &LlmConfig) -> Arc<dyn Ho
         hook_usd: config.llm_daily_usd_per_hook,
         all_usd: config.llm_daily_usd,
     };
-    let budget = Budget::new(bus, limits, Arc::clone(&clock));
+    let budget = Budget::new(bus, limits, llm.price().copied(), Arc::clone(&clock));
     let model = model(llm, clock, Shutdown::default());
     Arc::new(LlmHost::new(model, budget, Arc::new(Search { bus: bus.clone() })))
 }

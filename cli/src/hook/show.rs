@@ -1,5 +1,7 @@
 //! `nexus hook list|show|logs`.
 
+use std::collections::HashSet;
+
 use anyhow::Result;
 use shared::bus::Bus;
 use shared::model::hook::{HookOrigin, HookStatus};
@@ -11,6 +13,9 @@ use shared::wire::topology::streams::INVOCATIONS;
 use super::ask;
 use crate::args::Common;
 use crate::output::{brief, bus, clock, json, print, table};
+
+/// Most events of which `logs --follow` remembers that they were shown.
+const MAX_TOLD: usize = 10_000;
 
 /// A status as people read it.
 pub(super) const fn name(status: HookStatus) -> &'static str {
@@ -139,12 +144,20 @@ pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> 
         return Ok(());
     }
     let mut reader = bus.ordered(INVOCATIONS, &[], next).await?;
+    let mut told = HashSet::new();
     loop {
         let incoming = reader.next().await;
         let Ok(record) = incoming.decode::<EventInvocations>() else {
             continue;
         };
         for hook in record.hooks.iter().filter(|hook| hook.hook_id == id) {
+            // A second record of an event, for hooks that were deferred, says again what the others did.
+            if !hook.outcome.is_deferred() && !told.insert(record.event_seq) {
+                continue;
+            }
+            if told.len() > MAX_TOLD {
+                told = HashSet::from([record.event_seq]);
+            }
             let row = row(&record, hook);
             if common.json {
                 print(&format!("{}\n", serde_json::to_string(&row)?))?;
@@ -162,6 +175,7 @@ fn row(record: &EventInvocations, hook: &HookInvocation) -> InvocationRow {
         HookOutcome::Fired { dispatch, .. } => ("fired", None, Some(dispatch.to_string()), None),
         HookOutcome::Suppressed { reason } => ("suppressed", Some(reason.clone()), None, None),
         HookOutcome::Skipped { reason } => ("skipped", Some(reason.clone()), None, None),
+        HookOutcome::Deferred => ("deferred", None, None, None),
         HookOutcome::Failed { error, .. } => ("failed", None, None, Some(error.clone())),
     };
     InvocationRow {

@@ -10,7 +10,7 @@ const TYPES: &str = include_str!("../../../hook-svc/types/nexus.d.ts");
 /// Writes a hook named `name`, and the types beside it.
 ///
 /// # Errors
-/// Where there is one already, or it cannot be written.
+/// Fails if there is one already, or it cannot be written.
 pub(super) fn write(name: &str, dir: &Path) -> Result<()> {
     hook_svc::authored::check_id(name)?;
     let path = dir.join(format!("{name}.ts"));

@@ -2,15 +2,17 @@
 
 use std::fs::File;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use shared::clock::pause;
 use tokio::net::TcpStream;
 
-use super::{Plan, READY_DEADLINE, users};
+use super::hold::{Hold, Recorded};
+use super::programs::Programs;
+use super::{Plan, READY_DEADLINE, spawner, users};
 
 /// How Go's collector of garbage is set for the server: seldom while there is room, for it is 5 % of the server's time
 /// otherwise (`docs/performance.md`), and as often as needed to keep to the limit.
@@ -19,7 +21,7 @@ const COLLECTOR: [(&str, &str); 2] = [("GOGC", "400"), ("GOMEMLIMIT", "768MiB")]
 /// One server process.
 #[derive(Debug)]
 pub struct Nats {
-    program: PathBuf,
+    programs: Programs,
     config: PathBuf,
     log: PathBuf,
     port: u16,
@@ -27,13 +29,13 @@ pub struct Nats {
     monitor: Option<u16>,
     /// Passwords of its users; empty where it knows none.
     passwords: Vec<(String, String)>,
-    child: Option<Child>,
+    child: Option<(Child, Recorded)>,
 }
 
 /// A port that was free a moment ago.
 ///
 /// # Errors
-/// Where loopback has none.
+/// Fails if loopback has none.
 pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
     Ok(listener.local_addr().context("find a free port")?.port())
@@ -41,7 +43,7 @@ pub fn free_port() -> Result<u16> {
 
 impl Nats {
     /// Starts the servers of `plan`, and returns when all of them answer.
-    pub(super) async fn start(program: &Path, plan: &Plan) -> Result<Vec<Self>> {
+    pub(super) async fn start(programs: &Programs, plan: &Plan, hold: &Hold) -> Result<Vec<Self>> {
         let count = plan.servers.max(1);
         let routes = (0..count).map(|_| free_port()).collect::<Result<Vec<u16>>>()?;
         let mut servers = Vec::new();
@@ -51,8 +53,8 @@ impl Nats {
             } else {
                 plan.nats_port
             };
-            let mut server = Self::prepare(program, plan, index, port, &routes)?;
-            server.launch()?;
+            let mut server = Self::prepare(programs, plan, index, port, &routes)?;
+            server.launch(hold)?;
             servers.push(server);
         }
         for server in &mut servers {
@@ -61,8 +63,9 @@ impl Nats {
         Ok(servers)
     }
 
-    fn prepare(program: &Path, plan: &Plan, index: usize, port: u16, routes: &[u16]) -> Result<Self> {
-        let store = plan.directory.join(format!("data/nats-{index}"));
+    fn prepare(programs: &Programs, plan: &Plan, index: usize, port: u16, routes: &[u16]) -> Result<Self> {
+        let own_store = plan.directory.join(format!("data/nats-{index}"));
+        let store = plan.store.clone().filter(|_| index == 0).unwrap_or(own_store);
         let sync = plan
             .sync_interval
             .as_ref()
@@ -98,7 +101,7 @@ impl Nats {
         std::fs::write(&config, text).context("write the server's configuration")?;
         let log = plan.directory.join(format!("log/nats-{index}.log"));
         Ok(Self {
-            program: program.to_owned(),
+            programs: programs.clone(),
             config,
             log,
             port,
@@ -111,8 +114,8 @@ impl Nats {
     /// Starts the process, again where it was killed: same port, same data.
     ///
     /// # Errors
-    /// Where the port is taken or the program does not start.
-    pub fn launch(&mut self) -> Result<()> {
+    /// Fails if the port is taken or the program does not start.
+    pub(super) fn launch(&mut self, hold: &Hold) -> Result<()> {
         if TcpListener::bind(("127.0.0.1", self.port)).is_err() {
             bail!(
                 "port {} is in use (setting nats.servers; `nexus up --nats-port`)",
@@ -124,28 +127,30 @@ impl Nats {
             .append(true)
             .open(&self.log)
             .context("open the server's log")?;
-        let child = Command::new(&self.program)
+        let mut command = spawner::tethered(&self.programs.services, &self.programs.nats_server);
+        command
             .arg("-c")
             .arg(&self.config)
             .envs(COLLECTOR)
             .envs(self.passwords.iter().map(|(name, password)| (name, password)))
             .stdout(log.try_clone().context("open the server's log")?)
             .stderr(log)
-            .stdin(Stdio::null())
-            .spawn()
-            .context("start nats-server")?;
-        self.child = Some(child);
+            // The lock on the data directory: it lasts as long as the server lives.
+            .stdin(hold.handle()?);
+        let child = spawner::spawn(command).context("start nats-server")?;
+        let record = hold.record(child.id())?;
+        self.child = Some((child, record));
         Ok(())
     }
 
     /// Waits until it takes connections.
     ///
     /// # Errors
-    /// Where it does not in time, or ends.
+    /// Fails if it does not in time, or ends.
     pub async fn ready(&mut self) -> Result<()> {
         let waited = tokio::time::timeout(READY_DEADLINE, async {
             while TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
-                if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
+                if let Some(status) = self.status() {
                     bail!("nats-server ended with {status}: see {}", self.log.display());
                 }
                 pause(Duration::from_millis(10)).await;
@@ -170,12 +175,18 @@ impl Nats {
     /// Its process id, while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+        self.child.as_ref().map(|(child, _)| child.id())
+    }
+
+    /// How it has ended, if it has by itself.
+    pub fn status(&mut self) -> Option<std::process::ExitStatus> {
+        let (child, _) = self.child.as_mut()?;
+        child.try_wait().ok().flatten()
     }
 
     /// Kills it without warning.
     pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
+        if let Some((mut child, _record)) = self.child.take() {
             // It may have ended by itself; either way it is gone afterwards.
             let _ = child.kill();
             let _ = child.wait();
@@ -184,7 +195,9 @@ impl Nats {
 
     /// Ends it in good order.
     pub async fn stop(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
+        let Some((mut child, record)) = self.child.take() else {
+            return;
+        };
         super::service::signal(child.id(), "TERM");
         let ended = tokio::time::timeout(Duration::from_secs(10), async {
             while matches!(child.try_wait(), Ok(None)) {
@@ -192,7 +205,7 @@ impl Nats {
             }
         });
         if ended.await.is_err() {
-            self.child = Some(child);
+            self.child = Some((child, record));
             self.kill();
         }
     }

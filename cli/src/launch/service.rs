@@ -8,11 +8,19 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use shared::clock::pause;
 
-use super::Plan;
+use super::hold::{Hold, Recorded};
 use super::programs::Programs;
+use super::{Plan, spawner};
 
 /// How much of a log is shown where its process failed, in bytes.
 const LOG_TAIL: usize = 2_000;
+/// Variables of our own environment that would override what a stack's configuration says of the bus.
+const OWN_SETTINGS: [&str; 4] = [
+    "NEXUS__NATS__SERVERS",
+    "NEXUS__NATS__USER",
+    "NEXUS__NATS__PASSWORD",
+    "NEXUS__NATS__CREDENTIALS",
+];
 
 /// A running replica.
 #[derive(Debug)]
@@ -26,6 +34,13 @@ pub struct Running {
     announcement: PathBuf,
     log: PathBuf,
     child: Child,
+    _record: Recorded,
+}
+
+/// `directory`, with all tokens, keys and passwords of the stack, as the list of what programs of agents cannot read.
+fn hidden(directory: &Path) -> String {
+    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+    format!("[{:?}]", directory.display().to_string())
 }
 
 /// Sends `signal` (`TERM`, `STOP`, `CONT`) to process `pid`.
@@ -42,13 +57,13 @@ impl Running {
     pub(super) fn start(
         programs: &Programs,
         plan: &Plan,
-        config: &Path,
-        name: &'static str,
-        replica: u16,
+        hold: &Hold,
+        (name, replica): (&'static str, u16),
     ) -> Result<Self> {
         let instance = format!("{name}-{replica}");
         let run = plan.directory.join("run");
         let announcement = run.join(format!("{name}-{instance}.json"));
+
         // One left behind by a killed process would be taken for the new one's.
         let _ = std::fs::remove_file(&announcement);
         let log = plan.directory.join(format!("log/{instance}.log"));
@@ -57,20 +72,29 @@ impl Running {
             .append(true)
             .open(&log)
             .context("open the service's log")?;
+
         let data = plan.directory.join("data").join(&instance);
-        let child = Command::new(programs.services.join(name))
-            .env("NEXUS_CONFIG", config)
+        let token = super::token::file(&plan.directory);
+        let mut command = spawner::tethered(&programs.services, &programs.services.join(name));
+        for name in OWN_SETTINGS {
+            command.env_remove(name);
+        }
+        command
+            .env("NEXUS_CONFIG", plan.config_path())
             .env("NEXUS_RUN_DIR", &run)
             .env("NEXUS_INSTANCE", &instance)
             .env("NEXUS__ADAPTER__DATA_DIR", data.join("spool"))
+            .env("NEXUS__ADAPTER__HTTP__LOCAL_TOKEN", format!("file:{}", token.display()))
             .env("NEXUS__HOOKS__DATA_DIR", &data)
+            .env("NEXUS__BROKER__HIDDEN", hidden(&plan.directory))
             .env("NEXUS__HOOKS__BUN", &programs.bun)
             .envs(plan.environment.iter().map(|(key, value)| (key, value)))
-            .stdin(Stdio::null())
+            .stdin(hold.handle()?)
             .stdout(file.try_clone().context("open the service's log")?)
-            .stderr(file)
-            .spawn()
-            .with_context(|| format!("start {name}"))?;
+            .stderr(file);
+
+        let child = spawner::spawn(command).with_context(|| format!("start {name}"))?;
+        let record = hold.record(child.id())?;
         Ok(Self {
             name,
             replica,
@@ -78,6 +102,7 @@ impl Running {
             announcement,
             log,
             child,
+            _record: record,
         })
     }
 
@@ -90,7 +115,7 @@ impl Running {
     /// The address that it announced as `what` (`http`, `gateway`).
     ///
     /// # Errors
-    /// Where it has announced none.
+    /// Fails if it has announced none.
     pub fn address(&self, what: &str) -> Result<String> {
         let text = std::fs::read_to_string(&self.announcement)
             .with_context(|| format!("{} has announced no address", self.instance))?;
@@ -101,7 +126,7 @@ impl Running {
             .with_context(|| format!("{} has not announced `{what}`", self.instance))
     }
 
-    /// Whether every address stands there that is asked for later.
+    /// Whether it has announced every address that is asked for later.
     fn is_announced(&self) -> bool {
         self.name != "adapter-svc" || self.address("gateway").is_ok()
     }
@@ -109,7 +134,7 @@ impl Running {
     /// Waits until `/readyz` says yes, and an adapter listens.
     ///
     /// # Errors
-    /// What is not ready at the deadline, or that the process ended.
+    /// Fails if the process ends, or if something is not ready at the deadline, with what that is.
     pub async fn ready(&mut self, deadline: Duration) -> Result<()> {
         let client = crate::http::client()?;
         let mut last = "it has announced no address".to_owned();
@@ -137,7 +162,12 @@ impl Running {
 
     /// Whether the process has ended by itself.
     pub fn has_ended(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(Some(_)))
+        self.status().is_some()
+    }
+
+    /// How the process has ended, if it has by itself.
+    pub fn status(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
     /// Kills it without warning.
@@ -152,7 +182,7 @@ impl Running {
         signal(self.pid(), "TERM");
     }
 
-    /// Waits until it has ended, and kills it at the deadline; answers its exit code where it ended by itself.
+    /// Waits until it has ended, and kills it at the deadline. Returns its exit code if it ended by itself.
     pub async fn ended(&mut self, deadline: Duration) -> Option<i32> {
         let waited = tokio::time::timeout(deadline, async {
             loop {

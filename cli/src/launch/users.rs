@@ -1,17 +1,15 @@
 //! The users of a stack's server: for each a password, kept in a file that only its owner reads.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use shared::bus::NatsConfig;
-use shared::clock::{IdSource as _, SystemIds};
 use shared::process::secret::Secret;
 
+use super::keys::{ensure_secret, random_text, write_secret};
+
 /// Who they are; what each may do says `deploy/nats/permissions.conf`.
-pub const NAMES: [&str; 3] = ["nexus", "operator", "agent"];
+pub const NAMES: [&str; 4] = ["nexus", "operator", "restore", "agent"];
 /// The part of the server's configuration that says what they may do.
 pub(super) const PERMISSIONS: &str = include_str!("../../../deploy/nats/permissions.conf");
 /// Where their passwords are kept, below the data directory: a file each, by name.
@@ -23,42 +21,29 @@ pub fn password_file(data: &Path, user: &str) -> PathBuf {
     data.join(DIRECTORY).join(user)
 }
 
-/// Makes those passwords that are not there yet. Answers what the server's environment needs.
+/// Makes the passwords that are not there yet. Returns the variables that the server's environment needs.
 pub(super) fn passwords(data: &Path) -> Result<Vec<(String, String)>> {
     std::fs::create_dir_all(data.join(DIRECTORY)).context("make the directory of passwords")?;
     let mut environment = Vec::new();
     for user in NAMES {
         let path = password_file(data, user);
-        // An empty one was cut off, and never anybody's password.
-        if std::fs::metadata(&path).map_or(true, |found| found.len() == 0) {
-            make(&path).with_context(|| format!("make the password of {user}"))?;
-        }
+        ensure_secret(&path, make).with_context(|| format!("make the password of {user}"))?;
         let password = std::fs::read_to_string(&path).context("read a password")?;
         environment.push((format!("NATS_{}_PASSWORD", user.to_uppercase()), password));
     }
     Ok(environment)
 }
 
-/// Makes a password at `path`: nobody else reads it from its first byte on, and it is there whole or not at all.
-fn make(path: &Path) -> std::io::Result<()> {
-    let unfinished = path.with_extension("new");
-    match std::fs::remove_file(&unfinished) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        // One that was left behind may have been made with other rights.
-        Ok(()) | Err(_) => {}
-    }
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create_new(true).mode(0o600).open(&unfinished)?;
-    // Two of them have 160 random bits; a letter first, as the server would read digits as a number.
-    write!(file, "p{}{}", SystemIds.ulid(), SystemIds.ulid())?;
-    file.sync_all()?;
-    std::fs::rename(&unfinished, path)
+/// Makes a random password or token at `path`.
+pub(super) fn make(path: &Path) -> std::io::Result<()> {
+    // A letter first, as the server would read digits as a number.
+    write_secret(path, &format!("p{}", random_text()))
 }
 
-/// How `user` is known to the server at `servers`.
+/// The connection settings of `user` for the server at `servers`.
 ///
 /// # Errors
-/// Where their password cannot be read.
+/// Fails if their password cannot be read.
 pub fn login(data: &Path, user: &str, servers: Vec<String>) -> Result<NatsConfig> {
     let reference = format!("file:{}", password_file(data, user).display());
     let password = Secret::resolve(&reference).with_context(|| format!("the password of {user}"))?;

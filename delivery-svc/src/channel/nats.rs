@@ -1,5 +1,8 @@
 //! Channel `nats`: a part is a JSON message on core subject `nexus.out.<account>.<peer>`.
 //!
+//! Channels `cli` and `http` are the same under an account of their own name: who posted an event with this machine's token
+//! may listen for the answer, and finds it in the trace either way.
+//!
 //! Core messages are not stored: who wants them listens. The message leaves on the connection on which the delivery's
 //! receipt follows, so a stored receipt says that the server had the message first.
 
@@ -17,6 +20,9 @@ use crate::chunk::{Limit, Unit};
 
 /// The channel's name.
 pub const NAME: &str = "nats";
+
+/// Channels of what is posted with this machine's token.
+pub const LOCAL: [&str; 2] = ["cli", "http"];
 
 /// Largest text of a part, bytes: escaped as JSON six times as long at worst, it stays below the server's 1 MiB.
 pub const MAX_TEXT: Limit = Limit {
@@ -38,13 +44,24 @@ struct Published<'a> {
 #[derive(Debug)]
 pub struct NatsChannel {
     bus: Bus,
+    /// The account of every part; none = the reply's own.
+    account: Option<&'static str>,
 }
 
 impl NatsChannel {
     /// On `bus`.
     #[must_use]
     pub const fn new(bus: Bus) -> Self {
-        Self { bus }
+        Self { bus, account: None }
+    }
+
+    /// On `bus`, every part under `account`.
+    #[must_use]
+    pub const fn of_account(bus: Bus, account: &'static str) -> Self {
+        Self {
+            bus,
+            account: Some(account),
+        }
     }
 }
 
@@ -54,8 +71,8 @@ impl Channel for NatsChannel {
         Some(MAX_TEXT)
     }
 
-    fn is_idempotent(&self) -> bool {
-        true
+    fn lasts(&self) -> bool {
+        false
     }
 
     async fn send(&self, shipment: &Shipment<'_>) -> Call {
@@ -70,8 +87,14 @@ impl Channel for NatsChannel {
         headers.insert(CONTENT_TYPE, Format::Json.content_type());
         headers.insert(CAUSATION, shipment.reply.causation.event.as_str());
         shipment.carrier.write(&mut headers);
-        let to = subject::out(shipment.account(), shipment.peer());
-        self.bus.core_publish(&to, &headers, payload(&part, Format::Json)).await;
+        let to = subject::out(self.account.unwrap_or(shipment.account()), shipment.peer());
+        let body = payload(&part, Format::Json);
+        let sent = self
+            .bus
+            .core_publish_if(&to, &headers, body, || shipment.lease.is_live());
+        if !sent.await {
+            return Call::Withheld;
+        }
         Call::Accepted {
             platform_ids: Vec::new(),
             live: None,

@@ -4,20 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-
-/// What a secret may begin with; the rest is base64.
-const SECRET_PREFIX: &str = "whsec_";
-
-/// Why a secret cannot sign.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ParseSigningKeyError {
-    /// Not base64.
-    #[error("expected `whsec_` and base64, or base64")]
-    NotBase64,
-    /// Nothing stands in it.
-    #[error("is empty")]
-    Empty,
-}
+use shared::process::key::{WeakKeyError, standard};
 
 /// A key that signs; its bytes are never shown.
 #[derive(Clone)]
@@ -30,20 +17,14 @@ impl std::fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// The key in `secret`: base64, with or without `whsec_` before it.
+    /// The key in `secret`: base64 of 24 to 64 bytes, with or without `whsec_` before it.
     ///
     /// # Errors
-    /// [`ParseSigningKeyError`] says what is expected.
-    pub fn parse(secret: &str) -> Result<Self, ParseSigningKeyError> {
-        let secret = secret.trim();
-        let encoded = secret.strip_prefix(SECRET_PREFIX).unwrap_or(secret);
-        let bytes = STANDARD.decode(encoded).map_err(|_| ParseSigningKeyError::NotBase64)?;
-        if bytes.is_empty() {
-            return Err(ParseSigningKeyError::Empty);
-        }
-        Hmac::new_from_slice(&bytes)
-            .map(Self)
-            .map_err(|_| ParseSigningKeyError::Empty)
+    /// [`WeakKeyError`] says what is expected.
+    pub fn parse(secret: &str) -> Result<Self, WeakKeyError> {
+        let bytes = standard(secret)?;
+        // HMAC takes keys of any length (RFC 2104 §2).
+        Hmac::new_from_slice(&bytes).map(Self).map_err(|_| WeakKeyError::Empty)
     }
 
     /// The value of `webhook-signature` for a message `id`, sent at `timestamp` (Unix seconds), with `body`.
@@ -81,11 +62,13 @@ mod tests {
 
     #[test]
     fn unusable_secrets() {
-        assert_eq!(SigningKey::parse("whsec_").unwrap_err(), ParseSigningKeyError::Empty);
-        assert_eq!(
-            SigningKey::parse("not base64!").unwrap_err(),
-            ParseSigningKeyError::NotBase64
-        );
+        for (secret, why) in [
+            ("whsec_", WeakKeyError::Empty),
+            ("not base64!", WeakKeyError::NotBase64),
+            ("whsec_c2hvcnQ=", WeakKeyError::Size(5)),
+        ] {
+            assert_eq!(SigningKey::parse(secret).unwrap_err(), why, "{secret}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Serialize;
 use shared::bus::{Bus, RequestError};
+use shared::model::approval::Card;
 use shared::model::time::UnixMillis;
 use shared::wire::envelope::{Format, payload};
 use shared::wire::headers::{CAUSATION, CONTENT_TYPE, Headers};
@@ -32,6 +33,9 @@ struct Published<'a> {
     content: &'a str,
     reply_to: &'a str,
     at: UnixMillis,
+    /// What the page makes buttons of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval: Option<Card>,
 }
 
 /// See the module.
@@ -55,8 +59,8 @@ impl Channel for WebchatChannel {
         Some(MAX_TEXT)
     }
 
-    fn is_idempotent(&self) -> bool {
-        true
+    fn lasts(&self) -> bool {
+        false
     }
 
     async fn send(&self, shipment: &Shipment<'_>) -> Call {
@@ -72,6 +76,7 @@ impl Channel for WebchatChannel {
                 .as_deref()
                 .unwrap_or(reply.causation.event.as_str()),
             at: shipment.now,
+            approval: Card::of(reply.interactive.as_ref()),
         };
         let mut headers = Headers::new();
         headers.insert(CONTENT_TYPE, Format::Json.content_type());

@@ -12,6 +12,7 @@ use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::redirect::{Action, Attempt, Policy};
 use serde::Serialize;
 use serde_json::Value;
+use shared::clock::run_for;
 use shared::model::event::Attachment;
 use shared::wire::envelope::{Format, payload};
 use shared::wire::headers::{TRACEPARENT, TRACESTATE};
@@ -55,6 +56,8 @@ pub struct Timeouts {
 pub struct WebhookChannel {
     client: reqwest::Client,
     endpoints: HashMap<String, Endpoint>,
+    /// Until the answer is there.
+    whole: Duration,
 }
 
 impl WebhookChannel {
@@ -66,10 +69,13 @@ impl WebhookChannel {
         let client = reqwest::Client::builder()
             .user_agent(concat!("nexus/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(timeouts.connect)
-            .timeout(timeouts.whole)
             .redirect(Policy::custom(redirect))
             .build()?;
-        Ok(Self { client, endpoints })
+        Ok(Self {
+            client,
+            endpoints,
+            whole: timeouts.whole,
+        })
     }
 }
 
@@ -155,7 +161,7 @@ impl Channel for WebhookChannel {
         self.endpoints.get(account).and_then(|endpoint| endpoint.limit)
     }
 
-    fn is_idempotent(&self) -> bool {
+    fn lasts(&self) -> bool {
         true
     }
 
@@ -180,9 +186,18 @@ impl Channel for WebhookChannel {
         if let Some(state) = &shipment.carrier.tracestate {
             request = request.header(TRACESTATE, state);
         }
-        match request.body(body).send().await {
-            Ok(response) => read(response).await,
-            Err(error) => Call::Unreachable { reason: chain(&error) },
+        let call = async {
+            match request.body(body).send().await {
+                Ok(response) => read(response).await,
+                Err(error) => Call::Unreachable { reason: chain(&error) },
+            }
+        };
+
+        // The answer first, and time for which this process was stopped does not count: it may lie in the socket.
+        tokio::select! {
+            biased;
+            ended = call => ended,
+            () = run_for(self.whole) => Call::Unreachable { reason: "timed out".to_owned() },
         }
     }
 }

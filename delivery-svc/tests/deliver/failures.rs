@@ -112,7 +112,7 @@ async fn a_delivery_that_is_published_three_times_is_made_once() {
     }
     world.settled().await;
     assert_eq!(receiver.calls().len(), 1);
-    assert_eq!(world.receipts(&reply.delivery_context).await.len(), 1);
+    assert_eq!(world.outcomes(&reply.delivery_context).await.len(), 1);
     assert_eq!(world.sent_events().await.len(), 1);
     replica.stop().await;
 }

@@ -1,8 +1,10 @@
 //! Deliveries over a real NATS server: webhooks, web chat, core subjects; failures, order, takeover.
 
 mod failures;
+mod handover;
 mod live;
 mod order;
 mod receiver;
+mod restored;
 mod webhook;
 mod world;

@@ -16,6 +16,7 @@ use serde_json::Value;
 use sha2::Sha256;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::time::UnixMillis;
+use tokio::sync::watch;
 
 use crate::world::SECRET;
 
@@ -28,9 +29,10 @@ pub(crate) struct Call {
     pub(crate) at: UnixMillis,
 }
 
-#[derive(Default)]
 struct Book {
     calls: Vec<Call>,
+    /// Whether calls are noted and not answered.
+    is_holding: watch::Receiver<bool>,
     /// Status and `Retry-After` of the next calls; 200 when it is empty.
     answers: VecDeque<(u16, Option<&'static str>)>,
 }
@@ -39,20 +41,29 @@ struct Book {
 pub(crate) struct Receiver {
     book: Arc<Mutex<Book>>,
     url: String,
+    holds: Arc<watch::Sender<bool>>,
 }
 
 impl Receiver {
     /// Starts one that answers the first calls as `answers` say.
     pub(crate) async fn start(answers: &[(u16, Option<&'static str>)]) -> Self {
+        let (holds, is_holding) = watch::channel(false);
         let book = Arc::new(Mutex::new(Book {
+            calls: Vec::new(),
+            is_holding,
             answers: answers.iter().copied().collect(),
-            ..Book::default()
         }));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/hook", listener.local_addr().expect("an address"));
         let router = Router::new().fallback(receive).with_state(Arc::clone(&book));
         tokio::spawn(async move { axum::serve(listener, router).await });
-        Self { book, url }
+        let holds = Arc::new(holds);
+        Self { book, url, holds }
+    }
+
+    /// Whether calls are noted and not answered, until they are.
+    pub(crate) fn hold(&self, whether: bool) {
+        self.holds.send_replace(whether);
     }
 
     pub(crate) fn url(&self) -> Option<String> {
@@ -77,14 +88,18 @@ async fn receive(State(book): State<Arc<Mutex<Book>>>, headers: HeaderMap, body:
         return StatusCode::UNAUTHORIZED.into_response();
     };
     let body = serde_json::from_slice(&body).expect("JSON");
-    let mut book = book.lock().expect("not poisoned");
-    book.calls.push(Call {
-        id,
-        headers,
-        body,
-        at: SystemClock.now(),
-    });
-    match book.answers.pop_front() {
+    let (mut is_holding, answer) = {
+        let mut book = book.lock().expect("not poisoned");
+        book.calls.push(Call {
+            id,
+            headers,
+            body,
+            at: SystemClock.now(),
+        });
+        (book.is_holding.clone(), book.answers.pop_front())
+    };
+    is_holding.wait_for(|holding| !holding).await.expect("the test goes on");
+    match answer {
         None => StatusCode::OK.into_response(),
         Some((status, retry_after)) => {
             let status = StatusCode::from_u16(status).expect("a status");

@@ -30,13 +30,18 @@ async fn a_reply_is_posted_signed_and_comes_back_as_an_event() {
         .into_iter()
         .map(|receipt| receipt.step)
         .collect();
+    let begun = ReceiptStep::AttemptStarted {
+        attempt: 1,
+        part: 0,
+        by: Some("a".to_owned()),
+    };
     let delivered = ReceiptStep::Delivered {
         attempts: 1,
         parts: 1,
         platform_ids: Vec::new(),
         live: None,
     };
-    assert_eq!(steps, [delivered]);
+    assert_eq!(steps, [begun, delivered]);
     let events = world.sent_events().await;
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].id.as_str(), format!("out:{}/0", reply.id));
@@ -71,7 +76,7 @@ async fn what_the_receiver_asks_to_wait_is_waited() {
             (calls[0].id.clone(), calls[1].id.clone()),
             (first.id.to_string(), first.id.to_string())
         );
-        let receipts = world.receipts(&first.delivery_context).await;
+        let receipts = world.outcomes(&first.delivery_context).await;
         let outcome = AttemptOutcome::Retry {
             after_ms: 1_000,
             reason: format!("status {status}"),
@@ -82,9 +87,9 @@ async fn what_the_receiver_asks_to_wait_is_waited() {
             platform_ids: Vec::new(),
             outcome,
         };
-        assert_eq!(receipts[0].step, failed);
+        assert_eq!(receipts[0], failed);
         assert!(
-            matches!(receipts[1].step, ReceiptStep::Delivered { attempts: 2, .. }),
+            matches!(receipts[1], ReceiptStep::Delivered { attempts: 2, .. }),
             "{receipts:?}"
         );
         assert_eq!((receipts.len(), world.sent_events().await.len()), (3, 2));
@@ -117,9 +122,9 @@ async fn a_permanent_error_goes_to_the_dead_letters_at_once() {
     assert_eq!(letters[0].redrive_subject, "nexus.delivery.webhook.demo.ann");
     let payload = letters[0].payload_bytes().expect("base64");
     assert!(!payload.is_empty());
-    let receipts = world.receipts(&bad.delivery_context).await;
+    let receipts = world.outcomes(&bad.delivery_context).await;
     assert!(
-        matches!(&receipts[0].step, ReceiptStep::GaveUp { attempts: 1, .. }),
+        matches!(&receipts[0], ReceiptStep::GaveUp { attempts: 1, .. }),
         "{receipts:?}"
     );
     assert_eq!(world.sent_events().await.len(), 1, "only what was sent is an event");

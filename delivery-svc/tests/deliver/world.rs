@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use delivery_svc::calls::Calls;
 use delivery_svc::channel::Channels;
 use delivery_svc::channel::nats::{self, NatsChannel};
 use delivery_svc::channel::signature::SigningKey;
@@ -11,13 +12,15 @@ use delivery_svc::channel::webchat::{self, WebchatChannel};
 use delivery_svc::channel::webhook::{self, Endpoint, Timeouts, WebhookChannel};
 use delivery_svc::desk::{Bounds, work};
 use delivery_svc::effects::Outfit;
+use delivery_svc::former;
 use delivery_svc::policy::SendPolicy;
+use delivery_svc::restored::RestoreGate;
 use shared::bus::partition::{self, Group};
 use shared::bus::{Bus, NatsConfig, Outgoing};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::dispatch::{Causation, DeliveryContext};
 use shared::model::event::{Event, EventId};
-use shared::model::receipt::Receipt;
+use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use shared::process::lifecycle::Shutdown;
@@ -47,7 +50,7 @@ const SCHEDULE: Schedule = Schedule {
 };
 
 pub(crate) struct World {
-    server: NatsServer,
+    pub(crate) server: NatsServer,
     pub(crate) bus: Bus,
 }
 
@@ -130,6 +133,14 @@ impl World {
         self.all(streams::RECEIPTS, &subject::receipt(to)).await
     }
 
+    /// What the receipts of `to` say, those left out that merely say that a call was begun.
+    pub(crate) async fn outcomes(&self, to: &DeliveryContext) -> Vec<ReceiptStep> {
+        let steps = self.receipts(to).await.into_iter().map(|receipt| receipt.step);
+        steps
+            .filter(|step| !matches!(step, ReceiptStep::AttemptStarted { .. }))
+            .collect()
+    }
+
     /// All events that were sent, in order.
     pub(crate) async fn sent_events(&self) -> Vec<Event> {
         self.all(streams::EVENTS, "nexus.ev.>").await
@@ -205,8 +216,13 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
         );
     let outfit = Arc::new(Outfit {
         bus: bus.clone(),
+        witness: delivery_svc::receipts::witness(&bus),
         channels,
+        calls: Calls::new(Arc::new(SystemClock)),
+        instance: instance.clone(),
+        patience: Duration::from_secs(30),
         policy: setup.policy,
+        restored: RestoreGate::open(&bus).await.expect("the leader answers"),
         schedule: SCHEDULE,
         clock: Arc::new(SystemClock),
         ids: Arc::new(SeededIds::new(1)),
@@ -222,6 +238,8 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
         batch: 500,
         clock: Arc::new(SystemClock),
     };
+    let telling = Arc::clone(&outfit);
+    tokio::spawn(async move { former::tell(&telling.bus, &telling.instance, &telling.calls).await });
     let slots = Arc::new(Semaphore::new(16));
     let bounds = Bounds {
         in_flight: 256,

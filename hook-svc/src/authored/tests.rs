@@ -8,6 +8,7 @@ fn request(name: &str, script: &str) -> CreateHook {
         mode: HookMode::OneShot,
         script: script.to_owned(),
         created_by: "agent:atlas".to_owned(),
+        made_in: None,
     }
 }
 
@@ -65,6 +66,7 @@ fn write(
         id: "h",
         source,
         created_by: "operator",
+        made_in: None,
         origin,
     };
     written(hook, current, UnixMillis(9))

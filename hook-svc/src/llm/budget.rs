@@ -1,27 +1,36 @@
 //! What hooks may spend on the model in a day (UTC), each and all together, counted in KV `hook_spend`.
+//!
+//! A call reserves the price of its prompt and of its longest usual answer before it begins, and settles when it ends;
+//! [`super::purse`] says how replicas share a budget. A budget is exceeded by at most the calls under way, each by the
+//! difference between its price and what was reserved for it.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use shared::bus::{Bus, CasError, Kv};
 use shared::clock::SharedClock;
+use shared::llm::{MicroDollars, Price, Usage, cost};
 use shared::model::hook::HookSpend;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::HOOK_SPEND;
 
+use super::purse::{Draft, OverBudget, Purse, Taken};
 use crate::error::chain;
 use crate::runner::{Call, CallError, Spent};
 
 /// Milliseconds in a day.
 const DAY_MS: i64 = 86_400_000;
-
 /// How long a day's counts are kept.
 const KEPT: Duration = Duration::from_secs(40 * 86_400);
-
 /// How often a compare-and-set is tried again after a conflict.
 const MAX_TRIES: u32 = 20;
-
 /// Key of what all hooks together spend; no hook's token is empty.
 const ALL: &str = "all";
+/// Bytes of a prompt that are reserved as one token.
+const TOKEN_BYTES: u64 = 4;
+/// Tokens that are reserved for an answer if the script names no number.
+const ANSWER_TOKENS: u64 = 512;
 
 /// US dollars a day.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,91 +41,321 @@ pub struct Limits {
     pub all_usd: f64,
 }
 
+/// How large a question is, and its answer may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    /// The prompt and the system prompt.
+    pub prompt_bytes: usize,
+    /// The most tokens of the answer, if the script names a number.
+    pub max_tokens: Option<u32>,
+}
+
 /// See the module; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Budget {
+pub struct Budget(Arc<Parts>);
+
+#[derive(Debug)]
+struct Parts {
     spends: Kv<HookSpend>,
     limits: Limits,
+    /// The list price of the model; without one nothing is reserved and nothing costs anything.
+    price: Option<Price>,
     clock: SharedClock,
+    /// By the key of the common record.
+    accounts: Mutex<HashMap<String, Arc<Account>>>,
+}
+
+/// This replica's part of one record.
+#[derive(Debug)]
+struct Account {
+    key: String,
+    limit: u64,
+    /// Whose budget it is, for errors.
+    whose: &'static str,
+    purse: Mutex<Purse>,
+    /// One write of the record at a time.
+    writing: tokio::sync::Mutex<()>,
+}
+
+impl Account {
+    fn purse(&self) -> MutexGuard<'_, Purse> {
+        self.purse.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is reserved for one call. A call that is given up before it ends may have been paid for: what was reserved
+/// then counts as spent.
+#[derive(Debug)]
+#[must_use = "a reservation that is dropped counts as spent"]
+pub(super) struct Reservation {
+    budget: Budget,
+    accounts: Vec<Arc<Account>>,
+    micro_usd: u64,
+    /// Whoever asked for it has it: the call may have begun.
+    in_hand: bool,
 }
 
 impl Budget {
-    /// The budget that all replicas on `bus` share.
+    /// Returns the budget that all replicas on `bus` share, for a model of `price`.
     #[must_use]
-    pub fn new(bus: &Bus, limits: Limits, clock: SharedClock) -> Self {
-        Self {
+    pub fn new(bus: &Bus, limits: Limits, price: Option<Price>, clock: SharedClock) -> Self {
+        Self(Arc::new(Parts {
             spends: bus.kv(HOOK_SPEND),
             limits,
+            price,
             clock,
-        }
+            accounts: Mutex::default(),
+        }))
     }
 
-    fn key(&self, whose: &str) -> String {
-        format!("{}.{whose}", self.clock.now().0.div_euclid(DAY_MS))
+    /// Reserves what `question` may cost the hook `hook_id`.
+    ///
+    /// # Errors
+    /// `over_budget` if the hook, or all hooks together, have no room for it today; `budget_unknown` if the record
+    /// cannot be read or written.
+    pub(super) async fn reserve(&self, hook_id: &str, question: Size) -> Result<Reservation, CallError> {
+        let (budget, hook_id) = (self.clone(), hook_id.to_owned());
+        // Comes to its end though nobody waits for it any more: what the record says is held must be in the purse.
+        let reserving = tokio::spawn(async move { budget.reserve_of_all(&hook_id, question).await });
+        let Ok(reserved) = reserving.await else {
+            let text = "the budget of today cannot be asked: the service ends".to_owned();
+            return Err(CallError::new("budget_unknown", text));
+        };
+        reserved.map(|mut reservation| {
+            reservation.in_hand = true;
+            reservation
+        })
     }
 
-    /// Whether `hook_id` may ask the model now.
-    pub(super) async fn admit(&self, hook_id: &str) -> Result<(), CallError> {
-        let own = (format!("hook.{}", token(hook_id)), self.limits.hook_usd, "the hook");
-        let all = (ALL.to_owned(), self.limits.all_usd, "all hooks together");
-        for (whose, limit, who) in [own, all] {
-            let spent = self.spends.get(&self.key(&whose)).await.map_err(|error| {
-                let text = format!("what was spent today cannot be read: {}", chain(&error));
-                CallError::new("budget_unknown", text)
-            })?;
-            let spent = spent.map_or(0.0, |entry| dollars(entry.value.micro_usd));
-            if spent >= limit {
-                let text = format!("{who} spent ${spent:.4} today, ${limit:.4} are allowed");
-                return Err(CallError::new("over_budget", text));
+    async fn reserve_of_all(&self, hook_id: &str, question: Size) -> Result<Reservation, CallError> {
+        let mut reservation = Reservation {
+            budget: self.clone(),
+            accounts: Vec::with_capacity(2),
+            micro_usd: self.estimate(question),
+            in_hand: false,
+        };
+        let limits = &self.0.limits;
+        let own = (format!("hook.{}", token(hook_id)), limits.hook_usd, "the hook");
+        let all = (ALL.to_owned(), limits.all_usd, "all hooks together");
+        for (of, limit, whose) in [own, all] {
+            let account = self.account(&of, limit, whose);
+            match self.take(&account, reservation.micro_usd).await {
+                Ok(()) => reservation.accounts.push(account),
+                Err(error) => {
+                    reservation.release().await;
+                    return Err(error);
+                }
             }
         }
-        Ok(())
+        Ok(reservation)
     }
 
-    /// Counts what `call` took. Where it cannot be counted, that is logged: the answer is paid for.
-    pub(super) async fn charge(&self, call: &Call, spent: Spent) {
-        let hook_id = call.hook.id.as_str();
-        for whose in [format!("hook.{}", token(hook_id)), ALL.to_owned()] {
-            if let Err(error) = self.add(&self.key(&whose), spent).await {
-                tracing::warn!(event_id = %call.event_id, hook_id, error = chain(&error), "what a model call cost is not counted");
+    /// Returns the list price of the prompt and of the longest answer, in millionths of a US dollar.
+    fn estimate(&self, question: Size) -> u64 {
+        let Some(price) = &self.0.price else {
+            return 0;
+        };
+        let usage = Usage {
+            input: (question.prompt_bytes as u64).div_ceil(TOKEN_BYTES),
+            output: question.max_tokens.map_or(ANSWER_TOKENS, u64::from),
+            ..Usage::default()
+        };
+        cost(&usage, price).0
+    }
+
+    fn account(&self, of: &str, limit_usd: f64, whose: &'static str) -> Arc<Account> {
+        let key = format!("{}.{of}", self.0.clock.now().0.div_euclid(DAY_MS));
+        let mut accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let account = accounts.entry(key.clone()).or_insert_with(|| {
+            Arc::new(Account {
+                key,
+                limit: micro(limit_usd),
+                whose,
+                purse: Mutex::default(),
+                writing: tokio::sync::Mutex::default(),
+            })
+        });
+        Arc::clone(account)
+    }
+
+    /// Reserves `cost` in `account`, out of a new slice if need be.
+    async fn take(&self, account: &Account, cost: u64) -> Result<(), CallError> {
+        if account.purse().reserve(cost) && cost > 0 {
+            return Ok(());
+        }
+        let _one = account.writing.lock().await;
+        if account.purse().reserve(cost) && cost > 0 {
+            return Ok(());
+        }
+
+        for _ in 0..MAX_TRIES {
+            let drawn = self
+                .write(account, |purse, before| purse.draw(before, cost, account.limit))
+                .await;
+            match drawn {
+                Ok(Ok(draft)) => {
+                    let mut purse = account.purse();
+                    purse.wrote(&draft);
+                    // Smaller calls may have taken their part of the slice meanwhile; then it is drawn once more.
+                    if purse.reserve(cost) {
+                        return Ok(());
+                    }
+                }
+                Ok(Err(over)) => return Err(over_budget(account, over, cost)),
+                Err(error) => {
+                    let text = format!("the budget of today cannot be read or written: {}", chain(&error));
+                    return Err(CallError::new("budget_unknown", text));
+                }
             }
         }
+        let text = "the budget of today is in too great demand; ask again".to_owned();
+        Err(CallError::new("budget_unknown", text))
     }
 
-    async fn add(&self, key: &str, spent: Spent) -> Result<(), CasError> {
+    /// Writes the record of `account` as `draft` says, by compare-and-set.
+    async fn write<E>(
+        &self,
+        account: &Account,
+        draft: impl Fn(&Purse, HookSpend) -> Result<Draft, E>,
+    ) -> Result<Result<Draft, E>, CasError> {
+        let spends = &self.0.spends;
         let mut tries = 0;
         loop {
-            let entry = self.spends.get(key).await?;
+            let entry = spends.get(&account.key).await?;
             let before = entry.as_ref().map(|entry| entry.value).unwrap_or_default();
-            let after = plus(before, spent);
+            let purse = *account.purse();
+            let draft = match draft(&purse, before) {
+                Ok(draft) => draft,
+                Err(error) => return Ok(Err(error)),
+            };
+
             let written = match &entry {
-                None => self.spends.create_ttl(key, &after, KEPT).await,
-                Some(entry) => self.spends.update_ttl(key, &after, entry.revision, KEPT).await,
+                None => spends.create_ttl(&account.key, &draft.after, KEPT).await,
+                Some(entry) => {
+                    let revision = entry.revision;
+                    spends.update_ttl(&account.key, &draft.after, revision, KEPT).await
+                }
             };
             match written {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(Ok(draft)),
                 Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
                 Err(error) => return Err(error),
             }
         }
     }
-}
 
-fn plus(before: HookSpend, spent: Spent) -> HookSpend {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a cost is neither negative nor billions"
-    )]
-    let micro = (spent.llm_cost_usd * 1_000_000.0).ceil() as u64;
-    HookSpend {
-        calls: before.calls + u64::from(spent.llm_calls),
-        tokens_in: before.tokens_in + spent.llm_tokens_in,
-        tokens_out: before.tokens_out + spent.llm_tokens_out,
-        micro_usd: before.micro_usd + micro,
+    async fn give_all_back(&self, accounts: Vec<Arc<Account>>) {
+        for account in accounts {
+            self.give_back(&account).await;
+        }
+    }
+
+    /// Writes what the calls of `account` took and gives back what none needs, if no call is under way.
+    async fn give_back(&self, account: &Arc<Account>) {
+        let _one = account.writing.lock().await;
+        if !account.purse().is_idle() || account.purse().is_empty() {
+            return;
+        }
+        let written = self
+            .write(account, |purse, before| {
+                Ok::<_, std::convert::Infallible>(purse.give_back(before))
+            })
+            .await;
+        match written {
+            Ok(Ok(draft)) => {
+                account.purse().wrote(&draft);
+                let mut accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+                // Nobody else has it in hand: it is made anew when it is needed, so that days end.
+                if account.purse().is_empty() && Arc::strong_count(account) <= 2 {
+                    accounts.remove(&account.key);
+                }
+            }
+            Ok(Err(never)) => match never {},
+            // The purse keeps it, and the next call writes it.
+            Err(error) => {
+                tracing::warn!(
+                    key = account.key,
+                    error = chain(&error),
+                    "cannot record what model calls cost"
+                );
+            }
+        }
     }
 }
 
-fn dollars(micro_usd: u64) -> f64 {
-    shared::llm::MicroDollars(micro_usd).dollars()
+impl Reservation {
+    /// Ends the call `call`, which took `spent`.
+    pub(super) async fn settle(self, call: &Call, spent: Spent) {
+        let taken = taken(spent);
+        if taken.micro_usd > self.micro_usd {
+            tracing::debug!(event_id = %call.event_id, hook_id = call.hook.id, reserved = self.micro_usd, cost = taken.micro_usd, "model call cost more than was reserved");
+        }
+        self.end(taken).await;
+    }
+
+    /// Ends a call that cost nothing.
+    pub(super) async fn release(self) {
+        self.end(Taken::default()).await;
+    }
+
+    async fn end(mut self, taken: Taken) {
+        let accounts = self.settle_all(taken);
+        let budget = self.budget.clone();
+        // Comes to its end though nobody waits for it any more: what the record says is spent must leave the purse.
+        let giving_back = tokio::spawn(async move { budget.give_all_back(accounts).await });
+        if giving_back.await.is_err() {
+            tracing::debug!("what model calls cost is not recorded: the service ends");
+        }
+    }
+
+    /// Ends the call in all accounts at once, so that whoever gives up waiting leaves nothing reserved.
+    fn settle_all(&mut self, taken: Taken) -> Vec<Arc<Account>> {
+        let accounts = std::mem::take(&mut self.accounts);
+        for account in &accounts {
+            account.purse().settle(self.micro_usd, taken);
+        }
+        accounts
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let lost = Taken {
+            calls: 1,
+            micro_usd: self.micro_usd,
+            ..Taken::default()
+        };
+        let taken = if self.in_hand { lost } else { Taken::default() };
+        let accounts = self.settle_all(taken);
+        // Where the service ends, the record goes on saying that it is held.
+        if let (false, Ok(runtime)) = (accounts.is_empty(), tokio::runtime::Handle::try_current()) {
+            let budget = self.budget.clone();
+            runtime.spawn(async move { budget.give_all_back(accounts).await });
+        }
+    }
+}
+
+fn over_budget(account: &Account, over: OverBudget, cost: u64) -> CallError {
+    let [used, limit, cost] = [over.used, account.limit, cost].map(|micro| MicroDollars(micro).dollars());
+    let whose = account.whose;
+    let text = format!("{whose} spent or reserved ${used:.4} today of ${limit:.4}, and this call may cost ${cost:.4}");
+    CallError::new("over_budget", text)
+}
+
+fn taken(spent: Spent) -> Taken {
+    Taken {
+        calls: u64::from(spent.llm_calls),
+        tokens_in: spent.llm_tokens_in,
+        tokens_out: spent.llm_tokens_out,
+        micro_usd: micro(spent.llm_cost_usd),
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cost or a limit is neither negative nor trillions"
+)]
+fn micro(usd: f64) -> u64 {
+    (usd * 1_000_000.0).round() as u64
 }

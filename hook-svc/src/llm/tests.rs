@@ -1,14 +1,19 @@
 //! Against a server that speaks the real wire format.
 
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use serde_json::json;
+use shared::bus::Bus;
 use shared::clock::SystemClock;
 use shared::llm::{Price, Prices, Provider};
 use shared::model::event::EventId;
+use shared::model::hook::HookSpend;
 use shared::model::time::UnixMillis;
 use shared::retry::Schedule;
 use shared::testing::ManualClock;
 use shared::testing::model_server::{Cut, Ending, ModelServer, Scripted, Speech};
 use shared::testing::nats::NatsServer;
+use shared::wire::topology::buckets::HOOK_SPEND;
 
 use super::*;
 use crate::runner::{HookSource, NoHost};
@@ -16,10 +21,15 @@ use crate::runner::{HookSource, NoHost};
 /// A host whose model is `server`, and its NATS server.
 async fn host(server: &ModelServer, limits: Limits) -> (LlmHost, NatsServer) {
     let (nats, bus) = shared::testing::world().await;
+    (replica(&server.base_url("openai"), limits, &bus), nats)
+}
+
+/// One of the hosts on `bus`, whose model is at `base_url`.
+fn replica(base_url: &str, limits: Limits, bus: &Bus) -> LlmHost {
     let llm = LlmConfig {
         provider: Provider::OpenAi,
         model: "m".to_owned(),
-        base_url: server.base_url("openai"),
+        base_url: base_url.to_owned(),
         retry: Schedule {
             initial_ms: 1,
             max_ms: 5,
@@ -42,9 +52,9 @@ async fn host(server: &ModelServer, limits: Limits) -> (LlmHost, NatsServer) {
     };
     // Of the budget alone: a day ends only where a test ends it.
     let day: SharedClock = Arc::new(ManualClock::at(UnixMillis(1_700_000_000_000)));
-    let budget = Budget::new(&bus, limits, day);
+    let budget = Budget::new(bus, limits, llm.price().copied(), day);
     let model = model(&llm, Arc::new(SystemClock), Shutdown::default());
-    (LlmHost::new(model, budget, Arc::new(NoHost)), nats)
+    LlmHost::new(model, budget, Arc::new(NoHost))
 }
 
 /// A stream that ends in the middle.
@@ -85,6 +95,11 @@ fn call(hook: &str, event: &str, args: Value) -> Call {
     }
 }
 
+/// A question that costs as much as is reserved for it: 120 tokens, a dollar each.
+fn dear_question() -> Value {
+    json!({"prompt": "x", "max_tokens": 119})
+}
+
 fn code(answered: &Answered) -> &'static str {
     answered.outcome.as_ref().expect_err("refused").code
 }
@@ -112,30 +127,112 @@ async fn an_answer_is_paid_once_however_many_ask_the_same_upon_one_event() {
 #[tokio::test(flavor = "multi_thread")]
 async fn budgets_of_a_hook_and_of_all_end_a_day() {
     let server = ModelServer::ruled(|_, _| Scripted::text("yes")).await;
-    let limits = Limits { hook_usd: 1.0, ..RICH };
-    let (host, nats) = host(&server, limits).await;
-    let ask = async |hook: &str, number: u32| {
-        host.call(call(hook, &format!("sms:{number}"), json!({"prompt": "x"})))
-            .await
+    let limits = Limits {
+        hook_usd: 200.0,
+        ..RICH
     };
+    let (host, nats) = host(&server, limits).await;
+    let ask = async |hook: &str, number: u32| host.call(call(hook, &format!("sms:{number}"), dear_question())).await;
     assert!(ask("a", 1).await.outcome.is_ok());
     let over = ask("a", 2).await;
     assert_eq!((code(&over), over.spent), ("over_budget", Spent::default()));
     assert!(ask("b", 3).await.outcome.is_ok(), "another hook has its own");
     drop(nats);
 
-    let limits = Limits { all_usd: 1.0, ..RICH };
+    let limits = Limits { all_usd: 200.0, ..RICH };
     let (host, _nats) = self::host(&server, limits).await;
-    assert!(
-        host.call(call("a", "sms:1", json!({"prompt": "x"})))
-            .await
-            .outcome
-            .is_ok()
-    );
+    assert!(host.call(call("a", "sms:1", dear_question())).await.outcome.is_ok());
     assert_eq!(
-        code(&host.call(call("b", "sms:2", json!({"prompt": "x"}))).await),
+        code(&host.call(call("b", "sms:2", dear_question())).await),
         "over_budget"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_calls_at_once_stay_within_a_budget_of_ten() {
+    let server = ModelServer::ruled(|_, _| Scripted::text("yes")).await;
+    let (_nats, bus) = shared::testing::world().await;
+    let limits = Limits {
+        hook_usd: 1_200.0,
+        ..RICH
+    };
+    let host = replica(&server.base_url("openai"), limits, &bus);
+    let calls = (0..200).map(|number| host.call(call("a", &format!("sms:{number}"), dear_question())));
+    let answers = join_all(calls).await;
+
+    let answered = answers.iter().filter(|answer| answer.outcome.is_ok()).count();
+    assert_eq!((answered, server.calls()), (10, 10));
+    let refused = answers.iter().filter(|answer| answer.outcome.is_err());
+    assert!(refused.map(code).all(|code| code == "over_budget"));
+    for whose in ["hook.a", "all"] {
+        let record = bus.kv::<HookSpend>(HOOK_SPEND).get(&format!("19675.{whose}")).await;
+        let record = record.expect("a record").expect("a record").value;
+        assert_eq!(
+            (record.calls, record.micro_usd, record.held_micro_usd),
+            (10, 1_200_000_000, 0),
+            "{whose}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_gives_up_waiting_for_the_record_leaves_nothing_reserved() {
+    let (_nats, bus) = shared::testing::world().await;
+    let day: SharedClock = Arc::new(ManualClock::at(UnixMillis(1_700_000_000_000)));
+    let price = Price {
+        input: 1_000_000.0,
+        output: 1_000_000.0,
+        cached: None,
+    };
+    let budget = Budget::new(&bus, RICH, Some(price), day);
+    let size = Size {
+        prompt_bytes: 1,
+        max_tokens: Some(119),
+    };
+    assert!(budget.reserve("a", size).now_or_never().is_none(), "it asks the server");
+    let reserved = budget.reserve("a", size).await.expect("there is room");
+    let spent = Spent {
+        llm_calls: 1,
+        llm_cost_usd: 100.0,
+        ..Spent::default()
+    };
+    let call = call("a", "sms:1", dear_question());
+    let settling = reserved.settle(&call, spent);
+    assert!(settling.now_or_never().is_none(), "it writes to the server");
+
+    for whose in ["hook.a", "all"] {
+        let counted = async || {
+            let record = bus.kv::<HookSpend>(HOOK_SPEND).get(&format!("19675.{whose}")).await;
+            let record = record.expect("readable").expect("a record").value;
+            (record.calls, record.micro_usd, record.held_micro_usd) == (1, 100_000_000, 0)
+        };
+        let settled = async {
+            while !counted().await {
+                shared::clock::pause(Duration::from_millis(10)).await;
+            }
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(30), settled).await;
+        in_time.unwrap_or_else(|_| panic!("{whose} is not settled"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_given_up_counts_as_spent() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let base_url = format!("http://{}/v1", silent.local_addr().expect("an address"));
+    let (_nats, bus) = shared::testing::world().await;
+    let limits = Limits {
+        hook_usd: 200.0,
+        ..RICH
+    };
+    let host = replica(&base_url, limits, &bus);
+    let given_up = host.call(call("a", "sms:1", dear_question()));
+    tokio::select! {
+        answered = given_up => panic!("the model says nothing: {answered:?}"),
+        reached = silent.accept() => drop(reached.expect("a request")),
+    }
+    let over = host.call(call("a", "sms:2", dear_question())).await;
+    assert_eq!(code(&over), "over_budget");
 }
 
 #[tokio::test(flavor = "multi_thread")]

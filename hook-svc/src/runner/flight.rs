@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use super::calls::Calls;
 use super::host::Call;
 use super::parts::Steps;
 use super::protocol::Answer;
+use super::seats::{Seat, Waits};
 use super::sources::Loaded;
 use super::{Done, HookSource, Job, Outcome, Step, Verdict};
 use crate::result;
@@ -61,7 +60,9 @@ pub(super) struct Flight {
     job: Job,
     loaded: Arc<Loaded>,
     steps: Steps,
-    _place: OwnedSemaphorePermit,
+    seat: Seat,
+    /// While its hooks were called and some of them wait.
+    waits: Option<Waits>,
     /// By index, ascending; none = all of the set.
     remaining: Option<Vec<u32>>,
     /// Those that have not answered and are to be called apart from these, ascending.
@@ -96,13 +97,14 @@ pub(super) enum ImpossibleAnswer {
 
 impl Flight {
     /// `job` against `loaded`, nothing answered yet. `steps` has a place for each hook called and two more.
-    pub(super) fn new(job: Job, loaded: Arc<Loaded>, steps: Steps, place: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(job: Job, loaded: Arc<Loaded>, steps: Steps, seat: Seat) -> Self {
         let remaining = job.only.clone();
         Self {
             job,
             loaded,
             steps,
-            _place: place,
+            seat,
+            waits: None,
             remaining,
             apart: Vec::new(),
             answered: false,
@@ -226,7 +228,9 @@ impl Flight {
         if is_first {
             self.tell_waiting(&answer.waiting);
         }
-        Ok(self.go_on_with(answer.waiting))
+        let stage = self.go_on_with(answer.waiting);
+        self.waits = (stage == Stage::UnderWay).then(|| self.seat.waits());
+        Ok(stage)
     }
 
     fn take_result(&mut self, index: u32, latency_us: u32, text: &str) -> Result<(), ImpossibleAnswer> {
@@ -268,6 +272,7 @@ impl Flight {
             return Stage::Over;
         }
         self.answered = false;
+        self.waits = None;
         self.remaining = Some(std::mem::take(&mut self.apart));
         Stage::Apart
     }
@@ -368,6 +373,7 @@ impl Flight {
     /// anybody to blame.
     pub(super) fn lost_worker(&mut self, somebody_blamed: bool, cause: &str) -> Stage {
         self.answered = false;
+        self.waits = None;
         self.moved = true;
         self.all_deaths += 1;
         self.deaths += u32::from(!somebody_blamed);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shared::clock::{SharedClock, pause};
-use tokio::sync::{Notify, Semaphore, broadcast};
+use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -16,12 +16,10 @@ use super::flight::Flight;
 use super::leftovers::{self, PREFIX};
 use super::parts::Steps;
 use super::sandbox::{CheckSandboxError, Jail};
+use super::seats::{MAX_UNDER_WAY, Seat, Seating};
 use super::sources::Loaded;
 use super::worker::{self, Common, Role};
 use super::{Counters, HookSet, Job, PoolConfig, Stray};
-
-/// Most events under way in one pool; `Pool::evaluate` waits beyond it.
-pub const MAX_UNDER_WAY: usize = 4_096;
 
 /// Smallest hard budget, in milliseconds: below it a garbage collection looks like a loop.
 pub const MIN_HARD_BUDGET_MS: u64 = 50;
@@ -40,7 +38,7 @@ pub struct Pool {
 
 struct Inner {
     common: Arc<Common>,
-    places: Arc<Semaphore>,
+    seating: Arc<Seating>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     // One switch of sets at a time.
     switching: tokio::sync::Mutex<()>,
@@ -101,11 +99,10 @@ impl Pool {
         let roles = (0..=beside).map(|index| if index < beside { Role::Beside } else { Role::Apart });
         let keep = |(index, role)| tokio::spawn(keep(Arc::clone(&common), Arc::clone(clock), index, role));
         let tasks = Mutex::new(roles.enumerate().map(keep).collect());
-        let places = Arc::new(Semaphore::new(MAX_UNDER_WAY));
         Self {
             inner: Arc::new(Inner {
                 common,
-                places,
+                seating: Arc::new(Seating::new(MAX_UNDER_WAY)),
                 tasks,
                 switching: tokio::sync::Mutex::new(()),
             }),
@@ -132,13 +129,15 @@ impl Pool {
         Ok(loaded)
     }
 
-    /// Hands one event over, to be evaluated against `loaded`; waits while [`MAX_UNDER_WAY`] events are under way.
-    pub(super) async fn hand_over(&self, loaded: Arc<Loaded>, job: Job, steps: Steps) {
+    /// The places for evaluations in it.
+    pub(super) fn seating(&self) -> &Arc<Seating> {
+        &self.inner.seating
+    }
+
+    /// Hands one event over, to be evaluated against `loaded`, which has a place.
+    pub(super) fn hand_over(&self, loaded: Arc<Loaded>, job: Job, steps: Steps, seat: Seat) {
         let common = &self.inner.common;
-        let place = Arc::clone(&self.inner.places).acquire_owned().await;
-        if let Ok(place) = place
-            && common.board().enqueue(Flight::new(job, loaded, steps, place))
-        {
+        if common.board().enqueue(Flight::new(job, loaded, steps, seat)) {
             common.queued.notify_one();
         }
     }
@@ -155,7 +154,7 @@ impl Pool {
 
     /// Whether no event is under way in it.
     pub(super) fn is_idle(&self) -> bool {
-        self.inner.places.available_permits() == MAX_UNDER_WAY
+        self.inner.seating.is_idle()
     }
 
     /// Whether [`Pool::stop`] was called.
@@ -187,7 +186,7 @@ impl Pool {
         let common = &self.inner.common;
         common.stop.cancel();
         common.board().stop();
-        self.inner.places.close();
+        self.inner.seating.close();
         let tasks = std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         for task in tasks {
             if let Err(error) = task.await {

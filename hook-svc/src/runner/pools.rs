@@ -8,10 +8,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use shared::clock::SharedClock;
 use tokio::sync::{broadcast, mpsc};
 
 use super::parts::{Joined, Steps};
+use super::seats::{NoSeat, Seat, Seats};
 use super::sources::Loaded;
 use super::{
     Counters, Done, Evaluation, HookSet, HookSource, Job, LoadHooksError, Outcome, Pool, PoolConfig, Spent,
@@ -217,49 +221,86 @@ impl Pools {
         Ok(pool)
     }
 
-    /// Hands one event over, to be evaluated against `in_force`.
-    pub async fn evaluate(&self, in_force: InForce, job: Job) -> Evaluation {
-        let parts = in_force.parts_of(job.only.as_deref());
-        let begun = Begun::new(&in_force.set, &job, parts.len());
-        for (number, (part, only)) in (0..).zip(parts) {
-            if let Some((runs, job, steps)) = begun.hand(number, part, only, &job) {
-                runs.pool.hand_over(runs.loaded, job, steps).await;
+    /// Places for the evaluation of the hooks `only` (`None` = all) of `in_force`, and, by index, ascending, those hooks
+    /// whose authors have none: so many evaluations of theirs wait already.
+    pub async fn seat(&self, in_force: &InForce, only: Option<&[u32]>) -> (Seats, Vec<u32>) {
+        let parts = in_force.parts_of(only);
+        let asked = parts.iter().map(async |(part, _)| match &part.runs {
+            Ok(runs) => runs.pool.seating().in_time().await,
+            // There is nothing to be run.
+            Err(_) => Err(NoSeat::Stopped),
+        });
+        let offered = join_all(asked).await;
+
+        let (mut seats, mut full) = (Seats::default(), Vec::new());
+        for ((part, only), offer) in parts.iter().zip(offered) {
+            match (offer, only) {
+                (Ok(seat), _) => seats.add(&part.author, seat),
+                (Err(NoSeat::Stopped), _) => {}
+                (Err(NoSeat::Full), None) => full.extend(part.to_whole.iter()),
+                (Err(NoSeat::Full), Some(only)) => {
+                    full.extend(only.iter().filter_map(|index| part.to_whole.get(*index as usize)));
+                }
             }
+        }
+        full.sort_unstable();
+        (seats, full)
+    }
+
+    /// Waits for a place for any of the authors of the hooks `only` of `in_force`, however long that takes.
+    pub async fn first_seat(&self, in_force: &InForce, only: &[u32]) -> Seats {
+        let parts = in_force.parts_of(Some(only));
+        let mut waiting: FuturesUnordered<_> = parts
+            .iter()
+            .filter_map(|(part, _)| Some((part, part.runs.as_ref().ok()?)))
+            .map(async |(part, runs)| (&part.author, runs.pool.seating().wait().await))
+            .collect();
+        let mut seats = Seats::default();
+        if let Some((author, Ok(seat))) = waiting.next().await {
+            seats.add(author, seat);
+        }
+        seats
+    }
+
+    /// Hands one event over, to be evaluated against `in_force`; authors of whom `seats` has no place begin when they
+    /// have one.
+    #[must_use]
+    pub fn evaluate(&self, in_force: &InForce, job: &Job, seats: &Seats) -> Evaluation {
+        let parts = in_force.parts_of(job.only.as_deref());
+        let mut begun = Begun::new(&in_force.set, job, parts.len());
+        for (number, (part, only)) in (0..).zip(parts) {
+            begun.hand_over(number, part, only, job, seats);
         }
         begun.evaluation
     }
 
     /// As [`Pools::evaluate`], but the hooks `later` (by index, ascending) are called when `ready` says so; where it
     /// says that this will not be, the evaluation ends without [`Step::Done`].
-    pub async fn evaluate_in_two(
+    pub fn evaluate_in_two(
         &self,
-        in_force: InForce,
-        job: Job,
-        later: &[u32],
-        ready: impl Future<Output = bool> + Send + 'static,
+        in_force: &InForce,
+        job: &Job,
+        (later, ready): (&[u32], impl Future<Output = bool> + Send + 'static),
+        seats: &Seats,
     ) -> Evaluation {
         let hooks = u32::try_from(in_force.set.hooks().len()).unwrap_or(u32::MAX);
         let mut soon = job.only.clone().unwrap_or_else(|| (0..hooks).collect());
         soon.retain(|index| later.binary_search(index).is_err());
         let soon = in_force.parts_of(Some(&soon));
         let later = in_force.parts_of(Some(later));
-        let mut begun = Begun::new(&in_force.set, &job, soon.len() + later.len());
+        let mut begun = Begun::new(&in_force.set, job, soon.len() + later.len());
         let mut waiting = Vec::new();
         for (number, (part, only)) in (soon.len()..).zip(later) {
             begun.tell_waiting(number, part, only.as_deref().unwrap_or_default());
-            waiting.extend(begun.hand(number, part, only, &job));
+            waiting.extend(begun.hand(number, part, only, job, seats));
         }
         begun.evaluation.later.spawn(async move {
             if ready.await {
-                for (runs, job, steps) in waiting {
-                    runs.pool.hand_over(runs.loaded, job, steps).await;
-                }
+                join_all(waiting.into_iter().map(Handed::over)).await;
             }
         });
         for (number, (part, only)) in (0..).zip(soon) {
-            if let Some((runs, job, steps)) = begun.hand(number, part, only, &job) {
-                runs.pool.hand_over(runs.loaded, job, steps).await;
-            }
+            begun.hand_over(number, part, only, job, seats);
         }
         begun.evaluation
     }
@@ -332,9 +373,19 @@ impl Begun {
         }
     }
 
+    /// Gives the pool of `part`, the one of this `number`, what it is to evaluate, or has it wait for a place.
+    fn hand_over(&mut self, number: usize, part: &Part, only: Option<Vec<u32>>, job: &Job, seats: &Seats) {
+        let Some(handed) = self.hand(number, part, only, job, seats) else {
+            return;
+        };
+        if let Some(waiting) = handed.over_now() {
+            self.evaluation.later.spawn(waiting.over());
+        }
+    }
+
     /// What the pool of `part`, the one of this `number`, is to be given; none where its hooks are not run, which is
     /// then told.
-    fn hand(&self, number: usize, part: &Part, only: Option<Vec<u32>>, job: &Job) -> Option<(Runs, Job, Steps)> {
+    fn hand(&self, number: usize, part: &Part, only: Option<Vec<u32>>, job: &Job, seats: &Seats) -> Option<Handed> {
         let set = self.evaluation.set();
         let hooks = set.hooks().len();
         let steps = if self.evaluation.joined.is_none() && part.to_whole.len() == hooks {
@@ -343,7 +394,12 @@ impl Begun {
             Steps::of(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks)
         };
         match &part.runs {
-            Ok(runs) => Some((runs.clone(), Job { only, ..job.clone() }, steps)),
+            Ok(runs) => Some(Handed {
+                runs: runs.clone(),
+                job: Job { only, ..job.clone() },
+                steps,
+                seat: seats.of(&part.author),
+            }),
             Err(error) => {
                 let called = (0..).zip(part.to_whole.iter());
                 let is_called = |index: u32| only.as_ref().is_none_or(|only| only.contains(&index));
@@ -373,6 +429,43 @@ impl Begun {
         let hooks = self.evaluation.set().hooks().len();
         let steps = Steps::of(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks);
         steps.send(Step::Waiting(only.to_vec()));
+    }
+}
+
+/// What one pool is to be given.
+struct Handed {
+    runs: Runs,
+    job: Job,
+    steps: Steps,
+    /// None = it waits for one.
+    seat: Option<Seat>,
+}
+
+impl Handed {
+    /// Hands it over where there is a place for it; else it is answered.
+    fn over_now(self) -> Option<Self> {
+        let Self { runs, job, steps, seat } = self;
+        match seat.or_else(|| runs.pool.seating().free()) {
+            Some(seat) => {
+                runs.pool.hand_over(runs.loaded, job, steps, seat);
+                None
+            }
+            None => Some(Self {
+                runs,
+                job,
+                steps,
+                seat: None,
+            }),
+        }
+    }
+
+    /// Hands it over once there is a place for it.
+    async fn over(self) {
+        if let Some(Self { runs, job, steps, .. }) = self.over_now()
+            && let Ok(seat) = runs.pool.seating().wait().await
+        {
+            runs.pool.hand_over(runs.loaded, job, steps, seat);
+        }
     }
 }
 

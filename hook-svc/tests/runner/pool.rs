@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hook_svc::runner::{
-    Done, HookSet, HookSource, Host, Job, Living, NoHost, Outcome, PoolConfig, Pools, Sandbox, Spent, Step,
+    Done, HookSet, HookSource, Host, Job, Living, NoHost, Outcome, PoolConfig, Pools, Sandbox, Seats, Spent, Step,
 };
 use serde_json::{Value, json};
 use shared::clock::SystemClock;
@@ -168,9 +168,9 @@ impl TestPool {
     ) -> hook_svc::runner::Evaluation {
         let in_force = self.pool.current();
         let later: Vec<u32> = later.iter().filter_map(|id| in_force.set().index(id)).collect();
+        let job = job(event, None);
         self.pool
-            .evaluate_in_two(in_force, job(event, None), &later, ready)
-            .await
+            .evaluate_in_two(&in_force, &job, (&later, ready), &Seats::default())
     }
 
     /// Everything about one event; fails where anything follows `Done` or a hook has two verdicts.
@@ -181,7 +181,7 @@ impl TestPool {
             .zip(hooks)
             .filter(|(_, hook)| !skip.contains(&hook.id.as_str()));
         let only = (!skip.is_empty()).then(|| called.map(|(index, _)| index).collect());
-        let mut evaluation = self.pool.evaluate(in_force.clone(), job(event, only)).await;
+        let mut evaluation = self.pool.evaluate(&in_force, &job(event, only), &Seats::default());
         let mut answer = Answer::default();
         let mut is_done = false;
         while let Some(step) = tokio::time::timeout(DEADLINE, evaluation.next())

@@ -405,3 +405,25 @@ async fn outcomes(world: &World, number: &mut u32, expected: impl Fn(&HookOutcom
         assert!(expected(&outcome), "{replica}: {outcome:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_that_is_made_anew_counts_although_its_revisions_are_lower() {
+    let timeline = Timeline::begin().await;
+    for _ in 0..5 {
+        timeline.fails_at(0).await;
+    }
+    timeline.all_see_it_open().await;
+    assert!(timeline.bus.delete_stream("KV_breakers").await.expect("deleted"));
+    timeline.bus.ensure(&topology(1), false).await.expect("made again");
+    let kv = timeline.bus.kv::<Breaker>(buckets::BREAKERS);
+    let failed_once = Breaker::of("h", "1").failed(&BreakerPolicy::default(), "other", UnixMillis(1));
+    let failed_once = failed_once.expect("it counts");
+    let revision = kv.create(&token("h"), &failed_once).await.expect("stored");
+    assert_eq!(revision, 1);
+    timeline
+        .all_see("closed", |breaker| {
+            breaker.is_some_and(|breaker| *breaker == failed_once)
+        })
+        .await;
+    assert_eq!(timeline.shown().await, [0, 1, 2]);
+}

@@ -4,7 +4,6 @@ use data_encoding::HEXLOWER;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use shared::breaker::{Breaker, Circuit};
-use shared::bus::Outgoing;
 use shared::clock::pause;
 use shared::model::event::Direction;
 use shared::model::invocation::HookOutcome;
@@ -12,7 +11,6 @@ use shared::model::time::UnixMillis;
 use shared::schedule::book::ScheduleBook;
 use shared::testing::model_server::{ModelServer, Scripted};
 use shared::wire::session_mark::PartitionFloors;
-use shared::wire::subject;
 use shared::wire::topology::buckets;
 
 use crate::world::{World, event, eventually, of};
@@ -93,7 +91,7 @@ async fn what_has_a_record_is_shown_to_no_hook_again_and_the_rest_of_a_backlog_i
     world.replica("a").kill();
     // As if it had been killed before it stored how far it was: everything comes again.
     let floors = world.bus.kv::<PartitionFloors>(buckets::ATTEMPTS);
-    let none = PartitionFloors { floors: Vec::new() };
+    let none = PartitionFloors::default();
     floors.put("floors.hook", &none).await.expect("stored");
     for number in 20..30 {
         world
@@ -243,8 +241,7 @@ async fn every_change_of_an_item_has_an_answer_of_its_own() {
     item.direction = Direction::Updated;
     for change in 1..=2 {
         item.content = format!("edit {change}");
-        let out = Outgoing::new(subject::event(&item), &item).msg_id(format!("{}@{change}", item.id));
-        world.bus.publish(out).await.expect("published");
+        world.publish(&item).await;
     }
     world.wait_for_records(3).await;
     let dispatches = world.dispatches().await;

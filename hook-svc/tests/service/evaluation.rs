@@ -1,14 +1,12 @@
 //! Event → hooks → dispatches, claims, records.
 
 use serde_json::json;
-use shared::bus::Outgoing;
 use shared::model::event::Direction;
 use shared::model::invocation::HookOutcome;
 use shared::model::permission::Level;
 use shared::projection::api::{FindReply, Trace};
 use shared::wire::headers::Headers;
 use shared::wire::session_mark::Claim;
-use shared::wire::subject;
 use shared::wire::topology::streams::CLAIMS;
 
 use crate::world::{World, event, eventually, of};
@@ -54,7 +52,7 @@ async fn a_fire_becomes_a_dispatch_a_claim_and_a_record() {
         (dispatch.id, dispatch.event_seq, dispatch.priority),
         (*id, sequence, 80)
     );
-    assert_eq!(dispatch.target.to_string(), "default/main");
+    assert_eq!(dispatch.target.to_string(), "default/webchat:dm:v1");
     assert_eq!(dispatch.permissions.level, Level::Minimal);
     assert_eq!(
         dispatch.context.extracted.as_ref().map(|found| json!(found)),
@@ -63,7 +61,7 @@ async fn a_fire_becomes_a_dispatch_a_claim_and_a_record() {
     let claims: Vec<Claim> = world.all(CLAIMS).await;
     assert_eq!(
         claims.iter().map(|claim| claim.session.to_string()).collect::<Vec<_>>(),
-        ["default/main"]
+        ["default/webchat:dm:v1"]
     );
     world.wait_until_acked().await;
 }
@@ -149,8 +147,7 @@ async fn a_change_of_a_known_item_is_recorded_and_shown_to_nobody() {
     let mut changed = first.clone();
     changed.direction = Direction::Updated;
     changed.content = "echo, edited".to_owned();
-    let out = Outgoing::new(subject::event(&changed), &changed).msg_id(format!("{}@1", changed.id));
-    world.bus.publish(out).await.expect("published");
+    world.publish(&changed).await;
     world.wait_for_records(2).await;
     assert_eq!(world.dispatches().await.len(), 1);
     world.wait_until_acked().await;
@@ -170,7 +167,10 @@ async fn the_read_model_answers_over_the_bus() {
             .request("nexus.svc.events.trace", Headers::new(), &question, ask)
             .await
             .expect("answered");
-        trace.steps.iter().any(|step| step.detail.contains("default/main"))
+        trace
+            .steps
+            .iter()
+            .any(|step| step.detail.contains("default/webchat:dm:v1"))
     })
     .await;
     let question = json!({"channel": "webchat", "text": "ECHO"});

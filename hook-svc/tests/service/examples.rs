@@ -6,6 +6,7 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventId, Participant, ParticipantRole, PeerKind};
 use shared::model::hook::HookStatus;
+use shared::model::origin::Origin;
 use shared::model::session::QueueMode;
 use shared::model::time::UnixMillis;
 use shared::testing::model_server::{ModelServer, Scripted};
@@ -91,6 +92,7 @@ fn message(id: &str, from: &str, content: &str) -> Event {
         UnixMillis(1_790_000_000_000),
     );
     event.from.id = from.to_owned();
+    event.origin = Origin::account(channel, "default");
     event.participants = vec![Participant {
         id: from.to_owned(),
         role: ParticipantRole::Sender,
@@ -128,7 +130,7 @@ async fn scripts_of_the_older_spelling_run_unchanged_and_fire_as_written() {
         "Hi, what is the code that Chase texted me? I cannot log in",
     );
     let dispatches = dispatched(&world, &asks).await;
-    assert_eq!(only(&dispatches), ("mom-2fa-helper", "default", "main"));
+    assert_eq!(only(&dispatches), ("mom-2fa-helper", "default", "sms:dm:mom"));
     let dispatch = &dispatches[0];
     assert_eq!(
         (dispatch.queue_mode, dispatch.priority),

@@ -1,7 +1,13 @@
 //! Poison, repetition, newer versions.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+use serde_json::json;
 use shared::bus::Outgoing;
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::event::{Participant, ParticipantRole};
+use shared::projection::api::{Stage, Trace};
 use shared::wire::headers::{Headers, SCHEMA};
 use shared::wire::session_mark::LeaseRecord;
 use shared::wire::subject;
@@ -35,6 +41,36 @@ async fn what_cannot_be_read_is_a_dead_letter_and_blocks_nobody() {
     assert_eq!(malformed.redrive_subject, "nexus.event.webchat.default.v1");
     world.wait_until_acked().await;
     assert_eq!(world.dispatches().await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_of_twenty_thousand_participants_is_shown_to_nobody_and_delays_nobody() {
+    let world = World::with_one_replica(&[("fire.ts", FIRE)]).await;
+    let (mut fat, good) = (event("v1", 1, "everybody"), event("v1", 2, "hello"));
+    fat.participants = (0..20_000)
+        .map(|number| Participant {
+            id: number.to_string(),
+            role: ParticipantRole::Cc,
+            display_name: None,
+        })
+        .collect();
+    let begun = SystemClock.monotonic();
+    world.publish(&fat).await;
+    world.publish(&good).await;
+    world.record(&good).await;
+    let took = SystemClock.monotonic().duration_since(begun);
+    assert!(took < Duration::from_secs(20), "{took:?}");
+
+    eventually("the dead letter", async || !world.dead_letters().await.is_empty()).await;
+    let letters = world.dead_letters().await;
+    assert!(
+        letters[0].detail.contains("participants: 20000 entries"),
+        "{}",
+        letters[0].detail
+    );
+    let evaluated = world.invocations().await;
+    assert!(evaluated.iter().all(|record| record.event_id == good.id));
+    world.wait_until_acked().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,4 +116,16 @@ async fn an_event_that_keeps_killing_its_owner_is_given_up() {
     };
     assert_eq!((letter.reason.as_str(), letter.sequence), ("kills_its_owner", sequence));
     assert_eq!(world.dispatches().await.len(), 1, "of the good one");
+    // A trace does not wait for what was given up, and says so.
+    eventually("the trace ends with the dead letter", async || {
+        let question = json!({"event_id": killer.id});
+        let patience = Duration::from_secs(5);
+        let asked = world
+            .bus
+            .request("nexus.svc.events.trace", Headers::new(), &question, patience);
+        let trace: Trace = asked.await.expect("answered");
+        let last = trace.steps.last().is_some_and(|step| step.stage == Stage::DeadLetter);
+        trace.complete && last
+    })
+    .await;
 }

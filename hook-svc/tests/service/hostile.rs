@@ -97,6 +97,7 @@ fn of_mallory() -> HookRecord {
         enabled: true,
         origin: HookOrigin::Tool,
         created_by: "mallory".to_owned(),
+        made_in: None,
         created_at: UnixMillis(1),
         updated_at: UnixMillis(1),
         disabled_reason: None,

@@ -1,17 +1,23 @@
 //! hook-svc as a real process, with a real nats-server and a real Bun.
 
+mod agents;
+mod anew;
 mod breakers;
 mod crash;
+mod deferred;
 mod evaluation;
 mod examples;
 mod faults;
 mod fetch;
+mod forgery;
+mod head_of_line;
 mod hooks;
 mod hostile;
 mod poison;
 mod read_model;
 mod reload;
 mod replicas;
+mod restored;
 mod sandbox;
 mod seed;
 mod snapshots;

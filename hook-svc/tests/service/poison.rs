@@ -35,7 +35,8 @@ async fn broken_coordination_records_hold_up_no_partition() {
 async fn who_writes_under_another_subject_or_of_anothers_hook_is_refused() {
     let world = World::with_one_replica(&[("fire.ts", FIRE)]).await;
     let (good, forged) = (event("v1", 1, "hello"), event("owner", 2, "I am the owner"));
-    let out = Outgoing::new(subject::event(&good), &forged).msg_id(forged.id.as_str());
+    let mut out = Outgoing::event(&forged, world.bus.trust());
+    out.subject = subject::event(&good);
     world.bus.publish(out).await.expect("stored");
     world.publish(&good).await;
     world.record(&good).await;

@@ -9,7 +9,6 @@ use shared::bus::{Bus, Outgoing};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::invocation::{EventInvocations, HookOutcome};
 use shared::model::time::UnixMillis;
-use shared::wire::subject;
 use shared::wire::topology::streams::INVOCATIONS;
 
 use crate::world::{DEADLINE, World, event, of};
@@ -32,7 +31,7 @@ async fn send(bus: Bus, over: Arc<AtomicBool>) -> u32 {
     let mut number = 0;
     while !over.load(Ordering::Relaxed) {
         let event = event(&format!("v{}", number % 20), number, "hello");
-        let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
+        let out = Outgoing::event(&event, bus.trust());
         bus.publish(out).await.expect("published");
         number += 1;
         pause(Duration::from_millis(2)).await;

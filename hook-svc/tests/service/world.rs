@@ -11,11 +11,13 @@ use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventId};
 use shared::model::hook::{HookRecord, HookState};
 use shared::model::invocation::{EventInvocations, HookInvocation};
+use shared::model::origin::Origin;
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
+use shared::testing::trust_section;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::Wire;
-use shared::wire::headers::Headers;
+use shared::wire::headers::{Headers, MSG_ID};
 use shared::wire::session_mark::PartitionFloors;
 use shared::wire::subject;
 use shared::wire::topology::streams::{DISPATCHES, DLQ, EVENTS, INVOCATIONS};
@@ -83,7 +85,11 @@ impl Replica {
 impl World {
     /// A server and `hooks` (path, text) in the directory; no replica yet.
     pub(crate) async fn new(hooks: &[(&str, &str)]) -> Self {
-        let nats = NatsServer::start().await;
+        Self::on(NatsServer::start().await, hooks).await
+    }
+
+    /// As [`World::new`], on a server that runs already.
+    pub(crate) async fn on(nats: NatsServer, hooks: &[(&str, &str)]) -> Self {
         let config = NatsConfig {
             servers: vec![nats.url()],
             ..NatsConfig::default()
@@ -157,7 +163,8 @@ impl World {
     pub(crate) fn start(&mut self, name: &str) {
         let config = self.folder.path().join(format!("{name}.toml"));
         let text = format!(
-            "[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nagent_dir = \"{}\"\nworkers = 1\nsandbox = \"{}\"\n{}",
+            "{}[nats]\nservers = [\"{}\"]\n[telemetry]\nlevel = \"info\"\n[hooks]\ndir = \"{}\"\ndata_dir = \"{}\"\nagent_dir = \"{}\"\nworkers = 1\nsandbox = \"{}\"\n{}",
+            trust_section(),
             self.nats.url(),
             self.hooks_dir().display(),
             self.folder.path().join("data").display(),
@@ -212,17 +219,26 @@ impl World {
     }
 
     pub(crate) async fn publish(&self, event: &Event) -> u64 {
-        let out = Outgoing::new(subject::event(event), event).msg_id(event.id.as_str());
+        let out = Outgoing::event(event, self.bus.trust());
         self.bus.publish(out).await.expect("published").sequence
+    }
+
+    /// Publishes many events without waiting for each.
+    pub(crate) async fn publish_all(&self, events: &[Event]) {
+        let trust = self.bus.trust();
+        let publishing = events
+            .iter()
+            .map(|event| self.bus.publish(Outgoing::event(event, trust)));
+        for published in futures_util::future::join_all(publishing).await {
+            published.expect("published");
+        }
     }
 
     /// Publishes without a message id, so that the server cannot tell a repetition.
     pub(crate) async fn publish_anonymously(&self, event: &Event) -> u64 {
-        self.bus
-            .publish(Outgoing::new(subject::event(event), event))
-            .await
-            .expect("published")
-            .sequence
+        let mut out = Outgoing::event(event, self.bus.trust());
+        out.headers.remove(MSG_ID);
+        self.bus.publish(out).await.expect("published").sequence
     }
 
     /// Everything on `stream`, decoded.
@@ -328,6 +344,7 @@ pub(crate) fn event(peer: &str, number: u32, content: &str) -> Event {
     let id = EventId::parse(format!("webchat:{peer}/{number}")).expect("valid");
     let mut event = Event::new(id, "webchat", peer, UnixMillis(1_700_000_000_000 + i64::from(number)));
     event.from.id = peer.to_owned();
+    event.origin = Origin::visitor("default", peer);
     event.content = content.to_owned();
     event
 }

@@ -219,8 +219,7 @@ impl Clerk {
             span.record("event_id", tracing::field::display(&event.id));
             let target = intent.target();
             let ear = self.bell.listen(&target).await;
-            let out = Outgoing::new(subject::event(&event), &event)
-                .msg_id(event.id.as_str())
+            let out = Outgoing::event(&event, self.bus.trust())
                 .header(HOPS, event.hops.to_string())
                 .carrier(&carrier);
             let stored = self.bus.publish(out).await?;

@@ -3,16 +3,21 @@
 //! Every replica reads; whose compare-and-set is first fires. A mark says from which event on it counts, so a reader that
 //! begins, or hears of a mark late, begins there. The nominal time of such a firing is when the event was stored: the
 //! same for all. A mark is made before its intent is, so a match may come before the value is there: it is tried again.
+//!
+//! A mark names a message. Where `EVENTS` was put back, cut or made anew, that message is not there any more: then events
+//! count that were stored later than it was, and an intent that has fired already says so itself. That is asked when a
+//! mark is heard of and whenever the connection stands anew.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::bus::{Bus, Incoming, Kv, Ordered};
+use shared::bus::position::{told_sound, told_void};
+use shared::bus::{Bus, CasError, Incoming, Kv, KvEvent, Ordered, ReadStreamError};
 use shared::clock::pause;
-use shared::model::event::Event;
 use shared::model::intent::mark::IntentMark;
 use shared::model::intent::{Intent, IntentCode, IntentSchedule};
+use shared::model::position::{Position, Standing};
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
 use shared::wire::subject::token;
@@ -21,8 +26,11 @@ use shared::wire::topology::streams::EVENTS;
 
 use super::clerk::Clerk;
 use super::error::HandleIntentError;
-use super::store::STREAM;
 
+/// How the places of marks in `EVENTS` are named where they are told of.
+const WHAT: &str = "intents that wait for an event";
+/// Where the keys of marks begin.
+const PREFIX: &str = "c.";
 /// Events after which a mark is brought up to where the reader is.
 const PROGRESS_EVERY: u64 = 5_000;
 /// How long a match waits for its intent to be there, milliseconds.
@@ -45,6 +53,7 @@ pub fn mark_of(intent: &Intent) -> Option<IntentMark> {
             agent: intent.intent.agent.clone(),
             matches: matches.clone(),
             from: intent.events_from,
+            position: intent.events_position.clone(),
             at: intent.lineage.last().map_or(intent.proposed_at, |lineage| lineage.at),
         }),
         IntentSchedule::At { .. }
@@ -82,15 +91,25 @@ struct Match {
     at: UnixMillis,
 }
 
+/// A mark, and from where on events count for it in the stream as it is.
+#[derive(Debug, Clone)]
+struct Awaited {
+    mark: IntentMark,
+    /// Events behind this sequence; none = the leader was not asked yet.
+    from: Option<u64>,
+}
+
 /// Reads events for the intents that wait for one.
 pub struct Conditions {
     clerk: Arc<Clerk>,
-    marks: BTreeMap<String, IntentMark>,
+    marks: BTreeMap<String, Awaited>,
     reader: Option<Ordered>,
-    /// Everything up to here was read.
-    position: u64,
+    /// Everything up to here was read; without a time where nothing was yet.
+    position: Position,
     /// From behind this one on events are to be read again, as soon as they can be.
     again_from: Option<u64>,
+    /// Of some marks the leader was not asked yet.
+    has_unasked: bool,
     waiting: VecDeque<Match>,
 }
 
@@ -105,38 +124,37 @@ impl std::fmt::Debug for Conditions {
 impl Conditions {
     /// For `clerk`.
     #[must_use]
-    pub const fn new(clerk: Arc<Clerk>) -> Self {
+    pub fn new(clerk: Arc<Clerk>) -> Self {
         Self {
             clerk,
             marks: BTreeMap::new(),
             reader: None,
-            position: 0,
+            position: Position::default(),
             again_from: None,
+            has_unasked: false,
             waiting: VecDeque::new(),
         }
     }
 
+    fn kept(&self) -> Kv<IntentMark> {
+        self.clerk.bus.kv(INTENTS)
+    }
+
     /// Reads until `shutdown`.
     pub async fn run(mut self, shutdown: Shutdown) {
-        let filters = [format!("$KV.{INTENTS}.c.>")];
-        let mut changes = loop {
-            match self.clerk.bus.ordered(STREAM, &filters, 1).await {
-                Ok(changes) => break changes,
-                Err(error) => {
-                    tracing::debug!(%error, "marks of intents cannot be read yet");
-                    pause(AGAIN).await;
-                }
-            }
-            if shutdown.is_requested() {
-                return;
-            }
-        };
+        let mut changes = self.kept().watch(PREFIX);
+        let mut connections = self.clerk.bus.connections();
         let mut again = Box::pin(pause(AGAIN));
         loop {
-            let (full, owes) = (self.is_full(), self.again_from.is_some() || !self.waiting.is_empty());
+            let full = self.is_full();
+            let owes = self.has_unasked || self.again_from.is_some() || !self.waiting.is_empty();
             tokio::select! {
                 () = shutdown.requested() => return,
-                change = changes.next() => self.changed(&change).await,
+                () = connections.stands_anew() => {
+                    connections.begin();
+                    self.doubt().await;
+                }
+                change = changes.next() => self.changed(change).await,
                 event = next(&mut self.reader), if !full => self.event(&event).await,
                 () = &mut again, if owes => {
                     self.read_again().await;
@@ -152,48 +170,146 @@ impl Conditions {
         self.waiting.len() >= MAX_WAITING
     }
 
-    async fn changed(&mut self, change: &Incoming) {
-        let prefix = format!("$KV.{INTENTS}.");
-        let key = change.subject.strip_prefix(&prefix).unwrap_or_default().to_owned();
-        match change.decode::<IntentMark>() {
-            Ok(mark) if !change.payload.is_empty() => {
-                let begins_earlier = self.reader.is_none() || mark.from < self.position;
-                let known = self.marks.insert(key, mark.clone());
-                if begins_earlier && known.is_none_or(|known| known.matches != mark.matches) {
-                    self.again_from = Some(self.again_from.map_or(mark.from, |from| from.min(mark.from)));
+    async fn changed(&mut self, change: KvEvent<IntentMark>) {
+        match change {
+            KvEvent::Put { key, value, .. } => {
+                let known = self.marks.get(&key).filter(|known| known.mark.matches == value.matches);
+                // Of one that is known only its progress was noted.
+                let from = known.and_then(|known| known.from);
+                self.marks.insert(key, Awaited { mark: value, from });
+                if from.is_none() {
+                    self.has_unasked = true;
                     self.read_again().await;
                 }
             }
-            Ok(_) | Err(_) => {
+            KvEvent::Gone { key, .. } | KvEvent::Bad { key, .. } => {
                 self.marks.remove(&key);
                 if self.marks.is_empty() {
                     self.reader = None;
                     self.again_from = None;
+                    self.has_unasked = false;
                 }
             }
+            KvEvent::Anew | KvEvent::Current => {}
         }
     }
 
-    /// Reads events from where marks want them read; where that cannot be, it is tried again later.
+    /// The connection stands anew: `EVENTS` may be another stream than was read.
+    async fn doubt(&mut self) {
+        if self.position.stored_at_ns != 0 {
+            match self.clerk.bus.standing(EVENTS, &self.position).await {
+                Ok(Standing::Holds) => return,
+                Ok(Standing::Void(_)) => {}
+                Err(error) => tracing::debug!(%error, "events cannot be asked for now"),
+            }
+        }
+        for awaited in self.marks.values_mut() {
+            awaited.from = None;
+        }
+        self.reader = None;
+        self.again_from = None;
+        self.has_unasked = !self.marks.is_empty();
+        self.read_again().await;
+    }
+
+    /// Asks where marks of which that is not known count from, and reads events from there; where that cannot be, it is
+    /// tried again later.
     async fn read_again(&mut self) {
+        if let Err(error) = self.ask().await {
+            tracing::warn!(%error, "it cannot be asked yet from where on events count for the intents that wait for one");
+            return;
+        }
         let Some(from) = self.again_from else { return };
         match self.clerk.bus.ordered(EVENTS, &[], from + 1).await {
             Ok(reader) => {
+                self.position = Position {
+                    incarnation: reader.incarnation().to_owned(),
+                    sequence: from,
+                    stored_at_ns: 0,
+                };
                 self.reader = Some(reader);
-                self.position = from;
                 self.again_from = None;
             }
             Err(error) => tracing::warn!(%error, "events cannot be read yet for the intents that wait for one"),
         }
     }
 
+    /// Learns from where on events count for the marks of which that is not known.
+    async fn ask(&mut self) -> Result<(), ReadStreamError> {
+        if !self.has_unasked {
+            return Ok(());
+        }
+        let unasked = self.marks.iter().filter(|(_, awaited)| awaited.from.is_none());
+        let unasked: Vec<(String, IntentMark)> = unasked
+            .map(|(key, awaited)| (key.clone(), awaited.mark.clone()))
+            .collect();
+        for (key, mark) in unasked {
+            let from = self.counted_from(&key, &mark).await?;
+            if self.reader.is_none() || from < self.position.sequence {
+                self.again_from = Some(self.again_from.map_or(from, |again| again.min(from)));
+            }
+            if let Some(awaited) = self.marks.get_mut(&key) {
+                awaited.from = Some(from);
+            }
+        }
+        self.has_unasked = false;
+        Ok(())
+    }
+
+    /// Behind which sequence of the stream as it is events count for `mark`.
+    async fn counted_from(&self, key: &str, mark: &IntentMark) -> Result<u64, ReadStreamError> {
+        let bus = &self.clerk.bus;
+        let stored_at_ns = match &mark.position {
+            Some(position) => match bus.standing(EVENTS, position).await? {
+                Standing::Holds => return Ok(mark.from),
+                Standing::Void(why) => {
+                    told_void(WHAT, EVENTS, position, why);
+                    position.stored_at_ns
+                }
+            },
+            // A bare number tells nothing but that the stream has not come there.
+            None if mark.from <= bus.stream_state(EVENTS).await?.last => return Ok(mark.from),
+            None => mark.at.0.saturating_mul(1_000_000),
+        };
+        let found = bus.stored_by(EVENTS, stored_at_ns).await?;
+        let intent = mark.intent;
+        tracing::warn!(%intent, from = mark.from, counted_from = found.sequence, "events count for an intent by their time");
+        let next = IntentMark {
+            from: found.sequence,
+            position: (found.sequence > 0).then_some(found),
+            ..mark.clone()
+        };
+        match self.note(key, mark, &next).await {
+            Ok(()) => told_sound(WHAT),
+            Err(error) => tracing::debug!(%intent, %error, "the mark keeps its void place until it is asked again"),
+        }
+        Ok(next.from)
+    }
+
+    /// Writes `next` in the place of `mark`, unless something else stands there.
+    async fn note(&self, key: &str, mark: &IntentMark, next: &IntentMark) -> Result<(), CasError> {
+        let marks = self.kept();
+        match marks.get(key).await? {
+            Some(entry) if entry.value == *mark => marks.update(key, next, entry.revision).await.map(drop),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     async fn event(&mut self, stored: &Incoming) {
-        self.position = stored.sequence;
-        let Ok(event) = stored.decode::<Event>() else { return };
+        self.position = Position {
+            incarnation: self.position.incarnation.clone(),
+            sequence: stored.sequence,
+            stored_at_ns: stored.stored_at_ns,
+        };
+        let Ok(event) = stored.event(self.clerk.bus.trust()) else {
+            return;
+        };
         let matched: Vec<IntentMark> = self
             .marks
             .values()
-            .filter(|mark| mark.from < stored.sequence && mark.matches.holds(&event))
+            .filter(|awaited| awaited.from.is_some_and(|from| from < stored.sequence))
+            .map(|awaited| &awaited.mark)
+            .filter(|mark| mark.matches.holds(&event))
             .cloned()
             .collect();
         let at = stored.published_at;
@@ -247,7 +363,7 @@ impl Conditions {
     }
 
     async fn drop_mark(&mut self, mark: &IntentMark) {
-        let marks: Kv<IntentMark> = self.clerk.bus.kv(INTENTS);
+        let marks = self.kept();
         self.marks.remove(&key(mark));
         if let Err(error) = marks.delete(&key(mark), None).await {
             tracing::debug!(intent = %mark.intent, %error, "mark stays behind");
@@ -256,23 +372,24 @@ impl Conditions {
 
     /// Notes in each mark how far events were looked at for it, so that a restart need not begin at the beginning.
     async fn progress(&mut self) {
-        let all_seen = self.waiting.is_empty() && self.again_from.is_none();
-        if !self.position.is_multiple_of(PROGRESS_EVERY) || !all_seen {
+        let all_seen = self.waiting.is_empty() && self.again_from.is_none() && !self.has_unasked;
+        if !self.position.sequence.is_multiple_of(PROGRESS_EVERY) || !all_seen {
             return;
         }
-        let marks: Kv<IntentMark> = self.clerk.bus.kv(INTENTS);
-        for (key, mark) in &mut self.marks {
-            if mark.from + PROGRESS_EVERY > self.position {
-                continue;
-            }
-            let Ok(Some(entry)) = marks.get(key).await else {
-                continue;
+        let marks: Vec<(String, IntentMark)> = self
+            .marks
+            .iter()
+            .filter(|(_, awaited)| awaited.mark.from + PROGRESS_EVERY <= self.position.sequence)
+            .map(|(key, awaited)| (key.clone(), awaited.mark.clone()))
+            .collect();
+        for (key, mark) in marks {
+            let next = IntentMark {
+                from: self.position.sequence,
+                position: Some(self.position.clone()),
+                ..mark.clone()
             };
-            if entry.value == *mark {
-                mark.from = self.position;
-                if let Err(error) = marks.update(key, mark, entry.revision).await {
-                    tracing::debug!(intent = %mark.intent, %error, "progress was not noted");
-                }
+            if let Err(error) = self.note(&key, &mark, &next).await {
+                tracing::debug!(intent = %mark.intent, %error, "progress was not noted");
             }
         }
     }

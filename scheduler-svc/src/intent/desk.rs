@@ -17,6 +17,7 @@ use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{
     ApprovalRequirement, Intent, IntentCode, IntentSchedule, IntentStatus, Rejection, firing_of,
 };
+use shared::model::position::Position;
 use shared::wire::envelope::Wire as _;
 use shared::wire::topology::streams::EVENTS;
 use tokio::sync::watch;
@@ -186,7 +187,13 @@ impl Desk {
         let from = events_from(clerk, schedule).await?;
         let moved = |fit: Fit| -> Result<Intent, HandleIntentError> {
             let mut next = machine::fresh(intent);
-            machine::reschedule(&mut next, schedule.clone(), &fit.plan, from, Cause { by, why, at: now })?;
+            machine::reschedule(
+                &mut next,
+                schedule.clone(),
+                &fit.plan,
+                &from,
+                Cause { by, why, at: now },
+            )?;
             Ok(next)
         };
         let record = &intent.intent;
@@ -335,7 +342,7 @@ async fn admit(
     let from = events_from(clerk, &record.schedule).await?;
     let admitted = |fit: Fit| -> Result<Intent, HandleIntentError> {
         let mut next = value.clone();
-        machine::admit(&mut next, &fit.plan, from, Cause { by, why, at: now })?;
+        machine::admit(&mut next, &fit.plan, &from, Cause { by, why, at: now })?;
         Ok(next)
     };
     let wanted = Wanted {
@@ -390,15 +397,16 @@ async fn arm(clerk: &Clerk, value: &Intent, fit: &Fit) -> Result<(), HandleInten
     Ok(())
 }
 
-async fn events_from(clerk: &Clerk, schedule: &IntentSchedule) -> Result<u64, HandleIntentError> {
+/// Behind which message of `EVENTS` events count for `schedule`.
+async fn events_from(clerk: &Clerk, schedule: &IntentSchedule) -> Result<Position, HandleIntentError> {
     match schedule {
-        IntentSchedule::EventMatches { .. } => Ok(clerk.bus.stream_state(EVENTS).await?.last),
+        IntentSchedule::EventMatches { .. } => Ok(clerk.bus.end_of(EVENTS).await?),
         IntentSchedule::At { .. }
         | IntentSchedule::After { .. }
         | IntentSchedule::Cron { .. }
         | IntentSchedule::Rrule { .. }
         | IntentSchedule::UserIdle { .. }
-        | IntentSchedule::ChatEnded { .. } => Ok(0),
+        | IntentSchedule::ChatEnded { .. } => Ok(Position::default()),
     }
 }
 

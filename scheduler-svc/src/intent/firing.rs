@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use shared::model::dispatch::{Causation, Dispatch, DispatchContext, Message, derived_ulid, dispatch_id};
 use shared::model::event::{Direction, Event, EventId, MAX_HOPS, ParseEventIdError, Sender};
 use shared::model::intent::{Intent, event_id};
+use shared::model::origin::Origin;
 use shared::model::reply::Reply;
 use shared::model::schedule::{ScheduleMark, ScheduleTarget};
 use shared::model::session::{QueueMode, SessionRef};
@@ -52,6 +53,7 @@ pub fn dispatch_of(intent: &Intent, nominal: UnixMillis) -> Result<Option<Ulid>,
 pub fn event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Result<Event, ParseEventIdError> {
     let target = intent.target();
     let mut event = Event::new(event_id(intent.intent.id, nominal)?, CHANNEL, &peer(&target), nominal);
+    event.origin = Origin::System;
     event.received_at = at;
     event.direction = Direction::Created;
     event.from = Sender {
@@ -70,6 +72,10 @@ pub fn event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Result<Eve
     });
     if let Value::Object(metadata) = metadata {
         event.metadata = metadata;
+    }
+    // The chain of the turn that asked goes on with this event.
+    if let Some(turn) = intent.intent.turn {
+        event.metadata.insert("turn".to_owned(), json!(turn));
     }
     if intent.intent.kind == RUN_HOOK {
         let mark = ScheduleMark {
@@ -133,6 +139,9 @@ pub fn dispatch(
             content_type: "text".to_owned(),
             metadata: Map::new(),
             attachments: Vec::new(),
+            origin: Origin::System,
+            proven: true,
+            person: None,
         },
         permissions: intent.permissions.clone(),
         context: DispatchContext {

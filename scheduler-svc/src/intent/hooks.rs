@@ -75,6 +75,8 @@ pub async fn ended(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<E
         Some(HookOutcome::Passed) => (IntentCode::Done, "passed".to_owned()),
         Some(HookOutcome::Skipped { reason }) => (IntentCode::TurnFailed, reason),
         Some(HookOutcome::Failed { error, .. }) => (IntentCode::TurnFailed, error),
+        // A later record says what it did.
+        Some(HookOutcome::Deferred) => return Ok(None),
         // A record tells of hooks that did more than pass.
         None => match stands(bus, hook).await {
             Ok(Ok(())) => (IntentCode::Done, "passed".to_owned()),

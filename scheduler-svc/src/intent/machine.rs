@@ -11,6 +11,7 @@ use shared::model::intent::{
     Rejection, Withdrawn,
 };
 use shared::model::permission::PermissionSet;
+use shared::model::position::Position;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
@@ -70,6 +71,7 @@ pub fn proposed(intent: HookIntent, setting: Setting, cause: Cause<'_>) -> Inten
         due: None,
         deadline: None,
         events_from: 0,
+        events_position: None,
         fired: 0,
         running: None,
         withdrawn: None,
@@ -100,14 +102,14 @@ pub fn fresh(value: &Intent) -> Intent {
     }
 }
 
-/// Admits `value`, to fire by `plan`; events after `events_from` count for its condition.
+/// Admits `value`, to fire by `plan`; events behind `events` count for its condition.
 ///
 /// # Errors
 /// [`TakeStepError`].
-pub fn admit(value: &mut Intent, plan: &Plan, events_from: u64, cause: Cause<'_>) -> Result<(), TakeStepError> {
+pub fn admit(value: &mut Intent, plan: &Plan, events: &Position, cause: Cause<'_>) -> Result<(), TakeStepError> {
     value.due = plan.due;
     value.deadline = plan.deadline;
-    value.events_from = events_from;
+    count_from(value, events);
     step(value, IntentStatus::Pending, IntentCode::Admitted, cause)
 }
 
@@ -214,7 +216,7 @@ pub fn reschedule(
     value: &mut Intent,
     schedule: IntentSchedule,
     plan: &Plan,
-    events_from: u64,
+    events: &Position,
     cause: Cause<'_>,
 ) -> Result<(), TakeStepError> {
     let lineage = Lineage {
@@ -236,8 +238,13 @@ pub fn reschedule(
     value.intent.schedule = schedule;
     value.due = plan.due;
     value.deadline = plan.deadline;
-    value.events_from = events_from;
+    count_from(value, events);
     step(value, IntentStatus::Pending, IntentCode::Rearmed, cause)
+}
+
+fn count_from(value: &mut Intent, events: &Position) {
+    value.events_from = events.sequence;
+    value.events_position = (events.sequence > 0).then(|| events.clone());
 }
 
 fn step(value: &mut Intent, to: IntentStatus, code: IntentCode, cause: Cause<'_>) -> Result<(), TakeStepError> {

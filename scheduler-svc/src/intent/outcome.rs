@@ -194,6 +194,7 @@ mod tests {
                     counter: 1,
                 },
                 at: NOW.plus(-1_000 * seconds_ago),
+                held_ms: 0,
                 entries,
             };
             match search.feed(&record) {

@@ -3,7 +3,7 @@
 //! Nothing follows a conversation while an intent waits for its quiet: the timer rings when it could have been quiet for
 //! long enough, the last event tells whether it was, and if not, when to look again.
 
-use shared::bus::Bus;
+use shared::bus::{Bus, Stored};
 use shared::model::event::{DEFAULT_ACCOUNT, Direction, Event};
 use shared::model::intent::{Intent, IntentSchedule};
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
@@ -106,22 +106,21 @@ async fn last_after(
     let account = at.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
     let subject = conversation(&at.channel, account, at.peer_id.as_deref().unwrap_or_default());
     let counts = |event: &Event| match event.direction {
-        Direction::Received => true,
+        // A stranger who names this conversation is not its user.
+        Direction::Received => event.origin.speaks_on(event),
         Direction::Sent | Direction::Observed | Direction::Created | Direction::Updated | Direction::Deleted => {
             !only_user
         }
     };
+    let is_counted = |stored: &Stored| stored.event(bus.trust()).is_ok_and(|event| counts(&event));
     let newest = bus.last_on_subject(EVENTS, &subject).await?;
     let Some(newest) = newest.filter(|newest| newest.published_at >= since) else {
         return Ok(None);
     };
-    if newest.decode::<Event>().is_ok_and(|event| counts(&event)) {
+    if is_counted(&newest) {
         return Ok(Some(newest.published_at));
     }
     let stored = bus.history_since(EVENTS, &subject, since, MAX_EVENTS).await?;
-    let counted = stored
-        .iter()
-        .rev()
-        .find(|stored| stored.decode::<Event>().is_ok_and(|event| counts(&event)));
+    let counted = stored.iter().rev().find(|stored| is_counted(stored));
     Ok(counted.map(|stored| stored.published_at))
 }

@@ -169,7 +169,8 @@ impl Store {
     pub async fn audit(&self, value: &Intent) -> Result<u64, HandleIntentError> {
         let subject = intent_audit(&value.intent.id.to_string());
         let found = self.bus.last_on_subject(AUDIT, &subject).await?;
-        let known = found.map_or((0, value.audited), |found| (number(&found), found.sequence));
+        // Nothing there, whatever `value` says: it was emptied, or put back to an older state.
+        let known = found.map_or((0, 0), |found| (number(&found), found.sequence));
         append(&self.bus, value, known).await
     }
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use shared::model::event::{Direction, Event, EventId, ParseEventIdError, Sender};
+use shared::model::origin::Origin;
 use shared::model::schedule::{ScheduleMark, ScheduleSpec};
 use shared::model::time::UnixMillis;
 
@@ -16,6 +17,7 @@ use crate::tick::TIMER_CHANNEL;
 pub fn firing(spec: &ScheduleSpec, nominal: UnixMillis, received_at: UnixMillis) -> Result<Event, ParseEventIdError> {
     let id = EventId::parse(format!("{TIMER_CHANNEL}:{}:{nominal}", spec.id))?;
     let mut event = Event::new(id, TIMER_CHANNEL, &spec.id, nominal);
+    event.origin = Origin::System;
     event.received_at = received_at;
     event.direction = Direction::Created;
     event.from = Sender {

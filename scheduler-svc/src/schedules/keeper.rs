@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use shared::bus::{Bus, CasError, Entry, KvEvent, Outgoing};
 use shared::clock::{SharedClock, pause};
-use shared::model::event::{Event, ParseEventIdError};
+use shared::model::event::ParseEventIdError;
 use shared::model::schedule::{ScheduleRecord, ScheduleTimer};
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
@@ -155,6 +155,8 @@ impl Keeper {
                     }
                     KvEvent::Put { value, .. } => self.reconcile(&value.spec.id).await,
                     KvEvent::Gone { .. } => {}
+                    // Timers may be set for what is not there any more; what is there is looked at now.
+                    KvEvent::Anew => is_current = false,
                     KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "schedule cannot be read"),
                     KvEvent::Current => {
                         is_current = true;
@@ -271,7 +273,8 @@ impl Keeper {
         let event = event::firing(&record.spec, *nominal, *nominal)?;
         let place = subject::conversation(&event.channel, event.account(), &event.peer.id);
         let stored = self.bus.last_on_subject(streams::EVENTS, &place).await?;
-        Ok(stored.is_some_and(|stored| stored.decode::<Event>().is_ok_and(|last| last.id == event.id)))
+        let last = stored.and_then(|stored| stored.event(self.bus.trust()).ok());
+        Ok(last.is_some_and(|last| last.id == event.id))
     }
 
     /// Publishes the events of what fires, then sets the timer of what is next.
@@ -308,8 +311,7 @@ impl Keeper {
         let span = root_span("scheduler.schedule");
         let carrier = carrier_of(&span, &Carrier::default());
         span.record("event_id", tracing::field::display(&event.id));
-        let out = Outgoing::new(subject::event(&event), &event)
-            .msg_id(event.id.as_str())
+        let out = Outgoing::event(&event, self.bus.trust())
             .header(HOPS, event.hops.to_string())
             .carrier(&carrier);
         let published = self.bus.publish(out).instrument(span).await?;

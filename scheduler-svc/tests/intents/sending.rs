@@ -69,7 +69,11 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
             .await;
             assert_eq!(reply.content, TEXT);
             assert_eq!(reply.delivery_context.channel, "telegram");
-            let begun = ReceiptStep::AttemptStarted { attempt: 1, part: 0 };
+            let begun = ReceiptStep::AttemptStarted {
+                attempt: 1,
+                part: 0,
+                by: None,
+            };
             for step in [begun, step] {
                 world.receipt(&reply, step).await;
             }

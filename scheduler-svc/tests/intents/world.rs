@@ -16,6 +16,7 @@ use shared::model::intent::{IntentRecord, IntentStatus};
 use shared::model::invocation::{EventInvocations, HookInvocation};
 use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord};
 use shared::model::order::SessionOrder;
+use shared::model::origin::Origin;
 use shared::model::permission::{Level, PermissionSet};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
@@ -165,7 +166,8 @@ impl World {
         let id = EventId::parse(format!("webchat:{source}")).expect("an id");
         let mut event = Event::new(id, "webchat", "v1", self.now());
         content.clone_into(&mut event.content);
-        let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
+        event.origin = Origin::visitor("default", "v1");
+        let out = Outgoing::event(&event, self.bus.trust());
         self.bus.publish(out).await.expect("published");
     }
 
@@ -194,6 +196,7 @@ impl World {
                 counter: 1,
             },
             at: self.now().max(SystemClock.now()),
+            held_ms: 0,
             entries: vec![entry],
         };
         let out = Outgoing::new(at, &record).expect_last(last.map_or(0, |stored| stored.sequence));

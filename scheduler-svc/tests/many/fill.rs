@@ -8,6 +8,7 @@ use shared::model::intent::IntentSchedule;
 use shared::model::intent::book::{AgentBook, Booking};
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::permission::PermissionSet;
+use shared::model::position::Position;
 use shared::model::time::UnixMillis;
 use shared::wire::subject::intent_audit;
 use tokio::task::JoinSet;
@@ -79,7 +80,7 @@ async fn fill_agent(bus: &Bus, agent: u64, each: u64, now: UnixMillis) {
             per_day: 1,
         };
         let mut value = proposed(intent, setting, cause);
-        admit(&mut value, &plan, 0, cause).expect("legal");
+        admit(&mut value, &plan, &Position::default(), cause).expect("legal");
         timers::put(bus, &timers::timer(&value, TimerPurpose::Fire, due), due)
             .await
             .expect("stored");

@@ -15,6 +15,7 @@ use shared::model::event::{Event, EventId};
 use shared::model::intent::book::AgentBook;
 use shared::model::intent::service::{CancelIntent, IntentAnswer, ProposeIntent, RescheduleIntent};
 use shared::model::intent::{IntentCode, IntentStatus};
+use shared::model::origin::Origin;
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
 use shared::testing::sample;
@@ -273,7 +274,8 @@ async fn tell_the_words(bus: &Bus, mixed: u64) {
         let source = EventId::parse(format!("webchat:many/{number}")).expect("an id");
         let mut event = Event::new(source, "webchat", "v1", SystemClock.now());
         event.content = words(number);
-        let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
+        event.origin = Origin::visitor("default", "v1");
+        let out = Outgoing::event(&event, bus.trust());
         bus.publish(out).await.expect("published");
     }
 }

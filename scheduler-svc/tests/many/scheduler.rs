@@ -91,7 +91,8 @@ impl Scheduler {
 
 fn spawn(directory: &TempDir, url: &str, instance: &str) -> Child {
     let config = directory.path().join("nexus.toml");
-    let text = format!("[nats]\nservers = [\"{url}\"]\n\n[telemetry]\nlisten = \"127.0.0.1:0\"\n");
+    let trust = shared::testing::trust_section();
+    let text = format!("{trust}[nats]\nservers = [\"{url}\"]\n\n[telemetry]\nlisten = \"127.0.0.1:0\"\n");
     std::fs::write(&config, text).expect("a configuration");
     let log = std::fs::File::options()
         .create(true)

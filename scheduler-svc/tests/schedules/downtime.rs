@@ -264,6 +264,7 @@ async fn traced(world: &World, over: &Arc<AtomicBool>) -> ServiceHandle {
                 event: None,
                 steps: Vec::new(),
                 complete,
+                cut: false,
             })
         }
     });

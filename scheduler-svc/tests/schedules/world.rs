@@ -54,7 +54,8 @@ impl World {
     /// Writes the configuration: `[scheduler]` and its jobs (name, keys).
     pub(crate) fn configure(&self, scheduler: &str, jobs: &[(String, String)]) {
         let mut text = format!(
-            "[nats]\nservers = [\"{}\"]\n[scheduler]\nticks = false\n{scheduler}\n",
+            "{}[nats]\nservers = [\"{}\"]\n[scheduler]\nticks = false\n{scheduler}\n",
+            shared::testing::trust_section(),
             self.server.url()
         );
         for (name, keys) in jobs {

@@ -8,9 +8,11 @@ use tokio::sync::Semaphore;
 
 use super::error::ConnectBusError;
 use super::link::Link;
+use super::pulse::{Beating, Pulse};
 use super::sentry::Sentry;
 use crate::process::secret::Secret;
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
+use crate::wire::seal::Trust;
 
 /// Publishes in flight at once, over the whole process.
 pub(super) const MAX_IN_FLIGHT: usize = 4_096;
@@ -79,8 +81,12 @@ pub struct Bus {
     pub(super) jetstream: async_nats::jetstream::Context,
     pub(super) in_flight: Arc<Semaphore>,
     pub(super) link: Arc<Link>,
+    pub(super) pulse: Arc<Pulse>,
     /// None where nobody reads streams over this connection.
     sentry: Option<Arc<Sentry>>,
+    /// As the sentry.
+    beating: Option<Arc<Beating>>,
+    trust: Arc<Trust>,
 }
 
 impl Bus {
@@ -111,6 +117,8 @@ impl Bus {
             Arc::clone(&self.link),
             config.clone(),
         )));
+        let pulse = Arc::clone(&self.pulse);
+        self.beating = Some(Arc::new(pulse.keep(self.client.clone())));
         self
     }
 
@@ -173,8 +181,24 @@ impl Bus {
             jetstream,
             in_flight,
             link,
+            pulse: Arc::default(),
             sentry: None,
+            beating: None,
+            trust: Arc::default(),
         })
+    }
+
+    /// The same connection, whose events are sealed and checked with `trust`; without it none is sealed or believed.
+    #[must_use]
+    pub fn trusting(mut self, trust: Arc<Trust>) -> Self {
+        self.trust = trust;
+        self
+    }
+
+    /// With what events are sealed and checked.
+    #[must_use]
+    pub const fn trust(&self) -> &Arc<Trust> {
+        &self.trust
     }
 
     /// Whether a server is there at this moment.

@@ -2,24 +2,37 @@
 //!
 //! A pull stream that misses its heartbeat repeats that error without ending (`measured.md`), so it is made anew;
 //! what a dropped one had buffered comes again after the ack wait.
+//!
+//! Readers without acks do not use the client's ordered consumer: where that one is gone it goes on by itself behind the
+//! sequence that it had, also in a stream that was put back or made anew and has not come so far.
 
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{self, PullConsumer, pull};
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
 use futures_util::StreamExt as _;
+use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::watch;
 
 use crate::clock::pause;
 
 use super::connect::Bus;
-use super::error::ConsumeError;
+use super::error::{ConsumeError, ReadStreamError};
 use super::link;
 use super::message::Incoming;
 
+/// The server's code for "no such consumer".
+const NO_CONSUMER: u64 = 10_014;
 /// How long the server holds a pull request; short, so that a restarted server is noticed.
 const PULL_EXPIRES: Duration = Duration::from_secs(5);
 /// How often an idle pull shows that it lives.
 const PULL_HEARTBEAT: Duration = Duration::from_millis(1_500);
+/// As [`PULL_HEARTBEAT`], of readers without acks: a silence of twice that has them begin again.
+const UNACKED_HEARTBEAT: Duration = Duration::from_millis(2_500);
+/// Messages that readers without acks ask for at once.
+const UNACKED_BATCH: usize = 500;
+/// After how long without a pull the server forgets the consumer of a reader without acks.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 /// Wait before a broken pull is made anew.
 pub(super) const REPAIR_PAUSE: Duration = Duration::from_millis(100);
 
@@ -98,11 +111,40 @@ impl Bus {
             stream: stream.to_owned(),
             filters: filters.to_vec(),
             last: from.max(1) - 1,
+            last_at: None,
+            incarnation: String::new(),
             reading: Reading::new(self),
         };
+        let info = self.stream_info(stream).await;
+        ordered.incarnation = info.map_err(|error| ordered.failed(error.to_string()))?.incarnation;
         let messages = ordered.open().await?;
         ordered.reading.stand(messages);
         Ok(ordered)
+    }
+}
+
+impl Bus {
+    /// Up to which stream sequence a durable consumer's messages are all acked; none where there is no such consumer.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where it cannot be asked.
+    pub(super) async fn ack_floor(&self, stream: &str, consumer: &str) -> Result<Option<u64>, ReadStreamError> {
+        #[derive(Deserialize)]
+        struct Floor {
+            stream_seq: u64,
+        }
+        #[derive(Deserialize)]
+        struct Info {
+            ack_floor: Floor,
+        }
+        let info = self
+            .api::<Info>(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({}))
+            .await;
+        match info {
+            Ok(info) => Ok(Some(info.ack_floor.stream_seq)),
+            Err(ReadStreamError::Refused { code: NO_CONSUMER, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -169,12 +211,63 @@ impl Pull {
     }
 }
 
+/// What a reader without acks asks for.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) stream: &'a str,
+    /// Subjects; none = all.
+    pub(super) filters: &'a [String],
+    pub(super) from: DeliverPolicy,
+}
+
+impl Bus {
+    /// Begins to read without acks: what comes, and how many messages wait at the beginning. The server forgets the
+    /// consumer soon after nobody reads any more.
+    pub(super) async fn read_unacked(&self, asked: Asked<'_>) -> Result<(pull::Stream, u64), String> {
+        let (filter_subject, filter_subjects) = match asked.filters {
+            [one] => (one.clone(), Vec::new()),
+            several => (String::new(), several.to_vec()),
+        };
+        let config = pull::Config {
+            deliver_policy: asked.from,
+            filter_subject,
+            filter_subjects,
+            ack_policy: AckPolicy::None,
+            memory_storage: true,
+            num_replicas: 1,
+            inactive_threshold: FORGOTTEN_AFTER,
+            ..pull::Config::default()
+        };
+        let consumer: PullConsumer = self
+            .jetstream
+            .create_consumer_on_stream(config, asked.stream)
+            .await
+            .map_err(|error| error.to_string())?;
+        let waiting = consumer.cached_info().num_pending;
+        let messages = consumer
+            .stream()
+            .max_messages_per_batch(UNACKED_BATCH)
+            .expires(PULL_EXPIRES)
+            .heartbeat(UNACKED_HEARTBEAT)
+            .messages()
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok((messages, waiting))
+    }
+}
+
 /// A stream read in order, whatever happens to servers in between; no message twice, none left out.
+///
+/// Where the stream was put back, cut or made anew, nothing comes any more: everybody in this process who counts with
+/// positions is told as of a new connection ([`super::link::Connections`]), and begins anew.
 pub struct Ordered {
     bus: Bus,
     stream: String,
     filters: Vec<String>,
     last: u64,
+    /// When the message at `last` was stored, nanoseconds since 1970; none = nothing was read yet.
+    last_at: Option<i64>,
+    incarnation: String,
     reading: Reading,
 }
 
@@ -188,32 +281,64 @@ impl std::fmt::Debug for Ordered {
 }
 
 impl Ordered {
-    async fn open(&mut self) -> Result<pull::Ordered, ConsumeError> {
-        let failed = |detail: String| ConsumeError {
+    async fn open(&mut self) -> Result<pull::Stream, ConsumeError> {
+        let asked = Asked {
+            stream: &self.stream,
+            filters: &self.filters,
+            from: DeliverPolicy::ByStartSequence {
+                start_sequence: self.last + 1,
+            },
+        };
+        let opened = self.bus.read_unacked(asked).await;
+        let (messages, _) = opened.map_err(|detail| self.failed(detail))?;
+        Ok(messages)
+    }
+
+    fn failed(&self, detail: String) -> ConsumeError {
+        ConsumeError {
             stream: self.stream.clone(),
             consumer: "(ordered)".to_owned(),
             detail,
+        }
+    }
+
+    /// Why the stream is another one than was read; none = it is the same. Messages that were read may be gone: streams
+    /// that keep the last of each subject drop them, and so do those that work is taken from.
+    async fn difference(&self) -> Result<Option<&'static str>, ReadStreamError> {
+        let there = match self.last {
+            0 => None,
+            last => self.bus.at_sequence(&self.stream, last).await?,
         };
-        let config = pull::OrderedConfig {
-            deliver_policy: consumer::DeliverPolicy::ByStartSequence {
-                start_sequence: self.last + 1,
-            },
-            filter_subjects: self.filters.clone(),
-            // Bounds the heartbeat as well: one whose server died is made anew within seconds, not half a minute.
-            max_expires: PULL_EXPIRES,
-            ..Default::default()
-        };
-        let stream = self
-            .bus
-            .jetstream
-            .get_stream_no_info(&self.stream)
-            .await
-            .map_err(|error| failed(error.to_string()))?;
-        let consumer = stream
-            .create_consumer(config)
-            .await
-            .map_err(|error| failed(error.to_string()))?;
-        consumer.messages().await.map_err(|error| failed(error.to_string()))
+        let info = self.bus.stream_info(&self.stream).await?;
+        let stored_at_ns = there.map(|there| there.stored_at_ns);
+        Ok(if info.incarnation != self.incarnation {
+            Some("it was made anew or restored")
+        } else if self.last_at.is_some() && stored_at_ns.is_some() && stored_at_ns != self.last_at {
+            Some("another message stands where reading ended")
+        } else if stored_at_ns.is_none() && info.state.last < self.last {
+            Some("it ends before what was read")
+        } else {
+            None
+        })
+    }
+
+    /// Begins again behind what was read; false where the stream is another one.
+    async fn open_again(&mut self) -> Result<bool, ConsumeError> {
+        let difference = self.difference().await;
+        if let Some(why) = difference.map_err(|error| self.failed(error.to_string()))? {
+            let (stream, last) = (&self.stream, self.last);
+            tracing::error!(stream, last, why, "a stream that is read is not what it was");
+            return Ok(false);
+        }
+        let messages = self.open().await?;
+        self.reading.stand(messages);
+        Ok(true)
+    }
+
+    /// The incarnation of the stream that is read; empty = it was made by somebody else.
+    #[must_use]
+    pub fn incarnation(&self) -> &str {
+        &self.incarnation
     }
 
     /// The next message, in order.
@@ -221,8 +346,12 @@ impl Ordered {
         loop {
             if self.reading.is_broken() {
                 self.reading.begin();
-                match self.open().await {
-                    Ok(messages) => self.reading.stand(messages),
+                match self.open_again().await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        self.bus.link.stands_for_another();
+                        return std::future::pending().await;
+                    }
                     Err(error) => {
                         tracing::debug!(%error, "ordered reader is not there yet");
                         pause(REPAIR_PAUSE).await;
@@ -234,15 +363,18 @@ impl Ordered {
                 && incoming.sequence > self.last
             {
                 self.last = incoming.sequence;
+                self.last_at = Some(incoming.stored_at_ns);
                 return incoming;
             }
         }
     }
 }
 
-/// An ordered consumer as long as its connection stands; made anew by whoever reads where it is broken.
+/// A reader without acks as long as its consumer and its connection stand; made anew by whoever reads where it is broken.
 pub(super) struct Reading {
-    messages: Option<pull::Ordered>,
+    messages: Option<pull::Stream>,
+    /// The consumer sequence of the next message.
+    expected: u64,
     connections: watch::Receiver<u64>,
 }
 
@@ -250,6 +382,7 @@ impl Reading {
     pub(super) fn new(bus: &Bus) -> Self {
         Self {
             messages: None,
+            expected: 1,
             connections: bus.link.connections(),
         }
     }
@@ -263,8 +396,14 @@ impl Reading {
         self.connections.mark_unchanged();
     }
 
-    pub(super) fn stand(&mut self, messages: pull::Ordered) {
+    pub(super) fn stand(&mut self, messages: pull::Stream) {
+        self.expected = 1;
         self.messages = Some(messages);
+    }
+
+    /// It is to be made anew.
+    pub(super) fn break_off(&mut self) {
+        self.messages = None;
     }
 
     /// The next message of `stream`; none where it is broken now, after a short wait, or holds no message of a stream.
@@ -279,7 +418,14 @@ impl Reading {
             }
         };
         let error = match next {
-            Some(Ok(message)) => return Incoming::new(message),
+            Some(Ok(message)) => {
+                let incoming = Incoming::new(message)?;
+                if incoming.consumer_sequence == self.expected {
+                    self.expected += 1;
+                    return Some(incoming);
+                }
+                format!("message {} came as {}", self.expected, incoming.consumer_sequence)
+            }
             Some(Err(error)) => error.to_string(),
             None => "it has ended".to_owned(),
         };

@@ -10,6 +10,8 @@ use crate::wire::topology::{ConsumerSpec, Retention, StreamSpec, Topology};
 
 use super::connect::Bus;
 use super::error::EnsureTopologyError;
+use super::position::{INCARNATION, LINEAGE};
+use super::writer;
 
 /// Consumers that are made at once; the server makes 265–1,600 a second (`measured.md`).
 const CREATIONS_AT_ONCE: usize = 16;
@@ -329,13 +331,36 @@ impl Bus {
         Ok(report)
     }
 
+    /// Makes the stream, or changes the one that is there. A new one gets an incarnation, an older one keeps its own:
+    /// positions name it.
     async fn make_stream(&self, spec: &StreamSpec) -> Result<(), EnsureTopologyError> {
-        let made = self.jetstream.create_or_update_stream(stream_config(spec)).await;
-        made.map(|_| ()).map_err(|error| EnsureTopologyError::Create {
+        let failed = |detail: String| EnsureTopologyError::Create {
             what: "stream",
             name: spec.name.clone(),
-            detail: error.to_string(),
-        })
+            detail,
+        };
+        let mut config = stream_config(spec);
+        let metadata = match self.jetstream.get_stream(&spec.name).await {
+            Ok(found) => found.cached_info().config.metadata.clone(),
+            Err(error) if is_not_found(&error.to_string()) => {
+                config.metadata.insert(INCARNATION.to_owned(), writer::random());
+                return match self.jetstream.create_stream(config).await {
+                    Ok(_) => Ok(()),
+                    // Another replica was faster, and gave it another incarnation.
+                    Err(error) if is_name_in_use(&error.to_string()) => Ok(()),
+                    Err(error) => Err(failed(error.to_string())),
+                };
+            }
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        let incarnation = metadata.get(INCARNATION).cloned().unwrap_or_else(writer::random);
+        config.metadata.insert(INCARNATION.to_owned(), incarnation);
+        let lineage = metadata.get(LINEAGE).cloned();
+        config
+            .metadata
+            .extend(lineage.map(|lineage| (LINEAGE.to_owned(), lineage)));
+        let updated = self.jetstream.update_stream(&config).await;
+        updated.map(|_| ()).map_err(|error| failed(error.to_string()))
     }
 
     async fn make_consumer(&self, spec: &ConsumerSpec) -> Result<(), EnsureTopologyError> {
@@ -349,6 +374,10 @@ impl Bus {
             detail: error.to_string(),
         })
     }
+}
+
+fn is_name_in_use(text: &str) -> bool {
+    ["10058", "already in use"].iter().any(|sign| text.contains(sign))
 }
 
 pub(super) fn is_not_found(text: &str) -> bool {

@@ -1,23 +1,27 @@
 //! Typed KV: compare-and-set decides, reads come from the leader.
 //!
 //! Written on the bucket's stream directly: the client has no update with a time to live and cuts those to whole
-//! seconds (`measured.md`), and its key check knows no `~`.
+//! seconds (`measured.md`), and its key check knows no `~`. A value that stands there is ours only if it carries our
+//! attempt ([`super::writer`]): equal bytes may be a rival's.
 
+mod told;
+mod watch;
+
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{DeliverPolicy, pull};
 use bytes::Bytes;
 
-use crate::clock::pause;
 use crate::wire::envelope::Wire;
 use crate::wire::headers::Headers;
 
 use super::connect::Bus;
-use super::consume::{REPAIR_PAUSE, Reading};
 use super::error::{CasError, PublishError, ReadStreamError};
-use super::message::{Incoming, Stored};
+use super::message::Stored;
 use super::publish::Outgoing;
+
+pub use watch::KvWatch;
 
 const OPERATION: &str = "KV-Operation";
 const MARKER_REASON: &str = "Nats-Marker-Reason";
@@ -78,7 +82,11 @@ pub enum KvEvent<T> {
         /// What is wrong.
         error: String,
     },
-    /// Everything that was there when the watch began has been told.
+    /// The bucket is another than it was: put back to an older state, or made anew. What was told counts no more, no
+    /// revision with it. All that the bucket holds now is told again, then [`KvEvent::Gone`] of each key that it does not
+    /// hold any more, then [`KvEvent::Current`].
+    Anew,
+    /// Everything that was there when the watch began, or began anew, has been told.
     Current,
 }
 
@@ -146,14 +154,30 @@ impl<T: Wire> Kv<T> {
         let Some(stored) = self.raw(key).await?.filter(|stored| !is_marker(&stored.headers)) else {
             return Ok(None);
         };
+        self.entry(key, &stored).map(Some)
+    }
+
+    fn entry(&self, key: &str, stored: &Stored) -> Result<Entry<T>, ReadStreamError> {
         let value = stored.decode().map_err(|error| ReadStreamError::Unreadable {
             stream: self.stream(),
             detail: format!("key {key}: {error}"),
         })?;
-        Ok(Some(Entry {
+        Ok(Entry {
             value,
             revision: stored.sequence,
-        }))
+        })
+    }
+
+    /// The value of `key`, from the leader, if this process wrote it under an expected revision.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] if the leader cannot be asked or the value cannot be read.
+    pub(super) async fn written_here(&self, key: &str) -> Result<Option<Entry<T>>, ReadStreamError> {
+        let ours = self
+            .raw(key)
+            .await?
+            .filter(|stored| !is_marker(&stored.headers) && super::writer::is_of_this_process(&stored.headers));
+        ours.map(|stored| self.entry(key, &stored)).transpose()
     }
 
     /// The value of `key`, from the leader, and the revision at which it can be overwritten. A value that cannot be read
@@ -242,34 +266,11 @@ impl<T: Wire> Kv<T> {
         if let Some(ttl) = ttl {
             out = out.ttl(ttl);
         }
-        let expected_payload = out.payload.clone();
-        match self.bus.publish(out).await {
-            Ok(published) => Ok(published.sequence),
-            // After a time-out the first try may have made it: then the last entry is this very value.
-            Err(error @ PublishError::WrongLastSequence { .. }) => match self.raw(key).await? {
-                Some(stored)
-                    if stored.payload == expected_payload
-                        && !is_marker(&stored.headers)
-                        && expected.is_some_and(|e| stored.sequence > e) =>
-                {
-                    Ok(self.settle(key, &stored))
-                }
-                Some(_) | None => Err(self.conflict(key, error)),
-            },
-            Err(error) => Err(self.conflict(key, error)),
-        }
-    }
-
-    /// An identical value that stands there already is ours only if no rival writes the same bytes: values that
-    /// decide a race name their writer, so equality of bytes is equality of writers.
-    fn settle(&self, key: &str, stored: &Stored) -> u64 {
-        tracing::debug!(
-            bucket = self.bucket,
-            key,
-            revision = stored.sequence,
-            "the first try had made it"
-        );
-        stored.sequence
+        self.bus
+            .publish(out)
+            .await
+            .map(|published| published.sequence)
+            .map_err(|error| self.conflict(key, error))
     }
 
     /// Removes `key`; where `revision` is given only if it is that.
@@ -298,14 +299,7 @@ impl<T: Wire> Kv<T> {
     /// on, in order.
     #[must_use]
     pub fn watch(&self, prefix: &str) -> KvWatch<T> {
-        KvWatch {
-            kv: self.clone(),
-            filter: format!("$KV.{}.{prefix}>", self.bucket),
-            reading: Reading::new(&self.bus),
-            last: 0,
-            told_current: false,
-            at_start: 0,
-        }
+        KvWatch::new(self, format!("$KV.{}.{prefix}>", self.bucket))
     }
 
     /// All keys with their values, as of now.
@@ -314,128 +308,17 @@ impl<T: Wire> Kv<T> {
     /// [`ReadStreamError`] where the bucket cannot be asked.
     pub async fn entries(&self) -> Result<Vec<(String, Entry<T>)>, ReadStreamError> {
         let mut watch = self.watch_all();
-        let mut found: Vec<(String, Entry<T>)> = Vec::new();
+        let mut found: BTreeMap<String, Entry<T>> = BTreeMap::new();
         loop {
             match watch.next().await {
-                KvEvent::Put { key, value, revision } => found.push((key, Entry { value, revision })),
-                KvEvent::Gone { .. } => {}
+                KvEvent::Put { key, value, revision } => drop(found.insert(key, Entry { value, revision })),
+                KvEvent::Gone { key, .. } => drop(found.remove(&key)),
                 KvEvent::Bad { key, error, .. } => {
                     tracing::warn!(bucket = self.bucket, key, error, "a value cannot be read");
                 }
-                KvEvent::Current => return Ok(found),
+                KvEvent::Anew => {}
+                KvEvent::Current => return Ok(found.into_iter().collect()),
             }
-        }
-    }
-}
-
-/// A watch over a bucket; heals itself for ever, and may then tell a value again.
-pub struct KvWatch<T> {
-    kv: Kv<T>,
-    filter: String,
-    reading: Reading,
-    last: u64,
-    at_start: u64,
-    told_current: bool,
-}
-
-impl<T> std::fmt::Debug for KvWatch<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KvWatch")
-            .field("bucket", &self.kv.bucket)
-            .field("last", &self.last)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<T: Wire> KvWatch<T> {
-    async fn open(&mut self) -> Result<pull::Ordered, String> {
-        let policy = match self.last {
-            0 => DeliverPolicy::LastPerSubject,
-            last => DeliverPolicy::ByStartSequence {
-                start_sequence: last + 1,
-            },
-        };
-        let config = pull::OrderedConfig {
-            deliver_policy: policy,
-            filter_subject: self.filter.clone(),
-            ..Default::default()
-        };
-        if !self.told_current {
-            let state = self.kv.bus.stream_state(&self.kv.stream()).await;
-            let state = state.map_err(|error| error.to_string())?;
-            // Where all keys have expired, and their markers after them, nothing is told before the next change.
-            self.at_start = if state.messages == 0 { 0 } else { state.last };
-        }
-        let stream = self
-            .kv
-            .bus
-            .jetstream
-            .get_stream_no_info(self.kv.stream())
-            .await
-            .map_err(|e| e.to_string())?;
-        let consumer = stream
-            .create_consumer(config)
-            .await
-            .map_err(|error| error.to_string())?;
-        if !self.told_current && consumer.cached_info().num_pending == 0 {
-            self.at_start = 0;
-        }
-        consumer.messages().await.map_err(|error| error.to_string())
-    }
-
-    /// What comes next.
-    pub async fn next(&mut self) -> KvEvent<T> {
-        loop {
-            if self.reading.is_broken() {
-                self.reading.begin();
-                match self.open().await {
-                    Ok(messages) => self.reading.stand(messages),
-                    Err(error) => {
-                        tracing::debug!(bucket = self.kv.bucket, error, "watch is not there yet");
-                        pause(REPAIR_PAUSE).await;
-                        continue;
-                    }
-                }
-            }
-            if !self.told_current && self.last >= self.at_start {
-                self.told_current = true;
-                return KvEvent::Current;
-            }
-            if let Some(incoming) = self.reading.next(self.kv.bucket).await {
-                self.last = if incoming.pending == 0 {
-                    incoming.sequence.max(self.at_start)
-                } else {
-                    incoming.sequence
-                };
-                return self.event(&incoming);
-            }
-        }
-    }
-
-    fn event(&self, message: &Incoming) -> KvEvent<T> {
-        let prefix = format!("$KV.{}.", self.kv.bucket);
-        let key = message
-            .subject
-            .strip_prefix(&prefix)
-            .unwrap_or(&message.subject)
-            .to_owned();
-        if is_marker(&message.headers) {
-            return KvEvent::Gone {
-                key,
-                revision: message.sequence,
-            };
-        }
-        match message.decode() {
-            Ok(value) => KvEvent::Put {
-                key,
-                value,
-                revision: message.sequence,
-            },
-            Err(error) => KvEvent::Bad {
-                key,
-                revision: message.sequence,
-                error: error.to_string(),
-            },
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Appending to a session's ledger, and reading it back: the fence (`sessions.md`, rule 3).
 //!
-//! Every append carries the expected last sequence of its subject and an append id in its payload, and no message
-//! id: three replicas would answer `duplicate` to a loser. After a time-out the identical bytes go out again with
-//! the identical expectation; where that is refused, the last entry on the leader tells: our own append id means
-//! that the first try had made it, anything else that the fence is lost.
+//! Every append carries the expected last sequence of its subject and its attempt, and no message id: three replicas
+//! would answer `duplicate` to a loser. After a time-out the identical bytes go out again with the identical
+//! expectation; where that is refused, the leader tells which attempt took the place: our own means that the first try
+//! was stored, anything else that the fence is lost. Two owners may write the same entries at the same time, so the
+//! record's content tells nothing.
 
 use crate::model::ledger::LedgerRecord;
 use crate::model::session::SessionRef;
@@ -90,7 +91,12 @@ pub async fn append(
         tries += 1;
         match bus.publish_once(&out, API_TIMEOUT).await {
             Ok(published) => return Ok(published.sequence),
-            Err(PublishError::WrongLastSequence { .. }) => return whose(bus, session, record).await,
+            Err(PublishError::WrongLastSequence { .. }) if tries == 1 => {
+                return Err(AppendLedgerError::FenceLost {
+                    session: session.clone(),
+                });
+            }
+            Err(PublishError::WrongLastSequence { .. }) => return whose(bus, session, &out).await,
             Err(error) if error.may_pass() && tries < APPEND_TRIES => {
                 crate::clock::pause(API_TIMEOUT / 50).await;
             }
@@ -110,19 +116,16 @@ pub async fn append(
     }
 }
 
-/// After a refusal: the sequence where the last entry is our own append, else the fence is lost.
-async fn whose(bus: &Bus, session: &SessionRef, record: &LedgerRecord) -> Result<u64, AppendLedgerError> {
-    let last = bus
-        .last_on_subject(LEDGER, &subject::ledger(session))
-        .await
-        .map_err(|source| AppendLedgerError::Unreadable {
+/// After a repetition of `out` was refused: the sequence at which an earlier try was stored, else the fence is lost.
+async fn whose(bus: &Bus, session: &SessionRef, out: &Outgoing) -> Result<u64, AppendLedgerError> {
+    match bus.stored_attempt(out).await {
+        Ok(Some(published)) => Ok(published.sequence),
+        Ok(None) => Err(AppendLedgerError::FenceLost {
+            session: session.clone(),
+        }),
+        Err(source) => Err(AppendLedgerError::Unreadable {
             session: session.clone(),
             source,
-        })?;
-    match last.map(|stored| (stored.sequence, stored.decode::<LedgerRecord>())) {
-        Some((sequence, Ok(theirs))) if theirs.append == record.append => Ok(sequence),
-        Some((_, Ok(_) | Err(_))) | None => Err(AppendLedgerError::FenceLost {
-            session: session.clone(),
         }),
     }
 }

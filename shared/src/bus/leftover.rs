@@ -138,7 +138,7 @@ mod tests {
     async fn what_an_older_version_has_left_over_goes_once_it_was_taken_over() {
         let (_server, bus) = world().await;
         let event = Event::new(EventId::parse("test:p/1").expect("an id"), "test", "p", UnixMillis(1));
-        let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
+        let out = Outgoing::event(&event, bus.trust());
         let published = bus.publish(out).await.expect("stored");
         let stored = bus.at_sequence(streams::EVENTS, published.sequence).await;
         let stored = stored.expect("readable").expect("there");
@@ -183,9 +183,15 @@ mod tests {
         let mut floors = vec![0; usize::from(PARTITIONS)];
         floors[usize::from(partition)] = published.sequence;
         let kv = bus.kv::<PartitionFloors>(buckets::ATTEMPTS);
-        kv.put("floors.hook", &PartitionFloors { floors })
-            .await
-            .expect("stored");
+        kv.put(
+            "floors.hook",
+            &PartitionFloors {
+                floors,
+                ..PartitionFloors::default()
+            },
+        )
+        .await
+        .expect("stored");
         let report = bus.ensure(&topology(1), true).await.expect("applied");
         assert_eq!((report.removed, report.kept), (vec![what(partition)], vec![]));
         assert_eq!(bus.drift(&topology(1)).await.expect("it can be told"), Vec::new());

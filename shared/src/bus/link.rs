@@ -55,6 +55,12 @@ impl Link {
         self.lost.notify_one();
     }
 
+    /// A reader found that its stream is another one: that counts as a new connection, upon which everybody asks whether
+    /// their positions hold.
+    pub(super) fn stands_for_another(&self) {
+        self.connected.send_modify(|times| *times += 1);
+    }
+
     /// Waits until the connection is lost.
     pub(super) async fn lost(&self) {
         self.lost.notified().await;
@@ -75,6 +81,37 @@ impl Link {
     /// give it again where nobody acks: such a reader has to begin again behind what it has.
     pub(super) fn connections(&self) -> watch::Receiver<u64> {
         self.connected.subscribe()
+    }
+}
+
+/// Tells when the connection stands anew, or a stream that is read turned out to be another one: what counts with
+/// positions asks then whether they hold.
+#[derive(Debug)]
+pub struct Connections(watch::Receiver<u64>);
+
+impl Connections {
+    /// Counts connections from now on.
+    pub fn begin(&mut self) {
+        self.0.mark_unchanged();
+    }
+
+    /// Waits until the connection was lost and stands anew.
+    pub async fn stands_anew(&mut self) {
+        stands_anew(&mut self.0).await;
+    }
+}
+
+impl super::connect::Bus {
+    /// Which connection stands, counted from 1; 0 = none has stood yet.
+    #[must_use]
+    pub fn connection_number(&self) -> u64 {
+        *self.link.connections().borrow()
+    }
+
+    /// The connections that stand from now on.
+    #[must_use]
+    pub fn connections(&self) -> Connections {
+        Connections(self.link.connections())
     }
 }
 

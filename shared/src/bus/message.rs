@@ -9,9 +9,11 @@ use async_nats::jetstream::AckKind;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 
+use crate::model::event::Event;
 use crate::model::time::UnixMillis;
 use crate::wire::envelope::{DecodeError, Wire, decode};
 use crate::wire::headers::{Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, Headers};
+use crate::wire::seal::{ReadEventError, Trust};
 
 use super::connect::Bus;
 use super::dead_letter::Verdict;
@@ -57,6 +59,8 @@ pub struct Stored {
     pub sequence: u64,
     /// When the server stored it.
     pub published_at: UnixMillis,
+    /// The same, in nanoseconds since 1970: what a position names.
+    pub stored_at_ns: i64,
 }
 
 impl Stored {
@@ -66,6 +70,14 @@ impl Stored {
     /// [`DecodeError`], naming type and place.
     pub fn decode<T: Wire>(&self) -> Result<T, DecodeError> {
         decode(&self.headers, &self.payload)
+    }
+
+    /// Reads the payload of a message of `EVENTS`, with the origin that its seal proves.
+    ///
+    /// # Errors
+    /// [`ReadEventError`] if nothing may come of it.
+    pub fn event(&self, trust: &Trust) -> Result<Event, ReadEventError> {
+        trust.read_stored(&self.subject, &self.headers, &self.payload, self.published_at)
     }
 
     /// The trace that it belongs to.
@@ -97,6 +109,8 @@ pub struct Incoming {
     pub delivered: u64,
     /// When the server stored it.
     pub published_at: UnixMillis,
+    /// The same, in nanoseconds since 1970: what a position names.
+    pub stored_at_ns: i64,
     /// How many wait behind it.
     pub pending: u64,
     /// Name of its stream.
@@ -127,14 +141,14 @@ impl std::fmt::Debug for Incoming {
 
 impl Incoming {
     pub(super) fn new(message: async_nats::jetstream::Message) -> Option<Self> {
-        let (sequence, consumer_sequence, delivered, published_at, pending, stream) = {
+        let (sequence, consumer_sequence, delivered, stored_at_ns, pending, stream) = {
             let info = message.info().ok()?;
-            let millis = i64::try_from(info.published.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX);
+            let nanos = i64::try_from(info.published.unix_timestamp_nanos()).unwrap_or(i64::MAX);
             (
                 info.stream_sequence,
                 info.consumer_sequence,
                 u64::try_from(info.delivered).unwrap_or(1),
-                UnixMillis(millis),
+                nanos,
                 info.pending,
                 info.stream.to_owned(),
             )
@@ -147,11 +161,29 @@ impl Incoming {
             sequence,
             consumer_sequence,
             delivered,
-            published_at,
+            published_at: UnixMillis(stored_at_ns / 1_000_000),
+            stored_at_ns,
             pending,
             stream,
             acker: Acker::Server(acker),
         })
+    }
+
+    /// A message that was handed out as number `handed` before, read again from `stream`, settled at `floor`.
+    pub(super) fn again(stored: Stored, stream: &str, handed: u64, floor: Arc<Floor>) -> Self {
+        Self {
+            subject: stored.subject,
+            headers: stored.headers,
+            payload: stored.payload,
+            sequence: stored.sequence,
+            consumer_sequence: handed,
+            delivered: 1,
+            published_at: stored.published_at,
+            stored_at_ns: stored.stored_at_ns,
+            pending: 0,
+            stream: stream.to_owned(),
+            acker: Acker::Floor(floor),
+        }
     }
 
     /// The same message, settled at `acker`.
@@ -172,6 +204,14 @@ impl Incoming {
     /// [`DecodeError`], naming type and place.
     pub fn decode<T: Wire>(&self) -> Result<T, DecodeError> {
         decode(&self.headers, &self.payload)
+    }
+
+    /// Reads the payload of a message of `EVENTS`, with the origin that its seal proves.
+    ///
+    /// # Errors
+    /// [`ReadEventError`] if nothing may come of it but a dead letter.
+    pub fn event(&self, trust: &Trust) -> Result<Event, ReadEventError> {
+        trust.read_stored(&self.subject, &self.headers, &self.payload, self.published_at)
     }
 
     /// The trace that it belongs to.
@@ -206,7 +246,7 @@ impl Incoming {
             Ok(()) => self.term().await,
             Err(error) => {
                 tracing::warn!(
-                    service, subject = %self.subject, sequence = self.sequence, event_id = self.headers.event_id(&self.subject),
+                    service, subject = %self.subject, sequence = self.sequence, event_id = self.headers.event_id(),
                     %error, "dead letter was not written yet"
                 );
                 self.nak(Some(BURY_AGAIN)).await;
@@ -277,6 +317,22 @@ impl CoreSubscription {
 impl Bus {
     /// Publishes without storing and without an answer.
     pub async fn core_publish(&self, subject: &str, headers: &Headers, payload: Bytes) {
+        self.core_publish_if(subject, headers, payload, || true).await;
+    }
+
+    /// Publishes as [`Bus::core_publish`], if `may` still holds right before the message leaves; answers whether it did. A
+    /// process that was stopped finds there that others have taken its work over.
+    pub async fn core_publish_if(
+        &self,
+        subject: &str,
+        headers: &Headers,
+        payload: Bytes,
+        may: impl Fn() -> bool + Send,
+    ) -> bool {
+        self.pulse.awake(&self.client).await;
+        if !may() {
+            return false;
+        }
         let sent = self
             .client
             .publish_with_headers(subject.to_owned(), header_map(headers), payload)
@@ -284,6 +340,7 @@ impl Bus {
         if let Err(error) = sent {
             tracing::warn!(subject, %error, "message was not published");
         }
+        true
     }
 
     /// Listens to `subject` (wildcards allowed) from now on.

@@ -9,6 +9,7 @@
 //! anew by another reset. Order is a property that this keeps; single effect never depends on it.
 
 mod floor;
+mod floors;
 mod lease;
 mod owned;
 mod reading;
@@ -33,10 +34,12 @@ use super::connect::Bus;
 use super::kv::Kv;
 use super::tap::Tap;
 
-pub(in crate::bus) use floor::{Floor, stored_floors};
-pub use owned::{Owned, unsettled};
+pub(in crate::bus) use floor::Floor;
+pub(in crate::bus) use floors::stored_floors;
+pub use lease::Lease;
+pub use owned::{Again, Owned, unsettled};
 
-use floor::Floors;
+use floors::Floors;
 use lease::{Held, take};
 use view::View;
 
@@ -111,6 +114,10 @@ where
     let mut refresh_at = group.clock.monotonic();
     view.settled().await;
     loop {
+        // First: a process that was stopped must not go on with what others have taken over.
+        for lease in held.values_mut() {
+            lease.end_if_over();
+        }
         let leaving = shutdown.is_requested();
         let may_join = !leaving && *group.may_join.borrow();
         // Other changes than the clock's wake this loop as well, own writes among them.

@@ -11,14 +11,19 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use crate::clock::pause;
+use crate::model::event::Event;
 use crate::model::reply::Reply;
 use crate::wire::envelope::{Format, Wire, encode, payload};
-use crate::wire::headers::{CAUSATION, Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS, Headers, MSG_ID, REPEATED, TTL};
+use crate::wire::headers::{
+    CAUSATION, Carrier, EVENT, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS, Headers, MSG_ID, REPEATED, SEAL, TTL, WRITER,
+};
+use crate::wire::seal::Trust;
 use crate::wire::subject;
 
 use super::connect::{API_TIMEOUT, Bus};
 use super::error::PublishError;
 use super::message::header_map;
+use super::writer;
 
 /// Wait before the second try; doubled up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -80,16 +85,29 @@ impl Outgoing {
         out
     }
 
+    /// `event`, sealed and with a message id as `trust` makes them; every event is published so.
+    ///
+    /// Without a key of the cluster it has neither, and its readers take it for nobody's.
+    #[must_use]
+    pub fn event(event: &Event, trust: &Trust) -> Self {
+        let out = Self::new(subject::event(event), event).header(EVENT, event.id.as_str());
+        let Some(key) = trust.cluster() else { return out };
+        let seal = key.seal(&event.id, &out.payload, &event.origin);
+        out.msg_id(key.message_id(event)).header(SEAL, seal)
+    }
+
     /// With the deduplication id `id`.
     #[must_use]
     pub fn msg_id(self, id: impl Into<String>) -> Self {
         self.header(MSG_ID, id)
     }
 
-    /// Only if the subject's last sequence is `sequence` (0 = nothing there).
+    /// Only if the subject's last sequence is `sequence` (0 = nothing there). The message then carries its writer: each
+    /// call makes an attempt of its own.
     #[must_use]
     pub fn expect_last(self, sequence: u64) -> Self {
         self.header(EXPECTED_LAST_SUBJECT_SEQUENCE, sequence.to_string())
+            .header(WRITER, writer::next_attempt())
     }
 
     /// To be dropped after `ttl`, in whole seconds, at least one.
@@ -159,16 +177,32 @@ pub(super) struct ApiError {
 
 impl Bus {
     /// Publishes, and repeats the message until the server acks or refuses it; a repetition is the same to the byte but
-    /// for the header [`REPEATED`].
+    /// for the header [`REPEATED`]. Where a repetition of a message that expects a sequence is refused, the leader is asked
+    /// whether an earlier try was stored: then that is the answer.
     ///
     /// # Errors
     /// [`PublishError`] where the server refuses it for good or the bus is closed; never `Unknown`.
     pub async fn publish(&self, mut out: Outgoing) -> Result<Published, PublishError> {
         let mut wait = FIRST_PAUSE;
         let mut without_stream = 0_u32;
+        // What the caller marks as repeated may have been stored by the try before.
+        let mut is_in_doubt = out.headers.get(REPEATED).is_some();
         loop {
             let error = match self.publish_once(&out, API_TIMEOUT).await {
                 Ok(published) => return Ok(published),
+                Err(error @ PublishError::WrongLastSequence { .. }) if is_in_doubt => {
+                    match self.stored_attempt(&out).await {
+                        Ok(Some(published)) => return Ok(published),
+                        Ok(None) => return Err(error),
+                        // Nobody can tell yet: the message goes out again, is refused again, and is looked for again.
+                        Err(error) => {
+                            tracing::debug!(subject = %out.subject, %error, "who was first cannot be asked yet");
+                            PublishError::Unknown {
+                                subject: out.subject.clone(),
+                            }
+                        }
+                    }
+                }
                 Err(error) => error,
             };
             if matches!(error, PublishError::NoStream { .. }) && self.is_connected() {
@@ -177,6 +211,7 @@ impl Bus {
             if !error.may_pass() || without_stream > NO_STREAM_TRIES {
                 return Err(error);
             }
+            is_in_doubt = true;
             tracing::debug!(subject = %out.subject, %error, "publish is repeated");
             out.headers.insert(REPEATED, "1");
             metrics::counter!("nexus_bus_publish_retries_total").increment(1);
@@ -196,6 +231,12 @@ impl Bus {
             .acquire()
             .await
             .map_err(|_| PublishError::Closed { subject: subject() })?;
+        if tokio::time::timeout(timeout, self.pulse.awake(&self.client))
+            .await
+            .is_err()
+        {
+            return Err(PublishError::Unknown { subject: subject() });
+        }
         let size = out.payload.len();
         if size > self.max_payload() {
             return Err(PublishError::TooLarge {

@@ -12,6 +12,7 @@ use futures_util::StreamExt as _;
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::model::position::Lineage;
 use crate::model::time::UnixMillis;
 use crate::wire::headers::Headers;
 
@@ -19,12 +20,11 @@ use super::connect::{API_TIMEOUT, Bus};
 use super::error::ReadStreamError;
 use super::header_block;
 use super::message::{Stored, headers_of};
+use super::position::{INCARNATION, LINEAGE};
 use super::publish::ApiError;
 
 /// The server's code for "no such message".
 const NO_MESSAGE: u64 = 10_037;
-/// The server's code for "no such consumer".
-const NO_CONSUMER: u64 = 10_014;
 /// How long a leader may be missing before the reader is told.
 const READ_TRIES: u32 = 6;
 /// Largest direct batch, in messages.
@@ -82,9 +82,31 @@ impl RawStored {
     }
 }
 
+/// A stream: where it stands, and which one it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StreamInfo {
+    /// Where it stands.
+    pub state: StreamState,
+    /// Its incarnation ([`super::position`]); empty = it was made by somebody else.
+    pub incarnation: String,
+    /// When it was made, as the server writes it (RFC 3339).
+    pub created: String,
+    /// The former lives of a restored stream.
+    pub lineage: Lineage,
+}
+
 #[derive(Deserialize)]
-struct StateAnswer {
+struct InfoAnswer {
     state: StreamState,
+    config: InfoConfig,
+    #[serde(default)]
+    created: String,
+}
+
+#[derive(Deserialize)]
+struct InfoConfig {
+    #[serde(default)]
+    metadata: BTreeMap<String, String>,
 }
 
 /// What a durable consumer is behind with, in messages.
@@ -107,6 +129,20 @@ impl ConsumerLag {
 }
 
 impl Bus {
+    /// Bytes that the streams take on the server, and how many they may; none = without a limit of the account.
+    ///
+    /// # Errors
+    /// The server's word if it cannot be asked.
+    pub async fn storage(&self) -> Result<(u64, Option<u64>), String> {
+        let account = self
+            .jetstream
+            .query_account()
+            .await
+            .map_err(|error| error.to_string())?;
+        let limit = account.limits.max_storage.and_then(|limit| u64::try_from(limit).ok());
+        Ok((account.storage, limit.filter(|limit| *limit > 0)))
+    }
+
     /// The newest message on `subject` (wildcards allowed), from the leader.
     ///
     /// # Errors
@@ -252,9 +288,11 @@ impl Bus {
                     other => Err(unavailable(format!("status {other:?}"))),
                 };
             };
+            let stored_at_ns = parse_time(headers.get("Nats-Time-Stamp").unwrap_or_default());
             let stored = Stored {
                 subject: headers.get("Nats-Subject").unwrap_or_default().to_owned(),
-                published_at: parse_time(headers.get("Nats-Time-Stamp").unwrap_or_default()),
+                published_at: UnixMillis(stored_at_ns / 1_000_000),
+                stored_at_ns,
                 payload: message.payload,
                 sequence,
                 headers: stored_headers(&headers),
@@ -306,33 +344,24 @@ impl Bus {
     /// # Errors
     /// [`ReadStreamError`] where it cannot be asked.
     pub async fn stream_state(&self, stream: &str) -> Result<StreamState, ReadStreamError> {
-        let answer = self
-            .api::<StateAnswer>(stream, &format!("STREAM.INFO.{stream}"), &json!({}))
-            .await?;
-        Ok(answer.state)
+        Ok(self.stream_info(stream).await?.state)
     }
 
-    /// Up to which stream sequence a durable consumer's messages are all acked; none where there is no such consumer.
+    /// Where `stream` stands, and which incarnation of it is there.
     ///
     /// # Errors
     /// [`ReadStreamError`] where it cannot be asked.
-    pub(super) async fn ack_floor(&self, stream: &str, consumer: &str) -> Result<Option<u64>, ReadStreamError> {
-        #[derive(Deserialize)]
-        struct Floor {
-            stream_seq: u64,
-        }
-        #[derive(Deserialize)]
-        struct Info {
-            ack_floor: Floor,
-        }
-        let info = self
-            .api::<Info>(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({}))
-            .await;
-        match info {
-            Ok(info) => Ok(Some(info.ack_floor.stream_seq)),
-            Err(ReadStreamError::Refused { code: NO_CONSUMER, .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+    pub async fn stream_info(&self, stream: &str) -> Result<StreamInfo, ReadStreamError> {
+        let answer = self
+            .api::<InfoAnswer>(stream, &format!("STREAM.INFO.{stream}"), &json!({}))
+            .await?;
+        let of = |key: &str| answer.config.metadata.get(key).cloned().unwrap_or_default();
+        Ok(StreamInfo {
+            state: answer.state,
+            created: answer.created,
+            incarnation: of(INCARNATION),
+            lineage: Lineage::parse(&of(LINEAGE)),
+        })
     }
 
     /// The subjects of `stream` that match `filter`, and how many messages each has; by name. The server answers at
@@ -422,12 +451,14 @@ where
 }
 
 fn stored(raw: RawStored) -> Option<Stored> {
+    let stored_at_ns = parse_time(&raw.time);
     Some(Stored {
         headers: raw.headers(),
         subject: raw.subject,
         payload: Bytes::from(STANDARD.decode(&raw.data).ok()?),
         sequence: raw.seq,
-        published_at: parse_time(&raw.time),
+        published_at: UnixMillis(stored_at_ns / 1_000_000),
+        stored_at_ns,
     })
 }
 
@@ -444,9 +475,8 @@ fn stored_headers(answered: &Headers) -> Headers {
     answered.iter().filter(|(name, _)| !SERVERS.contains(name)).collect()
 }
 
-fn parse_time(text: &str) -> UnixMillis {
+/// Nanoseconds since 1970.
+pub(super) fn parse_time(text: &str) -> i64 {
     let parsed = time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339);
-    UnixMillis(parsed.map_or(0, |at| {
-        i64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
-    }))
+    parsed.map_or(0, |at| i64::try_from(at.unix_timestamp_nanos()).unwrap_or(0))
 }

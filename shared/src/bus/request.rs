@@ -39,6 +39,36 @@ impl Bus {
         })
     }
 
+    /// Asks everybody who listens to `subject`, and returns what they answer: all within `patience`, and each within a
+    /// third of it behind the one before.
+    ///
+    /// # Errors
+    /// The client's word if nothing can be asked.
+    pub async fn gather(&self, subject: &str, patience: Duration) -> Result<Vec<bytes::Bytes>, String> {
+        let inbox = self.client.new_inbox();
+        let mut heard = self.core_subscribe(&inbox).await?;
+        let asked = self
+            .client
+            .publish_with_reply(subject.to_owned(), inbox, bytes::Bytes::new())
+            .await;
+        asked.map_err(|error| error.to_string())?;
+        let mut answers = Vec::new();
+        let all = async {
+            let mut wait = patience;
+            while let Ok(Some(answer)) = tokio::time::timeout(wait, heard.next()).await {
+                if answer.payload.is_empty() {
+                    // The server's own word that nobody listens.
+                    return;
+                }
+                answers.push(answer.payload);
+                wait = patience / 3;
+            }
+        };
+        // Those that have come by then are all that count.
+        let _ = tokio::time::timeout(patience, all).await;
+        Ok(answers)
+    }
+
     /// Asks `subject` with bare bytes.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use super::config::{LlmConfig, LlmFault};
 use super::error::AskModelError;
 use super::price::cost;
 use super::room::Room;
-use super::{Model, SharedModel, Tokens};
+use super::{Failures, Model, SharedModel, Tokens};
 use crate::clock::SharedClock;
 use crate::process::Shutdown;
 use crate::retry::{Failure, RetryError, retry};
@@ -45,6 +45,7 @@ struct Client {
 /// Who wants the text as it comes, and how much was handed on.
 struct Listener<'a> {
     tokens: &'a mut Tokens<'a>,
+    failed: &'a mut Failures<'a>,
     wanted: bool,
     handed_on: bool,
 }
@@ -61,9 +62,19 @@ impl Listener<'_> {
 #[async_trait]
 impl Model for Client {
     async fn answer(&self, ask: Ask, tokens: &mut Tokens<'_>) -> Result<Answer, AskModelError> {
+        self.answer_telling(ask, tokens, &mut |_| {}).await
+    }
+
+    async fn answer_telling(
+        &self,
+        ask: Ask,
+        tokens: &mut Tokens<'_>,
+        failed: &mut Failures<'_>,
+    ) -> Result<Answer, AskModelError> {
         let deadline = self.clock.monotonic() + ask.timeout;
         let listener = Mutex::new(Listener {
             tokens,
+            failed,
             wanted: ask.stream,
             handed_on: false,
         });
@@ -101,7 +112,11 @@ impl Client {
             Err(error) => error,
         };
         tracing::info!(model, %error, "model gave no answer");
-        let handed_on = listener.lock().unwrap_or_else(PoisonError::into_inner).handed_on;
+        let handed_on = {
+            let mut listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
+            (listener.failed)(&error);
+            listener.handed_on
+        };
         let left = deadline.saturating_duration_since(self.clock.monotonic());
         // Who has heard the beginning must decide what becomes of it; and a wait beyond the deadline helps nobody.
         if handed_on || !error.is_transient() || error.after().is_some_and(|after| after >= left) {
@@ -128,18 +143,43 @@ impl Client {
     }
 }
 
-/// An answer that should be JSON and is not is bad, unless it is known to be cut.
-fn checked(answer: Answer, ask: &Ask) -> Result<Answer, AskModelError> {
-    if ask.json.is_some()
-        && answer.finish == Finish::Done
-        && answer.tool_calls.is_empty()
-        && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&answer.content)
-    {
-        return Err(AskModelError::BadAnswer {
-            detail: format!("JSON was asked for: {error}"),
-        });
+/// An answer that should be JSON and is not is bad, unless it is known to be cut. Models without a mode for JSON like to
+/// put it into a code fence: then what stands in it is the answer.
+fn checked(mut answer: Answer, ask: &Ask) -> Result<Answer, AskModelError> {
+    if ask.json.is_none() || answer.finish != Finish::Done || !answer.tool_calls.is_empty() {
+        return Ok(answer);
     }
-    Ok(answer)
+    let Err(error) = json(&answer.content) else {
+        return Ok(answer);
+    };
+    match fenced(&answer.content).filter(|inner| json(inner).is_ok()) {
+        Some(inner) => {
+            answer.content = inner.to_owned();
+            Ok(answer)
+        }
+        None => Err(AskModelError::BadAnswer {
+            detail: format!("JSON was asked for: {error}"),
+        }),
+    }
+}
+
+fn json(text: &str) -> Result<serde::de::IgnoredAny, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
+/// What stands in the one code fence of `text`, whatever is said around it; none where there are more, or where it does
+/// not end.
+fn fenced(text: &str) -> Option<&str> {
+    let mut marks = text.match_indices("```").map(|(at, _)| at).filter(|at| {
+        let line = text[..*at].rfind('\n').map_or(0, |end| end + 1);
+        text[line..*at].trim().is_empty()
+    });
+    let (begin, end) = (marks.next()?, marks.next()?);
+    if marks.next().is_some() {
+        return None;
+    }
+    let inner = &text[begin..end];
+    Some(inner[inner.find('\n')?..].trim())
 }
 
 const fn label(outcome: &Result<Answer, AskModelError>) -> &'static str {
@@ -155,5 +195,25 @@ const fn label(outcome: &Result<Answer, AskModelError>) -> &'static str {
         Err(AskModelError::Refused { .. }) => "refused",
         Err(AskModelError::BadAnswer { .. }) => "bad_answer",
         Err(AskModelError::Stopped) => "stopped",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_found_in_the_one_fence_that_holds_it() {
+        let check = |text: &str, inner: Option<&str>| assert_eq!(fenced(text), inner, "{text:?}");
+        check("```json\n{\"a\": 1}\n```", Some("{\"a\": 1}"));
+        check("Here it is:\n\n  ```\n[1]\n  ```\nAnything else?", Some("[1]"));
+        check("```json\r\n{}\r\n```\r\n", Some("{}"));
+        check("{\"text\": \"```\"}", None);
+        check("```json\n{}", None);
+        check("```\n1\n```\n```\n2\n```", None);
+        check(
+            "```json\n{\"fence\": \"a ``` in a line\"}\n```",
+            Some("{\"fence\": \"a ``` in a line\"}"),
+        );
     }
 }

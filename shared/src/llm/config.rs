@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::price::Prices;
+use super::price::{Price, Prices};
 use crate::process::Secret;
 use crate::retry::Schedule;
 
@@ -102,6 +102,20 @@ impl LlmConfig {
         faults
     }
 
+    /// Where the provider is, with its version and a slash at the end.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        let own = match self.provider {
+            Provider::Gemini => "https://generativelanguage.googleapis.com/v1beta/",
+            Provider::OpenAi => "https://api.openai.com/v1/",
+            Provider::Anthropic => "https://api.anthropic.com/v1/",
+        };
+        match self.base_url.trim_end_matches('/') {
+            "" => own.to_owned(),
+            base => format!("{base}/"),
+        }
+    }
+
     /// The model that is asked where the question names none.
     ///
     /// # Errors
@@ -115,6 +129,12 @@ impl LlmConfig {
             ("", Provider::OpenAi | Provider::Anthropic) => Err(LlmFault::NoModel),
             (model, _) => Ok(model),
         }
+    }
+
+    /// Returns the list price of the model that is asked if the question names none.
+    #[must_use]
+    pub fn price(&self) -> Option<&Price> {
+        self.prices.of(self.usable().ok()?)
     }
 }
 

@@ -1,43 +1,43 @@
-//! The one room of the client crate `genai`: questions in its words, its stream, its errors in ours.
+//! The one room of the HTTP client here: a question goes out on the provider's wire, the bytes of the answer come in.
 //!
-//! Its streams end without a word where the connection was closed early: no end event (OpenAI, Anthropic) or one
-//! without a reason to stop (Gemini). Both are [`AskModelError::Truncated`] here. It joins a carriage return at the end
-//! of one packet with the line feed of the next into an empty line, which would part an Anthropic event from its name
-//! and drop it in silence: such a frame is looked for and ends the attempt.
+//! An attempt ends when the wire says so, when the body ends, or a little after the provider has said why it stops: not
+//! every one closes what it has finished. How long nothing may come counts for bytes of any kind: providers that are
+//! busy send comments.
 
 mod fault;
 mod question;
-mod reading;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use genai::adapter::AdapterKind;
-use genai::chat::{ChatOptions, ChatResponseFormat, ChatStream, ChatStreamEvent, JsonSpec, RawFrameRef, StreamEnd};
-use genai::resolver::{AuthData, Endpoint};
-use genai::{Client, ModelIden, ServiceTarget, WebConfig};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Response};
 
 use super::answer::Answer;
-use super::ask::{Ask, Json};
+use super::ask::Ask;
 use super::config::{LlmConfig, LlmFault, Provider};
 use super::error::AskModelError;
+use super::wire::{Heard, Reading};
 use crate::clock::SharedClock;
 
-/// How long a connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Text of one answer, bytes. What is longer is no answer.
-const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
-/// Name of the answer's schema, where the provider wants one.
-const SCHEMA_NAME: &str = "answer";
+/// How long a connection may take: who waits is told within ten seconds that the provider cannot be reached.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long usage, or more of the answer, is waited for once the provider has said why it stops.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// What is read of an answer that is an error: bytes.
+const MAX_ERROR_BYTES: usize = 64 * 1024;
+/// Version of Anthropic's interface.
+const ANTHROPIC_VERSION: &str = "2023-06-01";
+/// Connections to the provider that are kept while nothing is asked.
+const IDLE_CONNECTIONS: usize = 4;
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(20);
+const KEEP_ALIVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// The client, bound to one provider.
 pub(super) struct Room {
     client: Client,
     provider: Provider,
-    endpoint: Endpoint,
-    auth: AuthData,
+    endpoint: String,
+    headers: HeaderMap,
     idle: Duration,
     clock: SharedClock,
 }
@@ -46,41 +46,30 @@ impl std::fmt::Debug for Room {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Room")
             .field("provider", &self.provider)
-            .field("endpoint", &self.endpoint.base_url())
+            .field("endpoint", &self.endpoint)
             .finish_non_exhaustive()
     }
 }
 
-/// What the frames of one stream tell beside their content.
-#[derive(Debug, Default)]
-struct Frames {
-    seen: AtomicUsize,
-    parted: AtomicBool,
-}
-
 impl Room {
     pub(super) fn new(config: &LlmConfig, clock: SharedClock) -> Result<Self, LlmFault> {
-        let web = WebConfig::default().with_connect_timeout(CONNECT_TIMEOUT);
         let client = Client::builder()
-            .with_web_config(web)
-            .build()
-            .map_err(|_| LlmFault::NoClient)?;
-        let own = match config.provider {
-            Provider::Gemini => "https://generativelanguage.googleapis.com/v1beta/",
-            Provider::OpenAi => "https://api.openai.com/v1/",
-            Provider::Anthropic => "https://api.anthropic.com/v1/",
-        };
-        let base = match config.base_url.trim_end_matches('/') {
-            "" => own.to_owned(),
-            base => format!("{base}/"),
-        };
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .gzip(true)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
+            .http2_keep_alive_timeout(KEEP_ALIVE_WITHIN)
+            .http2_keep_alive_while_idle(true)
+            .http2_adaptive_window(true)
+            .build();
         // A server of one's own that wants no key does not look at it.
         let key = config.api_key.as_ref().map_or("none", |key| key.reveal());
         Ok(Self {
-            client,
+            client: client.map_err(|_| LlmFault::NoClient)?,
             provider: config.provider,
-            endpoint: Endpoint::from_owned(base),
-            auth: AuthData::from_single(key),
+            endpoint: config.endpoint(),
+            headers: headers(config.provider, key).ok_or(LlmFault::NoClient)?,
             idle: Duration::from_millis(config.idle_timeout_ms),
             clock,
         })
@@ -93,107 +82,99 @@ impl Room {
         ask: &Ask,
         hear: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<Answer, AskModelError> {
-        let frames = Arc::new(Frames::default());
-        let target = ServiceTarget {
-            endpoint: self.endpoint.clone(),
-            auth: self.auth.clone(),
-            model: ModelIden::new(self.adapter(), model),
+        let url = format!("{}{}", self.endpoint, question::path(model, self.provider));
+        let question = question::body(model, ask, self.provider);
+        let request = self.client.post(url).headers(self.headers.clone()).json(&question);
+        let response = match tokio::time::timeout(self.idle, request.send()).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(fault::of_connection(&error.without_url(), 0, false)),
+            Err(_) => return Err(silent(self.idle)),
         };
-        let options = self.options(ask, &frames);
-        let question = question::of(ask, self.provider);
-        let started = self.client.exec_chat_stream(target, question, Some(&options)).await;
-        let stream = started
-            .map_err(|error| fault::of(error, 0, false, self.clock.now()))?
-            .stream;
-        let mut text = String::new();
-        let end = self.read(stream, &frames, &mut text, hear).await?;
-        reading::answer(model, self.provider, text, end)
+        if !response.status().is_success() {
+            return Err(self.refused(response).await);
+        }
+
+        let heard = self.read(response, hear).await?;
+        Ok(Answer {
+            content: heard.text,
+            tool_calls: heard.calls,
+            finish: heard.finish,
+            usage: heard.usage,
+            cost: None,
+            model: model.to_owned(),
+            opaque: heard.opaque.kept(self.provider),
+        })
     }
 
-    const fn adapter(&self) -> AdapterKind {
-        match self.provider {
-            Provider::Gemini => AdapterKind::Gemini,
-            Provider::OpenAi => AdapterKind::OpenAI,
-            Provider::Anthropic => AdapterKind::Anthropic,
+    /// Reads the body to its end; its text goes to `hear` as it comes.
+    async fn read(&self, mut response: Response, hear: &(dyn Fn(&str) + Send + Sync)) -> Result<Heard, AskModelError> {
+        let mut reading = Reading::new(self.provider);
+        while !reading.has_ended() {
+            let stopped = reading.has_stopped();
+            let wait = if stopped { self.idle.min(LAST_WORDS) } else { self.idle };
+            let bytes = match tokio::time::timeout(wait, response.chunk()).await {
+                Ok(Ok(Some(bytes))) => bytes,
+                Ok(Ok(None)) => break,
+                Ok(Err(error)) => {
+                    let (received, begun) = (reading.received(), reading.has_begun());
+                    return Err(fault::of_connection(&error.without_url(), received, begun));
+                }
+                Err(_) if stopped => break,
+                Err(_) => return Err(silent(self.idle)),
+            };
+            let received = reading.received();
+            let text = reading.take(&bytes).map_err(|error| fault::of_wire(error, received))?;
+            if !text.is_empty() {
+                hear(text);
+            }
         }
+        let received = reading.received();
+        let heard = reading.end().map_err(|error| fault::of_wire(error, received))?;
+        // What was no stream is said at its end.
+        if received < heard.text.len() {
+            hear(&heard.text[received..]);
+        }
+        Ok(heard)
     }
 
-    fn options(&self, ask: &Ask, frames: &Arc<Frames>) -> ChatOptions {
-        let named = self.provider == Provider::Anthropic;
-        let frames = Arc::clone(frames);
-        let mut options = ChatOptions::default()
-            .with_capture_usage(true)
-            .with_capture_tool_calls(true)
-            // For Gemini this would ask for summaries of its thoughts; its signatures come anyway.
-            .with_capture_reasoning_content(named)
-            .with_raw_frame_fn(move |_, frame: RawFrameRef<'_>| {
-                frames.seen.fetch_add(1, Ordering::Relaxed);
-                if named && (frame.event.is_none() != frame.data.is_empty()) {
-                    frames.parted.store(true, Ordering::Relaxed);
-                }
-            });
-        if let Some(max) = ask.max_tokens {
-            options = options.with_max_tokens(max);
+    async fn refused(&self, mut response: Response) -> AskModelError {
+        let mut body = Vec::new();
+        while body.len() < MAX_ERROR_BYTES
+            && let Ok(Ok(Some(part))) = tokio::time::timeout(self.idle, response.chunk()).await
+        {
+            body.extend_from_slice(&part[..part.len().min(MAX_ERROR_BYTES - body.len())]);
         }
-        match (&ask.json, self.provider) {
-            (None, _) => options,
-            (Some(Json::Schema(schema)), _) => options.with_response_format(JsonSpec::new(SCHEMA_NAME, schema.clone())),
-            (Some(Json::Object), Provider::OpenAi) => options.with_response_format(ChatResponseFormat::JsonMode),
-            (Some(Json::Object), Provider::Gemini) => {
-                options.with_response_format(JsonSpec::new(SCHEMA_NAME, serde_json::json!({"type": "object"})))
-            }
-            // It has no such mode: the sentence in the system prompt is all there is.
-            (Some(Json::Object), Provider::Anthropic) => options,
-        }
+        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+        fault::of_answer(
+            response.status().as_u16(),
+            &String::from_utf8_lossy(&body),
+            header("retry-after-ms"),
+            header("retry-after"),
+            self.clock.now(),
+        )
     }
+}
 
-    /// Reads to the end event; text goes to `text` and to `hear`.
-    async fn read(
-        &self,
-        mut stream: ChatStream,
-        frames: &Frames,
-        text: &mut String,
-        hear: &(dyn Fn(&str) + Send + Sync),
-    ) -> Result<StreamEnd, AskModelError> {
-        loop {
-            let Ok(next) = tokio::time::timeout(self.idle, stream.next()).await else {
-                return Err(AskModelError::Silent {
-                    silent_ms: u64::try_from(self.idle.as_millis()).unwrap_or(u64::MAX),
-                });
-            };
-            let broken = |detail: &str, received: usize| AskModelError::Truncated {
-                received,
-                detail: detail.to_owned(),
-            };
-            let begun = frames.seen.load(Ordering::Relaxed) > 0;
-            let event = match next {
-                None => return Err(broken("the stream ended", text.len())),
-                Some(Err(error)) => return Err(fault::of(error, text.len(), begun, self.clock.now())),
-                Some(Ok(event)) => event,
-            };
-            if frames.parted.load(Ordering::Relaxed) {
-                return Err(broken("an event was parted from its name", text.len()));
-            }
-            match event {
-                ChatStreamEvent::Chunk(chunk) => {
-                    if text.len() + chunk.content.len() > MAX_ANSWER_BYTES {
-                        return Err(AskModelError::BadAnswer {
-                            detail: format!("longer than {MAX_ANSWER_BYTES} bytes"),
-                        });
-                    }
-                    text.push_str(&chunk.content);
-                    hear(&chunk.content);
-                }
-                ChatStreamEvent::End(end) if end.captured_stop_reason.is_none() => {
-                    return Err(broken("the stream ended without saying why", text.len()));
-                }
-                ChatStreamEvent::End(end) => return Ok(end),
-                ChatStreamEvent::Start
-                | ChatStreamEvent::ReasoningChunk(_)
-                | ChatStreamEvent::ThoughtSignatureChunk(_)
-                | ChatStreamEvent::ToolCallChunk(_)
-                | ChatStreamEvent::Heartbeat => {}
-            }
+/// How the key goes along; none where it cannot stand in a header.
+fn headers(provider: Provider, key: &str) -> Option<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    let (name, value) = match provider {
+        Provider::OpenAi => ("authorization", format!("Bearer {key}")),
+        Provider::Gemini => ("x-goog-api-key", key.to_owned()),
+        Provider::Anthropic => {
+            let version = HeaderValue::from_static(ANTHROPIC_VERSION);
+            headers.insert(HeaderName::from_static("anthropic-version"), version);
+            ("x-api-key", key.to_owned())
         }
+    };
+    let mut value = HeaderValue::from_str(&value).ok()?;
+    value.set_sensitive(true);
+    headers.insert(HeaderName::from_static(name), value);
+    Some(headers)
+}
+
+fn silent(idle: Duration) -> AskModelError {
+    AskModelError::Silent {
+        silent_ms: u64::try_from(idle.as_millis()).unwrap_or(u64::MAX),
     }
 }

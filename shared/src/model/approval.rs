@@ -82,6 +82,9 @@ pub struct Party {
     /// Who says that they are who they are.
     #[serde(default, skip_serializing_if = "Proof::is_vouched")]
     pub proof: Proof,
+    /// Id of the person whom the origin of their message proves them to be; the only one they are with [`Proof::Channel`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub person: Option<String>,
 }
 
 /// Who says that somebody is who they are.
@@ -91,9 +94,9 @@ pub enum Proof {
     /// Whoever calls the service, which only bots and tools of ours may.
     #[default]
     Vouched,
-    /// Their message's channel: it knows its senders, and nothing of the installation.
+    /// The origin of their message: a channel knows its senders, and nothing of the installation.
     Channel,
-    /// They themselves (`self_asserted`).
+    /// They themselves.
     Nobody,
 }
 
@@ -139,6 +142,47 @@ pub struct AskedIn {
     pub outside: Option<String>,
 }
 
+/// What only the approvals' room puts on a reply (`Reply.interactive`, `kind` = `approval`), and no agent can: whoever
+/// shows the card makes buttons of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Card {
+    /// Always `approval`.
+    pub kind: String,
+    /// The approval's id.
+    pub approval: String,
+    /// The reply code, as people write it: it stands on the card alone, and is told to no agent.
+    pub code: String,
+    /// Hash of the arguments that the card shows.
+    pub arguments_hash: String,
+    /// The link by which a person decides, where the card has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+}
+
+impl Card {
+    /// The card that `interactive` is; none where it is something else.
+    #[must_use]
+    pub fn of(interactive: Option<&Value>) -> Option<Self> {
+        let card: Self = serde_json::from_value(interactive?.clone()).ok()?;
+        (card.kind == CARD && !card.code.is_empty()).then_some(card)
+    }
+
+    /// `text` without the code and the link: as hooks, searches and agents may read it.
+    #[must_use]
+    pub fn veiled(&self, text: &str) -> String {
+        let text = text.replace(&self.code, VEILED_CODE);
+        match self.link.as_deref().filter(|link| !link.is_empty()) {
+            Some(link) => text.replace(link, "(link)"),
+            None => text,
+        }
+    }
+}
+
+/// [`Card::kind`].
+pub const CARD: &str = "approval";
+/// What stands in the place of a code where agents may read.
+pub const VEILED_CODE: &str = "····-····";
+
 /// What a human said.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalDecision {
@@ -183,6 +227,13 @@ pub struct Confirmation {
 }
 
 impl Confirmation {
+    /// Whether a turn of `session` asks.
+    #[must_use]
+    pub fn is_of(&self, session: &SessionRef) -> bool {
+        let asked = self.request.asked_in.as_deref();
+        asked.is_some_and(|asked| asked.session == *session)
+    }
+
     /// Hash of the arguments that stand: the approver's, or those that were asked for.
     #[must_use]
     pub fn standing_hash(&self) -> &str {
@@ -195,6 +246,9 @@ impl Confirmation {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trail {
+    /// The reply code, 8 random letters: it stands on the card alone, and is told to no agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Who said yes so far, where one is not enough.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub votes: Vec<Vote>,
@@ -207,6 +261,9 @@ pub struct Trail {
     /// When the owner was told as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub escalated_at: Option<UnixMillis>,
+    /// Whether the session's ledger has taken the decision; only then may the value vanish.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub taken: bool,
     /// When the approved call was begun.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumed_at: Option<UnixMillis>,
@@ -257,19 +314,18 @@ pub struct Edited {
     pub hash: String,
 }
 
-/// A decision, or the end of waiting for one, on its way to the session whose turn is suspended: a message on the
-/// session's dispatch subject, followed by a claim. Its message id is the approval's id and the status.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Wakes the owner of a session because one of its approvals was asked or decided: a message on the session's dispatch
+/// subject, followed by a claim. It says which approval and nothing about it: whoever reads it reads KV `approvals`. Its
+/// message id is the approval's id and what happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SessionDecision {
-    /// Which session.
+    /// The session.
     pub target: SessionRef,
-    /// What was decided.
-    pub decision: ApprovalDecision,
-    /// When.
+    /// The approval's id.
+    pub approval: String,
+    /// When it was asked or decided.
     pub at: UnixMillis,
-    /// What the turn's agent has asked by itself, where nothing is decided yet: the session's ledger is to say so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked: Option<Box<ApprovalRequest>>,
 }
 
 /// What a timer of an approval is for.

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use ulid::Ulid;
 
 use super::event::{Attachment, EventId};
+use super::origin::Origin;
 use super::permission::PermissionSet;
 use super::session::{QueueMode, SessionRef};
 use super::time::UnixMillis;
@@ -51,6 +52,15 @@ pub struct Message {
     /// The event's attachments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
+    /// Who brought the event.
+    #[serde(default, skip_serializing_if = "Origin::is_open")]
+    pub origin: Origin,
+    /// Whether the origin proves that `from` wrote it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub proven: bool,
+    /// Id of the person who wrote it, as far as the origin proves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub person: Option<String>,
 }
 
 /// What the hook adds to the agent's context.

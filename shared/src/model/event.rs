@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::origin::{EVERYBODY, Origin};
 use super::time::UnixMillis;
 
 /// Longest id of an event, in bytes.
@@ -13,7 +14,19 @@ pub const MAX_EVENT_ID_BYTES: usize = 512;
 /// Deepest causal chain: an event with more hops is refused (`wire.md`).
 pub const MAX_HOPS: u8 = 8;
 
-/// Largest content plus metadata that an event may carry, in bytes; larger things are attachments.
+/// Most participants of an event.
+pub const MAX_PARTICIPANTS: usize = 1_000;
+
+/// Most attachments of an event.
+pub const MAX_ATTACHMENTS: usize = 100;
+
+/// Most tags of an event.
+pub const MAX_TAGS: usize = 256;
+
+/// Most content types of an event.
+pub const MAX_CONTENT_TYPES: usize = 100;
+
+/// Largest content of an event, in bytes; larger things are attachments. Metadata is bounded by the size of a message alone.
 pub const MAX_EVENT_BYTES: usize = 1024 * 1024;
 
 /// Id prefixes of what our own services say (a delivery, a timer, an agent): no human wrote it.
@@ -249,7 +262,7 @@ pub struct Event {
     pub id: EventId,
     /// When it happened, at the source.
     pub timestamp: UnixMillis,
-    /// When our adapter received it.
+    /// When our adapter received it; of what came past the adapters, when the server stored it.
     #[serde(default, alias = "receivedAt")]
     pub received_at: UnixMillis,
     /// `webhook`, `webchat`, `telegram`, … (open set).
@@ -299,7 +312,17 @@ pub struct Event {
     /// How many dispatches lie between this event and the first of its causal chain.
     #[serde(default)]
     pub hops: u8,
+    /// Who brought it. adapter-svc and the services set it; what a caller says here is replaced.
+    #[serde(default, skip_serializing_if = "Origin::is_open")]
+    pub origin: Origin,
+    /// Ids of the persons (`identities.yaml`) whom its token, webhook source or edge may speak for, as configured;
+    /// [`EVERYBODY`] stands for all. Set like `origin`.
+    #[serde(default, alias = "speaksFor", skip_serializing_if = "Vec::is_empty")]
+    pub speaks_for: Vec<String>,
 }
+
+/// How long before it was received an event is believed to have happened, milliseconds: one hour.
+pub const MOST_BACKDATED_MS: i64 = 3_600_000;
 
 /// The account's name where an event, a context or a target names none.
 pub const DEFAULT_ACCOUNT: &str = "default";
@@ -332,8 +355,25 @@ impl Event {
             metadata: Map::new(),
             tags: Vec::new(),
             hops: 0,
+            origin: Origin::Open,
+            speaks_for: Vec::new(),
             id,
         }
+    }
+
+    /// Whether it may resolve to the person `id`, where its origin resolves only persons that are spoken for.
+    #[must_use]
+    pub fn may_speak_for(&self, id: &str) -> bool {
+        self.speaks_for.iter().any(|named| named == id || named == EVERYBODY)
+    }
+
+    /// When it happened, as far as its source is believed: at most [`MOST_BACKDATED_MS`] before it was received, and never
+    /// after that. The time in the ids of what comes of it: a source's clock must not place those beyond every window in
+    /// which repetitions are looked for.
+    #[must_use]
+    pub fn believed_at(&self) -> UnixMillis {
+        let oldest = self.received_at.plus(-MOST_BACKDATED_MS);
+        self.timestamp.max(oldest).min(self.received_at)
     }
 
     /// The account's name, [`DEFAULT_ACCOUNT`] where none is given.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::dispatch::DeliveryContext;
 use super::permission::PermissionSet;
-use super::session::QueueMode;
+use super::session::{QueueMode, SessionRef};
 use super::time::UnixMillis;
 
 /// How often a hook fires.
@@ -96,6 +96,21 @@ impl HookMetadata {
     }
 }
 
+/// The turn in which an agent made a hook, as the broker that ran the turn knew it. What the hook may do is bounded by it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MadeIn {
+    /// The turn's session.
+    pub session: SessionRef,
+    /// What the turn was permitted to do.
+    pub permissions: PermissionSet,
+    /// The conversation that the turn answered.
+    pub place: DeliveryContext,
+    /// Whether the owner alone wrote what the turn answered, with all of their rights.
+    #[serde(default)]
+    pub is_owners: bool,
+}
+
 /// An entry of KV `hooks`, the registry: key = hook id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookRecord {
@@ -113,6 +128,9 @@ pub struct HookRecord {
     pub origin: HookOrigin,
     /// Its author; `operator` for files. One trust domain each.
     pub created_by: String,
+    /// The turn in which an agent made it; none where an operator wrote it, or nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_in: Option<Box<MadeIn>>,
     /// When first seen.
     pub created_at: UnixMillis,
     /// When its source last changed.
@@ -238,6 +256,13 @@ pub struct HookSpend {
     pub tokens_out: u64,
     /// By the price table, millionths of a US dollar.
     pub micro_usd: u64,
+    /// What replicas hold for calls, millionths of a US dollar: it counts as spent until they give it back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub held_micro_usd: u64,
+}
+
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What a hook that asked the model or searched did with one event, before anything came of it: another run might

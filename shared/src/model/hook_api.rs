@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::event::EventId;
-use super::hook::{HookMode, HookOrigin, HookResult, HookStatus};
+use super::hook::{HookMode, HookOrigin, HookResult, HookStatus, MadeIn};
 use super::time::UnixMillis;
 
 /// Author of what operators make.
@@ -43,6 +43,10 @@ pub struct CreateHook {
     /// Its author.
     #[serde(default = "operator")]
     pub created_by: String,
+    /// The turn in which an agent makes it. The broker says so, from what it knows; absent for an agent's hook, the hook
+    /// has the least rights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_in: Option<Box<MadeIn>>,
 }
 
 /// `push`: puts a whole hook file in force, new or over one that was pushed before.

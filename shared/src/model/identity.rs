@@ -2,23 +2,14 @@
 //!
 //! Source: `operations.md` "Configuration"; `001_63a3878cde6a1bc3.txt` §4 (default permissions).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use super::event::{Event, PeerKind};
+use super::origin::{Proven, proven_name};
 use super::permission::{Level, PermissionSet, ToolRules};
-
-/// Key in an event's metadata by which adapter-svc says, with `true`, that nobody proved who its sender is: a page
-/// without a login, an unsigned webhook, a post without a token. An address under `*` is not theirs.
-pub const SELF_ASSERTED: &str = "self_asserted";
-
-/// Whether an event's `metadata` says that nobody proved who its sender is.
-#[must_use]
-pub fn is_self_asserted(metadata: &Map<String, Value>) -> bool {
-    metadata.get(SELF_ASSERTED).is_some_and(|said| said == true)
-}
 
 /// One person and how they are reached on each channel.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -32,7 +23,7 @@ pub struct Person {
     /// What they are to the owner (`family`, `colleague`, …).
     #[serde(default)]
     pub relationship: Option<String>,
-    /// Channel → ids there. The channel `*` stands for any whose senders are proven ([`SELF_ASSERTED`]).
+    /// Channel → ids there. The channel `*` stands for any whose senders a platform's account proves.
     #[serde(default)]
     pub addresses: BTreeMap<String, Vec<String>>,
 }
@@ -101,17 +92,23 @@ impl Identities {
         self.known(&[channel, "*"], address)
     }
 
-    /// As [`Identities::person`], for somebody who merely says so: they need to be named for the channel itself.
+    /// The person who wrote `event`, as far as its origin proves it.
     #[must_use]
-    pub fn person_asserted(&self, channel: &str, address: &str) -> Option<&Person> {
-        self.known(&[channel], address)
+    pub fn sender(&self, event: &Event) -> Option<&Person> {
+        self.resolve(event, &event.from.id)
     }
 
-    fn person_of(&self, event: &Event, address: &str) -> Option<&Person> {
-        if is_self_asserted(&event.metadata) {
-            self.person_asserted(&event.channel, address)
-        } else {
-            self.person(&event.channel, address)
+    /// The person whose address on the channel of `event` is `address`, as far as the origin of `event` proves it;
+    /// `None` if they are a stranger, or merely said to be somebody.
+    #[must_use]
+    pub fn resolve(&self, event: &Event, address: &str) -> Option<&Person> {
+        match event.origin.proof(event, address) {
+            Proven::OnEveryChannel => self.person(&event.channel, address),
+            Proven::OnItsChannel => self.known(&[&event.channel], address),
+            Proven::SpokenFor => self
+                .person(&event.channel, address)
+                .filter(|person| event.may_speak_for(&person.id)),
+            Proven::Nobody => None,
         }
     }
 
@@ -130,7 +127,7 @@ impl Identities {
     /// The owner speaking in a group gets `group` too: others read the answer.
     #[must_use]
     pub fn default_permissions(&self, event: &Event) -> PermissionSet {
-        let person = self.person_of(event, &event.from.id);
+        let person = self.sender(event);
         let level = match (event.peer.kind, person) {
             (PeerKind::Group | PeerKind::Channel, Some(_)) => Level::Group,
             (PeerKind::Dm, Some(person)) if self.owner.as_deref() == Some(person.id.as_str()) => Level::Full,
@@ -143,14 +140,26 @@ impl Identities {
         }
     }
 
-    /// The id by which a direct conversation's session is named: the canonical person's, or the peer's own.
+    /// The name of the conversation's peer in session keys: the canonical person in a direct conversation, else the
+    /// peer's id.
+    ///
+    /// Two peers never have one name: a peer that its origin does not prove is `~{origin}~{id}`, and an unknown one whose
+    /// id looks like a person's or like such a name is `~={id}`.
     #[must_use]
-    pub fn canonical_peer<'a>(&'a self, event: &'a Event) -> &'a str {
-        match event.peer.kind {
-            PeerKind::Dm => self
-                .person_of(event, &event.peer.id)
-                .map_or(event.peer.id.as_str(), |p| &p.id),
-            PeerKind::Group | PeerKind::Channel => &event.peer.id,
+    pub fn canonical_peer<'a>(&'a self, event: &'a Event) -> Cow<'a, str> {
+        let peer = event.peer.id.as_str();
+        if !event.origin.speaks_on(event) {
+            return Cow::Owned(event.origin.said_name(peer));
+        }
+        let person = match event.peer.kind {
+            PeerKind::Dm => self.resolve(event, peer),
+            PeerKind::Group | PeerKind::Channel => None,
+        };
+        let is_taken = event.peer.kind == PeerKind::Dm && self.persons.iter().any(|known| known.id == peer);
+        match person {
+            Some(person) => proven_name(&person.id),
+            None if is_taken => Cow::Owned(format!("~={peer}")),
+            None => proven_name(peer),
         }
     }
 }
@@ -158,41 +167,116 @@ impl Identities {
 #[cfg(test)]
 mod tests {
     use super::super::event::EventId;
+    use super::super::origin::Origin;
     use super::super::time::UnixMillis;
     use super::*;
 
-    /// Level and session's name of a direct message from `me` on `channel`, where `me` is the owner's address under
-    /// `key`.
-    fn check(key: &str, channel: &str, asserted: bool) -> (Level, String) {
+    /// The owner, whose address is `me` under `key`.
+    fn identities(key: &str) -> Identities {
         let owner = Person {
             id: "owner".to_owned(),
             addresses: BTreeMap::from([(key.to_owned(), vec!["me".to_owned()])]),
             ..Person::default()
         };
-        let identities = Identities {
+        Identities {
             owner: Some("owner".to_owned()),
             persons: vec![owner],
             groups: BTreeMap::new(),
-        };
+        }
+    }
+
+    /// A direct message from `me` on `channel`, which `origin` brought.
+    fn event(channel: &str, origin: &str) -> Event {
         let mut event = Event::new(EventId::parse("x:1").unwrap(), channel, "me", UnixMillis(1));
         event.from.id = "me".to_owned();
-        if asserted {
-            event.metadata.insert(SELF_ASSERTED.to_owned(), true.into());
-        }
+        event.origin = Origin::parse(origin).unwrap();
+        event
+    }
+
+    /// Level and session's name of a direct message from `me`, where `me` is the owner's address under `key`.
+    fn check(key: &str, channel: &str, origin: &str) -> (Level, String) {
+        let (identities, event) = (identities(key), event(channel, origin));
         let level = identities.default_permissions(&event).level;
-        (level, identities.canonical_peer(&event).to_owned())
+        (level, identities.canonical_peer(&event).into_owned())
     }
 
     #[test]
-    fn whoever_merely_says_so_is_nobody_by_a_star() {
-        let (owner, stranger) = ((Level::Full, "owner".to_owned()), (Level::Minimal, "me".to_owned()));
-        assert_eq!(check("*", "webchat", true), stranger);
-        assert_eq!(check("*", "telegram", false), owner);
+    fn a_person_resolves_only_through_what_the_origin_proves() {
+        let owner = (Level::Full, "owner".to_owned());
+        let stranger = |peer: &str| (Level::Minimal, peer.to_owned());
+        assert_eq!(check("*", "telegram", "verified:telegram/default"), owner);
+        assert_eq!(check("telegram", "telegram", "verified:telegram/default"), owner);
+        assert_eq!(check("webchat", "webchat", "verified:webchat/default/me"), owner);
+
         assert_eq!(
-            check("webchat", "webchat", true),
-            owner,
-            "the visitor's id is a secret of theirs"
+            check("*", "webchat", "verified:webchat/default/me"),
+            stranger("me"),
+            "a visitor is known on the page alone"
         );
-        assert_eq!(check("telegram", "webchat", true), stranger);
+        for (channel, origin) in [
+            ("telegram", "open"),
+            ("telegram", "verified:telegram/other"),
+            ("telegram", "verified:webhook/std"),
+            ("webchat", "verified:webchat/default/you"),
+            ("mail", "open"),
+        ] {
+            for key in ["*", channel] {
+                assert_eq!(
+                    check(key, channel, origin),
+                    stranger(&format!("~{origin}~me")),
+                    "{origin}"
+                );
+            }
+        }
+        for (channel, origin) in [
+            ("telegram", "token:crm"),
+            ("telegram", "edge:roof"),
+            // A mail's `From`, forged or not: the account that fetched it proves none.
+            ("email", "verified:email/default"),
+            ("gmail", "verified:gmail/default"),
+        ] {
+            for key in ["*", channel] {
+                assert_eq!(check(key, channel, origin), stranger("me"), "{origin}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_spoken_for_resolves() {
+        let identities = identities("telegram");
+        for origin in ["token:crm", "edge:roof", "verified:webhook/std"] {
+            let mut event = event("telegram", origin);
+            event.speaks_for = vec!["mom".to_owned()];
+            assert_eq!(identities.sender(&event), None, "{origin}");
+            for named in ["owner", "*"] {
+                event.speaks_for = vec![named.to_owned()];
+                assert_eq!(
+                    identities.sender(&event).map(|p| p.id.as_str()),
+                    Some("owner"),
+                    "{origin}"
+                );
+            }
+        }
+        let mut open = event("telegram", "open");
+        open.speaks_for = vec!["*".to_owned()];
+        assert_eq!(identities.sender(&open), None);
+    }
+
+    #[test]
+    fn no_peer_takes_the_name_of_another() {
+        let identities = identities("telegram");
+        let mut seen = BTreeSet::new();
+        let peers = ["me", "owner", "~=owner", "~open~me", "x"];
+        for (origin, peer) in ["verified:telegram/default", "open", "verified:telegram/~", "token:a"]
+            .into_iter()
+            .flat_map(|origin| peers.map(|peer| (origin, peer)))
+        {
+            let mut event = event("telegram", origin);
+            event.peer.id = peer.to_owned();
+            let name = identities.canonical_peer(&event).into_owned();
+            // A token of the channel stands for its conversations, as the platform's account does.
+            let is_shared = origin == "token:a" && peer != "me";
+            assert_eq!(seen.insert(name.clone()), !is_shared, "{origin} {peer}: {name}");
+        }
     }
 }

@@ -19,6 +19,7 @@ use ulid::Ulid;
 use super::dispatch::DeliveryContext;
 use super::event::{EventId, ParseEventIdError};
 use super::permission::PermissionSet;
+use super::position::Position;
 use super::session::SessionRef;
 use super::time::UnixMillis;
 
@@ -269,6 +270,9 @@ pub struct Intent {
     /// Sequence in `EVENTS` after which events count for its condition.
     #[serde(default)]
     pub events_from: u64,
+    /// The message of `EVENTS` at that sequence ([`mark::IntentMark::position`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events_position: Option<Position>,
     /// How often it has fired.
     #[serde(default)]
     pub fired: u32,

@@ -32,6 +32,9 @@ pub enum HookOutcome {
         /// `breaker_open`, `no_match`, …
         reason: String,
     },
+    /// It is called later: so many evaluations of its author wait that there was no place. A later record of the event
+    /// says what it did.
+    Deferred,
     /// It threw, timed out or answered rubbish.
     Failed {
         /// What it said.
@@ -40,6 +43,21 @@ pub enum HookOutcome {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stack: Option<String>,
     },
+}
+
+impl HookOutcome {
+    /// Whether a later record says what the hook did.
+    #[must_use]
+    pub const fn is_deferred(&self) -> bool {
+        match self {
+            Self::Deferred => true,
+            Self::Passed
+            | Self::Fired { .. }
+            | Self::Suppressed { .. }
+            | Self::Skipped { .. }
+            | Self::Failed { .. } => false,
+        }
+    }
 }
 
 /// One hook's part in an [`EventInvocations`].
@@ -99,6 +117,14 @@ pub struct EventInvocations {
     /// so that a thousand hooks that pass do not cost a thousand lines an event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passes: Vec<HookPasses>,
+}
+
+impl EventInvocations {
+    /// The hooks that are called later.
+    pub fn deferred(&self) -> impl Iterator<Item = &str> {
+        let deferred = self.hooks.iter().filter(|hook| hook.outcome.is_deferred());
+        deferred.map(|hook| hook.hook_id.as_str())
+    }
 }
 
 /// Passes of one hook since they were told last. A crash loses at most those of a second.

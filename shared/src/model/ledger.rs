@@ -9,6 +9,7 @@ use ulid::Ulid;
 use super::approval::{ApprovalDecision, ApprovalRequest};
 use super::event::Attachment;
 use super::permission::PermissionSet;
+use super::position::Position;
 use super::reply::Reply;
 use super::time::UnixMillis;
 
@@ -30,8 +31,17 @@ pub struct LedgerRecord {
     pub append: AppendId,
     /// When it was written.
     pub at: UnixMillis,
+    /// How long its writer had held the session then, milliseconds of its boot-time clock; 0 for records that no owner
+    /// of the session wrote.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub held_ms: u64,
     /// In order.
     pub entries: Vec<LedgerEntry>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over like this")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// How far a session has come in `DISPATCHES`: everything up to `floor`, and `above` one by one.
@@ -42,6 +52,12 @@ pub struct Cursor {
     /// Consumed sequences above the floor, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub above: Vec<u64>,
+    /// The newest message consumed: while `DISPATCHES` has it, everything below it is what it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest: Option<Position>,
+    /// The highest event sequence among the dispatches consumed: one of a higher event was never here before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub event_seq: u64,
 }
 
 impl Cursor {

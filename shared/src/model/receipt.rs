@@ -31,12 +31,15 @@ pub enum AttemptOutcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "step")]
 pub enum ReceiptStep {
-    /// Written before the call, on channels that are not idempotent by our id.
+    /// Written before the call, on channels whose calls last.
     AttemptStarted {
         /// First attempt = 1.
         attempt: u32,
         /// First part = 0.
         part: u32,
+        /// The replica that makes the call, and may know how it ended. None = an older version wrote it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
     },
     /// Written after the call.
     AttemptFinished {

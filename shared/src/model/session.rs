@@ -67,12 +67,17 @@ impl QueueSettings {
     }
 }
 
+/// The key of the owner's session.
+pub const MAIN: &str = "main";
+
 /// Which direct conversations share one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DmScope {
-    /// All of them: `main`.
+    /// The owner's: `main`. Everybody else has [`DmScope::PerChannelPeer`].
     #[default]
+    Auto,
+    /// All of them: `main`.
     Main,
     /// `dm:{peer}`.
     PerPeer,
@@ -111,9 +116,10 @@ pub fn session_key(event: &Event, scope: DmScope, peer: &str) -> String {
     };
     let base = match event.peer.kind {
         PeerKind::Dm => match scope {
-            DmScope::Main => "main".to_owned(),
+            DmScope::Main => MAIN.to_owned(),
             DmScope::PerPeer => format!("dm:{peer}"),
-            DmScope::PerChannelPeer => format!("{}:dm:{peer}", event.channel),
+            // The caller knows who the owner is, and gives them `Main`; everybody else has a session of their own.
+            DmScope::Auto | DmScope::PerChannelPeer => format!("{}:dm:{peer}", event.channel),
             DmScope::PerAccountChannelPeer => format!("{}:{}:dm:{peer}", event.channel, event.account()),
         },
         PeerKind::Group => format!("{channel}:group:{peer}"),

@@ -1,6 +1,6 @@
 //! Configuration: one TOML file, overridden by the environment, checked whole before anything starts.
 //!
-//! `nexus.toml` has a section per service and three that all share. A process reads the shared ones and its own, and
+//! `nexus.toml` has a section per service and some that several share. A process reads the shared ones and its own, and
 //! learns of every fault at once: each names its file (or variable), its key and what is expected there.
 
 mod arguments;
@@ -9,6 +9,7 @@ mod document;
 pub(super) mod environment;
 mod fault;
 mod section;
+mod trust;
 
 pub use arguments::{Arguments, ArgumentsError};
 pub use common::{Common, FilesConfig, LogFormat, RuntimeConfig, TelemetryConfig};
@@ -16,3 +17,15 @@ pub use document::{Document, SECTIONS};
 pub use environment::Environment;
 pub use fault::Fault;
 pub use section::Loaded;
+pub use trust::{EdgeConfig, Edges, TrustConfig, edge_faults};
+
+/// Longest name of a webhook source, a token or an edge, in bytes.
+pub const MAX_NAME_BYTES: usize = 64;
+
+/// Whether `name` can name a webhook source, a token or an edge: letters, digits, `-`, `_` and `.`, at most
+/// [`MAX_NAME_BYTES`] of them.
+#[must_use]
+pub fn is_plain_name(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(is_allowed)
+}

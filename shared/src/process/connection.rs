@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::health::Health;
 use super::lifecycle::Shutdown;
 use crate::bus::{Bus, ConnectBusError, EnsureTopologyError, NatsConfig, Promise};
-use crate::clock::pause;
+use crate::clock::{SystemClock, pause};
 use crate::retry::{Failure, RetryError, Schedule, retry};
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use crate::wire::topology::{Topology, topology};
@@ -25,6 +25,8 @@ const MAX_SILENT: u32 = 3;
 
 /// How often the servers are asked whether they keep what `nats.durability` promises.
 const PROMISE_EVERY: Duration = Duration::from_secs(30);
+/// How often the server's clock is compared with the host's.
+const CLOCKS_EVERY: Duration = Duration::from_secs(30);
 
 /// How often the state of the connection is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -108,6 +110,15 @@ pub(super) async fn agree_on_topology(
 }
 
 async fn agree_once(bus: &Bus, wanted: &Topology, make: bool) -> Result<(), EnsureTopologyError> {
+    let lookup = |detail| EnsureTopologyError::Lookup {
+        what: "stream",
+        name: "RESTORING".to_owned(),
+        detail,
+    };
+    if let Some(backup) = bus.restore_under_way().await.map_err(lookup)? {
+        let detail = format!("backup {backup} is being restored; if that was interrupted, give `nexus restore` again");
+        return Err(lookup(detail));
+    }
     if make {
         return bus.ensure(wanted, false).await.map(drop);
     }
@@ -150,8 +161,35 @@ pub(super) async fn watch(bus: Bus, nats: NatsConfig, health: Health, shutdown: 
     tokio::join!(
         probe(&bus, &health, &silent, &shutdown, &ended),
         ask(&nats, &promise, &ended),
+        compare_clocks(&bus, &ended),
         look(&bus, &nats, &health, (&silent, &promise), &shutdown, &ended)
     );
+}
+
+/// Measures again and again how far the server's clock is from the host's: leases end by the server's.
+async fn compare_clocks(bus: &Bus, ended: &Shutdown) {
+    let ahead = metrics::gauge!("nexus_nats_clock_ahead_seconds");
+    let mut was_too_large = false;
+    while !ended.is_requested() {
+        match bus.server_clock(&SystemClock).await {
+            Ok(difference) => {
+                ahead.set(difference.ahead_ms as f64 / 1_000.0);
+                let is_too_large = difference.is_too_large();
+                if is_too_large && !was_too_large {
+                    tracing::warn!(
+                        ahead_ms = difference.ahead_ms,
+                        "the NATS server's clock differs from this host's; leases last longer if it is set back: set the clocks by NTP"
+                    );
+                }
+                was_too_large = is_too_large;
+            }
+            Err(error) => tracing::debug!(%error, "the NATS server's clock cannot be compared with this host's"),
+        }
+        tokio::select! {
+            () = pause(CLOCKS_EVERY) => {}
+            () = ended.requested() => {}
+        }
+    }
 }
 
 /// Asks again and again whether the servers keep what is promised: one may be started anew with other settings.
@@ -232,7 +270,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
-    use crate::clock::{Clock as _, SystemClock};
+    use crate::clock::Clock as _;
     use crate::testing::nats::NatsServer;
     use crate::wire::headers::Headers;
 

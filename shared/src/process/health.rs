@@ -14,10 +14,11 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use axum::{Router, serve};
 use metrics_exporter_prometheus::PrometheusHandle;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 use super::lifecycle::Shutdown;
+use crate::bus::position::void_positions;
 
 /// What the parts of a process say of themselves. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -28,7 +29,7 @@ pub struct Health {
 }
 
 /// One part's own word.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// Whether it can do its work.
     pub ok: bool,
@@ -86,7 +87,14 @@ impl Health {
     /// How all parts are.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
-        let parts = self.lock().clone();
+        let mut parts = self.lock().clone();
+        let void = void_positions();
+        if !void.is_empty() {
+            let all: Vec<String> = void.iter().map(|(what, why)| format!("{what}: {why}")).collect();
+            // The process goes on by the records, so it is ready.
+            let detail = format!("degraded: {}", all.join("; "));
+            parts.insert("positions".to_owned(), Part { ok: true, detail });
+        }
         Readiness {
             ready: parts.values().all(|part| part.ok),
             parts,

@@ -1,11 +1,17 @@
-//! `identities.yaml`, read at the start and followed while the process runs: who is taken out of it, or put in, is so for
-//! every service a moment later.
+//! Who is who: `identities.yaml`, and the chat pages that were bound to the owner. Both are read at the start and followed
+//! while the process runs: who is taken out, or put in, is so for every service a moment later.
 //!
-//! Source: `operations.md` "Configuration".
+//! Source: `operations.md` "Configuration"; [`crate::model::owner`].
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use super::followed;
+use crate::bus::{Bus, KvEvent, ReadStreamError};
 use crate::model::identity::Identities;
+use crate::model::owner::{OwnerLink, Visitor};
 use crate::process::Shutdown;
+use crate::wire::topology::buckets;
 
 /// What the text of the file says.
 ///
@@ -26,10 +32,75 @@ pub fn load(path: &str) -> Result<Identities, Vec<String>> {
     followed::load(path, parse)
 }
 
-/// Hands what the file at `path` says to `put` whenever that is no more what was `known`, until `stop`. A file that cannot
-/// be read or is faulty is told of once, and what was known stands.
-pub async fn follow(path: &str, known: Identities, stop: &Shutdown, put: impl FnMut(Identities)) {
-    followed::follow(path, parse, known, stop, put).await;
+/// The file and the owner's chat pages.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct People {
+    file: Identities,
+    pages: BTreeMap<String, Visitor>,
+}
+
+impl People {
+    /// What `file` says, with the chat pages that KV `identities` binds to the owner.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] if the bucket cannot be read.
+    pub async fn read(file: Identities, bus: &Bus) -> Result<Self, ReadStreamError> {
+        let links = bus.kv::<OwnerLink>(buckets::IDENTITIES).entries().await?;
+        let claimed = links
+            .into_iter()
+            .filter_map(|(key, link)| Some((key, link.value.claimed_by?)));
+        Ok(Self {
+            file,
+            pages: claimed.collect(),
+        })
+    }
+
+    /// Everybody.
+    #[must_use]
+    pub fn all(&self) -> Identities {
+        self.file.clone().with_owner_pages(self.pages.values())
+    }
+}
+
+/// Hands to `put` who is who whenever the file at `path` or the owner's chat pages are no more as in `known`, until
+/// `stop`. A file that cannot be read or is faulty is told of once, and what was known stands.
+pub async fn follow(path: &str, known: People, bus: &Bus, stop: &Shutdown, put: impl FnMut(Identities)) {
+    let file = known.file.clone();
+    let state = Mutex::new((known, put));
+    let change = |apply: &dyn Fn(&mut People)| {
+        let mut state = state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let before = state.0.clone();
+        apply(&mut state.0);
+        if state.0 != before {
+            let all = state.0.all();
+            (state.1)(all);
+        }
+    };
+    let pages = async {
+        let mut watch = bus.kv::<OwnerLink>(buckets::IDENTITIES).watch_all();
+        loop {
+            match watch.next().await {
+                KvEvent::Put { key, value, .. } => change(&|people| match &value.claimed_by {
+                    Some(visitor) => drop(people.pages.insert(key.clone(), visitor.clone())),
+                    None => drop(people.pages.remove(&key)),
+                }),
+                KvEvent::Gone { key, .. } => change(&|people| drop(people.pages.remove(&key))),
+                KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "an owner's link cannot be read"),
+                KvEvent::Anew | KvEvent::Current => {}
+            }
+        }
+    };
+    let files = async {
+        followed::follow(path, parse, file, stop, |read| {
+            change(&|people| people.file.clone_from(&read));
+        })
+        .await;
+        stop.requested().await;
+    };
+    tokio::select! {
+        () = files => {}
+        () = pages => {}
+    }
 }
 
 #[cfg(test)]
@@ -62,6 +133,62 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_page_that_was_bound_is_the_owners_at_once_and_no_more_when_it_is_removed() {
+        let nats = crate::testing::nats::NatsServer::start().await;
+        let bus = bus(&nats).await;
+        let kv = bus.kv::<OwnerLink>(buckets::IDENTITIES);
+        let link = |id: &str| OwnerLink {
+            claimed_by: Some(Visitor {
+                account: "default".to_owned(),
+                id: id.to_owned(),
+            }),
+            ..OwnerLink::offered(crate::model::time::UnixMillis(1), 15)
+        };
+        kv.put("link.one", &link("v1")).await.expect("stored");
+        let known = People::read(Identities::default(), &bus).await.expect("read");
+        assert!(known.all().person("webchat", "v1").is_some(), "from the start on");
+
+        let (sender, mut heard) = tokio::sync::mpsc::channel(8);
+        let stop = Shutdown::default();
+        let following = tokio::spawn({
+            let (stop, bus) = (stop.clone(), bus.clone());
+            async move {
+                let put = |read: Identities| sender.try_send(read).expect("there is room");
+                follow("", known, &bus, &stop, put).await;
+            }
+        });
+        let mut next = async || {
+            tokio::time::timeout(Duration::from_secs(30), heard.recv())
+                .await
+                .expect("in time")
+        };
+        kv.put("link.two", &link("v2")).await.expect("stored");
+        assert!(next().await.expect("a change").person("webchat", "v2").is_some());
+        kv.delete("link.one", None).await.expect("removed");
+        let left = next().await.expect("a change");
+        assert!(left.person("webchat", "v1").is_none() && left.person("webchat", "v2").is_some());
+        stop.trigger();
+        following.await.expect("it ends");
+    }
+
+    async fn bus(nats: &crate::testing::nats::NatsServer) -> Bus {
+        let config = crate::bus::NatsConfig {
+            servers: vec![nats.url()],
+            ..crate::bus::NatsConfig::default()
+        };
+        let bus = crate::testing::connect(&config, "test").await;
+        let mut streams = crate::wire::topology::topology(1).streams;
+        streams.retain(|stream| stream.name == format!("KV_{}", buckets::IDENTITIES));
+        let topology = crate::wire::topology::Topology {
+            streams,
+            consumers: Vec::new(),
+            retired: Vec::new(),
+        };
+        bus.ensure(&topology, false).await.expect("the bucket");
+        bus
+    }
+
+    #[tokio::test]
     async fn what_changes_is_put_in_force_and_what_is_faulty_changes_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("identities.yaml");
@@ -72,14 +199,18 @@ mod tests {
         };
         write("owner: ann\npersons: [{id: ann}]\n");
         let path = path.display().to_string();
-        let known = load(&path).expect("identities");
+        let nats = crate::testing::nats::NatsServer::start().await;
+        let bus = bus(&nats).await;
+        let known = People::read(load(&path).expect("identities"), &bus)
+            .await
+            .expect("read");
         let (sender, mut heard) = tokio::sync::mpsc::channel(8);
         let stop = Shutdown::default();
         let following = tokio::spawn({
             let stop = stop.clone();
             async move {
                 let put = |read: Identities| sender.try_send(read.owner).expect("there is room");
-                follow(&path, known, &stop, put).await;
+                follow(&path, known, &bus, &stop, put).await;
             }
         });
         write("owner: nobody\n");

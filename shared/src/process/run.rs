@@ -11,19 +11,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 
 use super::announce::Announcement;
-use super::config::{Arguments, Common, Document, Environment, Fault, Loaded};
+use super::config::{Arguments, Common, Document, Edges, Environment, Fault, Loaded, edge_faults};
 use super::connection::{agree_on_topology, connect, watch};
 use super::health::{self, Health};
 use super::lifecycle::{Shutdown, StopSignals};
 use super::secrecy;
 use super::shell::{Service, Shell};
+use super::status::Teller;
 use super::telemetry::Telemetry;
 use crate::bus::Bus;
-use crate::clock::{IdSource, SystemClock, SystemIds, pause};
+use crate::clock::{IdSource, SystemClock, SystemIds, TEST_CLOCK, is_rehearsed, pause};
 use crate::llm::LlmConfig;
+use crate::wire::seal::Trust;
+
+/// How a line begins by which `--check` warns of what is sound and weaker than it should be.
+pub const WARNING: &str = "warning: ";
 
 /// How a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +64,8 @@ pub struct Prepared<C> {
     pub common: Common,
     /// Section `[llm]`, where the service asks models.
     pub llm: LlmConfig,
+    /// With what events are sealed and checked.
+    pub trust: Arc<Trust>,
     /// This replica's id.
     pub instance: String,
     /// Where running processes announce themselves.
@@ -84,6 +92,10 @@ pub fn run<S: Service>() -> ExitCode {
     }
     let document = Document::read(&arguments, &environment);
     if arguments.show {
+        // Of a file that cannot be read there is nothing to show.
+        if !document.faults().is_empty() {
+            return refuse::<S>(&document.faults().iter().map(Fault::to_string).collect::<Vec<_>>());
+        }
         let section = toml::Table::from_iter([(S::SECTION.to_owned(), inspect::<S>(&document).0)]);
         print!("{}", toml::to_string(&section).unwrap_or_default());
         return Exit::Clean.into();
@@ -93,9 +105,13 @@ pub fn run<S: Service>() -> ExitCode {
         Err(faults) => return refuse::<S>(&faults.iter().map(Fault::to_string).collect::<Vec<_>>()),
     };
     if arguments.check {
+        for warning in S::warnings(&prepared.config) {
+            println!("{WARNING}{}.{warning}", S::SECTION);
+        }
         println!("{}: the configuration is sound", document.source());
         return Exit::Clean.into();
     }
+    raise_handles(S::NAME);
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = prepared.common.runtime.threads(processors);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -129,17 +145,47 @@ pub fn run<S: Service>() -> ExitCode {
     exit.into()
 }
 
+/// Raises the soft limit of open files to the hard one: a service's connections are bounded by its own settings, and programs
+/// that `select` on handles beyond 1,024 are none of ours.
+fn raise_handles(service: &str) {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, raised)
+    {
+        eprintln!("{service}: the limit of open files stays {:?}: {error}", limit.current);
+    }
+}
+
 /// Checks the section of `S` alone, for the command line: its values with secrets as references, and its faults.
 #[must_use]
 pub fn inspect<S: Service>(document: &Document) -> (toml::Value, Vec<Fault>) {
-    let loaded: Loaded<S::Config> = document.section(S::SECTION, S::check);
+    let loaded = section::<S>(document);
     (loaded.shown(), loaded.faults)
+}
+
+/// The section of `S`, checked by itself and beside the edges, of which the channels alone are read.
+fn section<S: Service>(document: &Document) -> Loaded<S::Config> {
+    let channel = |edge: &toml::Value| Some(edge.get("channel")?.as_str()?.to_owned());
+    let edges = document.value("edges");
+    let edges = edges
+        .iter()
+        .filter_map(|(name, edge)| Some((name.clone(), channel(edge)?)));
+    let channels = edges.collect();
+    document.section(S::SECTION, |config| {
+        let mut faults = S::check(config);
+        faults.extend(S::check_beside(config, &channels));
+        faults
+    })
 }
 
 /// Everything that `S` needs before it starts, or every fault there is.
 pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Result<Prepared<S::Config>, Vec<Fault>> {
     let (common, common_faults) = Common::load(document);
-    let own: Loaded<S::Config> = document.section(S::SECTION, S::check);
+    let own = section::<S>(document);
     let llm = if S::ASKS_MODELS {
         document.section("llm", LlmConfig::faults)
     } else {
@@ -148,8 +194,24 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
             faults: Vec::new(),
         }
     };
+    let edges = if S::READS_EDGES {
+        document.section("edges", edge_faults)
+    } else {
+        Loaded {
+            value: Edges::new(),
+            faults: Vec::new(),
+        }
+    };
     let files = S::check_files(&common, &llm.value);
-    let mut faults = [document.faults().to_vec(), common_faults, own.faults, llm.faults, files].concat();
+    let mut faults = [
+        document.faults().to_vec(),
+        common_faults,
+        own.faults,
+        llm.faults,
+        edges.faults,
+        files,
+    ]
+    .concat();
     let instance = environment
         .instance()
         .map_or_else(|| new_instance(environment.host()), str::to_owned);
@@ -166,8 +228,10 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
         return Err(faults);
     }
     let (run_dir, log) = (environment.run_dir(), environment.log().map(str::to_owned));
+    let trust = Arc::new(common.trust.trust(&edges.value));
     Ok(Prepared {
         config: own.value,
+        trust,
         common,
         llm: llm.value,
         instance,
@@ -210,6 +274,7 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
         config,
         common,
         llm,
+        trust,
         instance,
         run_dir,
         log,
@@ -228,6 +293,7 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
         config,
         common,
         llm,
+        trust,
         instance,
         run_dir,
         announcement,
@@ -275,6 +341,7 @@ struct Start<C> {
     config: C,
     common: Common,
     llm: LlmConfig,
+    trust: Arc<Trust>,
     instance: String,
     run_dir: Option<PathBuf>,
     announcement: Announcement,
@@ -290,6 +357,7 @@ async fn work<S: Service>(
         config,
         common,
         llm,
+        trust,
         instance,
         run_dir,
         announcement,
@@ -303,10 +371,19 @@ async fn work<S: Service>(
         health.set(part, false, "not begun");
     }
     let listen = common.telemetry.listen;
+    let teller = Teller {
+        service: S::NAME,
+        instance: instance.clone(),
+        health: health.clone(),
+        metrics: metrics.clone(),
+    };
     let address = health::start(listen, health.clone(), metrics, ended.clone())
         .await
         .with_context(|| format!("telemetry.listen: cannot listen on {listen}"))?;
     tracing::info!(service = S::NAME, instance, %address, version = env!("CARGO_PKG_VERSION"), "starting");
+    if is_rehearsed() {
+        tracing::warn!(variable = TEST_CLOCK, "a test sets this process's clocks");
+    }
     announcement.add("http", address);
     let name = format!("{}.{instance}", S::NAME);
     let alone = S::begins_alone(&config);
@@ -315,7 +392,10 @@ async fn work<S: Service>(
     } else {
         connect(&common.nats, &name, &health, &shutdown).await?
     };
-    let Some(bus) = bus else { return Ok(()) };
+    let Some(bus) = bus.map(|bus| bus.trusting(trust)) else {
+        return Ok(());
+    };
+    tokio::spawn(teller.serve(bus.clone(), ended.clone()));
     tokio::spawn(watch(
         bus.clone(),
         common.nats.clone(),

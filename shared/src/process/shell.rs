@@ -1,5 +1,6 @@
 //! What a service is, and what it is given to run.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -26,6 +27,9 @@ pub trait Service: 'static {
     /// Whether it asks models: only then section `[llm]` is read, and the key that it names must be there.
     const ASKS_MODELS: bool = false;
 
+    /// Whether it checks what edges seal: only then section `[edges]` is read, and the keys that it names must be there.
+    const READS_EDGES: bool = false;
+
     /// Parts of it that say themselves how they are: until each has, `/readyz` is no.
     const PARTS: &'static [&'static str] = &[];
 
@@ -35,6 +39,18 @@ pub trait Service: 'static {
     /// Faults of meaning in a configuration that can be read, each `key: what is expected`.
     #[must_use]
     fn check(_config: &Self::Config) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Faults of its section beside the channels of `[edges.<name>]`, by the edges' names; each `key: what is expected`.
+    #[must_use]
+    fn check_beside(_config: &Self::Config, _edges: &BTreeMap<String, String>) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What is sound in a configuration and nevertheless weaker than it should be, each `key: why`. `--check` prints it.
+    #[must_use]
+    fn warnings(_config: &Self::Config) -> Vec<String> {
         Vec::new()
     }
 

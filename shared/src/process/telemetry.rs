@@ -82,9 +82,6 @@ pub enum StartTelemetryError {
     },
 }
 
-/// What is logged of the model client, unless a directive names it.
-const CLIENT_LINES: &str = "genai=off";
-
 /// The telemetry of a running process.
 #[derive(Debug)]
 pub struct Telemetry {
@@ -103,13 +100,8 @@ impl Telemetry {
         filter: Option<&str>,
     ) -> Result<Self, StartTelemetryError> {
         let filter = filter.unwrap_or(&config.level);
-        let parsed = filter.parse::<EnvFilter>();
-        // The model client's own lines repeat what is logged where its errors are handled.
-        let parsed = parsed.map(|logged| match CLIENT_LINES.parse() {
-            Ok(quiet) if !filter.contains("genai") => logged.add_directive(quiet),
-            Ok(_) | Err(_) => logged,
-        });
-        let logged = parsed.map_err(|source| StartTelemetryError::Filter {
+        let logged = filter.parse::<EnvFilter>();
+        let logged = logged.map_err(|source| StartTelemetryError::Filter {
             filter: filter.to_owned(),
             source,
         })?;

@@ -13,7 +13,7 @@ pub const MAX_EVENTS: u32 = 500;
 /// Events in an answer where the question names no limit.
 pub const DEFAULT_EVENTS: u32 = 50;
 
-/// Most steps in one trace; a longer chain is cut and not `complete`.
+/// Most steps in one trace; the steps of a longer chain are `cut`.
 pub const MAX_TRACE_STEPS: usize = 1_000;
 
 /// An event as the read model holds it.
@@ -209,10 +209,18 @@ pub enum Stage {
     Dispatch,
     /// An agent answered it.
     Turn,
+    /// The agent called a tool.
+    Tool,
+    /// A human was asked whether a call may run.
+    Approval,
+    /// The agent asked for an intent, and the scheduler has not answered.
+    Intent,
     /// The answer went to a channel.
     Delivery,
     /// A delivered part came back as an event.
     Sent,
+    /// It was given up, and is in the dead letters.
+    DeadLetter,
 }
 
 /// One step of a causal chain.
@@ -231,6 +239,9 @@ pub struct TraceStep {
     pub took_ms: Option<f64>,
     /// Events between the traced event and this step's own; 0 = the traced event's own steps.
     pub depth: u8,
+    /// Of a dispatch: the session that it is for, `persona/session`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
 }
 
 /// What an event led to, cause before effect.
@@ -240,9 +251,15 @@ pub struct Trace {
     pub event: Option<EventRow>,
     /// Cause before effect.
     pub steps: Vec<TraceStep>,
-    /// Whether the chain has come to its end: every event evaluated, every dispatch run or dropped, every
-    /// reply delivered or given up, every delivered part seen as an event.
+    /// Whether nothing of the chain is under way: every event evaluated or dead-lettered, every dispatch run or
+    /// dropped, every turn over, every approval decided, every message to an agent and every firing of an intent followed
+    /// to its own end, every intent answered for, every reply delivered or given up, every delivered part seen as an
+    /// event. An intent that waits for its time is not under way.
     pub complete: bool,
+    /// Whether the chain is longer than `steps` shows: it has more than [`MAX_TRACE_STEPS`] steps, or goes deeper than
+    /// events may lead to each other. A chain that could not be followed to its end is not `complete`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
 }
 
 /// The limit that counts, where `asked` was asked for.

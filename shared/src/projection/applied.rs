@@ -4,6 +4,7 @@ use crate::model::dispatch::Dispatch;
 use crate::model::event::{Event, EventId};
 use crate::model::invocation::EventInvocations;
 use crate::model::ledger::LedgerRecord;
+use crate::model::position::Position;
 use crate::model::receipt::Receipt;
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
@@ -93,6 +94,13 @@ pub enum Applied {
         /// The receipt.
         receipt: Box<Receipt>,
     },
+    /// Names the last message of what was taken in before it.
+    Mark {
+        /// Its stream.
+        source: Source,
+        /// That message.
+        position: Position,
+    },
     /// Not to be decoded: only moves the position.
     Unreadable {
         /// Its stream.
@@ -113,6 +121,7 @@ impl Applied {
             Self::Ledger { sequence, .. } => (Source::Ledger, *sequence),
             Self::Receipt { sequence, .. } => (Source::Receipts, *sequence),
             Self::Unreadable { source, sequence } => (*source, *sequence),
+            Self::Mark { source, position } => (*source, position.sequence),
         }
     }
 
@@ -122,7 +131,7 @@ impl Applied {
             Self::Event { event, .. } => Some(&event.id),
             Self::Invocations { record, .. } => Some(&record.event_id),
             Self::Dispatch { dispatch, .. } => Some(&dispatch.event_id),
-            Self::Ledger { .. } | Self::Receipt { .. } | Self::Unreadable { .. } => None,
+            Self::Ledger { .. } | Self::Receipt { .. } | Self::Unreadable { .. } | Self::Mark { .. } => None,
         }
     }
 }

@@ -16,6 +16,7 @@ use people::People;
 use rusqlite::Connection;
 
 use super::applied::{Applied, Positions, Source, to_sql};
+use crate::model::position::Position;
 use crate::model::time::UnixMillis;
 
 /// An event whose first occurrence was just taken in: the hash is [`super::seen::fingerprint`]'s.
@@ -41,8 +42,8 @@ pub(super) fn write(
             return event::write(connection, people, *sequence, *published_at, event);
         }
         Applied::Invocations { record, .. } => {
-            if hooks::write_invocations(connection, record)? {
-                health.take(record);
+            if let Some(news) = hooks::write_invocations(connection, record)? {
+                health.take(&news);
             }
         }
         Applied::Dispatch {
@@ -61,6 +62,7 @@ pub(super) fn write(
             ledger::write(connection, subject, session.as_ref(), record)?;
         }
         Applied::Receipt { receipt, .. } => receipt::write(connection, receipt)?,
+        Applied::Mark { source, position } => write_mark(connection, *source, position)?,
         Applied::Unreadable { source, sequence } => {
             if *source == Source::Invocations {
                 pass_over(connection, *sequence)?;
@@ -68,6 +70,21 @@ pub(super) fn write(
         }
     }
     Ok(None)
+}
+
+/// Notes which message the position of `source` names.
+fn write_mark(connection: &Connection, source: Source, position: &Position) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "INSERT OR REPLACE INTO nexus_marks(stream, incarnation, sequence, stored_at_ns) VALUES(?1, ?2, ?3, ?4)",
+        )?
+        .execute((
+            source.stream(),
+            &position.incarnation,
+            to_sql(position.sequence),
+            position.stored_at_ns,
+        ))
+        .map(drop)
 }
 
 /// Where the file notes the last record that it holds no row of, besides its positions.

@@ -2,8 +2,9 @@
 //! `EVENTS` passes on what it reads to the owners of partitions in the same process ([`Tap`]).
 //!
 //! Nothing that a message holds stops it: what cannot be decoded is counted and passed over. What it cannot
-//! do without (the server, room on the disk) it waits for. Where the file is made anew, or a stream turns out
-//! to be younger than the file, all streams are read from the beginning.
+//! do without (the server, room on the disk) it waits for. Where the file is made anew, or a stream turns out not to be
+//! the one that the file's position names a message of, all streams are read from the beginning. That is asked at the
+//! start and whenever the connection stands anew.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,12 +16,14 @@ use super::applied::{Applied, Source};
 use super::error::ApplyBatchError;
 use super::read_ahead::{Messages, Read, read_ahead, read_on};
 use super::{Command, Projection};
+use crate::bus::position::{told_sound, told_void};
 use crate::bus::{Bus, Incoming, Ordered, Tap};
 use crate::clock::pause;
+use crate::model::position::{Position, Standing};
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
 use crate::process::Shutdown;
-use crate::wire::envelope::DecodeError;
+use crate::wire::seal::{ReadEventError, Trust};
 use crate::wire::subject;
 
 /// Messages of one stream in one batch at most: so many wait only where much is to be taken in, and the more rows a
@@ -55,11 +58,14 @@ pub async fn run(bus: Bus, projection: Projection, shutdown: Shutdown) -> Result
 /// # Errors
 /// As [`run`].
 pub async fn run_tapped(bus: Bus, projection: Projection, tap: Tap, shutdown: Shutdown) -> Result<(), ApplyBatchError> {
+    let mut connections = bus.connections();
     loop {
+        connections.begin();
         let streams = Source::ALL.map(|source| follow(&bus, &projection, &tap, source));
         let ended = tokio::select! {
             () = shutdown.requested() => return Ok(()),
             () = tell_progress(&projection) => continue,
+            () = connections.stands_anew() => continue,
             ended = try_join_all(streams) => ended,
         };
         match ended {
@@ -71,9 +77,13 @@ pub async fn run_tapped(bus: Bus, projection: Projection, tap: Tap, shutdown: Sh
 
 /// Takes in one stream from its position on, for ever.
 async fn follow(bus: &Bus, projection: &Projection, tap: &Tap, source: Source) -> Result<(), ApplyBatchError> {
-    let (ordered, end) = start(bus, projection, source).await?;
+    let Started {
+        ordered,
+        end,
+        incarnation,
+    } = start(bus, projection, source).await?;
     if source != Source::Events {
-        return take_in(projection, source, ordered).await;
+        return take_in(bus, projection, source, &incarnation, ordered).await;
     }
     let position = projection.position(source);
     let passing = tap.begin(position, position == end);
@@ -81,12 +91,26 @@ async fn follow(bus: &Bus, projection: &Projection, tap: &Tap, source: Source) -
     // Reading goes on while a batch is stored: those at the tap wait for no disk.
     tokio::select! {
         never = read_on(ordered, &passing, read) => match never {},
-        ended = take_in(projection, source, messages) => ended,
+        ended = take_in(bus, projection, source, &incarnation, messages) => ended,
     }
 }
 
-/// Takes in what comes from `messages`, for ever.
-async fn take_in(projection: &Projection, source: Source, mut messages: impl Messages) -> Result<(), ApplyBatchError> {
+/// A stream that is about to be read.
+struct Started {
+    ordered: Ordered,
+    /// Where it ended then.
+    end: u64,
+    incarnation: String,
+}
+
+/// Takes in what comes from `messages`, of the stream's `incarnation`, for ever.
+async fn take_in(
+    bus: &Bus,
+    projection: &Projection,
+    source: Source,
+    incarnation: &str,
+    mut messages: impl Messages,
+) -> Result<(), ApplyBatchError> {
     loop {
         let (batch, since) = gather(&mut messages, projection).await;
         let Some(last) = batch.last() else { continue };
@@ -95,9 +119,16 @@ async fn take_in(projection: &Projection, source: Source, mut messages: impl Mes
             .lag
             .heard(source, last.sequence.saturating_add(last.pending));
         let count = batch.len();
+        let position = Position {
+            incarnation: incarnation.to_owned(),
+            sequence: last.sequence,
+            stored_at_ns: last.stored_at_ns,
+        };
+        let trust = Arc::clone(bus.trust());
         let decoded =
-            tokio::task::spawn_blocking(move || batch.iter().map(|message| decode(source, message)).collect());
-        let batch: Vec<Applied> = decoded.await.map_err(|_| ApplyBatchError::Closed)?;
+            tokio::task::spawn_blocking(move || batch.iter().map(|message| decode(source, message, &trust)).collect());
+        let mut batch: Vec<Applied> = decoded.await.map_err(|_| ApplyBatchError::Closed)?;
+        batch.push(Applied::Mark { source, position });
         store(projection, source, Arc::new(batch)).await?;
         projection.0.lag.took_in(source, since);
         metrics::counter!("nexus_projection_messages_total", "stream" => source.stream())
@@ -105,25 +136,59 @@ async fn take_in(projection: &Projection, source: Source, mut messages: impl Mes
     }
 }
 
-/// Waits for the stream and begins behind the position; answers where the stream ended then as well.
-async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<(Ordered, u64), ApplyBatchError> {
+/// Why what the file holds of `source` is not of the stream that is there; none = it is, as far as the file says.
+async fn difference(bus: &Bus, projection: &Projection, source: Source, last: u64) -> Result<Option<String>, String> {
+    let position = projection.position(source);
+    let stream = source.stream();
+    let mark = projection.mark(source).map_err(|error| error.to_string())?;
+    let what = format!("read model's {stream}");
+    if last < position {
+        let void = mark.unwrap_or_else(|| Position {
+            sequence: position,
+            ..Position::default()
+        });
+        told_void(&what, stream, &void, "the stream ends before it");
+        return Ok(Some(format!("{stream} ends at {last}, the file is at {position}")));
+    }
+    let Some(mark) = mark.filter(|mark| mark.sequence <= position) else {
+        told_sound(&what);
+        return Ok(None);
+    };
+    match bus.standing(stream, &mark).await.map_err(|error| error.to_string())? {
+        Standing::Holds => {
+            told_sound(&what);
+            Ok(None)
+        }
+        Standing::Void(why) => {
+            told_void(&what, stream, &mark, why);
+            Ok(Some(format!("position {} of {stream}: {why}", mark.sequence)))
+        }
+    }
+}
+
+/// Waits for the stream and begins behind the position.
+async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Started, ApplyBatchError> {
     loop {
         let generation = projection.0.generation.load(Ordering::Acquire);
         let position = projection.position(source);
-        let state = match bus.stream_state(source.stream()).await {
-            Ok(state) => state,
+        let asked = async {
+            let info = bus
+                .stream_info(source.stream())
+                .await
+                .map_err(|error| error.to_string())?;
+            let difference = difference(bus, projection, source, info.state.last).await?;
+            Ok::<_, String>((info, difference))
+        };
+        let (info, difference) = match asked.await {
+            Ok(answer) => answer,
             Err(error) => {
-                tracing::debug!(stream = source.stream(), %error, "stream is not there yet");
+                tracing::debug!(stream = source.stream(), error, "stream is not there yet");
                 pause(RETRY_PAUSE).await;
                 continue;
             }
         };
-        if state.last < position {
-            let detail = format!(
-                "{} ends at {}, the file is at {position}: another server's data",
-                source.stream(),
-                state.last
-            );
+        let state = info.state;
+        if let Some(detail) = difference {
             projection
                 .0
                 .commands
@@ -139,7 +204,13 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<(Or
             .lag
             .heard(source, if state.messages == 0 { position } else { state.last });
         match bus.ordered(source.stream(), &[], position.saturating_add(1)).await {
-            Ok(ordered) => return Ok((ordered, state.last)),
+            Ok(ordered) => {
+                return Ok(Started {
+                    ordered,
+                    end: state.last,
+                    incarnation: info.incarnation,
+                });
+            }
             Err(error) => {
                 tracing::debug!(stream = source.stream(), %error, "stream cannot be read yet");
                 pause(RETRY_PAUSE).await;
@@ -191,37 +262,50 @@ pub(super) async fn store(
     }
 }
 
-pub(super) fn decode(source: Source, message: &Incoming) -> Applied {
+/// What `message` is; an event that `trust` does not admit is passed over like one that cannot be read.
+pub(super) fn decode(source: Source, message: &Incoming, trust: &Trust) -> Applied {
     let sequence = message.sequence;
-    let decoded: Result<Applied, DecodeError> = match source {
-        Source::Events => message.decode().map(|event| Applied::Event {
+    let decoded: Result<Applied, ReadEventError> = match source {
+        Source::Events => message.event(trust).map(|event| Applied::Event {
             sequence,
             published_at: message.published_at,
             event: Box::new(event),
         }),
-        Source::Invocations => message.decode().map(|record| Applied::Invocations {
-            sequence,
-            record: Box::new(record),
-        }),
-        Source::Dispatches => message.decode().map(|dispatch| Applied::Dispatch {
-            sequence,
-            published_at: message.published_at,
-            dispatch: Box::new(dispatch),
-        }),
-        Source::Ledger => message.decode().map(|record| Applied::Ledger {
-            sequence,
-            subject: message.subject.clone(),
-            session: session_of(&message.subject),
-            record: Box::new(record),
-        }),
-        Source::Receipts => message.decode().map(|receipt| Applied::Receipt {
-            sequence,
-            receipt: Box::new(receipt),
-        }),
+        Source::Invocations => message
+            .decode()
+            .map_err(ReadEventError::from)
+            .map(|record| Applied::Invocations {
+                sequence,
+                record: Box::new(record),
+            }),
+        Source::Dispatches => message
+            .decode()
+            .map_err(ReadEventError::from)
+            .map(|dispatch| Applied::Dispatch {
+                sequence,
+                published_at: message.published_at,
+                dispatch: Box::new(dispatch),
+            }),
+        Source::Ledger => message
+            .decode()
+            .map_err(ReadEventError::from)
+            .map(|record| Applied::Ledger {
+                sequence,
+                subject: message.subject.clone(),
+                session: session_of(&message.subject),
+                record: Box::new(record),
+            }),
+        Source::Receipts => message
+            .decode()
+            .map_err(ReadEventError::from)
+            .map(|receipt| Applied::Receipt {
+                sequence,
+                receipt: Box::new(receipt),
+            }),
     };
     decoded.unwrap_or_else(|error| {
-        let event_id = message.headers.event_id(&message.subject);
-        tracing::warn!(stream = source.stream(), sequence, event_id, subject = %message.subject, %error, "message cannot be read, passed over");
+        let event_id = message.headers.event_id();
+        tracing::warn!(stream = source.stream(), sequence, event_id, subject = %message.subject, %error, "message is not read into the read model");
         metrics::counter!("nexus_projection_unreadable_total", "stream" => source.stream()).increment(1);
         Applied::Unreadable { source, sequence }
     })

@@ -8,6 +8,7 @@ use super::api::{EventRow, FindReply, FindRequest, HistoryReply, HistoryRequest,
 use super::applied::{Source, from_sql, to_sql};
 use super::apply::PASSED_OVER;
 use crate::model::event::{Direction, EventId, PeerKind};
+use crate::model::position::Position;
 use crate::model::time::UnixMillis;
 
 /// The columns that [`event_row`] reads, in its order.
@@ -19,6 +20,20 @@ pub(super) fn first_sequence(connection: &Connection, id: &str) -> Result<Option
     connection
         .prepare_cached("SELECT sequence FROM events WHERE id = ?1")?
         .query_row([id], |row| row.get(0).map(from_sql))
+        .optional()
+}
+
+/// Which message the position of `source` names; none where the file does not say.
+pub(super) fn mark(connection: &Connection, source: Source) -> Result<Option<Position>, rusqlite::Error> {
+    connection
+        .prepare_cached("SELECT incarnation, sequence, stored_at_ns FROM nexus_marks WHERE stream = ?1")?
+        .query_row([source.stream()], |row| {
+            Ok(Position {
+                incarnation: row.get(0)?,
+                sequence: from_sql(row.get(1)?),
+                stored_at_ns: row.get(2)?,
+            })
+        })
         .optional()
 }
 

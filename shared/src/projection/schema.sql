@@ -9,7 +9,7 @@ CREATE TABLE events(
   direction TEXT NOT NULL, thread_id TEXT, reply_to TEXT, source_adapter TEXT NOT NULL, source_id TEXT NOT NULL,
   metadata_json TEXT NOT NULL,
   sequence INTEGER PRIMARY KEY, account TEXT NOT NULL, peer_kind TEXT NOT NULL, peer_id TEXT NOT NULL, from_id TEXT NOT NULL,
-  hops INTEGER NOT NULL, published_at INTEGER NOT NULL, revised_at INTEGER);
+  hops INTEGER NOT NULL, published_at INTEGER NOT NULL, revised_at INTEGER, origin TEXT NOT NULL);
 CREATE UNIQUE INDEX events_id ON events(id);
 CREATE INDEX events_conversation ON events(channel, account, peer_id);
 CREATE INDEX events_timestamp ON events(timestamp);
@@ -33,6 +33,9 @@ CREATE TABLE nexus_dispatches(
   queue_mode TEXT NOT NULL, priority INTEGER NOT NULL, published_at INTEGER NOT NULL,
   PRIMARY KEY(event_id, id)) WITHOUT ROWID;
 
+-- from EVENTS: events that an agent's turn brought about without a delivery (messages to agents, firings of intents)
+CREATE TABLE nexus_caused(turn_id TEXT NOT NULL, event_id TEXT NOT NULL, PRIMARY KEY(turn_id, event_id)) WITHOUT ROWID;
+
 -- from LEDGER
 CREATE TABLE agent_sessions(
   id TEXT PRIMARY KEY, persona TEXT NOT NULL, thread_id TEXT, source TEXT NOT NULL, model TEXT, tokens_in INTEGER NOT NULL,
@@ -50,6 +53,14 @@ CREATE TABLE agent_tool_calls(
 -- what became of a dispatch: its turn, or why there is none
 CREATE TABLE nexus_dispatch_ends(
   dispatch_id TEXT PRIMARY KEY, turn_id TEXT, dropped TEXT, at INTEGER NOT NULL) WITHOUT ROWID;
+-- what humans were asked in a turn, and what became of it; status is 'pending' until the ledger has the decision
+CREATE TABLE nexus_approvals(
+  id TEXT PRIMARY KEY, turn_id TEXT, tool TEXT, status TEXT NOT NULL, asked_at INTEGER, decided_at INTEGER) WITHOUT ROWID;
+CREATE INDEX nexus_approvals_turn ON nexus_approvals(turn_id);
+-- intents of a turn that is over which the scheduler has not answered for; a row goes with the answer
+CREATE TABLE nexus_owed_intents(
+  id TEXT PRIMARY KEY, turn_id TEXT NOT NULL, kind TEXT NOT NULL, since INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX nexus_owed_intents_turn ON nexus_owed_intents(turn_id);
 -- a ledger subject's whole names (its tokens may be shortened) and the turn that is under way
 CREATE TABLE nexus_ledger_heads(
   subject TEXT PRIMARY KEY, session_id TEXT NOT NULL, running TEXT) WITHOUT ROWID;
@@ -119,3 +130,7 @@ CREATE TABLE facets(id TEXT PRIMARY KEY, event_id TEXT, type TEXT, value TEXT);
 
 -- how far each stream is projected: written in the transaction of the rows themselves
 CREATE TABLE nexus_positions(stream TEXT PRIMARY KEY, sequence INTEGER NOT NULL) WITHOUT ROWID;
+
+-- which message each position names, and in which incarnation of its stream
+CREATE TABLE nexus_marks(
+  stream TEXT PRIMARY KEY, incarnation TEXT NOT NULL, sequence INTEGER NOT NULL, stored_at_ns INTEGER NOT NULL) WITHOUT ROWID;

@@ -11,6 +11,7 @@ use super::error::ApplyBatchError;
 use super::feed::{BATCH_BYTES, BATCH_MESSAGES, decode, store};
 use crate::bus::{Bus, Incoming, Ordered};
 use crate::model::time::UnixMillis;
+use crate::wire::seal::Trust;
 
 /// Why a read model cannot be brought to a moment of the past.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +40,7 @@ pub struct Stepped {
 struct Cursor {
     source: Source,
     reader: Ordered,
+    trust: Arc<Trust>,
     /// Read and not taken in yet.
     ahead: Option<Incoming>,
     /// Sequence of the last message that was read.
@@ -69,6 +71,7 @@ impl Stepped {
             cursors.push(Cursor {
                 source,
                 reader,
+                trust: Arc::clone(bus.trust()),
                 ahead: None,
                 read: from - 1,
                 at_end: state.messages == 0 || state.last < from,
@@ -122,7 +125,7 @@ impl Cursor {
                 break;
             };
             bytes += message.payload.len();
-            batch.push(decode(self.source, &message));
+            batch.push(decode(self.source, &message, &self.trust));
         }
         batch
     }

@@ -1,5 +1,6 @@
 //! The read model as its users see it.
 
+mod consequences;
 mod contract;
 mod equal;
 mod file;

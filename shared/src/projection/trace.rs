@@ -1,47 +1,75 @@
-//! The causal chain of an event, from what the ledgers say: event → hooks → dispatches → turns →
-//! deliveries → sent events, and their chains in turn.
+//! The causal chain of an event, from what the ledgers say: event → hooks → dispatches → turns → tool calls, approvals,
+//! messages to agents, firings of intents, deliveries → sent events, and their chains in turn.
 //!
-//! Nothing is stored for it: every link is an id that follows from the one before (dispatch id in the
-//! invocation, turn id = delivery id, sent event `out:{delivery}/{part}`).
+//! Every link is an id: the dispatch's in the invocation, turn id = delivery id, sent event `out:{delivery}/{part}`, and
+//! `nexus_caused` for the events that a turn brought about itself. The walk is bounded: an event and a turn are visited
+//! once, at most [`MAX_VISITED`] of them, and no deeper than events may lead to each other.
+
+mod turn;
 
 use std::collections::HashSet;
 
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::api::{EventRow, MAX_TRACE_STEPS, Stage, Trace, TraceStep};
+use super::given_up::GivenUp;
 use super::query;
 use crate::model::event::{Direction, MAX_HOPS};
 use crate::model::time::UnixMillis;
 
-/// Everything that the event `id` led to.
-pub(super) fn trace(connection: &Connection, id: &str) -> Result<Trace, rusqlite::Error> {
+/// Most events and turns that one walk visits. A chain that goes on beyond is cut, and never called complete.
+const MAX_VISITED: usize = 20_000;
+/// Deepest event, counted from the traced one: beyond [`MAX_HOPS`] no event leads to a turn, but its parts are sent.
+const MAX_DEPTH: u8 = MAX_HOPS + 2;
+
+/// Everything that the event `id` led to; `given_up` is what the dead letters say.
+pub(super) fn trace(connection: &Connection, id: &str, given_up: GivenUp) -> Result<Trace, rusqlite::Error> {
     let Some(event) = query::event(connection, id)? else {
         return Ok(Trace::default());
     };
     let mut walk = Walk {
         connection,
+        given_up,
         steps: Vec::new(),
         visited: HashSet::new(),
         complete: true,
+        cut: false,
     };
     walk.event(&event, 0)?;
     Ok(Trace {
         event: Some(event),
         steps: walk.steps,
         complete: walk.complete,
+        cut: walk.cut,
     })
 }
 
 struct Walk<'c> {
     connection: &'c Connection,
+    given_up: GivenUp,
     steps: Vec<TraceStep>,
     visited: HashSet<String>,
     complete: bool,
+    cut: bool,
 }
 
 impl Walk<'_> {
+    /// Whether the walk goes on to the event or turn `id`: no, if it was there before, or if a bound is reached, which
+    /// leaves the chain cut and not complete.
+    fn enters(&mut self, id: &str, depth: u8) -> bool {
+        if self.visited.contains(id) {
+            return false;
+        }
+        if depth > MAX_DEPTH || self.visited.len() >= MAX_VISITED {
+            self.cut = true;
+            self.complete = false;
+            return false;
+        }
+        self.visited.insert(id.to_owned())
+    }
+
     fn event(&mut self, event: &EventRow, depth: u8) -> Result<(), rusqlite::Error> {
-        if depth > MAX_HOPS || !self.visited.insert(event.id.to_string()) {
+        if !self.enters(event.id.as_str(), depth) {
             return Ok(());
         }
         let stage = if depth > 0 && event.direction == Direction::Sent {
@@ -58,15 +86,17 @@ impl Walk<'_> {
             None,
             format!("{place} (sequence {})", event.sequence),
         );
-        self.hooks(event.id.as_str(), depth)?;
+        self.hooks(event, depth)?;
         for dispatch in self.dispatches(event.id.as_str())? {
             self.dispatch(&dispatch, depth)?;
         }
         Ok(())
     }
 
-    /// The hooks' outcomes; an event without a record of them is still being evaluated.
-    fn hooks(&mut self, event_id: &str, depth: u8) -> Result<(), rusqlite::Error> {
+    /// The hooks' outcomes. An event without a record of them was given up, or is still being evaluated; one of which some
+    /// are deferred is.
+    fn hooks(&mut self, event: &EventRow, depth: u8) -> Result<(), rusqlite::Error> {
+        let event_id = event.id.as_str();
         let mut evaluation = self.connection.prepare_cached(
             "SELECT evaluated_by, started_at, finished_at, passed FROM nexus_evaluations WHERE event_id = ?1",
         )?;
@@ -81,7 +111,10 @@ impl Walk<'_> {
             })
             .optional()?
         else {
-            self.complete = false;
+            match self.given_up.event(event.sequence).map(str::to_owned) {
+                Some(why) => self.step(depth, Stage::DeadLetter, event_id, event.published_at, None, why),
+                None => self.complete = false,
+            }
             return Ok(());
         };
         let hooks = self.outcomes(event_id)?;
@@ -93,6 +126,9 @@ impl Walk<'_> {
         for hook in hooks {
             let at = UnixMillis(started);
             let detail = hook.detail();
+            if hook.outcome == "deferred" && self.given_up.event(event.sequence).is_none() {
+                self.complete = false;
+            }
             self.step(depth, Stage::Hook, &hook.id, at, Some(hook.latency_ms), detail);
         }
         Ok(())
@@ -143,6 +179,9 @@ impl Walk<'_> {
             None,
             detail,
         );
+        if let Some(step) = self.steps.last_mut().filter(|step| step.id == dispatch.id) {
+            step.session = Some(stored.session.clone());
+        }
         let mut end = self
             .connection
             .prepare_cached("SELECT turn_id, dropped, at FROM nexus_dispatch_ends WHERE dispatch_id = ?1")?;
@@ -166,72 +205,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn turn(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
-        // Several dispatches may have become one turn, which is told once.
-        if !self.visited.insert(turn.to_owned()) {
-            return Ok(());
-        }
-        let mut statement = self.connection.prepare_cached(
-            "SELECT session_id, status, outcome, coalesce(started_at, finished_at, 0), finished_at, replied
-             FROM agent_turns WHERE id = ?1",
-        )?;
-        let Some(row) = statement.query_row([turn], TurnRow::read).optional()? else {
-            self.complete = false;
-            return Ok(());
-        };
-        let outcome = row.outcome.map(|outcome| format!(": {outcome}")).unwrap_or_default();
-        let took = row.finished_at.map(|finished| millis_between(row.started_at, finished));
-        let detail = format!("{} in session {}{outcome}", row.status, row.session);
-        self.step(depth, Stage::Turn, turn, UnixMillis(row.started_at), took, detail);
-        if row.finished_at.is_none() {
-            self.complete = false;
-        } else if row.replied {
-            self.delivery(turn, depth)?;
-        }
-        Ok(())
-    }
-
-    fn delivery(&mut self, id: &str, depth: u8) -> Result<(), rusqlite::Error> {
-        let mut statement = self.connection.prepare_cached(
-            "SELECT channel, status, started_at, updated_at, attempts, parts, reason FROM deliveries WHERE id = ?1",
-        )?;
-        let Some(row) = statement.query_row([id], DeliveryRow::read).optional()? else {
-            self.complete = false;
-            return Ok(());
-        };
-        let reason = row.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-        let detail = format!("{} on {}, attempts {}{reason}", row.status, row.channel, row.attempts);
-        let over = matches!(row.status.as_str(), "delivered" | "gave_up" | "denied_by_policy");
-        let took = over.then(|| millis_between(row.started_at, row.updated_at));
-        self.step(depth, Stage::Delivery, id, UnixMillis(row.started_at), took, detail);
-        let sent = self.sent(id)?;
-        if !over || sent.len() < row.parts.unwrap_or(0) as usize {
-            self.complete = false;
-        }
-        for event in sent {
-            self.event(&event, depth + 1)?;
-        }
-        Ok(())
-    }
-
-    /// Events `out:{delivery}/{part}` (`0` is the character after `/`).
-    fn sent(&self, delivery: &str) -> Result<Vec<EventRow>, rusqlite::Error> {
-        let mut ids = self
-            .connection
-            .prepare_cached("SELECT id FROM events WHERE id > ?1 AND id < ?2 ORDER BY sequence LIMIT 100")?;
-        let ids: Vec<String> = ids
-            .query_map([format!("out:{delivery}/"), format!("out:{delivery}0")], |row| {
-                row.get(0)
-            })?
-            .collect::<Result<_, _>>()?;
-        ids.iter()
-            .filter_map(|id| query::event(self.connection, id).transpose())
-            .collect()
-    }
-
     fn step(&mut self, depth: u8, stage: Stage, id: &str, at_ms: UnixMillis, took_ms: Option<f64>, detail: String) {
         if self.steps.len() >= MAX_TRACE_STEPS {
-            self.complete = false;
+            self.cut = true;
             return;
         }
         self.steps.push(TraceStep {
@@ -241,6 +217,7 @@ impl Walk<'_> {
             detail,
             took_ms,
             depth,
+            session: None,
         });
     }
 }
@@ -288,52 +265,6 @@ impl Dispatch {
         Ok(Self {
             id: row.get(0)?,
             stored,
-        })
-    }
-}
-
-struct TurnRow {
-    session: String,
-    status: String,
-    outcome: Option<String>,
-    started_at: i64,
-    finished_at: Option<i64>,
-    replied: bool,
-}
-
-impl TurnRow {
-    fn read(row: &Row<'_>) -> Result<Self, rusqlite::Error> {
-        Ok(Self {
-            session: row.get(0)?,
-            status: row.get(1)?,
-            outcome: row.get(2)?,
-            started_at: row.get(3)?,
-            finished_at: row.get(4)?,
-            replied: row.get(5)?,
-        })
-    }
-}
-
-struct DeliveryRow {
-    channel: String,
-    status: String,
-    started_at: i64,
-    updated_at: i64,
-    attempts: u32,
-    parts: Option<u32>,
-    reason: Option<String>,
-}
-
-impl DeliveryRow {
-    fn read(row: &Row<'_>) -> Result<Self, rusqlite::Error> {
-        Ok(Self {
-            channel: row.get(0)?,
-            status: row.get(1)?,
-            started_at: row.get(2)?,
-            updated_at: row.get(3)?,
-            attempts: row.get(4)?,
-            parts: row.get(5)?,
-            reason: row.get(6)?,
         })
     }
 }

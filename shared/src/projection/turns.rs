@@ -6,8 +6,13 @@
 use serde_json::Value;
 use ulid::Ulid;
 
+use crate::model::approval::{ApprovalRequest, ApprovalStatus};
+use crate::model::intent::service::ProposeIntent;
 use crate::model::ledger::{DispatchRef, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, Usage};
 use crate::model::session::SessionRef;
+
+/// Hook name under which a ledger has what it says of intents.
+const INTENTS: &str = "intents";
 
 /// What one ledger message changes.
 #[derive(Debug, Default, PartialEq)]
@@ -16,6 +21,8 @@ pub(super) struct SessionRows<'a> {
     pub(super) messages: Vec<MessageRow<'a>>,
     pub(super) tools: Vec<ToolChange<'a>>,
     pub(super) ends: Vec<DispatchEnd<'a>>,
+    pub(super) approvals: Vec<ApprovalChange<'a>>,
+    pub(super) intents: Vec<IntentChange>,
     pub(super) tokens_in: u64,
     pub(super) tokens_out: u64,
     /// The turn that is under way after this message.
@@ -72,6 +79,24 @@ pub(super) struct DispatchEnd<'a> {
     pub(super) dispatch: Ulid,
     pub(super) turn: Option<String>,
     pub(super) dropped: Option<&'a str>,
+}
+
+/// A question to a human, or what became of one.
+#[derive(Debug, PartialEq)]
+pub(super) enum ApprovalChange<'a> {
+    /// It was asked in this turn.
+    Asked { request: &'a ApprovalRequest },
+    /// It was decided, or ended without a decision.
+    Decided { id: &'a str, status: ApprovalStatus },
+}
+
+/// An intent that the scheduler has not answered for, or that is answered for or given up.
+#[derive(Debug, PartialEq)]
+pub(super) enum IntentChange {
+    /// Its turn ended without an answer.
+    Owed(Box<ProposeIntent>),
+    /// It is owed no more.
+    Settled(String),
 }
 
 /// The session that `record` opens, if it does.
@@ -224,11 +249,18 @@ impl<'a> SessionRows<'a> {
                     dropped: Some(reason),
                 });
             }
+            LedgerEntry::ApprovalRequested { request } => self.approvals.push(ApprovalChange::Asked { request }),
+            LedgerEntry::ApprovalDecided { decision, .. } => self.approvals.push(ApprovalChange::Decided {
+                id: &decision.id,
+                status: decision.status,
+            }),
+            LedgerEntry::HookRan { hook, outcome, .. } => {
+                if hook == INTENTS {
+                    self.intents.extend(intent_change(outcome));
+                }
+            }
             LedgerEntry::SessionOpened { .. }
             | LedgerEntry::Owned { .. }
-            | LedgerEntry::ApprovalRequested { .. }
-            | LedgerEntry::ApprovalDecided { .. }
-            | LedgerEntry::HookRan { .. }
             | LedgerEntry::ReplyPublished { .. }
             | LedgerEntry::Checkpoint { .. }
             | LedgerEntry::Compacted { .. }
@@ -331,6 +363,16 @@ impl<'a> SessionRows<'a> {
             });
         }
     }
+}
+
+/// What an entry of the hook [`INTENTS`] says of an intent that the scheduler has to answer for.
+fn intent_change(outcome: &Value) -> Option<IntentChange> {
+    if let Some(asked) = outcome.get("asked").and_then(Value::as_str) {
+        return Some(IntentChange::Settled(asked.to_owned()));
+    }
+    let owed = outcome.get("asks")?.clone();
+    let owed: ProposeIntent = serde_json::from_value(owed).ok()?;
+    Some(IntentChange::Owed(Box::new(owed)))
 }
 
 fn failure_text(failure: &TurnFailure) -> String {

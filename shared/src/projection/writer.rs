@@ -186,7 +186,8 @@ impl Writer {
             let mut health = Health::default();
             for applied in batch {
                 let (source, sequence) = applied.place();
-                if !after.covers(source, sequence) {
+                let is_mark = matches!(applied, Applied::Mark { .. }) && after.of(source) == sequence;
+                if is_mark || !after.covers(source, sequence) {
                     firsts.extend(apply::write(transaction, people, &mut health, applied)?);
                     marks.pass(applied);
                     after.advance(source, sequence);

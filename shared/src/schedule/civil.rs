@@ -12,18 +12,15 @@ const LONGEST_GAP: SignedDuration = SignedDuration::from_hours(26);
 
 /// The wall clock's time from which on a time may lie after `after`: what a gap shortly before has pushed past it, too.
 pub(super) fn search_start(after: Timestamp, zone: &TimeZone) -> DateTime {
-    let local = zone.to_datetime(after);
-    let Some(change) = zone.preceding(after).next() else {
-        return local;
-    };
-    if after.duration_since(change.timestamp()) > LONGEST_GAP {
-        return local;
-    }
-    let before = change
-        .timestamp()
-        .checked_sub(SignedDuration::from_secs(1))
-        .unwrap_or(change.timestamp());
-    zone.to_datetime(before).min(local)
+    let second = SignedDuration::from_secs(1);
+    // A change at `after` itself is the last one: what it skipped fires from now on, the gap's beginning aside.
+    let through = after.checked_add(second).unwrap_or(after);
+    let changes = zone.preceding(through).map(|change| change.timestamp());
+
+    changes
+        .take_while(|change| after.duration_since(*change) <= LONGEST_GAP)
+        .map(|change| zone.to_datetime(change.checked_sub(second).unwrap_or(change)))
+        .fold(zone.to_datetime(after), DateTime::min)
 }
 
 /// The first instant after `after` among those of `times`, which come in the order of the wall clock.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::nats::NatsServer;
+use super::trust::trust;
 use crate::bus::{Bus, NatsConfig};
 use crate::clock::{Clock as _, SystemClock, pause};
 use crate::wire::topology::topology;
@@ -12,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two tries.
 const TRY_EVERY: Duration = Duration::from_millis(50);
 
-/// Connects as `name`. On a busy machine one try may be over before the server has answered, and is made again.
+/// Connects as `name`, with the tests' key. On a busy machine one try may be over before the server has answered, and is made again.
 ///
 /// # Panics
 /// Where nobody answers for 20 s.
@@ -20,7 +21,7 @@ pub async fn connect(config: &NatsConfig, name: &str) -> Bus {
     let begun = SystemClock.monotonic();
     loop {
         match Bus::connect(config, name).await {
-            Ok(bus) => return bus,
+            Ok(bus) => return bus.trusting(trust()),
             Err(error) => {
                 let waited = SystemClock.monotonic().saturating_duration_since(begun);
                 assert!(waited < PATIENCE, "no server answers within {waited:?}: {error}");

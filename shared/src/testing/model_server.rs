@@ -119,11 +119,19 @@ impl ModelServer {
     /// # Panics
     /// Where no port can be had.
     pub async fn ruled(rule: impl Fn(&Recorded, usize) -> Scripted + Send + Sync + 'static) -> Self {
+        Self::ruled_at(0, rule).await
+    }
+
+    /// The same at `port`: where a provider comes back to. 0 = any.
+    ///
+    /// # Panics
+    /// Where the port cannot be had.
+    pub async fn ruled_at(port: u16, rule: impl Fn(&Recorded, usize) -> Scripted + Send + Sync + 'static) -> Self {
         let shared = Shared {
             rule: Arc::new(rule),
             recorded: Arc::default(),
         };
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await;
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await;
         let listener = listener.expect("a free port");
         let address = listener.local_addr().expect("its address");
         let router = Router::new().fallback(answer).with_state(shared.clone());
@@ -143,6 +151,12 @@ impl ModelServer {
     pub fn base_url(&self, provider: &str) -> String {
         let version = if provider == "gemini" { "v1beta" } else { "v1" };
         format!("http://{}/{version}", self.address)
+    }
+
+    /// Its port.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.address.port()
     }
 
     /// How often a model was asked.

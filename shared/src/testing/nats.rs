@@ -245,6 +245,40 @@ impl NatsServer {
     pub fn data(&self) -> &Path {
         self.directory.path()
     }
+
+    /// A copy of what the server, which does not run, keeps of `stream`.
+    #[must_use]
+    pub fn copy_of(&self, stream: &str) -> TempDir {
+        let copy = tempfile::tempdir().expect("a temporary directory");
+        copy_all(&self.stream_directory(stream), copy.path());
+        copy
+    }
+
+    /// Puts `copy` in the place of what the server, which does not run, keeps of `stream`: as a restore from a copied
+    /// directory does, or a power cut.
+    pub fn put_back(&self, stream: &str, copy: &TempDir) {
+        let directory = self.stream_directory(stream);
+        std::fs::remove_dir_all(&directory).expect("removed");
+        copy_all(copy.path(), &directory);
+    }
+
+    fn stream_directory(&self, stream: &str) -> PathBuf {
+        let streams = self.directory.path().join("js/jetstream/$G/streams");
+        streams.join(stream)
+    }
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("made");
+    for entry in std::fs::read_dir(from).expect("readable") {
+        let entry = entry.expect("readable");
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_all(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).expect("copied");
+        }
+    }
 }
 
 impl Drop for NatsServer {

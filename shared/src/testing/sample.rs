@@ -5,6 +5,7 @@ use ulid::Ulid;
 use crate::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
 use crate::model::event::EventId;
 use crate::model::ledger::{AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, TurnLimits};
+use crate::model::origin::Origin;
 use crate::model::permission::PermissionSet;
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
@@ -28,6 +29,9 @@ pub fn dispatch(event_id: EventId, number: u64, hook: &str, target: SessionRef, 
             content_type: "text".to_owned(),
             metadata: serde_json::Map::new(),
             attachments: Vec::new(),
+            origin: Origin::visitor("default", "v1"),
+            proven: true,
+            person: None,
         },
         permissions: PermissionSet::default(),
         context: DispatchContext {
@@ -82,6 +86,7 @@ pub fn whole_turn(dispatch: &Dispatch, at: UnixMillis) -> LedgerRecord {
             counter: 1,
         },
         at,
+        held_ms: 0,
         entries: vec![turn_started(turn, dispatch), completed],
     }
 }

@@ -2,16 +2,18 @@
 
 use std::borrow::Cow;
 
-use super::subject::parse_event;
-
 /// Deduplication id; the server ignores a second message with the same one within the stream's window.
 pub const MSG_ID: &str = "Nats-Msg-Id";
-/// What the [`MSG_ID`] of a dead letter begins with that an operator publishes again; its sequence follows.
+/// What the [`MSG_ID`] of a dead letter begins with that an operator publishes again; its sequence and a random id follow.
 pub const REDRIVE: &str = "redrive:";
 /// `application/cbor` or `application/json`.
 pub const CONTENT_TYPE: &str = "Content-Type";
-/// Type and version of the payload: `event/1`.
+/// Type and version of the payload: `event/2`.
 pub const SCHEMA: &str = "Nexus-Schema";
+/// What proves who published an event ([`super::seal`]): an HMAC in hexadecimal.
+pub const SEAL: &str = "Nexus-Seal";
+/// Id of the event in the message, for log lines about what nobody can read. Nothing is decided by it.
+pub const EVENT: &str = "Nexus-Event";
 /// W3C trace context.
 pub const TRACEPARENT: &str = "traceparent";
 /// W3C trace state.
@@ -33,14 +35,22 @@ pub const EPOCH: &str = "Nexus-Epoch";
 pub const REPEATED: &str = "Nexus-Repeated";
 /// The subject's last sequence must be this one, or the server refuses.
 pub const EXPECTED_LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
+/// Who wrote a message that expects its subject's last sequence, and which attempt of theirs it is: `{random id of the
+/// process's start}-{counter}`. After an unknown outcome it tells whose message stands there; equal payloads do not.
+pub const WRITER: &str = "Nexus-Writer";
+/// On a record of `INVOCATIONS`: the highest sequence of `EVENTS` that its partition's owner had in hand by then. Whatever
+/// was recorded before it is of an event up to there.
+pub const THROUGH: &str = "Nexus-Through";
 /// Time to live of a message.
 pub const TTL: &str = "Nats-TTL";
 
 /// The names that nearly every message has: not copied for each.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 17] = [
     MSG_ID,
     CONTENT_TYPE,
     SCHEMA,
+    SEAL,
+    EVENT,
     TRACEPARENT,
     TRACESTATE,
     HOPS,
@@ -51,6 +61,7 @@ const KNOWN: [&str; 14] = [
     EPOCH,
     REPEATED,
     EXPECTED_LAST_SUBJECT_SEQUENCE,
+    WRITER,
     TTL,
 ];
 
@@ -103,6 +114,11 @@ impl Headers {
         }
     }
 
+    /// Takes `name` out.
+    pub fn remove(&mut self, name: &str) {
+        self.0.retain(|(key, _)| !key.eq_ignore_ascii_case(name));
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_ref(), value.as_str()))
@@ -113,13 +129,11 @@ impl Headers {
         self.0.iter().map(|(name, value)| (name, value.as_str()))
     }
 
-    /// The event that the message under `subject` is, or that led to it, as far as its headers say: for log lines about
-    /// what nobody can read. One that an operator publishes again has another message id than its event.
+    /// The event that the message is, or that led to it, as far as its headers say: for log lines about what nobody can
+    /// read.
     #[must_use]
-    pub fn event_id(&self, subject: &str) -> Option<&str> {
-        let is_event = parse_event(subject).is_some();
-        let own = || self.get(MSG_ID).filter(|id| is_event && !id.starts_with(REDRIVE));
-        self.get(CAUSATION).or_else(own)
+    pub fn event_id(&self) -> Option<&str> {
+        self.get(CAUSATION).or_else(|| self.get(EVENT))
     }
 
     /// Whether there are none.
@@ -184,15 +198,12 @@ mod tests {
     fn a_message_names_the_event_that_it_is_or_that_led_to_it() {
         let named = |headers: &[(&str, &str)]| {
             let headers: Headers = headers.iter().copied().collect();
-            headers.event_id("nexus.ev.3.crm.default.p").map(str::to_owned)
+            headers.event_id().map(str::to_owned)
         };
-        assert_eq!(named(&[(MSG_ID, "crm:9")]).as_deref(), Some("crm:9"));
-        assert_eq!(named(&[(MSG_ID, "redrive:7")]), None);
+        assert_eq!(named(&[(MSG_ID, "mzxw6"), (EVENT, "crm:9")]).as_deref(), Some("crm:9"));
         let dispatch = [(MSG_ID, "01JDGZX4Q8AAAAAAAAK7Q2M9PX"), (CAUSATION, "crm:9")];
         assert_eq!(named(&dispatch).as_deref(), Some("crm:9"));
-        let order: Headers = [(MSG_ID, "01JDGZX4Q8AAAAAAAAK7Q2M9PX:asked")].into_iter().collect();
-        assert_eq!(order.event_id("nexus.dispatch.default.main"), None);
-        assert_eq!(named(&[]), None);
+        assert_eq!(named(&[(MSG_ID, "redrive:7")]), None);
     }
 
     #[test]

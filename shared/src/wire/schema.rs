@@ -3,7 +3,9 @@
 use crate::breaker::Breaker;
 use crate::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalTimer, Confirmation, SessionDecision};
 use crate::model::dispatch::Dispatch;
-use crate::model::event::{Event, MAX_EVENT_BYTES, MAX_HOPS};
+use crate::model::event::{
+    Event, MAX_ATTACHMENTS, MAX_CONTENT_TYPES, MAX_EVENT_BYTES, MAX_HOPS, MAX_PARTICIPANTS, MAX_TAGS,
+};
 use crate::model::hook::{HookRecord, HookSpend, HookState, StoredAnswers};
 use crate::model::intent::book::AgentBook;
 use crate::model::intent::mark::IntentMark;
@@ -12,9 +14,11 @@ use crate::model::intent::{Intent, IntentRecord, MAX_PARAMETER_BYTES, MAX_REASON
 use crate::model::invocation::EventInvocations;
 use crate::model::ledger::LedgerRecord;
 use crate::model::order::SessionOrder;
+use crate::model::owner::OwnerLink;
 use crate::model::rate::RateWindow;
 use crate::model::receipt::Receipt;
 use crate::model::reply::Reply;
+use crate::model::restore::RestoreHold;
 use crate::model::schedule::{ScheduleRecord, ScheduleTimer};
 use crate::model::session::SessionRef;
 
@@ -51,6 +55,7 @@ fn session(field: &str, at: &SessionRef) -> Result<(), String> {
 
 impl Wire for Event {
     const SCHEMA: &'static str = "event";
+    const VERSION: u16 = 2;
 
     fn check(&self) -> Result<(), String> {
         required("channel", &self.channel)?;
@@ -58,6 +63,9 @@ impl Wire for Event {
         name("peer.id", &self.peer.id)?;
         name("thread_id", self.thread_id.as_deref().unwrap_or_default())?;
         name("from.id", &self.from.id)?;
+        for person in &self.speaks_for {
+            name("speaks_for", person)?;
+        }
         if self.content.len() > MAX_EVENT_BYTES {
             return Err(format!(
                 "content: {} bytes, at most {MAX_EVENT_BYTES} are allowed",
@@ -66,6 +74,17 @@ impl Wire for Event {
         }
         if self.content.contains('\0') {
             return Err("content: NUL byte".to_owned());
+        }
+        // Each entry is a row or more in every read model and is shown to every hook.
+        for (field, found, most) in [
+            ("participants", self.participants.len(), MAX_PARTICIPANTS),
+            ("attachments", self.attachments.len(), MAX_ATTACHMENTS),
+            ("tags", self.tags.len(), MAX_TAGS),
+            ("content_types", self.content_types.len(), MAX_CONTENT_TYPES),
+        ] {
+            if found > most {
+                return Err(format!("{field}: {found} entries, at most {most} are allowed"));
+            }
         }
         if self.hops > MAX_HOPS.saturating_add(1) {
             return Err(format!("hops: {}, at most {MAX_HOPS} are followed", self.hops));
@@ -98,6 +117,10 @@ impl Wire for Reply {
         session("session", &self.session)?;
         required("delivery_context.channel", &self.delivery_context.channel)
     }
+}
+
+impl Wire for RestoreHold {
+    const SCHEMA: &'static str = "restore_hold";
 }
 
 impl Wire for Receipt {
@@ -142,6 +165,10 @@ impl Wire for HookState {
 
 impl Wire for Breaker {
     const SCHEMA: &'static str = "breaker";
+}
+
+impl Wire for OwnerLink {
+    const SCHEMA: &'static str = "owner_link";
 }
 
 impl Wire for ApprovalRequest {

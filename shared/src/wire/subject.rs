@@ -104,6 +104,12 @@ pub fn session_key(session: &SessionRef) -> String {
     format!("{}.{}", token(&session.persona), token(&session.session))
 }
 
+/// Key of the note that a session's agent cannot be asked at present: that of the session has two tokens, this one three.
+#[must_use]
+pub fn away_key(session: &SessionRef) -> String {
+    format!("away.{}", session_key(session))
+}
+
 /// Where a session's claim is.
 #[must_use]
 pub fn claim(session: &SessionRef) -> String {

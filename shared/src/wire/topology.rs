@@ -23,11 +23,16 @@ pub const MAX_INTENT_TIMERS: i64 = 4_096;
 pub const APPROVAL_TIMERS: &str = "approval-timers";
 /// How many of them may be unacked, in messages.
 pub const MAX_APPROVAL_TIMERS: i64 = 1_024;
-/// How far past its ack floor a partition's consumer may run, in messages (`hooks.md` "Crash rules").
+/// How many messages a partition's owner may have in hand past what is stored to be handed out: of a consumer that the
+/// server keeps past its ack floor (`hooks.md` "Crash rules"; `trust.md` §5).
 pub const MAX_PAST_FLOOR: i64 = 1_000;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// How long `RECEIPTS` keeps messages.
+pub const RECEIPTS_KEPT: Duration = Duration::from_secs(90 * 24 * 3_600);
+/// How long `INVOCATIONS` keeps messages.
+pub const INVOCATIONS_KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
 const FOR_EVER: Duration = Duration::ZERO;
 /// Duplicate window where ids only guard against quick retries.
 const SHORT_WINDOW: Duration = Duration::from_secs(120);
@@ -88,8 +93,14 @@ pub mod buckets {
     pub const IDENTITIES: &str = "identities";
     /// What a session does differently, quarantine among it.
     pub const SESSION_OVERRIDES: &str = "session_overrides";
-    /// Where a session's newest checkpoint is: a hint.
+    /// What a restore has left to be decided.
+    pub const RESTORE: &str = "restore";
+    /// Where a session's newest checkpoint is, and that its agent cannot be asked at present: hints.
     pub const SESSION_CHECKPOINTS: &str = "session_checkpoints";
+    /// How far streams of done-markers had come: their witnesses.
+    pub const POSITIONS: &str = "positions";
+    /// What nobody can tell to be done or undone, until an operator says it.
+    pub const HELD: &str = "held";
 }
 
 /// Names of the buckets of objects.
@@ -281,7 +292,7 @@ fn outgoing(replicas: usize) -> Vec<StreamSpec> {
             ..stream(streams::PARKED, &["nexus.parked.*.*.*.*"], replicas)
         },
         StreamSpec {
-            max_age: 90 * DAY,
+            max_age: RECEIPTS_KEPT,
             ..stream(streams::RECEIPTS, &["nexus.receipt.*.*.*"], replicas)
         },
     ]
@@ -290,7 +301,7 @@ fn outgoing(replicas: usize) -> Vec<StreamSpec> {
 fn records(replicas: usize) -> Vec<StreamSpec> {
     vec![
         StreamSpec {
-            max_age: 30 * DAY,
+            max_age: INVOCATIONS_KEPT,
             ..stream(streams::INVOCATIONS, &["nexus.invocation.*.*"], replicas)
         },
         StreamSpec {
@@ -333,6 +344,8 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         buckets::IDENTITIES,
         buckets::SESSION_OVERRIDES,
         buckets::SESSION_CHECKPOINTS,
+        buckets::POSITIONS,
+        buckets::RESTORE,
     ];
     let fleeting = [
         buckets::APPROVALS,
@@ -341,6 +354,7 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         buckets::HOOK_SPEND,
         buckets::HOOK_RESULTS,
         buckets::HOOK_LIMITS,
+        buckets::HELD,
     ];
     let lasting = lasting.into_iter().map(|name| bucket(name, false, replicas));
     lasting

@@ -1,7 +1,7 @@
 //! Reading the version before: one step per type, from n−1 to n. *Pure.* Source: `wire.md` "Guarantees" (Schema).
 //!
-//! Every schema is at version 1, so nothing older is readable; a type's first step is added here together with
-//! its second golden file.
+//! Nothing is released yet, so no older version is read; a type's first step is added here together with the golden
+//! file of the version that it leads to.
 
 use super::envelope::{DecodeError, Format, Wire};
 

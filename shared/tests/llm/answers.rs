@@ -178,3 +178,25 @@ async fn any_json_object_is_asked_for_as_each_provider_means_it() {
         assert!(format, "{provider:?}: {said}");
     }
 }
+
+#[tokio::test]
+async fn json_may_stand_in_a_code_fence() {
+    for provider in PROVIDERS {
+        let fenced = "```json\n{\"code\": \"1234\"}\n```\n";
+        let server = ModelServer::scripted([Scripted::text(fenced), Scripted::text("```\nno JSON\n```")]).await;
+        let model = model(config(&server, provider, 1));
+        let asked = || Ask {
+            json: Some(Json::Object),
+            ..question("Your code is 1234")
+        };
+        assert_eq!(
+            ask(&model, asked()).await.expect("JSON").content,
+            "{\"code\": \"1234\"}"
+        );
+        let bad = ask(&model, asked()).await;
+        assert!(
+            matches!(bad, Err(AskModelError::BadAnswer { .. })),
+            "{provider:?}: {bad:?}"
+        );
+    }
+}

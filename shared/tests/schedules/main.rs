@@ -4,4 +4,6 @@ mod clocks;
 mod cron;
 mod cron_agree;
 mod fixtures;
+mod oracle;
+mod oracle_rules;
 mod rrule;

@@ -115,6 +115,8 @@ fn recorded(
                 }
                 HookOutcome::Failed { error, .. } => faults.push(format!("{event}: {} failed: {error}", hook.hook_id)),
                 HookOutcome::Skipped { reason } => faults.push(format!("{event}: {} skipped: {reason}", hook.hook_id)),
+                // A second record says what it did.
+                HookOutcome::Deferred => {}
                 HookOutcome::Fired { .. } | HookOutcome::Passed | HookOutcome::Suppressed { .. } => {}
             }
         }

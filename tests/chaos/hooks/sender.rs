@@ -6,8 +6,9 @@ use shared::bus::{Bus, Outgoing};
 use shared::clock::pause;
 use shared::model::event::{Event, EventId};
 use shared::model::invocation::{EventInvocations, HookOutcome};
+use shared::model::origin::Origin;
 use shared::model::time::UnixMillis;
-use shared::wire::subject;
+use shared::wire::headers::MSG_ID;
 use shared::wire::topology::streams::INVOCATIONS;
 use tests::eventually::eventually;
 use tests::record::read_all;
@@ -44,14 +45,16 @@ impl Sent {
     }
 
     fn event(&self) -> Event {
-        Event::new(self.id.clone(), self.channel, &self.peer, UnixMillis(1_700_000_000_000))
+        let mut event = Event::new(self.id.clone(), self.channel, &self.peer, UnixMillis(1_700_000_000_000));
+        event.origin = Origin::account(self.channel, "default");
+        event
     }
 }
 
 /// Stores an event; the server knows it again by its id.
 async fn store(bus: &Bus, sent: &Sent) {
     let event = sent.event();
-    let out = || Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
+    let out = || Outgoing::event(&event, bus.trust());
     while bus.publish(out()).await.is_err() {
         pause(AGAIN).await;
     }
@@ -94,7 +97,8 @@ pub(super) async fn send(bus: Bus, over: Over) -> Vec<Sent> {
 pub(super) async fn repeat(bus: &Bus, events: &[Sent]) {
     for sent in events {
         let event = sent.event();
-        let out = Outgoing::new(subject::event(&event), &event);
+        let mut out = Outgoing::event(&event, bus.trust());
+        out.headers.remove(MSG_ID);
         bus.publish(out).await.expect("stored");
     }
 }
@@ -134,6 +138,7 @@ pub(super) fn said(record: &EventInvocations) -> Option<&String> {
         HookOutcome::Passed
         | HookOutcome::Suppressed { .. }
         | HookOutcome::Skipped { .. }
+        | HookOutcome::Deferred
         | HookOutcome::Failed { .. } => None,
     }
 }

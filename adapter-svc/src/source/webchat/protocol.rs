@@ -6,15 +6,34 @@ use shared::model::event::{Direction, EventId};
 use shared::model::time::UnixMillis;
 use shared::projection::api::EventRow;
 
+use crate::source::webhook::signature::sha256;
+
 /// Longest id of a visitor or of a visitor's message, in bytes.
 pub const MAX_ID_BYTES: usize = 128;
 /// Longest text of a visitor's message, in bytes.
 pub const MAX_TEXT_BYTES: usize = 32 * 1024;
 
+/// Fewest and most bytes of a page's key.
+const KEY_BYTES: std::ops::RangeInclusive<usize> = 32..=MAX_ID_BYTES;
+/// Fewest different bytes of a page's key: one that a page did not draw at random has fewer.
+const MIN_KEY_VARIETY: usize = 8;
+/// Bytes of the hash that become the visitor's id.
+const VISITOR_BYTES: usize = 16;
+
 /// What a page says.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum FromPage {
+    /// The first message: who speaks.
+    Hello {
+        /// The page's secret, which it made at random and keeps.
+        key: String,
+    },
+    /// The visitor opened the link that makes a page the owner's.
+    Claim {
+        /// The link's token.
+        link: String,
+    },
     /// The visitor wrote something.
     Message {
         /// The page's id for it, the same when it sends it again.
@@ -35,6 +54,8 @@ pub enum ToPage<'a> {
         /// The visitor.
         peer: &'a str,
     },
+    /// This page is the owner's from now on.
+    Owner,
     /// The end of the conversation so far, the oldest first.
     History {
         /// Its items.
@@ -51,6 +72,8 @@ pub enum ToPage<'a> {
     Part(Item),
     /// A piece of an answer that is being made; the part that follows has the whole.
     Partial(&'a Partial),
+    /// The agent that is to answer cannot be reached, or can be again.
+    Away(&'a Away),
     /// Something the page said was not taken.
     Error {
         /// The page's id for it, where it could be read.
@@ -72,6 +95,18 @@ pub struct Item {
     pub text: String,
     /// When.
     pub at: UnixMillis,
+    /// What it has buttons for: an approval's card. Nothing that an agent says has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Decidable>,
+}
+
+/// An approval that the page's buttons decide.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decidable {
+    /// The reply code, as people write it.
+    pub code: String,
+    /// Hash of the arguments that the card shows: the buttons decide about no others.
+    pub arguments_hash: String,
 }
 
 /// A part as delivery-svc publishes it on `nexus.webchat.<account>.<peer>`.
@@ -84,6 +119,9 @@ pub struct Part {
     /// When it was sent.
     #[serde(default)]
     pub at: UnixMillis,
+    /// What the approvals' room put on it.
+    #[serde(default)]
+    pub approval: Option<Decidable>,
 }
 
 /// A piece of an answer that is being made, as the broker publishes it on `nexus.webchat.<account>.<peer>`.
@@ -101,6 +139,16 @@ pub struct Partial {
     pub done: bool,
 }
 
+/// Whether the agent that a visitor waits for cannot be reached, as the broker publishes it on
+/// `nexus.webchat.<account>.<peer>`: again every few seconds while that lasts.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Away {
+    /// The turn.
+    pub turn: String,
+    /// Whether it cannot.
+    pub away: bool,
+}
+
 /// What comes for the open pages of a visitor.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
@@ -109,6 +157,8 @@ pub enum ForPage {
     Part(Part),
     /// A piece of what becomes one.
     Partial(Partial),
+    /// Nothing becomes of it at present.
+    Away(Away),
 }
 
 impl From<Part> for Item {
@@ -118,6 +168,7 @@ impl From<Part> for Item {
             from: "system",
             text: part.content,
             at: part.at,
+            approval: part.approval,
         }
     }
 }
@@ -137,11 +188,27 @@ impl From<EventRow> for Item {
             from,
             text: row.content,
             at: row.timestamp,
+            approval: None,
         }
     }
 }
 
-/// What is wrong with an id of a page: the visitor's or a message's.
+/// The id of the visitor whose page has `key`, on `account`. The id stands in events, logs and subjects; the key, which
+/// alone lets somebody speak as the visitor, cannot be told from it.
+///
+/// # Errors
+/// What is expected of a key.
+pub fn visitor(account: &str, key: &str) -> Result<String, String> {
+    let variety: std::collections::BTreeSet<u8> = key.bytes().collect();
+    if !KEY_BYTES.contains(&key.len()) || variety.len() < MIN_KEY_VARIETY {
+        let (least, most) = (KEY_BYTES.start(), KEY_BYTES.end());
+        return Err(format!("expected a random key of {least} to {most} bytes"));
+    }
+    let hash = sha256(&[b"nexus webchat visitor\0", account.as_bytes(), b"\0", key.as_bytes()]);
+    Ok(hex::encode(&hash[..VISITOR_BYTES]))
+}
+
+/// What is wrong with an id of a page's message.
 ///
 /// # Errors
 /// What is expected.
@@ -167,7 +234,9 @@ pub fn check_id(id: &str) -> Result<(), String> {
 /// What is wrong, and where.
 pub fn read(text: &str) -> Result<FromPage, (String, &'static str)> {
     let said: FromPage = serde_json::from_str(text).map_err(|error| (error.to_string(), "message"))?;
-    let FromPage::Message { id, text } = &said;
+    let FromPage::Message { id, text } = &said else {
+        return Ok(said);
+    };
     check_id(id).map_err(|detail| (detail, "id"))?;
     if text.trim().is_empty() || text.len() > MAX_TEXT_BYTES || text.contains('\0') {
         return Err((
@@ -218,6 +287,22 @@ mod tests {
             (r#"{"type":"message","id":"a","text":"x\u0000"}"#, "text"),
         ] {
             assert_eq!(read(text).unwrap_err().1, place, "{text}");
+        }
+    }
+
+    #[test]
+    fn who_knows_a_visitors_id_does_not_know_the_key() {
+        let key = "0123456789abcdef0123456789abcdef";
+        let id = visitor("default", key).unwrap();
+        assert_eq!((id.len(), visitor("default", key).unwrap()), (32, id.clone()));
+        assert_ne!(
+            visitor("other", key).unwrap(),
+            id,
+            "each account has visitors of its own"
+        );
+        assert_ne!(visitor("default", &id).unwrap(), id, "an id is not a key to itself");
+        for weak in ["", "me", &"a".repeat(64), &"ab".repeat(16), &key.repeat(8)] {
+            assert!(visitor("default", weak).is_err(), "{weak}");
         }
     }
 

@@ -1,13 +1,18 @@
 //! One configured webhook source, parsed: its scheme, keys and mapping, and the choice of the scheme's function. *Pure.*
+//!
+//! An event's id comes from what the scheme's signature covers: a signed body that is repeated under another unsigned header
+//! makes no second event, and nobody without the key can choose an id. What each scheme signs: `docs/sources.md`.
 
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::model::time::UnixMillis;
+use shared::process::key::{self, WeakKeyError};
+use ulid::Ulid;
 
 use super::generic::HmacConfig;
 use super::mapping::{Mapping, Pick};
-use super::signature::{Checks, Key, SignatureError, Verified};
+use super::signature::{Checks, Key, SignatureError, Verified, sha256_hex};
 use super::{generic, github, meta, slack, standard, stripe, telegram};
 
 /// How a source's requests are known to be its own.
@@ -30,7 +35,7 @@ pub enum Scheme {
     /// A keyed hash as configured.
     #[serde(alias = "generic")]
     Hmac,
-    /// Nothing is checked: whoever reaches the port is believed.
+    /// Nothing is checked: every client that reaches the port can post, as a stranger.
     Unsigned,
 }
 
@@ -50,19 +55,31 @@ impl Scheme {
         }
     }
 
-    /// The key that `secret` stands for; `None` where the scheme cannot use it.
-    #[must_use]
-    pub fn key(self, secret: &str) -> Option<Key> {
+    /// The key that `secret` stands for.
+    ///
+    /// # Errors
+    /// [`WeakKeyError`] if the scheme cannot use it, or it is too short.
+    pub fn key(self, secret: &str) -> Result<Key, WeakKeyError> {
         match self {
             Self::Standard => standard::key(secret),
             Self::Stripe | Self::Github | Self::Slack | Self::Telegram | Self::Meta | Self::Hmac | Self::Unsigned => {
-                (!secret.is_empty()).then(|| Key::new(secret))
+                key::text(secret).map(Key::new)
             }
         }
     }
 
-    /// Where this scheme's sender writes the delivery's id and the event's type, when configuration does not say.
-    fn places(self) -> (Option<&'static str>, Option<&'static str>) {
+    /// Whether the sender's secret is a text that the vendor or the operator chose.
+    #[must_use]
+    pub const fn has_text_key(self) -> bool {
+        match self {
+            Self::Stripe | Self::Github | Self::Slack | Self::Telegram | Self::Meta | Self::Hmac => true,
+            Self::Standard | Self::Unsigned => false,
+        }
+    }
+
+    /// Where in the body this scheme's sender writes the delivery's id, and where the event's type is, if configuration
+    /// does not say.
+    const fn places(self) -> (Option<&'static str>, Option<&'static str>) {
         match self {
             Self::Standard => (None, Some("/type")),
             Self::Stripe => (Some("/id"), Some("/type")),
@@ -75,15 +92,32 @@ impl Scheme {
     }
 }
 
-/// What tells one delivery from another where the platform has no id for it.
+/// What tells one delivery from another if nothing that is signed has an id for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dedupe {
-    /// The signed timestamp and the body; without one, every request is an event of its own.
+    /// The signed timestamp and the body; without a timestamp the body; of `unsigned`, every request is an event of its own.
     #[default]
     Auto,
-    /// The body: the same body is the same event.
+    /// The body: the same body is the same event. GitHub and Meta sign nothing else, so it always holds for them.
     Body,
+}
+
+/// A request that a source's signature vouches for.
+#[derive(Debug, Clone, Copy)]
+pub struct Delivery<'a> {
+    /// Its headers.
+    pub headers: &'a HeaderMap,
+    /// Its body as it came.
+    pub body: &'a [u8],
+    /// Its body, read.
+    pub payload: &'a Value,
+    /// What the signature vouches for.
+    pub verified: &'a Verified,
+    /// When it came.
+    pub now: UnixMillis,
+    /// A fresh id, for a delivery that nothing identifies.
+    pub fresh: Ulid,
 }
 
 /// A source at `/hooks/{name}`.
@@ -105,6 +139,10 @@ pub struct Endpoint {
     pub headers: Vec<String>,
     /// Where the fields stand.
     pub mapping: Mapping,
+    /// Whether its senders may count as persons, and its events stand on `channel`.
+    pub persons: bool,
+    /// The channel of its events, if it is another than `webhook`.
+    pub channel: Option<String>,
 }
 
 impl Endpoint {
@@ -125,11 +163,64 @@ impl Endpoint {
         }
     }
 
-    /// The platform's id of this delivery: what the signature vouches for, else what the mapping finds.
+    /// What of the body is one event each, where a delivery of this scheme carries several: Meta's entries. Each is a body
+    /// with that entry alone, in one order of keys.
     #[must_use]
-    pub fn delivery_id(&self, verified: &Verified, headers: &HeaderMap, payload: &Value) -> Option<String> {
-        let found = || place(self.mapping.id.as_ref(), self.scheme.places().0, headers, payload);
-        verified.delivery_id.clone().filter(|id| !id.is_empty()).or_else(found)
+    pub fn entries(&self, payload: &Value) -> Option<Vec<Value>> {
+        match self.scheme {
+            Scheme::Meta => meta::entries(payload),
+            Scheme::Standard
+            | Scheme::Stripe
+            | Scheme::Github
+            | Scheme::Slack
+            | Scheme::Telegram
+            | Scheme::Hmac
+            | Scheme::Unsigned => None,
+        }
+    }
+
+    /// What makes `delivery` the same item when it is delivered again, from what its signature covers: the signed id, else
+    /// the id in the signed body, else a hash of the signed time and the body, or of the body.
+    #[must_use]
+    pub fn item_id(&self, delivery: &Delivery<'_>) -> String {
+        let signed = delivery.verified.delivery_id.clone().filter(|id| !id.is_empty());
+        if let Some(id) = signed.or_else(|| self.id_in_body(delivery)) {
+            return id;
+        }
+
+        match (self.scheme, self.dedupe, delivery.verified.timestamp) {
+            (Scheme::Unsigned, Dedupe::Auto, _) => delivery.fresh.to_string(),
+            (Scheme::Github | Scheme::Meta, _, _) | (_, Dedupe::Body, _) | (_, Dedupe::Auto, None) => {
+                sha256_hex(&[delivery.body])
+            }
+            (_, Dedupe::Auto, Some(at)) => sha256_hex(&[at.to_string().as_bytes(), b".", delivery.body]),
+        }
+    }
+
+    /// The platform's own name of this delivery, for people: signed or not.
+    #[must_use]
+    pub fn delivery_id(&self, delivery: &Delivery<'_>) -> Option<String> {
+        let header = |name: &str| Some(delivery.headers.get(name)?.to_str().ok()?.to_owned());
+        let unsigned = || match self.scheme {
+            Scheme::Github => header(github::DELIVERY),
+            Scheme::Hmac => self.hmac.id_header.as_deref().and_then(header),
+            Scheme::Standard | Scheme::Stripe | Scheme::Slack | Scheme::Telegram | Scheme::Meta | Scheme::Unsigned => {
+                None
+            }
+        };
+
+        let signed = delivery.verified.delivery_id.clone();
+        signed.or_else(|| self.id_in_body(delivery)).or_else(unsigned)
+    }
+
+    /// The id at the configured place, else at the place where this scheme's sender writes it.
+    fn id_in_body(&self, delivery: &Delivery<'_>) -> Option<String> {
+        place(
+            self.mapping.id.as_ref(),
+            self.scheme.places().0,
+            delivery.headers,
+            delivery.payload,
+        )
     }
 
     /// The event's type, where the request says one.

@@ -34,7 +34,7 @@ pub struct HmacConfig {
     /// Header with the time of signing in seconds since the epoch; absent = no time is signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp_header: Option<String>,
-    /// Header with the delivery's id.
+    /// Header with the delivery's id: the event's id if `signed` holds `{id}`, else metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id_header: Option<String>,
     /// What is signed, with `{timestamp}`, `{id}` and `{body}`; default `{timestamp}.{body}` where there is a
@@ -82,6 +82,11 @@ impl HmacConfig {
             }
         }
         faults
+    }
+
+    /// Whether the delivery's id is among what is signed.
+    fn signs_id(&self) -> bool {
+        self.template().contains("{id}")
     }
 
     fn template(&self) -> &str {
@@ -144,7 +149,7 @@ pub fn verify(
         &[given],
     )?;
     Ok(Verified {
-        delivery_id: id.map(str::to_owned),
+        delivery_id: id.filter(|_| config.signs_id()).map(str::to_owned),
         timestamp,
     })
 }
@@ -218,6 +223,16 @@ mod tests {
             check(&config, &pairs, 500),
             Err(SignatureError::Expired { .. })
         ));
+    }
+
+    #[test]
+    fn an_id_that_is_not_signed_is_not_vouched_for() {
+        let config = HmacConfig {
+            id_header: Some("x-id".to_owned()),
+            ..HmacConfig::default()
+        };
+        let verified = check(&config, &[("x-signature", HEX), ("x-id", "7")], 0).unwrap();
+        assert_eq!(verified.delivery_id, None);
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Meta (WhatsApp, Messenger, Instagram): `X-Hub-Signature-256`, and the subscription's `hub.challenge`. *Pure.*
 //!
 //! Source: <https://developers.facebook.com/docs/graph-api/webhooks/getting-started>. Neither a delivery id nor a
-//! timestamp is signed, so a repetition of a delivery is known only where the source says `dedupe = "body"`.
+//! timestamp is signed. A delivery carries up to 1,000 entries, and what was not taken may come again in another batch: each
+//! entry is an event, whose id is the entry's hash.
 
 use std::collections::HashMap;
 
 use axum::http::HeaderMap;
+use serde_json::{Value, json};
 use shared::model::time::UnixMillis;
 
 use super::github::hub_signature;
@@ -18,6 +20,18 @@ use super::signature::{Checks, Key, SignatureError, Verified};
 pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], _now: UnixMillis) -> Result<Verified, SignatureError> {
     hub_signature(checks, headers, body)?;
     Ok(Verified::default())
+}
+
+/// The entries of a delivery, each as a body of its own, with the keys in order; none if it has no entries.
+#[must_use]
+pub fn entries(payload: &Value) -> Option<Vec<Value>> {
+    let entries = payload.get("entry")?.as_array().filter(|entries| !entries.is_empty())?;
+    let alone = |entry: &Value| {
+        let mut body = json!({ "object": payload.get("object"), "entry": [entry] });
+        body.sort_all_objects();
+        body
+    };
+    Some(entries.iter().map(alone).collect())
 }
 
 /// The answer to a subscription's GET: its `hub.challenge`, where mode and verify token are right.
@@ -50,6 +64,20 @@ mod tests {
             verify(&checks, &map, b"[]", UnixMillis(0)),
             Err(SignatureError::Mismatch)
         );
+    }
+
+    #[test]
+    fn each_entry_is_a_body_of_its_own() {
+        let split = |text: &str| entries(&serde_json::from_str(text).unwrap());
+        let both = split(r#"{"object":"page","entry":[{"id":"1","time":5},{"id":"2","time":5}]}"#).unwrap();
+        assert_eq!(both[1], json!({"entry": [{"id": "2", "time": 5}], "object": "page"}));
+        let again = split(r#"{"entry":[{"time":5,"id":"2"}],"object":"page"}"#).unwrap();
+        assert_eq!(
+            again[0].to_string(),
+            both[1].to_string(),
+            "another batch and another order of keys"
+        );
+        assert_eq!((split("{}"), split(r#"{"entry":[]}"#)), (None, None));
     }
 
     #[test]

@@ -1,27 +1,28 @@
 //! Standard Webhooks: `webhook-id`, `webhook-timestamp`, `webhook-signature`. *Pure.*
 //!
 //! Source: <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>. Signed is
-//! `{id}.{timestamp}.{body}` by HMAC-SHA-256; the signature header lists `v1,{base64}` separated by spaces.
+//! `{id}.{timestamp}.{body}` by HMAC-SHA-256; the signature header lists `v1,{base64}` separated by spaces. Svix sends the
+//! same under `svix-id`, `svix-timestamp`, `svix-signature` (<https://docs.svix.com/receiving/verifying-payloads/how-manual>).
 
 use axum::http::HeaderMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use shared::model::time::UnixMillis;
+use shared::process::key::{self, WeakKeyError};
 
 use super::signature::{Algorithm, Checks, Key, SignatureError, Verified, header, seconds};
 
-const ID: &str = "webhook-id";
-const TIMESTAMP: &str = "webhook-timestamp";
-const SIGNATURE: &str = "webhook-signature";
+/// Names of the headers with id, timestamp and signature.
+type Names = [&'static str; 3];
+const OWN: Names = ["webhook-id", "webhook-timestamp", "webhook-signature"];
+const SVIX: Names = ["svix-id", "svix-timestamp", "svix-signature"];
 
-/// The key that a secret `whsec_{base64}` (the prefix may be missing) stands for; `None` where it is not base64.
-#[must_use]
-pub fn key(secret: &str) -> Option<Key> {
-    let text = secret.trim();
-    STANDARD
-        .decode(text.strip_prefix("whsec_").unwrap_or(text))
-        .ok()
-        .map(Key::new)
+/// The key that a secret `whsec_{base64}` (the prefix may be missing) stands for.
+///
+/// # Errors
+/// [`WeakKeyError`] if it is not base64 of 24 to 64 bytes.
+pub fn key(secret: &str) -> Result<Key, WeakKeyError> {
+    key::standard(secret).map(Key::new)
 }
 
 /// Checks a request against the scheme.
@@ -29,10 +30,12 @@ pub fn key(secret: &str) -> Option<Key> {
 /// # Errors
 /// [`SignatureError`] says what is missing, unreadable, too old or wrong.
 pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Verified, SignatureError> {
-    let id = header(headers, ID)?;
-    let written = header(headers, TIMESTAMP)?;
-    let timestamp = seconds(TIMESTAMP, written)?;
-    let given: Vec<Vec<u8>> = header(headers, SIGNATURE)?
+    let has_svix_only = headers.contains_key(SVIX[0]) && !headers.contains_key(OWN[0]);
+    let [id, timestamp, signature] = if has_svix_only { SVIX } else { OWN };
+    let id = header(headers, id)?;
+    let written = header(headers, timestamp)?;
+    let timestamp = seconds(timestamp, written)?;
+    let given: Vec<Vec<u8>> = header(headers, signature)?
         .split(' ')
         .filter_map(|one| one.strip_prefix("v1,"))
         .filter_map(|one| STANDARD.decode(one).ok())
@@ -54,6 +57,10 @@ mod tests {
     use super::super::signature::tests::headers;
     use super::*;
 
+    const ID: &str = OWN[0];
+    const TIMESTAMP: &str = OWN[1];
+    const SIGNATURE: &str = OWN[2];
+
     // The vector of the reference libraries' tests (standard-webhooks, Svix).
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     const MESSAGE: &str = "msg_p5jXN8AQM9LWM0D4loKWxJek";
@@ -63,7 +70,7 @@ mod tests {
 
     fn check(signature: &str, at: i64, body: &[u8]) -> Result<Verified, SignatureError> {
         let checks = Checks {
-            keys: vec![Key::new("other"), key(SECRET).unwrap()],
+            keys: vec![Key::new(*b"other"), key(SECRET).unwrap()],
             tolerance_s: 300,
         };
         let map = headers(&[(ID, MESSAGE), (TIMESTAMP, &AT.to_string()), (SIGNATURE, signature)]);
@@ -84,6 +91,26 @@ mod tests {
             Err(SignatureError::Expired { age_s: -301, .. })
         ));
         assert_eq!(check(SIGNED, AT, b"{}"), Err(SignatureError::Mismatch));
+    }
+
+    #[test]
+    fn svix_names_the_same_headers_otherwise() {
+        let checks = Checks {
+            keys: vec![key(SECRET).unwrap()],
+            tolerance_s: 300,
+        };
+        let at = AT.to_string();
+        let svix = [(SVIX[0], MESSAGE), (SVIX[1], at.as_str()), (SVIX[2], SIGNED)];
+        let verified = verify(&checks, &headers(&svix), BODY, UnixMillis::from_seconds(AT)).unwrap();
+        assert_eq!(verified.delivery_id.as_deref(), Some(MESSAGE));
+        // The two sets are never mixed: what is not signed under its own name names nothing.
+        let mixed = [
+            (ID, "msg_2"),
+            (SVIX[0], MESSAGE),
+            (SVIX[1], at.as_str()),
+            (SVIX[2], SIGNED),
+        ];
+        assert!(verify(&checks, &headers(&mixed), BODY, UnixMillis::from_seconds(AT)).is_err());
     }
 
     #[test]
@@ -116,6 +143,6 @@ mod tests {
             verify(&checks, &map, BODY, UnixMillis(0)),
             Err(SignatureError::Malformed { .. })
         ));
-        assert_eq!(key("whsec_***"), None);
+        assert_eq!(key("whsec_***"), Err(WeakKeyError::NotBase64));
     }
 }

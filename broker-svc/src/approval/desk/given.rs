@@ -5,7 +5,7 @@ use shared::model::approval::{ApprovalStatus, Confirmation, SessionDecision};
 use shared::wire::headers::Carrier;
 use shared::wire::subject;
 
-use super::{Desk, KeepApprovalError, MAX_TRIES, decision_of};
+use super::{Desk, KeepApprovalError, MAX_TRIES};
 use crate::approval::machine::brought;
 
 /// How an agent gives its word for the call, in `AUDIT`.
@@ -22,9 +22,8 @@ impl Desk {
         };
         let told = SessionDecision {
             target: asked_in.session.clone(),
-            decision: decision_of(asked),
+            approval: asked.request.id.clone(),
             at: asked.requested_at,
-            asked: Some(Box::new(asked.request.clone())),
         };
         let id = format!("{}:asked", asked.request.id);
         let out = Outgoing::new(subject::dispatch(&asked_in.session), &told).msg_id(id);
@@ -49,7 +48,9 @@ impl Desk {
                 let is_used = before.value.status == ApprovalStatus::Consumed;
                 return Ok(is_used && attempt.is_some() && attempt == used_by);
             };
-            next.trail.used_by = attempt.map(str::to_owned);
+            // KV was put back to a state before the call was given out: whoever has it, nobody is given it again.
+            let is_given = self.newest_record(id, before.value.trail.audited).await?.is_used;
+            next.trail.used_by = attempt.filter(|_| !is_given).map(str::to_owned);
             let by = next.requested_by.clone();
             let what = ApprovalStatus::Consumed.name();
             if self
@@ -57,7 +58,7 @@ impl Desk {
                 .await?
                 .is_some()
             {
-                return Ok(true);
+                return Ok(!is_given);
             }
         }
         Err(KeepApprovalError::Contended(id.to_owned()))

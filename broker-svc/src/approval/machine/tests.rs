@@ -45,6 +45,7 @@ pub(crate) fn asked_in() -> AskedIn {
             channel: "telegram".to_owned(),
             id: "2".to_owned(),
             proof: Proof::Vouched,
+            person: None,
         }),
         reason: None,
         escalate_at: None,
@@ -100,6 +101,7 @@ fn says(standing: &Confirmation, scope: &Scope, by: &str, word: &Word, now: Unix
         channel: "cli".to_owned(),
         id: by.to_owned(),
         proof: Proof::Vouched,
+        person: None,
     };
     say(standing, &asked, &who(&party, &identities()), word, &identities(), now)
 }

@@ -1,4 +1,6 @@
 //! One command line as its words, or why it is more than one plain command. *Pure.*
+//!
+//! No shell reads a command again: the words that are matched against the list are the words that are executed.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -23,7 +25,7 @@ pub enum Refusal {
     #[error("longer than {MAX_COMMAND_BYTES} bytes")]
     TooLong,
     /// `|`, `||`, `&&`, `;`, `&`.
-    #[error("`{0}` runs more than one command")]
+    #[error("`{0}` runs more than one command: put it into a script and list the script")]
     Operator(&'static str),
     /// A line break outside of quotes, or one that is escaped.
     #[error("a line break outside of quotes")]
@@ -34,27 +36,30 @@ pub enum Refusal {
     /// `$( )`, backticks, `<( )`, `>( )`.
     #[error("a substitution runs another command")]
     Substitution,
-    /// `$name`, `${ }`, `$'…'`.
-    #[error("`$` outside of single quotes: what it stands for cannot be checked")]
+    /// `$name`, `${ }`, `$'…'`, `~user`; or a variable that has no absolute path as its value here.
+    #[error("only $CLAUDE_PROJECT_DIR, ${{CLAUDE_PROJECT_DIR}}, $HOME and a leading ~ are expanded")]
     Expansion,
     /// `( )`.
     #[error("a subshell")]
     Subshell,
-    /// `{ }`.
+    /// `{a,b}`.
     #[error("a brace outside of quotes")]
     Brace,
     /// A file name pattern that could become an option, or a program.
-    #[error("a file name pattern at the beginning of a word could become an option")]
+    #[error("a file name pattern as the program, or behind a hyphen")]
     Pattern,
+    /// A file name pattern that stands for too many files, or for names that are no UTF-8.
+    #[error("the file name pattern `{0}` stands for more than {MAX_MATCHES} names, or for one that is no UTF-8")]
+    Matches(String),
+    /// The working directory is gone.
+    #[error("the working directory cannot be read")]
+    Nowhere,
     /// `#`.
     #[error("a comment")]
     Comment,
     /// A redirect to a file.
-    #[error("a redirect to anything but /dev/null and an open descriptor")]
+    #[error("a redirect other than `>/dev/null`, `2>/dev/null` and `2>&1`")]
     Redirect,
-    /// A blank behind a backslash.
-    #[error("an escaped blank: use quotes")]
-    Blank,
     /// A word behind a redirect.
     #[error("a word behind a redirect: redirects stand at the end")]
     Behind,
@@ -70,27 +75,68 @@ pub enum Refusal {
     /// No entry takes it whole.
     #[error("no entry of the allow-list takes the whole command")]
     NoEntry,
-    /// With this option the program writes a file or runs another.
-    #[error("option `{0}` writes files or runs other programs")]
+    /// With this option the program writes a file or runs another, and only a wildcard takes it.
+    #[error("option `{0}` writes files or runs other programs, and the entry does not name it")]
     Option(String),
 }
 
-/// A command that is one plain command.
+/// Most names that one file name pattern stands for.
+pub(super) const MAX_MATCHES: usize = 1_000;
+
+/// One part of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spelled {
-    /// Its words as the program gets them, but for patterns and `~`.
-    pub words: Vec<String>,
-    /// Whether a shell has to read it: it redirects, or names files by a pattern or by `~`.
-    pub needs_shell: bool,
+pub(super) enum Piece {
+    /// This character.
+    Is(char),
+    /// `*` of a file name pattern.
+    Any,
+    /// `?` of one.
+    One,
+    /// `[…]` of one, with its brackets.
+    Class(String),
+    /// A `[` that nothing closes: itself here, and a pattern perhaps in another shell.
+    Bracket,
+    /// The project's directory, which is the broker's working directory.
+    Project,
+    /// The user's home directory.
+    Home,
+}
+
+/// What happens to what a command says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Errors {
+    /// Standard error is heard by itself.
+    #[default]
+    Apart,
+    /// It goes where standard output goes.
+    WithOutput,
+    /// Nobody hears it.
+    Nowhere,
+}
+
+/// The redirects of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Redirects {
+    /// Whether nobody hears standard output.
+    pub silent: bool,
+    /// Where standard error goes.
+    pub errors: Errors,
+}
+
+/// One plain command, as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Written {
+    pub words: Vec<Vec<Piece>>,
+    pub redirects: Redirects,
 }
 
 struct Reader<'a> {
     chars: Peekable<Chars<'a>>,
-    words: Vec<String>,
-    word: Option<String>,
-    /// Whether the word at hand is digits without quotes: the number of a descriptor, where a redirect follows.
-    plain_digits: bool,
-    needs_shell: bool,
+    words: Vec<Vec<Piece>>,
+    word: Option<Vec<Piece>>,
+    /// The word at hand, where it is digits without quotes: the number of a descriptor, where a redirect follows.
+    digits: Option<String>,
+    redirects: Redirects,
     /// A redirect was read.
     redirected: bool,
     /// A word stands behind it.
@@ -101,7 +147,7 @@ struct Reader<'a> {
 ///
 /// # Errors
 /// [`Refusal`] says what makes it more, or something that cannot be checked.
-pub fn spelled(command: &str) -> Result<Spelled, Refusal> {
+pub(super) fn written(command: &str) -> Result<Written, Refusal> {
     if command.len() > MAX_COMMAND_BYTES {
         return Err(Refusal::TooLong);
     }
@@ -109,29 +155,45 @@ pub fn spelled(command: &str) -> Result<Spelled, Refusal> {
         chars: command.chars().peekable(),
         words: Vec::new(),
         word: None,
-        plain_digits: false,
-        needs_shell: false,
+        digits: None,
+        redirects: Redirects::default(),
         redirected: false,
         behind: false,
     };
+
     while let Some(c) = reader.chars.next() {
         reader.read(c)?;
     }
     reader.end_word();
+
     if reader.behind {
         return Err(Refusal::Behind);
     }
-    let name = reader.words.first().ok_or(Refusal::Empty)?;
+    is_a_program(reader.words.first().ok_or(Refusal::Empty)?)?;
+    Ok(Written {
+        words: reader.words,
+        redirects: reader.redirects,
+    })
+}
+
+/// Whether `word` can be the name of a program.
+fn is_a_program(word: &[Piece]) -> Result<(), Refusal> {
+    let mut name = String::new();
+    for piece in word {
+        match piece {
+            Piece::Is(c) => name.push(*c),
+            Piece::Bracket => name.push('['),
+            Piece::Project | Piece::Home => name.push('/'),
+            Piece::Any | Piece::One | Piece::Class(_) => return Err(Refusal::Pattern),
+        }
+    }
     if name.contains('=') {
         return Err(Refusal::Assignment);
     }
     if name.is_empty() || RESERVED.contains(&name.as_str()) {
-        return Err(Refusal::Reserved(name.clone()));
+        return Err(Refusal::Reserved(name));
     }
-    Ok(Spelled {
-        words: reader.words,
-        needs_shell: reader.needs_shell,
-    })
+    Ok(())
 }
 
 impl Reader<'_> {
@@ -144,34 +206,55 @@ impl Reader<'_> {
             '\\' => match self.chars.next() {
                 None => return Err(Refusal::Quotes),
                 Some('\n') => return Err(Refusal::LineBreak),
-                Some(' ' | '\t') => return Err(Refusal::Blank),
                 Some(c) => self.quoted(c)?,
             },
-            '$' if self.chars.peek() == Some(&'(') => return Err(Refusal::Substitution),
-            '$' => return Err(Refusal::Expansion),
+            '$' => self.expansion()?,
             '`' => return Err(Refusal::Substitution),
             '|' => return Err(self.operator("|", "||")),
             '&' => return Err(self.operator("&", "&&")),
             ';' => return Err(Refusal::Operator(";")),
             '(' | ')' => return Err(Refusal::Subshell),
+            // `{}` is no list of words; `find` and `xargs` read it.
+            '{' if self.chars.next_if_eq(&'}').is_some() => self.push(['{', '}'].map(Piece::Is)),
             '{' | '}' => return Err(Refusal::Brace),
             '#' if self.word.is_none() => return Err(Refusal::Comment),
             '<' | '>' => self.redirect(c)?,
-            '*' | '?' | '[' => self.pattern(c)?,
-            c if c.is_control() => return Err(Refusal::Control(u32::from(c))),
-            c => {
-                self.needs_shell |= c == '~' && self.word.is_none();
-                self.plain_digits = c.is_ascii_digit() && (self.word.is_none() || self.plain_digits);
-                self.word.get_or_insert_default().push(c);
+            '*' => self.push([Piece::Any]),
+            '?' => self.push([Piece::One]),
+            '[' => {
+                let class = self.class();
+                self.push([class]);
             }
+            '~' if self.word.is_none() => match self.chars.peek() {
+                None | Some('/' | ' ' | '\t') => self.push([Piece::Home]),
+                Some(_) => return Err(Refusal::Expansion),
+            },
+            c if c.is_control() => return Err(Refusal::Control(u32::from(c))),
+            c => self.plain(c),
         }
         Ok(())
+    }
+
+    /// A character that means nothing to a shell.
+    fn plain(&mut self, c: char) {
+        let digits = match self.digits.take() {
+            Some(digits) if c.is_ascii_digit() => Some(digits),
+            None if c.is_ascii_digit() && self.word.is_none() => Some(String::new()),
+            Some(_) | None => None,
+        };
+        self.push([Piece::Is(c)]);
+        self.digits = digits.map(|digits| format!("{digits}{c}"));
+    }
+
+    fn push<const N: usize>(&mut self, pieces: [Piece; N]) {
+        self.digits = None;
+        self.word.get_or_insert_default().extend(pieces);
     }
 
     fn end_word(&mut self) {
         self.behind |= self.redirected && self.word.is_some();
         self.words.extend(self.word.take());
-        self.plain_digits = false;
+        self.digits = None;
     }
 
     fn operator(&mut self, one: &'static str, two: &'static str) -> Refusal {
@@ -184,14 +267,12 @@ impl Reader<'_> {
         if c.is_control() && !matches!(c, '\n' | '\t') {
             return Err(Refusal::Control(u32::from(c)));
         }
-        self.plain_digits = false;
-        self.word.get_or_insert_default().push(c);
+        self.push([Piece::Is(c)]);
         Ok(())
     }
 
     fn single(&mut self) -> Result<(), Refusal> {
-        self.plain_digits = false;
-        self.word.get_or_insert_default();
+        self.push([]);
         loop {
             match self.chars.next() {
                 None => return Err(Refusal::Quotes),
@@ -202,17 +283,18 @@ impl Reader<'_> {
     }
 
     fn double(&mut self) -> Result<(), Refusal> {
-        self.plain_digits = false;
-        self.word.get_or_insert_default();
+        self.push([]);
         loop {
             match self.chars.next() {
                 None => return Err(Refusal::Quotes),
                 Some('"') => return Ok(()),
                 Some('`') => return Err(Refusal::Substitution),
-                Some('$') if self.chars.peek() == Some(&'(') => return Err(Refusal::Substitution),
-                Some('$') => return Err(Refusal::Expansion),
+                Some('$') => self.expansion()?,
                 Some('\\') => match self.chars.peek() {
-                    Some('\n') => return Err(Refusal::LineBreak),
+                    // The shell joins the two lines.
+                    Some('\n') => {
+                        self.chars.next();
+                    }
                     Some(&c) if matches!(c, '$' | '`' | '"' | '\\') => {
                         self.chars.next();
                         self.quoted(c)?;
@@ -224,61 +306,83 @@ impl Reader<'_> {
         }
     }
 
-    /// What a pattern becomes begins as the pattern does: with neither a wildcard nor a hyphen it is no option.
-    fn pattern(&mut self, c: char) -> Result<(), Refusal> {
-        let begun = self
-            .word
-            .as_ref()
-            .filter(|word| !word.is_empty() && !word.starts_with('-'));
-        if begun.is_none() || self.words.is_empty() {
-            return Err(Refusal::Pattern);
+    /// Behind a `$`: one of the variables that are expanded.
+    fn expansion(&mut self) -> Result<(), Refusal> {
+        if self.chars.peek() == Some(&'(') {
+            return Err(Refusal::Substitution);
         }
-        self.needs_shell = true;
-        self.plain_digits = false;
-        self.word.get_or_insert_default().push(c);
+        let braced = self.chars.next_if_eq(&'{').is_some();
+        let mut name = String::new();
+        while let Some(c) = self.chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '_') {
+            name.push(c);
+        }
+        if braced && self.chars.next() != Some('}') {
+            return Err(Refusal::Expansion);
+        }
+
+        match (name.as_str(), braced) {
+            ("CLAUDE_PROJECT_DIR", _) => self.push([Piece::Project]),
+            ("HOME", false) => self.push([Piece::Home]),
+            _ => return Err(Refusal::Expansion),
+        }
         Ok(())
     }
 
+    /// Behind a `[`: the whole class, or the bracket itself where nothing closes it within the word.
+    fn class(&mut self) -> Piece {
+        let mut class = String::from("[");
+        let mut ahead = self.chars.clone();
+        while let Some(c) = ahead.next() {
+            match c {
+                // A bracket right behind the beginning is one of the class.
+                ']' if !matches!(class.as_str(), "[" | "[!" | "[^") => {
+                    class.push(c);
+                    self.chars = ahead;
+                    return Piece::Class(class);
+                }
+                c if c.is_ascii_alphanumeric() || matches!(c, '!' | '^' | '-' | '_' | '.' | ']' | ',') => {
+                    class.push(c);
+                }
+                _ => break,
+            }
+        }
+        Piece::Bracket
+    }
+
     fn redirect(&mut self, c: char) -> Result<(), Refusal> {
-        if self.plain_digits {
+        let number = self.digits.take();
+        if number.is_some() {
             self.word = None;
         }
         self.end_word();
-        self.needs_shell = true;
         self.redirected = true;
-        match (c, self.chars.peek()) {
-            (_, Some('(')) => return Err(Refusal::Substitution),
-            ('>', Some('&')) => {
-                self.chars.next();
-                return self.descriptor();
-            }
-            ('>', Some('>')) => {
-                self.chars.next();
-            }
-            (_, Some(_) | None) => {}
+        if self.chars.peek() == Some(&'(') {
+            return Err(Refusal::Substitution);
         }
-        while self.chars.next_if(|&c| matches!(c, ' ' | '\t')).is_some() {}
+        let of_errors = match (c, number.as_deref()) {
+            ('>', None | Some("1")) => false,
+            ('>', Some("2")) => true,
+            _ => return Err(Refusal::Redirect),
+        };
+
+        let joins = self.chars.next_if_eq(&'&').is_some();
+        while !joins && self.chars.next_if(|&c| matches!(c, ' ' | '\t')).is_some() {}
         let mut target = String::new();
         while let Some(c) = self.chars.next_if(|&c| !ends_target(c)) {
             target.push(c);
         }
-        if target == "/dev/null" {
-            Ok(())
-        } else {
-            Err(Refusal::Redirect)
-        }
-    }
 
-    /// `>&1`: digits up to the word's end.
-    fn descriptor(&mut self) -> Result<(), Refusal> {
-        let mut digits = 0;
-        while self.chars.next_if(char::is_ascii_digit).is_some() {
-            digits += 1;
+        match (of_errors, joins, target.as_str()) {
+            (true, true, "1") if self.redirects.silent => self.redirects.errors = Errors::Nowhere,
+            (true, true, "1") => self.redirects.errors = Errors::WithOutput,
+            (true, false, "/dev/null") => self.redirects.errors = Errors::Nowhere,
+            (false, false, "/dev/null") => {
+                // What joined the output before stays with what the output was then: with its listener.
+                self.redirects.silent = true;
+            }
+            _ => return Err(Refusal::Redirect),
         }
-        match self.chars.peek() {
-            None | Some(' ' | '\t' | '\n' | '<' | '>' | ';' | '|' | '&') if digits == 1 => Ok(()),
-            None | Some(_) => Err(Refusal::Redirect),
-        }
+        Ok(())
     }
 }
 

@@ -9,7 +9,6 @@ use shared::model::ledger::ToolCall;
 use shared::model::session::SessionRef;
 
 use super::{Answer, texts};
-use crate::approval::card::spelt;
 use crate::approval::desk::KeepApprovalError;
 use crate::approval::machine::MAX_EDITED_BYTES;
 use crate::approval::outside::{Known, Newest, Settled, as_written, id_of, known, settled};
@@ -211,7 +210,6 @@ impl Making<'_> {
 fn asks(question: &Confirmation) -> Answer {
     Answer::Ask {
         approval: question.request.id.clone(),
-        code: spelt(&question.request.id),
         policy: question.request.policy.clone(),
         expires_at: question.request.expires_at,
     }

@@ -37,7 +37,7 @@ fn everything_that_is_wrong_is_told_at_once() {
     let text = "
 enabled: 'yes'
 colour: red
-allow: {all: ['find * ', \"grep 'x\", '* -rf']}
+allow: {all: ['find . ', \"grep 'x\", '* -rf', 'find *', {command: 'find *', unsafe: true}]}
 hooks:
   - {hook: PreToolUse, builtin: approve}
   - {hook: before_tool, builtin: audit_log}
@@ -59,6 +59,7 @@ sessions: {'shop/*': {read_only: false}}
             ("colour", "unknown"),
             ("allow.all[1]", "quote"),
             ("allow.all[2]", "wildcard"),
+            ("allow.all[3]", "unsafe: true"),
             ("hooks[0].builtin", "no builtin `approve`"),
             ("hooks[1].hook", "no point `before_tool`"),
             ("hooks[2]", "exactly one"),
@@ -191,7 +192,7 @@ fn the_documented_file_is_without_fault() {
     let refused = rules.all().filter_map(|hook| match &hook.action {
         Action::Command { command } => rules
             .allow
-            .admit(command)
+            .admit(command, &Place::here().expect("a place"))
             .err()
             .map(|refusal| format!("{command}: {refusal}")),
         Action::Builtin(_) | Action::Script { .. } | Action::Reminder(_) => None,

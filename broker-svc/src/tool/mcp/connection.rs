@@ -18,6 +18,7 @@ use tokio::process::Child;
 use super::declared::{McpServer, credential};
 use crate::child::{Group, Handed, Tethered, keep};
 use crate::tool::credentials::References;
+use crate::walls;
 
 /// What a server's program keeps of our environment.
 const KEPT: [&str; 3] = ["PATH", "HOME", "TMPDIR"];
@@ -133,8 +134,7 @@ fn program(declared: &McpServer, known: &References) -> Result<Child, String> {
     for (name, value) in &declared.env {
         command.env(name, revealed(value, known)?);
     }
-    command
-        .spawn()
+    walls::start(command, declared.env.contains_key(walls::BUS))
         .map_err(|error| format!("{} cannot be started: {error}", declared.command))
 }
 

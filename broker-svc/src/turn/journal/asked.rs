@@ -9,6 +9,7 @@ use shared::model::time::UnixMillis;
 use super::Running;
 use crate::approval::outside::is_outside;
 use crate::turn::arguments::args_hash;
+use crate::turn::used::Stamp;
 
 /// An approval that a turn waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +73,8 @@ pub enum Standing {
     Pending,
     /// Exactly these arguments are approved.
     Approved,
+    /// The approval was used, and the ledger does not have the call's beginning: whether it ran is unknown.
+    Used,
     /// Somebody said no.
     Rejected {
         /// Who.
@@ -96,7 +99,8 @@ pub fn stands(running: &Running, call: &str, arguments_hash: &str, ask: Option<&
     };
     match asked.status {
         ApprovalStatus::Pending => Standing::Pending,
-        ApprovalStatus::Approved | ApprovalStatus::Consumed => {
+        ApprovalStatus::Consumed => Standing::Used,
+        ApprovalStatus::Approved => {
             let edited = asked.edited.as_ref().map(args_hash);
             let same = edited.as_deref().unwrap_or(&asked.arguments_hash) == arguments_hash;
             if same && ask.is_none_or(|ask| asked.ask.scope.covers(&ask.scope)) {
@@ -137,12 +141,11 @@ impl Running {
     }
 
     /// Begins to wait, or ends it, at `now`.
-    fn wait_or_go_on(&mut self, awaits: Option<Awaited>, now: UnixMillis) {
-        if let Some(since) = self.awaits_since.take() {
-            let waited = u64::try_from(now.since(since)).unwrap_or(0);
-            self.waited_ms = self.waited_ms.saturating_add(waited);
+    fn wait_or_go_on(&mut self, awaits: Option<Awaited>, now: Stamp) {
+        match awaits {
+            Some(_) => self.used.suspend(now),
+            None => self.used.resume(now),
         }
-        self.awaits_since = awaits.as_ref().map(|_| now);
         self.awaits = awaits;
     }
 
@@ -168,7 +171,7 @@ impl Running {
     }
 
     /// Takes in that a human was asked, at `now`. What an agent asks by itself its turn waits for once that is said again.
-    pub(super) fn ask(&mut self, request: &ApprovalRequest, now: UnixMillis) {
+    pub(super) fn ask(&mut self, request: &ApprovalRequest, now: Stamp) {
         let awaited = Awaited {
             approval: request.id.clone(),
             expires_at: request.expires_at,
@@ -181,7 +184,9 @@ impl Running {
         if self.has_asked(&request.id) {
             return;
         }
-        let lasts = u64::try_from(request.expires_at.since(now)).ok().filter(|ms| *ms > 0);
+        let lasts = u64::try_from(request.expires_at.since(now.at))
+            .ok()
+            .filter(|ms| *ms > 0);
         self.asked.push(Asked {
             approval: request.id.clone(),
             call: request.call.clone(),
@@ -202,7 +207,7 @@ impl Running {
     }
 
     /// Takes in how a question ended, at `now`.
-    pub(super) fn decide(&mut self, decision: &ApprovalDecision, now: UnixMillis) {
+    pub(super) fn decide(&mut self, decision: &ApprovalDecision, now: Stamp) {
         if self
             .awaits
             .as_ref()

@@ -22,6 +22,7 @@ fn call() -> ToolCall {
 fn running(entries: Vec<(i64, LedgerEntry)>) -> Running {
     let mut fold = Fold {
         at: BEGAN,
+        held_ms: 1_000,
         ..Fold::default()
     };
     fold.apply_entry(&LedgerEntry::TurnStarted {
@@ -42,6 +43,7 @@ fn running(entries: Vec<(i64, LedgerEntry)>) -> Running {
     });
     for (at, entry) in entries {
         fold.at = UnixMillis(at);
+        fold.held_ms = u64::try_from(at).expect("a time");
         fold.apply_entry(&entry);
     }
     fold.running.expect("a turn")
@@ -140,15 +142,12 @@ fn what_was_asked_again_stands_by_its_last_answer_and_its_last_edit() {
 fn waiting_for_a_human_takes_no_time_of_the_turn() {
     let wall = TurnLimits::default().wall_ms;
     let waits = running(vec![(2_000, asks("a", json!({})))]);
-    assert_eq!(left_ms(&waits, UnixMillis(9_000_000)), wall - 1_000);
+    assert_eq!(left_ms(&waits, 9_000_000), wall - 1_000);
     let goes_on = running(vec![
         (2_000, asks("a", json!({}))),
         (9_000_000, decides("a", ApprovalStatus::Approved, None)),
     ]);
-    assert_eq!(
-        (&goes_on.awaits, left_ms(&goes_on, UnixMillis(9_000_500))),
-        (&None, wall - 1_500)
-    );
+    assert_eq!((&goes_on.awaits, left_ms(&goes_on, 9_000_500)), (&None, wall - 1_500));
 }
 
 #[test]

@@ -1,13 +1,18 @@
 use serde_json::json;
 use shared::model::ledger::{LedgerEntry, TurnLimits, Usage};
 use shared::model::permission::PermissionSet;
+use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use super::*;
 use crate::sample::pending;
 use crate::turn::journal::Line;
+use crate::turn::used::{Stamp, UsedTime};
 
-const BEGAN: UnixMillis = UnixMillis(1_000);
+const BEGAN: Stamp = Stamp {
+    at: UnixMillis(1_000),
+    held_ms: 40,
+};
 
 fn journal(limits: TurnLimits, entries: impl IntoIterator<Item = LedgerEntry>) -> Running {
     let mut running = Running {
@@ -15,7 +20,7 @@ fn journal(limits: TurnLimits, entries: impl IntoIterator<Item = LedgerEntry>) -
         dispatches: vec![pending(1, 1, "a", 50).reference()],
         permissions: PermissionSet::default(),
         limits,
-        began_at: BEGAN,
+        began_at: BEGAN.at,
         notes: Vec::new(),
         passages: Vec::new(),
         hiding: Vec::new(),
@@ -23,8 +28,7 @@ fn journal(limits: TurnLimits, entries: impl IntoIterator<Item = LedgerEntry>) -
         usage: Usage::default(),
         awaits: None,
         refused: Vec::new(),
-        awaits_since: None,
-        waited_ms: 0,
+        used: UsedTime::begin(BEGAN),
         asked: Vec::new(),
     };
     entries.into_iter().for_each(|entry| running.apply(&entry, BEGAN));
@@ -84,7 +88,10 @@ fn steered() -> LedgerEntry {
 
 fn check(entries: Vec<LedgerEntry>, steering: bool, expected: &Step) {
     let running = journal(TurnLimits::default(), entries);
-    let situation = Situation { now: BEGAN, steering };
+    let situation = Situation {
+        held_ms: BEGAN.held_ms,
+        steering,
+    };
     assert_eq!(&next(&running, situation), expected);
 }
 
@@ -136,7 +143,7 @@ fn what_the_hooks_behind_a_call_have_not_seen_is_shown_to_them_first() {
     };
     check(entries.clone(), true, &observe);
     let late = Situation {
-        now: BEGAN.plus(10_000_000),
+        held_ms: BEGAN.held_ms + 10_000_000,
         steering: false,
     };
     let limit = "wall_ms";
@@ -181,35 +188,44 @@ fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call()
 
 #[test]
 fn every_limit_ends_the_turn_before_the_next_effect_and_not_after_the_last_answer() {
-    let limited = |limits, now, entries| next(&journal(limits, entries), Situation { now, steering: false });
+    let limited = |limits, passed, entries| {
+        let held_ms = BEGAN.held_ms + passed;
+        next(
+            &journal(limits, entries),
+            Situation {
+                held_ms,
+                steering: false,
+            },
+        )
+    };
     let calls = TurnLimits {
         model_calls: 1,
         ..TurnLimits::default()
     };
     let done = || vec![answered(1, &["a"]), started("a"), finished("a")];
-    assert_eq!(limited(calls, BEGAN, done()), Step::Fail { limit: "model_calls" });
+    assert_eq!(limited(calls, 0, done()), Step::Fail { limit: "model_calls" });
     let wall = TurnLimits {
         wall_ms: 100,
         ..TurnLimits::default()
     };
-    assert_eq!(limited(wall, BEGAN.plus(100), vec![]), Step::Fail { limit: "wall_ms" });
+    assert_eq!(limited(wall, 100, vec![]), Step::Fail { limit: "wall_ms" });
     assert_eq!(
-        limited(wall, BEGAN.plus(100), vec![answered(1, &["a"])]),
+        limited(wall, 100, vec![answered(1, &["a"])]),
         Step::Fail { limit: "wall_ms" }
     );
     let tokens = TurnLimits {
         tokens: Some(15),
         ..TurnLimits::default()
     };
-    assert_eq!(limited(tokens, BEGAN, done()), Step::Fail { limit: "tokens" });
+    assert_eq!(limited(tokens, 0, done()), Step::Fail { limit: "tokens" });
     let cost = TurnLimits {
         cost_usd: Some(0.5),
         ..TurnLimits::default()
     };
-    assert_eq!(limited(cost, BEGAN, done()), Step::Fail { limit: "cost_usd" });
+    assert_eq!(limited(cost, 0, done()), Step::Fail { limit: "cost_usd" });
     let content = "said 1".to_owned();
     assert_eq!(
-        limited(cost, BEGAN.plus(10_000_000), vec![answered(1, &[])]),
+        limited(cost, 10_000_000, vec![answered(1, &[])]),
         Step::Finish {
             content,
             attachments: Vec::new(),

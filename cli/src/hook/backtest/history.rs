@@ -22,7 +22,7 @@ impl History {
     /// An empty one for `trial`'s hook, in which persons are those of `identities`.
     ///
     /// # Errors
-    /// Where no file can be made or the streams cannot be read.
+    /// Fails if no file can be made or the streams cannot be read.
     pub(super) async fn of(bus: &Bus, trial: &Trial, identities: &Identities) -> Result<Self> {
         let folder = tempfile::tempdir().context("make a directory")?;
         let mut history = Self { folder, open: None };
@@ -49,7 +49,7 @@ impl History {
     /// Makes it what it was when the event at `sequence`, stored at `at`, was new.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// Fails if the file cannot be written.
     pub(super) async fn bring_to(&self, sequence: u64, at: UnixMillis) -> Result<()> {
         if let Some((_, stepped)) = &self.open {
             stepped.lock().await.take_in(sequence, at).await?;

@@ -3,9 +3,9 @@
 use hook_svc::runner::NoHost;
 use shared::bus::Outgoing;
 use shared::model::event::EventId;
+use shared::model::origin::Origin;
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
-use shared::wire::subject;
 use shared::wire::topology::topology;
 
 use super::*;
@@ -24,7 +24,7 @@ async fn history(count: u64) -> (NatsServer, Bus) {
             let at = UnixMillis(1_769_000_000_000 + i64::try_from(number).expect("small") * 1_000);
             let mut event = Event::new(id, channel, &format!("p{}", number % 100), at);
             event.content = format!("message {number}");
-            let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
+            let out = Outgoing::event(&event, bus.trust());
             bus.publish(out).await.expect("published");
         }
     });
@@ -148,7 +148,8 @@ async fn a_hook_that_reads_the_read_model_sees_what_was_there_then_and_who_is_wh
         let mut event = Event::new(id, "sms", "p", at);
         event.from.id = if number % 4 == 0 { "+1mom" } else { "+1else" }.to_owned();
         event.content = format!("message {number}");
-        let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
+        event.origin = Origin::account("sms", event.account());
+        let out = Outgoing::event(&event, bus.trust());
         bus.publish(out).await.expect("published");
     }
     let known = "persons:\n  - {id: mom, relationship: family, addresses: {sms: ['+1mom']}}\n";

@@ -3,10 +3,11 @@ use std::borrow::Cow;
 use proptest::prelude::*;
 use shared::model::event::EventId;
 use shared::model::time::UnixMillis;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use super::*;
 use crate::runner::HookSet;
+use crate::runner::seats::Seating;
 
 const FIRES: &str = r#"{"fire":true}"#;
 
@@ -33,8 +34,8 @@ fn flight(only: Option<Vec<u32>>) -> (Flight, mpsc::Receiver<(usize, Step)>) {
     let set = Arc::new(HookSet::new((0..5).map(hook)));
     let folder = tempfile::tempdir().expect("a folder");
     let loaded = Loaded::unpack(set, &Loaded::empty(), folder.path()).expect("written");
-    let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("free");
-    (Flight::new(job, Arc::new(loaded), Steps::only(sender), place), steps)
+    let seat = Seating::new(1).free().expect("free");
+    (Flight::new(job, Arc::new(loaded), Steps::only(sender), seat), steps)
 }
 
 fn silent(passed: u32) -> Answer<'static> {

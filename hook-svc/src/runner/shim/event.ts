@@ -53,6 +53,7 @@ class ScriptEvent {
     this.metadata = deepFreeze(metadata);
     this.tags = wire.tags === undefined ? NONE : freeze(wire.tags);
     this.hops = wire.hops;
+    this.origin = wire.origin ?? "open";
     freeze(this);
   }
 

@@ -1,11 +1,11 @@
 use shared::bus::{NatsConfig, Outgoing};
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::event::EventId;
+use shared::model::event::{Event, EventId};
 use shared::model::intent::EventMatch;
+use shared::model::origin::Origin;
 use shared::process::lifecycle::Shutdown;
 use shared::testing::nats::NatsServer;
-use shared::testing::{SeededIds, connect};
-use shared::wire::subject;
+use shared::testing::{SeededIds, connect, world};
 use shared::wire::topology::topology;
 use ulid::Ulid;
 
@@ -22,7 +22,125 @@ fn mark(number: u128, from: u64) -> IntentMark {
             ..EventMatch::default()
         },
         from,
+        position: None,
         at: SystemClock.now(),
+    }
+}
+
+fn needs(bus: &Bus) -> Needs {
+    Needs {
+        bus: bus.clone(),
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(SeededIds::new(1)),
+        owner: tokio::sync::watch::channel(None).1,
+        instance: "s".to_owned(),
+        shutdown: Shutdown::default(),
+    }
+}
+
+/// Stores an event that says `text`.
+async fn says(bus: &Bus, number: u32, text: &str) -> u64 {
+    let mut event = Event::new(
+        EventId::parse(format!("webchat:{number}")).expect("an id"),
+        "webchat",
+        "v1",
+        SystemClock.now(),
+    );
+    text.clone_into(&mut event.content);
+    event.origin = Origin::visitor("default", "v1");
+    let out = Outgoing::event(&event, bus.trust());
+    bus.publish(out).await.expect("stored").sequence
+}
+
+/// The stream is put back to before the marked message, and gives its number out again: what comes then counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_count_by_their_time_where_their_stream_was_put_back() {
+    let (mut server, bus) = world().await;
+    for number in 0..3 {
+        says(&bus, number, "earlier").await;
+    }
+    server.stop().await;
+    let older = server.copy_of(EVENTS);
+    server.restart().await;
+    for number in 3..9 {
+        says(&bus, number, "word 1, too early").await;
+    }
+    let desk = desk(&needs(&bus), Registry::shipped().expect("kinds"));
+    let position = bus.end_of(EVENTS).await.expect("asked");
+    let placed = IntentMark {
+        position: Some(position.clone()),
+        ..mark(1, position.sequence)
+    };
+    assert_eq!(position.sequence, 9);
+    remember(&bus, &placed).await.expect("kept");
+
+    // The last message that was there before the mark stays; the marked one is gone.
+    server.stop().await;
+    server.put_back(EVENTS, &older);
+    server.restart().await;
+    assert_eq!(says(&bus, 10, "something else").await, 4);
+    assert_eq!(says(&bus, 11, "word 1 at last").await, 5);
+
+    let mut conditions = Conditions::new(Arc::clone(&desk.clerk));
+    let key = key(&placed);
+    let heard = |value: IntentMark| KvEvent::Put {
+        key: key.clone(),
+        value,
+        revision: 1,
+    };
+    conditions.changed(heard(placed.clone())).await;
+    let mut read = Vec::new();
+    while conditions.waiting.is_empty() {
+        let stored = tokio::time::timeout(Duration::from_secs(60), next(&mut conditions.reader)).await;
+        let stored = stored.expect("what came after the mark is read");
+        read.push(stored.sequence);
+        conditions.event(&stored).await;
+    }
+    assert_eq!(read, [4, 5], "what was there before does not count");
+    let kept = conditions
+        .kept()
+        .get(&key)
+        .await
+        .expect("readable")
+        .expect("kept")
+        .value;
+    assert_eq!(kept.from, 3, "its place holds from now on");
+    assert_eq!(kept.position.as_ref().map(|position| position.sequence), Some(3));
+    let place = kept.position.clone().expect("a place");
+    assert!(bus.standing(EVENTS, &place).await.expect("asked").holds());
+
+    // Of a mark by a bare number it is known only that the stream has not come there.
+    let bare = IntentMark {
+        position: None,
+        ..placed
+    };
+    conditions.marks.clear();
+    conditions.changed(heard(bare)).await;
+    assert_eq!(
+        conditions.marks[&key].from,
+        Some(3),
+        "what came since it was made counts"
+    );
+}
+
+#[tokio::test]
+async fn the_last_message_up_to_a_time_is_found_also_between_gaps() {
+    let (_server, bus) = world().await;
+    for number in 0..20 {
+        says(&bus, number, "x").await;
+    }
+    let mut times = Vec::new();
+    for sequence in 1..=20 {
+        let stored = bus.at_sequence(EVENTS, sequence).await.expect("asked").expect("there");
+        times.push((sequence, stored.stored_at_ns));
+    }
+    for gone in [1, 2, 7, 8, 9, 20] {
+        assert!(bus.delete_message(EVENTS, gone).await.expect("deleted"));
+        times.retain(|(sequence, _)| *sequence != gone);
+    }
+    assert_eq!(bus.stored_by(EVENTS, times[0].1 - 1).await.expect("asked").sequence, 0);
+    for (sequence, at) in times {
+        assert_eq!(bus.stored_by(EVENTS, at).await.expect("asked").sequence, sequence);
     }
 }
 
@@ -38,36 +156,19 @@ async fn events_that_cannot_be_read_yet_are_read_later() {
     let mut without = topology(1);
     without.streams.retain(|stream| stream.name != EVENTS);
     bus.ensure(&without, false).await.expect("all but the events");
-    let needs = Needs {
-        bus: bus.clone(),
-        clock: Arc::new(SystemClock),
-        ids: Arc::new(SeededIds::new(1)),
-        owner: tokio::sync::watch::channel(None).1,
-        instance: "s".to_owned(),
-        shutdown: Shutdown::default(),
-    };
-    let desk = desk(&needs, Registry::shipped().expect("kinds"));
+    let desk = desk(&needs(&bus), Registry::shipped().expect("kinds"));
     let mut conditions = Conditions::new(Arc::clone(&desk.clerk));
-    let filters = [format!("$KV.{INTENTS}.c.>")];
-    let mut changes = bus.ordered(STREAM, &filters, 1).await.expect("marks");
+    let mut changes = conditions.kept().watch(PREFIX);
+    assert_eq!(changes.next().await, KvEvent::Current);
     for (number, from) in [(1, 1), (2, 0), (3, 2)] {
         remember(&bus, &mark(number, from)).await.expect("kept");
-        conditions.changed(&changes.next().await).await;
+        conditions.changed(changes.next().await).await;
     }
-    assert!(conditions.reader.is_none());
-    assert_eq!(conditions.again_from, Some(0));
+    assert!(conditions.reader.is_none() && conditions.has_unasked);
     bus.ensure(&topology(1), false).await.expect("the events too");
     conditions.read_again().await;
-    assert_eq!(conditions.again_from, None);
-    let mut event = Event::new(
-        EventId::parse("webchat:1").expect("an id"),
-        "webchat",
-        "v1",
-        SystemClock.now(),
-    );
-    "word 2".clone_into(&mut event.content);
-    let out = Outgoing::new(subject::event(&event), &event).msg_id(event.id.as_str());
-    bus.publish(out).await.expect("stored");
+    assert!(!conditions.has_unasked && conditions.again_from.is_none());
+    says(&bus, 1, "word 2").await;
     let stored = next(&mut conditions.reader).await;
     assert_eq!(stored.sequence, 1);
     conditions.event(&stored).await;

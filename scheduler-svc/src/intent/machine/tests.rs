@@ -1,5 +1,6 @@
 use serde_json::Map;
 use shared::model::intent::{ApprovalRequirement, IntentScope};
+use shared::model::position::Position;
 
 use super::*;
 
@@ -53,12 +54,18 @@ fn take(value: &mut Intent, to: IntentStatus) -> Result<(), TakeStepError> {
     match (value.status, to) {
         (IntentStatus::Running, IntentStatus::Pending) => end(value, &done(IntentCode::Done), Some(NOW.plus(9)), NOW),
         (_, IntentStatus::Proposed) => step(value, to, IntentCode::Proposed, CAUSE),
-        (_, IntentStatus::Pending) => admit(value, &plan(), 0, CAUSE),
+        (_, IntentStatus::Pending) => admit(value, &plan(), &Position::default(), CAUSE),
         (_, IntentStatus::Running) => fire(value, NOW.plus(60_000), None, IntentCode::Due, CAUSE),
         (_, IntentStatus::Completed) => end(value, &done(IntentCode::Done), None, NOW),
         (_, IntentStatus::Failed) => end(value, &done(IntentCode::TurnFailed), None, NOW),
         (_, IntentStatus::Canceled) => cancel(value, IntentCode::Withdrawn, false, CAUSE),
-        (_, IntentStatus::Rescheduled) => reschedule(value, IntentSchedule::After { seconds: 5 }, &plan(), 0, CAUSE),
+        (_, IntentStatus::Rescheduled) => reschedule(
+            value,
+            IntentSchedule::After { seconds: 5 },
+            &plan(),
+            &Position::default(),
+            CAUSE,
+        ),
         (_, IntentStatus::Rejected) => reject(value, Rejection::Expired, IntentCode::Refused, CAUSE),
     }
 }

@@ -1,32 +1,26 @@
-//! How far partitions are settled, where that is kept by their owners and not by the server (`Group::settled`).
+//! How far one partition is settled, as its owner counts.
 //!
-//! A consumer that the server keeps writes a file several times a second and costs a message per ack. Where every
-//! message leaves a done-marker of its own, a floor is enough: everything up to it is settled. Owners keep it in memory
-//! and store it each second, all partitions of the group in one record, merged by compare-and-set: a floor that was true
-//! stays true, so the highest one counts, whoever wrote it. No owner hands out more than [`MAX_PAST_FLOOR`] messages past
-//! the *stored* floor, so a successor knows which messages may have been settled before.
+//! The floor is the last message before the first one that is not settled. Messages behind it are handed out all the same,
+//! however long that one takes: of those that are handed out and not settled each is remembered, of the others none. No
+//! owner hands out more than [`MAX_PAST_FLOOR`] messages past what it has *stored* to be handed out, so a successor knows
+//! which messages may have been in hand, as long as that position holds.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::wire::session_mark::PartitionFloors;
-use crate::wire::topology::{MAX_PAST_FLOOR, PARTITIONS, buckets};
+use crate::model::position::Position;
+use crate::wire::settled::{PartitionFloor, Settled};
+use crate::wire::topology::MAX_PAST_FLOOR;
 
-use super::super::connect::Bus;
-use super::super::error::{CasError, ReadStreamError};
-use super::super::kv::Kv;
-
-/// Messages that are handed out past the stored floor at most.
+/// Messages that are handed out at most past those that are stored to be.
 const MAX_PAST: usize = MAX_PAST_FLOOR.unsigned_abs() as usize;
-/// From so many on the floor is stored at once.
+/// From so many on that is stored at once.
 const SOON: usize = MAX_PAST / 2;
-/// How often floors are stored.
-const STORE_EVERY: Duration = Duration::from_secs(1);
-/// How often a store is begun anew because another replica was faster.
-const MERGES: u32 = 8;
+
+/// A place in the stream: sequence, and when the server stored the message there, nanoseconds since 1970.
+type Mark = (u64, i64);
 
 /// One partition's floor.
 #[derive(Debug, Default)]
@@ -38,36 +32,56 @@ pub(in crate::bus) struct Floor {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Messages past the stored floor in the order of the stream: sequence, and whether it is settled.
-    past: VecDeque<(u64, bool)>,
-    /// How many of them are settled without a gap.
-    settled: usize,
-    /// The floor.
-    reached: u64,
+    /// What is handed out and not settled, each with the partition's message before it.
+    unsettled: BTreeMap<u64, Mark>,
+    /// The last message that was handed out or passed over.
+    read: Mark,
+    /// What former owners have settled.
+    inherited: Settled,
+    /// Messages handed out past those that are stored to be.
+    past: VecDeque<u64>,
+    /// The stream's incarnation that it counts.
+    incarnation: String,
+    /// What is stored and void: it is replaced, although it says more.
+    void: Option<PartitionFloor>,
 }
 
 impl State {
-    fn settle(&mut self, sequence: u64) {
-        let Ok(found) = self.past.binary_search_by_key(&sequence, |(sequence, _)| *sequence) else {
-            return;
-        };
-        self.past[found].1 = true;
-        while let Some((sequence, true)) = self.past.get(self.settled) {
-            self.reached = *sequence;
-            self.settled += 1;
+    fn position(&self, (sequence, stored_at_ns): Mark) -> Position {
+        Position {
+            incarnation: self.incarnation.clone(),
+            sequence,
+            stored_at_ns,
         }
     }
 
-    fn stored(&mut self, floor: u64) {
-        while self.settled > 0 && self.past.front().is_some_and(|(sequence, _)| *sequence <= floor) {
-            self.past.pop_front();
-            self.settled -= 1;
+    fn reached(&self) -> PartitionFloor {
+        let mut settled = Settled::default();
+        let mut at = self.read;
+        let mut unsettled = self.unsettled.iter();
+        if let Some((first, before)) = unsettled.next() {
+            at = *before;
+            let mut last = *first;
+            for (sequence, before) in unsettled {
+                if before.0 > last {
+                    settled.push(last + 1, before.0);
+                }
+                last = *sequence;
+            }
+            if self.read.0 > last {
+                settled.push(last + 1, self.read.0);
+            }
+        }
+        PartitionFloor {
+            at: self.position(at),
+            read: self.position(self.read),
+            settled,
         }
     }
 }
 
 impl Floor {
-    fn new(soon: Arc<Notify>) -> Self {
+    pub(super) fn new(soon: Arc<Notify>) -> Self {
         Self {
             state: Mutex::default(),
             room: Notify::new(),
@@ -79,40 +93,59 @@ impl Floor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything up to here is settled.
-    pub(super) fn reached(&self) -> u64 {
-        self.state().reached
+    /// How far the partition is settled, and handed out.
+    pub(super) fn reached(&self) -> PartitionFloor {
+        self.state().reached()
     }
 
-    /// Counting begins at `floor`, or at what was reached here; answers where.
-    pub(super) fn begin(&self, floor: u64) -> u64 {
-        let mut state = self.state();
-        *state = State {
-            reached: state.reached.max(floor),
+    /// What is stored and void, until it is replaced.
+    pub(super) fn void(&self) -> Option<PartitionFloor> {
+        self.state().void.clone()
+    }
+
+    /// What was void is replaced.
+    pub(super) fn is_sound(&self) {
+        self.state().void = None;
+    }
+
+    /// Counting begins behind `from`, whose settled messages are passed over; a stored floor `void` is replaced.
+    pub(super) fn begin(&self, from: &PartitionFloor, void: Option<&PartitionFloor>) {
+        *self.state() = State {
+            read: (from.at.sequence, from.at.stored_at_ns),
+            inherited: from.settled.clone(),
+            incarnation: from.at.incarnation.clone(),
+            void: void.cloned(),
             ..State::default()
         };
-        state.reached
     }
 
-    /// The message `sequence` is handed out.
-    pub(super) fn given(&self, sequence: u64) {
+    /// The message at `mark` comes next. Returns whether it is handed out: a former owner may have settled it.
+    pub(super) fn give(&self, mark: Mark) -> bool {
         let mut state = self.state();
-        state.past.push_back((sequence, false));
-        if state.past.len() == SOON {
+        let before = std::mem::replace(&mut state.read, mark);
+        if state.inherited.contains(mark.0) {
+            return false;
+        }
+        state.unsettled.insert(mark.0, before);
+        state.past.push_back(mark.0);
+        if state.past.len() >= SOON {
             self.soon.notify_one();
         }
+        true
     }
 
     /// The message `sequence` is settled: its effects are durable.
     pub(in crate::bus) fn settle(&self, sequence: u64) {
-        self.state().settle(sequence);
-        if self.state().past.len() >= SOON {
-            self.soon.notify_one();
-        }
+        self.state().unsettled.remove(&sequence);
     }
 
-    fn stored(&self, floor: u64) {
-        self.state().stored(floor);
+    /// It is stored that messages up to `read` are handed out.
+    pub(super) fn stored(&self, read: u64) {
+        let mut state = self.state();
+        while state.past.front().is_some_and(|sequence| *sequence <= read) {
+            state.past.pop_front();
+        }
+        drop(state);
         self.room.notify_waiters();
     }
 
@@ -130,128 +163,6 @@ impl Floor {
     }
 }
 
-/// Where the floors of `group` are kept in `attempts`.
-fn key_of(group: &str) -> String {
-    format!("floors.{group}")
-}
-
-/// The stored floors of `group`, by partition; empty = none.
-pub(in crate::bus) async fn stored_floors(bus: &Bus, group: &str) -> Result<Vec<u64>, ReadStreamError> {
-    let (record, _) = bus
-        .kv::<PartitionFloors>(buckets::ATTEMPTS)
-        .find(&key_of(group))
-        .await?;
-    Ok(record.map_or_else(Vec::new, |record| record.floors))
-}
-
-/// The floors of one group, as far as this replica holds them.
-#[derive(Debug)]
-pub(super) struct Floors {
-    kv: Kv<PartitionFloors>,
-    key: String,
-    held: Mutex<HashMap<u16, Arc<Floor>>>,
-    soon: Arc<Notify>,
-    /// What is stored, and its revision.
-    stored: tokio::sync::Mutex<(Vec<u64>, u64)>,
-}
-
-impl Floors {
-    pub(super) fn new(bus: &Bus, group: &str) -> Self {
-        Self {
-            kv: bus.kv(buckets::ATTEMPTS),
-            key: key_of(group),
-            held: Mutex::default(),
-            soon: Arc::default(),
-            stored: tokio::sync::Mutex::new((vec![0; usize::from(PARTITIONS)], 0)),
-        }
-    }
-
-    fn held(&self) -> MutexGuard<'_, HashMap<u16, Arc<Floor>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The floor of a partition that was just taken.
-    pub(super) fn take(&self, partition: u16) -> Arc<Floor> {
-        let floor = Arc::new(Floor::new(Arc::clone(&self.soon)));
-        self.held().insert(partition, Arc::clone(&floor));
-        floor
-    }
-
-    /// The partition is not held any more.
-    pub(super) fn forget(&self, partition: u16) {
-        self.held().remove(&partition);
-    }
-
-    /// The stored floor of `partition`, from the leader; 0 = none.
-    pub(super) async fn read(&self, partition: u16) -> Result<u64, ReadStreamError> {
-        let (record, _) = self.kv.find(&self.key).await?;
-        Ok(record
-            .and_then(|record| record.floors.get(usize::from(partition)).copied())
-            .unwrap_or(0))
-    }
-
-    /// Stores floors each second, and sooner where a partition waits for it. Never ends.
-    pub(super) async fn keep(&self) {
-        loop {
-            tokio::select! {
-                () = crate::clock::pause(STORE_EVERY) => {}
-                () = self.soon.notified() => {}
-            }
-            self.store().await;
-        }
-    }
-
-    /// Stores the floors that moved; where that fails they are stored the next time.
-    pub(super) async fn store(&self) {
-        let mut stored = self.stored.lock().await;
-        let reached: Vec<(u16, Arc<Floor>, u64)> = self
-            .held()
-            .iter()
-            .map(|(partition, floor)| (*partition, Arc::clone(floor), floor.reached()))
-            .collect();
-        let moved = |floors: &[u64]| {
-            reached
-                .iter()
-                .any(|(partition, _, reached)| *reached > floors[usize::from(*partition)])
-        };
-        for _ in 0..MERGES {
-            if !moved(&stored.0) {
-                break;
-            }
-            let mut floors = stored.0.clone();
-            for (partition, _, reached) in &reached {
-                let floor = &mut floors[usize::from(*partition)];
-                *floor = (*reached).max(*floor);
-            }
-            let record = PartitionFloors { floors };
-            match self.kv.update(&self.key, &record, stored.1).await {
-                Ok(revision) => *stored = (record.floors, revision),
-                Err(CasError::Conflict { .. }) => match self.kv.find(&self.key).await {
-                    Ok((Some(record), revision)) => *stored = (padded(record.floors), revision),
-                    // Gone or broken: it is written again, with what is known here.
-                    Ok((None, revision)) => stored.1 = revision,
-                    Err(error) => {
-                        tracing::debug!(key = self.key, %error, "floors cannot be read");
-                        return;
-                    }
-                },
-                Err(error) => {
-                    tracing::debug!(key = self.key, %error, "floors were not stored");
-                    return;
-                }
-            }
-        }
-        for (partition, floor, _) in &reached {
-            floor.stored(stored.0[usize::from(*partition)]);
-        }
-    }
-}
-
-fn padded(mut floors: Vec<u64>) -> Vec<u64> {
-    floors.resize(usize::from(PARTITIONS), 0);
-    floors
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
@@ -260,41 +171,85 @@ mod tests {
 
     fn floor(given: impl IntoIterator<Item = u64>) -> Floor {
         let floor = Floor::new(Arc::default());
-        given.into_iter().for_each(|sequence| floor.given(sequence));
+        for sequence in given {
+            assert!(floor.give((sequence, 0)));
+        }
         floor
     }
 
+    fn settled(ranges: &[(u64, u64)]) -> Settled {
+        let mut settled = Settled::default();
+        ranges.iter().for_each(|(first, last)| settled.push(*first, *last));
+        settled
+    }
+
+    fn at(incarnation: &str, sequence: u64) -> PartitionFloor {
+        let at = Position {
+            incarnation: incarnation.to_owned(),
+            sequence,
+            stored_at_ns: 5,
+        };
+        PartitionFloor {
+            read: at.clone(),
+            at,
+            settled: Settled::default(),
+        }
+    }
+
     #[test]
-    fn moves_over_what_is_settled_without_a_gap() {
-        let floor = floor([3, 7, 20]);
+    fn moves_over_what_is_settled_without_a_gap_and_names_what_is_settled_behind_one() {
+        let floor = floor([3, 7, 20, 21, 30]);
         floor.settle(7);
-        assert_eq!(floor.reached(), 0);
-        floor.settle(3);
-        assert_eq!(floor.reached(), 7);
         floor.settle(20);
-        assert_eq!(floor.reached(), 20);
+        let reached = floor.reached();
+        assert_eq!((reached.at.sequence, reached.read.sequence), (0, 30));
+        assert_eq!(reached.settled, settled(&[(4, 20)]));
+        floor.settle(30);
+        assert_eq!(floor.reached().settled, settled(&[(4, 20), (22, 30)]));
+        floor.settle(3);
+        assert_eq!(floor.reached().at.sequence, 20);
+        floor.settle(21);
+        let reached = floor.reached();
+        assert_eq!((reached.at.sequence, reached.settled), (30, Settled::default()));
     }
 
     #[test]
-    fn nothing_is_handed_out_too_far_past_what_is_stored() {
-        let floor = floor(1..=MAX_PAST as u64);
-        (1..=MAX_PAST as u64).for_each(|sequence| floor.settle(sequence));
-        assert!(floor.room().now_or_never().is_none(), "settled is not stored");
-        floor.stored(1);
-        assert!(floor.room().now_or_never().is_some());
+    fn one_that_is_not_settled_stops_nobody_and_nothing_is_handed_out_too_far_past_what_is_stored() {
+        let last = MAX_PAST as u64;
+        let floor = floor(1..=last);
+        (2..=last).for_each(|sequence| floor.settle(sequence));
+        assert!(floor.room().now_or_never().is_none(), "nothing is stored");
+        let reached = floor.reached();
+        assert_eq!((reached.at.sequence, reached.read.sequence), (0, last));
+        floor.stored(reached.read.sequence);
+        assert!(floor.room().now_or_never().is_some(), "though the first is not settled");
+        assert!(floor.give((last + 1, 0)));
     }
 
     #[test]
-    fn begins_where_it_came_to_or_further_on() {
+    fn begins_where_it_is_told_and_forgets_what_was_handed_out_before() {
         let floor = floor([3, 4]);
         floor.settle(3);
-        assert_eq!(floor.begin(1), 3);
+        floor.begin(&at("a", 3), None);
         floor.settle(4);
-        assert_eq!(
-            floor.reached(),
-            3,
-            "what a former beginning handed out is handed out again"
-        );
-        assert_eq!(floor.begin(9), 9);
+        assert_eq!(floor.reached(), at("a", 3), "what came before is handed out again");
+        floor.begin(&at("b", 0), None);
+        assert_eq!(floor.reached().at.sequence, 0);
+    }
+
+    #[test]
+    fn what_a_former_owner_has_settled_is_passed_over() {
+        let floor = Floor::new(Arc::default());
+        let former = PartitionFloor {
+            settled: settled(&[(5, 9), (12, 12)]),
+            ..at("a", 3)
+        };
+        floor.begin(&former, None);
+        let given: Vec<u64> = (4..=14).filter(|sequence| floor.give((*sequence, 5))).collect();
+        assert_eq!(given, [4, 10, 11, 13, 14]);
+        floor.settle(4);
+        assert_eq!(floor.reached().at.sequence, 9);
+        [10, 11].into_iter().for_each(|sequence| floor.settle(sequence));
+        assert_eq!(floor.reached().at.sequence, 12);
     }
 }

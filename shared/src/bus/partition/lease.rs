@@ -16,7 +16,7 @@ use super::super::connect::Bus;
 use super::super::error::PublishError;
 use super::super::kv::Kv;
 use super::super::publish::Outgoing;
-use super::floor::Floors;
+use super::floors::Floors;
 use super::owned::{Owned, begin};
 use super::{Group, Settled, TICK, TTL};
 
@@ -117,10 +117,15 @@ impl Held {
             self.release().await;
             return;
         }
-        if !self.put().await && self.adopt().await {
+        if self.deadline.is_live() && !self.put().await && self.adopt().await {
             self.put().await;
         }
-        if !self.deadline.is_live() {
+        self.end_if_over();
+    }
+
+    /// Ends the handler, with all that it has under way, where the lease is over.
+    pub(super) fn end_if_over(&mut self) {
+        if !self.over && !self.ended && !self.deadline.is_live() {
             tracing::warn!(key = %self.key, "lease is lost");
             metrics::counter!("nexus_leases_lost_total").increment(1);
             self.deadline.stop.cancel();
@@ -147,7 +152,7 @@ impl Held {
     /// After a refusal: an earlier refresh whose answer was lost may be the reason, and is then built upon. It does not
     /// move the deadline: nobody knows here when the server counted from.
     async fn adopt(&mut self) -> bool {
-        match self.kv.get(&self.key).await {
+        match self.kv.written_here(&self.key).await {
             Ok(Some(entry)) if entry.value.holder == self.record.holder && entry.value.epoch == self.record.epoch => {
                 self.revision = entry.revision;
                 true
@@ -173,6 +178,18 @@ impl Held {
         if !matches!(given, Ok(Ok(()))) {
             tracing::debug!(key = %self.key, "lease was not given back and will lapse");
         }
+    }
+}
+
+/// Tells whether a partition is still held.
+#[derive(Debug, Clone)]
+pub struct Lease(pub(super) Deadline);
+
+impl Lease {
+    /// Whether this replica may still act on the partition.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.0.is_live()
     }
 }
 

@@ -5,15 +5,19 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 
+use crate::model::position::{Position, Standing};
 use crate::wire::session_mark::LeaseRecord;
+use crate::wire::settled::{PartitionFloor, Settled};
 use crate::wire::topology::{PARTITIONS, buckets, partition_filter};
 
 use super::super::connect::Bus;
 use super::super::error::{CasError, ReadStreamError};
 use super::super::kv::Kv;
 use super::super::message::Incoming;
-use super::floor::{Floor, Floors};
-use super::lease::{Deadline, Tenure};
+use super::super::position;
+use super::floor::Floor;
+use super::floors::{Floors, carried, what};
+use super::lease::{Deadline, Lease, Tenure};
 use super::reading::{PULL_EXPIRES, Reading};
 
 /// A partition that this replica owns until [`Owned::next`] answers none.
@@ -25,7 +29,12 @@ pub struct Owned {
     /// Messages up to this stream sequence may have been handled by a former owner, or by this one before the
     /// partition was begun anew: look for their done-marks.
     pub replay_through: u64,
+    /// Former owners have handed out messages up to this sequence, and at most
+    /// [`MAX_PAST_FLOOR`](crate::wire::topology::MAX_PAST_FLOOR) of the partition behind it. None = nobody can tell: every
+    /// one up to [`Owned::replay_through`] may have been handled.
+    pub handed_through: Option<u64>,
     bus: Bus,
+    stream: &'static str,
     attempts: Kv<LeaseRecord>,
     attempts_key: String,
     holder: String,
@@ -53,6 +62,20 @@ impl Owned {
     /// The next message, in order. None = take no more: finish what is in flight and return; the partition was
     /// given to another, has to be begun anew, or the process stops.
     pub async fn next(&mut self) -> Option<Incoming> {
+        loop {
+            let mut incoming = self.read_next().await?;
+            let mark = (incoming.sequence, incoming.stored_at_ns);
+            // What a former owner has settled is passed over.
+            if self.floor.as_ref().is_none_or(|floor| floor.give(mark)) {
+                self.handed += 1;
+                incoming.consumer_sequence = self.handed;
+                return Some(incoming);
+            }
+        }
+    }
+
+    /// The next message of the partition, settled or not.
+    async fn read_next(&mut self) -> Option<Incoming> {
         if let Some(floor) = &self.floor {
             tokio::select! {
                 biased;
@@ -81,22 +104,22 @@ impl Owned {
         if !self.deadline.is_live() {
             return None;
         }
-        let mut incoming = match message {
-            Ok(incoming) => incoming,
+        match message {
+            Ok(incoming) => Some(incoming),
             Err(error) => {
                 tracing::debug!(partition = self.partition, %error, "begun anew");
                 if let Some(reading) = self.reading.take() {
                     reading.forget();
                 }
-                return None;
+                None
             }
-        };
-        self.handed += 1;
-        incoming.consumer_sequence = self.handed;
-        if let Some(floor) = &self.floor {
-            floor.given(incoming.sequence);
         }
-        Some(incoming)
+    }
+
+    /// What tells it, for work that goes on beside.
+    #[must_use]
+    pub fn lease(&self) -> Lease {
+        Lease(self.deadline.clone())
     }
 
     /// Whether this replica may still act on the partition.
@@ -126,10 +149,49 @@ impl Owned {
         Ok(tried + 1)
     }
 
+    /// Returns what reads messages of the partition again that were handed out before.
+    #[must_use]
+    pub fn again(&self) -> Again {
+        Again {
+            bus: self.bus.clone(),
+            stream: self.stream,
+            floor: self.floor.clone(),
+        }
+    }
+
     /// The bus it came from.
     #[must_use]
     pub const fn bus(&self) -> &Bus {
         &self.bus
+    }
+}
+
+/// Reads messages of an owned partition again, for an owner that kept no more than their sequences.
+#[derive(Debug, Clone)]
+pub struct Again {
+    bus: Bus,
+    stream: &'static str,
+    floor: Option<Arc<Floor>>,
+}
+
+impl Again {
+    /// Reads the message at `sequence`, which was the message number `handed` of this holding, to be settled as if it
+    /// came for the first time. Returns `None` if it is gone from the stream; it is settled then. A partition that the
+    /// server settles has none to read again: the server gives them out itself.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] if the leader cannot be asked.
+    pub async fn read(&self, sequence: u64, handed: u64) -> Result<Option<Incoming>, ReadStreamError> {
+        let Some(floor) = &self.floor else {
+            return Ok(None);
+        };
+        match self.bus.at_sequence(self.stream, sequence).await? {
+            Some(stored) => Ok(Some(Incoming::again(stored, self.stream, handed, Arc::clone(floor)))),
+            None => {
+                floor.settle(sequence);
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -143,14 +205,11 @@ pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, gene
         epoch,
         deadline,
     } = tenure.as_ref();
-    let reading = match floor {
-        None => Reading::at_ack_floor(tenure).await?,
+    let (reading, handed_through) = match floor {
+        None => (Reading::at_ack_floor(tenure).await?, None),
         Some(floor) => {
-            let stored = match floors.read(*partition).await.map_err(|error| error.to_string())? {
-                0 => kept_by_server(tenure).await?,
-                stored => stored,
-            };
-            Reading::behind(tenure, floor, floor.begin(stored), generation).await?
+            let (start, handed_through) = start(tenure, floors, floor).await?;
+            (Reading::behind(tenure, floor, start, generation).await?, handed_through)
         }
     };
     let state = bus
@@ -163,7 +222,9 @@ pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, gene
         partition: *partition,
         epoch: *epoch,
         replay_through: state.last,
+        handed_through,
         bus: bus.clone(),
+        stream: group.stream,
         attempts: bus.kv(buckets::ATTEMPTS),
         attempts_key: format!("attempts.{}.{partition}", group.name),
         holder: group.instance.clone(),
@@ -175,6 +236,99 @@ pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, gene
     })
 }
 
+/// Where the partition of `tenure` begins, and up to where former owners have handed its messages out as far as the leader
+/// confirms that. A floor that is void is told of and replaced: the partition begins with its first message then, and
+/// what is done is found by its records.
+async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(u64, Option<u64>), String> {
+    let Tenure {
+        bus, group, partition, ..
+    } = tenure.as_ref();
+    let what = what(group.name, *partition);
+    let found = bus.stream_info(group.stream).await.map_err(|error| error.to_string())?;
+    let mut stored = floors.read(*partition).await.map_err(|error| error.to_string())?;
+    if stored
+        .as_ref()
+        .is_some_and(|stored| stored.at.incarnation != found.incarnation)
+    {
+        floors.carry(&found).await.map_err(|error| error.to_string())?;
+        stored = floors.read(*partition).await.map_err(|error| error.to_string())?;
+    }
+    let own = Some(floor.reached()).filter(|own| own.read.sequence > 0);
+    let own = own.map(|own| carried(&own, &found).unwrap_or(own));
+
+    let candidates = candidates(own, stored.clone());
+    let mut why = "";
+    for candidate in &candidates {
+        let standing = bus.standing(group.stream, &candidate.at).await;
+        match standing.map_err(|error| error.to_string())? {
+            Standing::Holds => {}
+            Standing::Void(reason) => {
+                why = reason;
+                continue;
+            }
+        }
+        let sequence = candidate.at.sequence;
+        let standing = if candidate.read == candidate.at {
+            Ok(Standing::Holds)
+        } else {
+            bus.standing(group.stream, &candidate.read).await
+        };
+        return Ok(match standing.map_err(|error| error.to_string())? {
+            Standing::Holds => {
+                position::told_sound(&what);
+                floor.begin(candidate, None);
+                (sequence, Some(candidate.read.sequence))
+            }
+            // Other messages may stand now where some were settled.
+            Standing::Void(reason) => {
+                position::told_void(&what, group.stream, &candidate.read, reason);
+                floor.begin(&candidate.alone(), stored.as_ref());
+                (sequence, None)
+            }
+        });
+    }
+
+    let first = match candidates.first() {
+        Some(void) => {
+            position::told_void(&what, group.stream, &void.at, why);
+            0
+        }
+        None => kept_by_server(tenure).await?,
+    };
+    let at = Position {
+        incarnation: found.incarnation,
+        sequence: first,
+        stored_at_ns: 0,
+    };
+    let begun = PartitionFloor {
+        read: at.clone(),
+        at,
+        settled: Settled::default(),
+    };
+    floor.begin(&begun, stored.as_ref());
+    Ok((first, None))
+}
+
+/// Where a partition may begin, best first, of what its owner has counted and what is stored.
+fn candidates(own: Option<PartitionFloor>, stored: Option<PartitionFloor>) -> Vec<PartitionFloor> {
+    match (own, stored) {
+        (Some(own), Some(stored)) if own.at.incarnation == stored.at.incarnation => {
+            let together = own.with(&stored);
+            let lower = if own.at.sequence < stored.at.sequence {
+                own
+            } else {
+                stored
+            };
+            vec![together, lower]
+        }
+        (own, stored) => {
+            let mut all: Vec<PartitionFloor> = [own, stored].into_iter().flatten().collect();
+            all.sort_by_key(|candidate| std::cmp::Reverse(candidate.at.sequence));
+            all
+        }
+    }
+}
+
 /// How many messages of `group`'s partitions of `stream`, settled [`super::Settled::ByOwner`], are not settled yet as far
 /// as is stored.
 ///
@@ -184,7 +338,10 @@ pub async fn unsettled(bus: &Bus, stream: &str, group: &str) -> Result<u64, Read
     let floors = Floors::new(bus, group);
     let mut sum = 0;
     for partition in 0..PARTITIONS {
-        let from = floors.read(partition).await? + 1;
+        let from = match floors.read(partition).await? {
+            Some(floor) if bus.standing(stream, &floor.at).await?.holds() => floor.at.sequence + 1,
+            Some(_) | None => 1,
+        };
         let config = pull::Config {
             filter_subject: partition_filter(stream, partition),
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },

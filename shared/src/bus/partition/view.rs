@@ -96,6 +96,8 @@ fn follow<T: Wire + Send + 'static>(
                     let Some(key) = key.strip_prefix(&prefix) else { continue };
                     bad(key, revision)
                 }
+                // What is not there any more is told to be gone.
+                KvEvent::Anew => continue,
                 KvEvent::Current => apply(None),
             };
             if is_news {

@@ -14,6 +14,7 @@ fn message(sequence: u64, partition: u16, pending: u64) -> Incoming {
         consumer_sequence: sequence,
         delivered: 1,
         published_at: UnixMillis(0),
+        stored_at_ns: 0,
         pending,
         stream: "EVENTS".to_owned(),
         acker: Acker::Floor(Arc::default()),

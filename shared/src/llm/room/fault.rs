@@ -1,11 +1,11 @@
-//! The client crate's errors in ours. *Pure.*
+//! What goes wrong between a question and its answer, in our errors. *Pure.*
 
 use std::time::Duration;
 
-use genai::Error;
 use serde_json::Value;
 
 use crate::llm::error::AskModelError;
+use crate::llm::wire::WireFault;
 use crate::model::time::UnixMillis;
 
 /// What is kept of what a provider said, bytes.
@@ -22,46 +22,44 @@ const TOO_LONG: [&str; 6] = [
     "request_too_large",
 ];
 
-/// What `error` means, `received` bytes of text into an answer of which something had come where `begun`.
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "the crate's errors, most of which are found before anything is sent"
-)]
-pub(super) fn of(error: Error, received: usize, begun: bool, now: UnixMillis) -> AskModelError {
-    match error {
-        Error::HttpError {
-            status, body, headers, ..
-        } => {
-            let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-            let after = retry_after(header("retry-after-ms"), header("retry-after"), now);
-            of_status(status.as_u16(), &body, after)
-        }
-        Error::WebStream { error, cause, .. } => match error.downcast::<Error>() {
-            Ok(error) => of(*error, received, begun, now),
-            Err(error) => {
-                let detail = shortened(&chain(error.as_ref(), &cause));
-                if begun {
-                    AskModelError::Truncated { received, detail }
-                } else {
-                    AskModelError::Unreachable { detail }
-                }
-            }
+/// What a fault of the answer's bytes means, after `received` bytes of text.
+pub(super) fn of_wire(fault: WireFault, received: usize) -> AskModelError {
+    match fault {
+        WireFault::BrokeOff { .. } => broken(received, &fault.to_string()),
+        WireFault::TooLarge { .. } | WireFault::Unreadable { .. } => AskModelError::BadAnswer {
+            detail: shortened(&fault.to_string()),
         },
-        // The client crate hands out what stood before the end of the stream, whether or not an event was whole.
-        Error::StreamParse { serde_error, .. } => AskModelError::Truncated {
-            received,
-            detail: shortened(&format!("an event cannot be read: {serde_error}")),
-        },
-        Error::ChatResponse { body, .. } => of_event(&body),
-        Error::JsonValueExt(error) => AskModelError::BadAnswer {
-            detail: shortened(&error.to_string()),
-        },
-        // Faults of the question, found before anything was sent.
-        other => AskModelError::Refused {
-            status: 0,
-            detail: shortened(&other.to_string()),
-        },
+        WireFault::Said(error) => of_event(&error),
     }
+}
+
+/// The connection failed: before anything of the answer's body came (`begun`), or within it.
+pub(super) fn of_connection(error: &(dyn std::error::Error + 'static), received: usize, begun: bool) -> AskModelError {
+    let detail = chain(error, &error.to_string());
+    if begun {
+        return broken(received, &detail);
+    }
+    AskModelError::Unreachable {
+        detail: shortened(&detail),
+    }
+}
+
+fn broken(received: usize, detail: &str) -> AskModelError {
+    AskModelError::Truncated {
+        received,
+        detail: shortened(detail),
+    }
+}
+
+/// What a status that is none of success means, with the waits that its headers ask for.
+pub(super) fn of_answer(
+    status: u16,
+    body: &str,
+    millis: Option<&str>,
+    seconds: Option<&str>,
+    now: UnixMillis,
+) -> AskModelError {
+    of_status(status, body, retry_after(millis, seconds, now))
 }
 
 fn of_status(status: u16, body: &str, after: Option<Duration>) -> AskModelError {

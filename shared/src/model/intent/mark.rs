@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
 use super::EventMatch;
+use crate::model::position::Position;
 use crate::model::time::UnixMillis;
 
 /// A value of KV `intents` under `c.{agent}.{id}`, there while the intent waits: events are read only while there are
@@ -19,6 +20,10 @@ pub struct IntentMark {
     pub matches: EventMatch,
     /// Events after this sequence count.
     pub from: u64,
+    /// The message of `EVENTS` at that sequence: where it is not there any more, events that were stored later than it
+    /// was count. Absent where an older release made the mark, or the stream was empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<Position>,
     /// When it was made.
     pub at: UnixMillis,
 }

@@ -164,7 +164,8 @@ impl EventMatch {
         self.channel.is_none() && self.peer.is_none() && self.from.is_none() && self.contains.is_none()
     }
 
-    /// Whether `event` is like this. What we sent ourselves, and timers, never are.
+    /// Whether `event` is like this. What we sent ourselves, and timers, never are; and nobody is a sender or a
+    /// conversation merely because they say so.
     #[must_use]
     pub fn holds(&self, event: &Event) -> bool {
         let ours = match event.direction {
@@ -180,8 +181,10 @@ impl EventMatch {
             let content = event.content.to_ascii_lowercase();
             content.contains(&wanted.to_ascii_lowercase())
         });
+        let names_somebody = self.peer.is_some() || self.from.is_some();
         !ours
             && !self.is_empty()
+            && (!names_somebody || event.origin.speaks_on(event))
             && is(&self.channel, &event.channel)
             && is(&self.peer, &event.peer.id)
             && is(&self.from, &event.from.id)
@@ -209,6 +212,7 @@ impl std::fmt::Display for EventMatch {
 mod tests {
     use super::*;
     use crate::model::event::EventId;
+    use crate::model::origin::Origin;
     use crate::model::time::UnixMillis;
 
     fn event(channel: &str, content: &str) -> Event {
@@ -228,6 +232,14 @@ mod tests {
         assert!(wanted.holds(&event("email", "your INVOICE is there")));
         assert!(!wanted.holds(&event("email", "hello")));
         assert!(!wanted.holds(&event("slack", "invoice")));
+        let from_peer = EventMatch {
+            peer: Some("p".to_owned()),
+            ..wanted.clone()
+        };
+        let mut said = event("email", "invoice");
+        assert!(!from_peer.holds(&said), "anybody can say so");
+        said.origin = Origin::account("email", "default");
+        assert!(from_peer.holds(&said));
         assert!(
             !EventMatch::default().holds(&event("email", "invoice")),
             "nothing is asked for"

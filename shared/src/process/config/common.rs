@@ -1,27 +1,34 @@
 //! The sections that every service shares. *Pure.*
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::document::Document;
 use super::fault::Fault;
+use super::trust::TrustConfig;
 use crate::bus::{Durability, NatsConfig};
 
 /// Threads that a service may be given.
 const MAX_THREADS: usize = 1_024;
 
-/// Sections `[nats]`, `[telemetry]`, `[runtime]` and `[files]`.
+/// Sections `[nats]`, `[trust]`, `[telemetry]`, `[runtime]` and `[files]`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Common {
     /// The bus.
     pub nats: NatsConfig,
+    /// With what events are sealed.
+    pub trust: TrustConfig,
     /// Logs, traces, metrics, health.
     pub telemetry: TelemetryConfig,
     /// What of the machine a service takes.
     pub runtime: RuntimeConfig,
     /// Files that several services read.
     pub files: FilesConfig,
+    /// Every file that a secret anywhere in the configuration is read from, other services' secrets among them.
+    #[serde(skip)]
+    pub secret_files: Vec<PathBuf>,
 }
 
 /// Section `[telemetry]`.
@@ -105,16 +112,26 @@ impl Common {
     #[must_use]
     pub fn load(document: &Document) -> (Self, Vec<Fault>) {
         let nats = document.section("nats", check_nats);
+        let trust = document.section("trust", TrustConfig::faults);
         let telemetry = document.section("telemetry", check_telemetry);
         let runtime = document.section("runtime", check_runtime);
         let files = document.section("files", |_: &FilesConfig| Vec::new());
-        let faults = [nats.faults, telemetry.faults, runtime.faults, files.faults].concat();
+        let faults = [
+            nats.faults,
+            trust.faults,
+            telemetry.faults,
+            runtime.faults,
+            files.faults,
+        ]
+        .concat();
         (
             Self {
                 nats: nats.value,
+                trust: trust.value,
                 telemetry: telemetry.value,
                 runtime: runtime.value,
                 files: files.value,
+                secret_files: document.secret_files(),
             },
             faults,
         )
@@ -188,6 +205,7 @@ mod tests {
 
     use super::super::environment::Environment;
     use super::*;
+    use crate::testing::trust_section;
 
     #[test]
     fn half_the_processors_are_left_to_others() {
@@ -199,7 +217,8 @@ mod tests {
     }
 
     fn check(text: &str, expected: &[&str]) {
-        let document = Document::parse(Path::new("nexus.toml"), text, &Environment::default());
+        let text = format!("{}{text}", trust_section());
+        let document = Document::parse(Path::new("nexus.toml"), &text, &Environment::default());
         let (_, faults) = Common::load(&document);
         assert_eq!(
             faults.iter().map(Fault::to_string).collect::<Vec<_>>(),

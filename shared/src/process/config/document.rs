@@ -9,8 +9,10 @@ use super::environment::Environment;
 use super::fault::Fault;
 
 /// The sections that there are; any other is a fault.
-pub const SECTIONS: [&str; 10] = [
+pub const SECTIONS: [&str; 12] = [
     "nats",
+    "trust",
+    "edges",
     "telemetry",
     "runtime",
     "files",
@@ -102,10 +104,43 @@ impl Document {
         &self.faults
     }
 
+    /// Whether the file, or a variable, says anything in section `name`.
+    #[must_use]
+    pub fn has_section(&self, name: &str) -> bool {
+        self.root.contains_key(name)
+    }
+
+    /// What the file and the variables say in section `name`, without defaults; an empty table if they say nothing.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Table {
+        self.root
+            .get(name)
+            .and_then(Value::as_table)
+            .cloned()
+            .unwrap_or_default()
+    }
+
     /// Path of the file, as given.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// Every file that the configuration refers to as `file:PATH`, in whichever section.
+    #[must_use]
+    pub fn secret_files(&self) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        let mut values: Vec<&Value> = self.root.iter().map(|(_, value)| value).collect();
+        while let Some(value) = values.pop() {
+            if let Some(path) = value.as_str().and_then(|text| text.strip_prefix("file:")) {
+                files.push(PathBuf::from(path));
+            } else if let Some(table) = value.as_table() {
+                values.extend(table.iter().map(|(_, value)| value));
+            } else if let Some(list) = value.as_array() {
+                values.extend(list);
+            }
+        }
+        files
     }
 
     fn check_sections(&mut self) {

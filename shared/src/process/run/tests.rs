@@ -71,7 +71,8 @@ fn start(url: &str, behaviour: &str) -> Running {
 fn start_draining(url: &str, behaviour: &str, drain_timeout_ms: u64) -> Running {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let text = format!(
-        "[nats]\nservers = ['{url}']\n[telemetry]\ndrain_timeout_ms = {drain_timeout_ms}\n[scheduler]\nbehaviour = '{behaviour}'\n"
+        "{}[nats]\nservers = ['{url}']\n[telemetry]\ndrain_timeout_ms = {drain_timeout_ms}\n[scheduler]\nbehaviour = '{behaviour}'\n",
+        crate::testing::trust_section()
     );
     let variables = [
         ("NEXUS_RUN_DIR", directory.path().to_str().expect("UTF-8")),
@@ -178,7 +179,7 @@ fn all_faults_of_all_its_sections_are_told() {
     let text = "[nats]\nreplicas = 2\n[scheduler]\nbehaviour = 'x'\n[hooks]\nnot = 'ours'\n[other]\n";
     let environment: Environment = [("NEXUS_INSTANCE", "a b")].into_iter().collect();
     let document = Document::parse(Path::new("nexus.toml"), text, &environment);
-    let faults = prepare::<Probe>(&document, &environment).expect_err("four faults");
+    let faults = prepare::<Probe>(&document, &environment).expect_err("five faults");
     let keys: Vec<_> = faults
         .iter()
         .map(|fault| (fault.source.as_str(), fault.key.as_str()))
@@ -189,6 +190,7 @@ fn all_faults_of_all_its_sections_are_told() {
         [
             (file, "other"),
             (file, "nats.replicas"),
+            (file, "trust.cluster_key"),
             (file, "scheduler.behaviour"),
             ("NEXUS_INSTANCE", "")
         ]

@@ -8,7 +8,8 @@ use crate::model::time::UnixMillis;
 
 /// Writes what goes with the first occurrence of `event`.
 pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
-    if let Some(thread) = &event.thread_id {
+    // A conversation that somebody merely names is not told of by them.
+    if let Some(thread) = event.thread_id.as_ref().filter(|_| event.origin.speaks_on(event)) {
         write_thread(connection, event, thread)?;
     }
     write_tags(connection, event)?;
@@ -38,7 +39,8 @@ fn write_thread(connection: &Connection, event: &Event, thread: &str) -> Result<
              VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?8)
              ON CONFLICT(id) DO UPDATE SET name = coalesce(excluded.name, name),
                parent_thread_id = coalesce(parent_thread_id, excluded.parent_thread_id),
-               created_at = min(created_at, excluded.created_at), updated_at = max(updated_at, excluded.updated_at)",
+               created_at = min(created_at, excluded.created_at), updated_at = max(updated_at, excluded.updated_at)
+             WHERE channel = excluded.channel",
         )?
         .execute(params![
             thread,

@@ -24,8 +24,8 @@ pub(super) fn write(
     let inserted = connection
         .prepare_cached(
             "INSERT OR IGNORE INTO events(id, timestamp, channel, content_types, content, direction, thread_id, reply_to,
-               source_adapter, source_id, metadata_json, sequence, account, peer_kind, peer_id, from_id, hops, published_at)
-             VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)",
+               source_adapter, source_id, metadata_json, sequence, account, peer_kind, peer_id, from_id, hops, published_at, origin)
+             VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19)",
         )?
         .execute(params![
             event.id.as_str(),
@@ -46,6 +46,7 @@ pub(super) fn write(
             event.from.id,
             event.hops,
             published_at.0,
+            event.origin.to_string(),
         ])?;
     if inserted == 1 {
         if event.direction != Direction::Deleted {
@@ -57,6 +58,7 @@ pub(super) fn write(
         if event.channel == harness::CHANNEL {
             harness::write(connection, event)?;
         }
+        write_cause(connection, event)?;
         return Ok(Some(First {
             fingerprint: fingerprint(event.id.as_str()),
             sequence,
@@ -67,6 +69,21 @@ pub(super) fn write(
         Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => {}
     }
     Ok(None)
+}
+
+/// Channels whose events name the turn that brought them about: messages between agents, and firings of intents.
+const CAUSED: [&str; 2] = ["agent", "timer"];
+
+/// Notes the turn that brought `event` about, if its channel has such and it names one.
+fn write_cause(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
+    let turn = event.metadata.get("turn").and_then(serde_json::Value::as_str);
+    let Some(turn) = turn.filter(|_| CAUSED.contains(&event.channel.as_str())) else {
+        return Ok(());
+    };
+    connection
+        .prepare_cached("INSERT OR IGNORE INTO nexus_caused(turn_id, event_id) VALUES(?1, ?2)")?
+        .execute((turn, event.id.as_str()))
+        .map(drop)
 }
 
 /// Puts `content` into the index of words under the row `sequence`.

@@ -35,7 +35,7 @@ struct Ran(Kind, u64, f64, i64);
 pub(in crate::projection) struct Health(BTreeMap<String, Vec<Ran>>);
 
 impl Health {
-    /// Takes note of `record`, the first of its event.
+    /// Takes note of `record`, the first of its event, or of what a later one says of hooks that were deferred.
     pub(super) fn take(&mut self, record: &EventInvocations) {
         let at = record.finished_at.0;
         for hook in &record.hooks {
@@ -89,7 +89,7 @@ const fn kind(outcome: &HookOutcome) -> Option<Kind> {
         HookOutcome::Passed => Some(Kind::Passed),
         HookOutcome::Fired { .. } | HookOutcome::Suppressed { .. } => Some(Kind::Fired),
         HookOutcome::Failed { .. } => Some(Kind::Failed),
-        HookOutcome::Skipped { .. } => None,
+        HookOutcome::Skipped { .. } | HookOutcome::Deferred => None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! `INVOCATIONS` → `nexus_evaluations`, `hook_invocations`; `DISPATCHES` → `nexus_dispatches`.
 
+use std::borrow::Cow;
+
 use rusqlite::{Connection, params};
 
 use super::json;
@@ -14,8 +16,12 @@ use crate::projection::applied::to_sql;
 /// Microseconds in a millisecond.
 const US_PER_MS: f64 = 1_000.0;
 
-/// The first record of an event counts: it is the one that its dispatches were made of. Says whether this is it.
-pub(super) fn write_invocations(connection: &Connection, record: &EventInvocations) -> Result<bool, rusqlite::Error> {
+/// The first record of an event counts: it is the one that its dispatches were made of; of a later one, what it says of
+/// hooks that were deferred until then. Answers what of `record` counts.
+pub(super) fn write_invocations<'a>(
+    connection: &Connection,
+    record: &'a EventInvocations,
+) -> Result<Option<Cow<'a, EventInvocations>>, rusqlite::Error> {
     let event_id = record.event_id.as_str();
     let inserted = connection
         .prepare_cached(
@@ -30,12 +36,44 @@ pub(super) fn write_invocations(connection: &Connection, record: &EventInvocatio
             record.passed,
         ))?;
     if inserted == 0 {
-        return Ok(false);
+        return complete(connection, record);
     }
     for hook in &record.hooks {
         write_invocation(connection, record, hook)?;
     }
-    Ok(true)
+    Ok(Some(Cow::Borrowed(record)))
+}
+
+/// Writes what `record` says of hooks that were deferred until now. Hooks that passed stand in no row.
+fn complete<'a>(
+    connection: &Connection,
+    record: &EventInvocations,
+) -> Result<Option<Cow<'a, EventInvocations>>, rusqlite::Error> {
+    let event_id = record.event_id.as_str();
+    let mut owed = connection
+        .prepare_cached("SELECT hook_id FROM hook_invocations WHERE event_id = ?1 AND outcome = 'deferred'")?;
+    let owed: Vec<String> = owed
+        .query_map([event_id], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    let is_made = |id: &String| !record.deferred().any(|deferred| deferred == id);
+    let made: Vec<String> = owed.into_iter().filter(is_made).collect();
+    if made.is_empty() {
+        return Ok(None);
+    }
+
+    let mut forget = connection.prepare_cached("DELETE FROM hook_invocations WHERE event_id = ?1 AND hook_id = ?2")?;
+    for hook_id in &made {
+        forget.execute((event_id, hook_id))?;
+    }
+    connection
+        .prepare_cached("UPDATE nexus_evaluations SET finished_at = ?2, passed = ?3 WHERE event_id = ?1")?
+        .execute((event_id, record.finished_at.0, record.passed))?;
+    let mut news = record.clone();
+    news.hooks.retain(|hook| made.contains(&hook.hook_id));
+    for hook in &news.hooks {
+        write_invocation(connection, record, hook)?;
+    }
+    Ok(Some(Cow::Owned(news)))
 }
 
 /// A hook as the buckets of the registry tell of it.
@@ -127,6 +165,7 @@ fn columns(outcome: &HookOutcome) -> OutcomeColumns<'_> {
             reason: Some(reason),
             ..plain("skipped")
         },
+        HookOutcome::Deferred => plain("deferred"),
         HookOutcome::Failed { error, stack } => OutcomeColumns {
             error: Some(error),
             stack: stack.as_deref(),

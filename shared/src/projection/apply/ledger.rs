@@ -9,7 +9,7 @@ use super::json;
 use crate::model::ledger::LedgerRecord;
 use crate::model::session::SessionRef;
 use crate::projection::applied::to_sql;
-use crate::projection::turns::{self, MessageRow, SessionRows, ToolChange, TurnChange};
+use crate::projection::turns::{self, ApprovalChange, IntentChange, MessageRow, SessionRows, ToolChange, TurnChange};
 
 /// `source` of our own agents' sessions; sessions read from elsewhere name their harness.
 const OWN_SOURCE: &str = "nexus";
@@ -52,6 +52,12 @@ pub(super) fn write(
                 "INSERT OR REPLACE INTO nexus_dispatch_ends(dispatch_id, turn_id, dropped, at) VALUES(?1,?2,?3,?4)",
             )?
             .execute((end.dispatch.to_string(), end.turn.as_deref(), end.dropped, record.at.0))?;
+    }
+    for approval in &rows.approvals {
+        write_approval(connection, record, approval)?;
+    }
+    for intent in &rows.intents {
+        write_intent(connection, record, intent)?;
     }
     let shortened = session.is_none() && opened.is_some();
     if shortened || rows.running.as_deref() != running.as_deref() {
@@ -185,5 +191,55 @@ fn write_tool(connection: &Connection, record: &LedgerRecord, tool: &ToolChange<
             tool.started.then_some(record.at.0),
             tool.ended.then_some(record.at.0),
         ])?;
+    Ok(())
+}
+
+/// Of one question the two entries may come in one record or in two; a decision of a question that nobody wrote down is
+/// kept without its tool.
+fn write_approval(
+    connection: &Connection,
+    record: &LedgerRecord,
+    approval: &ApprovalChange<'_>,
+) -> Result<(), rusqlite::Error> {
+    match approval {
+        ApprovalChange::Asked { request } => {
+            let turn = request.asked_in.as_deref().map(|asked| asked.turn.to_string());
+            connection
+                .prepare_cached(
+                    "INSERT INTO nexus_approvals(id, turn_id, tool, status, asked_at) VALUES(?1,?2,?3,'pending',?4)
+                     ON CONFLICT(id) DO NOTHING",
+                )?
+                .execute((&request.id, turn, &request.tool, record.at.0))?;
+        }
+        ApprovalChange::Decided { id, status } => {
+            connection
+                .prepare_cached(
+                    "INSERT INTO nexus_approvals(id, status, decided_at) VALUES(?1,?2,?3)
+                     ON CONFLICT(id) DO UPDATE SET status = excluded.status, decided_at = excluded.decided_at",
+                )?
+                .execute((id, status.name(), record.at.0))?;
+        }
+    }
+    Ok(())
+}
+
+fn write_intent(connection: &Connection, record: &LedgerRecord, intent: &IntentChange) -> Result<(), rusqlite::Error> {
+    match intent {
+        IntentChange::Owed(owed) => {
+            let (Some(id), Some(turn)) = (owed.id, owed.turn) else {
+                return Ok(());
+            };
+            connection
+                .prepare_cached(
+                    "INSERT OR IGNORE INTO nexus_owed_intents(id, turn_id, kind, since) VALUES(?1,?2,?3,?4)",
+                )?
+                .execute((id.to_string(), turn.to_string(), &owed.wish.kind, record.at.0))?;
+        }
+        IntentChange::Settled(id) => {
+            connection
+                .prepare_cached("DELETE FROM nexus_owed_intents WHERE id = ?1")?
+                .execute([id])?;
+        }
+    }
     Ok(())
 }

@@ -1,17 +1,20 @@
 //! Who took part: `EVENTS` → `contacts`, `contact_identifiers`, `event_participants`; `identities.yaml` → `persons`,
 //! and which contacts are theirs → `person_contact_links`.
 //!
-//! A contact is an address on a channel, its id `{channel}:{address}`. Nearly every event comes from somebody known,
+//! A contact is an address on a channel, its id `{channel}:{address}`; an address that the event's origin does not prove is
+//! a contact apart, `{channel}:~{origin}~{address}`, which is nobody's. Nearly every event comes from somebody known,
 //! and must not cost more than its row in `event_participants`: what is stored of the contacts met last is
 //! remembered, and `last_seen_at` follows in steps of [`SEEN_STEP_MS`]. That step is a function of the events alone,
 //! so a file that is made anew holds the same.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::model::event::{Event, ParticipantRole};
 use crate::model::identity::{Identities, Person};
+use crate::model::origin::{Proven, WEBCHAT, proven_name};
 use crate::model::time::UnixMillis;
 
 /// `last_seen_at` moves only when it is behind by so many milliseconds.
@@ -65,7 +68,7 @@ impl People {
             if address.is_empty() {
                 continue;
             }
-            let contact = contact_id(&event.channel, address);
+            let contact = contact_id(&event.channel, &self.contact_name(event, address));
             self.see(connection, &contact, &event.channel, address, name, event.timestamp)?;
             connection
                 .prepare_cached(
@@ -74,6 +77,20 @@ impl People {
                 .execute((event.id.as_str(), &contact, role_name(role)))?;
         }
         Ok(())
+    }
+
+    /// The name of `address` in its contact's id: a stranger who calls himself somebody is another contact.
+    fn contact_name<'a>(&self, event: &Event, address: &'a str) -> Cow<'a, str> {
+        let is_proven = match event.origin.proof(event, address) {
+            Proven::OnEveryChannel | Proven::OnItsChannel => true,
+            Proven::SpokenFor => self.identities.resolve(event, address).is_some(),
+            Proven::Nobody => false,
+        };
+        if is_proven {
+            proven_name(address)
+        } else {
+            Cow::Owned(event.origin.said_name(address))
+        }
     }
 
     fn see(
@@ -133,19 +150,22 @@ impl People {
             )?
             .execute(params![contact, met.name, channel, met.created_at, met.last_seen_at])?;
         write_identifier(connection, contact, address, Some(met))?;
-        if let Some(person) = self.owner(channel, address) {
+        if let Some(person) = self.owner(contact, channel, address) {
             link(connection, person, contact, Some(met))?;
         }
         Ok(())
     }
 
-    fn owner(&self, channel: &str, address: &str) -> Option<&Person> {
-        if self.owners.is_empty() {
+    /// Whose `contact` with `address` on `channel` is.
+    fn owner(&self, contact: &str, channel: &str, address: &str) -> Option<&Person> {
+        let is_proven = contact == contact_id(channel, &proven_name(address));
+        if self.owners.is_empty() || !is_proven {
             return None;
         }
         let of = |channel: &str| self.owners.get(&(channel.to_owned(), address.to_owned()));
         of(channel)
-            .or_else(|| of(ANY))
+            // The id of a visitor of the chat page is nobody's address elsewhere.
+            .or_else(|| of(ANY).filter(|_| channel != WEBCHAT))
             .and_then(|&index| self.identities.persons.get(index))
     }
 
@@ -217,7 +237,7 @@ impl People {
         channel: &str,
         address: &str,
     ) -> Result<(), rusqlite::Error> {
-        let contact = contact_id(channel, address);
+        let contact = contact_id(channel, &proven_name(address));
         let made = connection
             .prepare_cached("INSERT OR IGNORE INTO contacts(id, display_name, source) VALUES(?1,?2,?3)")?
             .execute((&contact, person.name.as_deref(), NAMED))?;
@@ -239,7 +259,7 @@ impl People {
         let mut rows = statement.query([NAMED])?;
         while let Some(row) = rows.next()? {
             let (contact, channel, address): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            if let Some(person) = self.owner(&channel, &address) {
+            if let Some(person) = self.owner(&contact, &channel, &address) {
                 let met = Met {
                     name: None,
                     created_at: row.get(3)?,

@@ -23,7 +23,11 @@ fn standing(step: &ReceiptStep) -> Standing<'_> {
         reason: None,
     };
     match step {
-        ReceiptStep::AttemptStarted { attempt, part: _ } => plain("attempting", *attempt),
+        ReceiptStep::AttemptStarted {
+            attempt,
+            part: _,
+            by: _,
+        } => plain("attempting", *attempt),
         ReceiptStep::AttemptFinished {
             attempt,
             part: _,

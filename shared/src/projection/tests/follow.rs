@@ -13,6 +13,7 @@ use crate::projection::api::TraceRequest;
 use crate::projection::{Applied, Source, feed};
 use crate::testing::nats::NatsServer;
 use crate::wire::headers::Headers;
+use crate::wire::headers::MSG_ID;
 use crate::wire::{subject, topology};
 
 /// Longest that a test waits for what must come.
@@ -30,12 +31,16 @@ async fn bus(server: &NatsServer) -> Bus {
 
 async fn publish(bus: &Bus, applied: &Applied) {
     let out = match applied {
-        Applied::Event { event, .. } => Outgoing::new(subject::event(event), &**event),
+        Applied::Event { event, .. } => {
+            let mut out = Outgoing::event(event, bus.trust());
+            out.headers.remove(MSG_ID);
+            out
+        }
         Applied::Invocations { record, .. } => Outgoing::new(subject::invocation(0, &record.event_id), &**record),
         Applied::Dispatch { dispatch, .. } => Outgoing::new(subject::dispatch(&dispatch.target), &**dispatch),
         Applied::Ledger { record, .. } => Outgoing::new(subject::ledger(&samples::session()), &**record),
         Applied::Receipt { receipt, .. } => Outgoing::new(subject::receipt(&receipt.target), &**receipt),
-        Applied::Unreadable { .. } => return,
+        Applied::Unreadable { .. } | Applied::Mark { .. } => return,
     };
     bus.publish(out).await.unwrap();
 }
@@ -72,9 +77,12 @@ async fn follows_the_streams_past_rubbish_and_over_a_restart() {
     reached(&case, Source::Invocations, 2).await;
     let trace = case
         .projection
-        .trace(TraceRequest {
-            event_id: samples::event_id(1),
-        })
+        .trace(
+            TraceRequest {
+                event_id: samples::event_id(1),
+            },
+            crate::projection::given_up::GivenUp::default(),
+        )
         .await
         .unwrap();
     assert!(trace.complete, "{trace:#?}");

@@ -106,6 +106,7 @@ fn listed(id: &str, status: HookStatus, circuit: Circuit) -> ListedHook {
         enabled: true,
         origin: HookOrigin::Pushed,
         created_by: "operator".to_owned(),
+        made_in: None,
         created_at: samples::at(1),
         updated_at: samples::at(1),
         disabled_reason: None,

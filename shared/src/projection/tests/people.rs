@@ -4,6 +4,7 @@ use super::Case;
 use super::samples::{at, event, event_id, stored};
 use crate::model::event::{Attachment, Direction, Event, EventId, Participant, ParticipantRole};
 use crate::model::identity::Identities;
+use crate::model::origin::Origin;
 use crate::projection::{Applied, Projection, Source};
 
 fn identities(yaml: &str) -> Identities {
@@ -23,6 +24,7 @@ fn text(sequence: u64, channel: &str, from: &str, minutes: u64) -> Applied {
     event.timestamp = at(minutes * 60_000);
     event.channel = channel.to_owned();
     event.from.id = from.to_owned();
+    event.origin = Origin::account(channel, "default");
     stored(sequence, event)
 }
 
@@ -45,7 +47,8 @@ async fn identities_link_contacts_whichever_comes_first() {
     let after = Case::with(events).await;
     after.projection.identify(identities(FAMILY), at(9)).await.unwrap();
     assert_eq!(before.dump(), after.dump());
-    let who = "webhook:demo/1 Mom sender; webhook:demo/2 Mom sender; webhook:demo/3 Casey sender";
+    // The mail is nobody's: a From proves no address.
+    let who = "webhook:demo/1 Mom sender; webhook:demo/3 Casey sender";
     assert_eq!(before.value::<String>(WHO), who);
     let me = "SELECT display_name || is_me || coalesce(relationship_type, '') FROM persons WHERE is_me";
     assert_eq!(before.value::<String>(me), "Casey1");
@@ -57,6 +60,33 @@ async fn identities_link_contacts_whichever_comes_first() {
         "Casey +1555000",
         "known, though nothing came from there"
     );
+}
+
+#[tokio::test]
+async fn who_merely_says_so_is_another_contact_whichever_comes_first() {
+    let by = |sequence: u64, origin: &str| {
+        let Applied::Event { mut event, .. } = text(sequence, "telegram", "7", sequence) else {
+            panic!("an event")
+        };
+        event.origin = Origin::parse(origin).unwrap();
+        event.from.display_name = Some(format!("by {origin}"));
+        stored(sequence, *event)
+    };
+    let events = vec![
+        by(1, "open"),
+        by(2, "verified:telegram/default"),
+        by(3, "token:crm"),
+        by(4, "open"),
+    ];
+    let before = Case::new();
+    before.projection.identify(identities(FAMILY), at(9)).await.unwrap();
+    before.projection.apply(events.clone()).await.unwrap();
+    let after = Case::with(events).await;
+    after.projection.identify(identities(FAMILY), at(9)).await.unwrap();
+    assert_eq!(before.dump(), after.dump());
+    assert_eq!(before.value::<String>(WHO), "webhook:demo/2 Casey sender");
+    let name = "SELECT display_name FROM contacts WHERE id = 'telegram:7'";
+    assert_eq!(before.value::<String>(name), "by verified:telegram/default");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use crate::model::event::{Direction, Event, EventId};
 use crate::model::hook::HookResult;
 use crate::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
 use crate::model::ledger::{AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, TurnLimits, Usage};
+use crate::model::origin::Origin;
 use crate::model::permission::PermissionSet;
 use crate::model::receipt::{Receipt, ReceiptStep};
 use crate::model::reply::Reply;
@@ -27,6 +28,7 @@ pub(super) fn at(n: u64) -> UnixMillis {
 
 pub(super) fn event(n: u64) -> Event {
     let mut event = Event::new(event_id(n), "webhook", &format!("peer-{}", n % 10), at(n));
+    event.origin = Origin::System;
     event.from.id = "alice".to_owned();
     event.content = format!("hello number {n}");
     event.metadata.insert("is_group".to_owned(), false.into());
@@ -37,6 +39,7 @@ pub(super) fn event(n: u64) -> Event {
 pub(super) fn sent(n: u64) -> Event {
     let id = EventId::parse(format!("out:{}/0", turn(n))).unwrap();
     let mut event = Event::new(id, "webhook", &format!("peer-{}", n % 10), at(n));
+    event.origin = Origin::System;
     event.direction = Direction::Sent;
     event.content = format!("echo: hello number {n}");
     event.hops = 1;
@@ -188,6 +191,7 @@ pub(super) fn completed(n: u64) -> LedgerEntry {
         cursor: Cursor {
             floor: n,
             above: Vec::new(),
+            ..Cursor::default()
         },
     }
 }
@@ -205,6 +209,7 @@ pub(super) fn ledger(sequence: u64, entries: Vec<LedgerEntry>) -> Applied {
         record: Box::new(LedgerRecord {
             append,
             at: at(sequence),
+            held_ms: 0,
             entries,
         }),
     }

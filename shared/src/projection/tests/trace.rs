@@ -1,14 +1,16 @@
 use super::Case;
-use super::samples::{self, chain, dispatch_ref, event_id, fired, ledger, receipt, session, turn};
+use super::samples::{self, chain, dispatch_ref, event_id, fired, invocations, ledger, receipt, session, turn};
+use crate::model::invocation::{HookInvocation, HookOutcome};
 use crate::model::ledger::{Cursor, LedgerEntry, TurnFailure};
 use crate::model::receipt::{AttemptOutcome, ReceiptStep};
 use crate::projection::Applied;
 use crate::projection::api::{FindRequest, HistoryRequest, Stage, Trace, TraceRequest};
+use crate::projection::given_up::GivenUp;
 
 async fn trace(batch: Vec<Applied>) -> Trace {
     let case = Case::with(batch).await;
     case.projection
-        .trace(TraceRequest { event_id: event_id(1) })
+        .trace(TraceRequest { event_id: event_id(1) }, GivenUp::default())
         .await
         .unwrap()
 }
@@ -47,6 +49,35 @@ async fn a_chain_is_complete_only_with_its_last_message() {
         some.remove(missing);
         assert!(!trace(some).await.complete, "complete without message {missing}");
     }
+}
+
+#[tokio::test]
+async fn what_is_deferred_is_under_way_until_a_later_record_says_what_it_did() {
+    let deferred = HookInvocation {
+        outcome: HookOutcome::Deferred,
+        ..fired(1)
+    };
+    let passed = HookInvocation {
+        hook_id: "other".to_owned(),
+        ..deferred.clone()
+    };
+    let first = invocations(1, event_id(1), vec![deferred.clone(), passed]);
+    let mut whole = chain(1);
+    let made = std::mem::replace(&mut whole[1], first.clone());
+    let begun = trace(whole[..2].to_vec()).await;
+    assert!(!begun.complete && begun.steps[1].detail == "deferred", "{begun:#?}");
+
+    // The first record once more, late, changes nothing.
+    whole.extend([made, first]);
+    let mut sequences = 100..;
+    for applied in &mut whole {
+        if let Applied::Invocations { sequence, .. } = applied {
+            *sequence = sequences.next().expect("a number");
+        }
+    }
+    let made = trace(whole).await;
+    assert!(made.complete, "{made:#?}");
+    assert!(made.steps.iter().all(|step| step.detail != "deferred"), "{made:#?}");
 }
 
 #[tokio::test]

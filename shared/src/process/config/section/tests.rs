@@ -79,8 +79,8 @@ fn every_fault_is_told_at_once() {
         "[broker]\nslots = 'many'\nnmae = 'x'\nmode = 'quick'\ntoken = 'hunter2'\n[broker.limits]\nturns = -1\nx = 1\n\
          [broker.accounts.demo]\nurl = 7\n[brokr]\n[hooks]\n",
         &[
-            "nexus.toml: brokr: unknown section, expected one of nats, telemetry, runtime, files, llm, adapter, hooks, \
-             broker, delivery, scheduler",
+            "nexus.toml: brokr: unknown section, expected one of nats, trust, edges, telemetry, runtime, files, llm, \
+             adapter, hooks, broker, delivery, scheduler",
             "nexus.toml: broker.slots: invalid type: string \"many\", expected u32",
             "nexus.toml: broker.nmae: unknown field `nmae`, expected one of `slots`, `name`, `servers`, `mode`, \
              `limits`, `accounts`, `sources`, `token`",

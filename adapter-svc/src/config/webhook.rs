@@ -1,0 +1,152 @@
+//! `[adapter.webhook.<source>]`: one webhook source, its faults, and how it becomes an endpoint.
+
+use serde::{Deserialize, Serialize};
+use shared::model::origin::{WEBCHAT, is_reserved};
+use shared::process::Secret;
+use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
+use shared::process::key;
+
+use super::default_tolerance;
+use crate::source::webhook::endpoint::{Dedupe, Endpoint, Scheme};
+use crate::source::webhook::generic::HmacConfig;
+use crate::source::webhook::mapping::{Mapping, Pick};
+use crate::source::webhook::signature::{Checks, Key};
+
+/// `[adapter.webhook.<source>]`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookConfig {
+    /// How its requests are known.
+    pub scheme: Scheme,
+    /// The secret shared with the sender.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Secret>,
+    /// Further ones, while they are rotated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<Secret>,
+    /// How far a signed timestamp may lie from now, in seconds; 0 = any distance (replays are then possible).
+    #[serde(default = "default_tolerance")]
+    pub tolerance_s: u32,
+    /// What tells deliveries apart where the platform has no id for them.
+    #[serde(default)]
+    pub dedupe: Dedupe,
+    /// Header that says the event's type; short for `mapping.type = "header:…"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_type_header: Option<String>,
+    /// Further headers for `metadata.headers`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<String>,
+    /// How `scheme = "hmac"` signs.
+    #[serde(default)]
+    pub hmac: HmacConfig,
+    /// What Meta's subscription must name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify_token: Option<Secret>,
+    /// Where the fields stand.
+    #[serde(default)]
+    pub mapping: Mapping,
+    /// Whether the senders that `mapping.from` names may count as persons of `identities.yaml`: only if the sender of the
+    /// webhook proves them.
+    #[serde(default)]
+    pub persons: bool,
+    /// Channel of the events, instead of `webhook`; needs `persons`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+}
+
+impl WebhookConfig {
+    /// Every fault of the source `name`, as `key: what is expected`.
+    pub(super) fn faults(&self, name: &str) -> Vec<String> {
+        let mut faults = Vec::new();
+        if !is_plain_name(name) {
+            faults.push(format!(
+                "name: letters, digits, `-`, `_` and `.`, at most {MAX_NAME_BYTES}"
+            ));
+        }
+
+        if self.scheme == Scheme::Hmac {
+            faults.extend(self.hmac.faults().into_iter().map(|fault| format!("hmac.{fault}")));
+        }
+        if let Err(fault) = self.endpoint(name) {
+            faults.push(fault);
+        }
+        if let Some(Err(weak)) = self.verify_token.as_ref().map(|token| key::text(token.reveal())) {
+            faults.push(format!("verify_token: {weak}"));
+        }
+        faults.extend(self.trust_faults());
+        faults
+    }
+
+    /// Faults that would let a client speak for others: headers are not signed, and neither is anything of `unsigned`.
+    fn trust_faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let is_signed = self.scheme != Scheme::Unsigned;
+        if is_signed && matches!(self.mapping.id, Some(Pick::Header(_))) {
+            let expected = "expected a place in the body, which is signed; a header is not";
+            faults.push(format!(
+                "mapping.id: {expected} (of `hmac`: `{{id}}` in hmac.signed and hmac.id_header)"
+            ));
+        }
+        if self.persons && !is_signed {
+            faults.push("persons: an unsigned source proves nobody; choose a scheme that signs".to_owned());
+        }
+
+        for (key, pick) in [("from", &self.mapping.from), ("peer", &self.mapping.peer)] {
+            if self.persons && matches!(pick, Some(Pick::Header(_))) {
+                faults.push(format!(
+                    "mapping.{key}: with `persons` expected a place in the body, which is signed"
+                ));
+            }
+        }
+
+        if let Some(channel) = &self.channel {
+            if !self.persons {
+                faults.push("channel: only a source with `persons = true` may name another channel".to_owned());
+            }
+            if channel.is_empty() || is_reserved(channel) || channel.eq_ignore_ascii_case(WEBCHAT) {
+                faults.push(format!(
+                    "channel: `{channel}` is the system's own or empty; choose another"
+                ));
+            }
+        }
+        faults
+    }
+
+    fn keys(&self) -> Result<Vec<Key>, String> {
+        let secrets = self.secret.iter().chain(&self.secrets);
+        let keys: Result<Vec<Key>, _> = secrets.map(|secret| self.scheme.key(secret.reveal())).collect();
+        match keys {
+            Err(weak) => Err(format!("secret: {weak}")),
+            Ok(keys) if keys.is_empty() && self.scheme != Scheme::Unsigned => Err(format!(
+                "secret: `{}` needs one; `unsigned` must be said",
+                self.scheme.name()
+            )),
+            Ok(keys) => Ok(keys),
+        }
+    }
+
+    /// The source `name`, parsed.
+    pub(super) fn endpoint(&self, name: &str) -> Result<Endpoint, String> {
+        let mut mapping = self.mapping.clone();
+        if let Some(header) = &self.event_type_header {
+            let pick = format!("header:{header}").try_into();
+            mapping.event_type = Some(pick.map_err(|_| "event_type_header: the name of an HTTP header".to_owned())?);
+        }
+
+        Ok(Endpoint {
+            name: name.to_owned(),
+            scheme: self.scheme,
+            checks: Checks {
+                keys: self.keys()?,
+                tolerance_s: self.tolerance_s,
+            },
+            hmac: self.hmac.clone(),
+            verify_token: self.verify_token.as_ref().map(|token| Key::new(token.reveal())),
+            dedupe: self.dedupe,
+            headers: self.headers.iter().map(|header| header.to_ascii_lowercase()).collect(),
+            mapping,
+            persons: self.persons,
+            channel: self.channel.clone(),
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! Reading the body of a request, within the memory and the time that bodies have.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use shared::clock::{Clock, SystemClock, pause};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::bodies::{Arrival, Bodies, BodyId, NoRoom};
+use super::client::Client;
+use crate::error::{Refusal, chain};
+use crate::listener::line::InHand;
+
+/// How much memory all requests in hand may take together, in bytes.
+const BUDGET_BYTES: usize = 64 * 1024 * 1024;
+/// What a request counts for besides its head's text and its body, in bytes.
+const REQUEST_BYTES: usize = 8 * 1024;
+/// How much of a body that is too large is read and thrown away, in bytes, so that its sender gets to read why.
+const MAX_DISCARD_BYTES: usize = 16 * 1024 * 1024;
+/// The first room for a body, in bytes; more comes with what arrives, not with what is announced.
+const FIRST_BYTES: usize = 16 * 1024;
+
+/// Reads bodies.
+#[derive(Debug, Clone)]
+pub struct Reception {
+    table: Arc<Mutex<Table>>,
+    /// The places of requests that are worked on.
+    places: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Table {
+    bodies: Bodies,
+    /// Wakes the reader of a body that is given up.
+    ends: HashMap<BodyId, Arc<Notify>>,
+}
+
+/// A body that has come whole, and the place of its request among those worked on.
+#[derive(Debug)]
+pub struct Received {
+    bytes: Bytes,
+    _place: OwnedSemaphorePermit,
+    _room: Room,
+}
+
+impl std::ops::Deref for Received {
+    type Target = Bytes;
+    fn deref(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
+impl Reception {
+    /// Returns a reception with `places` for requests that are worked on.
+    #[must_use]
+    pub fn new(places: usize) -> Self {
+        let table = Table {
+            bodies: Bodies::new(BUDGET_BYTES),
+            ends: HashMap::new(),
+        };
+        Self {
+            table: Arc::new(Mutex::new(table)),
+            places: Arc::new(Semaphore::new(places)),
+        }
+    }
+
+    /// Takes a place among the requests that are worked on.
+    ///
+    /// # Errors
+    /// [`Refusal::Overloaded`] if there is none.
+    pub fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        place.map_err(|_| Refusal::Overloaded)
+    }
+
+    /// Reads the whole body of a request, of at most `max` bytes, then takes a place for it.
+    ///
+    /// # Errors
+    /// [`Refusal::TooLarge`], [`Refusal::BrokenBody`], [`Refusal::SlowBody`], and [`Refusal::Overloaded`] if there is
+    /// no memory for it or no place.
+    pub async fn receive(&self, parts: &Parts, body: Body, max: usize) -> Result<Received, Refusal> {
+        let receiving = parts.extensions.get().map(InHand::receiving);
+        let client = parts.extensions.get::<Client>();
+        let from = client.map_or(IpAddr::from([0; 4]), |Client(address)| *address);
+        let room = self.room(from);
+        room.grow(REQUEST_BYTES + head_bytes(&parts.headers))?;
+
+        let bytes = read(&parts.headers, body, max, &room).await?;
+        room.arrived();
+        drop(receiving);
+        Ok(Received {
+            bytes,
+            _place: self.place()?,
+            _room: room,
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn room(&self, from: IpAddr) -> Room {
+        let mut table = self.table();
+        let id = table.bodies.open(from);
+        let end = Arc::new(Notify::new());
+        table.ends.insert(id, Arc::clone(&end));
+        let reception = self.clone();
+        Room { reception, id, end }
+    }
+}
+
+/// A request's share of the memory; it is free again when this is dropped.
+#[derive(Debug)]
+struct Room {
+    reception: Reception,
+    id: BodyId,
+    end: Arc<Notify>,
+}
+
+impl Room {
+    fn grow(&self, more: usize) -> Result<(), Refusal> {
+        let mut table = self.reception.table();
+        let given_up = table.bodies.grow(self.id, more).map_err(|NoRoom| Refusal::Overloaded)?;
+        for id in given_up {
+            if let Some(end) = table.ends.remove(&id) {
+                end.notify_one();
+            }
+        }
+        metrics::gauge!("nexus_adapter_body_bytes").set(table.bodies.bytes() as f64);
+        Ok(())
+    }
+
+    fn arrived(&self) {
+        self.reception.table().bodies.arrived(self.id);
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let mut table = self.reception.table();
+        table.bodies.close(self.id);
+        table.ends.remove(&self.id);
+        metrics::gauge!("nexus_adapter_body_bytes").set(table.bodies.bytes() as f64);
+    }
+}
+
+async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Result<Bytes, Refusal> {
+    let announced = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let mut chunks = body.into_data_stream();
+    let mut whole = BytesMut::with_capacity(announced.unwrap_or(0).min(FIRST_BYTES));
+    let mut read = 0_usize;
+    let mut arrival = Arrival::begin(SystemClock.monotonic());
+
+    loop {
+        let chunk = tokio::select! {
+            chunk = chunks.next() => chunk,
+            () = room.end.notified() => return Err(Refusal::Overloaded),
+            () = pause(arrival.left(SystemClock.monotonic())) => return Err(Refusal::SlowBody),
+        };
+        let Some(chunk) = chunk else {
+            break;
+        };
+
+        let chunk = chunk.map_err(|error| Refusal::BrokenBody(chain(&error)))?;
+        arrival.arrived(chunk.len(), SystemClock.monotonic());
+        read = read.saturating_add(chunk.len());
+        if read <= max {
+            room.grow(chunk.len())?;
+            whole.extend_from_slice(&chunk);
+        } else if read > MAX_DISCARD_BYTES {
+            break;
+        } else {
+            whole = BytesMut::new();
+        }
+    }
+
+    if read > max {
+        Err(Refusal::TooLarge { max })
+    } else {
+        Ok(whole.freeze())
+    }
+}
+
+/// Returns the length of a head's text.
+fn head_bytes(headers: &HeaderMap) -> usize {
+    headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum()
+}

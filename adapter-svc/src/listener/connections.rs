@@ -1,0 +1,474 @@
+//! The table of open connections: how many an address may have, and which connection ends first under pressure. *Pure.*
+//!
+//! A connection without a request that is being worked on costs its client nothing, so it can be ended at any time. If
+//! there is no room, the address with the most connections loses one: the oldest without a whole head, else the oldest
+//! whose request is still arriving or whose answer is not being read. A client that is alone at its address therefore
+//! keeps its connection however many connections others open.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use crate::gateway::pace::block;
+
+/// The number of a connection, counted from the start of the process.
+pub type ConnectionId = u64;
+/// The number of a request, counted from the start of the process.
+pub type RequestId = u64;
+
+/// The bounds of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The most connections open at once.
+    pub total: usize,
+    /// The most connections of one address (IPv6: of one /64).
+    pub per_address: usize,
+    /// How long a connection may be without a whole head, from its first moment and between requests.
+    pub head: Duration,
+    /// How long a client may take to read one answer.
+    pub answer: Duration,
+}
+
+/// How far a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Its body is still arriving.
+    Receiving,
+    /// It is being worked on.
+    Working,
+    /// Its answer is being sent.
+    Answering,
+}
+
+/// The outcome of [`Connections::admit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// The connection is in the table; `instead_of` must be ended for it.
+    Admitted {
+        /// The new connection.
+        id: ConnectionId,
+        /// The connection that lost its place.
+        instead_of: Option<ConnectionId>,
+    },
+    /// Every connection that might have made room has a request that is being worked on.
+    Full,
+}
+
+/// The open connections.
+#[derive(Debug)]
+pub struct Connections {
+    limits: Limits,
+    open: HashMap<ConnectionId, Connection>,
+    /// By address; those of trusted proxies together, under none.
+    addresses: HashMap<Option<IpAddr>, Address>,
+    /// The first turn of each address, those with the most connections first: a flood asks for it with every connection.
+    first: BTreeSet<(Reverse<usize>, Turn, Option<IpAddr>)>,
+    next_connection: ConnectionId,
+    next_request: RequestId,
+}
+
+/// When the turn of a connection comes to be ended: by its rank, then by its age.
+type Turn = (Rank, Instant, ConnectionId);
+
+/// The connections of an address.
+#[derive(Debug, Default)]
+struct Address {
+    count: usize,
+    /// Those that may be ended.
+    turns: BTreeSet<Turn>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    /// The address that it counts for; `None` for a trusted proxy.
+    block: Option<IpAddr>,
+    /// Since when it is as it is now: accepted, or its last request done.
+    idle_since: Instant,
+    /// The requests that have come whole as far as their heads, and since when each is as far as it is.
+    requests: BTreeMap<RequestId, (Progress, Instant)>,
+}
+
+/// Which of two connections ends first: the order is that of ending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    NoHead,
+    Unfinished,
+}
+
+impl Connection {
+    /// Its rank and age; `None` if a request is being worked on.
+    fn standing(&self) -> Option<(Rank, Instant)> {
+        let mut oldest = None;
+        for (progress, since) in self.requests.values() {
+            match progress {
+                Progress::Working => return None,
+                Progress::Receiving | Progress::Answering => {
+                    oldest = Some(oldest.map_or(*since, |oldest: Instant| oldest.min(*since)));
+                }
+            }
+        }
+        match oldest {
+            None => Some((Rank::NoHead, self.idle_since)),
+            Some(since) => Some((Rank::Unfinished, since)),
+        }
+    }
+}
+
+impl Connections {
+    /// Returns an empty table.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            open: HashMap::new(),
+            addresses: HashMap::new(),
+            first: BTreeSet::new(),
+            next_connection: 0,
+            next_request: 0,
+        }
+    }
+
+    /// Returns the number of open connections.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Returns whether no connection is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Adds a connection from `from`, if need be in the place of another one. The connections of a trusted proxy are
+    /// those of many clients: they are bounded by the total alone.
+    pub fn admit(&mut self, from: IpAddr, trusted: bool, now: Instant) -> Admission {
+        let block = (!trusted).then(|| block(from));
+        let held = block.map_or(0, |_| self.addresses.get(&block).map_or(0, |address| address.count));
+
+        let victim = if held >= self.limits.per_address {
+            let Some(victim) = self.victim(block) else {
+                return Admission::Full;
+            };
+            Some(victim)
+        } else if self.open.len() >= self.limits.total {
+            let Some(victim) = self.victim(None) else {
+                return Admission::Full;
+            };
+            Some(victim)
+        } else {
+            None
+        };
+        if let Some(victim) = victim {
+            self.remove(victim);
+        }
+
+        let id = self.next_connection;
+        self.next_connection += 1;
+        let connection = Connection {
+            block,
+            idle_since: now,
+            requests: BTreeMap::new(),
+        };
+        self.unlist(block);
+        let address = self.addresses.entry(block).or_default();
+        address.count += 1;
+        address
+            .turns
+            .extend(connection.standing().map(|(rank, since)| (rank, since, id)));
+        self.open.insert(id, connection);
+        self.list(block);
+        Admission::Admitted { id, instead_of: victim }
+    }
+
+    /// Removes the connection that ends first under pressure, for example because the system has no file handle left.
+    pub fn evict(&mut self) -> Option<ConnectionId> {
+        let victim = self.victim(None)?;
+        self.remove(victim);
+        Some(victim)
+    }
+
+    /// Returns the connection that ends first, of `only` if an address is given.
+    fn victim(&self, only: Option<IpAddr>) -> Option<ConnectionId> {
+        let (_, _, id) = match only {
+            Some(_) => self.addresses.get(&only)?.turns.first()?,
+            None => self.first.first().map(|(_, turn, _)| turn)?,
+        };
+        Some(*id)
+    }
+
+    /// The place of the address `block` among all of them; `None` if none of its connections may be ended.
+    fn place(&self, block: Option<IpAddr>) -> Option<(Reverse<usize>, Turn, Option<IpAddr>)> {
+        let address = self.addresses.get(&block)?;
+        // Trusted proxies speak for many clients, each of which has one.
+        let held = block.map_or(1, |_| address.count);
+        Some((Reverse(held), *address.turns.first()?, block))
+    }
+
+    fn unlist(&mut self, block: Option<IpAddr>) {
+        if let Some(place) = self.place(block) {
+            self.first.remove(&place);
+        }
+    }
+
+    fn list(&mut self, block: Option<IpAddr>) {
+        self.first.extend(self.place(block));
+    }
+
+    /// Forgets a connection that ended.
+    pub fn remove(&mut self, id: ConnectionId) {
+        let Some(connection) = self.open.remove(&id) else {
+            return;
+        };
+        let block = connection.block;
+        self.unlist(block);
+        if let Some(address) = self.addresses.get_mut(&block) {
+            if let Some((rank, since)) = connection.standing() {
+                address.turns.remove(&(rank, since, id));
+            }
+            address.count -= 1;
+            if address.count == 0 {
+                self.addresses.remove(&block);
+            }
+        }
+        self.list(block);
+    }
+
+    /// Changes how far the connection `id` is, and its turn with it.
+    fn change(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
+        let Some(block) = self.open.get(&id).map(|connection| connection.block) else {
+            return;
+        };
+        self.unlist(block);
+        if let (Some(connection), Some(address)) = (self.open.get_mut(&id), self.addresses.get_mut(&block)) {
+            if let Some((rank, since)) = connection.standing() {
+                address.turns.remove(&(rank, since, id));
+            }
+            change(connection);
+            let turn = connection.standing().map(|(rank, since)| (rank, since, id));
+            address.turns.extend(turn);
+        }
+        self.list(block);
+    }
+
+    /// Notes that the head of a request has come whole.
+    pub fn begin(&mut self, id: ConnectionId, now: Instant) -> RequestId {
+        let request = self.next_request;
+        self.next_request += 1;
+        self.advance(id, request, Progress::Working, now);
+        request
+    }
+
+    /// Notes how far a request is.
+    pub fn advance(&mut self, id: ConnectionId, request: RequestId, progress: Progress, now: Instant) {
+        self.change(id, |connection| {
+            connection.requests.insert(request, (progress, now));
+        });
+    }
+
+    /// Notes that the answer to a request has been handed over.
+    pub fn finish(&mut self, id: ConnectionId, request: RequestId, now: Instant) {
+        self.change(id, |connection| {
+            connection.requests.remove(&request);
+            connection.idle_since = now;
+        });
+    }
+
+    /// Returns when the connection must have gone on; `None` if only its own request can be late.
+    #[must_use]
+    pub fn deadline(&self, id: ConnectionId) -> Option<Instant> {
+        let connection = self.open.get(&id)?;
+        if connection.requests.is_empty() {
+            return Some(connection.idle_since + self.limits.head);
+        }
+        let answering = connection
+            .requests
+            .values()
+            .filter(|(progress, _)| *progress == Progress::Answering);
+        answering.map(|(_, since)| *since + self.limits.answer).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::clock::{Clock, SystemClock};
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        total: 4,
+        per_address: 3,
+        head: Duration::from_secs(10),
+        answer: Duration::from_secs(30),
+    };
+
+    /// A table, and the times at which things happen in it.
+    struct Table {
+        connections: Connections,
+        begun: Instant,
+    }
+
+    impl Table {
+        fn new() -> Self {
+            Self {
+                connections: Connections::new(LIMITS),
+                begun: SystemClock.monotonic(),
+            }
+        }
+
+        fn at(&self, seconds: u64) -> Instant {
+            self.begun + Duration::from_secs(seconds)
+        }
+
+        /// Admits a connection that is not trusted.
+        fn admit(&mut self, from: &str, seconds: u64) -> Admission {
+            let at = self.at(seconds);
+            self.connections.admit(from.parse().expect("an address"), false, at)
+        }
+    }
+
+    fn admitted(id: ConnectionId, instead_of: impl Into<Option<ConnectionId>>) -> Admission {
+        let instead_of = instead_of.into();
+        Admission::Admitted { id, instead_of }
+    }
+
+    #[test]
+    fn an_address_at_its_bound_loses_its_own_oldest() {
+        let mut table = Table::new();
+        for id in 0..3 {
+            assert_eq!(table.admit("192.0.2.1", id), admitted(id, None));
+        }
+        assert_eq!(table.admit("192.0.2.1", 3), admitted(3, 0));
+        assert_eq!(table.admit("192.0.2.2", 4), admitted(4, None));
+        assert_eq!(table.connections.len(), 4);
+    }
+
+    #[test]
+    fn a_block_of_ipv6_is_one_address_and_a_trusted_proxy_is_none() {
+        let mut table = Table::new();
+        for id in 0..3 {
+            assert_eq!(table.admit(&format!("2001:db8::{id}"), id), admitted(id, None));
+        }
+        assert_eq!(table.admit("2001:db8::99", 3), admitted(3, 0));
+
+        let mut table = Table::new();
+        let proxy = "10.0.0.1".parse().expect("an address");
+        for id in 0..4 {
+            let at = table.at(id);
+            assert_eq!(table.connections.admit(proxy, true, at), admitted(id, None));
+        }
+        assert_eq!(table.admit("192.0.2.1", 9), admitted(4, 0), "the total holds for all");
+    }
+
+    #[test]
+    fn whoever_is_alone_at_an_address_keeps_its_connection() {
+        let mut table = Table::new();
+        assert_eq!(table.admit("192.0.2.9", 0), admitted(0, None));
+        for id in 1..4 {
+            assert_eq!(table.admit("192.0.2.1", id), admitted(id, None));
+        }
+        assert_eq!(table.admit("192.0.2.2", 4), admitted(4, 1), "not the oldest of all");
+        assert_eq!(table.admit("192.0.2.3", 5), admitted(5, 2));
+        assert_eq!(table.admit("192.0.2.4", 6), admitted(6, 0), "one each: the oldest");
+    }
+
+    #[test]
+    fn a_request_being_worked_on_is_never_ended_and_a_half_sent_one_after_those_without_a_head() {
+        let mut table = Table::new();
+        for id in 0..4 {
+            table.admit(&format!("192.0.2.{id}"), id);
+        }
+        let half = table.connections.begin(0, table.at(4));
+        table.connections.advance(0, half, Progress::Receiving, table.at(4));
+        let worked = table.connections.begin(1, table.at(4));
+
+        assert_eq!(table.admit("192.0.2.10", 5), admitted(4, 2));
+        assert_eq!(table.admit("192.0.2.11", 6), admitted(5, 3));
+        for id in [4, 5] {
+            table.connections.begin(id, table.at(7));
+        }
+        assert_eq!(table.admit("192.0.2.12", 8), admitted(6, 0), "its body had not come");
+        table.connections.begin(6, table.at(9));
+        assert_eq!(table.admit("192.0.2.13", 9), Admission::Full);
+
+        table.connections.finish(1, worked, table.at(10));
+        assert_eq!(table.connections.evict(), Some(1));
+        assert_eq!(table.connections.evict(), None);
+    }
+
+    #[test]
+    fn a_head_and_an_answer_have_a_deadline_and_work_has_none() {
+        let mut table = Table::new();
+        table.admit("192.0.2.1", 0);
+        assert_eq!(
+            table.connections.deadline(0),
+            Some(table.at(10)),
+            "from the first moment"
+        );
+        let one = table.connections.begin(0, table.at(5));
+        assert_eq!(table.connections.deadline(0), None);
+        table.connections.advance(0, one, Progress::Answering, table.at(6));
+        let two = table.connections.begin(0, table.at(7));
+        assert_eq!(
+            table.connections.deadline(0),
+            Some(table.at(36)),
+            "whatever else is asked"
+        );
+        table.connections.finish(0, one, table.at(8));
+        assert_eq!(table.connections.deadline(0), None);
+        table.connections.finish(0, two, table.at(9));
+        assert_eq!(
+            table.connections.deadline(0),
+            Some(table.at(19)),
+            "between requests as well"
+        );
+        table.connections.remove(0);
+        assert!(
+            table.connections.is_empty()
+                && table.connections.addresses.is_empty()
+                && table.connections.first.is_empty()
+        );
+    }
+
+    /// Who ends first, found by looking at all of them.
+    fn by_looking(connections: &Connections) -> Option<ConnectionId> {
+        let held = |block: Option<IpAddr>| block.map_or(1, |_| connections.addresses[&block].count);
+        let turns = connections.open.iter().filter_map(|(id, of)| {
+            let (rank, since) = of.standing()?;
+            Some((Reverse(held(of.block)), rank, since, *id))
+        });
+        turns.min().map(|(.., id)| id)
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whoever_ends_first_is_known_without_looking_at_all(steps in proptest::collection::vec((0_u8..6, 0_u64..12), 1..80)) {
+            let mut table = Table::new();
+            let mut begun = Vec::new();
+            for (second, (what, which)) in (0..).zip(steps) {
+                let at = table.at(second / 3);
+                match what {
+                    0 | 1 => {
+                        let from = IpAddr::from([192, 0, 2, u8::try_from(which % 3).expect("few")]);
+                        table.connections.admit(from, which > 9, at);
+                    }
+                    2 => begun.push((which, table.connections.begin(which, at))),
+                    3 => {
+                        let progress = [Progress::Receiving, Progress::Answering][usize::from(which > 5)];
+                        for (id, request) in &begun {
+                            table.connections.advance(*id, *request, progress, at);
+                        }
+                    }
+                    4 => {
+                        if let Some((id, request)) = begun.pop() {
+                            table.connections.finish(id, request, at);
+                        }
+                    }
+                    _ => table.connections.remove(which),
+                }
+                proptest::prop_assert_eq!(table.connections.victim(None), by_looking(&table.connections));
+            }
+        }
+    }
+}

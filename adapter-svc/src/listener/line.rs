@@ -1,0 +1,227 @@
+//! A connection's entry in the table of connections, and what its requests tell the table.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use axum::body::{Body, Bytes};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use shared::clock::{Clock, SystemClock};
+use tokio::sync::Notify;
+
+use super::connections::{Admission, ConnectionId, Connections, Limits, Progress, RequestId};
+
+/// The table of connections, shared by all of them. Sockets wait in real time, so the table does too.
+#[derive(Debug, Clone)]
+pub struct Lines(Arc<Mutex<Table>>);
+
+#[derive(Debug)]
+struct Table {
+    connections: Connections,
+    /// Wakes a connection that must end.
+    ends: HashMap<ConnectionId, Arc<Notify>>,
+}
+
+impl Table {
+    fn end(&mut self, id: ConnectionId, why: &'static str) {
+        if let Some(end) = self.ends.remove(&id) {
+            metrics::counter!("nexus_adapter_connections_ended_total", "reason" => why).increment(1);
+            end.notify_one();
+        }
+    }
+
+    fn count(&self) {
+        metrics::gauge!("nexus_adapter_connections").set(self.connections.len() as f64);
+    }
+}
+
+impl Lines {
+    /// Returns an empty table.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self(Arc::new(Mutex::new(Table {
+            connections: Connections::new(limits),
+            ends: HashMap::new(),
+        })))
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a connection, if need be by ending another one. Returns `None` if there is no room.
+    pub fn admit(&self, from: IpAddr, trusted: bool) -> Option<Line> {
+        let mut table = self.table();
+        match table.connections.admit(from, trusted, SystemClock.monotonic()) {
+            Admission::Admitted { id, instead_of } => {
+                if let Some(evicted) = instead_of {
+                    table.end(evicted, "pressure");
+                }
+                let end = Arc::new(Notify::new());
+                table.ends.insert(id, Arc::clone(&end));
+                table.count();
+                let lines = self.clone();
+                Some(Line { lines, id, end })
+            }
+            Admission::Full => {
+                metrics::counter!("nexus_adapter_connections_ended_total", "reason" => "full").increment(1);
+                None
+            }
+        }
+    }
+
+    /// Ends the connection that ends first under pressure. Returns whether there was one.
+    #[must_use]
+    pub fn evict(&self) -> bool {
+        let mut table = self.table();
+        let victim = table.connections.evict();
+        if let Some(victim) = victim {
+            table.end(victim, "pressure");
+        }
+        victim.is_some()
+    }
+}
+
+/// One connection; it leaves the table when this is dropped.
+#[derive(Debug)]
+pub struct Line {
+    lines: Lines,
+    id: ConnectionId,
+    end: Arc<Notify>,
+}
+
+impl Line {
+    /// Waits until the connection must make room for another one.
+    pub async fn ended(&self) {
+        self.end.notified().await;
+    }
+
+    /// Returns when the connection must have gone on; see [`Connections::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.lines.table().connections.deadline(self.id)
+    }
+
+    /// Counts a connection that ended because its client was late.
+    pub fn late(&self) {
+        self.lines.table().end(self.id, "late");
+    }
+
+    /// Returns a maker of [`InHand`] for this connection's requests.
+    pub fn requests(&self) -> Requests {
+        Requests {
+            lines: self.lines.clone(),
+            connection: self.id,
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let mut table = self.lines.table();
+        table.connections.remove(self.id);
+        table.ends.remove(&self.id);
+        table.count();
+    }
+}
+
+/// The requests of one connection.
+#[derive(Debug, Clone)]
+pub struct Requests {
+    lines: Lines,
+    connection: ConnectionId,
+}
+
+impl Requests {
+    /// Notes that the head of a request has come whole.
+    #[must_use]
+    pub fn begin(&self) -> InHand {
+        let request = self
+            .lines
+            .table()
+            .connections
+            .begin(self.connection, SystemClock.monotonic());
+        InHand(Arc::new(Request {
+            of: self.clone(),
+            request,
+        }))
+    }
+}
+
+/// A request from its whole head to the end of its answer; handlers find it among the request's extensions.
+#[derive(Debug, Clone)]
+pub struct InHand(Arc<Request>);
+
+#[derive(Debug)]
+struct Request {
+    of: Requests,
+    request: RequestId,
+}
+
+impl InHand {
+    fn advance(&self, progress: Progress) {
+        let Request { of, request } = &*self.0;
+        let now = SystemClock.monotonic();
+        of.lines
+            .table()
+            .connections
+            .advance(of.connection, *request, progress, now);
+    }
+
+    /// Notes that the body is being received, until the returned value is dropped.
+    #[must_use]
+    pub fn receiving(&self) -> Receiving {
+        self.advance(Progress::Receiving);
+        Receiving(self.clone())
+    }
+
+    /// Notes that the answer is being sent, and returns `body` so that its end is noted.
+    pub fn answering(self, body: Body) -> Body {
+        self.advance(Progress::Answering);
+        Body::new(Answer { body, _in_hand: self })
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let now = SystemClock.monotonic();
+        let mut table = self.of.lines.table();
+        table.connections.finish(self.of.connection, self.request, now);
+    }
+}
+
+/// A request whose body is being received.
+#[derive(Debug)]
+pub struct Receiving(InHand);
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        self.0.advance(Progress::Working);
+    }
+}
+
+/// The body of an answer; its request ends when the body is dropped.
+struct Answer {
+    body: Body,
+    _in_hand: InHand,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

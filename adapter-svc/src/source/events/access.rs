@@ -1,0 +1,209 @@
+//! Who may post to `/v1/events`: SHA-256 of each token, never a token. *Pure.*
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use shared::process::Secret;
+use subtle::ConstantTimeEq;
+
+use super::scope::{self, Scope};
+use crate::source::webhook::signature::sha256;
+
+/// Fewest bytes of the local token.
+const MIN_LOCAL_BYTES: usize = 32;
+
+/// `[adapter.http]`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpConfig {
+    /// Who may post events, and what.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<TokenConfig>,
+    /// The token of this machine's own command line: channels `cli` and `http`, no person. `nexus init` and `up` make it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_token: Option<Secret>,
+    /// Whether events are taken without a token as well: each is a stranger's. Refused unless `listen` is a loopback
+    /// address and `hosts` names nothing but localhost.
+    pub open: bool,
+}
+
+/// One entry of `[[adapter.http.tokens]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenConfig {
+    /// Its name, which stands in the origin of its events.
+    pub name: String,
+    /// SHA-256 of the token, in hex.
+    pub sha256: String,
+    /// The source that it belongs to: the prefix of its events' ids.
+    pub source: String,
+    /// The channels on which it may post.
+    pub channels: Vec<String>,
+    /// Ids of the persons (`identities.yaml`) as whom the senders of its events may count; `*` = every person.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub persons: Vec<String>,
+}
+
+impl TokenConfig {
+    fn hash(&self) -> Option<[u8; 32]> {
+        <[u8; 32]>::try_from(hex::decode(&self.sha256).ok()?).ok()
+    }
+
+    fn scope(&self) -> Scope {
+        let Self { name, source, .. } = self.clone();
+        Scope::token(name, source, self.channels.clone(), self.persons.clone())
+    }
+}
+
+/// See the module.
+#[derive(Clone)]
+pub struct Access {
+    /// The scope of callers without a token; none = they are refused.
+    open: Option<Arc<Scope>>,
+    tokens: Vec<([u8; 32], Arc<Scope>)>,
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Access")
+            .field("open", &self.open.is_some())
+            .field("tokens", &self.tokens.len())
+            .finish()
+    }
+}
+
+impl Access {
+    /// What `http` configures.
+    ///
+    /// # Errors
+    /// Every fault, each as `key: what is expected`.
+    pub fn new(http: &HttpConfig) -> Result<Self, Vec<String>> {
+        let mut faults = Vec::new();
+        let mut tokens: Vec<([u8; 32], Arc<Scope>)> = Vec::new();
+        for (index, token) in http.tokens.iter().enumerate() {
+            let own = scope::faults(&token.name, &token.source, &token.channels);
+            faults.extend(own.into_iter().map(|fault| format!("tokens[{index}].{fault}")));
+            if http.tokens[..index].iter().any(|other| other.name == token.name) {
+                faults.push(format!(
+                    "tokens[{index}].name: `{}` is taken; names are unique",
+                    token.name
+                ));
+            }
+            match token.hash() {
+                None => faults.push(format!(
+                    "tokens[{index}].sha256: expected the SHA-256 of the token, 64 hex digits (never the token itself)"
+                )),
+                Some(hash) if tokens.iter().any(|(other, _)| *other == hash) => {
+                    faults.push(format!("tokens[{index}].sha256: another token has the same"));
+                }
+                Some(hash) => tokens.push((hash, Arc::new(token.scope()))),
+            }
+        }
+
+        if let Some(secret) = &http.local_token {
+            let text = secret.reveal().trim();
+            if text.len() < MIN_LOCAL_BYTES {
+                faults.push(format!(
+                    "local_token: expected at least {MIN_LOCAL_BYTES} bytes; `nexus init` makes one"
+                ));
+            }
+            tokens.push((sha256(&[text.as_bytes()]), Arc::new(Scope::local())));
+        }
+
+        let open = http.open.then(|| Arc::new(Scope::open()));
+        if faults.is_empty() {
+            Ok(Self { open, tokens })
+        } else {
+            Err(faults)
+        }
+    }
+
+    /// What a request with this `Authorization` may say; none if it is refused. A token that is not known is refused even
+    /// where callers without one are taken: its events would become a stranger's.
+    #[must_use]
+    pub fn scope(&self, authorization: Option<&str>) -> Option<&Scope> {
+        let Some(authorization) = authorization else {
+            return self.open.as_deref();
+        };
+        let (scheme, token) = authorization.split_once(' ')?;
+        let given = sha256(&[token.trim().as_bytes()]);
+
+        let mut found = None;
+        // Every token is compared, each in constant time.
+        for (hash, scope) in &self.tokens {
+            if bool::from(hash.ct_eq(&given)) {
+                found = Some(&**scope);
+            }
+        }
+        found.filter(|_| scheme.eq_ignore_ascii_case("bearer"))
+    }
+
+    /// Whether callers without a token are taken.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::webhook::signature::sha256_hex;
+
+    fn token(name: &str, secret: &str) -> TokenConfig {
+        TokenConfig {
+            name: name.to_owned(),
+            sha256: sha256_hex(&[secret.as_bytes()]),
+            source: "shop".to_owned(),
+            channels: vec!["crm".to_owned()],
+            persons: Vec::new(),
+        }
+    }
+
+    fn http(tokens: Vec<TokenConfig>, open: bool) -> HttpConfig {
+        HttpConfig {
+            tokens,
+            open,
+            local_token: None,
+        }
+    }
+
+    #[test]
+    fn a_token_is_known_by_its_hash() {
+        let tokens = vec![token("a", "one"), token("b", "two")];
+        let closed = Access::new(&http(tokens.clone(), false)).unwrap();
+        for (header, allowed) in [
+            (Some("Bearer two"), true),
+            (Some("bearer  one"), true),
+            (Some("Basic one"), false),
+            (Some("Bearer three"), false),
+            (Some("two"), false),
+            (Some(""), false),
+            (None, false),
+        ] {
+            assert_eq!(closed.scope(header).is_some(), allowed, "{header:?}");
+        }
+        let open = Access::new(&http(tokens, true)).unwrap();
+        assert_eq!(open.scope(None), Some(&Scope::open()));
+        assert_ne!(open.scope(Some("Bearer one")), Some(&Scope::open()));
+        assert_eq!(open.scope(Some("Bearer three")), None);
+    }
+
+    #[test]
+    fn faults_are_told_all_at_once() {
+        let mut plain = token("a", "one");
+        plain.sha256 = "one".to_owned();
+        let mut same = token("a", "two");
+        same.source = "timer".to_owned();
+        let wrong = http(vec![plain, same, token("c", "two")], false);
+        let faults = Access::new(&wrong).unwrap_err();
+        for key in [
+            "tokens[0].sha256:",
+            "tokens[1].name:",
+            "tokens[1].source:",
+            "tokens[2].sha256:",
+        ] {
+            assert!(faults.iter().any(|fault| fault.starts_with(key)), "{key} in {faults:?}");
+        }
+    }
+}

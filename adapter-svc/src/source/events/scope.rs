@@ -1,0 +1,339 @@
+//! What a caller of `/v1/events` may say, by its token or through the open door. *Pure.*
+//!
+//! A source owns its ids: every id that a caller says becomes one below the prefix `{source}:` of its token, so no caller
+//! can take, update or delete an event of another source. Several tokens may share a source, so that a new token doubles
+//! nothing. Source: `trust.md` §1.2, §1.3; `docs/security.md`.
+
+use shared::model::event::{Event, EventId, MAX_EVENT_ID_BYTES, ParseEventIdError};
+use shared::model::origin::{OPEN, Origin, is_reserved, is_sealed_channel};
+use shared::model::time::UnixMillis;
+use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
+
+use super::posted::PostedEvent;
+use crate::normalize::{self, RefuseEventError, bounded_id};
+
+/// Name and source of the token that this machine's own command line uses.
+pub const LOCAL: &str = "local";
+/// The channels of that token.
+const LOCAL_CHANNELS: [&str; 2] = ["cli", "http"];
+/// The prefix of what was sent by us, which anybody may answer.
+const SENT: &str = "out:";
+
+/// Prefixes of ids that no token's source may have, beside the services' own ([`is_reserved`]).
+const TAKEN_SOURCES: [&str; 5] = ["webchat", "webhook", OPEN, LOCAL, "system"];
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scope {
+    /// Name of the token; none = the open door.
+    token: Option<String>,
+    /// Prefix of its ids, without the colon.
+    source: String,
+    /// Its channels; none = every channel that is not the system's own.
+    channels: Option<Vec<String>>,
+    /// Persons as whom its senders may count.
+    persons: Vec<String>,
+}
+
+impl Scope {
+    /// The scope of a token of the configuration.
+    #[must_use]
+    pub const fn token(name: String, source: String, channels: Vec<String>, persons: Vec<String>) -> Self {
+        Self {
+            token: Some(name),
+            source,
+            channels: Some(channels),
+            persons,
+        }
+    }
+
+    /// The scope of the token that `nexus init`, `up` and `demo` make for this machine: two channels, no person.
+    #[must_use]
+    pub fn local() -> Self {
+        let channels = LOCAL_CHANNELS.map(str::to_owned).to_vec();
+        Self::token(LOCAL.to_owned(), LOCAL.to_owned(), channels, Vec::new())
+    }
+
+    /// The scope of a caller without a token, where `adapter.http.open` takes those: a stranger on every channel.
+    #[must_use]
+    pub fn open() -> Self {
+        Self {
+            token: None,
+            source: OPEN.to_owned(),
+            channels: None,
+            persons: Vec::new(),
+        }
+    }
+
+    /// The event that `posted` becomes.
+    ///
+    /// # Errors
+    /// [`RefuseEventError`] names the field.
+    pub fn event(&self, posted: PostedEvent, now: UnixMillis) -> Result<Event, RefuseEventError> {
+        let mut event = Event::new(self.id(&posted.id)?, &posted.channel, &posted.peer.id, posted.timestamp);
+        if !posted.source_id.is_empty() {
+            event.source_id = posted.source_id;
+        }
+        event.account_id = posted.account_id;
+        event.direction = posted.direction;
+        event.from = posted.from;
+        event.participants = posted.participants;
+        event.peer = posted.peer;
+        event.thread_id = posted.thread_id;
+        event.reply_to = posted.reply_to.map(|said| self.reference(&said)).transpose()?;
+        event.content = posted.content;
+        event.content_types = posted.content_types;
+        event.attachments = posted.attachments;
+        event.metadata = posted.metadata;
+        event.tags = posted.tags;
+        event.hops = posted.hops;
+        self.admit(event, now)
+    }
+
+    /// Stamps `event`, whose ids are in this scope already, with who brought it.
+    ///
+    /// # Errors
+    /// [`RefuseEventError`] if its channel is not in scope, or a field is out of bounds.
+    pub fn admit(&self, mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventError> {
+        self.permits(&event.channel)?;
+        event.origin = match &self.token {
+            Some(name) => Origin::Token { name: name.clone() },
+            None => Origin::Open,
+        };
+        event.speaks_for.clone_from(&self.persons);
+        normalize::outside(event, now)
+    }
+
+    /// The id below this scope's prefix that `said` stands for: itself if it lies there, else `{source}:{said}`.
+    ///
+    /// # Errors
+    /// [`RefuseEventError::Id`] if `said` is empty, too long, or holds a control character.
+    pub fn id(&self, said: &str) -> Result<EventId, RefuseEventError> {
+        let prefix = format!("{}:", self.source);
+        if said.starts_with(&prefix) {
+            return Ok(EventId::parse(said)?);
+        }
+
+        // Refused as it was said: below the prefix it would only be hashed.
+        let wrong = match said.chars().find(|c| c.is_control()) {
+            Some(control) => Some(ParseEventIdError::Control(u32::from(control))),
+            None if said.is_empty() => Some(ParseEventIdError::Empty),
+            None if said.len() > MAX_EVENT_ID_BYTES => Some(ParseEventIdError::TooLong(said.len())),
+            None => None,
+        };
+
+        match wrong {
+            Some(error) => Err(error.into()),
+            None => Ok(bounded_id(&prefix, said)?),
+        }
+    }
+
+    /// The id of a CloudEvent: `{source}:{ce-source}/{ce-id}`. A `/` in `id` is escaped, so that the last one ends the source.
+    ///
+    /// # Errors
+    /// [`RefuseEventError::Id`].
+    pub fn cloud_id(&self, source: &str, id: &str) -> Result<EventId, RefuseEventError> {
+        let id = id.replace('%', "%25").replace('/', "%2F");
+        Ok(bounded_id(&format!("{}:", self.source), &format!("{source}/{id}"))?)
+    }
+
+    /// An event that another one names. What was sent by us keeps its id.
+    fn reference(&self, said: &str) -> Result<String, RefuseEventError> {
+        if said.starts_with(SENT) {
+            return Ok(EventId::parse(said)?.to_string());
+        }
+        Ok(self.id(said)?.to_string())
+    }
+
+    fn permits(&self, channel: &str) -> Result<(), RefuseEventError> {
+        match &self.channels {
+            Some(channels) if channels.iter().any(|own| own == channel) => Ok(()),
+            Some(_) => Err(RefuseEventError::Channel {
+                token: self.token.clone().unwrap_or_default(),
+                channel: channel.chars().take(MAX_NAME_BYTES).collect(),
+            }),
+            // A page of the chat is talked to as a stranger; a webhook's hooks trust its signature.
+            None if is_reserved(channel) || channel.eq_ignore_ascii_case("webhook") => {
+                Err(RefuseEventError::Reserved(channel.to_owned()))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Faults of a token's `name`, `source` and `channels`, as `key: what is expected`.
+#[must_use]
+pub fn faults(name: &str, source: &str, channels: &[String]) -> Vec<String> {
+    let mut faults = Vec::new();
+    if !is_plain_name(name) {
+        faults.push(format!(
+            "name: expected letters, digits, `-`, `_` and `.`, at most {MAX_NAME_BYTES}"
+        ));
+    } else if name == LOCAL {
+        faults.push(format!("name: `{LOCAL}` is the name of adapter.http.local_token"));
+    }
+    if !is_plain_name(source) {
+        faults.push(format!(
+            "source: expected letters, digits, `-`, `_` and `.`, at most {MAX_NAME_BYTES}"
+        ));
+    } else if is_reserved(source) || TAKEN_SOURCES.iter().any(|own| source.eq_ignore_ascii_case(own)) {
+        faults.push(format!(
+            "source: `{source}` is a prefix of the system's own ids; choose another"
+        ));
+    }
+
+    if channels.is_empty() {
+        faults.push("channels: expected at least one channel".to_owned());
+    }
+
+    for (index, channel) in channels.iter().enumerate() {
+        let own = is_sealed_channel(channel);
+        if channel.is_empty() || channel.contains(char::is_control) {
+            faults.push(format!("channels[{index}]: expected the name of a channel"));
+        } else if own {
+            faults.push(format!(
+                "channels[{index}]: `{channel}` is the system's own; no token may have it"
+            ));
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn shop() -> Scope {
+        Scope::token(
+            "shop-1".to_owned(),
+            "shop".to_owned(),
+            vec!["crm".to_owned()],
+            Vec::new(),
+        )
+    }
+
+    fn posted(text: &str) -> PostedEvent {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn ids_lie_below_the_source() {
+        for (said, id) in [
+            ("shop:1", "shop:1"),
+            ("1", "shop:1"),
+            ("order/17", "shop:order/17"),
+            ("webhook:std/msg_1", "shop:webhook:std/msg_1"),
+            ("timer:tick:1", "shop:timer:tick:1"),
+            ("shop", "shop:shop"),
+            ("shopper:1", "shop:shopper:1"),
+            ("Shop:1", "shop:Shop:1"),
+        ] {
+            assert_eq!(shop().id(said).unwrap().as_str(), id);
+        }
+        let long = "x".repeat(510);
+        assert!(shop().id(&long).unwrap().as_str().starts_with("shop:sha256-"));
+        for bad in ["", "a\0b", "shop:", "shop:a\nb", &"x".repeat(513)] {
+            assert!(shop().id(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_caller_cannot_say_is_replaced() {
+        let text = r#"{"id":"9","timestamp":5,"channel":"crm","origin":"system","speaks_for":["*"],"received_at":1,
+                       "source_adapter":"timer","reply_to":"8","peer":{"kind":"dm","id":"p"}}"#;
+        let event = shop().event(posted(text), UnixMillis(7)).unwrap();
+        assert_eq!((event.id.as_str(), event.source_adapter.as_str()), ("shop:9", "shop"));
+        assert_eq!(
+            (event.source_id.as_str(), event.reply_to.as_deref()),
+            ("9", Some("shop:8"))
+        );
+        assert_eq!(
+            event.origin,
+            Origin::Token {
+                name: "shop-1".to_owned()
+            }
+        );
+        assert!(event.speaks_for.is_empty());
+        assert_eq!(event.received_at, UnixMillis(7));
+        let event = Scope::open().event(posted(text), UnixMillis(7)).unwrap();
+        assert_eq!((event.id.as_str(), &event.origin), ("open:9", &Origin::Open));
+    }
+
+    #[test]
+    fn an_answer_to_what_was_sent_keeps_its_reference() {
+        let text = |to: &str| format!(r#"{{"id":"9","timestamp":5,"channel":"crm","reply_to":"{to}"}}"#);
+        let to = |said: &str| {
+            shop()
+                .event(posted(&text(said)), UnixMillis(7))
+                .unwrap()
+                .reply_to
+                .unwrap()
+        };
+        assert_eq!(to("out:01M8/0"), "out:01M8/0");
+        assert_eq!(to("timer:1"), "shop:timer:1");
+    }
+
+    #[test]
+    fn a_token_speaks_on_its_channels_only() {
+        let on = |scope: &Scope, channel: &str| {
+            let text = format!(r#"{{"id":"1","timestamp":5,"channel":"{channel}"}}"#);
+            scope.event(posted(&text), UnixMillis(1)).map(|event| event.channel)
+        };
+        assert!(on(&shop(), "crm").is_ok());
+        for foreign in ["telegram", "CRM", "cli", "webchat", "timer"] {
+            let refused = on(&shop(), foreign).unwrap_err();
+            assert!(
+                matches!(refused, RefuseEventError::Channel { .. }),
+                "{foreign}: {refused}"
+            );
+        }
+        assert!(on(&Scope::local(), "cli").is_ok() && on(&Scope::local(), "http").is_ok());
+        assert!(on(&Scope::local(), "webchat").is_err());
+        assert!(on(&Scope::open(), "telegram").is_ok());
+        for own in ["cli", "timer", "Webhook", "out"] {
+            assert!(on(&Scope::open(), own).is_err(), "{own}");
+        }
+    }
+
+    #[test]
+    fn a_scope_that_cannot_be_is_named() {
+        let said = |name: &str, source: &str, channels: &[&str]| {
+            faults(
+                name,
+                source,
+                &channels.iter().map(|&c| c.to_owned()).collect::<Vec<_>>(),
+            )
+        };
+        assert!(said("shop-1", "shop", &["crm", "http"]).is_empty());
+        for taken in [
+            "timer", "OUT", "agent", "webhook", "open", "local", "cli", "a:b", "", "a/b",
+        ] {
+            assert_eq!(said("n", taken, &["crm"]).len(), 1, "{taken}");
+        }
+        for taken in ["webchat", "webhook", "cli", "timer", ""] {
+            assert_eq!(said("n", "shop", &[taken]).len(), 1, "{taken}");
+        }
+        assert_eq!(said("local", "shop", &[]).len(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn no_caller_leaves_its_source(said in "\\PC{1,600}") {
+            for (scope, prefix) in [(shop(), "shop:"), (Scope::open(), "open:"), (Scope::local(), "local:")] {
+                if let Ok(id) = scope.id(&said) {
+                    prop_assert!(id.as_str().starts_with(prefix));
+                    prop_assert_eq!(scope.id(id.as_str()).unwrap(), id.clone(), "once below the prefix it stays");
+                }
+            }
+        }
+
+        #[test]
+        fn cloud_ids_never_meet(a in "[a-z/%]{1,6}", b in "[a-z/%]{1,6}", c in "[a-z/%]{1,6}", d in "[a-z/%]{1,6}") {
+            let one = shop().cloud_id(&a, &b).unwrap();
+            let other = shop().cloud_id(&c, &d).unwrap();
+            prop_assert_eq!(one == other, (a, b) == (c, d));
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! An agent that cannot be asked is shown while that lasts: in the log, on the chat page of whoever waits, and to
+//! `nexus session show` and `nexus trace` by a note in KV.
+//!
+//! A short trouble is not shown. What is shown is said again every few seconds and is old by itself soon after: a broker
+//! that dies leaves nothing that would stay.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use shared::bus::Bus;
+use shared::clock::{SharedClock, pause};
+use shared::model::dispatch::DeliveryContext;
+use shared::model::event::DEFAULT_ACCOUNT;
+use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
+use shared::wire::envelope::Format;
+use shared::wire::headers::{CONTENT_TYPE, Headers};
+use shared::wire::session_mark::AgentAway;
+use shared::wire::subject;
+use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
+use tokio::sync::Notify;
+use ulid::Ulid;
+
+/// Trouble that is over within this time is not shown.
+const SHOWN_AFTER: Duration = Duration::from_secs(3);
+/// How often it is said again while it lasts.
+const AGAIN_EVERY: Duration = Duration::from_secs(5);
+/// How long what was said holds, milliseconds.
+const HOLDS_MS: i64 = 20_000;
+/// The channel whose pages show it.
+const WEBCHAT: &str = "webchat";
+/// What is kept of why, bytes.
+const MAX_WHY_BYTES: usize = 300;
+
+/// What the open pages of a visitor are told. Not why: that is the operator's to know.
+#[derive(Debug, Serialize)]
+struct Notice {
+    /// The turn.
+    turn: Ulid,
+    /// Whether its agent cannot be asked.
+    away: bool,
+}
+
+#[derive(Debug, Default)]
+struct Trouble {
+    /// Since when the agent cannot be asked.
+    since: Option<UnixMillis>,
+    why: String,
+    /// Somebody shows it.
+    shown: bool,
+    /// The agent has answered since; else it is asked no more.
+    answered: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    trouble: Mutex<Trouble>,
+    changed: Notify,
+}
+
+impl State {
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whose agent it is.
+#[derive(Debug, Clone)]
+struct Whose {
+    bus: Bus,
+    clock: SharedClock,
+    session: SessionRef,
+    turn: Ulid,
+    /// Subject of the open pages of whoever waits.
+    pages: Option<String>,
+}
+
+/// One turn's agent. Once the last copy is dropped, it is asked no more.
+#[derive(Debug, Clone)]
+pub struct Absence(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    state: Arc<State>,
+    whose: Whose,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.state.trouble().since = None;
+        self.state.changed.notify_one();
+    }
+}
+
+impl PartialEq for Absence {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Absence {
+    /// The agent of `turn` of `session`, whose answer goes to `delivery`.
+    #[must_use]
+    pub fn of(bus: Bus, clock: SharedClock, session: SessionRef, turn: Ulid, delivery: &DeliveryContext) -> Self {
+        let peer = delivery.peer_id.as_ref().filter(|_| delivery.channel == WEBCHAT);
+        let account = delivery.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
+        let whose = Whose {
+            pages: peer.map(|peer| subject::webchat(account, peer)),
+            bus,
+            clock,
+            session,
+            turn,
+        };
+        let state = Arc::default();
+        Self(Arc::new(Held { state, whose }))
+    }
+
+    /// It could not be asked; it is asked again.
+    pub fn tell(&self, why: &str) {
+        let Held { state, whose } = &*self.0;
+        let mut trouble = state.trouble();
+        trouble.since.get_or_insert_with(|| whose.clock.now());
+        trouble.answered = false;
+        why[..why.floor_char_boundary(MAX_WHY_BYTES)].clone_into(&mut trouble.why);
+        if !std::mem::replace(&mut trouble.shown, true) {
+            tokio::spawn(show(Arc::clone(state), whose.clone()));
+        }
+    }
+
+    /// It answers.
+    pub fn over(&self) {
+        let mut trouble = self.0.state.trouble();
+        if trouble.since.take().is_some() {
+            trouble.answered = true;
+            self.0.state.changed.notify_one();
+        }
+    }
+}
+
+/// Shows trouble while there is any, until nobody asks the agent any more.
+async fn show(state: Arc<State>, whose: Whose) {
+    loop {
+        let begun = {
+            let mut trouble = state.trouble();
+            trouble.shown = trouble.since.is_some();
+            trouble.since
+        };
+        let Some(since) = begun else { return };
+        if is_over(&state, since, SHOWN_AFTER).await {
+            continue;
+        }
+
+        let why = state.trouble().why.clone();
+        let (session, turn) = (&whose.session, whose.turn);
+        tracing::warn!(%session, %turn, why, "agent cannot be reached; it is asked again");
+        loop {
+            let why = state.trouble().why.clone();
+            whose.note(since, &why).await;
+            whose.notify(true).await;
+            if is_over(&state, since, AGAIN_EVERY).await {
+                break;
+            }
+        }
+        let away_ms = whose.clock.now().since(since);
+        match state.trouble().answered {
+            true => tracing::info!(%session, %turn, away_ms, "agent answers again"),
+            false => tracing::info!(%session, %turn, away_ms, "agent that could not be reached is asked no more"),
+        }
+        whose.clear().await;
+    }
+}
+
+/// Waits; says whether the trouble that began at `since` is over.
+async fn is_over(state: &State, since: UnixMillis, wait: Duration) -> bool {
+    let wait = pause(wait);
+    tokio::pin!(wait);
+    loop {
+        if state.trouble().since != Some(since) {
+            return true;
+        }
+        tokio::select! {
+            () = &mut wait => return state.trouble().since != Some(since),
+            () = state.changed.notified() => {}
+        }
+    }
+}
+
+impl Whose {
+    async fn note(&self, since: UnixMillis, why: &str) {
+        let away = AgentAway {
+            session: self.session.clone(),
+            turn: self.turn,
+            why: why.to_owned(),
+            since,
+            until: self.clock.now().plus(HOLDS_MS),
+        };
+        let notes = self.bus.kv::<AgentAway>(SESSION_CHECKPOINTS);
+        if let Err(error) = notes.put(&subject::away_key(&self.session), &away).await {
+            tracing::debug!(session = %self.session, %error, "absence of an agent is not noted");
+        }
+    }
+
+    async fn notify(&self, away: bool) {
+        let Some(pages) = &self.pages else { return };
+        let turn = self.turn;
+        let headers: Headers = [(CONTENT_TYPE, Format::Json.content_type())].into_iter().collect();
+        let payload = serde_json::to_vec(&Notice { turn, away }).unwrap_or_default();
+        self.bus
+            .core_publish(pages, &headers, bytes::Bytes::from(payload))
+            .await;
+    }
+
+    async fn clear(&self) {
+        self.notify(false).await;
+        let notes = self.bus.kv::<AgentAway>(SESSION_CHECKPOINTS);
+        if let Err(error) = notes.delete(&subject::away_key(&self.session), None).await {
+            tracing::debug!(session = %self.session, %error, "note of an absent agent stays until it is old");
+        }
+    }
+}
+
+/// What is noted of the agent of `turn` of `session`, while it holds.
+///
+/// # Errors
+/// The server's word.
+pub async fn noted(bus: &Bus, session: &SessionRef, turn: Ulid, now: UnixMillis) -> Result<Option<AgentAway>, String> {
+    let notes = bus.kv::<AgentAway>(SESSION_CHECKPOINTS);
+    let found = notes.get(&subject::away_key(session)).await;
+    let found = found.map_err(|error| error.to_string())?;
+    Ok(found
+        .map(|entry| entry.value)
+        .filter(|away| away.turn == turn && away.until > now))
+}

@@ -1,0 +1,79 @@
+//! Which approval a code belongs to, found with a bounded number of looks at the bucket.
+//!
+//! The code stands in no key, so every approval that is kept is looked at. Anybody who may write to an agent can write
+//! `approve XXXX`: what was found is kept, one look serves all that wait for one, and looks are a second apart.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use shared::bus::{KvEvent, KvWatch};
+use shared::clock::{SharedClock, pause};
+use shared::model::approval::Confirmation;
+
+/// Least time between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What the last look found.
+#[derive(Debug, Default)]
+struct Found {
+    /// The id of the newest approval of each code.
+    ids: HashMap<String, String>,
+    begun_at: Option<Instant>,
+}
+
+/// The codes of the approvals that are kept.
+#[derive(Debug, Default)]
+pub(super) struct Codes(tokio::sync::Mutex<Found>);
+
+impl Codes {
+    /// The id of the newest approval with `code`. Where it is not known, everything that `watch` tells is looked at; a look
+    /// that another began after this question was asked answers it as well.
+    pub(super) async fn id_of(
+        &self,
+        code: &str,
+        clock: &SharedClock,
+        watch: impl Fn() -> KvWatch<Confirmation>,
+    ) -> Option<String> {
+        let asked_at = clock.monotonic();
+        let mut found = self.0.lock().await;
+        if let Some(id) = found.ids.get(code) {
+            return Some(id.clone());
+        }
+        if found.begun_at.is_some_and(|begun_at| begun_at >= asked_at) {
+            return None;
+        }
+
+        if let Some(begun_at) = found.begun_at {
+            pause((begun_at + LOOK_EVERY).saturating_duration_since(clock.monotonic())).await;
+        }
+        found.begun_at = Some(clock.monotonic());
+        metrics::counter!("nexus_broker_code_looks_total").increment(1);
+        found.ids = look(watch()).await;
+        found.ids.get(code).cloned()
+    }
+}
+
+/// The newest approval of each code.
+async fn look(mut watch: KvWatch<Confirmation>) -> HashMap<String, String> {
+    let mut newest: HashMap<String, Confirmation> = HashMap::new();
+    loop {
+        match watch.next().await {
+            KvEvent::Put { value, .. } => {
+                let Some(code) = value.trail.code.clone() else { continue };
+                let is_newer = newest
+                    .get(&code)
+                    .is_none_or(|known| known.requested_at <= value.requested_at);
+                if is_newer {
+                    newest.insert(code, value);
+                }
+            }
+            KvEvent::Anew => newest.clear(),
+            KvEvent::Gone { .. } | KvEvent::Bad { .. } => {}
+            KvEvent::Current => break,
+        }
+    }
+    newest
+        .into_iter()
+        .map(|(code, found)| (code, found.request.id))
+        .collect()
+}

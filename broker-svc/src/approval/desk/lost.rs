@@ -1,0 +1,120 @@
+//! Approvals whose value is gone from KV, or older than what was known of it: asked again, under the same id.
+//!
+//! Whatever was decided and not taken by the ledger is lost with the value; nothing runs on it. The question stands in
+//! the session's ledger, whole.
+
+use shared::bus::Entry;
+use shared::clock::{IdSource as _, SystemIds};
+use shared::model::approval::{ApprovalRequest, ApprovalStatus, Confirmation, Trail};
+use shared::model::ledger::LedgerEntry;
+use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
+
+use super::{CasError, Desk, KEPT, KeepApprovalError, Why, key};
+use crate::approval::card::minted;
+use crate::broker::Broker;
+use crate::error::RunSessionError;
+use crate::owner::stretch;
+
+/// Stretches of a ledger that are looked through for one question.
+const MAX_STRETCHES: u32 = 64;
+
+/// The question `approval` as `session`'s ledger has it; none where it does not.
+///
+/// # Errors
+/// [`RunSessionError`] where the ledger cannot be read.
+pub async fn asked_for(
+    broker: &Broker,
+    session: &SessionRef,
+    approval: &str,
+) -> Result<Option<ApprovalRequest>, RunSessionError> {
+    let mut through = None;
+    for _ in 0..MAX_STRETCHES {
+        let stretch = stretch(broker, session, through).await?;
+        let entries = stretch.records.into_iter().rev().flat_map(|(_, record)| record.entries);
+        for entry in entries {
+            if let LedgerEntry::ApprovalRequested { request } = entry
+                && request.id == approval
+            {
+                return Ok(Some(request));
+            }
+        }
+        match stretch.upon {
+            Some(upon) if upon > 0 => through = Some(upon),
+            Some(_) | None => break,
+        }
+    }
+    Ok(None)
+}
+
+/// The question `request`, asked again at `now`: nobody has decided it, and its card is another one.
+#[must_use]
+pub fn restored(request: ApprovalRequest, now: UnixMillis) -> Confirmation {
+    let persona = request.asked_in.as_deref().map(|asked| asked.session.persona.clone());
+    Confirmation {
+        request,
+        status: ApprovalStatus::Pending,
+        requested_by: format!("agent:{}", persona.unwrap_or_default()),
+        requested_at: now,
+        decided_at: None,
+        decided_by: None,
+        response: None,
+        trail: Trail::default(),
+    }
+}
+
+impl Desk {
+    /// Asks `standing` again, whose value was put back to an older state: its votes are void, and it has a new card.
+    ///
+    /// # Errors
+    /// [`KeepApprovalError`]; asking again does the rest.
+    pub async fn ask_anew(&self, standing: &Confirmation) -> Result<(), KeepApprovalError> {
+        let id = &standing.request.id;
+        let Some(before) = self.entry(id).await? else {
+            return Ok(());
+        };
+        if before.value != *standing {
+            return Ok(());
+        }
+        let next = restored(standing.request.clone(), self.clock.now());
+        let newest = self.newest_record(id, 0).await?;
+        let asker = next.requested_by.clone();
+        let mut next = self.led(next, newest, "asked", (Some(&asker), None));
+        next.trail.code = Some(minted(SystemIds.ulid()));
+        match self.values.update(&key(id), &next, before.revision).await {
+            Ok(_) => {}
+            Err(CasError::Conflict { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        tracing::warn!(
+            approval = id,
+            "KV was put back to an older state: the approval is asked again"
+        );
+        self.audit(&next).await?;
+        self.send(&next, Why::Asked).await
+    }
+
+    /// Makes sure that the question `standing` is in `AUDIT` and that its cards are sent; those that were sent before are
+    /// delivered once.
+    ///
+    /// # Errors
+    /// [`KeepApprovalError`] if the server cannot be asked; asking again does the rest.
+    pub async fn tell_asked(&self, standing: &Confirmation) -> Result<(), KeepApprovalError> {
+        self.audit(standing).await?;
+        self.send(standing, Why::Asked).await
+    }
+
+    /// Notes that the session's ledger has taken what `before` says: from now on it may vanish. False where somebody else
+    /// has written.
+    pub(super) async fn take(&self, before: &Entry<Confirmation>) -> Result<bool, KeepApprovalError> {
+        self.audit(&before.value).await?;
+        let mut next = before.value.clone();
+        next.trail.taken = true;
+        let key = key(&next.request.id);
+        match self.values.update_ttl(&key, &next, before.revision, KEPT).await {
+            Ok(_) => Ok(true),
+            Err(CasError::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Words that do not count, as `AUDIT` is told of them: the first ones of each approval.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use shared::bus::Outgoing;
+use shared::model::approval::{ApprovalRecord, Confirmation};
+use shared::wire::subject;
+use shared::wire::topology::streams::AUDIT;
+
+use super::super::machine::{Refused, Word};
+use super::{Desk, KeepApprovalError, record};
+
+/// Refusals of one approval that `AUDIT` keeps; whoever is told its code could fill it otherwise. Two brokers that refuse at
+/// once may keep some more.
+const MAX_REFUSALS: u32 = 16;
+/// Approvals whose refusals are remembered; beyond it they are counted in `AUDIT` anew.
+const MAX_KNOWN: usize = 1_024;
+
+/// How many refusals `AUDIT` has, by approval.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Mutex<HashMap<String, u32>>);
+
+impl Refusals {
+    fn known(&self, id: &str) -> Option<u32> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(id).copied()
+    }
+
+    fn remember(&self, id: &str, count: u32) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_KNOWN && !known.contains_key(id) {
+            known.clear();
+        }
+        known.insert(id.to_owned(), count);
+    }
+}
+
+impl Desk {
+    /// Notes that the word of `by` on `standing` does not count, and why: in `AUDIT` while there are few, else in a metric alone.
+    ///
+    /// # Errors
+    /// [`KeepApprovalError`] where `AUDIT` cannot be asked or written.
+    pub(super) async fn refuse(
+        &self,
+        standing: &Confirmation,
+        by: &str,
+        word: &Word,
+        why: &Refused,
+    ) -> Result<(), KeepApprovalError> {
+        let id = &standing.request.id;
+        metrics::counter!("nexus_broker_refused_words_total").increment(1);
+        let before = match self.refusals.known(id) {
+            Some(count) => count,
+            None => self.refusals_in_audit(id).await?,
+        };
+        if before >= MAX_REFUSALS {
+            self.refusals.remember(id, before);
+            tracing::debug!(approval = id, by, via = word.via, %why, "word on an approval is refused, as many before it");
+            return Ok(());
+        }
+
+        tracing::info!(approval = id, by, via = word.via, %why, "word on an approval is refused");
+        let record = ApprovalRecord {
+            response: Some(why.to_string()),
+            at: self.clock.now(),
+            ..record(standing, "refused", Some(by), Some(&word.via))
+        };
+        let out = Outgoing::new(subject::approval_audit(id), &record);
+        self.bus.publish(out).await?;
+        self.refusals.remember(id, before + 1);
+        Ok(())
+    }
+
+    /// How many refusals of the approval `id` are in `AUDIT`, counted up to the bound.
+    async fn refusals_in_audit(&self, id: &str) -> Result<u32, KeepApprovalError> {
+        let subject = subject::approval_audit(id);
+        let (mut count, mut from) = (0, 1);
+        while count < MAX_REFUSALS
+            && let Some(stored) = self.bus.next_on_subject(AUDIT, &subject, from).await?
+        {
+            from = stored.sequence + 1;
+            let is_refusal = stored
+                .decode::<ApprovalRecord>()
+                .is_ok_and(|known| known.what == "refused");
+            count += u32::from(is_refusal);
+        }
+        Ok(count)
+    }
+}

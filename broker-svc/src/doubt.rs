@@ -1,0 +1,313 @@
+//! Dispatches of which a session's cursor cannot tell whether they were handled: the record is asked.
+//!
+//! Three things raise a doubt. The cursor names a message that `DISPATCHES` does not have any more: then the ledger says
+//! what was consumed. An event is no newer than what the session has handled, and not young: a hook replica that was
+//! stopped, or evaluates again after a restore, may have published its dispatch a second time, behind the server's
+//! duplicate window; then the session's own subject says whether an earlier message has the id. The ledger is older than
+//! it was: then what arrived before is neither done nor undone, and is held.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use shared::bus::{ReadStreamError, Stored};
+use shared::model::ledger::{Cursor, LedgerEntry, LedgerRecord};
+use shared::model::position::{Found, Standing, judge};
+use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
+use shared::wire::headers::MSG_ID;
+use shared::wire::held::{Held, HeldKind, HeldUntil};
+use shared::wire::subject;
+use shared::wire::topology::streams::DISPATCHES;
+use ulid::Ulid;
+
+use crate::broker::{Broker, Era};
+use crate::cache::Remembered;
+use crate::error::RunSessionError;
+use crate::owner::stretch;
+use crate::session::{Arrival, Pending};
+
+/// A message with the id of one that is younger than this when it arrives, milliseconds, was refused by the server's
+/// duplicate window (120 s); sources' clocks may be ahead by the rest.
+const YOUNG_MS: i64 = 30_000;
+/// How far the clocks of sources, brokers and servers may be apart, milliseconds.
+const SKEW_MS: i64 = 600_000;
+/// Messages read at once.
+const PAGE: usize = 256;
+
+/// What became of a dispatch in doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doubt {
+    /// The ledger has consumed it.
+    Consumed,
+    /// An earlier message has its id.
+    Repeated,
+    /// Nobody can tell.
+    Unknown,
+}
+
+/// What was found out about a session while it is held by its owner.
+#[derive(Debug, Default)]
+pub struct Doubts {
+    /// The cursor is void: it counts a stream that is gone.
+    pub is_void: bool,
+    /// Ids that the ledger has consumed since a time.
+    consumed: Option<(UnixMillis, HashSet<Ulid>)>,
+    copies: Option<Copies>,
+}
+
+/// First messages of a session's subject, by id, since a time and through a sequence.
+#[derive(Debug)]
+struct Copies {
+    since: UnixMillis,
+    through: u64,
+    first: HashMap<String, u64>,
+}
+
+/// Whether the newest message that the cursor of `remembered` counts is the one that `DISPATCHES` has there; asked once an
+/// era.
+///
+/// # Errors
+/// [`ReadStreamError`] if the leader cannot be asked.
+pub async fn is_sound(
+    broker: &Broker,
+    era: &Era,
+    session: &SessionRef,
+    remembered: &mut Remembered,
+) -> Result<bool, ReadStreamError> {
+    if remembered.era == era.number {
+        return Ok(true);
+    }
+    remembered.era = era.number;
+    let newest = remembered.fold.cursor.newest.as_ref();
+    let Some(newest) = newest.filter(|newest| newest.sequence > 0) else {
+        return Ok(true);
+    };
+    let found = match newest.sequence < era.first {
+        true => None,
+        false => broker.bus.at_sequence(DISPATCHES, newest.sequence).await?,
+    };
+    let found = Found {
+        incarnation: &era.incarnation,
+        lineage: &era.lineage,
+        first: era.first,
+        stored_at_ns: found.map(|found| found.stored_at_ns),
+    };
+    match judge(newest, &found) {
+        Standing::Holds => {
+            broker.note_cursor(session, None);
+            Ok(true)
+        }
+        Standing::Void(why) => {
+            broker.note_cursor(session, Some(why));
+            tracing::error!(
+                %session, sequence = newest.sequence, why,
+                "the session's cursor is void: its ledger says which dispatches were handled"
+            );
+            metrics::counter!("nexus_positions_void_total", "stream" => DISPATCHES).increment(1);
+            Ok(false)
+        }
+    }
+}
+
+impl Doubts {
+    /// What `arrival` is, where that is in doubt; none = it is new.
+    ///
+    /// # Errors
+    /// [`RunSessionError`] if the record cannot be asked.
+    pub async fn of(
+        &mut self,
+        broker: &Broker,
+        era: &Era,
+        session: &SessionRef,
+        cursor: &Cursor,
+        arrival: &Arrival,
+    ) -> Result<Option<Doubt>, RunSessionError> {
+        let (id, arrived) = match arrival {
+            Arrival::Dispatch(pending) => (pending.dispatch.id, pending.arrived),
+            Arrival::Order(placed) => (placed.order.id, placed.order.at),
+            // What was decided is told by the approval itself.
+            Arrival::Decision(_) => return Ok(None),
+        };
+        let is_older = era.doubt_until.is_some_and(|until| arrived <= until);
+        let made = made_at(id).min(arrived);
+        if (self.is_void || is_older) && self.is_consumed(broker, session, id, made).await? {
+            return Ok(Some(Doubt::Consumed));
+        }
+        let Arrival::Dispatch(pending) = arrival else {
+            return Ok(None);
+        };
+        if is_older {
+            return Ok(Some(Doubt::Unknown));
+        }
+        if !self.may_be_copy(pending, cursor) {
+            return Ok(None);
+        }
+        if self.is_copy(broker, session, pending).await? {
+            return Ok(Some(Doubt::Repeated));
+        }
+        // The first one may be gone by age; the ledger keeps what it has consumed.
+        let is_known = self.is_void || is_older;
+        if !is_known && self.is_consumed(broker, session, id, made).await? {
+            return Ok(Some(Doubt::Consumed));
+        }
+        Ok(None)
+    }
+
+    /// Whether an earlier message may have `pending`'s id.
+    fn may_be_copy(&self, pending: &Pending, cursor: &Cursor) -> bool {
+        // Of its event, which it shares with a repetition that is evaluated much later.
+        let age = pending.arrived.since(first_made(pending));
+        let is_young = (0..YOUNG_MS).contains(&age);
+        !is_young && (self.is_void || pending.dispatch.event_seq <= cursor.event_seq)
+    }
+
+    async fn is_consumed(
+        &mut self,
+        broker: &Broker,
+        session: &SessionRef,
+        id: Ulid,
+        made: UnixMillis,
+    ) -> Result<bool, RunSessionError> {
+        let since = made.plus(-SKEW_MS);
+        if self.consumed.as_ref().is_none_or(|(known, _)| since < *known) {
+            let ids = consumed_since(broker, session, since).await?;
+            self.consumed = Some((since, ids));
+        }
+        Ok(self.consumed.as_ref().is_some_and(|(_, ids)| ids.contains(&id)))
+    }
+
+    async fn is_copy(
+        &mut self,
+        broker: &Broker,
+        session: &SessionRef,
+        pending: &Pending,
+    ) -> Result<bool, ReadStreamError> {
+        let since = first_made(pending).min(pending.arrived).plus(-SKEW_MS);
+        if self.copies.as_ref().is_none_or(|copies| since < copies.since) {
+            self.copies = Some(Copies {
+                since,
+                through: 0,
+                first: HashMap::new(),
+            });
+        }
+        let Some(copies) = &mut self.copies else {
+            return Ok(false);
+        };
+        copies.read_to(broker, session, pending.sequence).await?;
+        let first = copies.first.get(&pending.dispatch.id.to_string());
+        Ok(first.is_some_and(|first| *first < pending.sequence))
+    }
+}
+
+impl Copies {
+    /// Reads on to the message before `sequence`.
+    async fn read_to(&mut self, broker: &Broker, session: &SessionRef, sequence: u64) -> Result<(), ReadStreamError> {
+        let subject = subject::dispatch(session);
+        while self.through + 1 < sequence {
+            let page = match self.through {
+                0 => broker.bus.history_since(DISPATCHES, &subject, self.since, PAGE).await?,
+                through => broker.bus.history(DISPATCHES, &subject, through + 1, PAGE).await?,
+            };
+            for stored in &page {
+                if let Some(id) = stored.headers.get(MSG_ID) {
+                    self.first.entry(id.to_owned()).or_insert(stored.sequence);
+                }
+            }
+            match page.last() {
+                Some(last) => self.through = last.sequence,
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// When the event of the dispatch `id` was received, or up to an hour before: nothing came of it sooner.
+fn made_at(id: Ulid) -> UnixMillis {
+    UnixMillis(i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX))
+}
+
+/// The earliest time at which `pending` may have been made for the first time.
+fn first_made(pending: &Pending) -> UnixMillis {
+    made_at(pending.dispatch.id).min(pending.dispatch.timestamp)
+}
+
+/// Ids of everything that `session`'s ledger has consumed since `since`, and perhaps of older ones.
+async fn consumed_since(
+    broker: &Broker,
+    session: &SessionRef,
+    since: UnixMillis,
+) -> Result<HashSet<Ulid>, RunSessionError> {
+    let mut ids = HashSet::new();
+    let mut through = None;
+    loop {
+        let stretch = stretch(broker, session, through).await?;
+        for (_, record) in &stretch.records {
+            ids.extend(consumed_by(record));
+        }
+        let oldest = stretch.records.first().map(|(_, record)| record.at);
+        if stretch.upon.is_none() || oldest.is_none_or(|oldest| oldest < since) {
+            return Ok(ids);
+        }
+        through = stretch.upon;
+    }
+}
+
+/// The dispatches and orders that `record` consumes.
+fn consumed_by(record: &LedgerRecord) -> Vec<Ulid> {
+    let mut ids = Vec::new();
+    for entry in &record.entries {
+        match entry {
+            LedgerEntry::TurnStarted { dispatches, .. } => ids.extend(dispatches.iter().map(|dispatch| dispatch.id)),
+            LedgerEntry::Steered { dispatch, .. } | LedgerEntry::DispatchDropped { dispatch, .. } => {
+                ids.push(dispatch.id);
+            }
+            LedgerEntry::Ordered { order, .. } => ids.push(order.id),
+            LedgerEntry::SessionOpened { .. }
+            | LedgerEntry::Owned { .. }
+            | LedgerEntry::ModelAnswered { .. }
+            | LedgerEntry::ToolStarted { .. }
+            | LedgerEntry::ToolFinished { .. }
+            | LedgerEntry::ApprovalRequested { .. }
+            | LedgerEntry::ApprovalDecided { .. }
+            | LedgerEntry::HookRan { .. }
+            | LedgerEntry::TurnCompleted { .. }
+            | LedgerEntry::ReplyPublished { .. }
+            | LedgerEntry::Checkpoint { .. }
+            | LedgerEntry::TurnFailed { .. }
+            | LedgerEntry::TurnInterrupted { .. }
+            | LedgerEntry::Compacted { .. }
+            | LedgerEntry::SessionReset { .. } => {}
+        }
+    }
+    ids
+}
+
+/// Holds `pending`, of which the ledger cannot tell whether it was run.
+///
+/// # Errors
+/// [`RunSessionError`] if it cannot be stored.
+pub async fn hold(broker: &Arc<Broker>, session: &SessionRef, pending: &Pending) -> Result<HeldUntil, RunSessionError> {
+    let stored: Option<Stored> = broker.bus.at_sequence(DISPATCHES, pending.sequence).await?;
+    let Some(stored) = stored else {
+        // Dropped by age meanwhile.
+        return Ok(HeldUntil::Skip);
+    };
+    let held = Held {
+        kind: HeldKind::Dispatch,
+        id: pending.dispatch.id,
+        stream: DISPATCHES.to_owned(),
+        sequence: pending.sequence,
+        subject: stored.subject.clone(),
+        headers: stored
+            .headers
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+        payload: Held::encode_payload(&stored.payload),
+        why: format!("the ledger of {session} is older than the dispatch, which may have run"),
+        at: broker.clock.now(),
+        wanted: HeldUntil::Decided,
+    };
+    Ok(broker.bus.hold(&held).await?)
+}

@@ -1,0 +1,257 @@
+//! One entry of the allow-list: what may be run. *Pure.*
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::programs::{is_powerful, option};
+use super::words::{Piece, Refusal};
+
+/// What stands for any further words at the end of an entry.
+const REST: &str = "...";
+
+/// One part of an entry's word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Token {
+    /// This, whose value is known where the command runs.
+    Is(Piece),
+    /// `?`: any character.
+    One,
+    /// `*`: any number of characters.
+    Any,
+}
+
+/// What may be run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    words: Vec<Vec<Token>>,
+    /// Whether any further words may follow.
+    rest: bool,
+    /// The operator answers for whatever a wildcard takes.
+    is_unsafe: bool,
+}
+
+/// An entry as `hooks.yaml` spells it.
+#[derive(Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+enum Declared {
+    Plain(String),
+    Whole {
+        command: String,
+        #[serde(default)]
+        r#unsafe: bool,
+    },
+}
+
+impl Entry {
+    /// Reads an entry: a text, or `{command, unsafe}`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn declared(value: &Value) -> Result<Self, String> {
+        match Declared::deserialize(value) {
+            Ok(Declared::Plain(command)) => Self::parse(&command, false),
+            Ok(Declared::Whole { command, r#unsafe }) => Self::parse(&command, r#unsafe),
+            Err(_) => Err(format!("{value}: expected a text or {{command, unsafe}}")),
+        }
+    }
+
+    /// Words between blanks; within quotes, and behind a backslash, every character stands for itself, but the variables
+    /// in double quotes.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn parse(text: &str, is_unsafe: bool) -> Result<Self, String> {
+        let mut words = tokens(text)?;
+        let rest: Vec<Token> = REST.chars().map(|c| Token::Is(Piece::Is(c))).collect();
+        let rest = words.pop_if(|last| *last == rest).is_some();
+        let entry = Self { words, rest, is_unsafe };
+
+        let Some(name) = entry.words.first() else {
+            return Err("an entry begins with the name of a program".to_owned());
+        };
+        if !name.iter().all(|token| matches!(token, Token::Is(_))) {
+            return Err(format!("`{text}`: the name of a program has no wildcard"));
+        }
+        if !is_unsafe && entry.has_wildcards() && is_powerful(&entry.literals()) {
+            let name = entry.literals().into_iter().next().unwrap_or_default();
+            return Err(format!(
+                "`{text}`: `{name}` can run programs or change files, and a wildcard takes any of its words; list whole \
+                 commands, or a script, or write {{command: …, unsafe: true}}"
+            ));
+        }
+        Ok(entry)
+    }
+
+    fn has_wildcards(&self) -> bool {
+        self.rest || self.words.iter().flatten().any(|token| !matches!(token, Token::Is(_)))
+    }
+
+    /// The words before the first one with a wildcard.
+    fn literals(&self) -> Vec<String> {
+        let plain = self.words.iter().map_while(|word| {
+            let letters = word.iter().map(|token| match token {
+                Token::Is(Piece::Is(c)) => Some(*c),
+                Token::Is(Piece::Project | Piece::Home) => Some('/'),
+                Token::Is(Piece::Any | Piece::One | Piece::Class(_) | Piece::Bracket) | Token::One | Token::Any => None,
+            });
+            letters.collect::<Option<String>>()
+        });
+        plain.collect()
+    }
+
+    /// Whether it takes the whole of `words`; each is all that one word of the command became, and must be taken by the
+    /// entry's word at its place. `text` says what a variable is.
+    ///
+    /// # Errors
+    /// [`Refusal::NoEntry`] where it does not, [`Refusal::Option`] where only a wildcard would take a bad option.
+    pub(super) fn take(
+        &self,
+        words: &[Vec<String>],
+        text: &impl Fn(&[Piece]) -> Option<String>,
+    ) -> Result<(), Refusal> {
+        let enough = words.len() == self.words.len() || (self.rest && words.len() > self.words.len());
+        let fit = |(word, became): (&Vec<Token>, &Vec<String>)| {
+            let word = valued(word, text);
+            word.is_some_and(|word| became.iter().all(|one| fits(&word, one)))
+        };
+        if !enough || !self.words.iter().zip(words).all(fit) {
+            return Err(Refusal::NoEntry);
+        }
+        if self.is_unsafe {
+            return Ok(());
+        }
+
+        let whole: Vec<(&str, bool)> = words
+            .iter()
+            .enumerate()
+            .flat_map(|(at, became)| {
+                let named = self.words.get(at).is_some_and(|word| word.iter().all(is_literal));
+                became.iter().map(move |one| (one.as_str(), named))
+            })
+            .collect();
+        match option(&whole) {
+            Some(option) => Err(Refusal::Option(option)),
+            None => Ok(()),
+        }
+    }
+}
+
+const fn is_literal(token: &Token) -> bool {
+    matches!(token, Token::Is(_))
+}
+
+fn tokens(text: &str) -> Result<Vec<Vec<Token>>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<Vec<Token>> = None;
+    let mut rest = text;
+    let mut quote = None;
+
+    while let Some(c) = rest.chars().next() {
+        let before = rest;
+        rest = &rest[c.len_utf8()..];
+        let token = match (quote, c) {
+            (None, ' ' | '\t' | '\n') => {
+                words.extend(word.take());
+                continue;
+            }
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+                continue;
+            }
+            (Some(open), close) if open == close => {
+                quote = None;
+                continue;
+            }
+            (None, '\\') => {
+                let literal = rest.chars().next();
+                let literal = literal.ok_or_else(|| format!("`{text}`: ends with a backslash"))?;
+                rest = &rest[literal.len_utf8()..];
+                Token::Is(Piece::Is(literal))
+            }
+            (None, '*') => Token::Any,
+            (None, '?') => Token::One,
+            (None | Some('"'), '$') => match variable(before) {
+                Some((piece, after)) => {
+                    rest = after;
+                    Token::Is(piece)
+                }
+                None => Token::Is(Piece::Is('$')),
+            },
+            (None, '~') if word.is_none() && (rest.is_empty() || rest.starts_with(['/', ' '])) => {
+                Token::Is(Piece::Home)
+            }
+            (None | Some(_), other) => Token::Is(Piece::Is(other)),
+        };
+        word.get_or_insert_default().push(token);
+    }
+
+    if quote.is_some() {
+        return Err(format!("`{text}`: a quote is not closed"));
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+/// The variable at the beginning of `text`, and what follows it.
+fn variable(text: &str) -> Option<(Piece, &str)> {
+    let known = [
+        ("${CLAUDE_PROJECT_DIR}", Piece::Project),
+        ("$CLAUDE_PROJECT_DIR", Piece::Project),
+        ("$HOME", Piece::Home),
+    ];
+    known.into_iter().find_map(|(name, piece)| {
+        let after = text.strip_prefix(name)?;
+        let ends = name.ends_with('}') || !after.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        ends.then_some((piece, after))
+    })
+}
+
+/// One character of a word of an entry whose variables have their values.
+#[derive(Debug, Clone, Copy)]
+enum Valued {
+    Is(char),
+    One,
+    Any,
+}
+
+fn valued(word: &[Token], text: &impl Fn(&[Piece]) -> Option<String>) -> Option<Vec<Valued>> {
+    let mut found = Vec::new();
+    for token in word {
+        match token {
+            Token::One => found.push(Valued::One),
+            Token::Any => found.push(Valued::Any),
+            Token::Is(Piece::Is(c)) => found.push(Valued::Is(*c)),
+            Token::Is(piece) => found.extend(text(std::slice::from_ref(piece))?.chars().map(Valued::Is)),
+        }
+    }
+    Some(found)
+}
+
+/// Whether the whole of `word` is what `pattern` says.
+fn fits(pattern: &[Valued], word: &str) -> bool {
+    let word: Vec<char> = word.chars().collect();
+    // Which lengths of the word the pattern so far can stand for.
+    let mut reached = vec![false; word.len() + 1];
+    reached[0] = true;
+    for token in pattern {
+        let mut next = vec![false; word.len() + 1];
+        match token {
+            Valued::Any => {
+                if let Some(first) = reached.iter().position(|&reached| reached) {
+                    next[first..].fill(true);
+                }
+            }
+            Valued::Is(_) | Valued::One => {
+                for (at, c) in word.iter().enumerate().filter(|(at, _)| reached[*at]) {
+                    next[at + 1] |= match token {
+                        Valued::Is(expected) => expected == c,
+                        Valued::One | Valued::Any => true,
+                    };
+                }
+            }
+        }
+        reached = next;
+    }
+    reached[word.len()]
+}

@@ -1,0 +1,169 @@
+//! What a command's words become where it is to run: variables, and the names that file name patterns stand for.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use glob::{MatchOptions, Pattern};
+use shared::process::Secret;
+
+use super::words::{MAX_MATCHES, Piece, Refusal};
+
+/// How a shell matches names: a leading dot is matched by a dot alone.
+const AS_A_SHELL: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// Where commands run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The working directory, absolute: the project.
+    pub project: PathBuf,
+    /// The home directory of the user that we run as; none = it is not known.
+    pub home: Option<PathBuf>,
+}
+
+impl Place {
+    /// Where we run ourselves, and with us every command.
+    ///
+    /// # Errors
+    /// [`Refusal::Nowhere`] if the working directory is gone.
+    pub fn here() -> Result<Self, Refusal> {
+        let home = Secret::resolve("env:HOME").ok();
+        Ok(Self {
+            project: std::env::current_dir().map_err(|_| Refusal::Nowhere)?,
+            home: home.map(|home| PathBuf::from(home.reveal())),
+        })
+    }
+
+    /// Returns the words that `word` stands for; one that is no pattern, or that no file matches, is itself.
+    ///
+    /// # Errors
+    /// [`Refusal::Expansion`] where a variable has no value here; [`Refusal::Pattern`] and [`Refusal::Matches`] for
+    /// patterns.
+    pub(super) fn expand(&self, word: &[Piece]) -> Result<Vec<String>, Refusal> {
+        let is_pattern = word.iter().any(is_wildcard);
+        if !is_pattern {
+            return Ok(vec![self.text(word)?]);
+        }
+        // What is made of it would be an option, whatever the files are called.
+        if word.first() == Some(&Piece::Is('-')) {
+            return Err(Refusal::Pattern);
+        }
+
+        let mut found = self.matching(word)?;
+        if found.is_empty() {
+            found.push(self.text(word)?);
+        }
+        Ok(found)
+    }
+
+    /// `word` as text: variables have their values, wildcards stand for themselves.
+    pub(super) fn text(&self, word: &[Piece]) -> Result<String, Refusal> {
+        let mut text = String::new();
+        for piece in word {
+            match piece {
+                Piece::Is(c) => text.push(*c),
+                Piece::Bracket => text.push('['),
+                Piece::Any => text.push('*'),
+                Piece::One => text.push('?'),
+                Piece::Class(class) => text.push_str(class),
+                Piece::Project => text.push_str(value(Some(&self.project))?),
+                Piece::Home => text.push_str(value(self.home.as_deref())?),
+            }
+        }
+        Ok(text)
+    }
+
+    /// The names that the pattern `word` stands for, sorted, spelled as the pattern spells their directories.
+    fn matching(&self, word: &[Piece]) -> Result<Vec<String>, Refusal> {
+        let too_many = || Refusal::Matches(self.text(word).unwrap_or_default());
+        let mut found = vec![String::new()];
+
+        for (index, part) in word.split(|piece| *piece == Piece::Is('/')).enumerate() {
+            let slash = if index > 0 { "/" } else { "" };
+            if !part.iter().any(is_wildcard) {
+                let text = self.text(part)?;
+                found = found
+                    .into_iter()
+                    .map(|before| format!("{before}{slash}{text}"))
+                    .collect();
+                continue;
+            }
+
+            let pattern = self.pattern(part)?;
+            let mut next = Vec::new();
+            for before in found {
+                let directory = format!("{before}{slash}");
+                for name in names(&self.project.join(&directory)) {
+                    let name = name.to_str().ok_or_else(too_many)?.to_owned();
+                    if pattern.matches_with(&name, AS_A_SHELL) {
+                        next.push(safe(format!("{directory}{name}")));
+                    }
+                }
+                if next.len() > MAX_MATCHES {
+                    return Err(too_many());
+                }
+            }
+            found = next;
+        }
+
+        found.retain(|path| self.project.join(path).symlink_metadata().is_ok());
+        found.sort();
+        Ok(found)
+    }
+
+    /// One directory's part of a pattern, in the words of `glob`.
+    fn pattern(&self, part: &[Piece]) -> Result<Pattern, Refusal> {
+        let mut text = String::new();
+        for piece in part {
+            match piece {
+                Piece::Any => text.push('*'),
+                Piece::One => text.push('?'),
+                Piece::Class(class) => text.push_str(&class.replacen("[^", "[!", 1)),
+                Piece::Is(_) | Piece::Bracket | Piece::Project | Piece::Home => {
+                    text.push_str(&Pattern::escape(&self.text(std::slice::from_ref(piece))?));
+                }
+            }
+        }
+        // Two stars beside each other mean any depth of directories there, and one star in a shell.
+        while text.contains("**") {
+            text = text.replace("**", "*");
+        }
+        Pattern::new(&text).map_err(|_| Refusal::Matches(text))
+    }
+}
+
+/// A name that would be read as an option is spelled so that it is none.
+fn safe(name: String) -> String {
+    if name.starts_with('-') {
+        format!("./{name}")
+    } else {
+        name
+    }
+}
+
+const fn is_wildcard(piece: &Piece) -> bool {
+    match piece {
+        Piece::Any | Piece::One | Piece::Class(_) => true,
+        Piece::Is(_) | Piece::Bracket | Piece::Project | Piece::Home => false,
+    }
+}
+
+/// The value of a variable, which must be an absolute path: nothing else is safe as the beginning of a word.
+fn value(path: Option<&Path>) -> Result<&str, Refusal> {
+    path.filter(|path| path.is_absolute())
+        .and_then(Path::to_str)
+        .ok_or(Refusal::Expansion)
+}
+
+/// The names in `directory`; none where it cannot be read.
+fn names(directory: &Path) -> Vec<OsString> {
+    let entries = std::fs::read_dir(directory);
+    let names = entries
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.file_name()));
+    names.filter(|name| name != OsStr::new("")).collect()
+}

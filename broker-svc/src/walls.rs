@@ -1,0 +1,207 @@
+//! What the programs of agents, command hooks and MCP servers cannot reach, although they run as our own user.
+//!
+//! Files: `nexus-tether` hides them before it starts a program. NATS ports: a thread gives up connecting to them, once,
+//! and starts the programs; what a thread has given up, its children do not have. A program that has `NATS_URL` in its
+//! environment is started elsewhere and reaches the server. Source: `trust.md` §1; `docs/security.md`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use shared::process::spawner::Spawner;
+use tokio::process::{Child, Command};
+
+/// The variable that tells a program of the server: an operator who sets it lets the program reach it.
+pub const BUS: &str = "NATS_URL";
+/// The port of a server whose address names none.
+const NATS_PORT: u16 = 4_222;
+
+/// What is hidden, and which ports are closed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Walls {
+    /// Directories and files that programs cannot read or change.
+    pub hidden: Vec<PathBuf>,
+    /// TCP ports that they cannot connect to, on any host.
+    pub ports: Vec<u16>,
+}
+
+static WALLS: OnceLock<Walls> = OnceLock::new();
+
+impl Walls {
+    /// Returns those of a broker: `run` is its run directory, `hidden` names what its configuration hides, `secrets` the
+    /// files of all secrets of the configuration, and `servers` the addresses of NATS.
+    #[must_use]
+    pub fn of(run: Option<&Path>, hidden: &[String], secrets: &[PathBuf], servers: &[String]) -> Self {
+        let files = secrets.iter().cloned();
+        let named = hidden
+            .iter()
+            .map(PathBuf::from)
+            .chain(run.map(Path::to_path_buf))
+            .chain(files);
+
+        let absolute = named.filter(|path| !path.as_os_str().is_empty());
+        let mut hidden: Vec<PathBuf> = absolute.filter_map(|path| std::path::absolute(path).ok()).collect();
+        hidden.sort();
+        hidden.dedup();
+
+        let mut ports: Vec<u16> = servers.iter().map(|server| port_of(server)).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        Self { hidden, ports }
+    }
+
+    /// Puts the walls around every program that is started from now on, once a process. Returns in words what this
+    /// kernel can do; it begins with `degraded` if that is not everything (`nexus doctor` looks for the word).
+    pub fn raise(self) -> String {
+        let (files, ports) = (kernel::hides_files(), kernel::closes_ports());
+        let told = match (files, ports) {
+            (true, true) => "programs reach no secrets' files and no NATS port",
+            (true, false) => {
+                "degraded: programs reach no secrets' files, but the kernel cannot close NATS ports to them (Landlock 4)"
+            }
+            (false, _) => {
+                "degraded: the kernel has no Landlock; programs of agents and hooks read what the broker may read"
+            }
+        };
+
+        if !(files && ports) {
+            tracing::warn!(files, ports, "{told}");
+        }
+        let _ = WALLS.set(self);
+        told.to_owned()
+    }
+}
+
+/// The port of `server`: `nats://host:port`, `host:port`, `host`.
+fn port_of(server: &str) -> u16 {
+    let address = server.split_once("://").map_or(server, |(_, rest)| rest);
+    let address = address.split('/').next().unwrap_or_default();
+    let after_host = address.rsplit_once(']').map_or(address, |(_, rest)| rest);
+    let port = after_host.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    port.unwrap_or(NATS_PORT)
+}
+
+/// What is hidden from programs.
+pub(crate) fn hidden() -> &'static [PathBuf] {
+    WALLS.get().map_or(&[], |walls| &walls.hidden)
+}
+
+/// Starts `command`, which can connect to NATS only if it `reaches_bus`.
+///
+/// # Errors
+/// The system's error if the command does not start.
+pub(crate) fn start(mut command: Command, reaches_bus: bool) -> io::Result<Child> {
+    let ports = WALLS.get().map_or(&[][..], |walls| &walls.ports);
+    if reaches_bus || ports.is_empty() {
+        return command.spawn();
+    }
+    static SPAWNER: OnceLock<Spawner> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let mut closed = None;
+        Spawner::new("start-programs", move |command| {
+            let closed = closed.get_or_insert_with(|| kernel::close_ports(ports));
+            spawn_behind(closed.as_ref(), command)
+        })
+    });
+    spawner.start(command)
+}
+
+/// Starts `command` on a thread that has given up the NATS ports, if the kernel can do that and it was `closed`.
+fn spawn_behind(closed: Result<&(), &String>, command: &mut Command) -> io::Result<Child> {
+    match closed {
+        Err(error) if kernel::closes_ports() => Err(io::Error::other(format!("NATS ports are not closed: {error}"))),
+        // On a kernel that cannot, the broker has said so when it started.
+        Ok(()) | Err(_) => command.spawn(),
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod kernel {
+    use landlock::{
+        ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, NetPort, Ruleset, RulesetAttr as _,
+        RulesetCreatedAttr as _,
+    };
+
+    fn strict() -> Ruleset {
+        Ruleset::default().set_compatibility(CompatLevel::HardRequirement)
+    }
+
+    pub(super) fn hides_files() -> bool {
+        let asked = strict()
+            .handle_access(AccessFs::from_all(ABI::V1))
+            .and_then(Ruleset::create);
+        asked.is_ok()
+    }
+
+    pub(super) fn closes_ports() -> bool {
+        let asked = strict().handle_access(AccessNet::ConnectTcp).and_then(Ruleset::create);
+        asked.is_ok()
+    }
+
+    /// This thread, and what it starts, connects to `ports` no more: every other port is allowed, one by one.
+    pub(super) fn close_ports(ports: &[u16]) -> Result<(), String> {
+        let text = |error: landlock::RulesetError| error.to_string();
+        let mut rules = strict()
+            .handle_access(AccessNet::ConnectTcp)
+            .and_then(Ruleset::create)
+            .map_err(text)?;
+        for port in (0..=u16::MAX).filter(|port| !ports.contains(port)) {
+            rules = rules
+                .add_rule(NetPort::new(port, AccessNet::ConnectTcp))
+                .map_err(text)?;
+        }
+        rules.restrict_self().map(|_| ()).map_err(text)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod kernel {
+    pub(super) const fn hides_files() -> bool {
+        false
+    }
+
+    pub(super) const fn closes_ports() -> bool {
+        false
+    }
+
+    pub(super) fn close_ports(_ports: &[u16]) -> Result<(), String> {
+        Err("this system has no Landlock".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_servers_port_is_found_in_every_spelling() {
+        for (server, port) in [
+            ("nats://127.0.0.1:4333", 4_333),
+            ("127.0.0.1:4333", 4_333),
+            ("nats://host", NATS_PORT),
+            ("tls://user:password@host:4443/", 4_443),
+            ("nats://[::1]:4555", 4_555),
+            ("nats://[::1]", NATS_PORT),
+        ] {
+            assert_eq!(port_of(server), port, "{server}");
+        }
+    }
+
+    #[test]
+    fn secrets_in_files_and_the_run_directory_are_hidden() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("password");
+        let servers = ["nats://a:4333".to_owned(), "nats://b:4333".to_owned(), "c".to_owned()];
+        let walls = Walls::of(
+            Some(Path::new("/run/nexus")),
+            &["/data".to_owned()],
+            std::slice::from_ref(&file),
+            &servers,
+        );
+        assert_eq!(walls.ports, [NATS_PORT, 4_333]);
+        for path in [Path::new("/run/nexus"), Path::new("/data"), &file] {
+            assert!(walls.hidden.iter().any(|hidden| hidden == path), "{}", path.display());
+        }
+        assert_eq!(walls.hidden.len(), 3);
+    }
+}

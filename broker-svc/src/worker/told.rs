@@ -1,0 +1,156 @@
+//! Messages that say that something became of an approval, and what KV says of it.
+//!
+//! Such a message only wakes the session's owner: anybody who may publish on the session's subject can send one. What
+//! became of the approval is read from KV, from the leader, until the ledger has taken it. Source: `trust.md` §1.
+
+use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus};
+use shared::model::ledger::LedgerEntry;
+use ulid::Ulid;
+
+use super::Worker;
+use super::approve::{Listened, ended};
+use super::marks::over;
+use crate::approval::desk::decision_of;
+use crate::approval::desk::lost::{asked_for, restored};
+use crate::approval::outside::is_outside;
+use crate::error::RunSessionError;
+use crate::session::{Arrival, Told};
+
+/// What becomes of a decision that no turn waits for.
+const NOT_AWAITED: &str = "approval is not awaited";
+/// What becomes of a message about an approval of which KV says nothing that the ledger could take.
+const NOTHING: &str = "nothing became of the approval";
+/// What becomes of a message that tells of a question.
+const ASKED: &str = "an agent asks a human";
+
+impl Worker<'_> {
+    /// Whether `approval`, which the ledger waits for, is still undecided. KV says so, read from the leader. Where its
+    /// value is gone, or older than what `AUDIT` has, the same question is asked again, with a new card.
+    pub(super) async fn still_waits(&mut self, approval: &str) -> Result<bool, RunSessionError> {
+        let standing = self.broker.desk().get(approval).await?;
+        let standing = standing.filter(|standing| standing.is_of(&self.claimed.session));
+        match standing {
+            Some(standing) if standing.status == ApprovalStatus::Pending => {
+                if self.broker.desk().is_behind_audit(&standing).await? {
+                    self.owner.own().await?;
+                    self.broker.desk().ask_anew(&standing).await?;
+                } else {
+                    // Its asker may have been killed between the value and the card.
+                    self.broker.desk().tell_asked(&standing).await?;
+                }
+                Ok(true)
+            }
+            Some(standing) => {
+                self.stage_decision(decision_of(&standing));
+                Ok(false)
+            }
+            None => {
+                let request = asked_for(self.broker, &self.claimed.session, approval).await?;
+                let Some(request) = request else {
+                    // Nobody knows what was asked: the call does not run.
+                    let why = Some("the question is lost");
+                    self.stage_decision(ended(approval, ApprovalStatus::Cancelled, why));
+                    return Ok(false);
+                };
+                self.owner.own().await?;
+                let standing = self
+                    .broker
+                    .desk()
+                    .ask(&restored(request, self.broker.clock.now()))
+                    .await?;
+                let waits = standing.status == ApprovalStatus::Pending;
+                if !waits {
+                    self.stage_decision(decision_of(&standing));
+                }
+                Ok(waits)
+            }
+        }
+    }
+
+    /// Takes in what KV says became of an approval. One that nobody waits for leads to nothing, and can lead to nothing
+    /// any more.
+    pub(super) fn take_decision(&mut self, told: Told) {
+        let Told {
+            sequence,
+            approval,
+            decision,
+        } = told;
+        let Some(decision) = decision else {
+            self.drop_told(sequence, &approval);
+            return;
+        };
+        let running = self.owner.fold().running.as_ref();
+        if running.is_some_and(|running| running.is_open(&decision.id)) {
+            let cursor = Some(self.cursor_after(&[sequence]));
+            tracing::info!(
+                session = %self.claimed.session, approval = decision.id, status = decision.status.name(), "approval is decided"
+            );
+            self.mark_taken(&decision);
+            self.owner.stage(LedgerEntry::ApprovalDecided {
+                decision,
+                sequence: Some(sequence),
+                cursor,
+            });
+            return;
+        }
+        let known = running.and_then(|running| running.asked.iter().find(|asked| asked.approval == decision.id));
+        match (running, known) {
+            (Some(running), Some(asked)) => {
+                let over = over(running, asked).map(|status| (decision.id.clone(), status));
+                self.marks.extend(over);
+            }
+            (Some(_), None) => self.stray(decision.id.clone()),
+            (None, _) => self.marks.push((decision.id.clone(), ApprovalStatus::Cancelled)),
+        }
+        let id = decision.id.parse().unwrap_or(Ulid::nil());
+        self.drop_named("approval", id, sequence, NOT_AWAITED);
+    }
+
+    /// Takes in what the turn's agent has asked by itself, so that it ends with the turn, and the ledger says so.
+    pub(super) fn take_question(&mut self, sequence: u64, request: ApprovalRequest) {
+        let running = self.owner.fold().running.as_ref();
+        let asked_in = request.asked_in.as_deref();
+        let id = request.id.parse().unwrap_or(Ulid::nil());
+        match running.filter(|running| asked_in.is_some_and(|asked| asked.turn == running.turn)) {
+            Some(running) if running.has_asked(&request.id) => {}
+            Some(_) => self.owner.stage(LedgerEntry::ApprovalRequested { request }),
+            None => self.marks.push((request.id, ApprovalStatus::Cancelled)),
+        }
+        self.drop_named("approval", id, sequence, ASKED);
+    }
+
+    /// A message about `approval`, of which KV says nothing new, is dealt with.
+    pub(super) fn drop_told(&mut self, sequence: u64, approval: &str) {
+        self.drop_named("approval", approval.parse().unwrap_or(Ulid::nil()), sequence, NOTHING);
+    }
+
+    /// Looks up in KV what became of the approval that a message names, whoever sent it: the message decides nothing.
+    pub(super) async fn look_up_told(&mut self, told: Told, listened: &mut Listened) -> Result<(), RunSessionError> {
+        let standing = self.broker.desk().get(&told.approval).await?;
+        let Some(standing) = standing.filter(|standing| standing.is_of(&self.claimed.session)) else {
+            listened.empty.push((told.sequence, told.approval));
+            return Ok(());
+        };
+        let running = self.owner.fold().running.as_ref();
+        let is_known = running.is_some_and(|running| running.has_asked(&told.approval));
+        let is_new = !is_known && is_outside(standing.request.asked_in.as_deref());
+        let decision = decision_of(&standing);
+        if is_new {
+            listened.questions.push((told.sequence, standing.request));
+        }
+        if decision.status != ApprovalStatus::Pending {
+            let decision = Some(decision);
+            listened.others.push(Arrival::Decision(Told { decision, ..told }));
+        } else if !is_new {
+            listened.empty.push((told.sequence, told.approval));
+        }
+        Ok(())
+    }
+
+    /// Once the ledger has `decision`, KV need not keep it.
+    pub(super) fn mark_taken(&mut self, decision: &ApprovalDecision) {
+        if let ApprovalStatus::Rejected | ApprovalStatus::Expired = decision.status {
+            self.marks.push((decision.id.clone(), decision.status));
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Streams put back to an older state: no dispatch is run twice, none is left alone without a word.
+
+use std::collections::BTreeMap;
+
+use shared::bus::Outgoing;
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::dispatch::Dispatch;
+use shared::model::ledger::LedgerEntry;
+use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
+use shared::wire::held::HeldKind;
+use shared::wire::subject;
+use shared::wire::topology::streams::{DISPATCHES, LEDGER};
+use ulid::Ulid;
+
+use crate::bench::{Bench, dispatch, eventually, session};
+
+/// Runs dispatches `numbers` of `to` to their end, with a broker of its own.
+async fn run(bench: &Bench, name: &str, to: &SessionRef, numbers: std::ops::Range<u64>, total: usize) {
+    let running = bench.run(name, "").await;
+    for number in numbers {
+        bench.send(to, number).await;
+    }
+    eventually("all turns", async || {
+        bench.completed(to).await.len() >= total && bench.claims().await == 0
+    })
+    .await;
+    running.stop().await;
+}
+
+/// How often each of the session's dispatches had a turn.
+async fn turns(bench: &Bench, of: &SessionRef) -> BTreeMap<String, usize> {
+    let mut turns = BTreeMap::new();
+    for entry in bench.entries(of).await {
+        if let LedgerEntry::TurnStarted { dispatches, .. } = entry {
+            for dispatch in dispatches {
+                *turns.entry(dispatch.event_id.to_string()).or_default() += 1;
+            }
+        }
+    }
+    turns
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn older_dispatches_are_not_run_again_and_new_ones_are_run() {
+    let mut bench = Bench::start().await;
+    let main = session("main");
+    run(&bench, "b1", &main, 1..4, 3).await;
+    bench.server.stop().await;
+    let older = bench.server.copy_of(DISPATCHES);
+    bench.server.restart().await;
+    run(&bench, "b2", &main, 4..30, 29).await;
+    bench.server.stop().await;
+    bench.server.put_back(DISPATCHES, &older);
+    bench.server.restart().await;
+
+    // The new one stands at a sequence that the cursor has passed.
+    run(&bench, "b3", &main, 30..31, 30).await;
+    let turns = turns(&bench, &main).await;
+    assert_eq!(turns.len(), 30);
+    assert!(turns.values().all(|times| *times == 1), "{turns:?}");
+    run(&bench, "b4", &main, 31..32, 31).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_ledger_holds_what_it_cannot_know() {
+    let mut bench = Bench::start().await;
+    let main = session("main");
+    run(&bench, "b1", &main, 1..4, 3).await;
+    bench.server.stop().await;
+    let older = bench.server.copy_of(LEDGER);
+    bench.server.restart().await;
+    run(&bench, "b2", &main, 4..9, 8).await;
+    let b2 = bench.broker("b2", "").await;
+    b2.ledger_witness().check(SystemClock.now()).await.expect("kept");
+    drop(b2);
+    let replies = bench.replies().await.len();
+    bench.server.stop().await;
+    bench.server.put_back(LEDGER, &older);
+    bench.server.restart().await;
+
+    let running = bench.run("b3", "").await;
+    bench.claim(&main).await;
+    eventually("five are held", async || {
+        bench.bus.held().entries().await.is_ok_and(|held| held.len() == 5)
+    })
+    .await;
+    let held = bench.bus.held().entries().await.expect("readable");
+    assert!(held.iter().all(|(_, entry)| entry.value.kind == HeldKind::Dispatch));
+    assert_eq!(bench.replies().await.len(), replies, "nothing is said twice");
+
+    let b3 = bench.broker("b4", "").await;
+    let until = b3.era().await.expect("told").doubt_until.expect("the ledger is older");
+    eventually("what comes from now on is new", async || SystemClock.now() > until).await;
+    bench.send(&main, 9).await;
+    eventually("the new one is run", async || {
+        bench.replies().await.len() == replies + 1
+    })
+    .await;
+    running.stop().await;
+}
+
+/// Publishes `both` for `session`, whose only turns they are, and waits until each was run.
+async fn run_both(bench: &Bench, session: &SessionRef, both: [&Dispatch; 2]) {
+    for made in both {
+        bench.publish(made).await;
+    }
+    bench.claim(session).await;
+    eventually("two turns", async || {
+        turns(bench, session).await.len() == 2 && bench.claims().await == 0
+    })
+    .await;
+}
+
+/// Waits until the ledger of `session` says that a dispatch was dropped for `wanted`.
+async fn is_dropped(bench: &Bench, session: &SessionRef, wanted: &str) {
+    eventually("it is recognised", async || {
+        let entries = bench.entries(session).await;
+        let is_it = |entry: &LedgerEntry| matches!(entry, LedgerEntry::DispatchDropped { reason, .. } if reason == wanted);
+        entries.iter().any(is_it)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_of_an_old_event_that_comes_again_is_recognised_by_its_subject() {
+    let bench = Bench::start().await;
+    let main = session("main");
+    let running = bench.run("b1", "").await;
+    let old = |number| {
+        let mut made = dispatch(&main, number);
+        made.timestamp = UnixMillis(made.timestamp.0).plus(-200_000);
+        made
+    };
+    let first = old(1);
+    run_both(&bench, &main, [&first, &old(2)]).await;
+
+    // As the server takes it two minutes later: its window has forgotten the id.
+    let out = Outgoing::new(subject::dispatch(&main), &first).msg_id("later");
+    bench.bus.publish(out).await.expect("stored");
+    bench.claim(&main).await;
+    is_dropped(&bench, &main, "repeated").await;
+    assert!(turns(&bench, &main).await.values().all(|times| *times == 1));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_that_is_evaluated_again_long_afterwards_is_known_by_the_ledger() {
+    let bench = Bench::start().await;
+    let main = session("main");
+    let running = bench.run("b1", "").await;
+    let old = |number| {
+        let mut made = dispatch(&main, number);
+        made.id = Ulid::from_parts(made.id.timestamp_ms() - 200_000, made.id.random());
+        made
+    };
+    let first = old(1);
+    run_both(&bench, &main, [&first, &old(2)]).await;
+
+    // The stream has dropped the first one by age; the event is evaluated again just now.
+    let subject = subject::dispatch(&main);
+    let stored = bench
+        .bus
+        .next_on_subject(DISPATCHES, &subject, 1)
+        .await
+        .expect("readable");
+    let sequence = stored.expect("it is there").sequence;
+    assert!(bench.bus.delete_message(DISPATCHES, sequence).await.expect("deleted"));
+    let mut again = first.clone();
+    again.timestamp = SystemClock.now();
+    let out = Outgoing::new(subject, &again).msg_id("later");
+    bench.bus.publish(out).await.expect("stored");
+    bench.claim(&main).await;
+    is_dropped(&bench, &main, "handled before").await;
+    assert_eq!(turns(&bench, &main).await.len(), 2);
+    running.stop().await;
+}

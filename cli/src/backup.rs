@@ -1,0 +1,43 @@
+//! `nexus backup` and `nexus restore`: every stream and bucket as the server's own snapshots, in an order that loses
+//! nothing while work goes on.
+
+mod held;
+pub mod manifest;
+mod order;
+pub(crate) mod quiesce;
+mod restore;
+mod take;
+
+pub(crate) use held::waiting;
+pub use restore::execute as restore;
+pub use take::execute as take;
+
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use sha2::{Digest as _, Sha256};
+
+/// Bytes that are hashed at once.
+const BUFFER: usize = 256 * 1024;
+
+/// SHA-256 of the file at `path`, in hexadecimal, and its size in bytes.
+fn checksum(path: &Path) -> Result<(String, u64)> {
+    let mut file = std::fs::File::open(path).with_context(|| format!("open {}", path.display()))?;
+    let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0_u64, vec![0; BUFFER]);
+    loop {
+        let count = file
+            .read(&mut buffer)
+            .with_context(|| format!("read {}", path.display()))?;
+        if count == 0 {
+            return Ok((hex::encode(hash.finalize()), bytes));
+        }
+        hash.update(&buffer[..count]);
+        bytes += count as u64;
+    }
+}
+
+/// `at` as a date and time in UTC.
+fn shown_time(at: shared::model::time::UnixMillis) -> String {
+    jiff::Timestamp::from_millisecond(at.0).map_or_else(|_| at.0.to_string(), |time| time.to_string())
+}

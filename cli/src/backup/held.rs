@@ -1,0 +1,170 @@
+//! What may have been delivered before a restore: `nexus restore --list`, `--send`, `--drop`.
+
+use std::collections::{BTreeMap, HashSet};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+use shared::bus::{Bus, Entry, Kv};
+use shared::model::receipt::{Receipt, ReceiptStep};
+use shared::model::reply::Reply;
+use shared::model::restore::{HOLD_KEY, HoldDecision, RestoreHold};
+use shared::model::time::UnixMillis;
+use shared::wire::subject;
+use shared::wire::topology::{buckets, streams};
+use ulid::Ulid;
+
+use super::manifest::Manifest;
+use crate::args::{Common, RestoreOptions};
+use crate::output::{brief, bus, json, plain, table};
+
+/// Receipts read at once.
+const PAGE: usize = 500;
+/// How far the clocks of brokers and of deliverers may be apart, milliseconds.
+const SKEW_MS: i64 = 60_000;
+
+/// Puts the hold of a restored backup in force: the services begin with it.
+pub(super) async fn begin(bus: &Bus, manifest: &Manifest) -> Result<()> {
+    let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
+    let hold = RestoreHold {
+        backup: manifest.id.clone(),
+        until: manifest.ended_at,
+        decision: HoldDecision::Waiting,
+    };
+    let written = holds.put(HOLD_KEY, &hold).await;
+    written.context("hold deliveries that may have been made before")?;
+    Ok(())
+}
+
+/// Deliveries that wait for the operator on `bus`; none if no restore is undecided.
+pub(crate) async fn waiting(bus: &Bus) -> Result<Option<usize>> {
+    let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
+    match holds.get(HOLD_KEY).await? {
+        Some(Entry { value, .. }) if value.decision == HoldDecision::Waiting => {
+            Ok(Some(held(bus, &value).await?.len()))
+        }
+        Some(_) | None => Ok(None),
+    }
+}
+
+/// Replies that wait because of `hold`: in `PARKED`, where they are put, and in `DELIVERIES`, on their way there.
+async fn held(bus: &Bus, hold: &RestoreHold) -> Result<Vec<Reply>> {
+    let mut replies: Vec<Reply> = Vec::new();
+    for stream in [streams::PARKED, streams::DELIVERIES] {
+        let state = bus.stream_state(stream).await?;
+        if state.messages == 0 {
+            continue;
+        }
+        let mut sequence = state.first;
+        while let Some(stored) = bus.next_on_subject(stream, ">", sequence).await? {
+            sequence = stored.sequence + 1;
+            let Ok(reply) = stored.decode::<Reply>() else { continue };
+            if hold.concerns(made_at(&reply)) && replies.iter().all(|other| other.id != reply.id) {
+                replies.push(reply);
+            }
+        }
+    }
+    let made = made(bus, &replies).await?;
+    replies.retain(|reply| !made.contains(&reply.id));
+    Ok(replies)
+}
+
+/// When the turn of `reply` was made.
+fn made_at(reply: &Reply) -> UnixMillis {
+    UnixMillis(i64::try_from(reply.id.timestamp_ms()).unwrap_or(i64::MAX))
+}
+
+/// Those of `replies` that a receipt says were made: a broker that goes on publishes such a reply again, and it does not
+/// leave whatever is decided.
+async fn made(bus: &Bus, replies: &[Reply]) -> Result<HashSet<Ulid>> {
+    let mut since: BTreeMap<String, UnixMillis> = BTreeMap::new();
+    for reply in replies {
+        let oldest = since
+            .entry(subject::receipt(&reply.delivery_context))
+            .or_insert(UnixMillis(i64::MAX));
+        *oldest = made_at(reply).plus(-SKEW_MS).min(*oldest);
+    }
+
+    let mut made = HashSet::new();
+    for (subject, since) in since {
+        let mut page = bus.history_since(streams::RECEIPTS, &subject, since, PAGE).await?;
+        while let Some(last) = page.last() {
+            let receipts = page.iter().filter_map(|stored| stored.decode::<Receipt>().ok());
+            let delivered = receipts.filter(|receipt| matches!(receipt.step, ReceiptStep::Delivered { .. }));
+            made.extend(delivered.map(|receipt| receipt.delivery));
+            page = bus
+                .history(streams::RECEIPTS, &subject, last.sequence + 1, PAGE)
+                .await?;
+        }
+    }
+    Ok(made)
+}
+
+pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
+    let bus = bus(common).await?;
+    let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
+    let Some(found) = holds.get(HOLD_KEY).await.context("read what a restore has left")? else {
+        bail!("no restore has left anything to be decided");
+    };
+    let mut hold = found.value;
+    let is_decided = hold.decision != HoldDecision::Waiting;
+    let waiting = if is_decided {
+        Vec::new()
+    } else {
+        held(&bus, &hold).await?
+    };
+    if options.list {
+        return list(common, &waiting);
+    }
+    if is_decided {
+        bail!("the restore of backup {} is decided already", hold.backup);
+    }
+    hold.decision = if options.drop {
+        let state = bus.stream_state(streams::DELIVERIES).await?;
+        HoldDecision::Drop { through: state.last }
+    } else {
+        HoldDecision::Send
+    };
+    let written = holds.update(HOLD_KEY, &hold, found.revision).await;
+    written.context("write the decision")?;
+    let what = if options.drop { "dropped" } else { "sent" };
+    if common.json {
+        return json(&json!({ "decision": what, "deliveries": waiting.len() }));
+    }
+    println!(
+        "{} deliveries are {what}; nothing waits for the restore any more",
+        waiting.len()
+    );
+    Ok(())
+}
+
+fn list(common: &Common, waiting: &[Reply]) -> Result<()> {
+    if common.json {
+        let rows: Vec<serde_json::Value> = waiting
+            .iter()
+            .map(|reply| {
+                json!({
+                    "delivery": reply.id, "event": reply.causation.event, "session": reply.session,
+                    "target": reply.delivery_context, "content": reply.content,
+                })
+            })
+            .collect();
+        return json(&rows);
+    }
+    let mut rows = table(&["delivery", "event", "to", "text"]);
+    for reply in waiting {
+        let target = &reply.delivery_context;
+        let to = format!("{}/{}", target.channel, target.peer_id.as_deref().unwrap_or_default());
+        rows.add_row([
+            reply.id.to_string(),
+            plain(reply.causation.event.as_str()),
+            plain(&to),
+            plain(&brief(&reply.content, 60)),
+        ]);
+    }
+    println!("{rows}");
+    println!(
+        "{} deliveries wait; they may have been made before the restore",
+        waiting.len()
+    );
+    Ok(())
+}

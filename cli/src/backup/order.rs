@@ -1,0 +1,100 @@
+//! In which order streams are copied while work goes on. *Pure.*
+//!
+//! The rule: a copy that says "this was done" must be older than the copy of what it led to, and a stream that drops what
+//! was dealt with must be younger than the record of that. Then what was done while the backup ran is, at worst, done
+//! again after a restore, and nothing that was accepted is left out.
+
+use shared::wire::topology::{buckets, objects, streams};
+
+/// Streams in the order in which they are copied, behind the buckets: records and positions first, sources last.
+const STREAMS: [&str; 12] = [
+    // What was sent, before the events that say so and before the deliveries that are dropped for it.
+    streams::RECEIPTS,
+    // What turns did, before the claims that are dropped and the deliveries that follow.
+    streams::LEDGER,
+    // What hooks did, before their dispatches and claims.
+    streams::INVOCATIONS,
+    streams::AUDIT,
+    streams::SCHEDULES,
+    streams::CLAIMS,
+    streams::DISPATCHES,
+    // A reply is taken out of DELIVERIES once it is parked or held, and a dead letter's message once it is in DLQ.
+    streams::DELIVERIES,
+    HELD,
+    streams::PARKED,
+    streams::DLQ,
+    streams::EVENTS,
+];
+
+/// The bucket of what is held: not a record of what was done, but the only copy of what is still to be decided.
+const HELD: &str = "KV_held";
+
+/// Buckets that are not copied, and why.
+const LEFT_OUT: [(&str, &str); 3] = [
+    (
+        buckets::POSITIONS,
+        "how far the restored streams come is witnessed anew",
+    ),
+    (buckets::LEASES, "who holds a partition is decided anew"),
+    (buckets::MEMBERS, "replicas announce themselves"),
+];
+
+/// What a backup does not hold, and why, whatever the server has.
+pub(super) fn left_out() -> Vec<(String, String)> {
+    let buckets = LEFT_OUT.map(|(name, why)| (format!("KV_{name}"), why.to_owned()));
+    let copies = (
+        format!("OBJ_{}", objects::SNAPSHOTS),
+        "copies of the read model are made anew from the streams".to_owned(),
+    );
+    let spool = (
+        "adapter-svc's spool".to_owned(),
+        "events that were accepted and are not yet in EVENTS stay on that host's disk (adapter.data_dir)".to_owned(),
+    );
+    let key = (
+        "the cluster's key".to_owned(),
+        "it is a secret: keep the file that [trust] cluster_key names, restored events are checked with it".to_owned(),
+    );
+    buckets.into_iter().chain([copies, spool, key]).collect()
+}
+
+/// The streams of `found` that are copied, in order; others than ours are not.
+pub(super) fn ordered(found: &[String]) -> Vec<String> {
+    let left = left_out();
+    let is_kept = |name: &&String| left.iter().all(|(out, _)| out != *name);
+    let is_first = |name: &&String| name.starts_with("KV_") && !STREAMS.contains(&name.as_str());
+    let buckets = found.iter().filter(is_first).filter(is_kept);
+    let streams = STREAMS.iter().filter(|name| found.iter().any(|found| found == *name));
+    buckets.cloned().chain(streams.map(|name| (*name).to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::wire::topology::topology;
+
+    use super::*;
+
+    #[test]
+    fn every_stream_of_the_topology_is_copied_or_named_as_left_out() {
+        let all: Vec<String> = topology(1).streams.into_iter().map(|stream| stream.name).collect();
+        let copied = ordered(&all);
+        for name in &all {
+            let is_out = left_out().iter().any(|(out, _)| out == name);
+            assert!(copied.contains(name) != is_out, "{name}");
+        }
+        assert_eq!(copied.last().map(String::as_str), Some(streams::EVENTS), "sources last");
+        let at = |name: &str| copied.iter().position(|copied| copied == name).expect(name);
+        for (before, after) in [
+            ("KV_attempts", streams::RECEIPTS),
+            (streams::RECEIPTS, streams::DELIVERIES),
+            (streams::LEDGER, streams::CLAIMS),
+            (streams::LEDGER, streams::DISPATCHES),
+            (streams::INVOCATIONS, streams::DISPATCHES),
+            (streams::DELIVERIES, streams::PARKED),
+            (streams::DELIVERIES, HELD),
+            (streams::CLAIMS, streams::DLQ),
+        ] {
+            assert!(at(before) < at(after), "{before} before {after}");
+        }
+        assert_eq!(ordered(&["OTHERS".to_owned()]), Vec::<String>::new());
+    }
+}

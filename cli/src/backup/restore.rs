@@ -1,0 +1,258 @@
+//! `nexus restore DIR`: onto a server whose services are stopped, or, with `--data`, into a data directory of `nexus up`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use shared::bus::Bus;
+use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
+use shared::process::status::ask_replicas;
+use shared::wire::seal::SealKey;
+use shared::wire::topology::topology;
+
+use super::held;
+use super::manifest::{CopiedStream, Manifest, snapshot_file};
+use crate::args::{Common, RestoreOptions};
+use crate::launch::hold::Hold;
+use crate::launch::keys;
+use crate::launch::server_alone;
+use crate::output::{bus, json, nats_config, trust};
+
+/// How long services may take to say that they run.
+const REPLICAS_WITHIN: Duration = Duration::from_secs(3);
+/// The server's store in a data directory.
+const STORE: &str = "data/nats-0";
+/// Read models of hook-svc's replicas, below `data/`: they follow the streams, and are made anew.
+const READ_MODELS: &str = "hook-svc-";
+
+/// Runs the command.
+///
+/// # Errors
+/// Fails if the backup is damaged or not whole, if something is in its place already, and if a stream cannot be restored;
+/// then the same command may be given again.
+pub async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
+    let Some(directory) = &options.directory else {
+        return held::execute(common, options).await;
+    };
+    let manifest = Manifest::check(directory)?;
+    let source = Source {
+        directory,
+        manifest: &manifest,
+        is_quiet: common.json,
+    };
+    let restored = match &options.data {
+        Some(data) => into_directory(&source, options, data).await?,
+        None => onto_server(common, options, &source).await?,
+    };
+    tell_key(common, options, &manifest);
+    if common.json {
+        return json(&restored);
+    }
+    println!(
+        "restored backup {} of {} streams and buckets",
+        manifest.id,
+        restored.len()
+    );
+    if !manifest.quiesced {
+        println!(
+            "it was made while work went on: what was done from {} on is done again; deliveries as old as that wait\n\
+             next: `nexus up`, and once nothing is under way `nexus restore --list`, then --send or --drop",
+            super::shown_time(manifest.begun_at)
+        );
+    }
+    Ok(())
+}
+
+/// Says where the key under which the restored events are sealed is not the one that the services will have.
+fn tell_key(common: &Common, options: &RestoreOptions, manifest: &Manifest) {
+    let Some(sealed) = &manifest.cluster_key else { return };
+    let made_here = options.data.as_ref().map(|data| data.join(keys::CLUSTER_KEY));
+    let here = made_here.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+    let here = here.and_then(|text| SealKey::parse(&text).ok());
+    let configured = trust(common);
+    let key = here.as_ref().or_else(|| configured.cluster()).map(SealKey::fingerprint);
+    if key.as_ref() == Some(sealed) {
+        return;
+    }
+
+    let place = made_here.map_or_else(
+        || "[trust] cluster_key".to_owned(),
+        |path| format!("{} or [trust] cluster_key", path.display()),
+    );
+    let found = key.map_or_else(|| "none is here".to_owned(), |key| format!("the one here is {key}"));
+    eprintln!(
+        "warning: the restored events are sealed with the cluster's key {sealed}, and {found}: before the services start, put \
+         the key that was kept with the backup into {place}, else those events count as open"
+    );
+}
+
+/// What is restored from where.
+struct Source<'a> {
+    directory: &'a Path,
+    manifest: &'a Manifest,
+    /// Whether only the end is told.
+    is_quiet: bool,
+}
+
+/// What became of one stream.
+#[derive(Debug, serde::Serialize)]
+struct Restored {
+    name: String,
+    messages: u64,
+    last: u64,
+}
+
+/// Into the data directory `data`, with a server of our own. Its store is made beside the one that is there and put in
+/// its place at the end, whole.
+async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Path) -> Result<Vec<Restored>> {
+    std::fs::create_dir_all(data.join("run")).with_context(|| format!("make {}", data.display()))?;
+    let data = data.canonicalize().context("find the data directory")?;
+    let hold = Hold::take(&data).await?;
+    let store = data.join(STORE);
+    let is_taken = store.is_dir() && std::fs::read_dir(&store).context("list the store")?.next().is_some();
+    if is_taken && !options.replace {
+        bail!(
+            "{} holds the streams of a Nexus already; --replace moves them aside",
+            store.display()
+        );
+    }
+
+    let unfinished = data.join(format!("{STORE}.restoring"));
+    if unfinished.exists() {
+        std::fs::remove_dir_all(&unfinished).with_context(|| format!("remove {}", unfinished.display()))?;
+    }
+    let server = server_alone(&data, &unfinished, &hold).await?;
+    let restored = restore_all(&server.bus, source, 1).await?;
+    server.stop().await;
+
+    if is_taken {
+        let aside = data.join(format!("{STORE}.replaced-{}", SystemClock.now().0));
+        std::fs::rename(&store, &aside).with_context(|| format!("move {} aside", store.display()))?;
+        if !source.is_quiet {
+            println!("what was there is kept in {}", aside.display());
+        }
+    } else if store.exists() {
+        std::fs::remove_dir(&store).with_context(|| format!("remove {}", store.display()))?;
+    }
+    std::fs::rename(&unfinished, &store).with_context(|| format!("put {} in place", store.display()))?;
+    remove_read_models(&data)?;
+    Ok(restored)
+}
+
+/// A read model of other streams would be behind, or ahead, of these.
+fn remove_read_models(data: &Path) -> Result<()> {
+    let Ok(entries) = std::fs::read_dir(data.join("data")) else {
+        return Ok(());
+    };
+    let is_model = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(READ_MODELS))
+    };
+    for path in entries.flatten().map(|entry| entry.path()).filter(is_model) {
+        std::fs::remove_dir_all(&path).with_context(|| format!("remove {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Onto the configured server, whose services are stopped.
+async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<'_>) -> Result<Vec<Restored>> {
+    let replicas = nats_config(common)?.replicas;
+    let bus = bus(common).await?;
+    let running = ask_replicas(&bus, REPLICAS_WITHIN).await.map_err(anyhow::Error::msg)?;
+    if !running.is_empty() {
+        let names: Vec<&str> = running.iter().map(|replica| replica.instance.as_str()).collect();
+        bail!("services run on this server: stop {} first", names.join(", "));
+    }
+    let told = bus.restore_under_way().await.map_err(anyhow::Error::msg);
+    let under_way = told.context("ask whether a restore is under way")?;
+    let listed = bus.stream_names().await.map_err(anyhow::Error::msg);
+    let ours: Vec<String> = topology(1).streams.into_iter().map(|stream| stream.name).collect();
+    let there: Vec<String> = listed.context("list the streams")?;
+    let there: Vec<String> = there.into_iter().filter(|name| ours.contains(name)).collect();
+
+    let goes_on = under_way.as_deref() == Some(source.manifest.id.as_str());
+    let taken = taken(&bus, &there).await?;
+    if !taken.is_empty() && !goes_on && !options.replace {
+        bail!("the server is not empty; --replace destroys\n  {}", taken.join("\n  "));
+    }
+
+    // Before the first effect: a restore that ends half-way keeps the services waiting.
+    let names: Vec<String> = source
+        .manifest
+        .streams
+        .iter()
+        .map(|stream| stream.name.clone())
+        .collect();
+    bus.may_restore(&there, &names)
+        .await
+        .context("nothing was changed; the user `restore` may (docs/operations.md)")?;
+
+    let marked = bus.begin_restore(&source.manifest.id).await.map_err(anyhow::Error::msg);
+    marked.context("mark the restore")?;
+    for name in &there {
+        let deleted = bus.delete_stream(name).await.map_err(anyhow::Error::msg);
+        deleted.with_context(|| format!("delete stream {name}"))?;
+    }
+    let restored = restore_all(&bus, source, replicas).await?;
+    let ended = bus.end_restore().await.map_err(anyhow::Error::msg);
+    ended.context("take the mark of the restore away")?;
+    Ok(restored)
+}
+
+/// The streams of `names` that hold something, with how much.
+async fn taken(bus: &Bus, names: &[String]) -> Result<Vec<String>> {
+    let mut taken = Vec::new();
+    for name in names {
+        let state = bus.stream_state(name).await?;
+        if state.messages > 0 {
+            taken.push(format!("{name}: {} messages", state.messages));
+        }
+    }
+    Ok(taken)
+}
+
+async fn restore_all(bus: &Bus, source: &Source<'_>, replicas: usize) -> Result<Vec<Restored>> {
+    let mut restored = Vec::new();
+    for stream in &source.manifest.streams {
+        let state = restore_one(bus, stream, source.directory, replicas).await?;
+        if !source.is_quiet {
+            println!(
+                "{:<24} {:>10} messages, last {}",
+                state.name, state.messages, state.last
+            );
+        }
+        restored.push(state);
+    }
+    let made = bus.ensure(&topology(replicas), true).await;
+    made.context("make the streams that are not in the backup")?;
+    // What stood still when it was copied is whole: nothing in it was done and is not known of.
+    if !source.manifest.quiesced {
+        held::begin(bus, source.manifest).await?;
+    }
+    Ok(restored)
+}
+
+async fn restore_one(bus: &Bus, stream: &CopiedStream, directory: &Path, replicas: usize) -> Result<Restored> {
+    let mut head = stream.head.clone();
+    head.config["num_replicas"] = replicas.into();
+    // Positions that were taken behind the copy name messages that this stream does not have.
+    head.renew_incarnation(&SystemIds.ulid().to_string());
+    let path = snapshot_file(directory, &stream.name);
+    let file = tokio::fs::File::open(&path).await;
+    let mut file = file.with_context(|| format!("open {}", path.display()))?;
+    let state = bus.restore_stream(&stream.name, &head, &mut file).await?;
+    let expected = stream.head.position();
+    if state.last < expected.last {
+        bail!(
+            "stream {}: restored up to message {}, expected at least {}",
+            stream.name,
+            state.last,
+            expected.last
+        );
+    }
+    Ok(Restored {
+        name: stream.name.clone(),
+        messages: state.messages,
+        last: state.last,
+    })
+}

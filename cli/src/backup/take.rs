@@ -1,0 +1,116 @@
+//! `nexus backup DIR`.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use shared::bus::Bus;
+use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
+use shared::model::time::UnixMillis;
+use shared::wire::seal::SealKey;
+use shared::wire::topology::streams;
+
+use super::manifest::{CopiedStream, FORMAT, Manifest, begin, snapshot_file};
+use super::order::{left_out, ordered};
+use super::quiesce::Standstill;
+use crate::args::{BackupOptions, Common};
+use crate::output::{bus, json};
+
+/// Runs the command.
+///
+/// # Errors
+/// Fails if a stream cannot be copied; then the directory says that the backup has not ended.
+pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
+    let bus = bus(common).await?;
+    let names = ordered(
+        &bus.stream_names()
+            .await
+            .map_err(anyhow::Error::msg)
+            .context("list the streams")?,
+    );
+    if !names.iter().any(|name| name == streams::EVENTS) {
+        bail!(
+            "there is nothing to back up: the server has no stream {}",
+            streams::EVENTS
+        );
+    }
+    begin(&options.directory)?;
+    // Ends with this: the services go on, also where the backup fails.
+    let standstill = match &options.quiesce {
+        Some(data) => Some(Standstill::begin(&bus, data).await?),
+        None => None,
+    };
+    let begun_at = SystemClock.now();
+    let copied = copy_all(common, &bus, &names, &options.directory).await?;
+    if let Some(standstill) = &standstill {
+        standstill.check(&bus, &copied).await?;
+    }
+    let manifest = Manifest {
+        format: FORMAT.to_owned(),
+        id: SystemIds.ulid().to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        begun_at,
+        ended_at: SystemClock.now(),
+        quiesced: standstill.is_some(),
+        cluster_key: bus.trust().cluster().map(SealKey::fingerprint),
+        streams: copied,
+        left_out: left_out(),
+    };
+    drop(standstill);
+    manifest.finish(&options.directory)?;
+    tell(common, &manifest, &options.directory)
+}
+
+async fn copy_all(common: &Common, bus: &Bus, names: &[String], directory: &Path) -> Result<Vec<CopiedStream>> {
+    let mut copied = Vec::new();
+    for name in names {
+        let stream = copy(bus, name, directory).await?;
+        if !common.json {
+            let state = stream.head.position();
+            println!("{name:<24} {:>10} messages, last {}", state.messages, state.last);
+        }
+        copied.push(stream);
+    }
+    Ok(copied)
+}
+
+async fn copy(bus: &Bus, name: &str, directory: &Path) -> Result<CopiedStream> {
+    let path = snapshot_file(directory, name);
+    let file = tokio::fs::File::create(&path).await;
+    let mut file = file.with_context(|| format!("make {}", path.display()))?;
+    let head = bus.snapshot(name, &mut file).await?;
+    file.sync_all()
+        .await
+        .with_context(|| format!("sync {}", path.display()))?;
+    let (sha256, bytes) = super::checksum(&path)?;
+    Ok(CopiedStream {
+        name: name.to_owned(),
+        head,
+        bytes,
+        sha256,
+    })
+}
+
+fn tell(common: &Common, manifest: &Manifest, directory: &Path) -> Result<()> {
+    if common.json {
+        return json(manifest);
+    }
+    let bytes: u64 = manifest.streams.iter().map(|stream| stream.bytes).sum();
+    let UnixMillis(took) = UnixMillis(manifest.ended_at.0 - manifest.begun_at.0);
+    println!(
+        "backup {} of {} streams and buckets, {} KiB, in {} ms: {}",
+        manifest.id,
+        manifest.streams.len(),
+        bytes / 1024,
+        took,
+        directory.display()
+    );
+    if manifest.cluster_key.is_none() {
+        println!(
+            "the cluster's key is not known here ([trust] cluster_key): `restore` cannot tell whether it is the same"
+        );
+    }
+    for (what, why) in &manifest.left_out {
+        println!("not included: {what} ({why})");
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Every replica of every service, as it describes itself.
+
+use std::collections::BTreeSet;
+
+use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
+use shared::clock::{Clock as _, SystemClock};
+use shared::process::status::ReplicaStatus;
+
+use super::{Finding, Surroundings};
+use crate::launch::SERVICES;
+
+/// Difference between a replica's clock and ours that is said, in milliseconds. An answer may be some seconds old.
+const CLOCKS_APART_MS: u64 = 5_000;
+/// The word in the detail of a part that works and is weaker than it could be.
+const DEGRADED: &str = "degraded";
+/// Gauges that should be zero, and what it means if they are not.
+const SHOULD_BE_ZERO: [(&str, &str); 4] = [
+    ("nexus_hook_breakers_open", "hooks are paused (`nexus breaker list`)"),
+    ("nexus_broker_sessions_quarantined", "sessions are quarantined"),
+    (
+        "nexus_delivery_parked_destinations",
+        "destinations fail; their replies are parked",
+    ),
+    (
+        "nexus_positions_degraded",
+        "positions are void: done work is found by its records",
+    ),
+];
+
+/// One line a replica, and one for each service of which none answers.
+pub(super) fn services(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
+    let found = if surroundings.bus.is_ok() {
+        look(&surroundings.replicas, SystemClock.now().0)
+    } else {
+        Vec::new()
+    };
+    async { found }.boxed_local()
+}
+
+fn look(replicas: &[ReplicaStatus], now: i64) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let versions: BTreeSet<&str> = replicas.iter().map(|replica| replica.version.as_str()).collect();
+    for name in SERVICES {
+        let of_service: Vec<&ReplicaStatus> = replicas.iter().filter(|replica| replica.service == name).collect();
+        if of_service.is_empty() {
+            findings.push(Finding::fault(name, "no replica answers: does one run?"));
+        }
+        for replica in of_service {
+            findings.push(told(replica, now));
+            findings.extend(weakened(replica));
+            findings.extend(counted(replica));
+        }
+    }
+
+    if versions.len() > 1 {
+        let versions: Vec<&str> = versions.into_iter().collect();
+        let detail = format!("replicas run {}: finish the upgrade", versions.join(", "));
+        findings.push(Finding::warning("versions", detail));
+    }
+    findings
+}
+
+/// Whether the replica is well.
+fn told(replica: &ReplicaStatus, now: i64) -> Finding {
+    if let Some(lost) = &replica.lost {
+        return Finding::fault(&replica.instance, format!("must be started again: {lost}"));
+    }
+
+    let bad: Vec<String> = replica
+        .parts
+        .iter()
+        .filter(|(_, part)| !part.ok)
+        .map(|(name, part)| format!("{name}: {}", part.detail))
+        .collect();
+    if !replica.ready || !bad.is_empty() {
+        return Finding::fault(&replica.instance, format!("not ready: {}", bad.join("; ")));
+    }
+
+    let apart = now.abs_diff(replica.now.0);
+    if apart > CLOCKS_APART_MS {
+        let detail = format!("ready, but its host's clock differs from this one's by {apart} ms");
+        return Finding::warning(&replica.instance, detail);
+    }
+
+    let detail = format!("ready, version {}, process {}", replica.version, replica.pid);
+    Finding::ok(&replica.instance, detail)
+}
+
+/// Parts that are well and weaker than they could be.
+fn weakened(replica: &ReplicaStatus) -> Vec<Finding> {
+    let parts = replica
+        .parts
+        .iter()
+        .filter(|(_, part)| part.ok && part.detail.contains(DEGRADED));
+    parts
+        .map(|(name, part)| Finding::warning(&replica.instance, format!("{name}: {}", part.detail)))
+        .collect()
+}
+
+/// Gauges that are not zero.
+fn counted(replica: &ReplicaStatus) -> Vec<Finding> {
+    let counted = SHOULD_BE_ZERO.iter().filter_map(|(name, meaning)| {
+        let value = replica.metrics.get(*name).copied().filter(|value| *value > 0.0)?;
+        Some(Finding::warning(&replica.instance, format!("{value}: {meaning}")))
+    });
+    counted.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use shared::model::time::UnixMillis;
+    use shared::process::health::Part;
+
+    use super::super::Level;
+    use super::*;
+
+    fn replica(service: &str, version: &str) -> ReplicaStatus {
+        ReplicaStatus {
+            service: service.to_owned(),
+            instance: format!("{service}-0"),
+            version: version.to_owned(),
+            pid: 1,
+            now: UnixMillis(10_000),
+            ready: true,
+            parts: BTreeMap::new(),
+            lost: None,
+            metrics: BTreeMap::new(),
+        }
+    }
+
+    fn check(replicas: &[ReplicaStatus], level: Level, says: &str) {
+        let found = look(replicas, 10_000);
+        let worst = found.iter().map(|finding| finding.level).max();
+        assert_eq!(worst, Some(level), "{found:?}");
+        assert!(
+            found
+                .iter()
+                .any(|finding| finding.level == level && finding.detail.contains(says)),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn every_service_has_a_replica_that_is_well() {
+        let all: Vec<ReplicaStatus> = SERVICES.iter().map(|name| replica(name, "1")).collect();
+        check(&all, Level::Ok, "ready, version 1");
+        check(&all[1..], Level::Fault, "no replica answers");
+        let changed = |change: &dyn Fn(&mut ReplicaStatus)| {
+            let mut changed = all.clone();
+            change(&mut changed[2]);
+            changed
+        };
+        check(
+            &changed(&|one| one.version = "2".to_owned()),
+            Level::Warning,
+            "replicas run 1, 2",
+        );
+        check(
+            &changed(&|one| one.lost = Some("dead".to_owned())),
+            Level::Fault,
+            "dead",
+        );
+        check(&changed(&|one| one.now = UnixMillis(0)), Level::Warning, "by 10000 ms");
+        let part = |ok, detail: &str| Part {
+            ok,
+            detail: detail.to_owned(),
+        };
+        let late = changed(&|one| {
+            one.ready = false;
+            one.parts.insert("claims".to_owned(), part(false, "gone"));
+        });
+        check(&late, Level::Fault, "not ready: claims: gone");
+        let open = changed(&|one| drop(one.parts.insert("sandbox".to_owned(), part(true, "degraded"))));
+        check(&open, Level::Warning, "sandbox: degraded");
+        let paused = changed(&|one| {
+            one.metrics.insert("nexus_hook_breakers_open".to_owned(), 2.0);
+        });
+        check(&paused, Level::Warning, "2: hooks are paused");
+    }
+}

@@ -1,0 +1,127 @@
+//! The server: version, durability, sizes, topology, room for streams.
+
+use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
+use shared::bus::Promise;
+use shared::clock::SystemClock;
+use shared::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
+
+use super::{Finding, Surroundings};
+use crate::launch::programs::NATS_MINIMUM;
+
+/// Version and connection.
+pub(super) fn server(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
+    let finding = match &surroundings.bus {
+        Ok(bus) => {
+            let version = bus.server_version();
+            Finding::judged("server", is_new_enough(&version), format!("nats-server {version}"))
+        }
+        Err(error) => Finding::fault("server", error.clone()),
+    };
+    async { vec![finding] }.boxed_local()
+}
+
+fn is_new_enough(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= NATS_MINIMUM
+}
+
+/// Whether the server keeps what `nats.durability` promises.
+pub(super) fn promise(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
+    async {
+        let (Ok(_), Ok(config)) = (&surroundings.bus, &surroundings.nats) else {
+            return Vec::new();
+        };
+        let promise = Promise::of(config).await;
+        let detail = format!(
+            "durability {:?}, {} copies of each stream: {promise}",
+            config.durability, config.replicas
+        );
+        vec![Finding::judged("promise", promise != Promise::Broken, detail)]
+    }
+    .boxed_local()
+}
+
+/// Whether the server takes messages as large as ours.
+pub(super) fn payload(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
+    let found = surroundings.bus.as_ref().map(|bus| {
+        let (found, wanted) = (bus.max_payload(), MIN_SERVER_PAYLOAD_BYTES);
+        let detail = format!("the server takes {found} bytes a message, {wanted} are needed (`max_payload: 8MB`)");
+        Finding::judged("payload", found >= wanted, detail)
+    });
+    async { found.into_iter().collect() }.boxed_local()
+}
+
+/// Whether streams, consumers and buckets are as this version wants them, and no restore is unfinished.
+pub(super) fn topology(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
+    async {
+        let (Ok(bus), Ok(config)) = (&surroundings.bus, &surroundings.nats) else {
+            return Vec::new();
+        };
+        let wanted = shared::wire::topology::topology(config.replicas);
+        let mut findings = vec![match bus.drift(&wanted).await {
+            Ok(drift) if drift.is_empty() => Finding::ok("topology", "as it should be"),
+            Ok(drift) => {
+                let detail = format!(
+                    "{} differences, the first: {}; see `nexus topology plan`",
+                    drift.len(),
+                    drift[0]
+                );
+                Finding::fault("topology", detail)
+            }
+            Err(error) => Finding::fault("topology", error.to_string()),
+        }];
+
+        if let Ok(Some(backup)) = bus.restore_under_way().await {
+            let detail =
+                format!("backup {backup} is being restored; if that was interrupted, give `nexus restore` again");
+            findings.push(Finding::fault("restore", detail));
+        }
+        findings
+    }
+    .boxed_local()
+}
+
+/// How far the server's clock is from this host's.
+pub(super) fn clock(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
+    async {
+        let Ok(bus) = &surroundings.bus else { return Vec::new() };
+        let finding = match bus.server_clock(&SystemClock).await {
+            Ok(difference) => {
+                let detail = format!(
+                    "the server's is {} ms ahead of this host's (± {} ms)",
+                    difference.ahead_ms, difference.uncertain_ms
+                );
+                Finding::judged("clock", !difference.is_too_large(), detail)
+            }
+            Err(error) => Finding::fault("clock", format!("cannot be compared: {error}")),
+        };
+        vec![finding]
+    }
+    .boxed_local()
+}
+
+/// What the streams take of what the server gives them.
+pub(super) fn storage(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
+    async {
+        let Ok(bus) = &surroundings.bus else { return Vec::new() };
+        let finding = match bus.storage().await {
+            Ok((used, limit)) => {
+                let used_mib = used / (1 << 20);
+                match limit {
+                    Some(limit) if used > limit / 10 * 9 => {
+                        Finding::warning("storage", format!("{used_mib} of {} MiB are used", limit / (1 << 20)))
+                    }
+                    Some(limit) => Finding::ok("storage", format!("{used_mib} of {} MiB are used", limit / (1 << 20))),
+                    None => Finding::ok(
+                        "storage",
+                        format!("{used_mib} MiB are used, without a limit of the account"),
+                    ),
+                }
+            }
+            Err(error) => Finding::fault("storage", error),
+        };
+        vec![finding]
+    }
+    .boxed_local()
+}

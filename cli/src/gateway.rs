@@ -1,0 +1,147 @@
+//! Where adapter-svc is and what this machine's token is, for commands that post events as any other source does.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use crate::args::Common;
+use crate::launch::token;
+use crate::output::document;
+
+/// The default data directory of `nexus up`.
+const DATA: &str = ".nexus";
+/// Where adapter-svc listens by default.
+const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
+
+/// An adapter and how to post to it.
+#[derive(Debug, Clone)]
+pub struct Gateway {
+    url: String,
+    token: String,
+    client: reqwest::Client,
+}
+
+impl Gateway {
+    /// The gateway at `url` with `token`.
+    ///
+    /// # Errors
+    /// Fails if no HTTP client can be made.
+    pub fn new(url: &str, token: String) -> Result<Self> {
+        Ok(Self {
+            url: url.trim_end_matches('/').to_owned(),
+            token,
+            client: crate::http::client()?,
+        })
+    }
+
+    /// The gateway that `url` and `token_file` name; without them that of a running `nexus up`, or as configured.
+    ///
+    /// # Errors
+    /// Fails if there is no token, with where it was looked for.
+    pub fn find(common: &Common, url: Option<&str>, token_file: Option<&Path>) -> Result<Self> {
+        let document = document(common);
+        let adapter: Value = document
+            .section::<toml::Table>("adapter", |_| Vec::new())
+            .shown()
+            .try_into()
+            .unwrap_or(Value::Null);
+        let here = Path::new(document.source())
+            .parent()
+            .unwrap_or(Path::new(""))
+            .to_owned();
+
+        let running = || {
+            let mut directories = [here.join("run"), Path::new(DATA).join("run")].into_iter();
+            directories.find_map(|directory| announced(&directory))
+        };
+        let configured = || adapter["listen"].as_str().unwrap_or(DEFAULT_LISTEN).to_owned();
+        let url = url.map_or_else(
+            || format!("http://{}", running().unwrap_or_else(configured)),
+            str::to_owned,
+        );
+
+        let named = adapter["http"]["local_token"].as_str();
+        let named = named
+            .and_then(|reference| reference.strip_prefix("file:"))
+            .map(PathBuf::from);
+        let places = [named, Some(token::file(&here)), Some(token::file(Path::new(DATA)))];
+        let path = match token_file {
+            Some(path) => path.to_owned(),
+            None => {
+                let mut places = places.into_iter().flatten();
+                let found = places.find(|path| path.is_file());
+                found.unwrap_or_else(|| token::file(Path::new(DATA)))
+            }
+        };
+        Self::new(&url, token::read(&path)?)
+    }
+
+    /// Posts `body` (JSON: an event or a list of them); returns the ids under which they are stored.
+    ///
+    /// # Errors
+    /// Fails if the gateway cannot be reached or refuses the events, with what it says.
+    pub async fn post(&self, body: Vec<u8>) -> Result<Vec<String>> {
+        let url = format!("{}/v1/events", self.url);
+        let answer = self
+            .client
+            .post(&url)
+            .bearer_auth(&self.token)
+            .header("content-type", "application/json")
+            .body(body)
+            .send()
+            .await
+            .with_context(|| format!("post to {url}: is adapter-svc running? `nexus up` starts one here"))?;
+
+        let status = answer.status();
+        let said: Value = answer.json().await.unwrap_or(Value::Null);
+        if !status.is_success() {
+            let why = said["error"]["message"].as_str().unwrap_or("no reason given");
+            bail!("{url} answered {status}: {why}");
+        }
+        let ids = said["ids"].as_array().cloned().unwrap_or_default();
+        Ok(ids.iter().filter_map(|id| id.as_str().map(str::to_owned)).collect())
+    }
+}
+
+/// The address of an adapter that is announced in `directory` and runs.
+fn announced(directory: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(directory).ok()?;
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.starts_with("adapter-svc-") && name.ends_with(".json")
+        })
+        .collect();
+    found.sort();
+    found.iter().find_map(|path| {
+        let text = std::fs::read(path).ok()?;
+        let said: Value = serde_json::from_slice(&text).ok()?;
+        let runs = Path::new("/proc").join(said["pid"].as_u64()?.to_string()).exists();
+        Some(said["gateway"].as_str()?.to_owned()).filter(|_| runs)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_adapter_that_runs_is_found_and_a_dead_one_is_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, pid: u32, gateway: &str| {
+            let text = json!({ "pid": pid, "gateway": gateway }).to_string();
+            std::fs::write(directory.path().join(name), text).expect("written");
+        };
+        assert_eq!(announced(directory.path()), None);
+        write("adapter-svc-a.json", u32::MAX, "127.0.0.1:1");
+        write("hook-svc-h.json", std::process::id(), "127.0.0.1:2");
+        assert_eq!(announced(directory.path()), None);
+        write("adapter-svc-b.json", std::process::id(), "127.0.0.1:3");
+        assert_eq!(announced(directory.path()).as_deref(), Some("127.0.0.1:3"));
+    }
+}

@@ -1,0 +1,215 @@
+//! The hold on a data directory: one Nexus at a time, and what is left of one that was killed can be found.
+//!
+//! The directory is locked (`flock`) over a handle that every process of the stack has as its standard input: the lock
+//! lasts as long as any of them, the server foremost, however the process ends that took it. `run/nexus.pid` says who
+//! that was, and `run/children/PID` which processes it started, each with its start time.
+
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use shared::clock::{Clock as _, SystemClock, pause};
+
+use super::process::ProcessName;
+
+/// Who holds the directory, below it.
+pub const PID_FILE: &str = "run/nexus.pid";
+/// What the holder has started, below the directory: a file each, by process id.
+const CHILDREN: &str = "run/children";
+/// How long what a killed holder left may take to end by itself.
+const REMAINS_DEADLINE: Duration = Duration::from_secs(10);
+/// How often it is checked.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+/// A data directory that is ours until this, and every process that was given [`Hold::handle`], is gone.
+#[derive(Debug)]
+pub struct Hold {
+    data: PathBuf,
+    handle: File,
+}
+
+/// The record of a process that was started; removed with this.
+#[derive(Debug)]
+pub struct Recorded(PathBuf);
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        // Gone with its directory, perhaps.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Hold {
+    /// Takes `data`, which exists. What a killed holder has left is waited for: it ends by itself.
+    ///
+    /// # Errors
+    /// Fails if another process holds it, and says which.
+    pub async fn take(data: &Path) -> Result<Self> {
+        let data = data.canonicalize().context("find the data directory")?;
+        let handle = File::open(&data).with_context(|| format!("open {}", data.display()))?;
+
+        let begun = SystemClock.monotonic();
+        loop {
+            match handle.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).with_context(|| format!("lock {}", data.display()));
+                }
+                Err(TryLockError::WouldBlock) => {}
+            }
+
+            let shown = data.display();
+            if let Some(holder) = holder(&data) {
+                bail!(
+                    "{shown} is in use by process {}: Nexus runs there already; `nexus down --data {shown}` stops it",
+                    holder.pid
+                );
+            }
+            if SystemClock.monotonic().saturating_duration_since(begun) > REMAINS_DEADLINE {
+                let pids: Vec<String> = remains(&data).iter().map(|left| left.pid.to_string()).collect();
+                bail!(
+                    "{shown} is in use by what a killed Nexus left (processes {}); `nexus down --data {shown}` ends it",
+                    pids.join(", ")
+                );
+            }
+            pause(LOOK_EVERY).await;
+        }
+
+        // Nobody else writes here while the lock is ours.
+        let children = data.join(CHILDREN);
+        match std::fs::remove_dir_all(&children) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).context("remove the records of former processes");
+            }
+            Ok(()) | Err(_) => {}
+        }
+        std::fs::create_dir_all(&children).context("make the directory of process records")?;
+        let own = format!("{}\n", ProcessName::own()?);
+        std::fs::write(data.join(PID_FILE), own).context("write the process id")?;
+        Ok(Self { data, handle })
+    }
+
+    /// A handle for a process of the stack to have as its standard input: it holds the directory while it has it.
+    ///
+    /// # Errors
+    /// Fails if the system has no descriptor left.
+    pub fn handle(&self) -> Result<Stdio> {
+        let copy = self.handle.try_clone().context("hand the data directory on")?;
+        Ok(copy.into())
+    }
+
+    /// Writes down that process `pid` was started for this directory.
+    ///
+    /// # Errors
+    /// Fails if the record cannot be written.
+    pub fn record(&self, pid: u32) -> Result<Recorded> {
+        let path = self.data.join(CHILDREN).join(pid.to_string());
+        // One that has ended already needs no record.
+        if let Some(process) = ProcessName::find(pid) {
+            std::fs::write(&path, format!("{process}\n")).context("write a process record")?;
+        }
+        Ok(Recorded(path))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // The lock goes with the last handle; until then nobody may take this process for the holder.
+        let _ = std::fs::remove_file(self.data.join(PID_FILE));
+    }
+}
+
+/// The process that holds `data` and is in charge of it, if it runs.
+#[must_use]
+pub fn holder(data: &Path) -> Option<ProcessName> {
+    let text = std::fs::read_to_string(data.join(PID_FILE)).ok()?;
+    ProcessName::parse(&text).filter(ProcessName::is_running)
+}
+
+/// What holds `data` besides that: processes that were started for it, and those that have its handle.
+#[must_use]
+pub fn remains(data: &Path) -> Vec<ProcessName> {
+    let mut found: Vec<ProcessName> = recorded(data);
+    for process in handle_owners(data) {
+        if !found.contains(&process) {
+            found.push(process);
+        }
+    }
+    let (own, holder) = (std::process::id(), holder(data));
+    found.retain(|process| process.pid != own && Some(process) != holder.as_ref());
+    found
+}
+
+/// The recorded processes that still run.
+fn recorded(data: &Path) -> Vec<ProcessName> {
+    let Ok(entries) = std::fs::read_dir(data.join(CHILDREN)) else {
+        return Vec::new();
+    };
+    let texts = entries
+        .flatten()
+        .filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    let processes = texts.filter_map(|text| ProcessName::parse(&text));
+    processes.filter(ProcessName::is_running).collect()
+}
+
+/// Processes whose standard input is the directory itself, as far as the system lets us see.
+fn handle_owners(data: &Path) -> Vec<ProcessName> {
+    let Ok(directory) = std::fs::metadata(data) else {
+        return Vec::new();
+    };
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let owns = |pid: &u32| {
+        let input = std::fs::metadata(Path::new("/proc").join(pid.to_string()).join("fd/0"));
+        input.is_ok_and(|input| input.is_dir() && (input.dev(), input.ino()) == (directory.dev(), directory.ino()))
+    };
+    pids.filter(owns).filter_map(ProcessName::find).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_directory_is_held_by_one_and_found_where_a_child_still_holds_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let data = directory.path();
+        std::fs::create_dir(data.join("run")).expect("made");
+        let hold = Hold::take(data).await.expect("taken");
+        let second = Hold::take(data).await.expect_err("it is taken").to_string();
+        assert!(second.contains(&format!("process {}", std::process::id())), "{second}");
+
+        let mut child = Command::new("sleep")
+            .arg("600")
+            .stdin(hold.handle().expect("a handle"))
+            .spawn()
+            .expect("it starts");
+        let record = hold.record(child.id()).expect("recorded");
+        assert_eq!(
+            remains(data).iter().map(|left| left.pid).collect::<Vec<_>>(),
+            [child.id()]
+        );
+        drop(record);
+        assert_eq!(remains(data).len(), 1, "found by its handle alone");
+
+        drop(hold);
+        assert!(holder(data).is_none());
+        let handle = File::open(data).expect("opened");
+        assert!(
+            matches!(handle.try_lock(), Err(TryLockError::WouldBlock)),
+            "the child holds it"
+        );
+        remains(data)[0].signal(crate::launch::process::Signal::KILL);
+        child.wait().expect("it ended");
+        Hold::take(data).await.expect("free again");
+    }
+}

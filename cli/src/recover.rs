@@ -1,0 +1,132 @@
+//! `nexus recover list|redo|skip`: messages that are held.
+//!
+//! A restore can leave streams that do not know what was done: then a message is neither done nor undone, and an operator
+//! says which. The decision is stored before anything is published, and a message is published under an id of its own.
+
+use anyhow::{Context as _, Result, bail};
+use shared::bus::{Bus, Entry, Outgoing, claim};
+use shared::model::dispatch::{Dispatch, derived_ulid};
+use shared::model::time::UnixMillis;
+use shared::wire::envelope::decode;
+use shared::wire::headers::{Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, WRITER};
+use shared::wire::held::{Held, HeldKind, HeldUntil};
+
+use crate::args::{Common, RecoverAction};
+use crate::output::{brief, bus, clock, json, table};
+
+/// What the id of a message begins with that is published once more.
+const REDO: &str = "redo:";
+
+/// Runs the command.
+///
+/// # Errors
+/// If nothing of that id is held, or it cannot be published.
+pub async fn execute(common: &Common, action: RecoverAction) -> Result<()> {
+    let bus = bus(common).await?;
+    match action {
+        RecoverAction::List { all } => list(common, &bus, all).await,
+        RecoverAction::Redo { id, .. } => decide(&bus, id.as_deref(), HeldUntil::Redo).await,
+        RecoverAction::Skip { id, .. } => decide(&bus, id.as_deref(), HeldUntil::Skip).await,
+    }
+}
+
+/// What is held, the oldest first.
+async fn all(bus: &Bus) -> Result<Vec<Entry<Held>>> {
+    let found = bus.held().entries().await.context("what is held cannot be read")?;
+    let mut held: Vec<Entry<Held>> = found.into_iter().map(|(_, entry)| entry).collect();
+    held.sort_by_key(|entry| (entry.value.at, entry.value.sequence));
+    Ok(held)
+}
+
+const fn said(wanted: HeldUntil) -> &'static str {
+    match wanted {
+        HeldUntil::Decided => "held",
+        HeldUntil::Redo => "redo",
+        HeldUntil::Skip => "skip",
+    }
+}
+
+async fn list(common: &Common, bus: &Bus, with_decided: bool) -> Result<()> {
+    let mut held = all(bus).await?;
+    held.retain(|entry| with_decided || entry.value.wanted == HeldUntil::Decided);
+    if common.json {
+        let rows: Vec<&Held> = held.iter().map(|entry| &entry.value).collect();
+        return json(&rows);
+    }
+    let mut rows = table(&["id", "kind", "since (UTC)", "state", "subject", "why"]);
+    for Entry { value, .. } in &held {
+        rows.add_row([
+            value.id.to_string(),
+            value.kind.name().to_owned(),
+            clock(value.at),
+            said(value.wanted).to_owned(),
+            brief(&value.subject, 40),
+            brief(&value.why, 70),
+        ]);
+    }
+    println!("{rows}\n{} messages", held.len());
+    Ok(())
+}
+
+async fn decide(bus: &Bus, id: Option<&str>, wanted: HeldUntil) -> Result<()> {
+    let mut held = all(bus).await?;
+    match id {
+        Some(id) => held.retain(|entry| entry.value.id.to_string() == id),
+        None => held.retain(|entry| entry.value.wanted == HeldUntil::Decided),
+    }
+    if let (Some(id), true) = (id, held.is_empty()) {
+        bail!("nothing with id {id} is held (`nexus recover list`)");
+    }
+    for Entry { value, revision } in &held {
+        decide_one(bus, value, *revision, wanted).await?;
+        println!("{} {}: {}", value.kind.name(), value.id, said(wanted));
+    }
+    println!("{} messages", held.len());
+    Ok(())
+}
+
+/// Stores the decision, then publishes what is to be done once more. Killed in between, the same command does the rest.
+async fn decide_one(bus: &Bus, held: &Held, revision: u64, wanted: HeldUntil) -> Result<()> {
+    if held.wanted != HeldUntil::Decided && held.wanted != wanted {
+        bail!("{} was decided before: {}", held.id, said(held.wanted));
+    }
+    if held.wanted == HeldUntil::Decided {
+        bus.decide_held(held, wanted, revision)
+            .await
+            .with_context(|| format!("the decision on {} is not stored", held.id))?;
+    }
+    if wanted == HeldUntil::Redo {
+        publish(bus, held)
+            .await
+            .with_context(|| format!("{} is not published, try again", held.id))?;
+    }
+    Ok(())
+}
+
+/// Publishes `held` once more: a dispatch under an id that follows from its own, so that its session takes it for a new one;
+/// a delivery as it was, for its decision tells the deliverer.
+async fn publish(bus: &Bus, held: &Held) -> Result<()> {
+    let of_the_first = [MSG_ID, EXPECTED_LAST_SUBJECT_SEQUENCE, WRITER];
+    let kept = held
+        .headers
+        .iter()
+        .filter(|(name, _)| !of_the_first.iter().any(|left_out| name.eq_ignore_ascii_case(left_out)));
+    let headers: Headers = kept.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let payload = held.payload_bytes().context("the payload is not base64")?;
+    match held.kind {
+        HeldKind::Delivery => {
+            let out = Outgoing::raw(held.subject.clone(), headers, payload.into()).repeated();
+            bus.publish(out.msg_id(format!("{REDO}{}", held.id))).await?;
+        }
+        HeldKind::Dispatch => {
+            let was: Dispatch = decode(&headers, &payload).context("the dispatch cannot be read")?;
+            let made_at = UnixMillis(i64::try_from(was.id.timestamp_ms()).unwrap_or(0));
+            let id = derived_ulid(made_at, &["redo", &was.id.to_string()]);
+            let target = was.target.clone();
+            let again = Outgoing::new(held.subject.clone(), &Dispatch { id, ..was }).msg_id(id.to_string());
+            bus.publish(again).await?;
+            claim::publish(bus, &target, &Carrier::default()).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! Calls to platforms, apart from whoever waits for them.
+//!
+//! The platform may have a call although its replica was stopped and lost the partition meanwhile, and the answer may lie in
+//! a socket of that process. So a call runs by itself, and how it ended is kept until a receipt says so: for this replica, if
+//! the partition comes back to it, and for the next owner, who asks (`former`).
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use shared::clock::SharedClock;
+use tokio::sync::watch;
+use tracing::Instrument as _;
+use ulid::Ulid;
+
+use crate::attempt::Call;
+
+/// How often it is looked for ends of calls that nobody takes.
+const LOOK_EVERY: Duration = Duration::from_mins(1);
+/// For how many looks an end is kept: for longer than any next owner waits for it. Looks are counted and no time, as a process
+/// that was stopped for long has the ends in hand that others ask for.
+const KEPT_FOR: u32 = 15;
+
+/// Which call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CallId {
+    /// The delivery.
+    pub delivery: Ulid,
+    /// Its sequence in `DELIVERIES`: what was given up and comes again is another one.
+    pub sequence: u64,
+    /// First part = 0.
+    pub part: u32,
+    /// First attempt = 1.
+    pub attempt: u32,
+}
+
+impl CallId {
+    const fn of(&self) -> (Ulid, u64) {
+        (self.delivery, self.sequence)
+    }
+}
+
+/// How far a call is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum Stage {
+    /// It is under way.
+    UnderWay,
+    /// It has ended.
+    Ended {
+        /// How.
+        call: Call,
+    },
+}
+
+/// A call, until a receipt tells its end.
+#[derive(Debug)]
+struct Kept {
+    id: CallId,
+    /// How often it was looked at.
+    looks: u32,
+    outcome: watch::Receiver<Option<Call>>,
+}
+
+impl Kept {
+    fn is_under_way(&self) -> bool {
+        self.outcome.borrow().is_none() && self.outcome.has_changed().is_ok()
+    }
+}
+
+#[derive(Debug)]
+struct Book {
+    /// By delivery and its sequence.
+    kept: HashMap<(Ulid, u64), Vec<Kept>>,
+    looked_at: Instant,
+}
+
+impl Book {
+    fn get(&self, id: CallId) -> Option<&Kept> {
+        self.kept.get(&id.of())?.iter().find(|one| one.id == id)
+    }
+}
+
+/// The calls of one process.
+pub struct Calls {
+    book: Mutex<Book>,
+    clock: SharedClock,
+}
+
+impl std::fmt::Debug for Calls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Calls").finish_non_exhaustive()
+    }
+}
+
+impl Calls {
+    /// None yet.
+    #[must_use]
+    pub fn new(clock: SharedClock) -> Self {
+        let looked_at = clock.monotonic();
+        let kept = HashMap::new();
+        Self {
+            book: Mutex::new(Book { kept, looked_at }),
+            clock,
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes `call`, and waits for its end, which is kept. None = it broke off.
+    pub async fn make(&self, id: CallId, call: impl Future<Output = Call> + Send + 'static) -> Option<Call> {
+        let (told, outcome) = watch::channel(None);
+        self.keep(id, outcome.clone());
+        // By itself: whoever waits here may be gone when the answer comes.
+        tokio::spawn(async move { told.send_replace(Some(call.await)) }.in_current_span());
+
+        let made = ended(outcome).await;
+        if matches!(made, None | Some(Call::Withheld)) {
+            self.drop_one(id);
+        }
+        made
+    }
+
+    fn keep(&self, id: CallId, outcome: watch::Receiver<Option<Call>>) {
+        let now = self.clock.monotonic();
+        let mut book = self.book();
+        if now.saturating_duration_since(book.looked_at) > LOOK_EVERY {
+            book.looked_at = now;
+            book.kept.retain(|_, calls| {
+                calls.iter_mut().for_each(|one| one.looks += 1);
+                calls.iter().any(|one| one.is_under_way() || one.looks < KEPT_FOR)
+            });
+        }
+        let calls = book.kept.entry(id.of()).or_default();
+        calls.retain(|one| one.id != id);
+        calls.push(Kept { id, looks: 0, outcome });
+    }
+
+    fn drop_one(&self, id: CallId) {
+        let mut book = self.book();
+        let calls = book.kept.entry(id.of()).or_default();
+        calls.retain(|one| one.id != id);
+        if calls.is_empty() {
+            book.kept.remove(&id.of());
+        }
+    }
+
+    /// How the call `id` ended, if this process made it; waits where it is under way.
+    pub async fn outcome(&self, id: CallId) -> Option<Call> {
+        let kept = self.book().get(id).map(|kept| kept.outcome.clone());
+        ended(kept?).await.filter(|call| *call != Call::Withheld)
+    }
+
+    /// How far the call `id` is, if this process made it.
+    #[must_use]
+    pub fn stage(&self, id: CallId) -> Option<Stage> {
+        let book = self.book();
+        let kept = book.get(id)?;
+        let ended = kept.outcome.borrow().clone();
+        match ended {
+            Some(Call::Withheld) => None,
+            Some(call) => Some(Stage::Ended { call }),
+            None => kept.is_under_way().then_some(Stage::UnderWay),
+        }
+    }
+
+    /// Forgets the calls of a delivery: receipts say how they ended.
+    pub fn forget(&self, delivery: Ulid, sequence: u64) {
+        self.book().kept.remove(&(delivery, sequence));
+    }
+}
+
+async fn ended(mut outcome: watch::Receiver<Option<Call>>) -> Option<Call> {
+    let told = outcome.wait_for(Option::is_some).await;
+    told.ok().and_then(|call| call.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shared::clock::SystemClock;
+    use shared::model::time::UnixMillis;
+    use shared::testing::ManualClock;
+
+    use super::*;
+
+    const ID: CallId = CallId {
+        delivery: Ulid::from_parts(1, 1),
+        sequence: 7,
+        part: 0,
+        attempt: 1,
+    };
+
+    fn answered() -> Call {
+        Call::Status {
+            code: 200,
+            retry_after: None,
+            body: String::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_ends_although_nobody_waits_for_it_and_is_told_to_whoever_asks() {
+        let calls = Arc::new(Calls::new(Arc::new(SystemClock)));
+        let (answer, waits) = tokio::sync::oneshot::channel();
+        let made = {
+            let calls = Arc::clone(&calls);
+            tokio::spawn(async move { calls.make(ID, async { waits.await.expect("an answer") }).await })
+        };
+        while calls.stage(ID).is_none() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(calls.stage(ID), Some(Stage::UnderWay));
+
+        made.abort();
+        answer.send(answered()).expect("the call goes on");
+        assert_eq!(calls.outcome(ID).await, Some(answered()));
+        assert_eq!(calls.stage(ID), Some(Stage::Ended { call: answered() }));
+        let other = CallId { sequence: 8, ..ID };
+        assert_eq!(calls.outcome(other).await, None, "another copy of the delivery");
+
+        calls.forget(ID.delivery, ID.sequence);
+        assert_eq!(calls.outcome(ID).await, None);
+    }
+
+    #[tokio::test]
+    async fn ends_are_kept_over_a_day_in_which_the_process_was_stopped_and_not_for_ever() {
+        let clock = Arc::new(ManualClock::at(UnixMillis(0)));
+        let calls = Calls::new(clock.clone());
+        let call = |sequence| CallId { sequence, ..ID };
+        calls.make(call(1), async { answered() }).await;
+        clock.advance(24 * 3_600_000);
+        calls.make(call(2), async { answered() }).await;
+        assert_eq!(calls.outcome(call(1)).await, Some(answered()));
+
+        for sequence in 3..3 + u64::from(KEPT_FOR) {
+            clock.advance(120_000);
+            calls.make(call(sequence), async { answered() }).await;
+        }
+        assert_eq!(calls.outcome(call(1)).await, None, "nobody asks any more");
+    }
+
+    #[tokio::test]
+    async fn what_was_withheld_or_broke_off_counts_as_not_made() {
+        let calls = Calls::new(Arc::new(SystemClock));
+        assert_eq!(calls.make(ID, async { Call::Withheld }).await, Some(Call::Withheld));
+        assert_eq!(calls.outcome(ID).await, None);
+        assert_eq!(calls.make(ID, async { panic!("broken") }).await, None);
+        assert_eq!(calls.stage(ID), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! Streams put back to an older state: nothing is sent twice, and nothing is left unsent without a word.
+
+use std::collections::BTreeMap;
+
+use delivery_svc::receipts::witness;
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::receipt::ReceiptStep;
+use shared::wire::held::HeldUntil;
+use shared::wire::topology::streams::{DELIVERIES, EVENTS, RECEIPTS};
+use ulid::Ulid;
+
+use crate::world::{Setup, World, eventually, old_reply, reply};
+
+/// How often each delivery to `peer` was made, as the receipts say.
+async fn made(world: &World, peer: &str) -> BTreeMap<Ulid, usize> {
+    let to = reply(0, "nats", peer).delivery_context;
+    let mut made = BTreeMap::new();
+    for receipt in world.receipts(&to).await {
+        if matches!(receipt.step, ReceiptStep::Delivered { .. }) {
+            *made.entry(receipt.delivery).or_default() += 1;
+        }
+    }
+    made
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_queue_sends_nothing_twice_and_what_is_new_at_once() {
+    let mut world = World::start().await;
+    let first = world.replica("a", Setup::default());
+    for number in 0..3 {
+        world.publish(&reply(number, "nats", "p")).await;
+    }
+    world.settled().await;
+    first.stop().await;
+    for number in 3..6 {
+        world.publish(&reply(number, "nats", "p")).await;
+    }
+    world.server.stop().await;
+    let older = world.server.copy_of(DELIVERIES);
+    world.server.restart().await;
+
+    let second = world.replica("b", Setup::default());
+    for number in 6..60 {
+        world.publish(&reply(number, "nats", "p")).await;
+    }
+    world.settled().await;
+    second.stop().await;
+    assert_eq!(made(&world, "p").await.len(), 60);
+    world.server.stop().await;
+    world.server.put_back(DELIVERIES, &older);
+    world.server.restart().await;
+
+    // Its sequence is far below those that the receipts name.
+    let fresh = reply(1_000, "nats", "p");
+    world.publish(&fresh).await;
+    let third = world.replica("c", Setup::default());
+    eventually("the new one is sent", async || {
+        made(&world, "p").await.contains_key(&fresh.id)
+    })
+    .await;
+    world.settled().await;
+    let made = made(&world, "p").await;
+    assert_eq!(made.len(), 61);
+    assert!(made.values().all(|times| *times == 1), "{made:?}");
+    third.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_receipts_the_sent_events_are_asked_and_the_rest_is_held() {
+    let mut world = World::start().await;
+    world.server.stop().await;
+    let no_receipts = world.server.copy_of(RECEIPTS);
+    world.server.restart().await;
+    let first = world.replica("a", Setup::default());
+    let sent = old_reply(1, "nats", "p");
+    world.publish(&sent).await;
+    world.settled().await;
+    first.stop().await;
+    witness(&world.bus).check(SystemClock.now()).await.expect("kept");
+    let events = world.bus.stream_state(EVENTS).await.expect("readable").messages;
+
+    world.server.stop().await;
+    world.server.put_back(RECEIPTS, &no_receipts);
+    world.server.restart().await;
+    // A broker that recovers publishes both again; of the second nobody knows anything.
+    let again = shared::bus::Outgoing::reply(&sent).msg_id("again").repeated();
+    world.bus.publish(again).await.expect("stored");
+    let unknown = old_reply(2, "nats", "p");
+    world
+        .bus
+        .publish(shared::bus::Outgoing::reply(&unknown))
+        .await
+        .expect("stored");
+    let second = world.replica("b", Setup::default());
+    world.settled().await;
+
+    let held = world.bus.held().entries().await.expect("readable");
+    let ids: Vec<Ulid> = held.iter().map(|(_, entry)| entry.value.id).collect();
+    assert_eq!(ids, [unknown.id], "what was sent is known by its event");
+    assert!(held.iter().all(|(_, entry)| entry.value.wanted == HeldUntil::Decided));
+    assert_eq!(
+        world.bus.stream_state(EVENTS).await.expect("readable").messages,
+        events,
+        "nothing is sent"
+    );
+
+    let entry = &held[0].1;
+    let decided = world
+        .bus
+        .decide_held(&entry.value, HeldUntil::Redo, entry.revision)
+        .await;
+    decided.expect("decided");
+    let redo = shared::bus::Outgoing::reply(&unknown).msg_id("redo").repeated();
+    world.bus.publish(redo).await.expect("stored");
+    eventually("it is sent once an operator wants it", async || {
+        made(&world, "p").await.get(&unknown.id) == Some(&1)
+    })
+    .await;
+    second.stop().await;
+}

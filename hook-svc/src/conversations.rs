@@ -1,0 +1,280 @@
+//! How many events of each conversation of a partition are evaluated, wait in memory, or are kept as sequence numbers.
+//! *Pure.*
+//!
+//! A conversation whose hooks are slow must delay no other one. So the events of a conversation wait for each other and
+//! for nobody else: some are evaluated, a bounded number waits in memory, and of all further ones only the sequence is
+//! kept; they are read again, in order, when there is room. The partition's reader never stops for them.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::order::Conversation;
+
+/// Events of one conversation that are evaluated at once, whatever else this replica does.
+pub(crate) const ALWAYS: usize = 8;
+
+/// A message that was handed out, by its numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    /// Its sequence in the stream.
+    pub sequence: u64,
+    /// How many messages of the partition were handed out in this holding when it was.
+    pub handed: u64,
+}
+
+/// What becomes of a message that has just come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// It is kept in memory.
+    Memory,
+    /// It is kept as numbers.
+    Numbers,
+}
+
+/// What the next event of a conversation needs to be evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// There is none, or the conversation has as many under way as it may.
+    Nothing,
+    /// Nothing: the conversation has few under way.
+    Free,
+    /// One of the places that all conversations share.
+    Place,
+}
+
+#[derive(Debug)]
+struct Lane<W> {
+    running: usize,
+    waiting: VecDeque<W>,
+    /// Those kept as numbers, the oldest first.
+    numbers: VecDeque<Numbers>,
+    /// The oldest of them is being read.
+    reading: bool,
+}
+
+impl<W> Lane<W> {
+    fn in_memory(&self) -> usize {
+        self.running + self.waiting.len() + usize::from(self.reading)
+    }
+}
+
+/// The conversations of one partition that have events under way; `W` is an event in memory.
+#[derive(Debug)]
+pub(crate) struct Conversations<W> {
+    lanes: HashMap<Conversation, Lane<W>>,
+    /// Most events of one conversation in memory.
+    most: usize,
+    numbers: usize,
+}
+
+impl<W> Conversations<W> {
+    /// Returns a set without conversations, of which each may have `most` events in memory.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            lanes: HashMap::new(),
+            most,
+            numbers: 0,
+        }
+    }
+
+    /// Returns how many events are kept as numbers.
+    pub(crate) fn numbers(&self) -> usize {
+        self.numbers
+    }
+
+    fn lane(&mut self, conversation: Conversation) -> &mut Lane<W> {
+        self.lanes.entry(conversation).or_insert_with(|| Lane {
+            running: 0,
+            waiting: VecDeque::new(),
+            numbers: VecDeque::new(),
+            reading: false,
+        })
+    }
+
+    /// Decides what becomes of the next message of `conversation`, which may have `allowed` in memory at this time. To be
+    /// called in the order of the stream; if the answer is [`Placement::Memory`], it must be given to [`Self::hold`] or
+    /// let go.
+    pub(crate) fn place(&mut self, conversation: Conversation, numbers: Numbers, allowed: usize) -> Placement {
+        let most = self.most.min(allowed);
+        let lane = self.lane(conversation);
+        let in_memory = lane.in_memory();
+        if in_memory < most && lane.numbers.is_empty() && !lane.reading {
+            if in_memory == 0 {
+                self.lanes.remove(&conversation);
+            }
+            return Placement::Memory;
+        }
+        lane.numbers.push_back(numbers);
+        self.numbers += 1;
+        Placement::Numbers
+    }
+
+    /// Adds an event to those that wait in memory.
+    pub(crate) fn hold(&mut self, conversation: Conversation, work: W) {
+        self.lane(conversation).waiting.push_back(work);
+    }
+
+    /// Returns what the next event of `conversation` needs.
+    pub(crate) fn next(&self, conversation: Conversation) -> Next {
+        match self.lanes.get(&conversation) {
+            Some(lane) if lane.waiting.is_empty() => Next::Nothing,
+            Some(lane) if lane.running < ALWAYS => Next::Free,
+            Some(_) => Next::Place,
+            None => Next::Nothing,
+        }
+    }
+
+    /// Takes the next event of `conversation`, which is evaluated from now on.
+    pub(crate) fn start(&mut self, conversation: Conversation) -> Option<W> {
+        let lane = self.lanes.get_mut(&conversation)?;
+        let work = lane.waiting.pop_front()?;
+        lane.running += 1;
+        Some(work)
+    }
+
+    /// Notes that an event of `conversation` has ended.
+    pub(crate) fn ended(&mut self, conversation: Conversation) {
+        if let Some(lane) = self.lanes.get_mut(&conversation) {
+            lane.running -= 1;
+        }
+        self.forget_idle(conversation);
+    }
+
+    /// Returns the message of `conversation` that is to be read again now, if there is room for it in memory, where it
+    /// may have `allowed`.
+    pub(crate) fn read_next(&mut self, conversation: Conversation, allowed: usize) -> Option<Numbers> {
+        let lane = self.lanes.get_mut(&conversation)?;
+        if lane.reading || lane.in_memory() >= self.most.min(allowed) {
+            return None;
+        }
+        let numbers = lane.numbers.pop_front()?;
+        lane.reading = true;
+        self.numbers -= 1;
+        Some(numbers)
+    }
+
+    /// Notes that the message that was to be read again has been read, or is gone. If it is there, it must be given to
+    /// [`Self::hold`] next.
+    pub(crate) fn was_read(&mut self, conversation: Conversation) {
+        if let Some(lane) = self.lanes.get_mut(&conversation) {
+            lane.reading = false;
+        }
+    }
+
+    /// Forgets `conversation` if none of its events is under way.
+    pub(crate) fn forget_idle(&mut self, conversation: Conversation) {
+        let idle = |lane: &Lane<W>| lane.in_memory() == 0 && lane.numbers.is_empty();
+        if self.lanes.get(&conversation).is_some_and(idle) {
+            self.lanes.remove(&conversation);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::model::event::{Event, EventId};
+    use shared::model::time::UnixMillis;
+
+    use super::*;
+
+    fn conversation(peer: &str) -> Conversation {
+        let id = EventId::parse("webchat:1").expect("valid");
+        Conversation::of(&Event::new(id, "webchat", peer, UnixMillis(0)))
+    }
+
+    fn numbers(sequence: u64) -> Numbers {
+        Numbers {
+            sequence,
+            handed: sequence,
+        }
+    }
+
+    /// Lets the message `sequence` of `of` come; whether it is in memory.
+    fn come(all: &mut Conversations<u64>, of: Conversation, sequence: u64) -> bool {
+        match all.place(of, numbers(sequence), usize::MAX) {
+            Placement::Memory => {
+                all.hold(of, sequence);
+                true
+            }
+            Placement::Numbers => false,
+        }
+    }
+
+    #[test]
+    fn a_slow_conversation_keeps_numbers_and_another_one_goes_on() {
+        let (slow, quick) = (conversation("slow"), conversation("quick"));
+        let mut all = Conversations::new(64);
+        let in_memory = (1..=200).filter(|sequence| come(&mut all, slow, *sequence)).count();
+        assert_eq!((in_memory, all.numbers()), (64, 136));
+        let mut running = 0;
+        while all.next(slow) == Next::Free {
+            running += 1;
+            assert_eq!(all.start(slow), Some(running));
+        }
+        assert_eq!((running, all.next(slow)), (ALWAYS as u64, Next::Place));
+
+        assert!(come(&mut all, quick, 201));
+        assert_eq!((all.next(quick), all.start(quick)), (Next::Free, Some(201)));
+        all.ended(quick);
+        assert_eq!((all.lanes.len(), all.next(quick)), (1, Next::Nothing));
+    }
+
+    #[test]
+    fn a_conversation_that_is_allowed_fewer_keeps_the_others_as_numbers() {
+        let slow = conversation("slow");
+        let mut all = Conversations::new(64);
+        for sequence in 1..=10 {
+            if all.place(slow, numbers(sequence), 8) == Placement::Memory {
+                all.hold(slow, sequence);
+            }
+        }
+        assert_eq!(all.numbers(), 2);
+        assert_eq!(all.read_next(slow, 8), None);
+        assert_eq!(
+            all.read_next(slow, usize::MAX),
+            Some(numbers(9)),
+            "when it is allowed more"
+        );
+    }
+
+    #[test]
+    fn numbers_are_read_again_in_order_one_at_a_time() {
+        let slow = conversation("slow");
+        let mut all = Conversations::new(2);
+        let came: Vec<bool> = (1..=5).map(|sequence| come(&mut all, slow, sequence)).collect();
+        assert_eq!(came, [true, true, false, false, false]);
+        assert_eq!(all.read_next(slow, usize::MAX), None, "memory is full");
+        let mut order = Vec::new();
+        let mut sequence = 6;
+        while let Some(work) = all.start(slow) {
+            order.push(work);
+            all.ended(slow);
+            if let Some(read) = all.read_next(slow, usize::MAX) {
+                assert_eq!(all.read_next(slow, usize::MAX), None, "one is being read");
+                if sequence < 8 {
+                    assert!(!come(&mut all, slow, sequence), "who comes later stands behind them");
+                    sequence += 1;
+                }
+                all.was_read(slow);
+                all.hold(slow, read.sequence);
+            }
+        }
+        assert_eq!(order, [1, 2, 3, 4, 5, 6, 7]);
+        assert!(all.lanes.is_empty() && all.numbers() == 0);
+    }
+
+    #[test]
+    fn a_message_that_is_gone_gives_way_to_the_next() {
+        let slow = conversation("slow");
+        let mut all = Conversations::new(1);
+        assert!(come(&mut all, slow, 1) && !come(&mut all, slow, 2) && !come(&mut all, slow, 3));
+        all.start(slow);
+        all.ended(slow);
+        assert_eq!(all.read_next(slow, usize::MAX), Some(numbers(2)));
+        all.was_read(slow);
+        all.forget_idle(slow);
+        assert_eq!(all.read_next(slow, usize::MAX), Some(numbers(3)));
+        all.was_read(slow);
+        all.forget_idle(slow);
+        assert!(all.lanes.is_empty());
+    }
+}

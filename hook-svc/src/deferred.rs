@@ -1,0 +1,290 @@
+//! Evaluations that are made later: those of authors who had no place for them when their event came.
+//!
+//! The event's record says so (`deferred`) before anything else counts on it, and the event stays open at its partition's
+//! floor: so whoever owns the partition finds it again. Once there is a place the hooks are called, and a second record
+//! says what they did, with all that the first one says of others. A crash in between has the same evaluation made
+//! again, with the same ids. Source: `trust.md` §5.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use shared::bus::PublishError;
+use shared::bus::dead_letter::Verdict;
+use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
+use shared::model::time::UnixMillis;
+use shared::wire::headers::Carrier;
+
+use crate::bindings;
+use crate::choice::Choice;
+use crate::course::Course;
+use crate::error::HandleEventError;
+use crate::evaluate::{Answered, Evaluator, Handled};
+use crate::fire::Wish;
+use crate::invocation::{DEFERRED_TOO_LONG, Evaluated, HOOK_DISABLED, HOOK_REPLACED, completed, invocation};
+use crate::meters::{Owed, owed};
+use crate::owner::SERVICE;
+use crate::roster::Roster;
+use crate::runner::{HookSet, InForce, Seats};
+use crate::task::{Deferred, Pass, Task};
+
+/// After so many times its hooks' time-out an evaluation that has found no place is given up.
+const MOST_TIMEOUTS: u32 = 3;
+
+impl Evaluator {
+    /// Decides, in the order of the conversation, which of the hooks in `choice` are called now, and returns places for
+    /// them. The others are called later: those of authors without a place; those that an earlier event of the
+    /// conversation waits for; and where there are any, `@fallback` hooks, and the bindings if they are one
+    /// (`binds_as_fallback`), which have to know what the others do.
+    pub(crate) async fn seat(
+        &self,
+        task: &Task,
+        in_force: &InForce,
+        roster: &Roster,
+        (choice, binds_as_fallback): (&mut Choice, bool),
+    ) -> Seats {
+        let set = in_force.set();
+        let decided = task.deferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(deferred) = decided {
+            let is_deferred = |id: &str| deferred.iter().any(|known| known == id);
+            choice.defer(set, is_deferred);
+            choice.defers_bindings = is_deferred(bindings::HOOK_ID);
+            return Seats::default();
+        }
+
+        task.place.turn().await;
+        let owes = task.place.owed();
+        let is_owed = |id: &str| owes.iter().any(|known| known == id);
+        choice.defer(set, is_owed);
+        let (seats, full) = self.pool.seat(in_force, choice.only.as_deref()).await;
+        choice.defer(set, |id| {
+            set.index(id).is_some_and(|index| full.binary_search(&index).is_ok())
+        });
+        let owes_bindings = binds_as_fallback && is_owed(bindings::HOOK_ID);
+        if owes_bindings || !choice.deferred.is_empty() {
+            choice.defer(set, |id| roster.traits(id).fallback);
+            choice.defers_bindings = binds_as_fallback;
+        }
+
+        let deferred = choice.deferred_ids(set);
+        task.place.decide(deferred.clone());
+        *task.deferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(deferred);
+        seats
+    }
+
+    /// How long the evaluation of `hooks` may wait for a place.
+    pub(crate) fn patience_of(&self, hooks: &[String]) -> Duration {
+        let in_force = self.pool.current();
+        let set = in_force.set();
+        let called = indices(set, hooks).into_iter();
+        let longest = called.map(|index| set.hooks()[index as usize].timeout_ms).max();
+        MOST_TIMEOUTS * Duration::from_millis(longest.unwrap_or(0))
+    }
+
+    /// Waits for a place for any author of `hooks`, however long that takes. Where nobody is to be called any more, none
+    /// is needed.
+    pub(crate) async fn place_for(&self, hooks: &[String]) -> Seats {
+        let in_force = self.pool.current();
+        let only = indices(in_force.set(), hooks);
+        if only.is_empty() {
+            return Seats::default();
+        }
+        self.pool.first_seat(&in_force, &only).await
+    }
+
+    /// Makes the evaluations that `task`'s event owes, or gives them up.
+    pub(crate) async fn make(
+        &self,
+        task: &Task,
+        deferred: &Deferred,
+        carrier: &Carrier,
+    ) -> Result<Handled, HandleEventError> {
+        let started_at = self.clock.now();
+        let former = match self.record_of(task).await? {
+            Some(former) => former,
+            // Nobody knows what others did with it any more: they have, in any case.
+            None => self.lost_record(task, &deferred.hooks, started_at),
+        };
+        let owes: Vec<String> = former.deferred().map(str::to_owned).collect();
+        if owes.is_empty() {
+            owed(Owed::DoneBefore);
+            return Ok(Handled::Done);
+        }
+
+        let in_force = self.pool.current();
+        let roster = self.performer.registry.roster_of(in_force.set());
+        let (stands, gone) = standing(&owes, in_force.set(), &roster, &former);
+        if deferred.is_too_late {
+            self.bury(task, &stands).await?;
+            let late = stands.iter().map(|id| skipped(id, DEFERRED_TOO_LONG));
+            let hooks = gone.into_iter().chain(late).collect();
+            self.complete(task, former, (0, hooks), carrier).await?;
+            owed(Owed::GivenUp);
+            return Ok(Handled::Done);
+        }
+
+        let me = format!("{}/{}", self.instance, task.event.id);
+        let routed = former.hooks.iter().any(has_fired);
+        let answered = self
+            .call(
+                task,
+                (&in_force, &roster),
+                (&stands, routed),
+                (&me, started_at, carrier),
+            )
+            .await?;
+        let Answered {
+            mut outcomes,
+            choice,
+            set,
+            signs,
+        } = answered;
+        outcomes.hooks.extend(gone);
+        self.complete(task, former, (outcomes.passed, outcomes.hooks), carrier)
+            .await?;
+        self.settle(&choice, &set, &signs, &me, started_at).await;
+        owed(Owed::Made);
+        Ok(Handled::Done)
+    }
+
+    /// Shows the event to `hooks` alone, and performs what they wish. `routed`: others have routed it.
+    async fn call(
+        &self,
+        task: &Task,
+        (in_force, roster): (&InForce, &Arc<Roster>),
+        (hooks, routed): (&[String], bool),
+        (me, now, carrier): (&str, UnixMillis, &Carrier),
+    ) -> Result<Answered, HandleEventError> {
+        let (mut stored, mut decided) = self.decided_before(task, true, roster).await?;
+        stored.retain(|wish| hooks.contains(&wish.hook_id));
+        decided.retain(|id| hooks.contains(id));
+        let only = indices(in_force.set(), hooks);
+        let choice = self.choose_of(in_force.set(), Some(only), &decided, me).await;
+        let seats = match &task.pass {
+            Pass::Deferred(deferred) => deferred.take_seats(),
+            Pass::First => Seats::default(),
+        };
+        let evaluation = self.show(task, in_force, &choice, now, &seats).await;
+        drop(seats);
+
+        let mut course = Course::new(roster, task, routed);
+        course.outcomes.hooks.extend(choice.left_out(evaluation.set()));
+        stored.iter().for_each(|wish| course.underway(wish));
+        let mut wishes: Vec<Wish> = stored;
+        if hooks.iter().any(|id| id == bindings::HOOK_ID)
+            && let Some(wish) = self.bound(&task.event)
+        {
+            wishes.extend(course.wants(wish));
+        }
+        self.bring_to_end(task, (evaluation, choice), (course, wishes), (now, carrier))
+            .await
+    }
+
+    /// Stores the record `former` with what the deferred hooks did: so many passed.
+    async fn complete(
+        &self,
+        task: &Task,
+        former: EventInvocations,
+        (passed, hooks): (u32, Vec<HookInvocation>),
+        carrier: &Carrier,
+    ) -> Result<(), HandleEventError> {
+        let made = Evaluated {
+            event_id: former.event_id.clone(),
+            event_seq: former.event_seq,
+            evaluated_by: self.instance.clone(),
+            started_at: former.started_at,
+            finished_at: self.clock.now(),
+            passed,
+            hooks,
+            passes: self.passes_due(),
+        };
+        let name = format!("inv:{}:{}:deferred", task.key(), task.sequence);
+        self.store_as(&name, task, completed(former, made), carrier).await
+    }
+
+    /// The whole message goes to the dead letters, because `hooks` were not called in time.
+    async fn bury(&self, task: &Task, hooks: &[String]) -> Result<(), HandleEventError> {
+        if hooks.is_empty() {
+            return Ok(());
+        }
+        let detail = format!(
+            "event {}: no place for {} within {MOST_TIMEOUTS} times their time-out",
+            task.event.id,
+            hooks.join(", ")
+        );
+        let verdict = Verdict::new(DEFERRED_TOO_LONG, detail);
+        let letter = self
+            .performer
+            .bus
+            .dead_letter(SERVICE, &task.incoming, &verdict, self.clock.now());
+        match letter.await {
+            // The event itself stays in its stream for ever.
+            Err(error @ PublishError::TooLarge { .. }) => {
+                tracing::error!(event_id = %task.event.id, %error, "dead letter is too large and not stored");
+                Ok(())
+            }
+            buried => Ok(buried?),
+        }
+    }
+
+    /// What stands in for a record that is gone.
+    fn lost_record(&self, task: &Task, hooks: &[String], now: UnixMillis) -> EventInvocations {
+        EventInvocations {
+            event_id: task.event.id.clone(),
+            event_seq: task.sequence,
+            evaluated_by: self.instance.clone(),
+            started_at: now,
+            finished_at: now,
+            passed: 0,
+            hooks: hooks
+                .iter()
+                .map(|id| invocation(id, 0, HookOutcome::Deferred))
+                .collect(),
+            passes: Vec::new(),
+        }
+    }
+}
+
+/// Where `hooks` stand in `set`, ascending; those that are gone are left out.
+fn indices(set: &HookSet, hooks: &[String]) -> Vec<u32> {
+    let mut indices: Vec<u32> = hooks.iter().filter_map(|id| set.index(id)).collect();
+    indices.sort_unstable();
+    indices
+}
+
+fn skipped(id: &str, reason: &str) -> HookInvocation {
+    let reason = reason.to_owned();
+    invocation(id, 0, HookOutcome::Skipped { reason })
+}
+
+fn has_fired(hook: &HookInvocation) -> bool {
+    match hook.outcome {
+        HookOutcome::Fired { .. } => true,
+        HookOutcome::Passed
+        | HookOutcome::Suppressed { .. }
+        | HookOutcome::Skipped { .. }
+        | HookOutcome::Deferred
+        | HookOutcome::Failed { .. } => false,
+    }
+}
+
+/// Which of the hooks `owes` are still to be called, and what is recorded of the others: they were deleted or switched
+/// off meanwhile, or another was made under the name after the event came (`former`). One that was changed is called as
+/// it is now.
+fn standing(
+    owes: &[String],
+    set: &HookSet,
+    roster: &Roster,
+    former: &EventInvocations,
+) -> (Vec<String>, Vec<HookInvocation>) {
+    let (mut stands, mut gone) = (Vec::new(), Vec::new());
+    for id in owes {
+        let is_called = id == bindings::HOOK_ID || set.index(id).is_some();
+        let is_another = roster.traits(id).made_at > former.finished_at;
+        match (is_called, is_another) {
+            (false, _) => gone.push(skipped(id, HOOK_DISABLED)),
+            (true, true) => gone.push(skipped(id, HOOK_REPLACED)),
+            (true, false) => stands.push(id.clone()),
+        }
+    }
+    (stands, gone)
+}

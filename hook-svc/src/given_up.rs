@@ -1,0 +1,55 @@
+//! Dead letters, read when a trace waits for something that may have been given up.
+
+use shared::bus::{Bus, ReadStreamError};
+use shared::projection::given_up::{GivenUp, MAX_REMEMBERED};
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::topology::streams::DLQ;
+use tokio::sync::Mutex;
+
+/// The newest dead letters, read on from where the last look ended.
+#[derive(Debug)]
+pub struct Letters {
+    bus: Bus,
+    read: Mutex<Read>,
+}
+
+#[derive(Debug, Default)]
+struct Read {
+    next: u64,
+    given_up: GivenUp,
+}
+
+impl Letters {
+    /// Those on `bus`; nothing is read yet.
+    #[must_use]
+    pub fn new(bus: Bus) -> Self {
+        Self {
+            bus,
+            read: Mutex::default(),
+        }
+    }
+
+    /// What was given up until now. Where `DLQ` cannot be read, what is known.
+    pub async fn given_up(&self) -> GivenUp {
+        let mut read = self.read.lock().await;
+        if let Err(error) = self.read_on(&mut read).await {
+            tracing::debug!(%error, "dead letters cannot be read; a trace may wait for what was given up");
+        }
+        read.given_up.clone()
+    }
+
+    async fn read_on(&self, read: &mut Read) -> Result<(), ReadStreamError> {
+        if read.next == 0 {
+            let last = self.bus.stream_state(DLQ).await?.last;
+            read.next = last.saturating_sub(MAX_REMEMBERED as u64).max(1);
+        }
+        while let Some(stored) = self.bus.next_on_subject(DLQ, "nexus.dlq.*", read.next).await? {
+            read.next = stored.sequence + 1;
+            match stored.decode::<DeadLetter>() {
+                Ok(letter) => read.given_up.take(&letter),
+                Err(error) => tracing::debug!(sequence = stored.sequence, %error, "a dead letter cannot be read"),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! One replica's part of a day's budget. *Pure.*
+//!
+//! Money is reserved before a call and settled after it. A replica reserves out of a slice that it drew from the common
+//! budget, so calls of one replica do not wait for each other's writes. What is drawn is held in the common record and
+//! counts as spent for all other replicas. A replica that dies keeps its slice until the day ends: the budget is rather
+//! used up too early than exceeded.
+
+use shared::model::hook::HookSpend;
+
+/// Into how many slices a budget is divided.
+const SLICES: u64 = 64;
+
+/// What calls took, in total.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Taken {
+    /// Calls that reached the model.
+    pub calls: u64,
+    /// Tokens in.
+    pub tokens_in: u64,
+    /// Tokens out.
+    pub tokens_out: u64,
+    /// Their price, millionths of a US dollar.
+    pub micro_usd: u64,
+}
+
+/// All amounts are millionths of a US dollar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Purse {
+    /// What this replica holds of the common budget.
+    slice: u64,
+    /// What the calls under way may cost.
+    reserved: u64,
+    /// What ended calls took that the common record does not say yet.
+    unwritten: Taken,
+}
+
+/// The common record as it is to be written, and what this changes for the purse once it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Draft {
+    /// The record.
+    pub after: HookSpend,
+    written: Taken,
+    returned: u64,
+    granted: u64,
+}
+
+/// The budget has no room for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OverBudget {
+    /// What is spent or held already.
+    pub used: u64,
+}
+
+impl Purse {
+    /// Reserves `cost` out of the slice. Returns whether the slice has room for it.
+    pub(super) fn reserve(&mut self, cost: u64) -> bool {
+        let used = self.reserved.saturating_add(self.unwritten.micro_usd);
+        let fits = used.saturating_add(cost) <= self.slice;
+        if fits {
+            self.reserved += cost;
+        }
+        fits
+    }
+
+    /// Ends a call for which `reserved` was reserved, and which took `taken`.
+    pub(super) fn settle(&mut self, reserved: u64, taken: Taken) {
+        self.reserved = self.reserved.saturating_sub(reserved);
+        self.unwritten = self.unwritten.plus(taken);
+    }
+
+    /// Returns whether no call is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.reserved == 0
+    }
+
+    /// Returns whether there is nothing that the common record would have to be told.
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Drafts the common record from which a call of `cost` can be reserved.
+    ///
+    /// # Errors
+    /// [`OverBudget`] if `limit` has no room for the call.
+    pub(super) fn draw(&self, before: HookSpend, cost: u64, limit: u64) -> Result<Draft, OverBudget> {
+        let mut draft = self.write(before, self.unwritten.micro_usd.min(self.slice));
+        let kept = self.slice - draft.returned;
+        let needed = self.reserved.saturating_add(cost).saturating_sub(kept);
+        let used = draft.after.micro_usd.saturating_add(draft.after.held_micro_usd);
+        let left = limit.saturating_sub(used);
+        // Without a price nothing is needed, and a budget that is used up still ends the calls.
+        if needed > left || left == 0 {
+            return Err(OverBudget { used });
+        }
+
+        draft.granted = needed.max(limit / SLICES).min(left);
+        draft.after.held_micro_usd += draft.granted;
+        Ok(draft)
+    }
+
+    /// Drafts the common record with all that was taken and without what no call needs.
+    pub(super) fn give_back(&self, before: HookSpend) -> Draft {
+        self.write(before, self.slice.saturating_sub(self.reserved))
+    }
+
+    fn write(&self, before: HookSpend, returned: u64) -> Draft {
+        let written = self.unwritten;
+        let after = HookSpend {
+            calls: before.calls + written.calls,
+            tokens_in: before.tokens_in + written.tokens_in,
+            tokens_out: before.tokens_out + written.tokens_out,
+            micro_usd: before.micro_usd.saturating_add(written.micro_usd),
+            // A record that somebody deleted holds nothing.
+            held_micro_usd: before.held_micro_usd.saturating_sub(returned),
+        };
+        Draft {
+            after,
+            written,
+            returned,
+            granted: 0,
+        }
+    }
+
+    /// Takes over what `draft` says, now that it is written.
+    pub(super) fn wrote(&mut self, draft: &Draft) {
+        self.slice = self.slice.saturating_sub(draft.returned) + draft.granted;
+        self.unwritten = self.unwritten.minus(draft.written);
+    }
+}
+
+impl Taken {
+    fn plus(self, more: Self) -> Self {
+        Self {
+            calls: self.calls + more.calls,
+            tokens_in: self.tokens_in + more.tokens_in,
+            tokens_out: self.tokens_out + more.tokens_out,
+            micro_usd: self.micro_usd.saturating_add(more.micro_usd),
+        }
+    }
+
+    fn minus(self, less: Self) -> Self {
+        Self {
+            calls: self.calls - less.calls,
+            tokens_in: self.tokens_in - less.tokens_in,
+            tokens_out: self.tokens_out - less.tokens_out,
+            micro_usd: self.micro_usd - less.micro_usd,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reserves, drawing from `record` if need be; whether there was room.
+    fn reserve(purse: &mut Purse, record: &mut HookSpend, cost: u64, limit: u64) -> bool {
+        if purse.reserve(cost) {
+            return true;
+        }
+        let Ok(draft) = purse.draw(*record, cost, limit) else {
+            return false;
+        };
+        *record = draft.after;
+        purse.wrote(&draft);
+        assert!(purse.reserve(cost), "it was drawn for this");
+        true
+    }
+
+    fn give_back(purse: &mut Purse, record: &mut HookSpend) {
+        let draft = purse.give_back(*record);
+        *record = draft.after;
+        purse.wrote(&draft);
+    }
+
+    fn taken(micro_usd: u64) -> Taken {
+        Taken {
+            calls: 1,
+            tokens_in: 2,
+            tokens_out: 3,
+            micro_usd,
+        }
+    }
+
+    #[test]
+    fn as_many_calls_begin_as_the_budget_has_room_for() {
+        let (mut purse, mut record) = (Purse::default(), HookSpend::default());
+        let begun = (0..200)
+            .filter(|_| reserve(&mut purse, &mut record, 100, 1_000))
+            .count();
+        assert_eq!(begun, 10);
+        for _ in 0..begun {
+            purse.settle(100, taken(60));
+        }
+        assert!(reserve(&mut purse, &mut record, 100, 1_000), "they were cheaper");
+        purse.settle(100, taken(60));
+        give_back(&mut purse, &mut record);
+        assert!(purse.is_empty());
+        assert_eq!((record.calls, record.micro_usd, record.held_micro_usd), (11, 660, 0));
+    }
+
+    #[test]
+    fn replicas_share_a_budget_and_a_dead_one_keeps_its_slice() {
+        let mut record = HookSpend::default();
+        let mut purses = [Purse::default(); 3];
+        let mut begun = 0;
+        for round in 0..300 {
+            begun += usize::from(reserve(&mut purses[round % 3], &mut record, 100, 2_000));
+        }
+        assert_eq!(begun, 20, "whoever asks");
+        for _ in 0..6 {
+            purses[0].settle(100, taken(100));
+            purses[1].settle(100, taken(100));
+        }
+        give_back(&mut purses[0], &mut record);
+        give_back(&mut purses[1], &mut record);
+        let mut late = Purse::default();
+        assert!(
+            !reserve(&mut late, &mut record, 100, 2_000),
+            "what the third held is gone for today"
+        );
+        assert!(record.micro_usd + record.held_micro_usd <= 2_000);
+    }
+
+    #[test]
+    fn calls_dearer_than_reserved_are_paid_out_of_what_is_left() {
+        let (mut purse, mut record) = (Purse::default(), HookSpend::default());
+        for _ in 0..5 {
+            assert!(reserve(&mut purse, &mut record, 10, 1_000));
+        }
+        for _ in 0..5 {
+            purse.settle(10, taken(300));
+        }
+        assert!(
+            !reserve(&mut purse, &mut record, 10, 1_000),
+            "exceeded by the calls under way, not by more"
+        );
+        give_back(&mut purse, &mut record);
+        assert_eq!(
+            (record.micro_usd, record.held_micro_usd, purse.is_empty()),
+            (1_500, 0, true)
+        );
+    }
+
+    #[test]
+    fn what_happens_while_the_record_is_written_is_not_forgotten() {
+        let mut purse = Purse::default();
+        let first = purse.draw(HookSpend::default(), 100, 6_400).expect("room");
+        purse.wrote(&first);
+        assert!(purse.reserve(50) && purse.reserve(50));
+        purse.settle(50, taken(40));
+        let draft = purse.draw(first.after, 100, 6_400).expect("room");
+        purse.settle(50, taken(45));
+        purse.wrote(&draft);
+        assert_eq!((purse.unwritten.calls, purse.unwritten.micro_usd), (1, 45));
+        assert!(purse.reserve(100), "as it was drawn for");
+        let end = purse.give_back(draft.after);
+        purse.wrote(&end);
+        assert_eq!(end.after.micro_usd, 85);
+        assert_eq!(end.after.held_micro_usd, purse.slice);
+    }
+
+    #[test]
+    fn a_budget_of_nothing_ends_calls_that_cost_nothing() {
+        let (mut purse, mut record) = (Purse::default(), HookSpend::default());
+        assert!(!reserve(&mut purse, &mut record, 1, 0));
+        assert!(reserve(&mut purse, &mut record, 0, 1_000));
+    }
+}

@@ -1,0 +1,175 @@
+//! An author's places: how many evaluations of their hooks are under way on this replica at once.
+//!
+//! Where all places are taken, an evaluation waits for one as long as the workers are merely busy. Where those who have
+//! places wait themselves (for a timer, a model, a server), nobody can tell how long that takes: then there is none.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Most evaluations of one author under way (`trust.md` §5).
+pub const MAX_UNDER_WAY: usize = 256;
+
+/// How long an evaluation waits for a place before it is looked whether those who have one wait.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// A place for one evaluation; free again when the last clone is dropped.
+#[derive(Debug, Clone)]
+pub(super) struct Seat {
+    _permit: Arc<OwnedSemaphorePermit>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// An evaluation whose hooks were called and wait.
+#[derive(Debug)]
+pub(super) struct Waits(Arc<AtomicUsize>);
+
+/// Places, by author.
+#[derive(Debug, Clone, Default)]
+pub struct Seats(BTreeMap<String, Seat>);
+
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoSeat {
+    /// Those who have one wait.
+    Full,
+    /// The pool is going down.
+    Stopped,
+}
+
+/// The places of one author.
+#[derive(Debug)]
+pub(super) struct Seating {
+    places: Arc<Semaphore>,
+    most: usize,
+    waiting: Arc<AtomicUsize>,
+    /// Somebody has waited for a place in vain, and none has been free since.
+    is_full: AtomicBool,
+}
+
+impl Seat {
+    /// Notes that the hooks of an evaluation in this place wait, until the answer is dropped.
+    pub(super) fn waits(&self) -> Waits {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waits(Arc::clone(&self.waiting))
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Seats {
+    /// Adds the place of `author`.
+    pub(super) fn add(&mut self, author: &str, seat: Seat) {
+        self.0.insert(author.to_owned(), seat);
+    }
+
+    /// Returns the place of `author`.
+    pub(super) fn of(&self, author: &str) -> Option<Seat> {
+        self.0.get(author).cloned()
+    }
+}
+
+impl Seating {
+    /// Returns `most` places, all of them free.
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(most)),
+            most,
+            waiting: Arc::default(),
+            is_full: AtomicBool::new(false),
+        }
+    }
+
+    fn seat(&self, permit: OwnedSemaphorePermit) -> Seat {
+        Seat {
+            _permit: Arc::new(permit),
+            waiting: Arc::clone(&self.waiting),
+        }
+    }
+
+    /// Returns a place that is free.
+    pub(super) fn free(&self) -> Option<Seat> {
+        let permit = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        self.is_full.store(false, Ordering::Relaxed);
+        Some(self.seat(permit))
+    }
+
+    /// Waits for a place, however long that takes; first come, first served.
+    pub(super) async fn wait(&self) -> Result<Seat, NoSeat> {
+        let permit = Arc::clone(&self.places).acquire_owned().await;
+        permit.map(|permit| self.seat(permit)).map_err(|_| NoSeat::Stopped)
+    }
+
+    /// Waits for a place, unless those who have one wait.
+    pub(super) async fn in_time(&self) -> Result<Seat, NoSeat> {
+        if let Some(seat) = self.free() {
+            return Ok(seat);
+        }
+        if self.is_full.load(Ordering::Relaxed) && !self.places.is_closed() {
+            return Err(NoSeat::Full);
+        }
+        let mut seat = pin!(self.wait());
+        loop {
+            if let Ok(seat) = tokio::time::timeout(GRACE, &mut seat).await {
+                return seat;
+            }
+            if self.waiting.load(Ordering::Relaxed) * 2 >= self.most {
+                self.is_full.store(true, Ordering::Relaxed);
+                return Err(NoSeat::Full);
+            }
+        }
+    }
+
+    /// Returns whether all places are free.
+    pub(super) fn is_idle(&self) -> bool {
+        self.places.available_permits() == self.most
+    }
+
+    /// Gives no place to anybody from now on.
+    pub(super) fn close(&self) {
+        self.places.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn while_the_workers_are_busy_an_evaluation_waits_and_while_hooks_wait_it_does_not() {
+        let seating = Seating::new(2);
+        let (one, two) = (seating.free().expect("free"), seating.free().expect("free"));
+        assert!(seating.free().is_none());
+        let busy = tokio::time::timeout(20 * GRACE, seating.in_time()).await;
+        assert!(busy.is_err(), "it waits on");
+
+        let waits = one.waits();
+        assert_eq!(seating.in_time().await.map(|_| ()), Err(NoSeat::Full));
+        let at_once = seating.in_time().now_or_never();
+        assert_eq!(at_once.map(|seat| seat.map(|_| ())), Some(Err(NoSeat::Full)));
+
+        drop((waits, two));
+        assert!(seating.in_time().now_or_never().expect("at once").is_ok());
+        drop(one);
+        assert!(seating.is_idle());
+    }
+
+    #[tokio::test]
+    async fn a_pool_that_ends_says_so() {
+        let seating = Seating::new(1);
+        let _seat = seating.free();
+        seating.close();
+        assert_eq!(seating.in_time().await.map(|_| ()), Err(NoSeat::Stopped));
+        assert_eq!(seating.wait().await.map(|_| ()), Err(NoSeat::Stopped));
+    }
+}

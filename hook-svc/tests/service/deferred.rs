@@ -1,0 +1,190 @@
+//! Hooks of an author who has as many evaluations under way as may be: their events settle without them, and they are
+//! called later, in order, once, or given up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+use shared::model::event::Event;
+use shared::model::invocation::{EventInvocations, HookOutcome};
+use shared::wire::subject;
+use shared::wire::topology::streams::{EVENTS, INVOCATIONS};
+
+use crate::world::{World, event, eventually};
+
+/// Evaluations of an author that are under way at once (`trust.md` §5).
+const PLACES: usize = 256;
+
+/// Takes twenty seconds upon work.
+const SLOW: &str = "/** @timeout 60s */
+export default async ({ event }) => {
+    if (event.content !== 'work') return { fire: false };
+    await new Promise((resolve) => setTimeout(resolve, 20000));
+    return { fire: true, routing: { session: 'slow' } };
+};\n";
+
+/// Takes so long that most of many are given up.
+const TIGHT: &str = "/** @timeout 5s */
+export default async ({ event }) => {
+    await new Promise((resolve) => setTimeout(resolve, 3000));
+    return { fire: false };
+};\n";
+
+/// Work for `peers`, `each` a piece.
+fn work(peers: u32, each: u32) -> Vec<Event> {
+    let of = |number: u32| (0..peers).map(move |peer| event(&format!("p{peer}"), number, "work"));
+    (1..=each).flat_map(of).collect()
+}
+
+/// The last record of `event`, of partition `partition`.
+async fn last_record(world: &World, partition: u16, event: &Event) -> Option<EventInvocations> {
+    let subject = subject::invocation(partition, &event.id);
+    let stored = world
+        .bus
+        .last_on_subject(INVOCATIONS, &subject)
+        .await
+        .expect("readable");
+    stored.map(|stored| stored.decode().expect("it decodes"))
+}
+
+/// Waits until every one of `events` has a record in which nothing is deferred; returns what hook `slow` did.
+async fn outcomes(world: &World, events: &[Event]) -> Vec<HookOutcome> {
+    let mut partitions: BTreeMap<String, u16> = BTreeMap::new();
+    let mut found = Vec::new();
+    for event in events {
+        let partition = match partitions.get(&event.peer.id) {
+            Some(partition) => *partition,
+            None => {
+                // Published once more: the server says where it is.
+                let sequence = world.publish(event).await;
+                let partition = world.partition(sequence).await;
+                partitions.insert(event.peer.id.clone(), partition);
+                partition
+            }
+        };
+        let mut record = None;
+        eventually(&format!("{} is evaluated whole", event.id), async || {
+            record = last_record(world, partition, event).await;
+            record.as_ref().is_some_and(|record| record.deferred().next().is_none())
+        })
+        .await;
+        let record = record.expect("found");
+        assert_eq!(record.event_id, event.id);
+        let slow = record.hooks.into_iter().find(|hook| hook.hook_id == "slow");
+        found.push(slow.map_or(HookOutcome::Passed, |hook| hook.outcome));
+    }
+    found
+}
+
+/// The records in which something is deferred, by event.
+async fn deferred(world: &World) -> BTreeSet<String> {
+    let records = world.invocations().await.into_iter();
+    let deferred = records.filter(|record| record.deferred().next().is_some());
+    deferred.map(|record| record.event_id.to_string()).collect()
+}
+
+/// What was dispatched to `session`, in order.
+async fn dispatched(world: &World, session: &str) -> Vec<String> {
+    let dispatches = world.dispatches().await.into_iter();
+    let to_it = dispatches.filter(|dispatch| dispatch.target.session == session);
+    to_it.map(|dispatch| dispatch.event_id.to_string()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_good_authors_hooks_do_not_wait_for_a_slow_ones_which_are_called_later_once_and_in_order_through_a_kill() {
+    let mut world = World::with_one_replica(&[("slow.ts", SLOW)]).await;
+    let good = json!({"name": "good", "created_by": "agent:atlas",
+        "script": "return { fire: true, routing: { session: 'good' } };"});
+    world.ask("create", good).await.expect("made");
+    let mut number = 0;
+    eventually("the good hook is in force", async || {
+        number += 1;
+        let probe = event("probe", number, "hello");
+        world.publish(&probe).await;
+        world
+            .record(&probe)
+            .await
+            .hooks
+            .iter()
+            .any(|hook| hook.hook_id == "good")
+    })
+    .await;
+
+    let events = work(80, 4);
+    world.publish_all(&events).await;
+    let wanted: BTreeSet<String> = events.iter().map(|event| event.id.to_string()).collect();
+    eventually("the good hook has answered each", async || {
+        let answered: BTreeSet<String> = dispatched(&world, "good").await.into_iter().collect();
+        wanted.is_subset(&answered)
+    })
+    .await;
+    assert_eq!(
+        dispatched(&world, "slow").await,
+        [""; 0],
+        "none of them waited for the slow one"
+    );
+    eventually("what finds no place is deferred", async || {
+        deferred(&world).await.len() >= events.len() - PLACES
+    })
+    .await;
+    eventually("it is shown", async || {
+        let details = world.ask("get", json!({"name": "slow"})).await.expect("found");
+        details["invocations"][0]["outcome"] == "deferred"
+    })
+    .await;
+
+    world.replica("a").kill();
+    world.start("b");
+    let outcomes = outcomes(&world, &events).await;
+    let fired = outcomes
+        .iter()
+        .filter(|outcome| matches!(outcome, HookOutcome::Fired { .. }));
+    assert_eq!(fired.count(), events.len());
+    world.wait_until_acked().await;
+    let stored: Vec<Event> = world.all(EVENTS).await;
+    for session in ["slow", "good"] {
+        let mut all = dispatched(&world, session).await;
+        all.retain(|id| wanted.contains(id));
+        assert_eq!(all.len(), events.len(), "{session}: each once");
+        for peer in 0..80 {
+            let peer = format!("p{peer}");
+            let came = stored.iter().filter(|event| event.peer.id == peer);
+            let came: Vec<&str> = came.map(|event| event.id.as_str()).collect();
+            let is_of_peer = |id: &&String| came.contains(&id.as_str());
+            let order: Vec<&String> = all.iter().filter(is_of_peer).collect();
+            assert_eq!(order, came, "{session}: in the order of the stream");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_finds_no_place_for_three_times_its_time_is_a_dead_letter() {
+    let world = World::with_one_replica(&[("slow.ts", TIGHT)]).await;
+    let events = work(2_000, 1);
+    world.publish_all(&events).await;
+    let outcomes = outcomes(&world, &events).await;
+    let is_late =
+        |outcome: &&HookOutcome| matches!(outcome, HookOutcome::Skipped { reason } if reason == "deferred_too_long");
+    let late = outcomes.iter().filter(is_late).count();
+    assert!(late > 0 && late < events.len() - PLACES, "{late} were given up");
+    let letters = world.dead_letters().await;
+    assert_eq!(letters.len(), late);
+    assert!(letters.iter().all(|letter| letter.reason == "deferred_too_long"));
+    world.wait_until_acked().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_is_gone_when_its_turn_comes_is_skipped() {
+    let world = World::with_one_replica(&[("slow.ts", SLOW)]).await;
+    let events = work(300, 1);
+    world.publish_all(&events).await;
+    eventually("some are deferred", async || {
+        deferred(&world).await.len() >= events.len() - PLACES
+    })
+    .await;
+    std::fs::remove_file(world.hooks_dir().join("slow.ts")).expect("removed");
+    let outcomes = outcomes(&world, &events).await;
+    let is_gone =
+        |outcome: &&HookOutcome| matches!(outcome, HookOutcome::Skipped { reason } if reason == "hook_disabled");
+    assert!(outcomes.iter().filter(is_gone).count() > 0, "{outcomes:?}");
+    world.wait_until_acked().await;
+}

@@ -1,0 +1,84 @@
+//! Floors and streams put back to an older state: nothing is evaluated twice, and nothing is left unseen.
+
+use shared::testing::model_server::{ModelServer, Scripted};
+use shared::wire::session_mark::PartitionFloors;
+use shared::wire::topology::buckets;
+use shared::wire::topology::streams::EVENTS;
+
+use crate::world::{World, event, eventually};
+
+/// Asks the model once for each event.
+const ASKS: &str = "export default async ({ llm }) => { await llm('well?'); return { fire: false }; };\n";
+
+async fn world(model: &ModelServer) -> World {
+    let mut world = World::new(&[("asks.ts", ASKS)]).await;
+    let url = model.base_url("openai");
+    world.sections = format!("[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{url}\"\n");
+    world
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn floors_that_are_lost_make_nobody_evaluate_again_however_far_behind() {
+    // More than a partition's owner ever has past its floor.
+    const EVENTS: u32 = 1_100;
+    let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
+    let mut world = world(&model).await;
+    world.start("a");
+    world.wait_for_members(1).await;
+    for number in 0..EVENTS {
+        world.publish(&event("v1", number, "hello")).await;
+    }
+    world.wait_for_records(u64::from(EVENTS)).await;
+    world.wait_until_acked().await;
+    world.replica("a").kill();
+    assert_eq!(model.calls(), EVENTS as usize);
+
+    let floors = world.bus.kv::<PartitionFloors>(buckets::ATTEMPTS);
+    floors
+        .put("floors.hook", &PartitionFloors::default())
+        .await
+        .expect("stored");
+    world.publish(&event("v1", EVENTS, "hello")).await;
+    world.start("b");
+    world.wait_for_records(u64::from(EVENTS) + 1).await;
+    world.wait_until_acked().await;
+    assert_eq!(model.calls(), EVENTS as usize + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_behind_a_floor_of_a_stream_that_is_gone_are_evaluated() {
+    let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
+    let mut world = world(&model).await;
+    world.start("a");
+    world.wait_for_members(1).await;
+    for number in 0..5 {
+        world.publish(&event("v1", number, "hello")).await;
+    }
+    world.wait_for_records(5).await;
+    world.wait_until_acked().await;
+    assert!(world.replica("a").stop().await, "it ends well");
+    world.nats.stop().await;
+    let older = world.nats.copy_of(EVENTS);
+    world.nats.restart().await;
+
+    world.start("b");
+    for number in 5..40 {
+        world.publish(&event("v1", number, "hello")).await;
+    }
+    world.wait_for_records(40).await;
+    world.wait_until_acked().await;
+    assert!(world.replica("b").stop().await, "it ends well");
+    world.nats.stop().await;
+    world.nats.put_back(EVENTS, &older);
+    world.nats.restart().await;
+
+    // More than the gap: the sequence that the floor names is given out again.
+    for number in 40..100 {
+        world.publish(&event("v1", number, "hello")).await;
+    }
+    world.start("c");
+    world.wait_for_records(100).await;
+    eventually("all are settled", async || world.invocations().await.len() == 100).await;
+    world.wait_until_acked().await;
+    assert_eq!(model.calls(), 100, "each event once");
+}

@@ -1,0 +1,333 @@
+//! The floors of one group, where owners keep them and not the server (`Group::settled`).
+//!
+//! A consumer that the server keeps writes a file several times a second and costs a message per ack. Where every
+//! message leaves a done-marker of its own, a floor is enough, with what is settled behind it. Owners keep both in memory
+//! and store them each second, all partitions of the group in one record, merged by compare-and-set: what was true
+//! stays true while the stream is what it was, so both are, whoever wrote them. Each names its message
+//! ([`Position`](crate::model::position::Position)); one that the leader does not confirm is void, and its owner begins
+//! anew and replaces it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::wire::session_mark::PartitionFloors;
+use crate::wire::settled::PartitionFloor;
+use crate::wire::topology::{PARTITIONS, buckets};
+
+use super::super::connect::Bus;
+use super::super::error::{CasError, ReadStreamError};
+use super::super::kv::Kv;
+use super::super::position::told_sound;
+use super::super::read::StreamInfo;
+use super::floor::Floor;
+
+/// How often floors are stored.
+const STORE_EVERY: Duration = Duration::from_secs(1);
+/// How often a store is begun anew because another replica was faster.
+const MERGES: u32 = 8;
+
+/// How a partition's floor is named where it is told of.
+pub(super) fn what(group: &str, partition: u16) -> String {
+    format!("floor of {group}-{partition}")
+}
+
+/// Where the floors of `group` are kept in `attempts`.
+fn key_of(group: &str) -> String {
+    format!("floors.{group}")
+}
+
+/// The stored floors of `group`, by partition; empty = none.
+pub(in crate::bus) async fn stored_floors(bus: &Bus, group: &str) -> Result<Vec<u64>, ReadStreamError> {
+    let (record, _) = bus
+        .kv::<PartitionFloors>(buckets::ATTEMPTS)
+        .find(&key_of(group))
+        .await?;
+    Ok(record.map_or_else(Vec::new, |record| record.floors))
+}
+
+/// The floors of one group, as far as this replica holds them.
+#[derive(Debug)]
+pub(super) struct Floors {
+    kv: Kv<PartitionFloors>,
+    group: String,
+    key: String,
+    held: Mutex<HashMap<u16, Arc<Floor>>>,
+    soon: Arc<Notify>,
+    /// What is stored, and its revision.
+    stored: tokio::sync::Mutex<(PartitionFloors, u64)>,
+}
+
+/// What one partition's owner has to store.
+#[derive(Debug, Clone)]
+struct Reached {
+    partition: u16,
+    floor: PartitionFloor,
+    void: Option<PartitionFloor>,
+}
+
+/// `record` with everything in `reached` that it does not say.
+fn merged(mut record: PartitionFloors, reached: &[Reached]) -> PartitionFloors {
+    for Reached { partition, floor, void } in reached {
+        if floor.read.sequence == 0 {
+            continue;
+        }
+        if record.incarnation != floor.at.incarnation {
+            // All of them count a stream that is gone.
+            record = PartitionFloors {
+                incarnation: floor.at.incarnation.clone(),
+                ..PartitionFloors::default()
+            };
+        }
+        let former = record.of(*partition).filter(|former| Some(former) != void.as_ref());
+        let together = former
+            .as_ref()
+            .map_or_else(|| floor.clone(), |former| floor.with(former));
+        if former.as_ref() != Some(&together) {
+            record.put(*partition, &together);
+        }
+    }
+    record
+}
+
+/// `floor`, which counts a former life of the stream `found`, counting the one that is there. None if that is no former life of
+/// it, or the floor lies beyond the copy.
+pub(super) fn carried(floor: &PartitionFloor, found: &StreamInfo) -> Option<PartitionFloor> {
+    let through = found.lineage.through(&floor.at.incarnation)?;
+    if floor.at.sequence > through {
+        return None;
+    }
+    let mut carried = if floor.read.sequence > through {
+        floor.alone()
+    } else {
+        floor.clone()
+    };
+    carried.at.incarnation.clone_from(&found.incarnation);
+    carried.read.incarnation.clone_from(&found.incarnation);
+    Some(carried)
+}
+
+/// `record` with every floor of it carried.
+fn all_carried(record: &PartitionFloors, found: &StreamInfo) -> PartitionFloors {
+    let mut all = PartitionFloors {
+        incarnation: found.incarnation.clone(),
+        ..PartitionFloors::default()
+    };
+    for partition in 0..PARTITIONS {
+        let floor = record.of(partition).and_then(|floor| carried(&floor, found));
+        if let Some(floor) = floor {
+            all.put(partition, &floor);
+        }
+    }
+    all
+}
+
+impl Floors {
+    pub(super) fn new(bus: &Bus, group: &str) -> Self {
+        Self {
+            kv: bus.kv(buckets::ATTEMPTS),
+            group: group.to_owned(),
+            key: key_of(group),
+            held: Mutex::default(),
+            soon: Arc::default(),
+            stored: tokio::sync::Mutex::default(),
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<u16, Arc<Floor>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The floor of a partition that was just taken.
+    pub(super) fn take(&self, partition: u16) -> Arc<Floor> {
+        let floor = Arc::new(Floor::new(Arc::clone(&self.soon)));
+        self.held().insert(partition, Arc::clone(&floor));
+        floor
+    }
+
+    /// The partition is not held any more.
+    pub(super) fn forget(&self, partition: u16) {
+        self.held().remove(&partition);
+    }
+
+    /// The stored floor of `partition`, from the leader; none = nothing is stored.
+    pub(super) async fn read(&self, partition: u16) -> Result<Option<PartitionFloor>, ReadStreamError> {
+        let (record, _) = self.kv.find(&self.key).await?;
+        Ok(record.and_then(|record| record.of(partition)))
+    }
+
+    /// Lets stored floors that count a former life of the stream, of which the leader says `found`, go on in this one, as far
+    /// as the copy reaches that it was restored from. Any number of replicas may do so.
+    ///
+    /// # Errors
+    /// [`CasError`] if the record cannot be asked or written; another replica's word counts as ours.
+    pub(super) async fn carry(&self, found: &StreamInfo) -> Result<(), CasError> {
+        let (record, revision) = self.kv.find(&self.key).await?;
+        let Some(record) = record.filter(|record| found.lineage.through(&record.incarnation).is_some()) else {
+            return Ok(());
+        };
+        match self.kv.update(&self.key, &all_carried(&record, found), revision).await {
+            Ok(_) | Err(CasError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stores floors each second, and sooner where a partition waits for it. Never ends.
+    pub(super) async fn keep(&self) {
+        loop {
+            tokio::select! {
+                () = crate::clock::pause(STORE_EVERY) => {}
+                () = self.soon.notified() => {}
+            }
+            self.store().await;
+        }
+    }
+
+    /// Stores the floors that moved; where that fails they are stored the next time.
+    pub(super) async fn store(&self) {
+        let mut stored = self.stored.lock().await;
+        let held: Vec<(u16, Arc<Floor>)> = self
+            .held()
+            .iter()
+            .map(|(partition, floor)| (*partition, Arc::clone(floor)))
+            .collect();
+        let reached: Vec<Reached> = held
+            .iter()
+            .map(|(partition, floor)| Reached {
+                partition: *partition,
+                floor: floor.reached(),
+                void: floor.void(),
+            })
+            .collect();
+
+        for _ in 0..MERGES {
+            let record = merged(stored.0.clone(), &reached);
+            if record == stored.0 {
+                break;
+            }
+            match self.kv.update(&self.key, &record, stored.1).await {
+                Ok(revision) => *stored = (record, revision),
+                Err(CasError::Conflict { .. }) => match self.kv.find(&self.key).await {
+                    Ok((Some(record), revision)) => *stored = (record, revision),
+                    // Gone or broken: it is written again, with what is known here.
+                    Ok((None, revision)) => stored.1 = revision,
+                    Err(error) => {
+                        tracing::debug!(key = self.key, %error, "floors cannot be read");
+                        return;
+                    }
+                },
+                Err(error) => {
+                    tracing::debug!(key = self.key, %error, "floors were not stored");
+                    return;
+                }
+            }
+        }
+
+        for (one, (_, floor)) in reached.iter().zip(&held) {
+            let Some(at) = stored.0.of(one.partition) else { continue };
+            if at.at.incarnation == one.floor.at.incarnation && Some(&at) != one.void.as_ref() {
+                floor.stored(at.read.sequence);
+                if one.void.is_some() {
+                    // The next owner begins at a floor that holds: the doubt ends there.
+                    floor.is_sound();
+                    told_sound(&what(&self.group, one.partition));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::position::{Lineage, Position};
+    use crate::wire::settled::Settled;
+
+    fn at(incarnation: &str, sequence: u64, read: u64) -> PartitionFloor {
+        let position = |sequence: u64| Position {
+            incarnation: incarnation.to_owned(),
+            sequence,
+            stored_at_ns: i64::try_from(sequence).expect("small"),
+        };
+        let mut settled = Settled::default();
+        if read > sequence {
+            settled.push(sequence + 2, read);
+        }
+        PartitionFloor {
+            at: position(sequence),
+            read: position(read),
+            settled,
+        }
+    }
+
+    fn reached(floor: PartitionFloor, void: Option<PartitionFloor>) -> Reached {
+        Reached {
+            partition: 3,
+            floor,
+            void,
+        }
+    }
+
+    #[test]
+    fn the_highest_floor_counts_with_what_is_settled_behind_it_unless_it_is_void() {
+        let stored = merged(PartitionFloors::default(), &[reached(at("a", 20, 40), None)]);
+        assert_eq!(stored.of(3), Some(at("a", 20, 40)));
+        assert_eq!(stored.position(3), Some(at("a", 20, 40).at));
+        let lower = reached(at("a", 9, 15), None);
+        assert_eq!(merged(stored.clone(), &[lower]), stored, "another owner came further");
+        let further = merged(stored.clone(), &[reached(at("a", 30, 50), None)]);
+        let together = PartitionFloor {
+            settled: {
+                let mut settled = Settled::default();
+                settled.push(31, 50);
+                settled
+            },
+            ..at("a", 30, 50)
+        };
+        assert_eq!(further.of(3), Some(together));
+        let replaces = reached(at("a", 9, 9), Some(at("a", 20, 40)));
+        assert_eq!(merged(stored, &[replaces]).of(3), Some(at("a", 9, 9)));
+    }
+
+    #[test]
+    fn where_the_first_message_is_not_settled_the_others_are() {
+        let stored = merged(PartitionFloors::default(), &[reached(at("a", 0, 40), None)]);
+        assert_eq!((stored.of(3), stored.position(3)), (Some(at("a", 0, 40)), None));
+    }
+
+    #[test]
+    fn floors_of_another_incarnation_are_all_dropped() {
+        let mut stored = merged(PartitionFloors::default(), &[reached(at("a", 20, 20), None)]);
+        stored.floors[7] = 30;
+        let stored = merged(stored, &[reached(at("b", 2, 2), None)]);
+        assert_eq!((stored.of(3), stored.of(7)), (Some(at("b", 2, 2)), None));
+    }
+
+    #[test]
+    fn floors_of_a_former_life_go_on_as_far_as_the_copy_reaches() {
+        let found = StreamInfo {
+            incarnation: "b".to_owned(),
+            lineage: Lineage::default().restored_from("a", 30),
+            ..StreamInfo::default()
+        };
+        let mut record = PartitionFloors {
+            incarnation: "a".to_owned(),
+            ..PartitionFloors::default()
+        };
+        record.put(1, &at("a", 20, 30));
+        record.put(2, &at("a", 20, 31));
+        record.put(3, &at("a", 31, 31));
+
+        let all = all_carried(&record, &found);
+        assert_eq!(all.of(1), Some(at("b", 20, 30)));
+        assert_eq!(
+            all.of(2),
+            Some(at("b", 20, 31).alone()),
+            "messages of another stand there now"
+        );
+        assert_eq!(all.of(3), None);
+        assert_eq!(carried(&at("c", 1, 1), &found), None, "no life of it");
+    }
+}

@@ -1,0 +1,169 @@
+//! Whether a position still counts the stream that it was taken from.
+//!
+//! A stream may be put back to an older state, lose its end in a power cut, or be made anew: then it gives the same
+//! sequences out again, to other messages. So a position names a message, and is compared with the leader before
+//! anything is decided by it. Where it is void, the record says what is done, and not the position.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::model::position::{Found, Position, Standing, judge};
+
+use super::connect::Bus;
+use super::error::{EnsureTopologyError, ReadStreamError};
+
+/// Key of a stream's metadata under which its incarnation stands: random, written when the stream is made.
+pub(super) const INCARNATION: &str = "nexus.incarnation";
+
+/// Key of a restored stream's metadata under which its former lives stand ([`crate::model::position::Lineage`]).
+pub(super) const LINEAGE: &str = "nexus.lineage";
+
+/// Positions that do not hold at the moment, by what counts with them, each with what is wrong.
+fn degraded() -> MutexGuard<'static, BTreeMap<String, String>> {
+    static DEGRADED: OnceLock<Mutex<BTreeMap<String, String>>> = OnceLock::new();
+    let all = DEGRADED.get_or_init(Mutex::default);
+    all.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Positions of this process that do not hold, by what counts with them: a sentence each. Empty = all hold.
+#[must_use]
+pub fn void_positions() -> BTreeMap<String, String> {
+    degraded().clone()
+}
+
+/// Says loudly that `position` in `stream`, by which `what` counts, is void, until [`told_sound`].
+pub fn told_void(what: &str, stream: &str, position: &Position, why: &str) {
+    let sentence = format!("position {} in {stream} is void: {why}", position.sequence);
+    tracing::error!(
+        what,
+        stream,
+        sequence = position.sequence,
+        why,
+        "a position is void: the stream was put back, cut or made anew; done work is found by its records"
+    );
+    metrics::counter!("nexus_positions_void_total", "stream" => stream.to_owned()).increment(1);
+    let mut degraded = degraded();
+    degraded.insert(what.to_owned(), sentence);
+    metrics::gauge!("nexus_positions_degraded").set(degraded.len() as f64);
+}
+
+/// Says that `what` goes on by the records, for the reason in `sentence`, until [`told_sound`]; in the log once.
+pub fn told_degraded(what: &str, sentence: String) {
+    let mut degraded = degraded();
+    if !degraded.contains_key(what) {
+        tracing::warn!(what, why = sentence, "work goes on by the records");
+    }
+    degraded.insert(what.to_owned(), sentence);
+    metrics::gauge!("nexus_positions_degraded").set(degraded.len() as f64);
+}
+
+/// Says that `what` counts with a position that holds.
+pub fn told_sound(what: &str) {
+    let mut degraded = degraded();
+    if degraded.remove(what).is_some() {
+        tracing::info!(what, "the position holds again");
+        metrics::gauge!("nexus_positions_degraded").set(degraded.len() as f64);
+    }
+}
+
+impl Bus {
+    /// Whether `position` holds in `stream`, as the leader says.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] if the leader cannot be asked.
+    pub async fn standing(&self, stream: &str, position: &Position) -> Result<Standing, ReadStreamError> {
+        let info = self.stream_info(stream).await?;
+        let stored_at_ns = match position.sequence {
+            0 => None,
+            sequence if sequence < info.state.first || sequence > info.state.last => None,
+            sequence => self
+                .at_sequence(stream, sequence)
+                .await?
+                .map(|found| found.stored_at_ns),
+        };
+        let found = Found {
+            incarnation: &info.incarnation,
+            lineage: &info.lineage,
+            first: info.state.first,
+            stored_at_ns,
+        };
+        Ok(judge(position, &found))
+    }
+
+    /// The position of the message at `sequence` of `stream`; none where there is no such message.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] if the leader cannot be asked.
+    pub async fn position_at(&self, stream: &str, sequence: u64) -> Result<Option<Position>, ReadStreamError> {
+        let incarnation = self.stream_info(stream).await?.incarnation;
+        let found = self.at_sequence(stream, sequence).await?;
+        Ok(found.map(|found| Position {
+            incarnation,
+            sequence,
+            stored_at_ns: found.stored_at_ns,
+        }))
+    }
+
+    /// The position of the last message of `stream`; before the first where there is none.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] if the leader cannot be asked.
+    pub async fn end_of(&self, stream: &str) -> Result<Position, ReadStreamError> {
+        let last = self.last_on_subject(stream, ">").await?;
+        let incarnation = self.stream_info(stream).await?.incarnation;
+        Ok(last.map_or_else(Position::default, |last| Position {
+            incarnation,
+            sequence: last.sequence,
+            stored_at_ns: last.stored_at_ns,
+        }))
+    }
+
+    /// The position of the last message of `stream` that was stored at `stored_at_ns` (nanoseconds since 1970) or before:
+    /// where a void position is to be counted on from. Asks the leader once for each bit of the number of messages.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] if the leader cannot be asked.
+    pub async fn stored_by(&self, stream: &str, stored_at_ns: i64) -> Result<Position, ReadStreamError> {
+        let info = self.stream_info(stream).await?;
+        let mut found = Position::default();
+        // Everything below `from` was stored by then, everything from `to` on later.
+        let (mut from, mut to) = (info.state.first, info.state.last.saturating_add(1));
+        while from < to {
+            let middle = from + (to - from) / 2;
+            match self.next_on_subject(stream, ">", middle).await? {
+                Some(next) if next.sequence < to && next.stored_at_ns <= stored_at_ns => {
+                    from = next.sequence + 1;
+                    found = Position {
+                        incarnation: info.incarnation.clone(),
+                        sequence: next.sequence,
+                        stored_at_ns: next.stored_at_ns,
+                    };
+                }
+                Some(_) | None => to = middle,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Gives `stream` a new incarnation: no position that was taken before holds any more.
+    ///
+    /// # Errors
+    /// [`EnsureTopologyError`] if the stream is not there or the server refuses the change.
+    pub async fn renew_incarnation(&self, stream: &str) -> Result<(), EnsureTopologyError> {
+        let failed = |detail: String| EnsureTopologyError::Create {
+            what: "incarnation of stream",
+            name: stream.to_owned(),
+            detail,
+        };
+        let found = self.jetstream.get_stream(stream).await;
+        let mut config = found
+            .map_err(|error| failed(error.to_string()))?
+            .cached_info()
+            .config
+            .clone();
+        config.metadata.insert(INCARNATION.to_owned(), super::writer::random());
+        config.metadata.remove(LINEAGE);
+        let updated = self.jetstream.update_stream(&config).await;
+        updated.map(|_| ()).map_err(|error| failed(error.to_string()))
+    }
+}

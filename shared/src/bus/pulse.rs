@@ -1,0 +1,194 @@
+//! Whether this process ran all the time.
+//!
+//! A process that was stopped (SIGSTOP, a suspended host) for longer than its leases last goes on with what it had in hand,
+//! which others have taken over. So the time between two signs of life is measured by the boot-time clock. Where it is
+//! longer than a lease, the connection is closed before anything else is published, and publishing waits for a moment:
+//! until then every owner has found that its lease is over, and has dropped its work. What was in the socket may still
+//! arrive; it is recognised by its ids.
+//!
+//! A thread of its own gives the signs, one for the process: a runtime whose tasks waited for long (a busy machine) was not
+//! stopped, and its connection stays.
+
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+
+use crate::clock::{Clock as _, SystemClock, pause, rest_thread};
+
+/// From this gap on leases are over: their time to live (3 s) less the holders' margin.
+const GAP: Duration = Duration::from_millis(2_700);
+/// How often a sign of life is given.
+const EVERY: Duration = Duration::from_millis(250);
+/// How long publishing waits after a gap.
+const REST: Duration = Duration::from_millis(500);
+
+/// When the process gave its last sign of life, and how often none came for longer than [`GAP`].
+#[derive(Debug, Clone, Copy)]
+struct Signs {
+    last: Instant,
+    gaps: u64,
+}
+
+impl Signs {
+    /// Takes note of a sign of life at `now`; answers the gaps so far, this one included.
+    fn beat(&mut self, now: Instant) -> u64 {
+        if now.saturating_duration_since(self.last) > GAP {
+            self.gaps += 1;
+            tracing::warn!("this process was stopped for longer than its leases last: work in hand is dropped");
+            metrics::counter!("nexus_bus_gaps_total").increment(1);
+        }
+        self.last = now;
+        self.gaps
+    }
+}
+
+/// The signs of life of this process; none before its first connection.
+static SIGNS: Mutex<Option<Signs>> = Mutex::new(None);
+
+/// Gives a sign of life, and answers how many gaps there were.
+fn beat() -> u64 {
+    let mut signs: MutexGuard<'_, Option<Signs>> = SIGNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = SystemClock.monotonic();
+    signs.get_or_insert(Signs { last: now, gaps: 0 }).beat(now)
+}
+
+/// Starts the thread that gives signs of life, once in a process.
+fn keep_beating() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let thread = std::thread::Builder::new().name("pulse".to_owned());
+        let begun = thread.spawn(|| {
+            loop {
+                rest_thread(EVERY);
+                beat();
+            }
+        });
+        if let Err(error) = begun {
+            // Publishing gives signs too; a quiet process closes its connection now and then.
+            tracing::warn!(%error, "no thread for signs of life");
+        }
+    });
+}
+
+/// What one connection has seen.
+#[derive(Debug)]
+struct Seen {
+    gaps: u64,
+    rest_until: Option<Instant>,
+}
+
+impl Seen {
+    /// Takes note that there were `gaps` at `now`; answers whether there is a new one.
+    fn look(&mut self, gaps: u64, now: Instant) -> bool {
+        let is_new = gaps != self.gaps;
+        self.gaps = gaps;
+        if is_new {
+            self.rest_until = Some(now + REST);
+        }
+        is_new
+    }
+
+    /// How long publishing has to wait at `now`.
+    fn rest(&mut self, now: Instant) -> Option<Duration> {
+        let left = self.rest_until?.saturating_duration_since(now);
+        if left.is_zero() {
+            self.rest_until = None;
+            return None;
+        }
+        Some(left)
+    }
+}
+
+/// What one connection has seen of its process's signs of life.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    seen: Mutex<Seen>,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        keep_beating();
+        Self {
+            seen: Mutex::new(Seen {
+                gaps: beat(),
+                rest_until: None,
+            }),
+        }
+    }
+}
+
+impl Pulse {
+    /// Waits until something may be published over `client`; closes its connection first where the process was stopped.
+    pub(super) async fn awake(&self, client: &async_nats::Client) {
+        loop {
+            let (is_new, rest) = {
+                let gaps = beat();
+                let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+                let now = SystemClock.monotonic();
+                (seen.look(gaps, now), seen.rest(now))
+            };
+            if is_new && let Err(error) = client.force_reconnect().await {
+                tracing::debug!(%error, "the connection could not be closed");
+            }
+            match rest {
+                Some(rest) => pause(rest).await,
+                None => return,
+            }
+        }
+    }
+
+    /// Looks again and again, so that a connection over which nothing is published is closed as well.
+    pub(super) fn keep(self: Arc<Self>, client: async_nats::Client) -> Beating {
+        Beating(tokio::spawn(async move {
+            loop {
+                pause(EVERY).await;
+                self.awake(&client).await;
+            }
+        }))
+    }
+}
+
+/// The task that looks; ends with the last clone of its bus.
+#[derive(Debug)]
+pub(super) struct Beating(JoinHandle<()>);
+
+impl Drop for Beating {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_longer_than_a_lease_is_told_once_and_makes_publishing_rest() {
+        let then = SystemClock.monotonic();
+        let mut signs = Signs { last: then, gaps: 0 };
+        assert_eq!(signs.beat(then + GAP), 0);
+        let woken = then + GAP * 3;
+        assert_eq!((signs.beat(woken), signs.beat(woken)), (1, 1));
+
+        let mut seen = Seen {
+            gaps: 0,
+            rest_until: None,
+        };
+        assert!(seen.look(1, woken) && !seen.look(1, woken));
+        assert_eq!(seen.rest(woken), Some(REST));
+        assert_eq!(seen.rest(woken + REST), None);
+        assert_eq!(seen.rest(woken), None, "it is over");
+    }
+
+    #[test]
+    fn signs_are_given_although_nothing_of_a_runtime_runs() {
+        let _pulse = Pulse::default();
+        let last = || SIGNS.lock().expect("not poisoned").expect("begun").last;
+        let (first, deadline) = (last(), SystemClock.monotonic() + GAP);
+        while last() == first {
+            assert!(SystemClock.monotonic() < deadline, "no sign of life");
+            rest_thread(Duration::from_millis(10));
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Streams as files: the server's own snapshots, which keep every message's sequence and time, and the consumers.
+//!
+//! The client has no call for it; the requests are those of the server's API (`STREAM.SNAPSHOT`, `STREAM.RESTORE`). A
+//! snapshot comes in pieces, each acknowledged so that the server sends more; the last one is empty. Restoring is the
+//! reverse: each piece is a request, and the answer to the empty one describes the restored stream.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+use crate::model::position::Lineage;
+
+use super::connect::Bus;
+use super::position::{INCARNATION, LINEAGE};
+use super::publish::ApiError;
+use super::read::StreamState;
+
+/// Size of a snapshot's pieces, in bytes.
+const PIECE_BYTES: usize = 256 * 1024;
+/// How long the server may take to begin: it may have to write its indexes first.
+const BEGIN_WITHIN: Duration = Duration::from_secs(60);
+/// How long the next piece, or the answer to one, may take.
+const PIECE_WITHIN: Duration = Duration::from_secs(60);
+/// How long the server may take to refuse what is asked to find out whether it would answer.
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
+/// What the server says at the end of a snapshot that is whole, if it says anything.
+const WHOLE: u16 = 204;
+
+/// The stream that is there while a restore is under way: services wait until it is gone.
+const RESTORING: &str = "RESTORING";
+/// Key of its metadata that says which backup is restored.
+const BACKUP: &str = "nexus_backup";
+
+/// What is known of a stream besides its messages.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StreamHead {
+    /// Its configuration, as the server writes it.
+    pub config: Value,
+    /// Where it stood when its snapshot began, as the server writes it.
+    pub state: Value,
+}
+
+impl StreamHead {
+    /// The incarnation that was copied; empty = it was made by somebody else.
+    #[must_use]
+    pub fn incarnation(&self) -> &str {
+        self.config["metadata"][INCARNATION].as_str().unwrap_or_default()
+    }
+
+    /// Gives the stream that is made of this another incarnation than the one that was copied. Positions of that one hold
+    /// in it as far as the copy reaches.
+    pub fn renew_incarnation(&mut self, incarnation: &str) {
+        if !self.config["metadata"].is_object() {
+            self.config["metadata"] = json!({});
+        }
+        let known = self.config["metadata"][LINEAGE].as_str().unwrap_or_default();
+        let lineage = Lineage::parse(known).restored_from(self.incarnation(), self.position().last);
+        self.config["metadata"][LINEAGE] = lineage.to_string().into();
+        self.config["metadata"][INCARNATION] = incarnation.into();
+    }
+
+    /// Where the stream stood.
+    #[must_use]
+    pub fn position(&self) -> StreamState {
+        serde_json::from_value(self.state.clone()).unwrap_or_default()
+    }
+}
+
+/// A snapshot was not made, or not restored.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The server refuses.
+    #[error("stream {stream}: the server refuses: {detail}")]
+    Refused {
+        /// The stream.
+        stream: String,
+        /// What it says.
+        detail: String,
+    },
+    /// The server does not answer, or breaks off.
+    #[error("stream {stream}: {detail}")]
+    Interrupted {
+        /// The stream.
+        stream: String,
+        /// What happened.
+        detail: String,
+    },
+    /// The file's side failed.
+    #[error("stream {stream}: the snapshot's file: {source}")]
+    File {
+        /// The stream.
+        stream: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+/// What a restore would do is not allowed to this user, or nobody answers.
+#[derive(Debug, thiserror::Error)]
+#[error("the server does not answer this user about {}: has it the rights?", subjects.join(", "))]
+pub struct RestoreRightsError {
+    /// The subjects of the server's API that were asked.
+    pub subjects: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Answer<T> {
+    error: Option<ApiError>,
+    #[serde(flatten)]
+    value: Option<T>,
+}
+
+#[derive(Deserialize)]
+struct RestoreBegun {
+    deliver_subject: String,
+}
+
+/// What an answer to a piece says.
+#[derive(Deserialize)]
+struct PieceAnswer {
+    error: Option<ApiError>,
+}
+
+impl Bus {
+    /// Names of all streams on the server, in alphabetical order.
+    ///
+    /// # Errors
+    /// The server's word if it cannot be asked.
+    pub async fn stream_names(&self) -> Result<Vec<String>, String> {
+        let mut names = Vec::new();
+        let mut listed = self.jetstream.stream_names();
+        while let Some(name) = listed.next().await {
+            names.push(name.map_err(|error| error.to_string())?);
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Which backup is being restored, or was when that was interrupted; none = no restore is under way.
+    ///
+    /// # Errors
+    /// The server's word if it cannot be asked.
+    pub async fn restore_under_way(&self) -> Result<Option<String>, String> {
+        match self.jetstream.get_stream(RESTORING).await {
+            Ok(found) => {
+                let backup = found.cached_info().config.metadata.get(BACKUP).cloned();
+                Ok(Some(backup.unwrap_or_default()))
+            }
+            Err(error) if super::ensure::is_not_found(&error.to_string()) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Marks the server: `backup` is being restored onto it, and its streams are not whole until [`Bus::end_restore`].
+    ///
+    /// # Errors
+    /// The server's word if it refuses.
+    pub async fn begin_restore(&self, backup: &str) -> Result<(), String> {
+        let config = async_nats::jetstream::stream::Config {
+            name: RESTORING.to_owned(),
+            subjects: vec!["nexus.restoring".to_owned()],
+            metadata: [(BACKUP.to_owned(), backup.to_owned())].into(),
+            ..async_nats::jetstream::stream::Config::default()
+        };
+        let made = self.jetstream.create_or_update_stream(config).await;
+        made.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Takes the mark of [`Bus::begin_restore`] away.
+    ///
+    /// # Errors
+    /// The server's word if it refuses.
+    pub async fn end_restore(&self) -> Result<(), String> {
+        self.delete_stream(RESTORING).await.map(drop)
+    }
+
+    /// Checks that this user may delete the streams `there` and restore `wanted`, without doing either: each is asked with
+    /// what the server refuses before it does anything, and what a user may not ask is not answered at all.
+    ///
+    /// # Errors
+    /// [`RestoreRightsError`], naming what was not answered.
+    pub async fn may_restore(&self, there: &[String], wanted: &[String]) -> Result<(), RestoreRightsError> {
+        // To delete a stream is asked with an empty message, to restore one with its configuration.
+        let deletes = there
+            .iter()
+            .map(|name| (format!("STREAM.DELETE.{name}"), "{\"probe\":true}"));
+        let restores = wanted.iter().map(|name| (format!("STREAM.RESTORE.{name}"), ""));
+        let asked = deletes.chain(restores).map(|(name, payload)| async move {
+            let subject = format!("$JS.API.{name}");
+            let request = async_nats::Request::new()
+                .payload(Bytes::from_static(payload.as_bytes()))
+                .timeout(Some(PROBE_WITHIN));
+            let answered = self.client.send_request(subject.clone(), request).await;
+            answered.is_err().then_some(subject)
+        });
+        let subjects: Vec<String> = join_all(asked).await.into_iter().flatten().collect();
+        if subjects.is_empty() {
+            Ok(())
+        } else {
+            Err(RestoreRightsError { subjects })
+        }
+    }
+
+    /// Deletes `stream` with all its messages; returns whether there was one.
+    ///
+    /// # Errors
+    /// The server's word if it refuses.
+    pub async fn delete_stream(&self, stream: &str) -> Result<bool, String> {
+        match self.jetstream.delete_stream(stream).await {
+            Ok(_) => Ok(true),
+            Err(error) if super::ensure::is_not_found(&error.to_string()) => Ok(false),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Writes a snapshot of `stream`, with its consumers, to `file`; returns what the stream was when it began.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]; then `file` is not whole.
+    pub async fn snapshot(
+        &self,
+        stream: &str,
+        file: &mut (impl AsyncWrite + Unpin + Send),
+    ) -> Result<StreamHead, SnapshotError> {
+        let interrupted = |detail: String| SnapshotError::Interrupted {
+            stream: stream.to_owned(),
+            detail,
+        };
+        let inbox = self.client.new_inbox();
+        let subscribed = self.client.subscribe(inbox.clone()).await;
+        let mut pieces = subscribed.map_err(|error| interrupted(error.to_string()))?;
+        let question = json!({ "deliver_subject": inbox, "chunk_size": PIECE_BYTES });
+        let head: StreamHead = self
+            .ask_api(stream, &format!("STREAM.SNAPSHOT.{stream}"), &question)
+            .await?;
+
+        loop {
+            let next = tokio::time::timeout(PIECE_WITHIN, pieces.next()).await;
+            let piece = next.map_err(|_| interrupted(format!("no piece within {} s", PIECE_WITHIN.as_secs())))?;
+            let piece = piece.ok_or_else(|| interrupted("the connection ended".to_owned()))?;
+            if piece.payload.is_empty() {
+                let status = piece.status.map_or(WHOLE, |status| status.as_u16());
+                if status != WHOLE {
+                    let why = piece.description.unwrap_or_default();
+                    return Err(interrupted(format!("the server broke off: {status} {why}")));
+                }
+                break;
+            }
+            let written = file.write_all(&piece.payload).await;
+            written.map_err(|source| SnapshotError::File {
+                stream: stream.to_owned(),
+                source,
+            })?;
+            if let Some(reply) = piece.reply {
+                let acked = self.client.publish(reply, Bytes::new()).await;
+                acked.map_err(|error| interrupted(error.to_string()))?;
+            }
+        }
+        let flushed = file.flush().await;
+        flushed.map_err(|source| SnapshotError::File {
+            stream: stream.to_owned(),
+            source,
+        })?;
+        Ok(head)
+    }
+
+    /// Makes `stream`, which must not exist, of the snapshot in `file`, with the configuration and state of `head`;
+    /// returns where it stands.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]; the stream does not exist then, or only in part, and must be deleted before the next attempt.
+    pub async fn restore_stream(
+        &self,
+        stream: &str,
+        head: &StreamHead,
+        file: &mut (impl AsyncRead + Unpin + Send),
+    ) -> Result<StreamState, SnapshotError> {
+        let question = json!({ "config": head.config, "state": head.state });
+        let begun: RestoreBegun = self
+            .ask_api(stream, &format!("STREAM.RESTORE.{stream}"), &question)
+            .await?;
+        let mut buffer = vec![0; PIECE_BYTES.min(self.max_payload())];
+        loop {
+            let count = read_full(file, &mut buffer)
+                .await
+                .map_err(|source| SnapshotError::File {
+                    stream: stream.to_owned(),
+                    source,
+                })?;
+            let piece = Bytes::copy_from_slice(&buffer[..count]);
+            let answer = self.ask_piece(stream, &begun.deliver_subject, piece).await?;
+            if count > 0 {
+                let told: Option<PieceAnswer> = serde_json::from_slice(&answer).ok();
+                if let Some(error) = told.and_then(|told| told.error) {
+                    return Err(refused(stream, &error));
+                }
+                continue;
+            }
+            let made: StreamHead = read_answer(stream, &answer)?;
+            return Ok(made.position());
+        }
+    }
+
+    async fn ask_piece(&self, stream: &str, subject: &str, piece: Bytes) -> Result<Bytes, SnapshotError> {
+        let interrupted = |detail: String| SnapshotError::Interrupted {
+            stream: stream.to_owned(),
+            detail,
+        };
+        let request = async_nats::Request::new().payload(piece).timeout(Some(PIECE_WITHIN));
+        let answered = self.client.send_request(subject.to_owned(), request).await;
+        Ok(answered.map_err(|error| interrupted(error.to_string()))?.payload)
+    }
+
+    async fn ask_api<T: DeserializeOwned>(
+        &self,
+        stream: &str,
+        name: &str,
+        question: &Value,
+    ) -> Result<T, SnapshotError> {
+        let request = async_nats::Request::new()
+            .payload(question.to_string().into())
+            .timeout(Some(BEGIN_WITHIN));
+        let answered = self.client.send_request(format!("$JS.API.{name}"), request).await;
+        let answered = answered.map_err(|error| SnapshotError::Interrupted {
+            stream: stream.to_owned(),
+            detail: error.to_string(),
+        })?;
+        read_answer(stream, &answered.payload)
+    }
+}
+
+fn read_answer<T: DeserializeOwned>(stream: &str, payload: &[u8]) -> Result<T, SnapshotError> {
+    let interrupted = |detail: String| SnapshotError::Interrupted {
+        stream: stream.to_owned(),
+        detail,
+    };
+    let answer: Answer<T> =
+        serde_json::from_slice(payload).map_err(|error| interrupted(format!("the answer cannot be read: {error}")))?;
+    match answer {
+        Answer { error: Some(error), .. } => Err(refused(stream, &error)),
+        Answer { value: Some(value), .. } => Ok(value),
+        Answer {
+            error: None,
+            value: None,
+        } => Err(interrupted("the answer says nothing".to_owned())),
+    }
+}
+
+fn refused(stream: &str, error: &ApiError) -> SnapshotError {
+    SnapshotError::Refused {
+        stream: stream.to_owned(),
+        detail: format!("{} ({}, {})", error.description, error.code, error.err_code),
+    }
+}
+
+/// Fills `buffer` as far as `file` goes; returns how many bytes that were.
+async fn read_full(file: &mut (impl AsyncRead + Unpin), buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read(&mut buffer[filled..]).await? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests;

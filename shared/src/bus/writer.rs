@@ -1,0 +1,84 @@
+//! Who won a compare-and-set.
+//!
+//! A message that expects its subject's last sequence is stored for one writer only. After a time-out the writer does not
+//! know whether its own try was stored, and the refusal of the second try does not tell: somebody else may have written the
+//! very same payload. So each such message names its writer and the attempt in [`WRITER`], and only that is compared.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::clock::{IdSource as _, SystemIds};
+use crate::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, WRITER};
+
+use super::connect::Bus;
+use super::error::ReadStreamError;
+use super::publish::{Outgoing, Published};
+
+/// A random name.
+pub(super) fn random() -> String {
+    SystemIds.ulid().to_string()
+}
+
+/// A random id of this process's start.
+fn process() -> &'static str {
+    static PROCESS: OnceLock<String> = OnceLock::new();
+    PROCESS.get_or_init(random)
+}
+
+/// Names the next attempt of this process; no other attempt has the same name.
+pub(super) fn next_attempt() -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(1);
+    format!("{}-{}", process(), COUNTER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Whether `headers` are of a message that this process wrote under an expected sequence.
+pub(super) fn is_of_this_process(headers: &Headers) -> bool {
+    headers
+        .get(WRITER)
+        .and_then(|writer| writer.strip_prefix(process()))
+        .is_some_and(|rest| rest.starts_with('-'))
+}
+
+impl Bus {
+    /// Whether an earlier try of `out` was stored, as the leader says: the message that took the place which `out` expects
+    /// to be free carries its attempt. None = somebody else's message did, or `out` expects nothing. In a bucket that keeps
+    /// one value a key, none also where somebody has overwritten ours since.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] if the leader cannot be asked.
+    pub(super) async fn stored_attempt(&self, out: &Outgoing) -> Result<Option<Published>, ReadStreamError> {
+        let expected = out.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
+        let (Some(attempt), Some(expected)) = (
+            out.headers.get(WRITER),
+            expected.and_then(|expected| expected.parse::<u64>().ok()),
+        ) else {
+            return Ok(None);
+        };
+
+        let Some(stream) = self.stream_of(&out.subject).await? else {
+            return Ok(None);
+        };
+        let first = self.next_on_subject(&stream, &out.subject, expected + 1).await?;
+        let ours = first.filter(|stored| stored.headers.get(WRITER) == Some(attempt));
+        Ok(ours.map(|stored| Published {
+            sequence: stored.sequence,
+            duplicate: false,
+        }))
+    }
+
+    /// The stream that stores what is published on `subject`; none where there is no such stream.
+    async fn stream_of(&self, subject: &str) -> Result<Option<String>, ReadStreamError> {
+        #[derive(Deserialize)]
+        struct Named {
+            #[serde(default)]
+            streams: Option<Vec<String>>,
+        }
+        let named: Named = self
+            .api(subject, "STREAM.NAMES", &json!({ "subject": subject }))
+            .await?;
+        Ok(named.streams.unwrap_or_default().into_iter().next())
+    }
+}

@@ -1,0 +1,149 @@
+//! The clock of a process under test: the host's, moved by what [`TEST_CLOCK`] says. Not part of release builds.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Offsets, TEST_CLOCK, process_time};
+
+/// How long offsets that were read are used without a look at the file.
+const KEPT: Duration = Duration::from_millis(1);
+
+/// Where the offsets come from.
+enum Source {
+    /// From the variable itself.
+    Fixed(Offsets),
+    /// From the first of these files that exists.
+    Files([PathBuf; 2], Mutex<Known>),
+}
+
+/// Offsets as they were last read.
+#[derive(Debug, Default)]
+struct Known {
+    offsets: Offsets,
+    read_at: Option<Instant>,
+}
+
+/// Whether the variable is set.
+pub(super) fn is_set() -> bool {
+    source().is_some()
+}
+
+/// The offsets that hold at this moment.
+pub(super) fn offsets() -> Offsets {
+    match source() {
+        None => Offsets::default(),
+        Some(Source::Fixed(offsets)) => *offsets,
+        Some(Source::Files(paths, known)) => read(paths, known),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "tests set it; no configuration has it")]
+fn source() -> Option<&'static Source> {
+    static SOURCE: OnceLock<Option<Source>> = OnceLock::new();
+    let source = SOURCE.get_or_init(|| {
+        let value = std::env::var(TEST_CLOCK).ok().filter(|value| !value.is_empty())?;
+        let instance = std::env::var("NEXUS_INSTANCE").unwrap_or_default();
+        Some(Source::of(&value, &instance))
+    });
+    source.as_ref()
+}
+
+impl Source {
+    fn of(value: &str, instance: &str) -> Self {
+        if value.contains('=') {
+            return Self::Fixed(parse(value).unwrap_or_else(|problem| panic!("{TEST_CLOCK}: {problem}")));
+        }
+        let paths = [PathBuf::from(format!("{value}.{instance}")), PathBuf::from(value)];
+        Self::Files(paths, Mutex::default())
+    }
+}
+
+/// The offsets in the first of `paths`, none where no file is there. The boot time never goes back.
+fn read(paths: &[PathBuf; 2], known: &Mutex<Known>) -> Offsets {
+    let now = process_time();
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    if known.read_at.is_some_and(|at| now.saturating_duration_since(at) < KEPT) {
+        return known.offsets;
+    }
+
+    let text = paths.iter().find_map(|path| std::fs::read_to_string(path).ok());
+    let told = parse(&text.unwrap_or_default()).unwrap_or_else(|problem| panic!("{TEST_CLOCK}: {problem}"));
+    known.offsets = Offsets {
+        wall_ms: told.wall_ms,
+        boot: told.boot.max(known.offsets.boot),
+    };
+    known.read_at = Some(now);
+    known.offsets
+}
+
+/// Reads `wall=+86400s boot=+500ms`; what is not named is zero.
+fn parse(text: &str) -> Result<Offsets, String> {
+    let mut offsets = Offsets::default();
+    for word in text.split_whitespace() {
+        let (name, value) = word
+            .split_once('=')
+            .ok_or_else(|| format!("`{word}`: expected wall=… or boot=…"))?;
+        let millis = millis(value).ok_or_else(|| format!("`{word}`: expected a time such as +86400s or -500ms"))?;
+        match name {
+            "wall" => offsets.wall_ms = millis,
+            "boot" => {
+                let ahead = u64::try_from(millis).map_err(|_| format!("`{word}`: boot time never goes back"))?;
+                offsets.boot = Duration::from_millis(ahead);
+            }
+            _ => return Err(format!("`{word}`: expected wall=… or boot=…")),
+        }
+    }
+    Ok(offsets)
+}
+
+fn millis(text: &str) -> Option<i64> {
+    match text.strip_suffix("ms") {
+        Some(millis) => millis.parse().ok(),
+        None => text.strip_suffix('s')?.parse::<i64>().ok()?.checked_mul(1_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_read_in_seconds_and_milliseconds() {
+        let day = Offsets {
+            wall_ms: 86_400_000,
+            boot: Duration::from_secs(86_400),
+        };
+        assert_eq!(parse("wall=+86400s boot=86400s\n"), Ok(day));
+        let back = Offsets {
+            wall_ms: -1_500,
+            boot: Duration::ZERO,
+        };
+        assert_eq!(parse("wall=-1500ms"), Ok(back));
+        assert_eq!(parse(""), Ok(Offsets::default()));
+        for wrong in ["wall", "wall=1", "boot=-1s", "moon=+1s", "wall=1h"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_again_and_a_replica_s_own_goes_first() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("clock");
+        let Source::Files(paths, known) = Source::of(path.to_str().expect("text"), "broker-0") else {
+            panic!("a path is a file");
+        };
+        let fresh = || {
+            known.lock().expect("not poisoned").read_at = None;
+            read(&paths, &known)
+        };
+        assert_eq!(fresh(), Offsets::default(), "no file yet");
+
+        std::fs::write(&path, "wall=+60s boot=+60s").expect("written");
+        assert_eq!(fresh().wall_ms, 60_000);
+        std::fs::write(directory.path().join("clock.broker-0"), "wall=-5s boot=+10s").expect("written");
+        let own = fresh();
+        assert_eq!(own.wall_ms, -5_000);
+        assert_eq!(own.boot, Duration::from_secs(60), "it does not go back");
+    }
+}

@@ -1,0 +1,80 @@
+//! Chat completions. *Pure.*
+
+use serde_json::{Value, json};
+
+use super::schema::strict;
+use super::{arguments, system};
+use crate::llm::ask::{Ask, Json, Message};
+use crate::llm::config::Provider;
+use crate::llm::opaque::Opaque;
+
+/// Name of the answer's schema, which is wanted here.
+const SCHEMA_NAME: &str = "answer";
+/// Models that know the bound of tokens under its newer name alone.
+const NEWER_BOUND: [&str; 5] = ["gpt-5", "gpt-6", "o1", "o3", "o4"];
+
+pub(super) fn body(model: &str, ask: &Ask) -> Value {
+    let mut body = json!({ "model": model, "stream": true });
+    if !ask.tools.is_empty() {
+        let tools = ask.tools.iter().map(|tool| {
+            let function = json!({
+                "name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": false
+            });
+            json!({ "type": "function", "function": function })
+        });
+        body["tools"] = tools.collect();
+    }
+
+    let system = system(ask);
+    let before = (!system.is_empty()).then(|| json!({ "role": "system", "content": system }));
+    let messages = before.into_iter().chain(ask.messages.iter().map(said));
+    body["messages"] = messages.collect();
+    body["stream_options"] = json!({ "include_usage": true });
+
+    match &ask.json {
+        None => {}
+        Some(Json::Object) => body["response_format"] = json!({ "type": "json_object" }),
+        Some(Json::Schema(schema)) => {
+            let schema = json!({ "name": SCHEMA_NAME, "strict": true, "schema": strict(schema, true) });
+            body["response_format"] = json!({ "type": "json_schema", "json_schema": schema });
+        }
+    }
+    if let Some(most) = ask.max_tokens {
+        let newer = NEWER_BOUND.iter().any(|prefix| model.starts_with(prefix));
+        let key = if newer { "max_completion_tokens" } else { "max_tokens" };
+        body[key] = json!(most);
+    }
+    body
+}
+
+fn said(message: &Message) -> Value {
+    match message {
+        Message::User { content } => json!({ "role": "user", "content": content }),
+        Message::Tool { id, content, .. } => json!({ "role": "tool", "content": content, "tool_call_id": id }),
+        Message::Assistant {
+            content,
+            tool_calls,
+            opaque,
+        } => {
+            let mut message = json!({ "role": "assistant", "content": content });
+            if tool_calls.is_empty() {
+                return message;
+            }
+            let calls = tool_calls.iter().map(|call| {
+                let function = json!({ "name": call.name, "arguments": arguments(call).to_string() });
+                json!({ "type": "function", "id": call.id, "function": function })
+            });
+            message["tool_calls"] = calls.collect();
+
+            // Between a call and its result some want to see their thoughts again: DeepSeek and Kimi, OpenRouter.
+            let opaque = Opaque::of(opaque.as_ref(), Provider::OpenAi);
+            if !opaque.reasoning.is_empty() {
+                message["reasoning_content"] = Value::String(opaque.reasoning);
+            }
+            if !opaque.blocks.is_empty() {
+                message["reasoning_details"] = Value::Array(opaque.blocks);
+            }
+            message
+        }
+    }
+}

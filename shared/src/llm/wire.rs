@@ -1,0 +1,347 @@
+//! What the bytes of a provider's answer say: three wires, one law. *Pure.*
+//!
+//! The law: text, calls, stop and usage are what the provider sent, wherever the packets were cut. What is not
+//! understood is kept as opaque, and neither ends nor doubles anything. A call can be carried out only if its arguments
+//! came whole and are an object. An answer ends with a stop; without one it broke off, however the connection ended.
+//!
+//! Whatever is sent, a [`Reading`] holds less than [`MAX_MEMORY_BYTES`]: events, text, calls and what is opaque have
+//! bounds, and an index of the provider's is a name, never a length.
+//!
+//! Source: `trust.md` §8. The wires: OpenAI "chat completions, streaming" and what its look-alikes make of it, Anthropic
+//! "streaming messages", Google "streamGenerateContent", HTML "server-sent events".
+
+mod anthropic;
+mod calls;
+mod gemini;
+mod openai;
+mod partial;
+mod said;
+mod sse;
+mod usage;
+
+use serde_json::Value;
+
+use self::anthropic::Anthropic;
+use self::gemini::Gemini;
+use self::openai::OpenAi;
+pub use self::said::Heard;
+use self::said::Said;
+use self::sse::Events;
+use super::config::Provider;
+
+/// What a reading holds at most, its input aside: bytes.
+pub const MAX_MEMORY_BYTES: usize = 16 * 1024 * 1024;
+/// One event of a stream, or one answer that is no stream: bytes.
+pub const MAX_EVENT_BYTES: usize = 2 * 1024 * 1024;
+/// Values within one event, or within one call's arguments.
+pub(super) const MAX_VALUES: usize = 8_192;
+
+/// Why bytes are no answer.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum WireFault {
+    /// The answer ended before it was whole.
+    #[error("{detail} (byte {at})")]
+    BrokeOff {
+        /// Bytes of the answer's body that had come.
+        at: u64,
+        /// What is missing.
+        detail: String,
+    },
+    /// Something is larger than anything that is read.
+    #[error("{what} larger than {limit} (byte {at})")]
+    TooLarge {
+        /// Bytes of the answer's body that had come.
+        at: u64,
+        /// What.
+        what: &'static str,
+        /// Its bound: bytes, or a number of them.
+        limit: usize,
+    },
+    /// It came whole and is no answer.
+    #[error("{detail} (byte {at})")]
+    Unreadable {
+        /// Bytes of the answer's body that had come.
+        at: u64,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The provider says an error in place of an answer.
+    #[error("the provider says an error: {0}")]
+    Said(Value),
+}
+
+/// What one event means, before it is known where it stood.
+#[derive(Debug)]
+enum Fault {
+    /// See [`WireFault::BrokeOff`].
+    Lost(String),
+    /// See [`WireFault::TooLarge`].
+    Large(&'static str, usize),
+    /// See [`WireFault::Unreadable`].
+    Unreadable(String),
+    /// See [`WireFault::Said`].
+    Said(Value),
+}
+
+impl Fault {
+    fn at(self, at: u64) -> WireFault {
+        match self {
+            Self::Lost(detail) => WireFault::BrokeOff { at, detail },
+            Self::Large(what, limit) => WireFault::TooLarge { at, what, limit },
+            Self::Unreadable(detail) => WireFault::Unreadable { at, detail },
+            Self::Said(error) => WireFault::Said(error),
+        }
+    }
+}
+
+/// How the body is written.
+#[derive(Debug)]
+enum Shape {
+    /// Nothing but white space has come.
+    Unknown,
+    /// Server-sent events.
+    Stream(Events),
+    /// One JSON text, though a stream was asked for.
+    Whole(Vec<u8>),
+}
+
+#[derive(Debug)]
+enum Decoder {
+    OpenAi(OpenAi),
+    Anthropic(Anthropic),
+    Gemini(Gemini),
+}
+
+/// An answer that is being read. Dropped where a fault came: what was said until then is no answer.
+#[derive(Debug)]
+pub struct Reading {
+    shape: Shape,
+    decoder: Decoder,
+    said: Said,
+    /// Bytes of the body so far.
+    at: u64,
+    /// The wire's own mark of the end was read.
+    ended: bool,
+    /// An event was read.
+    begun: bool,
+}
+
+impl Reading {
+    /// The beginning of an answer on `provider`'s wire.
+    #[must_use]
+    pub fn new(provider: Provider) -> Self {
+        let decoder = match provider {
+            Provider::OpenAi => Decoder::OpenAi(OpenAi::default()),
+            Provider::Anthropic => Decoder::Anthropic(Anthropic::default()),
+            Provider::Gemini => Decoder::Gemini(Gemini::default()),
+        };
+        Self {
+            shape: Shape::Unknown,
+            decoder,
+            said: Said::default(),
+            at: 0,
+            ended: false,
+            begun: false,
+        }
+    }
+
+    /// Reads the next bytes of the body; returns the text that they added. What comes after the mark of the end is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// [`WireFault`]: there will be no answer.
+    pub fn take(&mut self, bytes: &[u8]) -> Result<&str, WireFault> {
+        let before = self.said.text().len();
+        self.at += bytes.len() as u64;
+        let at = self.at;
+        self.read(bytes).map_err(|fault| fault.at(at))?;
+        Ok(&self.said.text()[before..])
+    }
+
+    /// Whether anything of the answer was read.
+    #[must_use]
+    pub const fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Whether the wire's own mark of the end was read: nothing more is to be waited for.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether the provider has said why it stops. Usage, and on some wires more of the answer, may still come.
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        match &self.decoder {
+            Decoder::OpenAi(openai) => openai.has_stopped(),
+            Decoder::Anthropic(anthropic) => anthropic.has_stopped(),
+            Decoder::Gemini(gemini) => gemini.has_stopped(),
+        }
+    }
+
+    /// Bytes of text so far.
+    #[must_use]
+    pub fn received(&self) -> usize {
+        self.said.text().len()
+    }
+
+    /// The answer, where the body ended in good order, or after [`Self::has_ended`].
+    ///
+    /// # Errors
+    /// [`WireFault`]: what came is no whole answer.
+    pub fn end(mut self) -> Result<Heard, WireFault> {
+        let at = self.at;
+        self.last_words().map_err(|fault| fault.at(at))?;
+        let ended = self.ended;
+        let stop = match &mut self.decoder {
+            Decoder::OpenAi(openai) => openai.stop(ended, self.said.has_usage()),
+            Decoder::Anthropic(anthropic) => anthropic.rest(&mut self.said).and_then(|()| anthropic.stop()),
+            Decoder::Gemini(gemini) => gemini.stop(),
+        };
+        let stop = stop.map_err(|fault| fault.at(at))?;
+        self.said.heard(stop).map_err(|fault| fault.at(at))
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if let Shape::Unknown = self.shape {
+            let Some(first) = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) else {
+                return Ok(());
+            };
+            self.shape = match first {
+                b'{' | b'[' => Shape::Whole(Vec::new()),
+                _ => Shape::Stream(Events::default()),
+            };
+        }
+        match &mut self.shape {
+            Shape::Unknown => Ok(()),
+            Shape::Whole(body) => sse::extended(body, bytes, MAX_EVENT_BYTES),
+            Shape::Stream(events) => {
+                let (decoder, said, ended) = (&mut self.decoder, &mut self.said, &mut self.ended);
+                let begun = &mut self.begun;
+                events.take(bytes, &mut |name, data| {
+                    *begun = true;
+                    if !*ended {
+                        *ended = event(decoder, said, name, data)?;
+                    }
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    /// What stood in the body without the line end that should follow it.
+    fn last_words(&mut self) -> Result<(), Fault> {
+        match std::mem::replace(&mut self.shape, Shape::Unknown) {
+            Shape::Unknown => Ok(()),
+            Shape::Whole(body) => {
+                let answer = parsed(&body, "the answer")?;
+                drop(body);
+                self.ended = true;
+                whole(&mut self.decoder, &mut self.said, answer)
+            }
+            Shape::Stream(events) => {
+                let Some((name, data)) = events.rest() else {
+                    return Ok(());
+                };
+                if !self.ended {
+                    self.ended = event(&mut self.decoder, &mut self.said, &name, &data)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Reads one event; returns whether it is the mark of the end.
+fn event(decoder: &mut Decoder, said: &mut Said, name: &[u8], data: &[u8]) -> Result<bool, Fault> {
+    let data = data.trim_ascii();
+    if data.is_empty() {
+        return Ok(false);
+    }
+    if data == b"[DONE]" {
+        return Ok(true);
+    }
+    for part in parts(parsed(data, "an event")?) {
+        match decoder {
+            _ if !part.is_object() => said.unread(part)?,
+            Decoder::OpenAi(openai) => openai.event(said, part)?,
+            Decoder::Anthropic(anthropic) => {
+                if anthropic.event(said, name, part)? {
+                    return Ok(true);
+                }
+            }
+            Decoder::Gemini(gemini) => gemini.event(said, part)?,
+        }
+    }
+    Ok(false)
+}
+
+/// Reads an answer that came as one JSON text.
+fn whole(decoder: &mut Decoder, said: &mut Said, answer: Value) -> Result<(), Fault> {
+    // Gemini without `alt=sse` sends a list of what would be events.
+    for part in parts(answer) {
+        match decoder {
+            Decoder::OpenAi(openai) => openai.event(said, part)?,
+            Decoder::Anthropic(anthropic) => anthropic.whole(said, part)?,
+            Decoder::Gemini(gemini) => gemini.event(said, part)?,
+        }
+    }
+    Ok(())
+}
+
+/// The JSON in `text`. What cannot be read as such was cut.
+fn parsed(text: &[u8], what: &'static str) -> Result<Value, Fault> {
+    bounded(text).map_err(|limit| Fault::Large("a number of values", limit))?;
+    serde_json::from_slice(text).map_err(|error| Fault::Lost(format!("{what} cannot be read: {error}")))
+}
+
+/// The elements of a list, or the one value.
+fn parts(value: Value) -> Vec<Value> {
+    if let Value::Array(parts) = value {
+        parts
+    } else {
+        vec![value]
+    }
+}
+
+/// The elements of a list, where there is one. What is no list is kept as what was not understood.
+fn listed(said: &mut Said, value: Value) -> Result<Vec<Value>, Fault> {
+    if let Value::Array(elements) = value {
+        return Ok(elements);
+    }
+    if !value.is_null() {
+        said.unread(value)?;
+    }
+    Ok(Vec::new())
+}
+
+/// Takes a member out of `value`; null where there is none.
+fn taken(value: &mut Value, key: &str) -> Value {
+    value.get_mut(key).map(Value::take).unwrap_or_default()
+}
+
+/// Whether the values within a JSON text are few enough to be held; counted before any is.
+fn bounded(text: &[u8]) -> Result<(), usize> {
+    let (mut quoted, mut escaped, mut values) = (false, false, 1_usize);
+    // A bit for each level, 1 within a list: commas count there, colons in objects. The parser goes 128 levels deep.
+    let mut lists = 0_u128;
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'[' => {
+                lists = lists << 1 | 1;
+                values += 1;
+            }
+            b'{' => lists <<= 1,
+            b']' | b'}' => lists >>= 1,
+            b',' => values += usize::from(lists & 1 == 1),
+            b':' => values += 1,
+            _ => {}
+        }
+    }
+    if values > MAX_VALUES { Err(MAX_VALUES) } else { Ok(()) }
+}

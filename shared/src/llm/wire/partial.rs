@@ -1,0 +1,151 @@
+//! Arguments that come value by value, each with the path at which it stands (Google's `partialArgs`). *Pure.*
+
+use serde_json::{Map, Value};
+
+use super::Fault;
+use super::said::{Said, lengthened, weight};
+
+/// Steps of one path.
+const MAX_STEPS: usize = 64;
+
+/// One step into a value.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Member(String),
+    Element(usize),
+}
+
+/// The pieces of one call.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    /// The path of a text that goes on.
+    open: Option<String>,
+}
+
+impl Pieces {
+    /// Whether a text has begun and not ended.
+    pub(super) const fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Puts a piece where it belongs; a call with one that belongs nowhere is not carried out.
+    pub(super) fn place(&mut self, said: &mut Said, call: usize, piece: &Value) -> Result<(), Fault> {
+        said.keep(weight(piece))?;
+        let path = piece["jsonPath"].as_str().unwrap_or_default();
+        let goes_on = self.open.as_deref() == Some(path);
+        let Some(call) = said.call(call) else {
+            return Ok(());
+        };
+
+        let value = ["stringValue", "numberValue", "boolValue"]
+            .into_iter()
+            .find_map(|key| piece.get(key))
+            .cloned()
+            .or_else(|| piece.get("nullValue").map(|_| Value::Null));
+        if let Some(value) = value {
+            match steps(path).and_then(|steps| found(call.place(), steps)) {
+                None => call.refuse(format!("a piece of the arguments has no place: `{path}`")),
+                Some(Value::String(before)) if goes_on => lengthened(before, value.as_str().unwrap_or_default())?,
+                Some(place) => *place = value,
+            }
+        }
+        self.open = (piece["willContinue"] == true).then(|| path.to_owned());
+        Ok(())
+    }
+}
+
+/// The steps of `$.a.b[0]['c']`; none where it is no such path.
+fn steps(path: &str) -> Option<Vec<Step>> {
+    let mut rest = path.strip_prefix('$')?;
+    let mut steps = Vec::new();
+    while !rest.is_empty() {
+        if steps.len() == MAX_STEPS {
+            return None;
+        }
+        if let Some(name) = rest.strip_prefix('.') {
+            let end = name.find(['.', '[']).unwrap_or(name.len());
+            if end == 0 {
+                return None;
+            }
+            steps.push(Step::Member(name[..end].to_owned()));
+            rest = &name[end..];
+            continue;
+        }
+
+        let inner = rest.strip_prefix('[')?;
+        let quote = inner.chars().next().filter(|first| matches!(first, '\'' | '"'));
+        let (step, after) = match quote {
+            Some(quote) => {
+                let (name, after) = inner[1..].split_once(quote)?;
+                (Step::Member(name.to_owned()), after.strip_prefix(']')?)
+            }
+            None => {
+                let (number, after) = inner.split_once(']')?;
+                (Step::Element(number.parse().ok()?), after)
+            }
+        };
+        steps.push(step);
+        rest = after;
+    }
+    (!steps.is_empty()).then_some(steps)
+}
+
+/// The place in `root` to which `steps` lead; members and next elements are made, gaps are not.
+fn found(root: &mut Value, steps: Vec<Step>) -> Option<&mut Value> {
+    steps.into_iter().try_fold(root, |place, step| match step {
+        Step::Member(name) => {
+            if place.is_null() {
+                *place = Value::Object(Map::new());
+            }
+            Some(place.as_object_mut()?.entry(name).or_insert(Value::Null))
+        }
+        Step::Element(index) => {
+            if place.is_null() {
+                *place = Value::Array(Vec::new());
+            }
+            let elements = place.as_array_mut()?;
+            if index == elements.len() {
+                elements.push(Value::Null);
+            }
+            elements.get_mut(index)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_path_is_read_as_it_is_written_and_makes_no_gaps() {
+        let member = |name: &str| Step::Member(name.to_owned());
+        assert_eq!(
+            steps("$.a.b[2]['c d'][\"e\"]"),
+            Some(vec![
+                member("a"),
+                member("b"),
+                Step::Element(2),
+                member("c d"),
+                member("e")
+            ])
+        );
+        for wrong in ["", "$", "a", "$.", "$..a", "$[x]", "$['a'", "$[1", "$.a[-1]"] {
+            assert_eq!(steps(wrong), None, "{wrong}");
+        }
+        assert_eq!(steps(&format!("${}", ".a".repeat(65))), None);
+
+        let mut root = json!({});
+        let mut put = |path: &str, value: Value| {
+            let place = found(&mut root, steps(path)?)?;
+            *place = value;
+            Some(())
+        };
+        assert_eq!(put("$.a.b[0].c", json!(1)), Some(()));
+        assert_eq!(put("$.a.b[1]", json!("two")), Some(()));
+        assert_eq!(put("$.a.b[50000000]", json!(3)), None);
+        assert_eq!(put("$.a.b[1].d", json!(3)), None);
+        assert_eq!(root, json!({"a": {"b": [{"c": 1}, "two"]}}));
+    }
+}

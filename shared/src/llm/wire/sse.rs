@@ -1,0 +1,160 @@
+//! Server-sent events out of bytes, wherever the packets are cut. *Pure.*
+
+use super::{Fault, MAX_EVENT_BYTES};
+
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// Who is given each event: its name and its data.
+type Each<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), Fault> + 'a;
+
+/// Lines that make up events.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    /// The line that has begun.
+    line: Vec<u8>,
+    /// The event that has begun: its name and its data.
+    name: Vec<u8>,
+    data: Vec<u8>,
+    has_data: bool,
+    /// The last byte was a carriage return: a line feed belongs to it.
+    after_return: bool,
+    /// A line was read: no mark of byte order can follow.
+    begun: bool,
+}
+
+impl Events {
+    /// Reads `bytes`, and gives each event that ends in them (name, data) to `each`.
+    pub(super) fn take(&mut self, mut bytes: &[u8], each: &mut Each<'_>) -> Result<(), Fault> {
+        while let Some(first) = bytes.first() {
+            if std::mem::take(&mut self.after_return) && *first == b'\n' {
+                bytes = &bytes[1..];
+                continue;
+            }
+
+            let Some(end) = bytes.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
+                return self.longer(bytes);
+            };
+            self.longer(&bytes[..end])?;
+            self.after_return = bytes[end] == b'\r';
+            bytes = &bytes[end + 1..];
+            self.line_ended(each)?;
+        }
+        Ok(())
+    }
+
+    /// The event that was not ended by an empty line, if there is one: name and data.
+    pub(super) fn rest(mut self) -> Option<(Vec<u8>, Vec<u8>)> {
+        if !self.line.is_empty() {
+            self.field().ok()?;
+        }
+        self.has_data.then_some((self.name, self.data))
+    }
+
+    fn longer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        extended(&mut self.line, bytes, MAX_EVENT_BYTES.saturating_sub(self.data.len()))
+    }
+
+    fn line_ended(&mut self, each: &mut Each<'_>) -> Result<(), Fault> {
+        if !std::mem::replace(&mut self.begun, true) && self.line.starts_with(BOM) {
+            self.line.drain(..BOM.len());
+        }
+        if !self.line.is_empty() {
+            return self.field();
+        }
+
+        let name = std::mem::take(&mut self.name);
+        let data = std::mem::take(&mut self.data);
+        if std::mem::take(&mut self.has_data) {
+            each(&name, &data)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the line as a field; comments, ids and what is unknown are passed over.
+    fn field(&mut self) -> Result<(), Fault> {
+        let mut line = std::mem::take(&mut self.line);
+        let (field, value) = match line.iter().position(|byte| *byte == b':') {
+            Some(colon) => (colon, colon + 1 + usize::from(line.get(colon + 1) == Some(&b' '))),
+            None => (line.len(), line.len()),
+        };
+        match &line[..field] {
+            b"data" => {
+                line.drain(..value);
+                if std::mem::replace(&mut self.has_data, true) {
+                    extended(&mut self.data, b"\n", MAX_EVENT_BYTES)?;
+                    extended(&mut self.data, &line, MAX_EVENT_BYTES)?;
+                } else {
+                    self.data = line;
+                }
+            }
+            b"event" => {
+                line.drain(..value);
+                self.name = line;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Appends `bytes`, up to `limit` in all; grows by doubling, but never reserves beyond the limit.
+pub(super) fn extended(buffer: &mut Vec<u8>, bytes: &[u8], limit: usize) -> Result<(), Fault> {
+    let wanted = buffer.len() + bytes.len();
+    if wanted > limit {
+        return Err(Fault::Large("an event", MAX_EVENT_BYTES));
+    }
+    if wanted > buffer.capacity() {
+        let capacity = wanted.max(buffer.capacity() * 2).min(limit);
+        buffer.reserve_exact(capacity - buffer.len());
+    }
+    buffer.extend_from_slice(bytes);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(bytes: &[u8], size: usize) -> Vec<(String, String)> {
+        let mut heard = Vec::new();
+        let mut events = Events::default();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+        for packet in bytes.chunks(size) {
+            let mut each = |name: &[u8], data: &[u8]| {
+                heard.push((text(name), text(data)));
+                Ok(())
+            };
+            events.take(packet, &mut each).expect("within the bounds");
+        }
+        heard.extend(events.rest().map(|(name, data)| (text(&name), text(&data))));
+        heard
+    }
+
+    #[test]
+    fn every_line_end_and_every_cut_gives_the_same_events() {
+        let plain = "\u{feff}: busy\n\ndata:one\n\nevent: b\ndata: two\ndata: more\nid: 7\nretry\n\nevent: none\n\ndata\n\ndata: é";
+        for ends in ["\n", "\r\n", "\r"] {
+            let bytes = plain.replace('\n', ends).into_bytes();
+            for size in 1..=bytes.len() {
+                let heard = events(&bytes, size);
+                let expected = [("", "one"), ("b", "two\nmore"), ("", ""), ("", "é")];
+                let expected = expected.map(|(name, data)| (name.to_owned(), data.to_owned()));
+                assert_eq!(heard, expected, "{ends:?} {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_in_a_line_and_in_an_event() {
+        let refused = |piece: &[u8]| {
+            let mut events = Events::default();
+            let mut read = 0;
+            while let Ok(()) = events.take(piece, &mut |_, _| Ok(())) {
+                read += piece.len();
+                assert!(read < 3 * MAX_EVENT_BYTES, "nothing ends it");
+            }
+        };
+        refused(&[b'x'; 4_096]);
+        refused(format!("data: {}\n", "x".repeat(4_000)).as_bytes());
+    }
+}

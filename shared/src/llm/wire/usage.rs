@@ -1,0 +1,92 @@
+//! Tokens as each wire counts them, in the one way in which we do. *Pure.*
+
+use serde_json::Value;
+
+use crate::llm::answer::Usage;
+
+/// The first of `paths` that holds a number of tokens.
+fn count(usage: &Value, paths: &[&str]) -> Option<u64> {
+    paths.iter().find_map(|path| usage.pointer(path)?.as_u64())
+}
+
+/// Chat completions: reasoning is part of `completion_tokens`, except where the total shows that it is not (xAI).
+pub(super) fn openai(usage: &Value) -> Usage {
+    let input = count(usage, &["/prompt_tokens"]).unwrap_or(0);
+    let completion = count(usage, &["/completion_tokens"]).unwrap_or(0);
+    let cached = count(
+        usage,
+        &["/prompt_tokens_details/cached_tokens", "/prompt_cache_hit_tokens"],
+    );
+    let reasoning = count(
+        usage,
+        &["/completion_tokens_details/reasoning_tokens", "/reasoning_tokens"],
+    )
+    .unwrap_or(0);
+
+    let all = input.saturating_add(completion);
+    let apart = match count(usage, &["/total_tokens"]) {
+        Some(total) => total != all && total == all.saturating_add(reasoning),
+        None => reasoning > completion,
+    };
+    Usage {
+        input,
+        output: if apart {
+            completion.saturating_add(reasoning)
+        } else {
+            completion
+        },
+        cached: cached.unwrap_or(0),
+        reasoning,
+    }
+}
+
+/// Messages: what was read from the cache and what was written into it are counted apart from `input_tokens`.
+pub(super) fn anthropic(usage: &Value) -> Usage {
+    let tokens = |path: &str| count(usage, &[path]).unwrap_or(0);
+    let cached = tokens("/cache_read_input_tokens");
+    Usage {
+        input: tokens("/input_tokens")
+            .saturating_add(tokens("/cache_creation_input_tokens"))
+            .saturating_add(cached),
+        output: tokens("/output_tokens"),
+        cached,
+        reasoning: tokens("/output_tokens_details/thinking_tokens"),
+    }
+}
+
+/// `usageMetadata`: what is seen and what is thought are counted apart, and what tools of Google's own read too.
+pub(super) fn gemini(usage: &Value) -> Usage {
+    let tokens = |path: &str| count(usage, &[path]).unwrap_or(0);
+    let reasoning = tokens("/thoughtsTokenCount");
+    Usage {
+        input: tokens("/promptTokenCount").saturating_add(tokens("/toolUsePromptTokenCount")),
+        output: tokens("/candidatesTokenCount").saturating_add(reasoning),
+        cached: tokens("/cachedContentTokenCount"),
+        reasoning,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn reasoning_is_added_where_the_total_says_that_it_is_not_in_it() {
+        let usage = |completion: u64, reasoning: u64, total: Option<u64>| {
+            let details = json!({"reasoning_tokens": reasoning});
+            let said = json!({
+                "prompt_tokens": 10, "completion_tokens": completion, "total_tokens": total,
+                "completion_tokens_details": details
+            });
+            openai(&said).output
+        };
+        assert_eq!(usage(35, 192, Some(237)), 227, "xAI");
+        assert_eq!(usage(35, 18, Some(45)), 35, "DeepSeek");
+        assert_eq!(usage(10, 11, Some(20)), 10, "OpenRouter, cut");
+        assert_eq!(usage(35, 192, None), 227);
+        assert_eq!(usage(35, 18, None), 35);
+        assert_eq!(usage(35, 0, Some(45)), 35);
+    }
+}

@@ -1,0 +1,185 @@
+//! How a browser becomes the owner's: a link that works once. *Pure.*
+//!
+//! `nexus up` and `nexus owner link` write an [`OwnerLink`] into KV `identities`, under [`link_key`]. The chat page that
+//! opens the link claims it by compare-and-set; the claimed value is the binding itself, so nothing lies between using the
+//! link up and being the owner. Source: `trust.md` §1.2.
+
+use data_encoding::HEXLOWER;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::identity::{Identities, Person};
+use super::origin::WEBCHAT;
+use super::time::UnixMillis;
+
+/// How long a link can be claimed by default, in minutes.
+pub const LINK_MINUTES: u32 = 15;
+/// Id of the person that is added if `identities.yaml` names no owner.
+const OWNER: &str = "owner";
+
+/// The visitor of a chat page.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Visitor {
+    /// The page's account (`adapter.webchat.account`).
+    pub account: String,
+    /// The visitor's id, which the server derived from the page's key.
+    pub id: String,
+}
+
+/// The key of the link with this token, in KV `identities`. The bucket holds the token's hash alone, so who reads it
+/// cannot claim a link.
+#[must_use]
+pub fn link_key(token: &str) -> String {
+    format!("link.{}", HEXLOWER.encode(&Sha256::digest(token)))
+}
+
+/// A link, offered or claimed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnerLink {
+    /// When it was made.
+    pub made_at: UnixMillis,
+    /// Until when it can be claimed.
+    pub expires_at: UnixMillis,
+    /// The visitor who claimed it; `None` until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_by: Option<Visitor>,
+    /// When it was claimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_at: Option<UnixMillis>,
+}
+
+/// Why a link does not make somebody the owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimLinkError {
+    /// No such link, or another page used it.
+    #[error("this link was used already, or never existed; `nexus owner link` makes another")]
+    Used,
+    /// Too late.
+    #[error("this link has expired; `nexus owner link` makes another")]
+    Expired,
+}
+
+impl OwnerLink {
+    /// A link that can be claimed for `minutes` from `now` on.
+    #[must_use]
+    pub fn offered(now: UnixMillis, minutes: u32) -> Self {
+        Self {
+            made_at: now,
+            expires_at: now.plus(i64::from(minutes) * 60_000),
+            claimed_by: None,
+            claimed_at: None,
+        }
+    }
+
+    /// Returns the link as claimed by `visitor`. The same visitor may claim it again: an answer may be lost.
+    ///
+    /// # Errors
+    /// [`ClaimLinkError`] if another visitor has claimed it, or it has expired.
+    pub fn claim(self, visitor: &Visitor, now: UnixMillis) -> Result<Self, ClaimLinkError> {
+        match &self.claimed_by {
+            Some(other) if other == visitor => Ok(self),
+            Some(_) => Err(ClaimLinkError::Used),
+            None if now > self.expires_at => Err(ClaimLinkError::Expired),
+            None => Ok(Self {
+                claimed_by: Some(visitor.clone()),
+                claimed_at: Some(now),
+                ..self
+            }),
+        }
+    }
+
+    /// Whether it has expired without being claimed.
+    #[must_use]
+    pub fn is_stale(&self, now: UnixMillis) -> bool {
+        self.claimed_by.is_none() && now > self.expires_at
+    }
+}
+
+impl Identities {
+    /// Returns these identities with `visitors` of the chat page as addresses of the owner. If there is no owner, a person
+    /// `owner` is added.
+    #[must_use]
+    pub fn with_owner_pages<'a>(mut self, visitors: impl Iterator<Item = &'a Visitor>) -> Self {
+        let mut visitors = visitors.peekable();
+        if visitors.peek().is_none() {
+            return self;
+        }
+
+        let owner = self.owner.get_or_insert_with(|| OWNER.to_owned()).clone();
+        if !self.persons.iter().any(|person| person.id == owner) {
+            self.persons.push(Person {
+                id: owner.clone(),
+                ..Person::default()
+            });
+        }
+        if let Some(person) = self.persons.iter_mut().find(|person| person.id == owner) {
+            let addresses = person.addresses.entry(WEBCHAT.to_owned()).or_default();
+            addresses.extend(visitors.map(|visitor| visitor.id.clone()));
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_kept_under_the_hash_of_its_token() {
+        let key = "link.9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+        assert_eq!(link_key("test"), key);
+    }
+
+    fn visitor(id: &str) -> Visitor {
+        Visitor {
+            account: "default".to_owned(),
+            id: id.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_link_is_claimed_once_and_in_time() {
+        let link = OwnerLink::offered(UnixMillis(1_000), 1);
+        let claimed = link.clone().claim(&visitor("a"), UnixMillis(61_000)).unwrap();
+        assert_eq!(claimed.claimed_by, Some(visitor("a")));
+        assert_eq!(
+            claimed.clone().claim(&visitor("a"), UnixMillis(i64::MAX)),
+            Ok(claimed.clone())
+        );
+        assert_eq!(
+            claimed.clone().claim(&visitor("b"), UnixMillis(1_000)),
+            Err(ClaimLinkError::Used)
+        );
+        assert_eq!(
+            link.clone().claim(&visitor("a"), UnixMillis(61_001)),
+            Err(ClaimLinkError::Expired)
+        );
+        assert!(link.is_stale(UnixMillis(61_001)) && !claimed.is_stale(UnixMillis(i64::MAX)));
+    }
+
+    #[test]
+    fn a_page_is_an_address_of_the_owner() {
+        let pages = [visitor("v1"), visitor("v2")];
+        let made = Identities::default().with_owner_pages(pages.iter());
+        assert_eq!(made.owner.as_deref(), Some("owner"));
+        assert_eq!(
+            made.person(WEBCHAT, "v2").map(|person| person.id.as_str()),
+            Some("owner")
+        );
+        assert_eq!(made.person("telegram", "v2"), None);
+
+        let me = Identities {
+            owner: Some("me".to_owned()),
+            persons: vec![Person {
+                id: "me".to_owned(),
+                ..Person::default()
+            }],
+            ..Identities::default()
+        };
+        let merged = me.clone().with_owner_pages(pages.iter());
+        assert_eq!((merged.persons.len(), merged.faults()), (1, Vec::new()));
+        assert_eq!(me.clone().with_owner_pages([].iter()), me);
+    }
+}

@@ -1,0 +1,97 @@
+//! How strong a configured secret must be. *Pure.*
+//!
+//! A secret that is short or empty signs for everybody, so it is refused when the configuration is read. Source: `trust.md` §6;
+//! Standard Webhooks, "Signature scheme": keys have 24 to 64 bytes.
+
+use std::ops::RangeInclusive;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// What a Standard Webhooks secret may begin with; the rest is base64.
+const PREFIX: &str = "whsec_";
+/// Sizes of a Standard Webhooks key, in bytes after decoding.
+pub const STANDARD_BYTES: RangeInclusive<usize> = 24..=64;
+/// Fewest bytes of a secret that a vendor chose as a text.
+pub const MIN_TEXT_BYTES: usize = 8;
+/// Below this many bytes a vendor's secret is warned of.
+pub const SOUND_TEXT_BYTES: usize = 16;
+
+/// Why a secret cannot be used as a key. None of the texts shows the secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WeakKeyError {
+    /// No base64.
+    #[error("expected base64, with or without `whsec_`")]
+    NotBase64,
+    /// No byte remains after decoding, or the text is empty.
+    #[error("is empty")]
+    Empty,
+    /// A decoded key of a size that Standard Webhooks does not have.
+    #[error("the decoded key has {0} bytes; expected 24 to 64 (`openssl rand -base64 32` makes one)")]
+    Size(usize),
+    /// A text that is too short.
+    #[error("has {0} bytes; expected at least {MIN_TEXT_BYTES}")]
+    Short(usize),
+}
+
+/// The key of a Standard Webhooks secret: base64 of 24 to 64 bytes, with or without `whsec_` before it.
+///
+/// # Errors
+/// [`WeakKeyError`] if it is not base64, is empty, or has another size.
+pub fn standard(secret: &str) -> Result<Vec<u8>, WeakKeyError> {
+    let text = secret.trim();
+    let key = STANDARD
+        .decode(text.strip_prefix(PREFIX).unwrap_or(text))
+        .map_err(|_| WeakKeyError::NotBase64)?;
+    match key.len() {
+        0 => Err(WeakKeyError::Empty),
+        size if STANDARD_BYTES.contains(&size) => Ok(key),
+        size => Err(WeakKeyError::Size(size)),
+    }
+}
+
+/// The bytes of a secret that a vendor chose: the text itself, at least [`MIN_TEXT_BYTES`] long.
+///
+/// # Errors
+/// [`WeakKeyError::Empty`] and [`WeakKeyError::Short`].
+pub fn text(secret: &str) -> Result<&[u8], WeakKeyError> {
+    match secret.trim().len() {
+        0 => Err(WeakKeyError::Empty),
+        size if size < MIN_TEXT_BYTES => Err(WeakKeyError::Short(size)),
+        _ => Ok(secret.as_bytes()),
+    }
+}
+
+/// Whether a vendor's secret can be used and is nevertheless so short that the operator is warned of it.
+#[must_use]
+pub fn is_short(secret: &str) -> bool {
+    secret.trim().len() < SOUND_TEXT_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standard_key_has_24_to_64_bytes() {
+        let of = |bytes: usize| format!("whsec_{}", STANDARD.encode(vec![7; bytes]));
+        for (bytes, expected) in [(24, Ok(())), (64, Ok(()))] {
+            assert_eq!(standard(&of(bytes)).map(|_| ()), expected, "{bytes}");
+        }
+        for bytes in [1, 15, 23, 65] {
+            assert_eq!(standard(&of(bytes)), Err(WeakKeyError::Size(bytes)));
+        }
+        for empty in ["", "whsec_", " whsec_\n"] {
+            assert_eq!(standard(empty), Err(WeakKeyError::Empty), "{empty:?}");
+        }
+        assert_eq!(standard("whsec_***"), Err(WeakKeyError::NotBase64));
+    }
+
+    #[test]
+    fn a_text_has_8_bytes_and_is_warned_of_below_16() {
+        assert_eq!(text(" "), Err(WeakKeyError::Empty));
+        assert_eq!(text("seven77"), Err(WeakKeyError::Short(7)));
+        assert_eq!(text("eight888"), Ok(&b"eight888"[..]));
+        assert!(is_short("fifteen-letters") && !is_short("sixteen--letters"));
+    }
+}

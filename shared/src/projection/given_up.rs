@@ -1,0 +1,57 @@
+//! What was given up, as far as traces have to know: a chain that ended in the dead letters is not under way. *Pure.*
+
+use std::collections::BTreeMap;
+
+use crate::wire::dead_letter::DeadLetter;
+use crate::wire::headers::MSG_ID;
+use crate::wire::topology::streams;
+
+/// Most letters of each kind that are remembered; the oldest go first.
+pub const MAX_REMEMBERED: usize = 2_000;
+
+/// Dead letters that end a link of a causal chain which leaves no other record.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Events that were not evaluated: sequence in `EVENTS` → why.
+    events: BTreeMap<u64, String>,
+    /// Replies that were not delivered: turn → why.
+    replies: BTreeMap<String, String>,
+}
+
+impl GivenUp {
+    /// Takes a letter in.
+    pub fn take(&mut self, letter: &DeadLetter) {
+        let why = format!("{}: {}", letter.reason, letter.detail);
+        if letter.stream == streams::EVENTS {
+            self.events.insert(letter.sequence, why);
+            if self.events.len() > MAX_REMEMBERED {
+                self.events.pop_first();
+            }
+            return;
+        }
+        // A delivery's message has the id of its turn, also where the server took no message of it.
+        let is_reply = letter.stream == streams::DELIVERIES || letter.redrive_subject.starts_with("nexus.delivery.");
+        let id = letter
+            .headers
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(MSG_ID));
+        if let Some((_, turn)) = id.filter(|_| is_reply) {
+            self.replies.insert(turn.clone(), why);
+            if self.replies.len() > MAX_REMEMBERED {
+                self.replies.pop_first();
+            }
+        }
+    }
+
+    /// Why the event at `sequence` was given up, if it was.
+    #[must_use]
+    pub fn event(&self, sequence: u64) -> Option<&str> {
+        self.events.get(&sequence).map(String::as_str)
+    }
+
+    /// Why the reply of `turn` was given up, if it was.
+    #[must_use]
+    pub fn reply(&self, turn: &str) -> Option<&str> {
+        self.replies.get(turn).map(String::as_str)
+    }
+}

@@ -1,0 +1,271 @@
+//! A turn, and what it brought about.
+
+use rusqlite::{OptionalExtension, Row};
+use serde_json::Value;
+
+use super::super::api::{EventRow, Stage};
+use super::super::query;
+use super::{Walk, millis_between};
+use crate::model::time::UnixMillis;
+
+/// The tool that sends a message to another agent; its result names the event.
+const SENDS: &str = "send_message_to_agent";
+
+impl Walk<'_> {
+    pub(super) fn turn(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
+        // Several dispatches may have become one turn, which is told once.
+        if !self.enters(turn, depth) {
+            return Ok(());
+        }
+        let mut statement = self.connection.prepare_cached(
+            "SELECT session_id, status, outcome, coalesce(started_at, finished_at, 0), finished_at, replied
+             FROM agent_turns WHERE id = ?1",
+        )?;
+        let Some(row) = statement.query_row([turn], TurnRow::read).optional()? else {
+            self.complete = false;
+            return Ok(());
+        };
+        let outcome = row.outcome.map(|outcome| format!(": {outcome}")).unwrap_or_default();
+        let took = row.finished_at.map(|finished| millis_between(row.started_at, finished));
+        let detail = format!("{} in session {}{outcome}", row.status, row.session);
+        self.step(depth, Stage::Turn, turn, UnixMillis(row.started_at), took, detail);
+
+        let is_over = row.finished_at.is_some();
+        self.complete &= is_over;
+        self.approvals(turn, depth)?;
+        self.tools(turn, depth)?;
+        self.owed_intents(turn, depth)?;
+        self.caused(turn, depth)?;
+        if is_over && row.replied {
+            let over_at = UnixMillis(row.finished_at.unwrap_or(row.started_at));
+            self.delivery(turn, over_at, depth)?;
+        }
+        Ok(())
+    }
+
+    /// What humans were asked in the turn. A question without a decision is under way.
+    fn approvals(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT id, coalesce(tool, ''), status, coalesce(asked_at, decided_at, 0), decided_at FROM nexus_approvals
+             WHERE turn_id = ?1 ORDER BY 4, 1",
+        )?;
+        let rows: Vec<ApprovalRow> = statement
+            .query_map([turn], ApprovalRow::read)?
+            .collect::<Result<_, _>>()?;
+        for row in rows {
+            self.complete &= row.status != "pending";
+            let took = row.decided_at.map(|decided| millis_between(row.asked_at, decided));
+            let detail = format!("{}: {}", row.tool, row.status);
+            self.step(depth, Stage::Approval, &row.id, UnixMillis(row.asked_at), took, detail);
+        }
+        Ok(())
+    }
+
+    /// The turn's tool calls. One that is not over is under way as long as its turn is. A message to an agent that the
+    /// read model has not seen yet is under way.
+    fn tools(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT id, coalesce(name, ''), outcome, coalesce(started_at, finished_at, 0), finished_at
+             FROM agent_tool_calls WHERE turn_id = ?1 AND (started_at IS NOT NULL OR finished_at IS NOT NULL)
+             ORDER BY 4, 1",
+        )?;
+        let rows: Vec<ToolRow> = statement.query_map([turn], ToolRow::read)?.collect::<Result<_, _>>()?;
+        for row in rows {
+            let outcome: Value = row
+                .outcome
+                .as_deref()
+                .and_then(|text| serde_json::from_str(text).ok())
+                .unwrap_or_default();
+            if let Some(sent) = (row.name == SENDS).then(|| sent_by(&outcome)).flatten()
+                && query::event(self.connection, sent)?.is_none()
+            {
+                self.complete = false;
+            }
+            let took = row.finished_at.map(|finished| millis_between(row.started_at, finished));
+            let detail = format!("{}: {}", row.name, told(&outcome, row.finished_at.is_some()));
+            let id = format!("{turn}/{}", row.id);
+            self.step(depth, Stage::Tool, &id, UnixMillis(row.started_at), took, detail);
+        }
+        Ok(())
+    }
+
+    /// Intents of the turn that the scheduler has not answered for: it is asked again until it does.
+    fn owed_intents(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT id, kind, since FROM nexus_owed_intents WHERE turn_id = ?1 ORDER BY id")?;
+        let rows: Vec<(String, String, i64)> = statement
+            .query_map([turn], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+            .collect::<Result<_, _>>()?;
+        for (id, kind, since) in rows {
+            self.complete = false;
+            let detail = format!("{kind}: not answered by the scheduler yet");
+            self.step(depth, Stage::Intent, &id, UnixMillis(since), None, detail);
+        }
+        Ok(())
+    }
+
+    /// Messages to agents and firings of intents, each with its own chain.
+    fn caused(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT e.id FROM nexus_caused c JOIN events e ON e.id = c.event_id WHERE c.turn_id = ?1 ORDER BY e.sequence",
+        )?;
+        let ids: Vec<String> = statement
+            .query_map([turn], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        for id in ids {
+            if let Some(event) = query::event(self.connection, &id)? {
+                self.event(&event, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The delivery of the reply `id`, which was committed at `at`.
+    fn delivery(&mut self, id: &str, at: UnixMillis, depth: u8) -> Result<(), rusqlite::Error> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT channel, status, started_at, updated_at, attempts, parts, reason FROM deliveries WHERE id = ?1",
+        )?;
+        let Some(row) = statement.query_row([id], DeliveryRow::read).optional()? else {
+            match self.given_up.reply(id).map(str::to_owned) {
+                Some(why) => self.step(depth, Stage::DeadLetter, id, at, None, why),
+                None => self.complete = false,
+            }
+            return Ok(());
+        };
+        let reason = row.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+        let detail = format!("{} on {}, attempts {}{reason}", row.status, row.channel, row.attempts);
+        let over = matches!(row.status.as_str(), "delivered" | "gave_up" | "denied_by_policy");
+        let took = over.then(|| millis_between(row.started_at, row.updated_at));
+        self.step(depth, Stage::Delivery, id, UnixMillis(row.started_at), took, detail);
+        let sent = self.sent(id)?;
+        if !over || sent.len() < row.parts.unwrap_or(0) as usize {
+            self.complete = false;
+        }
+        for event in sent {
+            self.event(&event, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    /// Events `out:{delivery}/{part}` (`0` is the character after `/`).
+    fn sent(&self, delivery: &str) -> Result<Vec<EventRow>, rusqlite::Error> {
+        let mut ids = self
+            .connection
+            .prepare_cached("SELECT id FROM events WHERE id > ?1 AND id < ?2 ORDER BY sequence LIMIT 1000")?;
+        let ids: Vec<String> = ids
+            .query_map([format!("out:{delivery}/"), format!("out:{delivery}0")], |row| {
+                row.get(0)
+            })?
+            .collect::<Result<_, _>>()?;
+        ids.iter()
+            .filter_map(|id| query::event(self.connection, id).transpose())
+            .collect()
+    }
+}
+
+/// The event that a message to an agent became, as the call's `outcome` names it.
+fn sent_by(outcome: &Value) -> Option<&str> {
+    outcome.get("result")?.get("sent")?.as_str()
+}
+
+/// How a call ended, in one word, with the error if there is one.
+fn told(outcome: &Value, is_over: bool) -> String {
+    let kind = outcome.get("kind").and_then(Value::as_str);
+    let why = outcome
+        .get("error")
+        .or_else(|| outcome.get("reason"))
+        .and_then(Value::as_str);
+    match (kind, why) {
+        (_, Some(why)) => why.chars().take(200).collect(),
+        (Some(kind), None) => kind.to_owned(),
+        (None, None) if is_over => "done".to_owned(),
+        (None, None) => "under way".to_owned(),
+    }
+}
+
+struct ApprovalRow {
+    id: String,
+    tool: String,
+    status: String,
+    asked_at: i64,
+    decided_at: Option<i64>,
+}
+
+impl ApprovalRow {
+    fn read(row: &Row<'_>) -> Result<Self, rusqlite::Error> {
+        Ok(Self {
+            id: row.get(0)?,
+            tool: row.get(1)?,
+            status: row.get(2)?,
+            asked_at: row.get(3)?,
+            decided_at: row.get(4)?,
+        })
+    }
+}
+
+struct ToolRow {
+    id: String,
+    name: String,
+    outcome: Option<String>,
+    started_at: i64,
+    finished_at: Option<i64>,
+}
+
+impl ToolRow {
+    fn read(row: &Row<'_>) -> Result<Self, rusqlite::Error> {
+        Ok(Self {
+            id: row.get(0)?,
+            name: row.get(1)?,
+            outcome: row.get(2)?,
+            started_at: row.get(3)?,
+            finished_at: row.get(4)?,
+        })
+    }
+}
+
+struct TurnRow {
+    session: String,
+    status: String,
+    outcome: Option<String>,
+    started_at: i64,
+    finished_at: Option<i64>,
+    replied: bool,
+}
+
+impl TurnRow {
+    fn read(row: &Row<'_>) -> Result<Self, rusqlite::Error> {
+        Ok(Self {
+            session: row.get(0)?,
+            status: row.get(1)?,
+            outcome: row.get(2)?,
+            started_at: row.get(3)?,
+            finished_at: row.get(4)?,
+            replied: row.get(5)?,
+        })
+    }
+}
+
+struct DeliveryRow {
+    channel: String,
+    status: String,
+    started_at: i64,
+    updated_at: i64,
+    attempts: u32,
+    parts: Option<u32>,
+    reason: Option<String>,
+}
+
+impl DeliveryRow {
+    fn read(row: &Row<'_>) -> Result<Self, rusqlite::Error> {
+        Ok(Self {
+            channel: row.get(0)?,
+            status: row.get(1)?,
+            started_at: row.get(2)?,
+            updated_at: row.get(3)?,
+            attempts: row.get(4)?,
+            parts: row.get(5)?,
+            reason: row.get(6)?,
+        })
+    }
+}

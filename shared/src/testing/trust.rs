@@ -1,0 +1,30 @@
+//! The key under which tests seal events.
+
+use std::sync::Arc;
+
+use crate::process::config::TrustConfig;
+use crate::process::secret::Secret;
+use crate::wire::seal::Trust;
+
+/// Where the key of every test's cluster is, as `trust.cluster_key` names it.
+pub const CLUSTER_KEY: &str = concat!("file:", env!("CARGO_MANIFEST_DIR"), "/src/testing/cluster.key");
+
+/// Section `[trust]` of a test's configuration.
+#[must_use]
+pub fn trust_section() -> String {
+    format!("[trust]\ncluster_key = \"{CLUSTER_KEY}\"\n")
+}
+
+/// What a service that is configured with [`trust_section`] seals and believes.
+///
+/// # Panics
+/// If the key cannot be read.
+#[must_use]
+pub fn trust() -> Arc<Trust> {
+    let key = Secret::resolve(CLUSTER_KEY).expect("the tests' key is there");
+    let config = TrustConfig {
+        cluster_key: Some(key),
+        ..TrustConfig::default()
+    };
+    Arc::new(config.trust(&std::collections::BTreeMap::new()))
+}

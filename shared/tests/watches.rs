@@ -1,0 +1,206 @@
+//! Watches and readers whose bucket or stream is purged, made anew or put back while they listen: none goes deaf.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use shared::bus::{Bus, Kv, KvEvent, KvWatch, Outgoing};
+use shared::testing::world;
+use shared::wire::headers::Headers;
+use shared::wire::session_mark::Member;
+use shared::wire::topology::{buckets, streams, topology};
+
+const STREAM: &str = "KV_members";
+/// How long anything may take on a busy machine: a watch looks after its bucket each 15 s.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn member(name: &str) -> Member {
+    Member {
+        instance: name.to_owned(),
+    }
+}
+
+fn members(bus: &Bus) -> Kv<Member> {
+    bus.kv(buckets::MEMBERS)
+}
+
+/// What a reader of `watch` knows, as most of them keep it.
+struct Reader {
+    watch: KvWatch<Member>,
+    known: BTreeMap<String, (String, u64)>,
+    /// How often it began anew.
+    anew: u32,
+}
+
+impl Reader {
+    async fn of(bus: &Bus) -> Self {
+        let mut reader = Self {
+            watch: members(bus).watch_all(),
+            known: BTreeMap::new(),
+            anew: 0,
+        };
+        reader.until_current().await;
+        reader
+    }
+
+    async fn next(&mut self) -> bool {
+        let told = tokio::time::timeout(DEADLINE, self.watch.next()).await;
+        match told.unwrap_or_else(|_| panic!("nothing is told; known: {:?}", self.known)) {
+            KvEvent::Put { key, value, revision } => drop(self.known.insert(key, (value.instance, revision))),
+            KvEvent::Gone { key, .. } => drop(self.known.remove(&key)),
+            KvEvent::Bad { key, error, .. } => panic!("{key}: {error}"),
+            KvEvent::Anew => {
+                // Revisions count no more.
+                self.known.values_mut().for_each(|(_, revision)| *revision = 0);
+                self.anew += 1;
+            }
+            KvEvent::Current => return true,
+        }
+        false
+    }
+
+    async fn until_current(&mut self) {
+        while !self.next().await {}
+    }
+
+    async fn until(&mut self, key: &str, value: Option<&str>) {
+        while self.known.get(key).map(|(value, _)| value.as_str()) != value {
+            self.next().await;
+        }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.known.values().map(|(name, _)| name.as_str()).collect()
+    }
+}
+
+async fn written(bus: &Bus, pairs: &[(&str, &str)]) {
+    for (key, value) in pairs {
+        members(bus).put(key, &member(value)).await.expect("stored");
+    }
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_made_anew_is_read_from_its_beginning() {
+    let (_server, bus) = world().await;
+    written(&bus, &[("a", "1"), ("b", "1"), ("b", "2")]).await;
+    let mut reader = Reader::of(&bus).await;
+    assert_eq!(reader.names(), ["1", "2"]);
+
+    assert!(bus.delete_stream(STREAM).await.expect("deleted"));
+    bus.ensure(&topology(1), false).await.expect("made again");
+    written(&bus, &[("a", "3")]).await;
+    reader.until_current().await;
+    assert_eq!((reader.names(), reader.anew), (vec!["3"], 1), "b is gone");
+    assert_eq!(reader.known["a"].1, 1, "its revisions count from the beginning");
+
+    // It hears what comes later.
+    written(&bus, &[("c", "4")]).await;
+    reader.until("c", Some("4")).await;
+    assert_eq!(reader.anew, 1);
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_purged_is_noticed_without_a_word() {
+    let (_server, bus) = world().await;
+    written(&bus, &[("a", "1"), ("b", "1")]).await;
+    let mut reader = Reader::of(&bus).await;
+    bus.purge_subject(STREAM, ">").await.expect("purged");
+    reader.until("a", None).await;
+    reader.until("b", None).await;
+    written(&bus, &[("b", "2")]).await;
+    reader.until("b", Some("2")).await;
+    assert_eq!(reader.anew, 0, "revisions go on");
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_put_back_under_a_watch_tells_what_it_holds_now() {
+    let (mut server, bus) = world().await;
+    written(&bus, &[("a", "1"), ("b", "1"), ("c", "1")]).await;
+    server.stop().await;
+    let older = server.copy_of(STREAM);
+    server.restart().await;
+    let mut reader = Reader::of(&bus).await;
+    written(&bus, &[("a", "2"), ("d", "2")]).await;
+    reader.until("d", Some("2")).await;
+
+    server.stop().await;
+    server.put_back(STREAM, &older);
+    server.restart().await;
+    reader.until_current().await;
+    assert_eq!((reader.names(), reader.anew), (vec!["1", "1", "1"], 1));
+    written(&bus, &[("d", "3")]).await;
+    reader.until("d", Some("3")).await;
+}
+
+/// The older state has grown beyond what was read before anybody could look: no count of messages tells it apart.
+#[tokio::test]
+async fn a_bucket_that_was_put_back_and_has_grown_since_is_told_apart_by_its_keys() {
+    let (mut server, bus) = world().await;
+    written(&bus, &[("a", "1"), ("b", "1")]).await;
+    server.stop().await;
+    let older = server.copy_of(STREAM);
+    server.restart().await;
+    let mut reader = Reader::of(&bus).await;
+    written(&bus, &[("a", "2"), ("c", "2")]).await;
+    reader.until("c", Some("2")).await;
+
+    let grown = {
+        let (mut other, elsewhere) = world().await;
+        other.stop().await;
+        other.put_back(STREAM, &older);
+        other.restart().await;
+        written(&elsewhere, &[("x", "9"), ("b", "9"), ("y", "9"), ("z", "9")]).await;
+        other.stop().await;
+        other.copy_of(STREAM)
+    };
+    server.stop().await;
+    server.put_back(STREAM, &grown);
+    server.restart().await;
+    reader.until_current().await;
+    assert_eq!((reader.names(), reader.anew), (vec!["1", "9", "9", "9", "9"], 1));
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_as_it_was_tells_only_what_is_new() {
+    let (mut server, bus) = world().await;
+    written(&bus, &[("a", "1"), ("b", "1")]).await;
+    let mut reader = Reader::of(&bus).await;
+    server.kill9();
+    server.restart().await;
+    written(&bus, &[("b", "2")]).await;
+    let next = tokio::time::timeout(DEADLINE, reader.watch.next()).await;
+    assert!(
+        matches!(next, Ok(KvEvent::Put { ref key, .. }) if key == "b"),
+        "{next:?}"
+    );
+    assert_eq!(reader.anew, 0);
+}
+
+async fn stored(bus: &Bus, text: &str) -> u64 {
+    let payload = text.as_bytes().to_vec().into();
+    let out = Outgoing::raw("nexus.dispatch.default.main".to_owned(), Headers::new(), payload);
+    bus.publish(out).await.expect("stored").sequence
+}
+
+#[tokio::test]
+async fn a_reader_of_a_stream_that_is_made_anew_has_everybody_look_at_their_positions() {
+    let (_server, bus) = world().await;
+    let mut reader = bus.ordered(streams::DISPATCHES, &[], 1).await.expect("readable");
+    stored(&bus, "read").await;
+    assert_eq!(reader.next().await.sequence, 1);
+    let mut connections = bus.connections();
+    connections.begin();
+    assert!(bus.delete_stream(streams::DISPATCHES).await.expect("deleted"));
+    bus.ensure(&topology(1), false).await.expect("made again");
+    for sequence in 1..=3 {
+        assert_eq!(stored(&bus, "another").await, sequence);
+    }
+
+    let told = async {
+        tokio::select! {
+            () = connections.stands_anew() => {}
+            message = reader.next() => panic!("{} is of another stream", message.sequence),
+        }
+    };
+    tokio::time::timeout(DEADLINE, told).await.expect("it is noticed");
+}

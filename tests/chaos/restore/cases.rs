@@ -1,0 +1,126 @@
+//! Which streams and buckets are put back, how, and what may follow.
+
+use std::collections::BTreeSet;
+
+use shared::wire::topology::topology;
+
+/// How a stream is put back, while nothing runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// To a copy of an older state: the same incarnation, and its sequences are given out again.
+    Older,
+    /// Its messages are lost, and its sequences begin again: the same incarnation.
+    Emptied,
+    /// Deleted: whoever starts first makes it anew.
+    Anew,
+}
+
+impl Way {
+    pub(super) const ALL: [Self; 3] = [Self::Older, Self::Emptied, Self::Anew];
+}
+
+/// What the log of some service says of it in any case, beside that everything is handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Says {
+    /// Nothing counts with a place in it that the records do not make up for.
+    Nothing,
+    /// These words.
+    Words(&'static str),
+}
+
+/// Everything that a server keeps, each with what is said of it.
+pub(super) const KEPT: &[(&str, Says)] = &[
+    ("EVENTS", Says::Words("a position is void")),
+    ("DISPATCHES", Says::Words("cursor is void")),
+    ("DELIVERIES", Says::Nothing),
+    ("LEDGER", Says::Words("a position is void")),
+    ("RECEIPTS", Says::Words("a position is void")),
+    ("INVOCATIONS", Says::Words("a position is void")),
+    ("CLAIMS", Says::Nothing),
+    ("PARKED", Says::Nothing),
+    ("SCHEDULES", Says::Nothing),
+    ("AUDIT", Says::Nothing),
+    ("DLQ", Says::Nothing),
+    ("KV_attempts", Says::Nothing),
+    ("KV_positions", Says::Nothing),
+    ("KV_session_checkpoints", Says::Nothing),
+    ("KV_hooks", Says::Nothing),
+    ("KV_hook_state", Says::Nothing),
+    ("KV_breakers", Says::Nothing),
+    ("KV_intents", Says::Nothing),
+    ("KV_schedules", Says::Nothing),
+    ("KV_identities", Says::Nothing),
+    ("KV_session_overrides", Says::Nothing),
+    ("KV_restore", Says::Nothing),
+    ("KV_approvals", Says::Nothing),
+    ("KV_leases", Says::Nothing),
+    ("KV_members", Says::Nothing),
+    ("KV_hook_spend", Says::Nothing),
+    ("KV_hook_results", Says::Nothing),
+    ("KV_hook_limits", Says::Nothing),
+    ("KV_held", Says::Nothing),
+    ("OBJ_snapshots", Says::Nothing),
+];
+
+/// What counts with places in it, or is counted by them: each also with a spool that is larger than the gap.
+pub(super) const COUNTED: [&str; 9] = [
+    "EVENTS",
+    "DISPATCHES",
+    "DELIVERIES",
+    "LEDGER",
+    "RECEIPTS",
+    "INVOCATIONS",
+    "CLAIMS",
+    "KV_attempts",
+    "KV_positions",
+];
+
+/// One stream, put back one way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Case {
+    pub(super) stream: &'static str,
+    pub(super) way: Way,
+    pub(super) says: Says,
+}
+
+pub(super) fn case(stream: &'static str, way: Way) -> Case {
+    let found = KEPT.iter().find(|(name, _)| *name == stream);
+    let says = found.map(|(_, says)| *says);
+    Case {
+        stream,
+        way,
+        says: says.unwrap_or_else(|| panic!("{stream} is not in the matrix")),
+    }
+}
+
+/// Every stream, every way.
+pub(super) fn all() -> Vec<Case> {
+    let of = |way| KEPT.iter().map(move |(stream, _)| case(stream, way));
+    Way::ALL.into_iter().flat_map(of).collect()
+}
+
+/// Those that count, every way.
+pub(super) fn counted() -> Vec<Case> {
+    let of = |stream| Way::ALL.into_iter().map(move |way| case(stream, way));
+    COUNTED.into_iter().flat_map(of).collect()
+}
+
+/// What the short form tries: what each of these did wrong once.
+pub(super) fn worst() -> Vec<Case> {
+    vec![
+        case("KV_attempts", Way::Older),
+        case("DISPATCHES", Way::Older),
+        case("DELIVERIES", Way::Anew),
+        case("RECEIPTS", Way::Older),
+        case("LEDGER", Way::Emptied),
+        case("INVOCATIONS", Way::Older),
+    ]
+}
+
+#[test]
+fn the_matrix_names_everything_that_a_server_keeps() {
+    let named: BTreeSet<String> = KEPT.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let kept: BTreeSet<String> = topology(1).streams.into_iter().map(|stream| stream.name).collect();
+    assert_eq!(named, kept);
+    assert_eq!(named.len(), KEPT.len(), "each once");
+}

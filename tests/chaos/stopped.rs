@@ -1,0 +1,199 @@
+//! A replica of each service is stopped for longer than its leases last, under load, and goes on: no turn and no delivery
+//! happens twice, and nothing arrives at a receiver twice, counted by the ids that receivers go by.
+//!
+//! The long form stops each for longer than the server's duplicate windows, and once more for what all clocks say is a day.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cli::launch::SERVICES;
+use cli::launch::service::signal;
+use shared::bus::Bus;
+use shared::clock::pause;
+use shared::process::status::ask_replicas;
+use tests::eventually::eventually;
+use tests::load::{Gateways, Load, send};
+use tests::receiver::Receiver;
+use tests::record::Record;
+use tests::world::{Setup, World};
+use ulid::Ulid;
+
+use crate::killer::{UP, tell};
+use crate::kills::{NOTE, SETTLE, is_long, setup};
+
+/// Longer than a lease (3 s).
+const SHORT: Duration = Duration::from_secs(5);
+/// Longer than a duplicate window (120 s).
+const LONG: Duration = Duration::from_secs(137);
+/// What the clocks are set ahead by during a stop that counts as one of a day.
+const DAY_MS: u64 = 24 * 3_600_000;
+/// Events a second.
+const RATE: u32 = 50;
+/// Conversations.
+const SESSIONS: u64 = 26;
+/// How long the receiver of webhooks takes: some calls are under way at any time.
+const PACE: Duration = Duration::from_millis(300);
+/// How long replicas may take to say what they counted.
+const COUNTED: Duration = Duration::from_secs(3);
+
+/// A hook that answers every event of the load in a session of its conversation: every other conversation is a webhook. Each has an
+/// account of its own, so that both replicas of delivery-svc have some: partitions go by accounts.
+const ANSWER: &str = r#"/** @name answer */
+export default (ctx) => {
+  const e = ctx.event;
+  if (e.channel !== "chaos" || e.direction !== "received") return { fire: false };
+  const channel = Number(e.peer.id) % 2 === 0 ? "nats" : "webhook";
+  return { fire: true, routing: { session: "s-" + e.peer.id },
+    deliveryContext: { channel, accountId: "chaos" + e.peer.id, peerId: e.peer.id, replyToId: e.id } };
+};
+"#;
+
+/// How often each delivery arrived, by its id.
+type Arrived = Arc<Mutex<BTreeMap<String, usize>>>;
+
+/// Listens to what leaves for the accounts `chaos…` of channel `nats`.
+async fn listen(bus: &Bus) -> Arrived {
+    let arrived = Arrived::default();
+    let mut parts = bus.core_subscribe("nexus.out.>").await.expect("subscribed");
+    let noted = Arc::clone(&arrived);
+    tokio::spawn(async move {
+        while let Some(part) = parts.next().await {
+            if !part.subject.starts_with("nexus.out.chaos") {
+                continue;
+            }
+            let body: serde_json::Value = serde_json::from_slice(&part.payload).expect("JSON");
+            let id = body["delivery"].as_str().expect("a delivery").to_owned();
+            *noted
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .entry(id)
+                .or_default() += 1;
+        }
+    });
+    bus.flush().await.expect("flushed");
+    arrived
+}
+
+/// What all replicas of `service` counted as `metric`.
+async fn counted(bus: &Bus, service: &str, metric: &str) -> f64 {
+    let replicas = ask_replicas(bus, COUNTED).await.expect("the bus is there");
+    let of_service = replicas.iter().filter(|replica| replica.service == service);
+    of_service.filter_map(|replica| replica.metrics.get(metric)).sum()
+}
+
+/// How many of `times` are more than one.
+fn again<'a>(times: impl Iterator<Item = &'a usize>) -> usize {
+    times.filter(|times| **times > 1).count()
+}
+
+/// A load, a stop of every service for `stopped`, with all clocks a day ahead after each where `is_a_day`; what came of it.
+async fn stop_each(stopped: Duration, is_a_day: bool) {
+    let receiver = Receiver::start(PACE).await;
+    let account = |number| {
+        format!(
+            "    chaos{number}: {{ url: \"{}\", secret: \"env:CHAOS_SECRET\" }}\n",
+            receiver.url
+        )
+    };
+    let accounts: String = (0..SESSIONS).map(account).collect();
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned();
+    let mut world = World::start(Setup {
+        hooks: vec![("answer.ts", ANSWER.to_owned()), ("note.ts", NOTE.to_owned())],
+        channels: format!("webhook:\n  accounts:\n{accounts}"),
+        environment: vec![("CHAOS_SECRET".to_owned(), secret)],
+        sets_clock: is_a_day,
+        ..setup(1)
+    })
+    .await;
+    let heard = listen(&world.bus).await;
+    let gateways = Gateways::default();
+    tell(&world, &gateways);
+    let load = Load {
+        events: u64::from(RATE) * 5 * (stopped.as_secs() + 3),
+        rate: RATE,
+        sessions: SESSIONS,
+        copies: 1,
+    };
+    let sending = tokio::spawn(send(load, gateways));
+    for (number, name) in (1..).zip(SERVICES) {
+        let pid = world.stack.service(name, 0).expect("it runs").pid();
+        signal(pid, "STOP");
+        pause(stopped).await;
+        if is_a_day {
+            world.clock().set_ahead(number * DAY_MS);
+        }
+        signal(pid, "CONT");
+        let running = world.stack.service(name, 0).expect("it runs");
+        running.ready(UP).await.expect("it goes on");
+        eventually("it has noticed that it was stopped", UP, async || {
+            let gaps = counted(&world.bus, name, "nexus_bus_gaps_total").await;
+            let said = format!("{name} counts {gaps} gaps");
+            (gaps >= 1.0).then_some(()).ok_or(said)
+        })
+        .await;
+    }
+    let accepted = sending.await.expect("the load was sent");
+    assert_eq!(accepted.len() as u64, load.events);
+
+    let record = eventually("every event has its answer", SETTLE, async || {
+        let record = Record::read(&world.bus).await;
+        let heard = heard.lock().map_err(|error| error.to_string())?.len();
+        let answered = (heard + receiver.arrived().len()) as u64;
+        if answered >= load.events && record.waiting + record.claims == 0 {
+            Ok(record)
+        } else {
+            Err(format!("{answered} of {}\n{}", load.events, world.logs()))
+        }
+    })
+    .await;
+    let heard = heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    check(&world, &record, &heard, &receiver.arrived()).await;
+}
+
+/// Nothing happened twice; what was sent twice was recognised and counted.
+async fn check(world: &World, record: &Record, heard: &BTreeMap<String, usize>, posted: &BTreeMap<String, usize>) {
+    let mut turns: BTreeMap<Ulid, usize> = BTreeMap::new();
+    for dispatch in record.turns().into_iter().flat_map(|(_, dispatches)| dispatches) {
+        *turns.entry(dispatch).or_default() += 1;
+    }
+    let mut dispatches: BTreeMap<Ulid, usize> = BTreeMap::new();
+    for (_, dispatch) in &record.dispatches {
+        *dispatches.entry(dispatch.id).or_default() += 1;
+    }
+    let repeated = record.dispatches.len() - dispatches.len();
+    let recognised = counted(&world.bus, "broker-svc", "nexus_broker_repeated_dispatches_total").await;
+    let told = counted(&world.bus, "delivery-svc", "nexus_delivery_calls_told_total").await;
+    let called_again = counted(&world.bus, "delivery-svc", "nexus_delivery_calls_repeated_total").await;
+    println!(
+        "{} events, {} turns; {repeated} dispatches stored again, {recognised} recognised; {} + {} arrivals, {told} calls told by \
+         a former owner, {called_again} called again",
+        record.events.len(),
+        turns.len(),
+        heard.len(),
+        posted.len(),
+    );
+
+    for (what, twice) in [
+        ("turns", again(turns.values())),
+        ("deliveries", again(record.delivered().values())),
+        ("arrivals over the bus", again(heard.values())),
+        ("arrivals of webhooks", again(posted.values())),
+    ] {
+        assert_eq!(twice, 0, "{what} that happened twice\n{}", world.log("delivery-svc-1"));
+    }
+    assert_eq!(recognised, repeated as f64, "each repeated dispatch is recognised once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_was_stopped_and_goes_on_does_nothing_twice() {
+    stop_each(if is_long() { LONG } else { SHORT }, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_was_stopped_for_a_day_and_goes_on_does_nothing_twice() {
+    // The short form of the other test covers what the leases need; a day is for the long form.
+    if is_long() {
+        stop_each(SHORT, true).await;
+    }
+}
