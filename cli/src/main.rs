@@ -6,6 +6,9 @@ use clap::Parser as _;
 use cli::args::Cli;
 use cli::output::ReaderGone;
 
+#[global_allocator]
+static ALLOCATOR: shared::process::Allocator = shared::process::Allocator;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     match cli::execute(Cli::parse()).await {

@@ -8,11 +8,9 @@ use std::borrow::Cow;
 use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
 use shared::model::event::{Direction, Event};
 use shared::model::hook::{HookResult, Routing};
-use shared::model::identity::{Identities, PermissionPresets};
-use shared::model::origin::{Origin, Proven};
+use shared::model::origin::Proven;
 use shared::model::permission::{Level, PermissionSet, ToolRules};
-use shared::model::session::{DmScope, SessionRef, session_key};
-use shared::model::time::UnixMillis;
+use shared::model::session::SessionRef;
 
 use crate::rights::{authors_session, permissions, prompt};
 use crate::routing::{Fire, Rules, derive_session};
@@ -151,10 +149,12 @@ mod tests {
 
     use serde_json::json;
     use shared::model::event::{EventId, PeerKind};
-    use shared::model::session::QueueMode;
+    use shared::model::origin::Origin;
+    use shared::model::session::{DmScope, QueueMode};
+    use shared::model::time::UnixMillis;
 
     use super::*;
-    use crate::roster::Author;
+    use crate::roster::{Author, Traits};
     use crate::routing::samples::rules;
 
     fn event(sender: &str, kind: PeerKind) -> Event {

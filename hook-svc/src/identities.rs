@@ -17,8 +17,8 @@ use shared::process::lifecycle::Shutdown;
 use shared::projection::Projection;
 use tokio::sync::watch;
 
-use crate::routing::Rules;
 use crate::error::LoadIdentitiesError;
+use crate::routing::Rules;
 
 /// The levels that a preset may stand for.
 const LEVELS: [&str; 4] = ["full", "restricted", "group", "minimal"];

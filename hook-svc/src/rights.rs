@@ -4,15 +4,12 @@
 //! made, and, unless the owner alone spoke there, by the sender of the event; it answers only where the event happened
 //! or where it was made, and brings no system prompt of its own. Source: `trust.md` §1; `001_63a3878cde6a1bc3.txt` §4.
 
-use std::collections::BTreeMap;
-
 use shared::model::dispatch::DeliveryContext;
 use shared::model::event::{DEFAULT_ACCOUNT, Event};
 use shared::model::hook::{HookResult, MadeIn};
-use shared::model::identity::Identities;
 use shared::model::origin::Origin;
+use shared::model::permission::PermissionSet;
 use shared::model::permission::combine::merged;
-use shared::model::permission::{Level, PermissionSet};
 use shared::model::session::{MAIN, SessionRef};
 
 use crate::roster::Author;

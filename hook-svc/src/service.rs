@@ -27,7 +27,6 @@ use crate::breakers::Breakers;
 use crate::config::HooksConfig;
 use crate::desk::Desk;
 use crate::directory::Directory;
-use crate::routing::Rules;
 use crate::evaluate::Evaluator;
 use crate::fetch::FetchHost;
 use crate::fire::Performer;
@@ -38,6 +37,7 @@ use crate::llm::{self, Budget, Limits, LlmHost};
 use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::{Listed, Reached, Registry};
+use crate::routing::Rules;
 use crate::runner::{Host, Living, Pools};
 use crate::{embed, events_api, identities, model_log, snapshot, strays};
 

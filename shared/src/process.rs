@@ -19,14 +19,12 @@ pub mod status;
 pub mod telemetry;
 pub mod trace;
 
-/// Services allocate small pieces from many threads all the time; the system's allocator took a quarter of hook-svc's
-/// processor time (`docs/performance.md`).
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 pub use config::Common;
 pub use health::Health;
 pub use lifecycle::Shutdown;
+/// The allocator of every service's binary. Services allocate small pieces from many threads all the time; the system's
+/// allocator took a quarter of hook-svc's processor time (`docs/performance.md`).
+pub use mimalloc::MiMalloc as Allocator;
 pub use run::{Exit, Prepared, WARNING, inspect, prepare, run};
 pub use secret::Secret;
 pub use shell::{Service, Shell};

@@ -116,7 +116,8 @@ async fn run_both(bench: &Bench, session: &SessionRef, both: [&Dispatch; 2]) {
 async fn is_dropped(bench: &Bench, session: &SessionRef, wanted: &str) {
     eventually("it is recognised", async || {
         let entries = bench.entries(session).await;
-        let is_it = |entry: &LedgerEntry| matches!(entry, LedgerEntry::DispatchDropped { reason, .. } if reason == wanted);
+        let is_it =
+            |entry: &LedgerEntry| matches!(entry, LedgerEntry::DispatchDropped { reason, .. } if reason == wanted);
         entries.iter().any(is_it)
     })
     .await;

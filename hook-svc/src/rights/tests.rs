@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use shared::model::event::{EventId, PeerKind};
-use shared::model::permission::ToolRules;
+use shared::model::permission::{Level, ToolRules};
 use shared::model::time::UnixMillis;
 
 use super::*;

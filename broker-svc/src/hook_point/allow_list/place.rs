@@ -160,10 +160,6 @@ fn value(path: Option<&Path>) -> Result<&str, Refusal> {
 
 /// The names in `directory`; none where it cannot be read.
 fn names(directory: &Path) -> Vec<OsString> {
-    let entries = std::fs::read_dir(directory);
-    let names = entries
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.file_name()));
-    names.filter(|name| name != OsStr::new("")).collect()
+    let entries = std::fs::read_dir(directory).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect()
 }
