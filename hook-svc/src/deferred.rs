@@ -197,7 +197,7 @@ impl Evaluator {
             hooks,
             passes: self.passes_due(),
         };
-        let name = format!("inv:{}:{}:deferred", task.key(), task.sequence);
+        let name = format!("inv:{}:{}:deferred", task.key, task.sequence);
         self.store_as(&name, task, completed(former, made), carrier).await
     }
 

@@ -6,11 +6,12 @@
 use std::borrow::Cow;
 
 use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
-use shared::model::event::{Direction, Event};
+use shared::model::event::Event;
 use shared::model::hook::{HookResult, Routing};
 use shared::model::origin::Proven;
 use shared::model::permission::{Level, PermissionSet, ToolRules};
 use shared::model::session::SessionRef;
+use shared::wire::seal::change_hash;
 
 use crate::rights::{authors_session, permissions, prompt};
 use crate::routing::{Fire, Rules, derive_session};
@@ -73,9 +74,9 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
 
 /// What tells this fire from the hook's others upon the same id: a change of an item has the id of the item.
 fn cause<'a>(fire: &Fire<'a>) -> Cow<'a, str> {
-    match fire.event.direction {
-        Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => Cow::Borrowed(fire.hook_id),
-        Direction::Updated | Direction::Deleted => Cow::Owned(format!("{}@{}", fire.hook_id, fire.event_seq)),
+    match change_hash(fire.event) {
+        Some(hash) => Cow::Owned(format!("{}@{hash}", fire.hook_id)),
+        None => Cow::Borrowed(fire.hook_id),
     }
 }
 

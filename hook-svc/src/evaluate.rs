@@ -190,7 +190,7 @@ impl Evaluator {
 
     /// The last record of the event, as the leader says.
     pub(crate) async fn record_of(&self, task: &Task) -> Result<Option<EventInvocations>, HandleEventError> {
-        let subject = subject::invocation(task.partition, &task.key());
+        let subject = subject::invocation(task.partition, &task.key);
         let Some(stored) = self.performer.bus.last_on_subject(INVOCATIONS, &subject).await? else {
             return Ok(None);
         };
@@ -346,7 +346,7 @@ impl Evaluator {
         seats: &Seats,
     ) -> Evaluation {
         let job = Job {
-            event_id: task.key(),
+            event_id: task.key.clone(),
             event_json: Bytes::from(serde_json::to_vec(&task.event).unwrap_or_default()),
             now,
             only: choice.only.clone(),
@@ -391,15 +391,15 @@ impl Evaluator {
             volatile: false,
             spent: Spent::default(),
         };
-        let key = task.key();
-        let fires = roster.stored_fires(&key).iter();
+        let key = &task.key;
+        let fires = roster.stored_fires(key).iter();
         let mut wishes: Vec<Wish> = fires.map(|fire| wish(&fire.hook_id, &fire.result)).collect();
         let mut decided: Vec<String> = wishes.iter().map(|wish| wish.hook_id.clone()).collect();
         let may_be_decided = task.inherited.is_some_and(Inherited::has_answers);
         if !(again || may_be_decided || task.is_redriven()) {
             return Ok((wishes, decided));
         }
-        let answers = self.performer.answers.of(&key).await;
+        let answers = self.performer.answers.of(key).await;
         for answer in answers.map_err(HandleEventError::Answers)? {
             if decided.iter().any(|known| known == answer.hook_id()) {
                 continue;
@@ -429,7 +429,7 @@ impl Evaluator {
             })
             .collect();
         if !passes.is_empty() {
-            let kept = self.performer.answers.keep(&task.key(), &passes).await;
+            let kept = self.performer.answers.keep(&task.key, &passes).await;
             kept.map_err(HandleEventError::Answers)?;
         }
         Ok(())
@@ -437,7 +437,7 @@ impl Evaluator {
 
     /// Stores the done-marker; without what makes it large where it is too large.
     async fn store(&self, task: &Task, record: EventInvocations, carrier: &Carrier) -> Result<(), HandleEventError> {
-        let name = format!("inv:{}", task.key());
+        let name = format!("inv:{}", task.key);
         self.store_as(&name, task, record, carrier).await
     }
 
@@ -450,7 +450,7 @@ impl Evaluator {
         carrier: &Carrier,
     ) -> Result<(), HandleEventError> {
         let outgoing = |record: &EventInvocations| {
-            Outgoing::new(subject::invocation(task.partition, &task.key()), record)
+            Outgoing::new(subject::invocation(task.partition, &task.key), record)
                 .msg_id(name)
                 .header(THROUGH, task.through.load(Ordering::Relaxed).to_string())
                 .carrier(carrier)

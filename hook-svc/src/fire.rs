@@ -134,7 +134,7 @@ impl Performer {
         // A last fire is counted with the decision that it is the last.
         let is_last = wish.traits.one_shot || wish.result.disable_hook;
         if made.is_ok() && wish.traits.reads_counters && !is_last {
-            let counted = self.registry.count_fire(&wish.hook_id, &task.key(), now).await;
+            let counted = self.registry.count_fire(&wish.hook_id, &task.key, now).await;
             counted.map_err(|source| undecided(wish, source))?;
         }
         let published = match made {
@@ -157,16 +157,16 @@ impl Performer {
             return Ok(Decided::Counts(wish.result.clone()));
         }
         if wish.traits.one_shot || wish.result.disable_hook {
-            let key = task.key();
+            let key = &task.key;
             let hook = (wish.hook_id.as_str(), wish.traits.made_at);
-            let decision = self.registry.last_fire(hook, &key, &wish.result, now).await;
+            let decision = self.registry.last_fire(hook, key, &wish.result, now).await;
             return Ok(match decision.map_err(|source| undecided(wish, source))? {
                 LastFire::Won(result) => Decided::Counts(result),
                 LastFire::Lost(reason) => Decided::Nothing(reason),
             });
         }
         if wish.volatile {
-            let first = self.first_answer(&task.key(), wish).await?;
+            let first = self.first_answer(&task.key, wish).await?;
             return Ok(first.map_or(Decided::Nothing(DECIDED_BEFORE), Decided::Counts));
         }
         Ok(Decided::Counts(wish.result.clone()))

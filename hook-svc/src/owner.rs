@@ -38,7 +38,7 @@ use crate::evaluate::{Evaluator, Handled, Marker};
 use crate::inherited::Inherited;
 use crate::order::Conversation;
 use crate::patience::Patience;
-use crate::task::{Lent, Pass, Task};
+use crate::task::{Lent, Pass, Task, key_of};
 
 /// Name of this service in dead letters.
 pub(crate) const SERVICE: &str = "hook-svc";
@@ -298,6 +298,7 @@ impl Owner {
         let place = shift.gate.enter(&event);
         let partition = shift.partition;
         let mut task = Task {
+            key: key_of(&event),
             event,
             sequence: incoming.sequence,
             partition,
@@ -319,7 +320,8 @@ impl Owner {
         }
         match self.evaluator.marker_of(&task, inherited).await? {
             Marker::None => task.marker_read = true,
-            Marker::Owes(_) => return Ok(Some(Work::Event(Box::new(task)))),
+            // What it owes is called again, and may have ended its owner as well as any other.
+            Marker::Owes(_) => {}
             Marker::Done => {
                 self.evaluator.performer.meters.already_done.increment(1);
                 task.incoming.ack().await;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use shared::bus::Incoming;
 use shared::model::event::{Direction, Event, EventId};
 use shared::wire::headers::{MSG_ID, REDRIVE};
+use shared::wire::seal::change_hash;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::gate::Place;
@@ -17,6 +18,8 @@ use crate::runner::Seats;
 pub(crate) struct Task {
     /// The event.
     pub(crate) event: Event,
+    /// What tells this occurrence from all others, in records, stored answers and last fires ([`key_of`]).
+    pub(crate) key: EventId,
     /// Its sequence in `EVENTS`.
     pub(crate) sequence: u64,
     /// Its partition.
@@ -37,6 +40,13 @@ pub(crate) struct Task {
     pub(crate) lent: Lent,
     /// Hooks that are called later, once that is decided: a further try keeps to it.
     pub(crate) deferred: Mutex<Option<Vec<String>>>,
+}
+
+/// The event's id, and for a change of an item known before one of its own, so that it does not stand for the first
+/// occurrence or for another change. It names what the event says: a stream that was put back gives sequences out again.
+pub(crate) fn key_of(event: &Event) -> EventId {
+    let own = change_hash(event).and_then(|hash| EventId::parse(format!("change:{hash}")).ok());
+    own.unwrap_or_else(|| event.id.clone())
 }
 
 /// Which of an event's hooks are called.
@@ -137,16 +147,6 @@ impl Task {
             Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => true,
             Direction::Updated | Direction::Deleted => false,
         }
-    }
-
-    /// What tells this occurrence from all others, in records, stored answers and last fires: the event's id, and for
-    /// a change of an item known before one of its own, so that it does not stand for the first occurrence.
-    pub(crate) fn key(&self) -> EventId {
-        if self.is_shown() {
-            return self.event.id.clone();
-        }
-        let own = EventId::parse(format!("change:{}/{}", self.sequence, self.event.source_adapter));
-        own.unwrap_or_else(|_| self.event.id.clone())
     }
 
     /// Whether an operator has published it again out of the dead letters.

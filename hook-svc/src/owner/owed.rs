@@ -16,7 +16,7 @@ use crate::conversations::{ALWAYS, Numbers};
 use crate::gate::Place;
 use crate::meters::Waiting;
 use crate::order::Conversation;
-use crate::task::{Deferred, Lent, Pass, Task};
+use crate::task::{Deferred, Lent, Pass, Task, key_of};
 
 /// An event that owes evaluations.
 #[derive(Debug)]
@@ -131,6 +131,7 @@ impl Owner {
             }
         };
         let task = Task {
+            key: key_of(&event),
             event,
             sequence: numbers.sequence,
             partition,

@@ -1,5 +1,6 @@
 //! Floors and streams put back to an older state: nothing is evaluated twice, and nothing is left unseen.
 
+use shared::model::event::{Direction, Event};
 use shared::testing::model_server::{ModelServer, Scripted};
 use shared::wire::session_mark::PartitionFloors;
 use shared::wire::topology::buckets;
@@ -81,4 +82,65 @@ async fn events_behind_a_floor_of_a_stream_that_is_gone_are_evaluated() {
     eventually("all are settled", async || world.invocations().await.len() == 100).await;
     world.wait_until_acked().await;
     assert_eq!(model.calls(), 100, "each event once");
+}
+
+/// Asks the model once for each change.
+const ASKS_OF_CHANGES: &str = "/** @match direction=updated,deleted */
+export default async ({ llm }) => { await llm('well?'); return { fire: true }; };\n";
+
+/// A change of the one item, which says `text`.
+fn change(text: &str) -> Event {
+    Event {
+        direction: Direction::Updated,
+        content: text.to_owned(),
+        ..event("v1", 0, "the item")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_change_at_the_sequence_of_one_that_is_gone_is_evaluated() {
+    let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
+    let mut world = world(&model).await;
+    world.write_hook("changes.ts", ASKS_OF_CHANGES);
+    world.start("a");
+    world.wait_for_members(1).await;
+    world.publish(&event("v1", 0, "the item")).await;
+    world.wait_for_records(1).await;
+    world.wait_until_acked().await;
+    assert!(world.replica("a").stop().await, "it ends well");
+    world.nats.stop().await;
+    let older = world.nats.copy_of(EVENTS);
+    world.nats.restart().await;
+
+    world.start("b");
+    for text in ["first", "second"] {
+        world.publish(&change(text)).await;
+    }
+    world.wait_for_records(3).await;
+    world.wait_until_acked().await;
+    assert!(world.replica("b").stop().await, "it ends well");
+    world.nats.stop().await;
+    world.nats.put_back(EVENTS, &older);
+    world.nats.restart().await;
+
+    // The second comes again, where the first was; what is new has the sequence that the second had.
+    for text in ["second", "third"] {
+        world.publish(&change(text)).await;
+    }
+    world.start("c");
+    eventually("the new change is evaluated", async || {
+        world.dispatches().await.len() >= 3
+    })
+    .await;
+    world.wait_until_acked().await;
+
+    let contents = world
+        .dispatches()
+        .await
+        .into_iter()
+        .map(|dispatch| dispatch.message.content);
+    let mut contents: Vec<String> = contents.collect();
+    contents.sort();
+    contents.dedup();
+    assert_eq!(contents, ["first", "second", "third"]);
 }

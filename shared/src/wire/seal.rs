@@ -122,20 +122,30 @@ impl std::fmt::Debug for SealKey {
 
 /// The event's id; for a changed item, its id and the hash of what it says now: each change is a message of its own.
 fn occurrence(event: &Event) -> String {
-    match event.direction {
-        Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => event.id.to_string(),
-        Direction::Updated | Direction::Deleted => {
-            let mut told = Event {
-                received_at: UnixMillis(0),
-                ..event.clone()
-            };
-            // Objects keep the order of their keys as the source wrote it, which says nothing.
-            told.metadata.sort_keys();
-            told.metadata.values_mut().for_each(serde_json::Value::sort_all_objects);
-            let hash = Sha256::digest(payload(&told, Format::Cbor));
-            format!("{}@{}", event.id, HEXLOWER.encode(&hash))
-        }
+    match change_hash(event) {
+        Some(hash) => format!("{}@{hash}", event.id),
+        None => event.id.to_string(),
     }
+}
+
+/// What tells one change of an item from its others, which have the id of the item: SHA-256 of what the event says, 64
+/// hexadecimal digits. None for an event that is no change.
+#[must_use]
+pub fn change_hash(event: &Event) -> Option<String> {
+    match event.direction {
+        Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => return None,
+        Direction::Updated | Direction::Deleted => {}
+    }
+
+    let mut told = Event {
+        received_at: UnixMillis(0),
+        ..event.clone()
+    };
+    // Objects keep the order of their keys as the source wrote it, which says nothing.
+    told.metadata.sort_keys();
+    told.metadata.values_mut().for_each(serde_json::Value::sort_all_objects);
+
+    Some(HEXLOWER.encode(&Sha256::digest(payload(&told, Format::Cbor))))
 }
 
 /// A publisher outside the cluster that seals with its own key (`[edges.<name>]`).
