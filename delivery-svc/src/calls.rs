@@ -4,10 +4,13 @@
 //! a socket of that process. So a call runs by itself, and how it ended is kept until a receipt says so: for this replica, if
 //! the partition comes back to it, and for the next owner, who asks (`former`).
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use serde::{Deserialize, Serialize};
 use shared::clock::SharedClock;
 use tokio::sync::watch;
@@ -110,12 +113,15 @@ impl Calls {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes `call`, and waits for its end, which is kept. None = it broke off.
+    /// Makes `call`, and waits for its end, which is kept. A channel that panics has not answered: that is an attempt, as
+    /// the platform may have the call. None = the process is about to end.
     pub async fn make(&self, id: CallId, call: impl Future<Output = Call> + Send + 'static) -> Option<Call> {
         let (told, outcome) = watch::channel(None);
         self.keep(id, outcome.clone());
         // By itself: whoever waits here may be gone when the answer comes.
-        tokio::spawn(async move { told.send_replace(Some(call.await)) }.in_current_span());
+        let guarded = AssertUnwindSafe(call).catch_unwind();
+        let told = async move { told.send_replace(Some(guarded.await.unwrap_or_else(|panic| broke_off(&*panic)))) };
+        tokio::spawn(told.in_current_span());
 
         let made = ended(outcome).await;
         if matches!(made, None | Some(Call::Withheld)) {
@@ -170,6 +176,16 @@ impl Calls {
     /// Forgets the calls of a delivery: receipts say how they ended.
     pub fn forget(&self, delivery: Ulid, sequence: u64) {
         self.book().kept.remove(&(delivery, sequence));
+    }
+}
+
+/// The end of a call whose channel panicked.
+fn broke_off(panic: &(dyn Any + Send)) -> Call {
+    let said = panic.downcast_ref::<&str>().copied();
+    let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(panic = said.unwrap_or("without words"), "a channel broke off: a fault of ours");
+    Call::Unreachable {
+        reason: "the channel broke off; the log has why".to_owned(),
     }
 }
 
@@ -245,11 +261,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_withheld_or_broke_off_counts_as_not_made() {
+    async fn what_was_withheld_counts_as_not_made() {
         let calls = Calls::new(Arc::new(SystemClock));
         assert_eq!(calls.make(ID, async { Call::Withheld }).await, Some(Call::Withheld));
         assert_eq!(calls.outcome(ID).await, None);
-        assert_eq!(calls.make(ID, async { panic!("broken") }).await, None);
         assert_eq!(calls.stage(ID), None);
+    }
+
+    #[tokio::test]
+    async fn a_channel_that_panics_has_made_an_attempt_without_an_answer() {
+        let calls = Calls::new(Arc::new(SystemClock));
+        let made = calls.make(ID, async { panic!("broken") }).await;
+        assert!(matches!(made, Some(Call::Unreachable { .. })), "{made:?}");
+        assert_eq!(calls.outcome(ID).await, made, "the next owner is told");
     }
 }

@@ -1,8 +1,9 @@
 //! The gate behind a restore: what may have been delivered before waits until the operator has decided.
 
-use shared::bus::{Bus, Kv, ReadStreamError};
+use shared::bus::{Bus, CasError, Kv, ReadStreamError};
 use shared::model::restore::{HOLD_KEY, HeldDelivery, HoldDecision, RestoreHold};
-use shared::wire::topology::buckets;
+use shared::model::time::UnixMillis;
+use shared::wire::topology::{buckets, streams};
 
 use crate::job::Job;
 
@@ -14,16 +15,26 @@ pub struct RestoreGate {
 }
 
 impl RestoreGate {
-    /// The gate, if something was restored.
+    /// The gate, if something was restored; `now` is what holds until where the record of that is gone.
     ///
     /// # Errors
     /// [`ReadStreamError`] if the leader cannot be asked.
-    pub async fn open(bus: &Bus) -> Result<Option<Self>, ReadStreamError> {
+    pub async fn open(bus: &Bus, now: UnixMillis) -> Result<Option<Self>, ReadStreamError> {
         let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
-        let Some(found) = holds.get(HOLD_KEY).await? else {
-            return Ok(None);
+        let hold = match holds.get(HOLD_KEY).await? {
+            Some(found) => found.value,
+            None if is_restored(bus).await? => {
+                let lost = RestoreHold {
+                    backup: LOST.to_owned(),
+                    until: now,
+                    decision: HoldDecision::Waiting,
+                };
+                hold_again(&holds, &lost).await;
+                lost
+            }
+            None => return Ok(None),
         };
-        let hold = found.value;
+
         if hold.decision == HoldDecision::Waiting {
             tracing::warn!(
                 backup = hold.backup,
@@ -41,10 +52,41 @@ impl RestoreGate {
         if !self.hold.concerns(job.made_at()) {
             return Ok(HeldDelivery::Leaves);
         }
-        // The operator may have decided since; a hold that is gone holds nothing.
-        let now = self.holds.get(HOLD_KEY).await?;
-        Ok(now.map_or(HeldDelivery::Leaves, |entry| {
-            entry.value.decide(job.made_at(), job.sequence)
-        }))
+
+        // The operator may have decided since. A record that is gone is no decision.
+        let hold = match self.holds.get(HOLD_KEY).await? {
+            Some(entry) => entry.value,
+            None => {
+                hold_again(&self.holds, &self.hold).await;
+                self.hold.clone()
+            }
+        };
+        Ok(hold.decide(job.made_at(), job.sequence))
+    }
+}
+
+/// What stands for the name of a backup that nobody knows any more.
+const LOST: &str = "unknown: its record in KV restore is gone";
+
+/// Whether a stream that says what was made and delivered comes from a backup: restored ones name their former lives.
+async fn is_restored(bus: &Bus) -> Result<bool, ReadStreamError> {
+    for stream in [streams::RECEIPTS, streams::LEDGER, streams::DELIVERIES] {
+        if !bus.stream_info(stream).await?.lineage.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Writes `hold` where there is none any more, so that the operator can decide.
+async fn hold_again(holds: &Kv<RestoreHold>, hold: &RestoreHold) {
+    tracing::error!(
+        backup = hold.backup,
+        "the record of a restore is gone from KV restore; what may have been delivered before waits again"
+    );
+    match holds.create(HOLD_KEY, hold).await {
+        // Another replica was faster.
+        Ok(_) | Err(CasError::Conflict { .. }) => {}
+        Err(error) => tracing::warn!(%error, "the record of the restore is not written again yet"),
     }
 }

@@ -62,7 +62,7 @@ impl Service for DeliveryService {
             instance: shell.instance.clone(),
             patience: Duration::from_millis(config.mute_owner_wait_ms),
             policy: config.send_policy.clone(),
-            restored: RestoreGate::open(&shell.bus)
+            restored: RestoreGate::open(&shell.bus, shell.clock.now())
                 .await
                 .context("read what a restore has left")?,
             schedule: config.retry,

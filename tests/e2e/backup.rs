@@ -13,9 +13,10 @@ use serde_json::Value;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::Direction;
 use shared::model::receipt::ReceiptStep;
+use shared::model::restore::{HOLD_KEY, HoldDecision, RestoreHold};
 use shared::process::status::ask_replicas;
 use shared::wire::headers::CAUSATION;
-use shared::wire::topology::streams;
+use shared::wire::topology::{buckets, streams};
 use tests::command::{PATIENCE as COMMAND_PATIENCE, command, nexus, start};
 use tests::eventually::eventually;
 use tests::record::Record;
@@ -153,9 +154,12 @@ async fn restored(backup: &Path) -> (World, Heard) {
 /// Puts `backup` onto an empty server, decides with `word`, and sees that what is new is answered. Returns the events whose
 /// answers waited, and those whose answers arrived.
 async fn decided(backup: &Path, copied: &Copied, word: &str) -> (BTreeSet<String>, BTreeSet<String>) {
-    let (world, heard) = restored(backup).await;
+    let (mut world, heard) = restored(backup).await;
     let held = settled(&world, copied).await;
     assert_eq!(arrived(&heard), BTreeSet::new(), "nothing of the backup leaves unasked");
+    forgets_its_restore(&mut world).await;
+    assert_eq!(settled(&world, copied).await, held, "what waits still waits");
+    assert_eq!(arrived(&heard), BTreeSet::new(), "a record that is gone is no decision");
 
     world.words(&["restore", word]).await;
     let list = world.tried(&["restore", "--list"]).await.expect("listed");
@@ -183,6 +187,22 @@ async fn decided(backup: &Path, copied: &Copied, word: &str) -> (BTreeSet<String
     assert!(times.values().all(|times| *times == 1), "{word}: {times:?}");
     world.stack.stop().await;
     (held, times.into_keys().filter(|id| !id.ends_with(NEW)).collect())
+}
+
+/// Takes away the record of the restore, and begins delivery-svc anew.
+async fn forgets_its_restore(world: &mut World) {
+    let holds = world.bus.kv::<RestoreHold>(buckets::RESTORE);
+    holds.delete(HOLD_KEY, None).await.expect("the record is gone");
+
+    world.stack.service("delivery-svc", 0).expect("it runs").kill();
+    world.stack.launch("delivery-svc", 0).expect("it starts again");
+    eventually("delivery-svc holds again what may have been made", PATIENCE, async || {
+        match holds.get(HOLD_KEY).await {
+            Ok(Some(hold)) if hold.value.decision == HoldDecision::Waiting => Ok(()),
+            other => Err(format!("{other:?}\n{}", world.logs())),
+        }
+    })
+    .await;
 }
 
 /// Sends a new event in the conversation of `peer`, whose answer must arrive.

@@ -1,5 +1,8 @@
 //! Giving a message up: its whole payload, why, and how often it was tried, on `DLQ`.
 
+use data_encoding::HEXLOWER;
+use sha2::{Digest as _, Sha256};
+
 use crate::model::time::UnixMillis;
 use crate::wire::dead_letter::DeadLetter;
 use crate::wire::headers::Headers;
@@ -9,6 +12,9 @@ use super::connect::Bus;
 use super::error::PublishError;
 use super::message::Incoming;
 use super::publish::Outgoing;
+
+/// Bytes of a letter's id that stand for what the message says.
+const HASH_BYTES: usize = 10;
 
 /// Why a message is given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +48,8 @@ pub(super) fn redrive_subject(subject: &str) -> String {
 impl Bus {
     /// Puts `message` on the dead letters of `service`; acking or ending it is the caller's next step.
     ///
-    /// The letter's id is the message's stream and sequence, so that a repetition makes no second one.
+    /// The letter's id is the message's stream and sequence and what it says, so that a repetition makes no second one; a
+    /// stream that was put back gives the sequence to another message.
     ///
     /// # Errors
     /// [`PublishError`] where the server refuses it for good.
@@ -78,9 +85,14 @@ impl Bus {
     /// # Errors
     /// [`PublishError`] where the server refuses it for good.
     pub async fn dead_letter_record(&self, letter: DeadLetter) -> Result<(), PublishError> {
+        let said = Sha256::digest(letter.payload.as_bytes());
         let id = format!(
-            "dlq:{}:{}:{}:{}",
-            letter.service, letter.stream, letter.sequence, letter.reason
+            "dlq:{}:{}:{}:{}:{}",
+            letter.service,
+            letter.stream,
+            letter.sequence,
+            letter.reason,
+            HEXLOWER.encode(&said[..HASH_BYTES])
         );
         let headers: Headers = letter.headers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         tracing::error!(

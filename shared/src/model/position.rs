@@ -60,6 +60,12 @@ impl Lineage {
         self
     }
 
+    /// Whether the stream was never restored.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Up to which sequence the stream has what `incarnation` had; none = that is none of its former lives.
     #[must_use]
     pub fn through(&self, incarnation: &str) -> Option<u64> {
