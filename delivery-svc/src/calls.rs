@@ -183,7 +183,11 @@ impl Calls {
 fn broke_off(panic: &(dyn Any + Send)) -> Call {
     let said = panic.downcast_ref::<&str>().copied();
     let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    tracing::error!(panic = said.unwrap_or("without words"), "a channel broke off: a fault of ours");
+    metrics::counter!("nexus_delivery_panics_total").increment(1);
+    tracing::error!(
+        panic = said.unwrap_or("without words"),
+        "a channel broke off: a fault of ours"
+    );
     Call::Unreachable {
         reason: "the channel broke off; the log has why".to_owned(),
     }

@@ -196,12 +196,14 @@ async fn forgets_its_restore(world: &mut World) {
 
     world.stack.service("delivery-svc", 0).expect("it runs").kill();
     world.stack.launch("delivery-svc", 0).expect("it starts again");
-    eventually("delivery-svc holds again what may have been made", PATIENCE, async || {
-        match holds.get(HOLD_KEY).await {
+    eventually(
+        "delivery-svc holds again what may have been made",
+        PATIENCE,
+        async || match holds.get(HOLD_KEY).await {
             Ok(Some(hold)) if hold.value.decision == HoldDecision::Waiting => Ok(()),
             other => Err(format!("{other:?}\n{}", world.logs())),
-        }
-    })
+        },
+    )
     .await;
 }
 

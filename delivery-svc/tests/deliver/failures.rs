@@ -45,6 +45,28 @@ async fn rubbish_is_a_dead_letter_and_blocks_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_channel_that_panics_is_given_up_after_the_policys_attempts_and_disturbs_nobody() {
+    let world = World::start().await;
+    let replica = world.replica("a", Setup::default());
+    let (broken, other) = (reply(1, "broken", "ann"), reply(2, "nats", "bob"));
+    world.publish(&broken).await;
+    world.publish(&other).await;
+    world.settled().await;
+
+    let letters = world.dead_letters().await;
+    let told: Vec<_> = letters
+        .iter()
+        .map(|letter| (letter.reason.as_str(), letter.attempts))
+        .collect();
+    assert_eq!(told, [("gave_up", 3)]);
+    assert!(letters[0].detail.contains("broke off"), "{}", letters[0].detail);
+    let retries = world.outcomes(&broken.delivery_context).await.len();
+    assert_eq!(retries, 3, "two failed attempts and the end");
+    assert_eq!(world.sent_events().await.len(), 1, "the other one is sent");
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_receipt_hides_none() {
     let (world, receiver) = (World::start().await, Receiver::start(&[]).await);
     let setup = || Setup {

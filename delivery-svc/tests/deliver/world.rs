@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use delivery_svc::attempt::Call;
 use delivery_svc::calls::Calls;
-use delivery_svc::channel::Channels;
 use delivery_svc::channel::nats::{self, NatsChannel};
 use delivery_svc::channel::signature::SigningKey;
 use delivery_svc::channel::webchat::{self, WebchatChannel};
 use delivery_svc::channel::webhook::{self, Endpoint, Timeouts, WebhookChannel};
+use delivery_svc::channel::{Channel, Channels, Shipment};
+use delivery_svc::chunk::Limit;
 use delivery_svc::desk::{Bounds, work};
 use delivery_svc::effects::Outfit;
 use delivery_svc::former;
@@ -60,6 +62,24 @@ pub(crate) struct Setup {
     /// The URL of webhook account `demo`.
     pub(crate) url: Option<String>,
     pub(crate) policy: SendPolicy,
+}
+
+/// A platform whose adapter panics at every call.
+struct Broken;
+
+#[async_trait::async_trait]
+impl Channel for Broken {
+    fn limit(&self, _account: &str) -> Option<Limit> {
+        None
+    }
+
+    fn lasts(&self) -> bool {
+        true
+    }
+
+    async fn send(&self, _shipment: &Shipment<'_>) -> Call {
+        panic!("the adapter is broken")
+    }
 }
 
 /// A replica in a runtime of its own, so that it can be killed.
@@ -209,6 +229,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
     };
     let channels = Channels::default()
         .with(nats::NAME, NatsChannel::new(bus.clone()))
+        .with("broken", Broken)
         .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(30)))
         .with(
             webhook::NAME,
@@ -222,7 +243,9 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
         instance: instance.clone(),
         patience: Duration::from_secs(30),
         policy: setup.policy,
-        restored: RestoreGate::open(&bus).await.expect("the leader answers"),
+        restored: RestoreGate::open(&bus, SystemClock.now())
+            .await
+            .expect("the leader answers"),
         schedule: SCHEDULE,
         clock: Arc::new(SystemClock),
         ids: Arc::new(SeededIds::new(1)),
