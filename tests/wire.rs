@@ -173,6 +173,7 @@ fn coordination_is_frozen() {
     check("settled_floor-named", &positions::named_floor());
     check("witnessed", &positions::witnessed());
     check("witnessed-settled", &positions::witnessed_settled());
+    check("waiting", &positions::waiting());
     check("held", &positions::held());
     check("copy_mark", &samples::copy_mark());
     check("agent_away", &samples::agent_away());

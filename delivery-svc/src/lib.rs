@@ -21,6 +21,7 @@ mod examples;
 pub mod former;
 pub mod job;
 pub mod lanes;
+pub mod lost;
 pub mod outbound;
 pub mod plan;
 pub mod policy;

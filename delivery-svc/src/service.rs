@@ -19,6 +19,7 @@ use crate::config::DeliveryConfig;
 use crate::desk::{Bounds, work};
 use crate::effects::Outfit;
 use crate::former;
+use crate::lost::LostReplies;
 use crate::receipts::witness;
 use crate::restored::RestoreGate;
 
@@ -84,6 +85,8 @@ impl Service for DeliveryService {
         let telling = Arc::clone(&outfit);
         let telling = tokio::spawn(async move { former::tell(&telling.bus, &telling.instance, &telling.calls).await });
         let handler = move |owned| work(owned, Arc::clone(&outfit), Arc::clone(&parked_slots), bounds);
+        let lost = LostReplies::new(&shell.bus, Arc::clone(&shell.clock));
+        tokio::spawn(lost.keep(shell.shutdown.clone()));
         tokio::spawn(witness.keep(Arc::clone(&shell.clock), shell.shutdown.clone()));
         partition::run(shell.bus.clone(), group, shell.shutdown.clone(), handler).await;
         telling.abort();

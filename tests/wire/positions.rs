@@ -4,7 +4,7 @@ use shared::model::position::Position;
 use shared::model::time::UnixMillis;
 use shared::wire::held::{Held, HeldKind, HeldUntil};
 use shared::wire::session_mark::{PartitionFloors, SettledFloor};
-use shared::wire::witness::Witnessed;
+use shared::wire::witness::{Waiting, Witnessed};
 use ulid::Ulid;
 
 fn position() -> Position {
@@ -65,6 +65,12 @@ pub(crate) fn witnessed_settled() -> Witnessed {
     Witnessed {
         settled_until_ms: 1_764_000_005_123,
         ..witnessed()
+    }
+}
+
+pub(crate) const fn waiting() -> Waiting {
+    Waiting {
+        since: UnixMillis(1_764_000_005_123),
     }
 }
 

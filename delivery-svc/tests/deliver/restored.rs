@@ -3,10 +3,16 @@
 use std::collections::BTreeMap;
 
 use delivery_svc::receipts::witness;
+use shared::bus::Outgoing;
 use shared::clock::{Clock as _, SystemClock};
+use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord};
 use shared::model::receipt::ReceiptStep;
+use shared::model::reply::Reply;
 use shared::wire::held::HeldUntil;
+use shared::wire::subject;
+use shared::wire::topology::buckets;
 use shared::wire::topology::streams::{DELIVERIES, EVENTS, RECEIPTS};
+use shared::wire::witness::Waiting;
 use ulid::Ulid;
 
 use crate::world::{Setup, World, eventually, old_reply, reply};
@@ -83,14 +89,10 @@ async fn without_receipts_the_sent_events_are_asked_and_the_rest_is_held() {
     world.server.put_back(RECEIPTS, &no_receipts);
     world.server.restart().await;
     // A broker that recovers publishes both again; of the second nobody knows anything.
-    let again = shared::bus::Outgoing::reply(&sent).msg_id("again").repeated();
+    let again = Outgoing::reply(&sent).msg_id("again").repeated();
     world.bus.publish(again).await.expect("stored");
     let unknown = old_reply(2, "nats", "p");
-    world
-        .bus
-        .publish(shared::bus::Outgoing::reply(&unknown))
-        .await
-        .expect("stored");
+    world.bus.publish(Outgoing::reply(&unknown)).await.expect("stored");
     let second = world.replica("b", Setup::default());
     world.settled().await;
 
@@ -110,11 +112,88 @@ async fn without_receipts_the_sent_events_are_asked_and_the_rest_is_held() {
         .decide_held(&entry.value, HeldUntil::Redo, entry.revision)
         .await;
     decided.expect("decided");
-    let redo = shared::bus::Outgoing::reply(&unknown).msg_id("redo").repeated();
+    let redo = Outgoing::reply(&unknown).msg_id("redo").repeated();
     world.bus.publish(redo).await.expect("stored");
     eventually("it is sent once an operator wants it", async || {
         made(&world, "p").await.get(&unknown.id) == Some(&1)
     })
     .await;
+    second.stop().await;
+}
+
+/// Writes into the ledger that the turn of `reply` is done, as a broker does before it publishes the reply.
+async fn record(world: &World, reply: &Reply) {
+    let record = LedgerRecord {
+        append: AppendId {
+            broker: "test".to_owned(),
+            epoch: 1,
+            counter: reply.id.timestamp_ms(),
+        },
+        at: SystemClock.now(),
+        held_ms: 0,
+        entries: vec![LedgerEntry::TurnCompleted {
+            turn: reply.turn,
+            reply: Some(Box::new(reply.clone())),
+            head: reply.turn,
+            cursor: Cursor::default(),
+        }],
+    };
+    let out = Outgoing::new(subject::ledger(&reply.session), &record);
+    world.bus.publish(out).await.expect("stored");
+    world.publish(reply).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_that_the_queue_lost_are_found_in_the_ledger_and_sent_once() {
+    let mut world = World::start().await;
+    let first = world.replica("a", Setup::default());
+    for number in 0..3 {
+        record(&world, &reply(number, "nats", "p")).await;
+    }
+    world.settled().await;
+    eventually("it is noted since when replies wait", async || {
+        let noted = world.bus.kv::<Waiting>(buckets::POSITIONS).get(DELIVERIES).await;
+        noted.expect("readable").is_some()
+    })
+    .await;
+    first.stop().await;
+    world.server.stop().await;
+    let older = world.server.copy_of(DELIVERIES);
+    world.server.restart().await;
+    for number in 3..6 {
+        record(&world, &reply(number, "nats", "p")).await;
+    }
+    world.server.stop().await;
+    world.server.put_back(DELIVERIES, &older);
+    world.server.restart().await;
+
+    let second = world.replica("b", Setup::default());
+    eventually("all are sent", async || made(&world, "p").await.len() == 6).await;
+    world.settled().await;
+    let made = made(&world, "p").await;
+    assert!(made.values().all(|times| *times == 1), "{made:?}");
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_of_a_queue_that_is_emptied_are_sent() {
+    let world = World::start().await;
+    let first = world.replica("a", Setup::default());
+    eventually("it is noted since when replies wait", async || {
+        let noted = world.bus.kv::<Waiting>(buckets::POSITIONS).get(DELIVERIES).await;
+        noted.expect("readable").is_some()
+    })
+    .await;
+    first.kill();
+    for number in 0..4 {
+        record(&world, &reply(number, "nats", "q")).await;
+    }
+    let purged = world.bus.purge_subject(DELIVERIES, ">").await.expect("purged");
+    assert_eq!(purged, 4);
+
+    let second = world.replica("b", Setup::default());
+    eventually("all are sent", async || made(&world, "q").await.len() == 4).await;
+    let made = made(&world, "q").await;
+    assert!(made.values().all(|times| *times == 1), "{made:?}");
     second.stop().await;
 }

@@ -15,6 +15,7 @@ use delivery_svc::chunk::Limit;
 use delivery_svc::desk::{Bounds, work};
 use delivery_svc::effects::Outfit;
 use delivery_svc::former;
+use delivery_svc::lost::LostReplies;
 use delivery_svc::policy::SendPolicy;
 use delivery_svc::restored::RestoreGate;
 use shared::bus::partition::{self, Group};
@@ -263,6 +264,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
     };
     let telling = Arc::clone(&outfit);
     tokio::spawn(async move { former::tell(&telling.bus, &telling.instance, &telling.calls).await });
+    tokio::spawn(LostReplies::new(&bus, Arc::new(SystemClock)).keep(shutdown.clone()));
     let slots = Arc::new(Semaphore::new(16));
     let bounds = Bounds {
         in_flight: 256,

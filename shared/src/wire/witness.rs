@@ -21,6 +21,18 @@ pub struct Witnessed {
     pub settled_until_ms: i64,
 }
 
+/// What waited in the queue `DELIVERIES` when somebody looked last (KV `positions`, key = the stream's name).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// When the oldest message that waited was stored, and where none waited when that was seen; Unix milliseconds by the
+    /// server's clock. Everything that was published before has left the queue.
+    pub since: UnixMillis,
+}
+
+impl Wire for Waiting {
+    const SCHEMA: &'static str = "waiting";
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 const fn is_zero(value: &i64) -> bool {
     *value == 0

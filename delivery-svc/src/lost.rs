@@ -1,0 +1,251 @@
+//! Replies that their queue has lost: `DELIVERIES` put back to an older state, emptied or made anew.
+//!
+//! The ledger has every reply whole, and the receipts say which of them are settled. What is in neither the queue nor the
+//! receipts is published again, under its own id: were the receipts older too, their witness would have it held. The queue
+//! is looked through wherever it may be another one: when this process begins, when a connection stands anew, and when the
+//! stream is not the one that was there. Up to when it need be looked back is noted every few seconds (KV `positions`).
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use shared::bus::{Bus, CasError, Kv, Outgoing, PublishError, ReadStreamError, Stored, StreamInfo};
+use shared::clock::{SharedClock, pause};
+use shared::model::ledger::{LedgerEntry, LedgerRecord};
+use shared::model::receipt::{Receipt, ReceiptStep};
+use shared::model::reply::Reply;
+use shared::model::time::UnixMillis;
+use shared::process::Shutdown;
+use shared::wire::held::HeldKind;
+use shared::wire::topology::{RECEIPTS_KEPT, buckets, streams};
+use shared::wire::witness::Waiting;
+use ulid::Ulid;
+
+/// How often it is noted since when something waits.
+const EVERY: Duration = Duration::from_secs(2);
+/// How much further it is looked back than noted, milliseconds: a reply is in the ledger before it is in the queue.
+const MARGIN_MS: i64 = 10_000;
+/// Messages read at once.
+const PAGE: usize = 500;
+
+/// The queue of replies, compared with what should be in it.
+#[derive(Debug)]
+pub struct LostReplies {
+    bus: Bus,
+    clock: SharedClock,
+    noted: Kv<Waiting>,
+}
+
+/// Which queue was looked through, and how far it had come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    connection: u64,
+    incarnation: String,
+    created: String,
+    last: u64,
+}
+
+impl Seen {
+    /// Whether `later` may be another queue, or the same one put back.
+    fn is_followed_by(&self, later: &Self) -> bool {
+        let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
+        of(self) == of(later) && self.last <= later.last
+    }
+}
+
+/// The queue cannot be compared.
+#[derive(Debug, thiserror::Error)]
+enum LookError {
+    #[error(transparent)]
+    Read(#[from] ReadStreamError),
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    #[error(transparent)]
+    Note(#[from] CasError),
+}
+
+impl LostReplies {
+    /// That of `bus`.
+    #[must_use]
+    pub fn new(bus: &Bus, clock: SharedClock) -> Self {
+        Self {
+            noted: bus.kv(buckets::POSITIONS),
+            bus: bus.clone(),
+            clock,
+        }
+    }
+
+    /// Looks after the queue until `stop`.
+    pub async fn keep(self, stop: Shutdown) {
+        let mut connections = self.bus.connections();
+        let mut known = None;
+        loop {
+            let stops = stop.is_requested();
+            match self.look(known.as_ref()).await {
+                Ok(seen) => known = Some(seen),
+                Err(error) => tracing::debug!(%error, "the queue of replies is not compared with the ledger yet"),
+            }
+            if stops {
+                return;
+            }
+            tokio::select! {
+                () = stop.requested() => {}
+                () = connections.stands_anew() => {}
+                () = pause(EVERY) => {}
+            }
+        }
+    }
+
+    async fn look(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
+        // One that ends meanwhile is another one for whoever looks next.
+        let connection = self.bus.connection_number();
+        let info = self.bus.stream_info(streams::DELIVERIES).await?;
+        let seen = Seen {
+            connection,
+            incarnation: info.incarnation.clone(),
+            created: info.created.clone(),
+            last: info.state.last,
+        };
+
+        if !known.is_some_and(|known| known.is_followed_by(&seen)) {
+            self.find(info.state.last).await?;
+        }
+        self.note(&info).await?;
+        Ok(seen)
+    }
+
+    /// Notes since when something waits.
+    async fn note(&self, info: &StreamInfo) -> Result<(), LookError> {
+        let first = match info.state.messages {
+            0 => None,
+            _ => {
+                let from = info.state.first;
+                self.bus.next_on_subject(streams::DELIVERIES, ">", from).await?
+            }
+        };
+        let since = match first {
+            Some(first) => first.published_at,
+            None => self.server_time().await?,
+        };
+        self.noted.put(streams::DELIVERIES, &Waiting { since }).await?;
+        Ok(())
+    }
+
+    async fn server_time(&self) -> Result<UnixMillis, ReadStreamError> {
+        let server = self.bus.server_clock(self.clock.as_ref()).await?;
+        Ok(self.clock.now().plus(server.ahead_ms))
+    }
+
+    /// Publishes again what should wait and does not; the queue has come to `last`.
+    async fn find(&self, last: u64) -> Result<(), LookError> {
+        let Some(since) = self.since().await? else {
+            return Ok(());
+        };
+        // In this order: a reply that leaves the queue meanwhile has a receipt, and one that comes to it is in the ledger.
+        let waiting = self.waiting().await?;
+        let mut settled = self.settled(since).await?;
+        settled.extend(waiting);
+
+        let mut count = 0_u64;
+        let mut page = self.page(streams::LEDGER, since, None).await?;
+        while let Some(through) = page.last().map(|stored| stored.sequence) {
+            for reply in page.iter().flat_map(replies) {
+                if settled.insert(reply.id) {
+                    // The server may still remember the id of the copy that is gone. Another copy costs a look.
+                    let copy = Outgoing::reply(&reply).msg_id(format!("lost:{last}:{}", reply.id));
+                    self.bus.publish(copy.repeated()).await?;
+                    count += 1;
+                }
+            }
+            page = self.page(streams::LEDGER, since, Some(through)).await?;
+        }
+        if count > 0 {
+            metrics::counter!("nexus_delivery_lost_replies_total").increment(count);
+            tracing::warn!(
+                count,
+                since_ms = since.0,
+                "replies were in the ledger and neither in DELIVERIES nor in a receipt; they are published again"
+            );
+        }
+        Ok(())
+    }
+
+    /// From when on replies may have been lost; none = there was never one. Receipts that are gone by age say nothing of what
+    /// is older.
+    async fn since(&self) -> Result<Option<UnixMillis>, ReadStreamError> {
+        let since = match self.noted.get(streams::DELIVERIES).await? {
+            Some(noted) => Some(noted.value.since),
+            // Nobody has noted it, or the bucket is gone: whoever wrote the last receipt knew the queue.
+            None => {
+                let last = self.bus.last_on_subject(streams::RECEIPTS, ">").await?;
+                last.map(|last| last.published_at)
+            }
+        };
+        let kept = i64::try_from(RECEIPTS_KEPT.as_millis()).unwrap_or(i64::MAX);
+        let oldest = self.server_time().await?.plus(-kept).plus(2 * MARGIN_MS);
+        Ok(since.map(|since| since.plus(-MARGIN_MS).max(oldest)))
+    }
+
+    /// The replies that wait: in the queue, for their time, or for an operator; and those of which an operator has decided.
+    async fn waiting(&self) -> Result<HashSet<Ulid>, ReadStreamError> {
+        let mut ids = HashSet::new();
+        for stream in [streams::DELIVERIES, streams::PARKED] {
+            let mut page = self.bus.history(stream, ">", 1, PAGE).await?;
+            while let Some(through) = page.last().map(|stored| stored.sequence) {
+                let replies = page.iter().filter_map(|stored| stored.decode::<Reply>().ok());
+                ids.extend(replies.map(|reply| reply.id));
+                page = self.bus.history(stream, ">", through + 1, PAGE).await?;
+            }
+        }
+        for (_, held) in self.bus.held().entries().await? {
+            if held.value.kind == HeldKind::Delivery {
+                ids.insert(held.value.id);
+            }
+        }
+        Ok(ids)
+    }
+
+    /// The deliveries that were settled since then.
+    async fn settled(&self, since: UnixMillis) -> Result<HashSet<Ulid>, ReadStreamError> {
+        let mut ids = HashSet::new();
+        let mut page = self.page(streams::RECEIPTS, since, None).await?;
+        while let Some(through) = page.last().map(|stored| stored.sequence) {
+            let receipts = page.iter().filter_map(|stored| stored.decode::<Receipt>().ok());
+            ids.extend(
+                receipts
+                    .filter(|receipt| is_last(&receipt.step))
+                    .map(|receipt| receipt.delivery),
+            );
+            page = self.page(streams::RECEIPTS, since, Some(through)).await?;
+        }
+        Ok(ids)
+    }
+
+    async fn page(&self, stream: &str, since: UnixMillis, after: Option<u64>) -> Result<Vec<Stored>, ReadStreamError> {
+        match after {
+            None => self.bus.history_since(stream, ">", since, PAGE).await,
+            Some(after) => self.bus.history(stream, ">", after + 1, PAGE).await,
+        }
+    }
+}
+
+/// Whether nothing follows a receipt that says `step`, but what an operator asks for.
+const fn is_last(step: &ReceiptStep) -> bool {
+    match step {
+        ReceiptStep::Delivered { .. } | ReceiptStep::GaveUp { .. } | ReceiptStep::DeniedByPolicy { .. } => true,
+        ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => false,
+    }
+}
+
+/// The replies that a record of the ledger holds.
+fn replies(stored: &Stored) -> Vec<Reply> {
+    let Ok(record) = stored.decode::<LedgerRecord>() else {
+        return Vec::new();
+    };
+    let reply = |entry| {
+        let (LedgerEntry::TurnCompleted { reply, .. } | LedgerEntry::TurnFailed { reply, .. }) = entry else {
+            return None;
+        };
+        reply.map(|reply| *reply)
+    };
+    record.entries.into_iter().filter_map(reply).collect()
+}
