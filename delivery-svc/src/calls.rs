@@ -18,6 +18,7 @@ use tracing::Instrument as _;
 use ulid::Ulid;
 
 use crate::attempt::Call;
+use crate::job::Place;
 
 /// How often it is looked for ends of calls that nobody takes.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
@@ -30,8 +31,8 @@ const KEPT_FOR: u32 = 15;
 pub struct CallId {
     /// The delivery.
     pub delivery: Ulid,
-    /// Its sequence in `DELIVERIES`: what was given up and comes again is another one.
-    pub sequence: u64,
+    /// Where it stands in `DELIVERIES`: what was given up and comes again is another one.
+    pub copy: Place,
     /// First part = 0.
     pub part: u32,
     /// First attempt = 1.
@@ -39,8 +40,8 @@ pub struct CallId {
 }
 
 impl CallId {
-    const fn of(&self) -> (Ulid, u64) {
-        (self.delivery, self.sequence)
+    const fn of(&self) -> (Ulid, Place) {
+        (self.delivery, self.copy)
     }
 }
 
@@ -74,8 +75,8 @@ impl Kept {
 
 #[derive(Debug)]
 struct Book {
-    /// By delivery and its sequence.
-    kept: HashMap<(Ulid, u64), Vec<Kept>>,
+    /// By delivery and copy.
+    kept: HashMap<(Ulid, Place), Vec<Kept>>,
     looked_at: Instant,
 }
 
@@ -174,8 +175,8 @@ impl Calls {
     }
 
     /// Forgets the calls of a delivery: receipts say how they ended.
-    pub fn forget(&self, delivery: Ulid, sequence: u64) {
-        self.book().kept.remove(&(delivery, sequence));
+    pub fn forget(&self, delivery: Ulid, copy: Place) {
+        self.book().kept.remove(&(delivery, copy));
     }
 }
 
@@ -208,9 +209,16 @@ mod tests {
 
     use super::*;
 
+    const fn at(sequence: u64) -> Place {
+        Place {
+            sequence,
+            stored_at_ns: 1,
+        }
+    }
+
     const ID: CallId = CallId {
         delivery: Ulid::from_parts(1, 1),
-        sequence: 7,
+        copy: at(7),
         part: 0,
         attempt: 1,
     };
@@ -240,10 +248,10 @@ mod tests {
         answer.send(answered()).expect("the call goes on");
         assert_eq!(calls.outcome(ID).await, Some(answered()));
         assert_eq!(calls.stage(ID), Some(Stage::Ended { call: answered() }));
-        let other = CallId { sequence: 8, ..ID };
+        let other = CallId { copy: at(8), ..ID };
         assert_eq!(calls.outcome(other).await, None, "another copy of the delivery");
 
-        calls.forget(ID.delivery, ID.sequence);
+        calls.forget(ID.delivery, ID.copy);
         assert_eq!(calls.outcome(ID).await, None);
     }
 
@@ -251,7 +259,10 @@ mod tests {
     async fn ends_are_kept_over_a_day_in_which_the_process_was_stopped_and_not_for_ever() {
         let clock = Arc::new(ManualClock::at(UnixMillis(0)));
         let calls = Calls::new(clock.clone());
-        let call = |sequence| CallId { sequence, ..ID };
+        let call = |sequence| CallId {
+            copy: at(sequence),
+            ..ID
+        };
         calls.make(call(1), async { answered() }).await;
         clock.advance(24 * 3_600_000);
         calls.make(call(2), async { answered() }).await;

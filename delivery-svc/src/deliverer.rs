@@ -153,7 +153,7 @@ impl<'a> Deliverer<'a> {
             for _ in 0..MAX_OVERTAKEN {
                 match step(&effects, standing).await? {
                     Step::Progress(progress) => {
-                        self.outfit.calls.forget(job.reply.id, job.sequence);
+                        self.outfit.calls.forget(job.reply.id, job.place);
                         return Ok(progress);
                     }
                     Step::Superseded(found) => standing = found,
@@ -256,7 +256,7 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
         let index = part.index;
         let id = CallId {
             delivery: effects.job.reply.id,
-            sequence: effects.job.sequence,
+            copy: effects.job.place,
             part: index,
             attempt,
         };

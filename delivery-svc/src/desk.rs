@@ -24,7 +24,7 @@ use crate::deliverer::{Deliverer, Progress};
 use crate::destination::Destination;
 use crate::drain::{drain, list_parked};
 use crate::effects::Outfit;
-use crate::job::{Job, SERVICE};
+use crate::job::{Job, Place, SERVICE};
 use crate::lanes::{Lanes, Work};
 
 /// Messages held unacknowledged per partition: what the server gives out at most.
@@ -160,7 +160,11 @@ impl<'a> Desk<'a> {
                 )
                 .await;
         };
-        match Job::read(destination, incoming.sequence, &incoming.headers, &incoming.payload) {
+        let place = Place {
+            sequence: incoming.sequence,
+            stored_at_ns: incoming.stored_at_ns,
+        };
+        match Job::read(destination, place, &incoming.headers, &incoming.payload) {
             Ok(job) => {
                 self.held.insert(incoming.sequence);
                 let untried = incoming.sequence > self.replay_through && incoming.delivered <= 1;
@@ -269,7 +273,7 @@ async fn deliver(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdo
                 let waited = deliverer.now().since(message.incoming.published_at).max(0);
                 let waited = Duration::from_millis(waited.unsigned_abs());
                 metrics::histogram!("nexus_delivery_seconds").record(waited.as_secs_f64());
-                return Ended::Delivered(job.destination.clone(), job.sequence);
+                return Ended::Delivered(job.destination.clone(), job.place.sequence);
             }
             Ok(Progress::Later(_)) => return Ended::Failed(job.destination.clone(), Arc::clone(&message)),
             Err(error) => {
@@ -293,7 +297,7 @@ async fn park(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown)
             Ok(_) => {
                 message.incoming.ack().await;
                 metrics::counter!("nexus_delivery_parked_total").increment(1);
-                return Ended::Stored(job.destination.clone(), job.sequence);
+                return Ended::Stored(job.destination.clone(), job.place.sequence);
             }
             Err(error) => {
                 tracing::error!(

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use crate::deliverer::{DeliverError, Deliverer, Progress};
 use crate::desk::{REPAIR_PAUSE, wait};
 use crate::destination::{Destination, parked_of};
-use crate::job::{Job, SERVICE, delivery_sequence};
+use crate::job::{Job, SERVICE, delivery_copy};
 
 /// Longest wait before the clock is looked at again: it may have jumped.
 const MAX_NAP: Duration = Duration::from_secs(30);
@@ -190,12 +190,12 @@ fn read(destination: &Destination, head: &Stored) -> Result<Job, Box<DeadLetter>
             at: head.published_at,
         })
     };
-    let Some(sequence) = delivery_sequence(&head.headers) else {
+    let Some(place) = delivery_copy(&head.headers) else {
         return Err(letter(
             "malformed",
             "the parked reply does not say which delivery it is".to_owned(),
         ));
     };
-    Job::read(destination.clone(), sequence, &head.headers, &head.payload)
+    Job::read(destination.clone(), place, &head.headers, &head.payload)
         .map_err(|error| letter(error.reason(), error.to_string()))
 }

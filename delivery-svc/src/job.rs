@@ -1,6 +1,9 @@
 //! A delivery to be made: a reply, its destination, and its place in the destination's order.
 
+use std::fmt;
+
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use shared::bus::Outgoing;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
@@ -16,16 +19,44 @@ use crate::destination::Destination;
 /// The service's name in dead letters.
 pub const SERVICE: &str = "delivery-svc";
 
-/// On receipts and parked replies: sequence in `DELIVERIES` of the delivery that they belong to.
-pub const DELIVERY_SEQUENCE: &str = "Nexus-Delivery-Sequence";
+/// On receipts and parked replies: the [`Place`] of the copy of the delivery that they belong to.
+pub const DELIVERY_COPY: &str = "Nexus-Delivery-Copy";
+
+/// Which message of `DELIVERIES`: its sequence alone names none, for a queue that is put back to an older state, or made anew,
+/// gives sequences out again. Written `{sequence}@{nanoseconds}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// Its sequence.
+    pub sequence: u64,
+    /// When the server stored it, nanoseconds since 1970.
+    pub stored_at_ns: i64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.sequence, self.stored_at_ns)
+    }
+}
+
+impl Place {
+    /// The one that `text` names; none = it names none.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (sequence, stored_at_ns) = text.split_once('@')?;
+        Some(Self {
+            sequence: sequence.parse().ok()?,
+            stored_at_ns: stored_at_ns.parse().ok()?,
+        })
+    }
+}
 
 /// A delivery to be made.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     /// Where it goes.
     pub destination: Destination,
-    /// Its sequence in `DELIVERIES`: its place in the destination's order.
-    pub sequence: u64,
+    /// Where it stands in `DELIVERIES`: its place in the destination's order.
+    pub place: Place,
     /// What is delivered.
     pub reply: Reply,
     headers: Headers,
@@ -39,14 +70,14 @@ impl Job {
     /// [`DecodeError`] where the payload is no reply.
     pub fn read(
         destination: Destination,
-        sequence: u64,
+        place: Place,
         headers: &Headers,
         payload: &Bytes,
     ) -> Result<Self, DecodeError> {
         let reply = decode(headers, payload)?;
         Ok(Self {
             destination,
-            sequence,
+            place,
             reply,
             headers: headers.clone(),
             payload: payload.clone(),
@@ -81,8 +112,8 @@ impl Job {
     #[must_use]
     pub fn parked(&self) -> Outgoing {
         let mut headers = self.headers.clone();
-        headers.insert(MSG_ID, format!("parked:{}:{}", self.reply.id, self.sequence));
-        headers.insert(DELIVERY_SEQUENCE, self.sequence.to_string());
+        headers.insert(MSG_ID, format!("parked:{}:{}", self.reply.id, self.place));
+        headers.insert(DELIVERY_COPY, self.place.to_string());
         Outgoing::raw(self.destination.parked_subject(), headers, self.payload.clone())
     }
 
@@ -106,7 +137,7 @@ impl Job {
             kind: HeldKind::Delivery,
             id: self.reply.id,
             stream: streams::DELIVERIES.to_owned(),
-            sequence: self.sequence,
+            sequence: self.place.sequence,
             subject: self.destination.published_subject(),
             headers: self
                 .headers
@@ -131,7 +162,7 @@ impl Job {
             subject: self.destination.delivery_subject(),
             redrive_subject: self.destination.published_subject(),
             stream: streams::DELIVERIES.to_owned(),
-            sequence: self.sequence,
+            sequence: self.place.sequence,
             headers: self
                 .headers
                 .iter()
@@ -146,10 +177,10 @@ impl Job {
     }
 }
 
-/// The delivery that a receipt or a parked reply belongs to, told by its headers.
+/// The copy of the delivery that a receipt or a parked reply belongs to, told by its headers.
 #[must_use]
-pub fn delivery_sequence(headers: &Headers) -> Option<u64> {
-    headers.get(DELIVERY_SEQUENCE)?.parse().ok()
+pub fn delivery_copy(headers: &Headers) -> Option<Place> {
+    Place::parse(headers.get(DELIVERY_COPY)?)
 }
 
 #[cfg(test)]
@@ -159,10 +190,15 @@ mod tests {
     use super::*;
     use crate::examples::reply;
 
+    const PLACE: Place = Place {
+        sequence: 41,
+        stored_at_ns: 7,
+    };
+
     fn job() -> Job {
         let (payload, headers) = encode(&reply("hello"), Format::Json);
         let destination = Destination::of_delivery("nexus.dl.3.nats.demo.ann").expect("a destination");
-        Job::read(destination, 41, &headers, &payload).expect("a reply")
+        Job::read(destination, PLACE, &headers, &payload).expect("a reply")
     }
 
     #[test]
@@ -170,9 +206,9 @@ mod tests {
         let job = job();
         let parked = job.parked();
         assert_eq!(parked.subject, "nexus.parked.3.nats.demo.ann");
-        assert_eq!(delivery_sequence(&parked.headers), Some(41));
+        assert_eq!(delivery_copy(&parked.headers), Some(PLACE));
         let destination = Destination::of_parked(&parked.subject).expect("a destination");
-        let again = Job::read(destination, 41, &parked.headers, &parked.payload).expect("a reply");
+        let again = Job::read(destination, PLACE, &parked.headers, &parked.payload).expect("a reply");
         assert_eq!(
             (again.reply, again.destination, again.payload),
             (job.reply, job.destination, job.payload)
@@ -191,7 +227,8 @@ mod tests {
     #[test]
     fn rubbish_is_an_error() {
         let destination = Destination::of_delivery("nexus.dl.3.nats.demo.ann").expect("a destination");
-        let error = Job::read(destination, 1, &Headers::new(), &Bytes::from_static(b"\xff\x00")).expect_err("rubbish");
+        let error =
+            Job::read(destination, PLACE, &Headers::new(), &Bytes::from_static(b"\xff\x00")).expect_err("rubbish");
         assert_eq!(error.reason(), "malformed");
     }
 }

@@ -17,7 +17,7 @@ use shared::wire::topology::streams;
 use ulid::Ulid;
 
 use crate::destination::Destination;
-use crate::job::{DELIVERY_SEQUENCE, Job, delivery_sequence};
+use crate::job::{DELIVERY_COPY, Job, delivery_copy};
 use crate::outbound::sent_event_id;
 use crate::resume::{LastReceipt, Remaining, Standing, standing};
 
@@ -156,7 +156,7 @@ impl Receipts {
             Some(_) | None => None,
         };
         match found {
-            Some(found) => Ok(standing(job.reply.id, job.sequence, Some(found))),
+            Some(found) => Ok(standing(job.reply.id, job.place, Some(found))),
             None => self.unknown(job).await,
         }
     }
@@ -258,7 +258,7 @@ impl Receipts {
     pub async fn write(&self, job: &Job, receipt: &Receipt, carrier: &Carrier) -> Result<Written, WriteReceiptError> {
         let subject = job.destination.receipt_subject();
         let out = Outgoing::new(subject.clone(), receipt)
-            .header(DELIVERY_SEQUENCE, job.sequence.to_string())
+            .header(DELIVERY_COPY, job.place.to_string())
             .carrier(carrier);
         for _ in 0..MAX_CONFLICTS {
             let Some(Known { sequence: expected, .. }) = self.known(&job.destination) else {
@@ -373,14 +373,11 @@ const fn made(receipt: &Receipt) -> Option<Ulid> {
 
 /// A stored receipt that says which delivery it belongs to; none where it is no receipt, and tells nothing about ours.
 fn last_receipt(stored: &Stored) -> Result<Option<LastReceipt>, ReadStreamError> {
-    let Some(delivery_sequence) = delivery_sequence(&stored.headers) else {
+    let Some(copy) = delivery_copy(&stored.headers) else {
         return Ok(None);
     };
     match stored.decode::<Receipt>() {
-        Ok(receipt) => Ok(Some(LastReceipt {
-            delivery_sequence,
-            receipt,
-        })),
+        Ok(receipt) => Ok(Some(LastReceipt { copy, receipt })),
         Err(error @ DecodeError::NewerSchema { .. }) => Err(ReadStreamError::Unreadable {
             stream: streams::RECEIPTS.to_owned(),
             detail: format!("{} {}: {error}", stored.subject, stored.sequence),

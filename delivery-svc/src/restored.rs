@@ -61,7 +61,7 @@ impl RestoreGate {
                 self.hold.clone()
             }
         };
-        Ok(hold.decide(job.made_at(), job.sequence))
+        Ok(hold.decide(job.made_at(), job.place.sequence))
     }
 }
 

@@ -2,17 +2,20 @@
 //!
 //! A receipt belongs to the delivery whose id it carries, and the newest of a delivery's receipts says how far it came.
 //! Nothing is told by comparing sequences of `DELIVERIES`: a work queue that is put back to an older state gives them out
-//! again. A sequence only tells two copies of one delivery apart: one that was given up comes again on purpose.
+//! again. A place, sequence and time, only tells two copies of one delivery apart: one that was given up comes again on
+//! purpose, perhaps at the sequence that the first copy had.
 
 use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
+use crate::job::Place;
+
 /// A receipt, and of which copy of the delivery it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastReceipt {
-    /// Sequence in `DELIVERIES` of the copy that it belongs to.
-    pub delivery_sequence: u64,
+    /// Where the copy that it belongs to stood in `DELIVERIES`.
+    pub copy: Place,
     /// What it says.
     pub receipt: Receipt,
 }
@@ -84,13 +87,13 @@ pub enum Standing {
     Unknown,
 }
 
-/// Where `delivery`, which has `sequence` in `DELIVERIES`, stands, if `last` is the newest receipt that names it.
+/// Where `delivery`, whose copy at `place` it is about, stands, if `last` is the newest receipt that names it.
 #[must_use]
-pub fn standing(delivery: Ulid, sequence: u64, last: Option<LastReceipt>) -> Standing {
+pub fn standing(delivery: Ulid, place: Place, last: Option<LastReceipt>) -> Standing {
     let Some(last) = last.filter(|last| last.receipt.delivery == delivery) else {
         return Standing::Open(Remaining::ALL);
     };
-    let is_this_copy = last.delivery_sequence == sequence;
+    let is_this_copy = last.copy == place;
     let at = last.receipt.at;
     match last.receipt.step {
         ReceiptStep::AttemptStarted { attempt, part, by } => Standing::Open(Remaining {
@@ -145,7 +148,14 @@ mod tests {
 
     const MINE: Ulid = Ulid::from_parts(5, 5);
 
-    fn of(delivery: Ulid, delivery_sequence: u64, step: ReceiptStep) -> Option<LastReceipt> {
+    const fn at(sequence: u64) -> Place {
+        Place {
+            sequence,
+            stored_at_ns: 9,
+        }
+    }
+
+    fn of(delivery: Ulid, copy: Place, step: ReceiptStep) -> Option<LastReceipt> {
         let reply = reply("x");
         let receipt = Receipt {
             delivery,
@@ -155,14 +165,11 @@ mod tests {
             at: AT,
             step,
         };
-        Some(LastReceipt {
-            delivery_sequence,
-            receipt,
-        })
+        Some(LastReceipt { copy, receipt })
     }
 
-    fn last(delivery_sequence: u64, step: ReceiptStep) -> Option<LastReceipt> {
-        of(MINE, delivery_sequence, step)
+    fn last(sequence: u64, step: ReceiptStep) -> Option<LastReceipt> {
+        of(MINE, at(sequence), step)
     }
 
     fn delivered() -> ReceiptStep {
@@ -186,9 +193,9 @@ mod tests {
     #[test]
     fn receipts_of_other_deliveries_tell_nothing_whatever_their_sequence() {
         let other = reply("x").id;
-        assert_eq!(standing(MINE, 5, None), Standing::Open(Remaining::ALL));
+        assert_eq!(standing(MINE, at(5), None), Standing::Open(Remaining::ALL));
         for sequence in [4, 5, 6, 4_000] {
-            let told = standing(MINE, 5, of(other, sequence, delivered()));
+            let told = standing(MINE, at(5), of(other, at(sequence), delivered()));
             assert_eq!(told, Standing::Open(Remaining::ALL), "{sequence}");
         }
     }
@@ -196,21 +203,35 @@ mod tests {
     #[test]
     fn a_second_copy_of_a_made_delivery_is_made_and_of_a_given_up_one_is_not() {
         for sequence in [4, 6] {
-            let made = standing(MINE, 5, last(sequence, delivered()));
+            let made = standing(MINE, at(5), last(sequence, delivered()));
             assert_eq!(made, Standing::Past, "{sequence}");
             let gave_up = ReceiptStep::GaveUp {
                 attempts: 8,
                 reason: "gone".to_owned(),
             };
-            let told = standing(MINE, 5, last(sequence, gave_up));
+            let told = standing(MINE, at(5), last(sequence, gave_up));
             assert_eq!(told, Standing::Open(Remaining::ALL), "{sequence}");
         }
     }
 
     #[test]
+    fn another_copy_at_the_same_sequence_of_a_queue_that_was_put_back_is_another_copy() {
+        let again = Place {
+            stored_at_ns: 10,
+            ..at(5)
+        };
+        let gave_up = ReceiptStep::GaveUp {
+            attempts: 8,
+            reason: "gone".to_owned(),
+        };
+        assert_eq!(standing(MINE, again, last(5, gave_up)), Standing::Open(Remaining::ALL));
+        assert_eq!(standing(MINE, again, last(5, delivered())), Standing::Past);
+    }
+
+    #[test]
     fn settled() {
         assert_eq!(
-            standing(MINE, 5, last(5, delivered())),
+            standing(MINE, at(5), last(5, delivered())),
             Standing::Delivered(SentPart { index: 1, at: AT })
         );
         let gave_up = ReceiptStep::GaveUp {
@@ -218,7 +239,7 @@ mod tests {
             reason: "gone".to_owned(),
         };
         assert_eq!(
-            standing(MINE, 5, last(5, gave_up)),
+            standing(MINE, at(5), last(5, gave_up)),
             Standing::GaveUp {
                 attempts: 8,
                 reason: "gone".to_owned()
@@ -227,7 +248,7 @@ mod tests {
         let denied = ReceiptStep::DeniedByPolicy {
             rule: "default".to_owned(),
         };
-        assert_eq!(standing(MINE, 5, last(5, denied)), Standing::Denied);
+        assert_eq!(standing(MINE, at(5), last(5, denied)), Standing::Denied);
     }
 
     #[test]
@@ -243,7 +264,10 @@ mod tests {
             not_before: UnixMillis(1_500),
             ..Remaining::ALL
         };
-        assert_eq!(standing(MINE, 5, last(5, finished(retry))), Standing::Open(expected));
+        assert_eq!(
+            standing(MINE, at(5), last(5, finished(retry))),
+            Standing::Open(expected)
+        );
     }
 
     #[test]
@@ -256,7 +280,7 @@ mod tests {
             ..Remaining::ALL
         };
         assert_eq!(
-            standing(MINE, 5, last(5, finished(AttemptOutcome::Done))),
+            standing(MINE, at(5), last(5, finished(AttemptOutcome::Done))),
             Standing::Open(expected)
         );
     }
@@ -274,6 +298,6 @@ mod tests {
             part: 0,
             by,
         };
-        assert_eq!(standing(MINE, 5, last(5, started)), Standing::Open(expected));
+        assert_eq!(standing(MINE, at(5), last(5, started)), Standing::Open(expected));
     }
 }

@@ -132,7 +132,7 @@ async fn on_the_way(bus: &Bus) -> (Vec<Bad>, Vec<Bad>) {
     }
     let mut parked: Vec<Bad> = garbage();
     for bad in &mut parked {
-        bad.headers.insert("Nexus-Delivery-Sequence", "1");
+        bad.headers.insert("Nexus-Delivery-Copy", "1@1");
     }
     // Where the good event's answer goes, which has to come through behind all this.
     let stored = bus

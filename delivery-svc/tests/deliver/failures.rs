@@ -80,8 +80,8 @@ async fn what_is_no_receipt_hides_none() {
         world.bus.publish(out).await.expect("it is stored").sequence
     };
     let of = |more: &[(&str, &str)]| -> Headers {
-        let sequence = [("Nexus-Delivery-Sequence", "1")];
-        sequence.into_iter().chain(more.iter().copied()).collect()
+        let copy = [("Nexus-Delivery-Copy", "1@1")];
+        copy.into_iter().chain(more.iter().copied()).collect()
     };
     rubbish(Headers::new()).await;
     let copy = async || {
