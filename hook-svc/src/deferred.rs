@@ -1,9 +1,9 @@
 //! Evaluations that are made later: those of authors who had no place for them when their event came.
 //!
 //! The event's record says so (`deferred`) before anything else counts on it, and the event stays open at its partition's
-//! floor: so whoever owns the partition finds it again. Once there is a place the hooks are called, and a second record
-//! says what they did, with all that the first one says of others. A crash in between has the same evaluation made
-//! again, with the same ids. Source: `trust.md` §5.
+//! floor: so whoever owns the partition finds it again. Once there is a place for an author, that author's hooks are
+//! called, and a further record says what they did, with all that the former one says of others. No author waits for
+//! another's place. A crash in between has the same evaluation made again, with the same ids. Source: `trust.md` §5.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -80,18 +80,35 @@ impl Evaluator {
         MOST_TIMEOUTS * Duration::from_millis(longest.unwrap_or(0))
     }
 
-    /// Waits for a place for any author of `hooks`, however long that takes. Where nobody is to be called any more, none
-    /// is needed.
-    pub(crate) async fn place_for(&self, hooks: &[String]) -> Seats {
+    /// Waits for a place for any author of `hooks`, however long that takes. Returns it and those of the hooks that are
+    /// called in it: the author's, and when no other author's are left, those of them that have to know what the others
+    /// did (`@fallback` hooks, the bindings). Where nobody is to be called any more, no place is needed.
+    pub(crate) async fn place_for(&self, hooks: &[String]) -> (Seats, Vec<String>) {
         let in_force = self.pool.current();
-        let only = indices(in_force.set(), hooks);
-        if only.is_empty() {
-            return Seats::default();
+        let set = in_force.set();
+        let roster = self.performer.registry.roster_of(set);
+        let all = indices(set, hooks);
+        let is_fallback = |index: &u32| roster.traits(&set.hooks()[*index as usize].id).fallback;
+        let (fallbacks, others): (Vec<u32>, Vec<u32>) = all.iter().partition(|index| is_fallback(index));
+        if all.is_empty() {
+            return (Seats::default(), hooks.to_vec());
         }
-        self.pool.first_seat(&in_force, &only).await
+        if others.is_empty() {
+            let (seats, _) = self.pool.first_seat(&in_force, &fallbacks).await;
+            return (seats, hooks.to_vec());
+        }
+
+        let (seats, seated) = self.pool.first_seat(&in_force, &others).await;
+        let author = |index: &u32| &set.hooks()[*index as usize].created_by;
+        let is_seated = |index: &u32| seated.first().is_some_and(|seated| author(seated) == author(index));
+        if all.iter().all(is_seated) {
+            return (seats, hooks.to_vec());
+        }
+        let seated = seated.iter().map(|index| set.hooks()[*index as usize].id.clone());
+        (seats, seated.collect())
     }
 
-    /// Makes the evaluations that `task`'s event owes, or gives them up.
+    /// Makes the evaluations that `task`'s event owes and that are called now, or gives them up. The others it owes on.
     pub(crate) async fn make(
         &self,
         task: &Task,
@@ -104,10 +121,10 @@ impl Evaluator {
             // Nobody knows what others did with it any more: they have, in any case.
             None => self.lost_record(task, &deferred.hooks, started_at),
         };
-        let owes: Vec<String> = former.deferred().map(str::to_owned).collect();
+        let owing = former.deferred().map(str::to_owned);
+        let (owes, left): (Vec<String>, Vec<String>) = owing.partition(|id| deferred.called.contains(id));
         if owes.is_empty() {
-            owed(Owed::DoneBefore);
-            return Ok(Handled::Done);
+            return Ok(owes_on(left, Owed::DoneBefore));
         }
 
         let in_force = self.pool.current();
@@ -117,9 +134,8 @@ impl Evaluator {
             self.bury(task, &stands).await?;
             let late = stands.iter().map(|id| skipped(id, DEFERRED_TOO_LONG));
             let hooks = gone.into_iter().chain(late).collect();
-            self.complete(task, former, (0, hooks), carrier).await?;
-            owed(Owed::GivenUp);
-            return Ok(Handled::Done);
+            self.complete(task, former, (0, hooks), (&left, carrier)).await?;
+            return Ok(owes_on(left, Owed::GivenUp));
         }
 
         let me = format!("{}/{}", self.instance, task.event.id);
@@ -139,11 +155,12 @@ impl Evaluator {
             signs,
         } = answered;
         outcomes.hooks.extend(gone);
-        self.complete(task, former, (outcomes.passed, outcomes.hooks), carrier)
+        self.complete(task, former, (outcomes.passed, outcomes.hooks), (&left, carrier))
             .await?;
+        // Later events need not wait for them until others have been called too.
+        owes.iter().for_each(|id| task.place.done(id));
         self.settle(&choice, &set, &signs, &me, started_at).await;
-        owed(Owed::Made);
-        Ok(Handled::Done)
+        Ok(owes_on(left, Owed::Made))
     }
 
     /// Shows the event to `hooks` alone, and performs what they wish. `routed`: others have routed it.
@@ -179,14 +196,15 @@ impl Evaluator {
             .await
     }
 
-    /// Stores the record `former` with what the deferred hooks did: so many passed.
+    /// Stores the record `former` with what the deferred hooks did: so many passed. Those `left` are deferred on.
     async fn complete(
         &self,
         task: &Task,
         former: EventInvocations,
-        (passed, hooks): (u32, Vec<HookInvocation>),
-        carrier: &Carrier,
+        (passed, mut hooks): (u32, Vec<HookInvocation>),
+        (left, carrier): (&[String], &Carrier),
     ) -> Result<(), HandleEventError> {
+        hooks.extend(left.iter().map(|id| invocation(id, 0, HookOutcome::Deferred)));
         let made = Evaluated {
             event_id: former.event_id.clone(),
             event_seq: former.event_seq,
@@ -197,7 +215,8 @@ impl Evaluator {
             hooks,
             passes: self.passes_due(),
         };
-        let name = format!("inv:{}:{}:deferred", task.key, task.sequence);
+        // There are fewer of them in each further record.
+        let name = format!("inv:{}:{}:deferred:{}", task.key, task.sequence, left.len());
         self.store_as(&name, task, completed(former, made), carrier).await
     }
 
@@ -242,6 +261,15 @@ impl Evaluator {
             passes: Vec::new(),
         }
     }
+}
+
+/// What has become of an event of whose deferred hooks these are `left`; the others came to this `end`.
+fn owes_on(left: Vec<String>, end: Owed) -> Handled {
+    if left.is_empty() {
+        owed(end);
+        return Handled::Done;
+    }
+    Handled::Deferred(left)
 }
 
 /// Where `hooks` stand in `set`, ascending; those that are gone are left out.

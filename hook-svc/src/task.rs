@@ -63,14 +63,16 @@ pub(crate) enum Pass {
 pub(crate) struct Deferred {
     /// Their ids.
     pub(crate) hooks: Vec<String>,
-    /// Places that were found for some of them.
+    /// Those of them that are called now: one author's, for whom there is a place. An author waits for no other one.
+    pub(crate) called: Vec<String>,
+    /// The place.
     pub(crate) seats: Mutex<Seats>,
-    /// They have waited too long.
+    /// All of them are called now, and have waited too long.
     pub(crate) is_too_late: bool,
 }
 
 impl Deferred {
-    /// Takes the places that were found; a further try finds its own.
+    /// Takes the place that was found; a further try finds its own.
     pub(crate) fn take_seats(&self) -> Seats {
         std::mem::take(&mut *self.seats.lock().unwrap_or_else(PoisonError::into_inner))
     }

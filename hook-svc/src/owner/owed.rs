@@ -16,6 +16,7 @@ use crate::conversations::{ALWAYS, Numbers};
 use crate::gate::Place;
 use crate::meters::Waiting;
 use crate::order::Conversation;
+use crate::runner::Seats;
 use crate::task::{Deferred, Lent, Pass, Task, key_of};
 
 /// An event that owes evaluations.
@@ -27,7 +28,7 @@ pub(super) struct OwedEvent {
     hooks: Vec<String>,
     /// When it was found to owe them, in this holding: the time without an owner does not count.
     since: Instant,
-    waiting: Waiting,
+    _waiting: Waiting,
 }
 
 impl OwedEvent {
@@ -42,7 +43,7 @@ impl OwedEvent {
             place: task.place,
             hooks,
             since: now,
-            waiting: Waiting::begin(),
+            _waiting: Waiting::begin(),
         }
     }
 }
@@ -95,62 +96,79 @@ impl OwedEvents {
 }
 
 impl Owner {
-    /// Makes the evaluations that `owed` owes once there is a place, or gives them up. Returns its conversation and its
-    /// sequence.
+    /// Makes the evaluations that `owed` owes, of one author after the other as there are places, or gives them up.
+    /// Returns its conversation and its sequence.
     pub(super) async fn make_owed(
         &self,
-        owed: OwedEvent,
+        mut owed: OwedEvent,
         partition: u16,
         through: Arc<AtomicU64>,
         again: Again,
     ) -> (Conversation, u64) {
-        let OwedEvent {
-            conversation,
-            numbers,
-            place,
-            hooks,
-            since,
-            waiting,
-        } = owed;
-        let deadline = since + self.evaluator.patience_of(&hooks);
-        let left = deadline.saturating_duration_since(self.evaluator.clock.monotonic());
-        let seats = tokio::select! {
-            biased;
-            seats = self.evaluator.place_for(&hooks) => Some(seats),
-            () = pause(left) => None,
-        };
-        let Some(incoming) = self.read_again(numbers, &again).await else {
-            return (conversation, numbers.sequence);
-        };
+        let (conversation, sequence) = (owed.conversation, owed.numbers.sequence);
+        loop {
+            let since = owed.since;
+            let patience = self.evaluator.patience_of(&owed.hooks);
+            let left = (since + patience).saturating_duration_since(self.evaluator.clock.monotonic());
+            let found = tokio::select! {
+                biased;
+                found = self.evaluator.place_for(&owed.hooks) => Some(found),
+                () = pause(left) => None,
+            };
+            let begun = self.evaluator.clock.monotonic();
+            let task = self.task_of(owed, found, (partition, &through), &again).await;
+            let Some(task) = task else {
+                return (conversation, sequence);
+            };
 
+            let Some(rest) = self.event(task, None).await else {
+                return (conversation, sequence);
+            };
+            // One author's time is none that another has waited.
+            owed = OwedEvent {
+                since: since + rest.since.saturating_duration_since(begun),
+                ..rest
+            };
+        }
+    }
+
+    /// Reads the event of `owed` again, whose hooks are called where a place was `found`, or given up; none if it is gone.
+    async fn task_of(
+        &self,
+        owed: OwedEvent,
+        found: Option<(Seats, Vec<String>)>,
+        (partition, through): (u16, &Arc<AtomicU64>),
+        again: &Again,
+    ) -> Option<Task> {
+        let incoming = self.read_again(owed.numbers, again).await?;
         let event = match read(&incoming, self.evaluator.performer.bus.trust()) {
             Ok(event) => event,
             Err(verdict) => {
                 self.give_up(&incoming, &verdict).await;
-                return (conversation, numbers.sequence);
+                return None;
             }
         };
-        let task = Task {
+        let is_too_late = found.is_none();
+        let (seats, called) = found.unwrap_or_else(|| (Seats::default(), owed.hooks.clone()));
+        Some(Task {
             key: key_of(&event),
             event,
-            sequence: numbers.sequence,
+            sequence: owed.numbers.sequence,
             partition,
             inherited: None,
             marker_read: true,
-            through,
-            place,
+            through: Arc::clone(through),
+            place: owed.place,
             incoming,
             pass: Pass::Deferred(Deferred {
-                hooks,
-                is_too_late: seats.is_none(),
-                seats: Mutex::new(seats.unwrap_or_default()),
+                hooks: owed.hooks,
+                called,
+                is_too_late,
+                seats: Mutex::new(seats),
             }),
             lent: Lent::new(None, &self.held_back),
             deferred: Mutex::default(),
-        };
-        self.event(task, None).await;
-        drop(waiting);
-        (conversation, numbers.sequence)
+        })
     }
 }
 
@@ -175,7 +193,7 @@ mod tests {
             place: gate.enter(&event),
             hooks: vec!["slow".to_owned()],
             since: SystemClock.monotonic(),
-            waiting: Waiting::begin(),
+            _waiting: Waiting::begin(),
         }
     }
 

@@ -247,19 +247,29 @@ impl Pools {
         (seats, full)
     }
 
-    /// Waits for a place for any of the authors of the hooks `only` of `in_force`, however long that takes.
-    pub async fn first_seat(&self, in_force: &InForce, only: &[u32]) -> Seats {
+    /// Waits for a place for any of the authors of the hooks `only` of `in_force`, however long that takes. Returns it
+    /// and, by index, ascending, those of the hooks that are its author's: who waits for one author's place holds none
+    /// of another's.
+    pub async fn first_seat(&self, in_force: &InForce, only: &[u32]) -> (Seats, Vec<u32>) {
         let parts = in_force.parts_of(Some(only));
         let mut waiting: FuturesUnordered<_> = parts
             .iter()
-            .filter_map(|(part, _)| Some((part, part.runs.as_ref().ok()?)))
-            .map(async |(part, runs)| (&part.author, runs.pool.seating().wait().await))
+            .map(async |(part, only)| match &part.runs {
+                Ok(runs) => (part, only, runs.pool.seating().wait().await.ok()),
+                // There is nothing to be run.
+                Err(_) => (part, only, None),
+            })
             .collect();
+        let Some((part, only, seat)) = waiting.next().await else {
+            return Default::default();
+        };
+
         let mut seats = Seats::default();
-        if let Some((author, Ok(seat))) = waiting.next().await {
-            seats.add(author, seat);
+        if let Some(seat) = seat {
+            seats.add(&part.author, seat);
         }
-        seats
+        let of_whole = |index: &u32| part.to_whole.get(*index as usize).copied();
+        (seats, only.iter().flatten().filter_map(of_whole).collect())
     }
 
     /// Hands one event over, to be evaluated against `in_force`; authors of whom `seats` has no place begin when they
@@ -291,7 +301,7 @@ impl Pools {
         let mut begun = Begun::new(&in_force.set, job, soon.len() + later.len());
         let mut waiting = Vec::new();
         for (number, (part, only)) in (soon.len()..).zip(later) {
-            begun.tell_waiting(number, part, only.as_deref().unwrap_or_default());
+            begun.tell_waiting(number, part, only.as_deref());
             waiting.extend(begun.hand(number, part, only, job, seats));
         }
         begun.evaluation.later.spawn(async move {
@@ -373,12 +383,14 @@ impl Begun {
         }
     }
 
-    /// Gives the pool of `part`, the one of this `number`, what it is to evaluate, or has it wait for a place.
+    /// Gives the pool of `part`, the one of this `number`, what it is to evaluate, or has it wait for a place, and says
+    /// so: nobody can tell how long that takes, so the event must hold nothing that others need.
     fn hand_over(&mut self, number: usize, part: &Part, only: Option<Vec<u32>>, job: &Job, seats: &Seats) {
         let Some(handed) = self.hand(number, part, only, job, seats) else {
             return;
         };
         if let Some(waiting) = handed.over_now() {
+            self.tell_waiting(number, part, waiting.job.only.as_deref());
             self.evaluation.later.spawn(waiting.over());
         }
     }
@@ -424,11 +436,12 @@ impl Begun {
         }
     }
 
-    /// Says at once that the hooks `only` of `part` are still at work.
-    fn tell_waiting(&self, number: usize, part: &Part, only: &[u32]) {
+    /// Says at once that the hooks `only` of `part` (`None` = all) are still at work.
+    fn tell_waiting(&self, number: usize, part: &Part, only: Option<&[u32]>) {
         let hooks = self.evaluation.set().hooks().len();
         let steps = Steps::of(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks);
-        steps.send(Step::Waiting(only.to_vec()));
+        let all = || (0..).zip(part.to_whole.iter()).map(|(index, _)| index).collect();
+        steps.send(Step::Waiting(only.map_or_else(all, <[u32]>::to_vec)));
     }
 }
 

@@ -188,3 +188,62 @@ async fn a_hook_that_is_gone_when_its_turn_comes_is_skipped() {
     assert!(outcomes.iter().filter(is_gone).count() > 0, "{outcomes:?}");
     world.wait_until_acked().await;
 }
+
+/// Stands still upon what both authors are shown.
+const STILL: &str = "/** @match content=both\n * @timeout 300s */
+export default async () => {
+    await new Promise((resolve) => setTimeout(resolve, 250000));
+    return { fire: true, routing: { session: 'still' } };
+};\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_author_whose_hooks_stand_still_keeps_nothing_from_another_whose_are_deferred_with_them() {
+    let mut world = World::new(&[("still.ts", STILL)]).await;
+    world.sections = "in_flight = 16\n".to_owned();
+    world.start("a");
+    world.wait_for_members(1).await;
+    let script = "if (event.content === 'both') await new Promise((resolve) => setTimeout(resolve, 3000));
+        return { fire: true, routing: { session: 'good' } };";
+    let good = json!({"name": "good", "created_by": "agent:atlas", "script": script});
+    world.ask("create", good).await.expect("made");
+    let mut number = 0;
+    eventually("the good hook is in force", async || {
+        number += 1;
+        let probe = event("probe", number, "hello");
+        world.publish(&probe).await;
+        let hooks = world.record(&probe).await.hooks;
+        hooks.iter().any(|hook| hook.hook_id == "good")
+    })
+    .await;
+
+    let of = |number: u32| (0..90).map(move |peer| event(&format!("p{peer}"), number, "both"));
+    let both: Vec<Event> = (1..=4).flat_map(of).collect();
+    world.publish_all(&both).await;
+    eventually("hooks of both authors are deferred", async || {
+        let records = world.invocations().await.into_iter();
+        records.filter(|record| record.deferred().count() == 2).count() > 32
+    })
+    .await;
+    let alone: Vec<Event> = (0..90).map(|peer| event(&format!("p{peer}"), 5, "alone")).collect();
+    world.publish_all(&alone).await;
+
+    let wanted: BTreeSet<String> = both.iter().chain(&alone).map(|event| event.id.to_string()).collect();
+    eventually("the good hook has answered each", async || {
+        let answered: BTreeSet<String> = dispatched(&world, "good").await.into_iter().collect();
+        wanted.is_subset(&answered)
+    })
+    .await;
+    assert_eq!(dispatched(&world, "still").await, [""; 0], "the other stands still");
+    eventually("records say that the other alone is called later", async || {
+        let records = world.invocations().await.into_iter();
+        let halves = records.filter(|record| {
+            let fired = |id| matches!(crate::world::of(record, id).outcome, HookOutcome::Fired { .. });
+            record.deferred().eq(["still"]) && fired("good")
+        });
+        halves.count() > 32
+    })
+    .await;
+    let mut all = dispatched(&world, "good").await;
+    all.retain(|id| wanted.contains(id));
+    assert_eq!(all.len(), wanted.len(), "each once");
+}
