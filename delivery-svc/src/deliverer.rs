@@ -124,7 +124,8 @@ impl<'a> Deliverer<'a> {
     /// # Errors
     /// [`ReadStreamError`] where the stream cannot be asked.
     pub async fn standing(&self, job: &Job, untried: bool) -> Result<Standing, ReadStreamError> {
-        self.receipts.standing(job, untried, self.now()).await
+        let parts = count(&self.parts(job));
+        self.receipts.standing(job, parts, untried, self.now()).await
     }
 
     /// Brings `job` on from where it stands, by at most one failed call.
@@ -177,6 +178,10 @@ impl<'a> Deliverer<'a> {
             .and_then(|channel| channel.limit(account));
         plan(&job.reply, limit)
     }
+}
+
+fn count(parts: &[Part]) -> u32 {
+    u32::try_from(parts.len()).unwrap_or(u32::MAX)
 }
 
 async fn step(effects: &Effects<'_>, standing: Standing) -> Result<Step, DeliverError> {
@@ -250,7 +255,7 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
         mut begun,
         ..
     } = remaining;
-    let count = u32::try_from(effects.parts.len()).unwrap_or(u32::MAX);
+    let count = count(effects.parts);
     let mut seen = None;
     for part in effects.parts.iter().filter(|part| part.index >= first) {
         let index = part.index;
@@ -384,7 +389,7 @@ async fn make(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Call, De
     let (outfit, job, lease) = (Arc::clone(effects.outfit), effects.job.clone(), effects.lease.clone());
     let (part, carrier, now) = (part.clone(), effects.carrier.clone(), effects.now());
     let event_id = sent_event_id(&job.reply, part.index)?;
-    let parts = u32::try_from(effects.parts.len()).unwrap_or(u32::MAX);
+    let parts = count(effects.parts);
     let call = async move {
         // Last before anything leaves: a process that was stopped finds here that others have taken over. They find the call
         // in the book, or it is never made.

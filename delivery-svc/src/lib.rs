@@ -28,6 +28,7 @@ pub mod policy;
 pub mod receipts;
 pub mod restored;
 pub mod resume;
+pub mod sent;
 pub mod service;
 
 pub use service::DeliveryService;

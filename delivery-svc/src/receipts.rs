@@ -18,8 +18,8 @@ use ulid::Ulid;
 
 use crate::destination::Destination;
 use crate::job::{DELIVERY_COPY, Job, delivery_copy};
-use crate::outbound::sent_event_id;
 use crate::resume::{LastReceipt, Remaining, Standing, standing};
+use crate::sent::SentEvents;
 
 /// Destinations whose last receipt's sequence is remembered, per partition; beyond it all are forgotten and read anew.
 const MAX_KNOWN: usize = 16_384;
@@ -72,6 +72,7 @@ pub struct Receipts {
     bus: Bus,
     witness: Witness,
     clock: SharedClock,
+    sent: SentEvents,
     known: Mutex<HashMap<Destination, Known>>,
     /// Receipts of destinations that were looked through, [`MAX_WALKED`] at most.
     walks: Mutex<HashMap<Destination, Walk>>,
@@ -117,20 +118,27 @@ impl Receipts {
     #[must_use]
     pub fn new(bus: Bus, witness: Witness, clock: SharedClock) -> Self {
         Self {
-            bus,
             witness,
             clock,
             known: Mutex::default(),
+            sent: SentEvents::new(bus.clone()),
+            bus,
             walks: Mutex::default(),
         }
     }
 
-    /// Where `job` stands at `now`. Read from the leader, unless nobody can have begun it (`untried`), it is young, and
-    /// the destination's last receipt is known.
+    /// Where `job` of `parts` parts stands at `now`. Read from the leader, unless nobody can have begun it (`untried`), it is
+    /// young, and the destination's last receipt is known.
     ///
     /// # Errors
     /// [`ReadStreamError`] where the stream cannot be asked.
-    pub async fn standing(&self, job: &Job, untried: bool, now: UnixMillis) -> Result<Standing, ReadStreamError> {
+    pub async fn standing(
+        &self,
+        job: &Job,
+        parts: u32,
+        untried: bool,
+        now: UnixMillis,
+    ) -> Result<Standing, ReadStreamError> {
         let suspect = job.is_repeated() || now.since(job.made_at()) > COPY_AGE_MS;
         if untried && !suspect {
             match self.known(&job.destination) {
@@ -139,13 +147,16 @@ impl Receipts {
                 None => {}
             }
         }
-        self.read(job).await
+        match self.read(job).await? {
+            Some(found) => Ok(found),
+            None => self.unknown(job, parts, untried && !job.is_repeated()).await,
+        }
     }
 
     /// Where `job` stands by the receipts that name it. The destination's last one often does; where it is of another
     /// delivery and not older than `job`, the others are looked through: a broker that recovers publishes a reply again, and
-    /// a queue that was put back to an older state gives it again, long after others were made.
-    async fn read(&self, job: &Job) -> Result<Standing, ReadStreamError> {
+    /// a queue that was put back to an older state gives it again, long after others were made. None = no receipt names it.
+    async fn read(&self, job: &Job) -> Result<Option<Standing>, ReadStreamError> {
         let last = self.last(job).await?;
         let found = match last {
             Some(last) if last.receipt.delivery == job.reply.id => Some(last),
@@ -155,36 +166,34 @@ impl Receipts {
             }
             Some(_) | None => None,
         };
-        match found {
-            Some(found) => Ok(standing(job.reply.id, job.place, Some(found))),
-            None => self.unknown(job).await,
-        }
+        Ok(found.map(|found| standing(job.reply.id, job.place, Some(found))))
     }
 
-    /// Where `job` stands, of which no receipt tells: it was never begun, unless the receipts are older than it is. Then the
-    /// event of its first part is looked for; where that is not there either, nobody can tell.
-    async fn unknown(&self, job: &Job) -> Result<Standing, ReadStreamError> {
+    /// Where `job` of `parts` parts stands, of which no receipt tells. Where somebody may have begun it, or the receipts are
+    /// older than it is, the events of its parts are asked: what was sent is not sent again, whatever the receipts have lost.
+    /// Where receipts are known to be lost and no event is there either, nobody can tell.
+    async fn unknown(&self, job: &Job, parts: u32, is_fresh: bool) -> Result<Standing, ReadStreamError> {
         let doubt = self.doubt_until().await?;
-        if doubt.is_none_or(|until| job.made_at() > until) {
+        let is_in_doubt = doubt.is_some_and(|until| job.made_at() <= until);
+        if is_fresh && !is_in_doubt {
             return Ok(Standing::Open(Remaining::ALL));
         }
-        let Ok(id) = sent_event_id(&job.reply, 0) else {
-            return Ok(Standing::Unknown);
-        };
-        let subject = job.destination.sent_subject();
+
         let since = job.made_at().plus(-SKEW_MS);
-        let mut page = self.bus.history_since(streams::EVENTS, &subject, since, PAGE).await?;
-        while let Some(last) = page.last() {
-            let is_sent = |stored: &Stored| stored.event(self.bus.trust()).is_ok_and(|event| event.id == id);
-            if page.iter().any(is_sent) {
-                return Ok(Standing::Past);
-            }
-            page = self
-                .bus
-                .history(streams::EVENTS, &subject, last.sequence + 1, PAGE)
-                .await?;
+        let sent = self.sent.parts(&job.destination, &job.reply, since).await?;
+        if sent > 0 {
+            metrics::counter!("nexus_delivery_told_by_events_total").increment(1);
+            tracing::warn!(
+                delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session, sent, parts,
+                "no receipt tells of a delivery whose parts are among the sent events: RECEIPTS lost its end"
+            );
         }
-        Ok(Standing::Unknown)
+        Ok(match sent {
+            0 if is_in_doubt => Standing::Unknown,
+            0 => Standing::Open(Remaining::ALL),
+            sent if sent >= parts => Standing::Past,
+            part => Standing::Open(Remaining { part, ..Remaining::ALL }),
+        })
     }
 
     /// Until when deliveries may have been made of which no receipt tells.
@@ -263,8 +272,7 @@ impl Receipts {
         for _ in 0..MAX_CONFLICTS {
             let Some(Known { sequence: expected, .. }) = self.known(&job.destination) else {
                 // Somebody else has written meanwhile: it counts where it says that this delivery is settled.
-                let found = self.read(job).await?;
-                if is_settled(&found) {
+                if let Some(found) = self.read(job).await?.filter(is_settled) {
                     return Ok(Written::Superseded(found));
                 }
                 continue;
