@@ -8,7 +8,7 @@ use std::sync::Arc;
 use shared::bus::partition::Lease;
 use shared::bus::{Bus, CasError, PublishError, ReadStreamError};
 use shared::clock::IdSource;
-use shared::model::event::{DEFAULT_ACCOUNT, ParseEventIdError};
+use shared::model::event::ParseEventIdError;
 use shared::model::receipt::{AttemptOutcome, ReceiptStep};
 use shared::model::restore::HeldDelivery;
 use shared::model::time::UnixMillis;
@@ -23,7 +23,7 @@ use crate::effects::{Effects, Outfit};
 use crate::former::Former;
 use crate::job::Job;
 use crate::outbound::sent_event_id;
-use crate::plan::{Part, plan};
+use crate::plan::Part;
 use crate::receipts::{Receipts, WriteReceiptError, Written};
 use crate::resume::{Begun, Remaining, SentPart, Standing};
 
@@ -124,7 +124,7 @@ impl<'a> Deliverer<'a> {
     /// # Errors
     /// [`ReadStreamError`] where the stream cannot be asked.
     pub async fn standing(&self, job: &Job, untried: bool) -> Result<Standing, ReadStreamError> {
-        let parts = count(&self.parts(job));
+        let parts = count(&self.outfit.parts(&job.reply));
         self.receipts.standing(job, parts, untried, self.now()).await
     }
 
@@ -141,7 +141,7 @@ impl<'a> Deliverer<'a> {
         span.record("session", tracing::field::display(&job.reply.session));
         span.record("dispatch_id", job.dispatch_id());
         let carrier = carrier_of(&span, &incoming);
-        let parts = self.parts(job);
+        let parts = self.outfit.parts(&job.reply);
         let effects = Effects {
             outfit: self.outfit,
             receipts: &self.receipts,
@@ -167,20 +167,9 @@ impl<'a> Deliverer<'a> {
         .instrument(span)
         .await
     }
-
-    fn parts(&self, job: &Job) -> Vec<Part> {
-        let target = &job.reply.delivery_context;
-        let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
-        let limit = self
-            .outfit
-            .channels
-            .get(&target.channel)
-            .and_then(|channel| channel.limit(account));
-        plan(&job.reply, limit)
-    }
 }
 
-fn count(parts: &[Part]) -> u32 {
+pub(crate) fn count(parts: &[Part]) -> u32 {
     u32::try_from(parts.len()).unwrap_or(u32::MAX)
 }
 

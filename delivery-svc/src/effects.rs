@@ -7,7 +7,9 @@ use std::time::Duration;
 use shared::bus::partition::Lease;
 use shared::bus::{Bus, Outgoing, PublishError, Witness};
 use shared::clock::{SharedClock, SharedIds};
+use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::receipt::ReceiptStep;
+use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::retry::Schedule;
 use shared::wire::headers::{CAUSATION, Carrier, HOPS};
@@ -18,7 +20,7 @@ use crate::channel::Channels;
 use crate::deliverer::DeliverError;
 use crate::job::Job;
 use crate::outbound::sent_event;
-use crate::plan::Part;
+use crate::plan::{Part, plan};
 use crate::policy::SendPolicy;
 use crate::receipts::{Receipts, Written};
 use crate::restored::RestoreGate;
@@ -48,6 +50,20 @@ pub struct Outfit {
     pub clock: SharedClock,
     /// Where jitter comes from.
     pub ids: SharedIds,
+}
+
+impl Outfit {
+    /// The parts of `reply`, as its channel takes them.
+    #[must_use]
+    pub fn parts(&self, reply: &Reply) -> Vec<Part> {
+        let target = &reply.delivery_context;
+        let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
+        let limit = self
+            .channels
+            .get(&target.channel)
+            .and_then(|channel| channel.limit(account));
+        plan(reply, limit)
+    }
 }
 
 impl std::fmt::Debug for Outfit {

@@ -6,23 +6,33 @@
 //! stream is not the one that was there. Up to when it need be looked back is noted every few seconds (KV `positions`).
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use shared::bus::{Bus, CasError, Kv, Outgoing, PublishError, ReadStreamError, Stored, StreamInfo};
-use shared::clock::{SharedClock, pause};
+use shared::bus::{CasError, Kv, Outgoing, PublishError, ReadStreamError, Stored, StreamInfo};
+use shared::clock::pause;
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
+use shared::model::restore::{HOLD_KEY, RestoreHold};
 use shared::model::time::UnixMillis;
 use shared::process::Shutdown;
+use shared::wire::envelope::{Format, encode};
 use shared::wire::held::HeldKind;
+use shared::wire::subject;
 use shared::wire::topology::{RECEIPTS_KEPT, buckets, streams};
 use shared::wire::witness::Waiting;
 use ulid::Ulid;
 
+use crate::deliverer::count;
+use crate::destination::Destination;
+use crate::effects::Outfit;
+use crate::job::{Job, Place};
+use crate::receipts::{self, Receipts};
+
 /// How often it is noted since when something waits.
 const EVERY: Duration = Duration::from_secs(2);
-/// How much further it is looked back than noted, milliseconds: a reply is in the ledger before it is in the queue.
+/// How much further back is noted, milliseconds: a reply is in the ledger before it is in the queue.
 const MARGIN_MS: i64 = 10_000;
 /// Messages read at once.
 const PAGE: usize = 500;
@@ -30,8 +40,7 @@ const PAGE: usize = 500;
 /// The queue of replies, compared with what should be in it.
 #[derive(Debug)]
 pub struct LostReplies {
-    bus: Bus,
-    clock: SharedClock,
+    outfit: Arc<Outfit>,
     noted: Kv<Waiting>,
 }
 
@@ -64,19 +73,18 @@ enum LookError {
 }
 
 impl LostReplies {
-    /// That of `bus`.
+    /// That of `outfit`'s bus.
     #[must_use]
-    pub fn new(bus: &Bus, clock: SharedClock) -> Self {
+    pub fn new(outfit: Arc<Outfit>) -> Self {
         Self {
-            noted: bus.kv(buckets::POSITIONS),
-            bus: bus.clone(),
-            clock,
+            noted: outfit.bus.kv(buckets::POSITIONS),
+            outfit,
         }
     }
 
     /// Looks after the queue until `stop`.
     pub async fn keep(self, stop: Shutdown) {
-        let mut connections = self.bus.connections();
+        let mut connections = self.outfit.bus.connections();
         let mut known = None;
         loop {
             let stops = stop.is_requested();
@@ -97,8 +105,8 @@ impl LostReplies {
 
     async fn look(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
         // One that ends meanwhile is another one for whoever looks next.
-        let connection = self.bus.connection_number();
-        let info = self.bus.stream_info(streams::DELIVERIES).await?;
+        let connection = self.outfit.bus.connection_number();
+        let info = self.outfit.bus.stream_info(streams::DELIVERIES).await?;
         let seen = Seen {
             connection,
             incarnation: info.incarnation.clone(),
@@ -119,20 +127,21 @@ impl LostReplies {
             0 => None,
             _ => {
                 let from = info.state.first;
-                self.bus.next_on_subject(streams::DELIVERIES, ">", from).await?
+                self.outfit.bus.next_on_subject(streams::DELIVERIES, ">", from).await?
             }
         };
         let since = match first {
             Some(first) => first.published_at,
             None => self.server_time().await?,
         };
+        let since = since.plus(-MARGIN_MS);
         self.noted.put(streams::DELIVERIES, &Waiting { since }).await?;
         Ok(())
     }
 
     async fn server_time(&self) -> Result<UnixMillis, ReadStreamError> {
-        let server = self.bus.server_clock(self.clock.as_ref()).await?;
-        Ok(self.clock.now().plus(server.ahead_ms))
+        let server = self.outfit.bus.server_clock(self.outfit.clock.as_ref()).await?;
+        Ok(self.outfit.clock.now().plus(server.ahead_ms))
     }
 
     /// Publishes again what should wait and does not; the queue has come to `last`.
@@ -145,14 +154,19 @@ impl LostReplies {
         let mut settled = self.settled(since).await?;
         settled.extend(waiting);
 
+        let receipts = Receipts::new(
+            self.outfit.bus.clone(),
+            self.outfit.witness.clone(),
+            Arc::clone(&self.outfit.clock),
+        );
         let mut count = 0_u64;
         let mut page = self.page(streams::LEDGER, since, None).await?;
         while let Some(through) = page.last().map(|stored| stored.sequence) {
             for reply in page.iter().flat_map(replies) {
-                if settled.insert(reply.id) {
+                if settled.insert(reply.id) && !self.is_settled(&receipts, &reply).await? {
                     // The server may still remember the id of the copy that is gone. Another copy costs a look.
                     let copy = Outgoing::reply(&reply).msg_id(format!("lost:{last}:{}", reply.id));
-                    self.bus.publish(copy.repeated()).await?;
+                    self.outfit.bus.publish(copy.repeated()).await?;
                     count += 1;
                 }
             }
@@ -169,6 +183,26 @@ impl LostReplies {
         Ok(())
     }
 
+    /// Whether `reply` was settled before, by an older receipt or by the events of its parts: a turn that is done again
+    /// after a restore ends with the same reply.
+    async fn is_settled(&self, receipts: &Receipts, reply: &Reply) -> Result<bool, ReadStreamError> {
+        let (payload, headers) = encode(reply, Format::Cbor);
+        let subject = subject::delivery(&reply.delivery_context);
+        let stored = subject.replacen("nexus.delivery.", "nexus.dl.0.", 1);
+        let nowhere = Place {
+            sequence: 0,
+            stored_at_ns: 0,
+        };
+        let job = Destination::of_delivery(&stored).map(|to| Job::read(to, nowhere, &headers, &payload));
+        let Some(Ok(job)) = job else {
+            // The queue's readers say what is wrong with it.
+            return Ok(false);
+        };
+        let parts = count(&self.outfit.parts(reply));
+        let standing = receipts.standing(&job, parts, false, self.outfit.clock.now()).await?;
+        Ok(receipts::is_settled(&standing))
+    }
+
     /// From when on replies may have been lost; none = there was never one. Receipts that are gone by age say nothing of what
     /// is older.
     async fn since(&self) -> Result<Option<UnixMillis>, ReadStreamError> {
@@ -176,27 +210,31 @@ impl LostReplies {
             Some(noted) => Some(noted.value.since),
             // Nobody has noted it, or the bucket is gone: whoever wrote the last receipt knew the queue.
             None => {
-                let last = self.bus.last_on_subject(streams::RECEIPTS, ">").await?;
-                last.map(|last| last.published_at)
+                let last = self.outfit.bus.last_on_subject(streams::RECEIPTS, ">").await?;
+                last.map(|last| last.published_at.plus(-MARGIN_MS))
             }
         };
+        // The queue was copied after the receipts: a reply in neither was made while the backup ran, and is not lost.
+        let holds = self.outfit.bus.kv::<RestoreHold>(buckets::RESTORE);
+        let restored = holds.get(HOLD_KEY).await?.map(|hold| hold.value.at);
         let kept = i64::try_from(RECEIPTS_KEPT.as_millis()).unwrap_or(i64::MAX);
         let oldest = self.server_time().await?.plus(-kept).plus(2 * MARGIN_MS);
-        Ok(since.map(|since| since.plus(-MARGIN_MS).max(oldest)))
+        let oldest = restored.map_or(oldest, |restored| oldest.max(restored));
+        Ok(since.map(|since| since.max(oldest)))
     }
 
     /// The replies that wait: in the queue, for their time, or for an operator; and those of which an operator has decided.
     async fn waiting(&self) -> Result<HashSet<Ulid>, ReadStreamError> {
         let mut ids = HashSet::new();
         for stream in [streams::DELIVERIES, streams::PARKED] {
-            let mut page = self.bus.history(stream, ">", 1, PAGE).await?;
+            let mut page = self.outfit.bus.history(stream, ">", 1, PAGE).await?;
             while let Some(through) = page.last().map(|stored| stored.sequence) {
                 let replies = page.iter().filter_map(|stored| stored.decode::<Reply>().ok());
                 ids.extend(replies.map(|reply| reply.id));
-                page = self.bus.history(stream, ">", through + 1, PAGE).await?;
+                page = self.outfit.bus.history(stream, ">", through + 1, PAGE).await?;
             }
         }
-        for (_, held) in self.bus.held().entries().await? {
+        for (_, held) in self.outfit.bus.held().entries().await? {
             if held.value.kind == HeldKind::Delivery {
                 ids.insert(held.value.id);
             }
@@ -222,8 +260,8 @@ impl LostReplies {
 
     async fn page(&self, stream: &str, since: UnixMillis, after: Option<u64>) -> Result<Vec<Stored>, ReadStreamError> {
         match after {
-            None => self.bus.history_since(stream, ">", since, PAGE).await,
-            Some(after) => self.bus.history(stream, ">", after + 1, PAGE).await,
+            None => self.outfit.bus.history_since(stream, ">", since, PAGE).await,
+            Some(after) => self.outfit.bus.history(stream, ">", after + 1, PAGE).await,
         }
     }
 }

@@ -398,7 +398,7 @@ fn last_receipt(stored: &Stored) -> Result<Option<LastReceipt>, ReadStreamError>
 }
 
 /// Whether nothing is left to be sent.
-const fn is_settled(standing: &Standing) -> bool {
+pub(crate) const fn is_settled(standing: &Standing) -> bool {
     match standing {
         Standing::Past | Standing::Delivered(_) | Standing::GaveUp { .. } | Standing::Denied => true,
         Standing::Open(_) | Standing::Unknown => false,

@@ -27,6 +27,7 @@ impl RestoreGate {
                 let lost = RestoreHold {
                     backup: LOST.to_owned(),
                     until: now,
+                    at: now,
                     decision: HoldDecision::Waiting,
                 };
                 hold_again(&holds, &lost).await;

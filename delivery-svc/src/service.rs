@@ -29,6 +29,9 @@ const PULL_BATCH: usize = 500;
 /// The channel of messages between agents.
 const AGENTS: &str = "agent";
 
+/// How long what was stored last may take to be noted when the service ends.
+const LAST_LOOK: Duration = Duration::from_secs(2);
+
 /// The deliverer: replies leave through it, and come back as events.
 #[derive(Debug)]
 pub struct DeliveryService;
@@ -84,11 +87,17 @@ impl Service for DeliveryService {
         // Before any call is made: the next owner of a partition may ask about it.
         let telling = Arc::clone(&outfit);
         let telling = tokio::spawn(async move { former::tell(&telling.bus, &telling.instance, &telling.calls).await });
+        let lost = LostReplies::new(Arc::clone(&outfit));
         let handler = move |owned| work(owned, Arc::clone(&outfit), Arc::clone(&parked_slots), bounds);
-        let lost = LostReplies::new(&shell.bus, Arc::clone(&shell.clock));
-        tokio::spawn(lost.keep(shell.shutdown.clone()));
-        tokio::spawn(witness.keep(Arc::clone(&shell.clock), shell.shutdown.clone()));
+        let finding = tokio::spawn(lost.keep(shell.shutdown.clone()));
+        let witnessing = tokio::spawn(witness.keep(Arc::clone(&shell.clock), shell.shutdown.clone()));
         partition::run(shell.bus.clone(), group, shell.shutdown.clone(), handler).await;
+
+        // What the last of them saw is what a loss is noticed by.
+        let last = tokio::time::timeout(LAST_LOOK, async { tokio::join!(witnessing, finding) });
+        if last.await.is_err() {
+            tracing::debug!("how far the streams had come was not noted at the end");
+        }
         telling.abort();
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 use shared::bus::{Bus, Entry, Kv};
+use shared::clock::{Clock as _, SystemClock};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::restore::{HOLD_KEY, HoldDecision, RestoreHold};
@@ -22,13 +23,20 @@ const PAGE: usize = 500;
 /// How far the clocks of brokers and of deliverers may be apart, milliseconds.
 const SKEW_MS: i64 = 60_000;
 
-/// Puts the hold of a restored backup in force: the services begin with it.
+/// Puts the hold of a restored backup in force: the services begin with it. What stood still when it was copied is whole:
+/// nothing in it was done and is not known of, and nothing is to be decided.
 pub(super) async fn begin(bus: &Bus, manifest: &Manifest) -> Result<()> {
     let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
+    let decision = if manifest.quiesced {
+        HoldDecision::Send
+    } else {
+        HoldDecision::Waiting
+    };
     let hold = RestoreHold {
         backup: manifest.id.clone(),
         until: manifest.ended_at,
-        decision: HoldDecision::Waiting,
+        at: SystemClock.now(),
+        decision,
     };
     let written = holds.put(HOLD_KEY, &hold).await;
     written.context("hold deliveries that may have been made before")?;

@@ -225,10 +225,7 @@ async fn restore_all(bus: &Bus, source: &Source<'_>, replicas: usize) -> Result<
     }
     let made = bus.ensure(&topology(replicas), true).await;
     made.context("make the streams that are not in the backup")?;
-    // What stood still when it was copied is whole: nothing in it was done and is not known of.
-    if !source.manifest.quiesced {
-        held::begin(bus, source.manifest).await?;
-    }
+    held::begin(bus, source.manifest).await?;
     Ok(restored)
 }
 

@@ -264,7 +264,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
     };
     let telling = Arc::clone(&outfit);
     tokio::spawn(async move { former::tell(&telling.bus, &telling.instance, &telling.calls).await });
-    tokio::spawn(LostReplies::new(&bus, Arc::new(SystemClock)).keep(shutdown.clone()));
+    tokio::spawn(LostReplies::new(Arc::clone(&outfit)).keep(shutdown.clone()));
     let slots = Arc::new(Semaphore::new(16));
     let bounds = Bounds {
         in_flight: 256,

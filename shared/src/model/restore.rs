@@ -14,6 +14,8 @@ pub struct RestoreHold {
     pub backup: String,
     /// When the backup ended: what is younger was not done before.
     pub until: UnixMillis,
+    /// When it was restored: what is older comes from the backup, and no queue has lost it.
+    pub at: UnixMillis,
     /// What the operator has decided.
     pub decision: HoldDecision,
 }
@@ -73,6 +75,7 @@ mod tests {
         let hold = RestoreHold {
             backup: "any".to_owned(),
             until: UnixMillis(100),
+            at: UnixMillis(200),
             decision,
         };
         assert_eq!(

@@ -24,8 +24,8 @@ pub struct Witnessed {
 /// What waited in the queue `DELIVERIES` when somebody looked last (KV `positions`, key = the stream's name).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// When the oldest message that waited was stored, and where none waited when that was seen; Unix milliseconds by the
-    /// server's clock. Everything that was published before has left the queue.
+    /// A while before the oldest message that waited was stored, and where none waited before that was seen; Unix
+    /// milliseconds by the server's clock. Whatever is older has left the queue, or comes from a backup, which has it.
     pub since: UnixMillis,
 }
 
