@@ -16,7 +16,8 @@ pub const GRACE_MS: i64 = 60_000;
 pub const MAX_MADE_UP: usize = 10;
 /// How long a waiting firing waits before it is looked again, milliseconds.
 pub const LOOK_AGAIN_MS: i64 = 10_000;
-/// How long a firing counts as under way at most, milliseconds: one hour.
+/// How long a firing counts as under way at most, milliseconds: one hour. So long, too, where nobody can tell: what runs
+/// twice costs more than what runs late, and hook-svc, who tells, is also the one who would evaluate the next firing.
 pub const MAX_UNDER_WAY_MS: i64 = 3_600_000;
 /// How many nominal times one look walks over.
 const MAX_WALK: usize = 2_000;
@@ -30,6 +31,28 @@ pub struct Plan<'s> {
     pub schedule: Schedule,
     /// Its zone.
     pub zone: TimeZone,
+}
+
+/// Whether the last firing is under way, or the persona's session busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnderWay {
+    /// It is.
+    Yes,
+    /// It is not.
+    No,
+    /// Who could tell does not answer. The last firing counts as under way while it is fresh, then as over.
+    Unknown,
+}
+
+impl UnderWay {
+    /// Whether it holds the next firing of `record` back at `now`.
+    fn holds_back(self, record: &ScheduleRecord, now: UnixMillis) -> bool {
+        match self {
+            Self::Yes => true,
+            Self::No => false,
+            Self::Unknown => fresh_last(record, now).is_some(),
+        }
+    }
 }
 
 /// What follows.
@@ -117,7 +140,7 @@ fn holds(hours: &ActiveHours, minute: u16) -> bool {
 
 /// What follows from `record` at `now`; `under_way` says whether its last firing is, where that is known.
 #[must_use]
-pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_way: Option<bool>) -> Decision {
+pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_way: Option<UnderWay>) -> Decision {
     if record.paused.is_some() {
         return put_away(record);
     }
@@ -145,7 +168,7 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
     let under_way = match (record.spec.policies.overlap, under_way) {
         _ if wish.is_empty() || !may_be => false,
         (Overlap::Allow, _) => false,
-        (Overlap::Skip | Overlap::BufferOne, Some(under_way)) => under_way,
+        (Overlap::Skip | Overlap::BufferOne, Some(under_way)) => under_way.holds_back(record, now),
         (Overlap::Skip | Overlap::BufferOne, None) => return Decision::Ask,
     };
     let decided_until = overdue.until.unwrap_or(record.decided_until);
@@ -167,6 +190,18 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
         after.firing = wish;
     }
     written(after)
+}
+
+/// Whether `after` fires what was held back behind a firing that is over only because its hour has passed.
+#[must_use]
+pub fn gives_up_waiting(before: &ScheduleRecord, after: &ScheduleRecord, now: UnixMillis) -> bool {
+    let held_back = before.buffered.is_some() || before.last.is_some_and(|last| last.nominal < before.decided_until);
+    let can_hold_back = match before.spec.policies.overlap {
+        Overlap::Skip | Overlap::BufferOne => true,
+        Overlap::Allow => false,
+    };
+    let is_stale = before.last.is_some() && fresh_last(before, now).is_none();
+    can_hold_back && held_back && is_stale && !after.firing.is_empty()
 }
 
 /// The last firing of `record`, unless it is so long ago at `now` that it counts as over.

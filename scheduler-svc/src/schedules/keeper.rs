@@ -21,9 +21,9 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 use tracing::Instrument as _;
 
-use super::decide::{Decision, Plan, decide, fresh_last};
+use super::decide::{Decision, Plan, UnderWay, decide, fresh_last, gives_up_waiting};
 use super::event;
-use super::under_way::is_under_way;
+use super::under_way::{find_out, tell_unknown};
 use crate::fired::OnFire;
 use crate::timer::{TimerPlace, Timers};
 
@@ -233,10 +233,20 @@ impl Keeper {
             Decision::Ask => {
                 let last = fresh_last(record, now);
                 let last = last.map(|last| event::firing(&record.spec, last.nominal, last.at));
-                let under_way = is_under_way(&self.bus, record, last.transpose()?.as_ref()).await;
+                let under_way = find_out(&self.bus, record, last.transpose()?.as_ref()).await;
+                if under_way == UnderWay::Unknown {
+                    tell_unknown(record);
+                }
                 Ok(decide(record, &plan, now, Some(under_way)))
             }
-            decision @ (Decision::Nothing | Decision::Write(_)) => Ok(decision),
+            Decision::Write(after) => {
+                if gives_up_waiting(record, &after, now) {
+                    let id = &record.spec.id;
+                    tracing::warn!(schedule = %id, "the last firing counts as over after an hour, ended or not");
+                }
+                Ok(Decision::Write(after))
+            }
+            Decision::Nothing => Ok(Decision::Nothing),
         }
     }
 

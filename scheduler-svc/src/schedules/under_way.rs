@@ -1,8 +1,8 @@
 //! Whether the last firing of a schedule is still under way.
 //!
 //! The read model follows an event's whole chain: while its trace is not complete, it is. A heartbeat waits for its
-//! session besides: while a claim stands there, the session has something to run. Where nobody can tell, nothing is
-//! under way: a firing is rather doubled than lost.
+//! session besides: while a claim stands there, the session has something to run. A question that nobody answers is
+//! not answered "no": what follows is `decide`'s to say.
 
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use shared::wire::headers::Headers;
 use shared::wire::subject;
 use shared::wire::topology::streams;
 
+use super::decide::{MAX_UNDER_WAY_MS, UnderWay};
+
 /// Who follows events.
 const TRACE: &str = "nexus.svc.events.trace";
 /// How long the answer may take. Twice that, for a firing that is looked at again, is less than the ack wait of its timer
@@ -23,44 +25,62 @@ const TRACE: &str = "nexus.svc.events.trace";
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether the last firing of `record`, the event `last` if it is not too long ago, is under way, or its persona busy.
-pub(super) async fn is_under_way(bus: &Bus, record: &ScheduleRecord, last: Option<&Event>) -> bool {
-    if let ScheduleTarget::Persona(persona) = &record.spec.target
-        && is_busy(bus, persona, record).await
-    {
-        return true;
-    }
-    match last {
-        Some(last) => !is_complete(bus, &last.id).await,
-        None => false,
+pub(super) async fn find_out(bus: &Bus, record: &ScheduleRecord, last: Option<&Event>) -> UnderWay {
+    let busy = match &record.spec.target {
+        ScheduleTarget::Persona(persona) => is_busy(bus, persona, record).await,
+        ScheduleTarget::Hook(_) | ScheduleTarget::Config(_) => UnderWay::No,
+    };
+    let unfinished = match (busy, last) {
+        (UnderWay::Yes, _) | (_, None) => return busy,
+        (UnderWay::No | UnderWay::Unknown, Some(last)) => is_unfinished(bus, &last.id).await,
+    };
+
+    match (busy, unfinished) {
+        (UnderWay::Yes, _) | (_, UnderWay::Yes) => UnderWay::Yes,
+        (UnderWay::Unknown, _) | (_, UnderWay::Unknown) => UnderWay::Unknown,
+        (UnderWay::No, UnderWay::No) => UnderWay::No,
     }
 }
 
-async fn is_complete(bus: &Bus, id: &EventId) -> bool {
+async fn is_unfinished(bus: &Bus, id: &EventId) -> UnderWay {
     let question = TraceRequest { event_id: id.clone() };
     match bus.request::<_, Trace>(TRACE, Headers::new(), &question, TIMEOUT).await {
-        Ok(trace) => trace.complete,
+        Ok(Trace { complete: true, .. }) => UnderWay::No,
+        Ok(Trace { complete: false, .. }) => UnderWay::Yes,
         Err(error) => {
             tracing::debug!(event_id = %id, %error, "nobody can tell whether the last firing is under way");
-            true
+            UnderWay::Unknown
         }
     }
 }
 
 /// Whether the persona's heartbeat session has something to run.
-pub(super) async fn is_busy(bus: &Bus, persona: &str, record: &ScheduleRecord) -> bool {
+async fn is_busy(bus: &Bus, persona: &str, record: &ScheduleRecord) -> UnderWay {
     let mark = record.spec.metadata.get("heartbeat").cloned().unwrap_or_default();
     let Ok(mark) = serde_json::from_value::<HeartbeatMark>(mark) else {
-        return false;
+        return UnderWay::No;
     };
     let session = SessionRef {
         persona: persona.to_owned(),
         session: mark.session,
     };
     match bus.last_on_subject(streams::CLAIMS, &subject::claim(&session)).await {
-        Ok(claim) => claim.is_some(),
+        Ok(Some(_)) => UnderWay::Yes,
+        Ok(None) => UnderWay::No,
         Err(error) => {
             tracing::debug!(%session, %error, "nobody can tell whether the session is busy");
-            false
+            UnderWay::Unknown
         }
     }
+}
+
+/// Says that a firing of `record` may be held back because nobody answers, and until when.
+pub(super) fn tell_unknown(record: &ScheduleRecord) {
+    metrics::counter!("nexus_scheduler_overlap_unknown_total").increment(1);
+    let until = record.last.map(|last| last.at.plus(MAX_UNDER_WAY_MS).0);
+    tracing::warn!(
+        schedule = %record.spec.id,
+        until_ms = until,
+        "nobody can tell whether the last firing is under way: it counts as under way until an hour after it"
+    );
 }

@@ -4,4 +4,5 @@ mod deaths;
 mod downtime;
 mod heartbeats;
 mod orders;
+mod unanswered;
 mod world;

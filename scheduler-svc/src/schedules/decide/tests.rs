@@ -21,7 +21,7 @@ fn record(schedule: &str, policies: SchedulePolicies) -> ScheduleRecord {
     ScheduleRecord::new(spec, NOON)
 }
 
-fn look(record: &ScheduleRecord, now: UnixMillis, under_way: Option<bool>) -> Decision {
+fn look(record: &ScheduleRecord, now: UnixMillis, under_way: Option<UnderWay>) -> Decision {
     let plan = Plan {
         spec: &record.spec,
         schedule: Schedule::parse(&record.spec.schedule, &record.spec.zone).expect("a schedule"),
@@ -30,7 +30,7 @@ fn look(record: &ScheduleRecord, now: UnixMillis, under_way: Option<bool>) -> De
     decide(record, &plan, now, under_way)
 }
 
-fn write(record: &ScheduleRecord, minutes: i64, under_way: Option<bool>) -> ScheduleRecord {
+fn write(record: &ScheduleRecord, minutes: i64, under_way: Option<UnderWay>) -> ScheduleRecord {
     match look(record, NOON.plus(minutes * MINUTE), under_way) {
         Decision::Write(after) => *after,
         decision @ (Decision::Nothing | Decision::Ask) => panic!("{decision:?}"),
@@ -120,27 +120,63 @@ fn while_one_is_under_way_the_next_is_left_out_or_waits() {
         look(&running(buffer.clone()), NOON.plus(20 * MINUTE), None),
         Decision::Ask
     );
-    let skipped = write(&running(buffer.clone()), 20, Some(true));
+    let skipped = write(&running(buffer.clone()), 20, Some(UnderWay::Yes));
     assert_eq!((skipped.firing.len(), skipped.skipped, skipped.buffered), (0, 1, None));
 
     buffer.overlap = Overlap::BufferOne;
-    let held = write(&running(buffer), 20, Some(true));
+    let held = write(&running(buffer), 20, Some(UnderWay::Yes));
     let waiting = held.buffered.expect("one waits");
     assert_eq!((minutes(&[waiting.nominal]), held.skipped), (vec![20], 0));
     assert_eq!(held.timer_due(), Some(waiting.look_at));
-    let still = write(&held, 21, Some(true));
+    let still = write(&held, 21, Some(UnderWay::Yes));
     assert_eq!(
         (still.buffered.map(|b| b.nominal), still.skipped),
         (Some(waiting.nominal), 0)
     );
-    let second = write(&still, 30, Some(true));
+    let second = write(&still, 30, Some(UnderWay::Yes));
     assert_eq!(
         (second.buffered.map(|b| b.nominal), second.skipped),
         (Some(waiting.nominal), 1)
     );
-    let free = write(&second, 31, Some(false));
+    let free = write(&second, 31, Some(UnderWay::No));
     assert_eq!((minutes(&free.firing), free.buffered), (vec![20], None));
     assert_eq!(free.next.map(|next| minutes(&[next.nominal])), Some(vec![40]));
+}
+
+#[test]
+fn what_nobody_can_tell_of_is_under_way_for_an_hour() {
+    let mut policies = SchedulePolicies {
+        catchup_window_ms: Some(7_200_000),
+        ..SchedulePolicies::default()
+    };
+    let left_out = write(&running(policies.clone()), 20, Some(UnderWay::Unknown));
+    assert_eq!((left_out.firing.len(), left_out.skipped), (0, 1));
+    assert!(!gives_up_waiting(
+        &running(policies.clone()),
+        &left_out,
+        NOON.plus(20 * MINUTE)
+    ));
+    let later = write(&left_out, 80, None);
+    assert_eq!(minutes(&later.firing), [80], "it does not stand for ever");
+    assert!(gives_up_waiting(&left_out, &later, NOON.plus(80 * MINUTE)));
+
+    policies.overlap = Overlap::BufferOne;
+    let waits = write(&running(policies), 20, Some(UnderWay::Unknown));
+    assert_eq!((waits.firing.len(), waits.buffered.is_some()), (0, true));
+    let later = write(&waits, 72, None);
+    assert!(!later.firing.is_empty(), "{later:?}");
+    assert!(gives_up_waiting(&waits, &later, NOON.plus(72 * MINUTE)));
+}
+
+#[test]
+fn a_persona_that_has_not_beaten_lately_is_not_held_back_by_what_nobody_can_tell() {
+    let mut fresh = record("every 10m", SchedulePolicies::default());
+    fresh.spec.target = ScheduleTarget::Persona("ann".to_owned());
+    let fresh = write(&fresh, 0, None);
+    assert_eq!(look(&fresh, NOON.plus(10 * MINUTE), None), Decision::Ask);
+    let beats = write(&fresh, 10, Some(UnderWay::Unknown));
+    assert_eq!(minutes(&beats.firing), [10]);
+    assert!(write(&beats, 20, Some(UnderWay::Unknown)).firing.is_empty());
 }
 
 #[test]
@@ -216,9 +252,9 @@ proptest! {
         let mut fired: Vec<UnixMillis> = Vec::new();
         for (step, answer) in steps {
             now = now.plus(step * MINUTE / 3);
-            let under_way = [None, Some(true), Some(false)][answer];
+            let under_way = [None, Some(UnderWay::Yes), Some(UnderWay::No)][answer];
             let decision = match look(&record, now, under_way) {
-                Decision::Ask => look(&record, now, Some(false)),
+                Decision::Ask => look(&record, now, Some(UnderWay::No)),
                 decision @ (Decision::Nothing | Decision::Write(_)) => decision,
             };
             if let Decision::Write(after) = decision {
