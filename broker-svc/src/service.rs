@@ -68,7 +68,10 @@ impl Service for BrokerService {
 
     async fn serve(shell: Shell<BrokerConfig>) -> anyhow::Result<()> {
         let personas = personas(&shell.common.files.personas)?;
-        shell.health.set("walls", true, walls(&shell).raise());
+        match walls(&shell).raise() {
+            Ok(told) => shell.health.set("walls", true, told),
+            Err(lacks) => shell.health.degrade("walls", lacks),
+        }
         let path = shell.common.files.identities.clone();
         let people = People::read(read_identities(&path)?, &shell.bus).await;
         let people = people.context("read the owner's chat pages")?;

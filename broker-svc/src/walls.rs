@@ -51,24 +51,25 @@ impl Walls {
     }
 
     /// Puts the walls around every program that is started from now on, once a process. Returns in words what this
-    /// kernel can do; it begins with `degraded` if that is not everything (`nexus doctor` looks for the word).
-    pub fn raise(self) -> String {
+    /// kernel can do: `Err` if that is not everything.
+    ///
+    /// # Errors
+    /// What the kernel cannot keep from programs. The rest of the walls stands.
+    pub fn raise(self) -> Result<&'static str, &'static str> {
         let (files, ports) = (kernel::hides_files(), kernel::closes_ports());
         let told = match (files, ports) {
-            (true, true) => "programs reach no secrets' files and no NATS port",
+            (true, true) => Ok("programs reach no secrets' files and no NATS port"),
             (true, false) => {
-                "degraded: programs reach no secrets' files, but the kernel cannot close NATS ports to them (Landlock 4)"
+                Err("programs reach no secrets' files, but the kernel cannot close NATS ports to them (Landlock 4)")
             }
-            (false, _) => {
-                "degraded: the kernel has no Landlock; programs of agents and hooks read what the broker may read"
-            }
+            (false, _) => Err("the kernel has no Landlock; programs of agents and hooks read what the broker may read"),
         };
 
-        if !(files && ports) {
-            tracing::warn!(files, ports, "{told}");
+        if let Err(lacks) = told {
+            tracing::warn!(files, ports, "{lacks}");
         }
         let _ = WALLS.set(self);
-        told.to_owned()
+        told
     }
 }
 

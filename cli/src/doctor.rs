@@ -7,6 +7,8 @@ mod local;
 mod model;
 mod replicas;
 mod server;
+#[cfg(test)]
+mod tests;
 mod work;
 
 use std::time::Duration;
@@ -15,7 +17,7 @@ use anyhow::{Result, bail};
 use futures_util::future::LocalBoxFuture;
 use shared::bus::{Bus, NatsConfig};
 use shared::process::config::Document;
-use shared::process::status::{ReplicaStatus, ask_replicas};
+use shared::process::status::{Heard, hear_replicas};
 
 use crate::args::{Common, DoctorOptions};
 use crate::output::{document, json, nats_config, plain};
@@ -24,6 +26,9 @@ use crate::output::{document, json, nats_config, plain};
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long all replicas together may take to answer.
 const REPLICAS_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long a check may take. The longest of them waits 15 s for a model's provider.
+const CHECK_WITHIN: Duration = Duration::from_secs(20);
 
 /// How grave a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -69,6 +74,11 @@ impl Finding {
         Self::new(what, Level::Fault, detail)
     }
 
+    /// What cannot be told, and why: nobody may take it for sound.
+    fn unknown(what: impl Into<String>, why: impl std::fmt::Display) -> Self {
+        Self::new(what, Level::Fault, format!("not known: {why}"))
+    }
+
     /// Sound if `is_sound`, else a fault.
     fn judged(what: impl Into<String>, is_sound: bool, detail: impl Into<String>) -> Self {
         Self::new(what, if is_sound { Level::Ok } else { Level::Fault }, detail)
@@ -82,32 +92,32 @@ struct Surroundings {
     nats: Result<NatsConfig, String>,
     /// The connection, or why there is none.
     bus: Result<Bus, String>,
-    /// What every replica answered; empty without a connection.
-    replicas: Vec<ReplicaStatus>,
+    /// What the replicas answered, or why nobody was asked.
+    heard: Result<Heard, String>,
 }
 
 /// A check.
 type Check = for<'a> fn(&'a Surroundings) -> LocalBoxFuture<'a, Vec<Finding>>;
 
 /// Every check, in the order in which it is shown. One that needs the bus says nothing without it: `server` has said why.
-const CHECKS: [Check; 17] = [
-    local::programs,
-    local::disk,
-    local::doors,
-    server::server,
-    server::promise,
-    server::payload,
-    server::topology,
-    server::clock,
-    server::storage,
-    replicas::services,
-    work::waiting,
-    work::held,
-    work::dead_letters,
-    work::sessions,
-    work::hooks,
-    work::schedules,
-    model::provider,
+const CHECKS: [(&str, Check); 17] = [
+    ("programs", local::programs),
+    ("disk", local::disk),
+    ("doors", local::doors),
+    ("server", server::server),
+    ("promise", server::promise),
+    ("payload", server::payload),
+    ("topology", server::topology),
+    ("clock", server::clock),
+    ("storage", server::storage),
+    ("services", replicas::services),
+    ("waiting", work::waiting),
+    ("held", work::held),
+    ("dead letters", work::dead_letters),
+    ("sessions", work::sessions),
+    ("paused hooks", work::hooks),
+    ("schedules", work::schedules),
+    ("model", model::provider),
 ];
 
 /// Runs the command.
@@ -117,8 +127,15 @@ const CHECKS: [Check; 17] = [
 pub async fn execute(common: &Common, options: DoctorOptions) -> Result<()> {
     let surroundings = look_around(common, options).await;
     let mut findings = Vec::new();
-    for check in CHECKS {
-        findings.extend(check(&surroundings).await);
+    for (name, check) in CHECKS {
+        let found = tokio::time::timeout(CHECK_WITHIN, check(&surroundings)).await;
+        let late = |_| {
+            vec![Finding::unknown(
+                name,
+                format!("no answer in {} s", CHECK_WITHIN.as_secs()),
+            )]
+        };
+        findings.extend(found.unwrap_or_else(late));
     }
     report(common, &findings)
 }
@@ -133,9 +150,9 @@ async fn look_around(common: &Common, options: DoctorOptions) -> Surroundings {
         },
     };
 
-    let replicas = match &bus {
-        Ok(bus) => ask_replicas(bus, REPLICAS_WITHIN).await.unwrap_or_default(),
-        Err(_) => Vec::new(),
+    let heard = match &bus {
+        Ok(bus) => hear_replicas(bus, REPLICAS_WITHIN).await,
+        Err(error) => Err(error.clone()),
     };
 
     Surroundings {
@@ -143,7 +160,7 @@ async fn look_around(common: &Common, options: DoctorOptions) -> Surroundings {
         document: document(common),
         nats,
         bus,
-        replicas,
+        heard,
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) async fn run(config: HooksConfig, projection: Projection, clock: Shar
         Ok(None) => health.set(PART, true, "by words alone, as configured"),
         Err(reason) => {
             tracing::warn!(reason, "search goes by words alone");
-            health.set(PART, true, format!("by words alone: {reason}"));
+            health.degrade(PART, &format!("by words alone: {reason}"));
         }
     }
 }

@@ -331,7 +331,7 @@ fn tell_sandbox(health: &Health, pool: &Pools) {
             tracing::warn!(why, "hooks run as root: no other user can run them here");
             format!("hooks are confined, as root, for as nobody: {why}")
         }
-        (lacks, _) => format!("degraded: {}", lacks.join("; ")),
+        (lacks, _) => return health.degrade("sandbox", &lacks.join("; ")),
     };
     health.set("sandbox", true, detail);
 }

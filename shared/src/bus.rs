@@ -43,7 +43,7 @@ pub use error::{
     CasError, ConnectBusError, ConsumeError, EnsureTopologyError, PublishError, ReadStreamError, RequestError,
 };
 pub use fetch::Fetcher;
-pub use kv::{Entry, Kv, KvEvent, KvWatch};
+pub use kv::{Entry, Kv, KvEvent, KvWatch, Survey};
 pub use link::Connections;
 pub use message::{CoreMessage, CoreSubscription, Incoming, Stored};
 pub use object::{Objects, StoreObjectError, StoredObject};

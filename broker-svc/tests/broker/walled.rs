@@ -91,7 +91,7 @@ async fn a_broker_of_its_own() {
     let folder = Path::new(&folder);
     let hidden = [folder.join("secrets").display().to_string()];
     let said = Walls::of(None, &hidden, &[], std::slice::from_ref(&url)).raise();
-    println!("{said}");
+    println!("{said:?}");
     let broker = broker_at(&url, "walled", &personas(folder, &url), BrokerConfig::default()).await;
     let _running = run_broker(Arc::new(broker));
     std::future::pending::<()>().await;

@@ -96,7 +96,10 @@ async fn a_broker_of_its_own() {
     };
     let folder = Path::new(&folder);
     let hidden = HIDDEN.map(|name| folder.join(name).display().to_string());
-    println!("{}", Walls::of(None, &hidden, &[], std::slice::from_ref(&url)).raise());
+    println!(
+        "{:?}",
+        Walls::of(None, &hidden, &[], std::slice::from_ref(&url)).raise()
+    );
     let server = command(folder, &url, "mcp");
     let personas = format!(
         "mcp_servers:\n  wants: {{command: python3, args: {:?}}}\n\

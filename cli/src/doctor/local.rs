@@ -52,7 +52,7 @@ pub(super) fn disk(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findin
                 LITTLE_MIB.. => Finding::ok("disk", detail),
             }
         }
-        None => Finding::warning("disk", format!("`df` does not tell about {}", directory.display())),
+        None => Finding::unknown("disk", format!("`df` does not tell about {}", directory.display())),
     };
     async { vec![finding] }.boxed_local()
 }

@@ -31,12 +31,12 @@ pub(super) fn provider(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
 
         let loaded = surroundings.document.section("llm", LlmConfig::faults);
         if let Some(fault) = loaded.faults.first() {
-            return vec![Finding::warning("model", format!("not asked: {fault}"))];
+            return vec![Finding::unknown("model", fault)];
         }
         let config = loaded.value;
         let model = match config.usable() {
             Ok(model) => model.to_owned(),
-            Err(fault) => return vec![Finding::warning("model", format!("not asked: {fault}"))],
+            Err(fault) => return vec![Finding::unknown("model", fault)],
         };
         vec![ask(&config, &model).await]
     }
@@ -55,11 +55,11 @@ async fn ask(config: &LlmConfig, model: &str) -> Finding {
             return Finding::fault("model", format!("{shown}: no answer in {waited} s"));
         }
     };
-    judge(&shown, model, status, &listed)
+    judge(&shown, model, status, listed.as_deref())
 }
 
-/// Asks for the list of models; returns the status and what was listed.
-async fn listing(config: &LlmConfig, base: &str) -> Result<(StatusCode, Vec<String>), String> {
+/// Asks for the list of models; returns the status and what was listed, none where that is no list.
+async fn listing(config: &LlmConfig, base: &str) -> Result<(StatusCode, Option<Vec<String>>), String> {
     let client = crate::http::client().map_err(|error| error.to_string())?;
     let key = config.api_key.as_ref().map(Secret::reveal);
     let most = match config.provider {
@@ -83,7 +83,7 @@ async fn listing(config: &LlmConfig, base: &str) -> Result<(StatusCode, Vec<Stri
     let status = answer.status();
 
     let mut body = Vec::new();
-    while let Ok(Some(part)) = answer.chunk().await {
+    while let Some(part) = answer.chunk().await.map_err(|error| error.without_url().to_string())? {
         body.extend_from_slice(&part);
         if body.len() > MAX_ANSWER_BYTES {
             break;
@@ -92,9 +92,13 @@ async fn listing(config: &LlmConfig, base: &str) -> Result<(StatusCode, Vec<Stri
     Ok((status, names(&body)))
 }
 
-/// The models of a list, in the providers' three forms.
-fn names(body: &[u8]) -> Vec<String> {
-    let listed: Value = serde_json::from_slice(body).unwrap_or_default();
+/// The models of a list, in the providers' three forms; none where it is no list.
+fn names(body: &[u8]) -> Option<Vec<String>> {
+    let listed: Value = serde_json::from_slice(body).ok()?;
+    if !listed["data"].is_array() && !listed["models"].is_array() {
+        return None;
+    }
+
     let of = |list: &str, key: &str| -> Vec<String> {
         let entries = listed[list].as_array().into_iter().flatten();
         let named = entries.filter_map(|entry| entry[key].as_str());
@@ -102,12 +106,15 @@ fn names(body: &[u8]) -> Vec<String> {
             .map(|name| name.trim_start_matches("models/").to_owned())
             .collect()
     };
-    [of("data", "id"), of("models", "name")].concat()
+    Some([of("data", "id"), of("models", "name")].concat())
 }
 
-fn judge(shown: &str, model: &str, status: StatusCode, listed: &[String]) -> Finding {
+fn judge(shown: &str, model: &str, status: StatusCode, listed: Option<&[String]>) -> Finding {
+    let Some(listed) = listed.or((!status.is_success()).then_some(&[])) else {
+        return Finding::unknown("model", format!("{shown}: its list of models cannot be read"));
+    };
     match status.as_u16() {
-        200..=299 if listed.is_empty() => Finding::ok(
+        200..=299 if listed.is_empty() => Finding::warning(
             "model",
             format!("{shown}: reachable; it lists no models, so the model is not checked"),
         ),
@@ -139,7 +146,7 @@ mod tests {
 
     fn check(status: u16, body: &str, level: Level, says: &str) {
         let status = StatusCode::from_u16(status).expect("a status");
-        let found = judge("m at http://p/", "m", status, &names(body.as_bytes()));
+        let found = judge("m at http://p/", "m", status, names(body.as_bytes()).as_deref());
         assert_eq!(found.level, level, "{found:?}");
         assert!(found.detail.contains(says), "{found:?}");
     }
@@ -149,7 +156,9 @@ mod tests {
         check(200, r#"{"data":[{"id":"m"},{"id":"n"}]}"#, Level::Ok, "knows the model");
         check(200, r#"{"models":[{"name":"models/m"}]}"#, Level::Ok, "knows the model");
         check(200, r#"{"data":[{"id":"n"}]}"#, Level::Warning, "does not list");
-        check(200, "no JSON", Level::Ok, "not checked");
+        check(200, r#"{"data":[]}"#, Level::Warning, "not checked");
+        check(200, "no JSON", Level::Fault, "not known");
+        check(200, r#"{"error":"busy"}"#, Level::Fault, "not known");
         check(401, "{}", Level::Fault, "refuses the key");
         check(404, "", Level::Warning, "no list of models");
         check(503, "", Level::Fault, "503");

@@ -12,8 +12,6 @@ use crate::launch::SERVICES;
 
 /// Difference between a replica's clock and ours that is said, in milliseconds. An answer may be some seconds old.
 const CLOCKS_APART_MS: u64 = 5_000;
-/// The word in the detail of a part that works and is weaker than it could be.
-const DEGRADED: &str = "degraded";
 /// Gauges that should be zero, and what it means if they are not.
 const SHOULD_BE_ZERO: [(&str, &str); 4] = [
     ("nexus_hook_breakers_open", "hooks are paused (`nexus breaker list`)"),
@@ -30,10 +28,14 @@ const SHOULD_BE_ZERO: [(&str, &str); 4] = [
 
 /// One line a replica, and one for each service of which none answers.
 pub(super) fn services(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
-    let found = if surroundings.bus.is_ok() {
-        look(&surroundings.replicas, SystemClock.now().0)
-    } else {
-        Vec::new()
+    let found = match (&surroundings.bus, &surroundings.heard) {
+        (Ok(_), Ok(heard)) => {
+            let mut findings = look(&heard.replicas, SystemClock.now().0);
+            findings.extend(unread(heard.unread));
+            findings
+        }
+        (Ok(_), Err(error)) => vec![Finding::unknown("services", error)],
+        (Err(_), _) => Vec::new(),
     };
     async { found }.boxed_local()
 }
@@ -59,6 +61,12 @@ fn look(replicas: &[ReplicaStatus], now: i64) -> Vec<Finding> {
         findings.push(Finding::warning("versions", detail));
     }
     findings
+}
+
+/// Replicas that answer, and nobody can read what.
+fn unread(answers: usize) -> Option<Finding> {
+    let why = format!("{answers} replicas answer what this version cannot read");
+    (answers > 0).then(|| Finding::unknown("services", why))
 }
 
 /// Whether the replica is well.
@@ -89,10 +97,7 @@ fn told(replica: &ReplicaStatus, now: i64) -> Finding {
 
 /// Parts that are well and weaker than they could be.
 fn weakened(replica: &ReplicaStatus) -> Vec<Finding> {
-    let parts = replica
-        .parts
-        .iter()
-        .filter(|(_, part)| part.ok && part.detail.contains(DEGRADED));
+    let parts = replica.parts.iter().filter(|(_, part)| part.ok && part.degraded);
     parts
         .map(|(name, part)| Finding::warning(&replica.instance, format!("{name}: {}", part.detail)))
         .collect()
@@ -144,6 +149,14 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_cannot_be_read_is_not_sound() {
+        assert!(unread(0).is_none());
+        let found = unread(2).expect("a finding");
+        assert_eq!((found.level, found.ok), (Level::Fault, false), "{found:?}");
+        assert!(found.detail.starts_with("not known: 2 replicas"), "{found:?}");
+    }
+
+    #[test]
     fn every_service_has_a_replica_that_is_well() {
         let all: Vec<ReplicaStatus> = SERVICES.iter().map(|name| replica(name, "1")).collect();
         check(&all, Level::Ok, "ready, version 1");
@@ -164,17 +177,23 @@ mod tests {
             "dead",
         );
         check(&changed(&|one| one.now = UnixMillis(0)), Level::Warning, "by 10000 ms");
-        let part = |ok, detail: &str| Part {
+        let part = |ok, degraded, detail: &str| Part {
             ok,
+            degraded,
             detail: detail.to_owned(),
         };
         let late = changed(&|one| {
             one.ready = false;
-            one.parts.insert("claims".to_owned(), part(false, "gone"));
+            one.parts.insert("claims".to_owned(), part(false, false, "gone"));
         });
         check(&late, Level::Fault, "not ready: claims: gone");
-        let open = changed(&|one| drop(one.parts.insert("sandbox".to_owned(), part(true, "degraded"))));
-        check(&open, Level::Warning, "sandbox: degraded");
+        let open = changed(&|one| drop(one.parts.insert("sandbox".to_owned(), part(true, true, "open"))));
+        check(&open, Level::Warning, "sandbox: open");
+        let praised = changed(&|one| {
+            one.parts
+                .insert("sandbox".to_owned(), part(true, false, "nothing is degraded"));
+        });
+        check(&praised, Level::Ok, "ready");
         let paused = changed(&|one| {
             one.metrics.insert("nexus_hook_breakers_open".to_owned(), 2.0);
         });

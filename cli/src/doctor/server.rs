@@ -72,10 +72,14 @@ pub(super) fn topology(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
             Err(error) => Finding::fault("topology", error.to_string()),
         }];
 
-        if let Ok(Some(backup)) = bus.restore_under_way().await {
-            let detail =
-                format!("backup {backup} is being restored; if that was interrupted, give `nexus restore` again");
-            findings.push(Finding::fault("restore", detail));
+        match bus.restore_under_way().await {
+            Ok(Some(backup)) => {
+                let detail =
+                    format!("backup {backup} is being restored; if that was interrupted, give `nexus restore` again");
+                findings.push(Finding::fault("restore", detail));
+            }
+            Ok(None) => {}
+            Err(error) => findings.push(Finding::unknown("restore", error)),
         }
         findings
     }

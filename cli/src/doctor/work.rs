@@ -1,10 +1,12 @@
-//! The state of the work: what waits, what was given up, what is paused or parked.
+//! The state of the work: what waits, what was given up, what is paused or parked. What cannot be read is said to be
+//! not known: an empty list and a list that nobody could read are not the same.
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
 use shared::breaker::{Breaker, Circuit};
 use shared::bus::{Bus, Entry, Kv, partition};
 use shared::model::schedule::ScheduleRecord;
+use shared::wire::envelope::Wire;
 use shared::wire::held::HeldUntil;
 use shared::wire::session_mark::SessionMark;
 use shared::wire::topology::{PARTITIONS, buckets, streams};
@@ -13,30 +15,40 @@ use shared::wire::witness::Witnessed;
 use super::{Finding, Surroundings};
 use crate::output::clock;
 
+/// What `kv` holds, told by `judge`, and what of it cannot be read.
+async fn judged<T: Wire>(what: &str, kv: &Kv<T>, judge: impl FnOnce(Vec<Entry<T>>) -> Vec<Finding>) -> Vec<Finding> {
+    let survey = match kv.survey().await {
+        Ok(survey) => survey,
+        Err(error) => return vec![Finding::unknown(what, error)],
+    };
+
+    let entries = survey.entries.into_iter().map(|(_, entry)| entry);
+    let mut findings = judge(entries.collect());
+    if let Some((key, error)) = survey.unread.first() {
+        let count = survey.unread.len();
+        let why = format!("{count} values cannot be read, the first of them {key}: {error}");
+        findings.push(Finding::unknown(what, why));
+    }
+    findings
+}
+
 /// What waits in front of hooks, sessions and destinations. Waiting is no fault in itself.
 pub(super) fn waiting(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
-        let mut deliveries = 0;
-        for partition in 0..PARTITIONS {
-            let consumer = format!("delivery-{partition}");
-            let lag = bus.consumer_lag(streams::DELIVERIES, &consumer).await;
-            deliveries += lag.unwrap_or_default().all();
-        }
-
-        let hooks = partition::unsettled(bus, streams::EVENTS, "hook").await.unwrap_or(0);
-        let mut findings: Vec<Finding> = [("hooks", hooks), ("deliveries", deliveries)]
-            .map(|(what, waiting)| Finding::ok(what, format!("{waiting} messages wait")))
+        let hooks = partition::unsettled(bus, streams::EVENTS, "hook").await;
+        let deliveries = deliveries(bus).await;
+        let counted = [
+            ("hooks", hooks.map_err(|error| error.to_string())),
+            ("deliveries", deliveries),
+        ];
+        let mut findings: Vec<Finding> = counted
+            .map(|(what, counted)| match counted {
+                Ok(waiting) => Finding::ok(what, format!("{waiting} messages wait")),
+                Err(error) => Finding::unknown(what, error),
+            })
             .into();
-
-        if let Ok(state) = bus.stream_state(streams::PARKED).await {
-            let detail = format!("{} replies wait behind destinations that fail", state.messages);
-            findings.push(if state.messages == 0 {
-                Finding::ok("parked", detail)
-            } else {
-                Finding::warning("parked", detail)
-            });
-        }
+        findings.push(parked(bus).await);
 
         match crate::backup::waiting(bus).await {
             Ok(Some(count)) => {
@@ -44,11 +56,35 @@ pub(super) fn waiting(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
                 findings.push(Finding::warning("restored", detail));
             }
             Ok(None) => {}
-            Err(error) => findings.push(Finding::fault("restored", format!("{error:#}"))),
+            Err(error) => findings.push(Finding::unknown("restored", format!("{error:#}"))),
         }
         findings
     }
     .boxed_local()
+}
+
+/// Messages in front of destinations.
+async fn deliveries(bus: &Bus) -> Result<u64, String> {
+    let mut waiting = 0;
+    for partition in 0..PARTITIONS {
+        let consumer = format!("delivery-{partition}");
+        let lag = bus.consumer_lag(streams::DELIVERIES, &consumer).await;
+        waiting += lag.map_err(|error| error.to_string())?.all();
+    }
+    Ok(waiting)
+}
+
+async fn parked(bus: &Bus) -> Finding {
+    let state = match bus.stream_state(streams::PARKED).await {
+        Ok(state) => state,
+        Err(error) => return Finding::unknown("parked", error),
+    };
+    let detail = format!("{} replies wait behind destinations that fail", state.messages);
+    if state.messages == 0 {
+        Finding::ok("parked", detail)
+    } else {
+        Finding::warning("parked", detail)
+    }
 }
 
 /// Messages that were given up: somebody must look.
@@ -60,7 +96,7 @@ pub(super) fn dead_letters(surroundings: &Surroundings) -> LocalBoxFuture<'_, Ve
                 let detail = format!("{} (`nexus dlq list`)", state.messages);
                 vec![Finding::judged("dead letters", state.messages == 0, detail)]
             }
-            Err(error) => vec![Finding::fault("dead letters", error.to_string())],
+            Err(error) => vec![Finding::unknown("dead letters", error)],
         }
     }
     .boxed_local()
@@ -70,45 +106,57 @@ pub(super) fn dead_letters(surroundings: &Surroundings) -> LocalBoxFuture<'_, Ve
 pub(super) fn sessions(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
-        let mut findings = Vec::new();
-        if let Ok(state) = bus.stream_state(streams::CLAIMS).await {
-            findings.push(Finding::ok("sessions", format!("{} claimed", state.messages)));
-        }
+        let mut findings = vec![match bus.stream_state(streams::CLAIMS).await {
+            Ok(state) => Finding::ok("sessions", format!("{} claimed", state.messages)),
+            Err(error) => Finding::unknown("sessions", error),
+        }];
 
         let marks: Kv<SessionMark> = bus.kv(buckets::SESSION_OVERRIDES);
-        for (_, entry) in marks.entries().await.unwrap_or_default() {
-            if let Some(why) = &entry.value.quarantined {
-                let session = &entry.value.session;
-                let detail = format!("{session} is quarantined: {why}; `nexus session release` lets it run");
-                findings.push(Finding::fault("quarantine", detail));
-            }
-        }
+        findings.extend(judged("quarantine", &marks, quarantined).await);
         findings
     }
     .boxed_local()
+}
+
+fn quarantined(marks: Vec<Entry<SessionMark>>) -> Vec<Finding> {
+    let told = marks.into_iter().filter_map(|entry| {
+        let (session, why) = (entry.value.session, entry.value.quarantined?);
+        let detail = format!("{session} is quarantined: {why}; `nexus session release` lets it run");
+        Some(Finding::fault("quarantine", detail))
+    });
+    told.collect()
 }
 
 /// What nobody can tell to be done or undone, and streams that were put back to an older state.
 pub(super) fn held(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
-        let mut findings = Vec::new();
-        if let Ok(held) = bus.held().entries().await {
+        let mut findings = judged("held", &bus.held(), |held| {
             let is_open = |wanted: HeldUntil| wanted == HeldUntil::Decided;
-            let open = held.iter().filter(|(_, entry)| is_open(entry.value.wanted)).count();
+            let open = held.iter().filter(|entry| is_open(entry.value.wanted)).count();
             let detail = format!("{open} messages (`nexus recover list`)");
-            findings.push(Finding::judged("held", open == 0, detail));
-        }
-        if let Ok(witnessed) = bus.kv::<Witnessed>(buckets::POSITIONS).entries().await {
-            findings.push(positions(&witnessed));
-        }
+            vec![Finding::judged("held", open == 0, detail)]
+        })
+        .await;
+
+        let witnessed: Kv<Witnessed> = bus.kv(buckets::POSITIONS);
+        findings.extend(positions(&witnessed).await);
         findings
     }
     .boxed_local()
 }
 
-fn positions(witnessed: &[(String, Entry<Witnessed>)]) -> Finding {
-    let older: Vec<String> = witnessed
+async fn positions(witnessed: &Kv<Witnessed>) -> Vec<Finding> {
+    let survey = match witnessed.survey().await {
+        Ok(survey) => survey,
+        Err(error) => return vec![Finding::unknown("positions", error)],
+    };
+    if let Some((stream, error)) = survey.unread.first() {
+        return vec![Finding::unknown("positions", format!("{stream}: {error}"))];
+    }
+
+    let older: Vec<String> = survey
+        .entries
         .iter()
         .filter_map(|(stream, entry)| {
             let until = entry.value.unsettled_until()?;
@@ -116,33 +164,34 @@ fn positions(witnessed: &[(String, Entry<Witnessed>)]) -> Finding {
         })
         .collect();
     if older.is_empty() {
-        return Finding::ok("positions", "no stream was put back to an older state");
+        return vec![Finding::ok("positions", "no stream was put back to an older state")];
     }
-    Finding::warning("positions", format!("put back to an older state: {}", older.join(", ")))
+    let detail = format!("put back to an older state: {}", older.join(", "));
+    vec![Finding::warning("positions", detail)]
 }
 
 /// Hooks that are paused because they keep failing.
 pub(super) fn hooks(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
-        let paused = paused_hooks(bus).await;
-        let detail = format!("{} are paused after failures", paused.len());
-        if paused.is_empty() {
-            return vec![Finding::ok("paused hooks", detail)];
-        }
-        let detail = format!("{detail}: {} (`nexus breaker list`)", paused.join(", "));
-        vec![Finding::warning("paused hooks", detail)]
+        let breakers: Kv<Breaker> = bus.kv(buckets::BREAKERS);
+        judged("paused hooks", &breakers, |breakers| vec![paused(breakers)]).await
     }
     .boxed_local()
 }
 
-async fn paused_hooks(bus: &Bus) -> Vec<String> {
-    let breakers: Kv<Breaker> = bus.kv(buckets::BREAKERS);
-    let entries = breakers.entries().await.unwrap_or_default();
-    let open = entries
+fn paused(breakers: Vec<Entry<Breaker>>) -> Finding {
+    let open = breakers
         .into_iter()
-        .filter(|(_, entry)| !matches!(entry.value.circuit, Circuit::Closed));
-    open.map(|(_, entry)| entry.value.hook_id).collect()
+        .filter(|entry| !matches!(entry.value.circuit, Circuit::Closed));
+    let paused: Vec<String> = open.map(|entry| entry.value.hook_id).collect();
+
+    let detail = format!("{} are paused after failures", paused.len());
+    if paused.is_empty() {
+        return Finding::ok("paused hooks", detail);
+    }
+    let detail = format!("{detail}: {} (`nexus breaker list`)", paused.join(", "));
+    Finding::warning("paused hooks", detail)
 }
 
 /// Schedules that somebody paused.
@@ -150,10 +199,12 @@ pub(super) fn schedules(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<F
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
         let schedules: Kv<ScheduleRecord> = bus.kv(buckets::SCHEDULES);
-        let entries = schedules.entries().await.unwrap_or_default();
-        let paused = entries.iter().filter(|(_, entry)| entry.value.paused.is_some()).count();
-        let detail = format!("{paused} of {} are paused", entries.len());
-        vec![Finding::ok("schedules", detail)]
+        judged("schedules", &schedules, |schedules| {
+            let paused = schedules.iter().filter(|entry| entry.value.paused.is_some()).count();
+            let detail = format!("{paused} of {} are paused", schedules.len());
+            vec![Finding::ok("schedules", detail)]
+        })
+        .await
     }
     .boxed_local()
 }

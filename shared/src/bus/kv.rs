@@ -54,6 +54,15 @@ pub struct Entry<T> {
     pub revision: u64,
 }
 
+/// What a bucket holds.
+#[derive(Debug)]
+pub struct Survey<T> {
+    /// The keys with their values.
+    pub entries: Vec<(String, Entry<T>)>,
+    /// The keys whose values cannot be read, and what is wrong with each.
+    pub unread: Vec<(String, String)>,
+}
+
 /// What a watch tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KvEvent<T> {
@@ -307,17 +316,45 @@ impl<T: Wire> Kv<T> {
     /// # Errors
     /// [`ReadStreamError`] where the bucket cannot be asked.
     pub async fn entries(&self) -> Result<Vec<(String, Entry<T>)>, ReadStreamError> {
+        let survey = self.look().await;
+        for (key, error) in &survey.unread {
+            tracing::warn!(bucket = self.bucket, key, error, "a value cannot be read");
+        }
+        Ok(survey.entries)
+    }
+
+    /// All keys with their values, as of now, and those whose values cannot be read.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] where the bucket is not there or cannot be asked.
+    pub async fn survey(&self) -> Result<Survey<T>, ReadStreamError> {
+        // A watch of a bucket that is not there waits until it is.
+        self.bus.stream_state(&self.stream()).await?;
+        Ok(self.look().await)
+    }
+
+    async fn look(&self) -> Survey<T> {
         let mut watch = self.watch_all();
         let mut found: BTreeMap<String, Entry<T>> = BTreeMap::new();
+        let mut unread: BTreeMap<String, String> = BTreeMap::new();
         loop {
             match watch.next().await {
-                KvEvent::Put { key, value, revision } => drop(found.insert(key, Entry { value, revision })),
-                KvEvent::Gone { key, .. } => drop(found.remove(&key)),
-                KvEvent::Bad { key, error, .. } => {
-                    tracing::warn!(bucket = self.bucket, key, error, "a value cannot be read");
+                KvEvent::Put { key, value, revision } => {
+                    unread.remove(&key);
+                    found.insert(key, Entry { value, revision });
                 }
+                KvEvent::Gone { key, .. } => {
+                    unread.remove(&key);
+                    found.remove(&key);
+                }
+                KvEvent::Bad { key, error, .. } => drop(unread.insert(key, error)),
                 KvEvent::Anew => {}
-                KvEvent::Current => return Ok(found.into_iter().collect()),
+                KvEvent::Current => {
+                    return Survey {
+                        entries: found.into_iter().collect(),
+                        unread: unread.into_iter().collect(),
+                    };
+                }
             }
         }
     }

@@ -33,6 +33,8 @@ pub struct Health {
 pub struct Part {
     /// Whether it can do its work.
     pub ok: bool,
+    /// Whether it does its work and protects or serves less than it could: what `nexus doctor` warns of.
+    pub degraded: bool,
     /// In what state it is, or what is wrong.
     pub detail: String,
 }
@@ -46,17 +48,40 @@ pub struct Readiness {
     pub parts: BTreeMap<String, Part>,
 }
 
+impl Part {
+    fn degraded(detail: &str) -> Self {
+        Self {
+            ok: true,
+            degraded: true,
+            detail: format!("degraded: {detail}"),
+        }
+    }
+}
+
 impl Health {
     /// Says how `part` is; a change of its state is logged.
     pub fn set(&self, part: &str, ok: bool, detail: impl Into<String>) {
-        let now = Part {
-            ok,
-            detail: detail.into(),
-        };
+        self.say(
+            part,
+            Part {
+                ok,
+                degraded: false,
+                detail: detail.into(),
+            },
+        );
+    }
+
+    /// Says that `part` does its work and protects or serves less than it could; a change of its state is logged.
+    pub fn degrade(&self, part: &str, detail: &str) {
+        self.say(part, Part::degraded(detail));
+    }
+
+    fn say(&self, part: &str, now: Part) {
         let mut parts = self.lock();
-        let before = parts.get(part).map(|part| part.ok);
-        if before != Some(ok) {
-            tracing::info!(part, ok, detail = now.detail, "health changed");
+        let before = parts.get(part).map(|part| (part.ok, part.degraded));
+        if before != Some((now.ok, now.degraded)) {
+            let Part { ok, degraded, detail } = &now;
+            tracing::info!(part, ok, degraded, detail, "health changed");
         }
         match parts.get_mut(part) {
             Some(known) => *known = now,
@@ -92,8 +117,7 @@ impl Health {
         if !void.is_empty() {
             let all: Vec<String> = void.iter().map(|(what, why)| format!("{what}: {why}")).collect();
             // The process goes on by the records, so it is ready.
-            let detail = format!("degraded: {}", all.join("; "));
-            parts.insert("positions".to_owned(), Part { ok: true, detail });
+            parts.insert("positions".to_owned(), Part::degraded(&all.join("; ")));
         }
         Readiness {
             ready: parts.values().all(|part| part.ok),
@@ -176,6 +200,19 @@ mod tests {
         check(&[("nats", true), ("spool", true)], true);
         check(&[("nats", true), ("spool", false)], false);
         check(&[("nats", false), ("nats", true)], true);
+    }
+
+    #[test]
+    fn a_part_that_is_degraded_is_well_and_says_so() {
+        let health = Health::default();
+        health.degrade("walls", "no Landlock");
+        let readiness = health.readiness();
+        let walls = &readiness.parts["walls"];
+        assert!(readiness.ready && walls.ok && walls.degraded, "{walls:?}");
+        assert_eq!(walls.detail, "degraded: no Landlock");
+
+        health.set("walls", true, "all of them stand");
+        assert!(!health.readiness().parts["walls"].degraded);
     }
 
     #[test]

@@ -46,13 +46,37 @@ pub struct ReplicaStatus {
 /// many replicas there are is not known to the bus: after an answer the next one may take a third of `patience`.
 ///
 /// # Errors
-/// The client's word if the question cannot be asked.
+/// The client's word if the question cannot be asked, and where an answer cannot be read: a replica is there, and nobody
+/// knows which.
 pub async fn ask_replicas(bus: &Bus, patience: Duration) -> Result<Vec<ReplicaStatus>, String> {
+    let Heard { replicas, unread } = hear_replicas(bus, patience).await?;
+    match unread {
+        0 => Ok(replicas),
+        unread => Err(format!("{unread} replicas answer what cannot be read")),
+    }
+}
+
+/// What replicas answered.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// The answers, sorted by service and instance.
+    pub replicas: Vec<ReplicaStatus>,
+    /// How many answers cannot be read.
+    pub unread: usize,
+}
+
+/// As [`ask_replicas`], with answers that cannot be read counted.
+///
+/// # Errors
+/// The client's word if the question cannot be asked.
+pub async fn hear_replicas(bus: &Bus, patience: Duration) -> Result<Heard, String> {
     let answers = bus.gather(SUBJECT, patience).await?;
     let read = |answer: &Bytes| serde_json::from_slice::<ReplicaStatus>(answer).ok();
     let mut replicas: Vec<ReplicaStatus> = answers.iter().filter_map(read).collect();
     replicas.sort_by(|a, b| (&a.service, &a.instance).cmp(&(&b.service, &b.instance)));
-    Ok(replicas)
+
+    let unread = answers.len() - replicas.len();
+    Ok(Heard { replicas, unread })
 }
 
 /// Who answers.

@@ -1,0 +1,100 @@
+//! What the server does not have, or nobody can read, is not sound.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use shared::bus::{Bus, NatsConfig, Outgoing};
+use shared::process::config::{Document, Environment};
+use shared::process::status::Heard;
+use shared::testing::nats::NatsServer;
+use shared::wire::headers::Headers;
+
+use super::*;
+
+/// What each check of the work reads, and the name under which it is told.
+const READ: [(&str, &str, Check); 9] = [
+    ("DELIVERIES", "deliveries", work::waiting),
+    ("PARKED", "parked", work::waiting),
+    ("DLQ", "dead letters", work::dead_letters),
+    ("CLAIMS", "sessions", work::sessions),
+    ("KV_session_overrides", "quarantine", work::sessions),
+    ("KV_held", "held", work::held),
+    ("KV_positions", "positions", work::held),
+    ("KV_breakers", "paused hooks", work::hooks),
+    ("KV_schedules", "schedules", work::schedules),
+];
+
+async fn surroundings() -> (NatsServer, Surroundings) {
+    let (server, bus) = shared::testing::world().await;
+    let document = Document::parse(Path::new("nexus.toml"), "", &Environment::default());
+    let surroundings = Surroundings {
+        options: DoctorOptions::default(),
+        document,
+        nats: Ok(NatsConfig::default()),
+        bus: Ok(bus),
+        heard: Ok(Heard::default()),
+    };
+    (server, surroundings)
+}
+
+fn bus(surroundings: &Surroundings) -> &Bus {
+    surroundings.bus.as_ref().expect("a connection")
+}
+
+/// How `what` is told of by `check`.
+async fn told(surroundings: &Surroundings, what: &str, check: Check) -> Vec<(Level, String)> {
+    let found = check(surroundings).await.into_iter();
+    found
+        .filter(|finding| finding.what == what)
+        .map(|finding| (finding.level, finding.detail))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_missing_is_not_known() {
+    let (_server, surroundings) = surroundings().await;
+    for (stream, what, check) in READ {
+        let deleted = bus(&surroundings).delete_stream(stream).await;
+        assert!(deleted.expect("asked"), "{stream} was there");
+
+        let told = told(&surroundings, what, check).await;
+        let [(level, detail)] = told.as_slice() else {
+            panic!("{what}: {told:?}")
+        };
+        assert_eq!(*level, Level::Fault, "{what}: {detail}");
+        assert!(detail.starts_with("not known: "), "{what}: {detail}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_not_known() {
+    let (_server, surroundings) = surroundings().await;
+    for (stream, what, check) in READ {
+        let Some(bucket) = stream.strip_prefix("KV_") else {
+            continue;
+        };
+        let before = told(&surroundings, what, check).await;
+        assert!(
+            before.iter().all(|(level, _)| *level == Level::Ok),
+            "{what}: {before:?}"
+        );
+
+        let headers = Headers::new();
+        let garbage = Outgoing::raw(format!("$KV.{bucket}.one"), headers, Bytes::from_static(b"{"));
+        bus(&surroundings).publish(garbage).await.expect("stored");
+        let after = told(&surroundings, what, check).await;
+        let unknown = after.iter().find(|(level, _)| *level == Level::Fault);
+        assert!(
+            unknown.is_some_and(|(_, detail)| detail.starts_with("not known: ")),
+            "{what}: {after:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_that_could_not_be_asked_are_not_known() {
+    let (_server, mut surroundings) = surroundings().await;
+    surroundings.heard = Err("no answer".to_owned());
+    let told = told(&surroundings, "services", replicas::services).await;
+    assert_eq!(told, [(Level::Fault, "not known: no answer".to_owned())]);
+}
