@@ -296,17 +296,9 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
         said
     };
     brings(&story.world, &word(2, "bob", "approve")).await;
-    delivers(
-        &story.world,
-        &format!("{code}: bob is not one of those who may decide it"),
-    )
-    .await;
+    delivers(&story.world, "bob is not one of those who may decide it").await;
     send(&story.world, &word(5, "ann", "approve")).await;
-    delivers(
-        &story.world,
-        &format!("{code}: e2e:ann is not one of those who may decide it"),
-    )
-    .await;
+    delivers(&story.world, "e2e:ann is not one of those who may decide it").await;
     let mut forged = word(3, "operator", "approve");
     forged["channel"] = json!("cli");
     let posted = story
@@ -321,7 +313,7 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
         ApprovalStatus::Pending
     );
     brings(&story.world, &word(4, "ann", "approve")).await;
-    delivers(&story.world, &format!("{code} is approved")).await;
+    delivers(&story.world, "it is approved").await;
     story.ran_once("p3", &question).await;
 
     // The command line; the broker dies right after the word.

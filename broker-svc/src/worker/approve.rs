@@ -16,7 +16,6 @@ use super::hooks::Hooked;
 use super::steps::Stepped;
 use super::think::Thinking;
 use super::turn::Ended;
-use crate::approval::card::spelt;
 use crate::approval::desk::{Said, decision_of};
 use crate::approval::machine::Word;
 use crate::approval::question::{Asking, MAX_ASKS, author};
@@ -175,14 +174,14 @@ impl Worker<'_> {
         if !dispatch.message.origin.is_verified() {
             by.proof = Proof::Nobody;
         }
-        let code = spelt(&heard.code);
+        // The answer is read by everybody in the conversation, and whoever knows the code may try it: it does not say it.
         let told = match self.broker.desk().say(&id, &by, &word).await? {
             Said::Stands { confirmation, .. } if confirmation.status == ApprovalStatus::Pending => {
-                format!("{}: noted, {} so far", code, confirmation.trail.votes.len())
+                format!("noted, {} so far", confirmation.trail.votes.len())
             }
-            Said::Stands { confirmation, .. } => format!("{} is {}", code, confirmation.status.name()),
-            Said::Refused(refused) => format!("{}: {refused}", code),
-            Said::Unknown => format!("there is no approval {}", code),
+            Said::Stands { confirmation, .. } => format!("it is {}", confirmation.status.name()),
+            Said::Refused(refused) => refused.to_string(),
+            Said::Unknown => "there is no such approval".to_owned(),
         };
         // A repeated dispatch has the same id, whenever it was evaluated: its answer is the same delivery.
         let at = UnixMillis(i64::try_from(dispatch.id.timestamp_ms()).unwrap_or(i64::MAX));
