@@ -1,7 +1,7 @@
 //! Why a session's owner stops before it is done. One place says what follows.
 
 use shared::bus::ledger::AppendLedgerError;
-use shared::bus::{CasError, PublishError, ReadStreamError, WitnessError};
+use shared::bus::{HoldError, PublishError, ReadStreamError, WitnessError};
 use shared::wire::envelope::DecodeError;
 
 use crate::approval::desk::KeepApprovalError;
@@ -44,7 +44,7 @@ pub enum RunSessionError {
     Witness(#[from] WitnessError),
     /// What nobody can tell to be done was not held.
     #[error("a dispatch was not held")]
-    Hold(#[from] CasError),
+    Hold(#[from] HoldError),
 }
 
 impl From<AppendLedgerError> for RunSessionError {

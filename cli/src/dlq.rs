@@ -5,6 +5,7 @@ use shared::bus::{Bus, Outgoing, Stored};
 use shared::clock::{IdSource as _, SystemIds};
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, REDRIVE, WRITER};
+use shared::wire::held::HELD_LETTER;
 use shared::wire::topology::streams::DLQ;
 
 use crate::args::{Common, DlqAction};
@@ -24,7 +25,9 @@ pub async fn execute(common: &Common, action: DlqAction) -> Result<()> {
         } => redrive(&bus, &one(&bus, number).await?).await,
         DlqAction::Redrive { number: None, .. } => {
             let mut left = 0_usize;
-            for found in letters(&bus, None).await? {
+            let found = letters(&bus, None).await?;
+            // What is held waits for `nexus recover`.
+            for found in found.into_iter().filter(|(_, letter)| letter.service != HELD_LETTER) {
                 if let Err(error) = redrive(&bus, &found).await {
                     eprintln!("{error:#}");
                     left += 1;
@@ -137,6 +140,9 @@ async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<(
 
 /// What letter `number` holds, where it can be published again at all.
 fn payload_of(number: u64, letter: &DeadLetter) -> Result<Vec<u8>> {
+    if letter.service == HELD_LETTER {
+        bail!("letter {number} is of a message that is held: `nexus recover list`, then redo or skip");
+    }
     if letter.redrive_subject.is_empty() {
         bail!(
             "letter {number} cannot be redriven: it does not hold the message; see {} at {}",

@@ -100,7 +100,9 @@ async fn decide_one(bus: &Bus, held: &Held, revision: u64, wanted: HeldUntil) ->
             .await
             .with_context(|| format!("{} is not published, try again", held.id))?;
     }
-    Ok(())
+    bus.take_held_letters(held)
+        .await
+        .with_context(|| format!("the letter of {} is left, try again", held.id))
 }
 
 /// Publishes `held` once more: a dispatch under an id that follows from its own, so that its session takes it for a new one;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use shared::bus::partition::Lease;
-use shared::bus::{Bus, CasError, PublishError, ReadStreamError};
+use shared::bus::{Bus, HoldError, PublishError, ReadStreamError};
 use shared::clock::IdSource;
 use shared::model::event::ParseEventIdError;
 use shared::model::receipt::{AttemptOutcome, ReceiptStep};
@@ -49,7 +49,7 @@ pub enum DeliverError {
     Lost,
     /// What nobody can tell to be delivered could not be held.
     #[error(transparent)]
-    Hold(#[from] CasError),
+    Hold(#[from] HoldError),
     /// An id that cannot be: never for ids made of a ULID and a number.
     #[error(transparent)]
     Id(#[from] ParseEventIdError),

@@ -43,6 +43,7 @@ pub use error::{
     CasError, ConnectBusError, ConsumeError, EnsureTopologyError, PublishError, ReadStreamError, RequestError,
 };
 pub use fetch::Fetcher;
+pub use held::HoldError;
 pub use kv::{Entry, Kv, KvEvent, KvWatch, Survey};
 pub use link::Connections;
 pub use message::{CoreMessage, CoreSubscription, Incoming, Stored};

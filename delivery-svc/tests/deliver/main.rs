@@ -3,6 +3,7 @@
 mod copies;
 mod failures;
 mod handover;
+mod held;
 mod live;
 mod order;
 mod receiver;

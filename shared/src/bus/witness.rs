@@ -168,11 +168,20 @@ impl Witness {
         Ok(known.unwrap_or_default())
     }
 
-    /// Keeps the witness up to date until `stop`, and once more then; where the connection stands anew, at once.
+    /// Keeps the witness up to date until `stop`, and once more then; where the connection stands anew, at once. At each
+    /// beginning of a connection it is looked whether the bucket of what is held has lost something.
     pub async fn keep(self, clock: SharedClock, stop: Shutdown) {
         let mut connections = self.bus.connections();
+        let mut looked_at = None;
         loop {
             let stops = stop.is_requested();
+            let connection = self.bus.connection_number();
+            if !stops && looked_at != Some(connection) {
+                match self.bus.hold_again(self.marked.held()).await {
+                    Ok(_) => looked_at = Some(connection),
+                    Err(error) => tracing::debug!(%error, "what is held was not looked through"),
+                }
+            }
             let checked = tokio::time::timeout(EVERY, self.check(clock.now())).await;
             if !matches!(checked, Ok(Ok(_))) {
                 let stream = self.marked.stream();

@@ -41,6 +41,8 @@ pub const WRITER: &str = "Nexus-Writer";
 /// On a record of `INVOCATIONS`: the highest sequence of `EVENTS` that its partition's owner had in hand by then. Whatever
 /// was recorded before it is of an event up to there.
 pub const THROUGH: &str = "Nexus-Through";
+/// On the letter beside a held message: its key in KV `held`.
+pub const HELD: &str = "Nexus-Held";
 /// Time to live of a message.
 pub const TTL: &str = "Nats-TTL";
 

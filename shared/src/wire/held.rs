@@ -7,7 +7,11 @@ use ulid::Ulid;
 
 use crate::model::time::UnixMillis;
 
+use super::dead_letter::DeadLetter;
 use super::envelope::{MAX_PAYLOAD_BYTES, Wire};
+
+/// The service, and the reason, of the letters that stand beside what is held.
+pub const HELD_LETTER: &str = "held";
 
 /// What is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +78,43 @@ impl Held {
         held_key(self.kind, self.id)
     }
 
+    /// It as a letter, whole, for as long as nothing is decided: the bucket may be lost.
+    #[must_use]
+    pub fn letter(&self) -> DeadLetter {
+        DeadLetter {
+            service: HELD_LETTER.to_owned(),
+            subject: self.subject.clone(),
+            redrive_subject: self.subject.clone(),
+            stream: self.stream.clone(),
+            sequence: self.sequence,
+            headers: self.headers.clone(),
+            payload: self.payload.clone(),
+            reason: HELD_LETTER.to_owned(),
+            detail: self.why.clone(),
+            attempts: 0,
+            at: self.at,
+        }
+    }
+
+    /// What `letter` keeps that stands beside the message held under `key`; none where that is no such key.
+    #[must_use]
+    pub fn of_letter(key: &str, letter: DeadLetter) -> Option<Self> {
+        let (kind, id) = key.split_once('.')?;
+        let kinds = [HeldKind::Dispatch, HeldKind::Delivery];
+        Some(Self {
+            kind: kinds.into_iter().find(|known| known.name() == kind)?,
+            id: id.parse().ok()?,
+            stream: letter.stream,
+            sequence: letter.sequence,
+            subject: letter.subject,
+            headers: letter.headers,
+            payload: letter.payload,
+            why: letter.detail,
+            at: letter.at,
+            wanted: HeldUntil::Decided,
+        })
+    }
+
     /// The payload's bytes; none where the record was tampered with.
     #[must_use]
     pub fn payload_bytes(&self) -> Option<Vec<u8>> {
@@ -97,4 +138,28 @@ impl Wire for Held {
     const SCHEMA: &'static str = "held";
     /// Base64 makes a payload a third longer.
     const MAX_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_letter_keeps_all_of_what_is_held() {
+        for kind in [HeldKind::Dispatch, HeldKind::Delivery] {
+            let held = Held {
+                kind,
+                id: Ulid::from_parts(7, 9),
+                stream: "DELIVERIES".to_owned(),
+                sequence: 4,
+                subject: "nexus.delivery.nats.a.b".to_owned(),
+                headers: vec![("Nexus-Schema".to_owned(), "reply/1".to_owned())],
+                payload: Held::encode_payload(b"x"),
+                why: "nobody can tell".to_owned(),
+                at: UnixMillis(5),
+                wanted: HeldUntil::Decided,
+            };
+            assert_eq!(Held::of_letter(&held.key(), held.letter()), Some(held));
+        }
+    }
 }
