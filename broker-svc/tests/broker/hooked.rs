@@ -246,7 +246,7 @@ hooks:
         "a hidden tool is not run: {told:?}"
     );
     assert_eq!(count.load(Ordering::SeqCst), 0);
-    assert_eq!(bench.replies().await[0].content, "[redacted]");
+    assert_eq!(bench.until_replies(1).await[0].content, "[redacted]");
     send(&bench, &main, 2, &["*"], 0).await;
     eventually("another turn", async || bench.completed(&main).await.len() == 2).await;
     let injected = ran(&bench.entries(&main).await);
