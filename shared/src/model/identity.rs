@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::event::{Event, PeerKind};
 use super::origin::{Proven, proven_name};
 use super::permission::{Level, PermissionSet, ToolRules};
+use super::session::PeerName;
 
 /// One person and how they are reached on each channel.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -140,16 +141,16 @@ impl Identities {
         }
     }
 
-    /// The name of the conversation's peer in session keys: the canonical person in a direct conversation, else the
-    /// peer's id.
+    /// The conversation's peer in session keys: the canonical person in a direct conversation, else the peer's id, which
+    /// is an address.
     ///
     /// Two peers never have one name: a peer that its origin does not prove is `~{origin}~{id}`, and an unknown one whose
     /// id looks like a person's or like such a name is `~={id}`.
     #[must_use]
-    pub fn canonical_peer<'a>(&'a self, event: &'a Event) -> Cow<'a, str> {
+    pub fn canonical_peer<'a>(&'a self, event: &'a Event) -> PeerName<'a> {
         let peer = event.peer.id.as_str();
         if !event.origin.speaks_on(event) {
-            return Cow::Owned(event.origin.said_name(peer));
+            return PeerName::Address(Cow::Owned(event.origin.said_name(peer)));
         }
         let person = match event.peer.kind {
             PeerKind::Dm => self.resolve(event, peer),
@@ -157,9 +158,9 @@ impl Identities {
         };
         let is_taken = event.peer.kind == PeerKind::Dm && self.persons.iter().any(|known| known.id == peer);
         match person {
-            Some(person) => proven_name(&person.id),
-            None if is_taken => Cow::Owned(format!("~={peer}")),
-            None => proven_name(peer),
+            Some(person) => PeerName::Person(proven_name(&person.id)),
+            None if is_taken => PeerName::Address(Cow::Owned(format!("~={peer}"))),
+            None => PeerName::Address(proven_name(peer)),
         }
     }
 }
@@ -197,7 +198,7 @@ mod tests {
     fn check(key: &str, channel: &str, origin: &str) -> (Level, String) {
         let (identities, event) = (identities(key), event(channel, origin));
         let level = identities.default_permissions(&event).level;
-        (level, identities.canonical_peer(&event).into_owned())
+        (level, identities.canonical_peer(&event).as_str().to_owned())
     }
 
     #[test]
@@ -273,7 +274,7 @@ mod tests {
         {
             let mut event = event("telegram", origin);
             event.peer.id = peer.to_owned();
-            let name = identities.canonical_peer(&event).into_owned();
+            let name = identities.canonical_peer(&event).as_str().to_owned();
             // A token of the channel stands for its conversations, as the platform's account does.
             let is_shared = origin == "token:a" && peer != "me";
             assert_eq!(seen.insert(name.clone()), !is_shared, "{origin} {peer}: {name}");

@@ -1,5 +1,7 @@
 //! Sessions: keys and queue modes. *Pure.* Source: `wire.md` "Session key"; `sessions.md` "Queue modes".
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use super::event::{DEFAULT_ACCOUNT, Event, PeerKind};
@@ -103,30 +105,151 @@ impl std::fmt::Display for SessionRef {
     }
 }
 
+/// Whose direct conversation it is, or which group: what stands for the peer in the key of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerName<'a> {
+    /// A configured person: one on every account, whichever address they write from.
+    Person(Cow<'a, str>),
+    /// An id that means something on one account of one channel only.
+    Address(Cow<'a, str>),
+}
+
+impl PeerName<'_> {
+    /// The name without what kind it is.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Person(name) | Self::Address(name) => name,
+        }
+    }
+}
+
 /// The key of the session that an event belongs to, where its hook names none.
 ///
-/// dm → `main` or by `scope`; group → `{channel}:group:{peer}`; channel → `{channel}:channel:{peer}`; a
-/// thread appends `:thread:{thread}`; a non-default account stands after the channel. `peer` is the
-/// conversation's id, or the canonical person where an identity link replaces it.
+/// dm → `main` or by `scope`; group → `{channel}:group:{peer}`; channel → `{channel}:channel:{peer}`; a thread appends
+/// `:thread:{thread}`; a non-default account stands after the channel, except for a person, who is one on all accounts.
+/// An address is never without its channel, whatever the scope: `7` on two channels is two strangers.
+///
+/// Two conversations never have one key: ids of peers are what strangers choose, so that words of a key in them are marked
+/// with `~`.
 #[must_use]
-pub fn session_key(event: &Event, scope: DmScope, peer: &str) -> String {
-    let channel = match event.account() {
-        DEFAULT_ACCOUNT => event.channel.clone(),
-        account => format!("{}:{account}", event.channel),
+pub fn session_key(event: &Event, scope: DmScope, peer: &PeerName<'_>) -> String {
+    let channel = &event.channel;
+    let account = match event.account() {
+        account if is_marked(account, &["dm", "group", "channel"]) => Cow::Owned(format!("~{account}")),
+        account => Cow::Borrowed(account),
     };
+    let on_account = match event.account() {
+        DEFAULT_ACCOUNT => channel.clone(),
+        _other => format!("{channel}:{account}"),
+    };
+    let name = marked_peer(peer.as_str());
+
     let base = match event.peer.kind {
-        PeerKind::Dm => match scope {
-            DmScope::Main => MAIN.to_owned(),
-            DmScope::PerPeer => format!("dm:{peer}"),
+        PeerKind::Dm => match (scope, peer) {
+            (DmScope::Main, PeerName::Person(_) | PeerName::Address(_)) => MAIN.to_owned(),
+            (DmScope::PerPeer, PeerName::Person(_)) => format!("dm:{name}"),
             // The caller knows who the owner is, and gives them `Main`; everybody else has a session of their own.
-            DmScope::Auto | DmScope::PerChannelPeer => format!("{}:dm:{peer}", event.channel),
-            DmScope::PerAccountChannelPeer => format!("{}:{}:dm:{peer}", event.channel, event.account()),
+            (DmScope::Auto | DmScope::PerChannelPeer, PeerName::Person(_)) => format!("{channel}:dm:{name}"),
+            (DmScope::Auto | DmScope::PerPeer | DmScope::PerChannelPeer, PeerName::Address(_)) => {
+                format!("{on_account}:dm:{name}")
+            }
+            (DmScope::PerAccountChannelPeer, PeerName::Person(_) | PeerName::Address(_)) => {
+                format!("{channel}:{account}:dm:{name}")
+            }
         },
-        PeerKind::Group => format!("{channel}:group:{peer}"),
-        PeerKind::Channel => format!("{channel}:channel:{peer}"),
+        PeerKind::Group => format!("{on_account}:group:{name}"),
+        PeerKind::Channel => format!("{on_account}:channel:{name}"),
     };
     match &event.thread_id {
         Some(thread) => format!("{base}:thread:{thread}"),
         None => base,
+    }
+}
+
+/// Whether `word` is one of `words`, marked with `~` or not.
+fn is_marked(word: &str, words: &[&str]) -> bool {
+    words.contains(&word.trim_start_matches('~'))
+}
+
+/// `peer` with each later part that reads `thread` marked with one more `~`: the key's own `:thread:` is the first one.
+fn marked_peer(peer: &str) -> String {
+    let mut marked = String::with_capacity(peer.len());
+    for (index, part) in peer.split(':').enumerate() {
+        if index > 0 {
+            marked.push(':');
+            if is_marked(part, &["thread"]) {
+                marked.push('~');
+            }
+        }
+        marked.push_str(part);
+    }
+    marked
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::event::EventId;
+    use super::super::time::UnixMillis;
+    use super::*;
+
+    fn event(account: &str, kind: PeerKind, thread: Option<&str>) -> Event {
+        let mut event = Event::new(EventId::parse("x:1").unwrap(), "webchat", "anna", UnixMillis(1));
+        event.account_id = Some(account.to_owned());
+        event.peer.kind = kind;
+        event.thread_id = thread.map(str::to_owned);
+        event
+    }
+
+    fn address(id: &str) -> PeerName<'_> {
+        PeerName::Address(Cow::Borrowed(id))
+    }
+
+    #[test]
+    fn a_stranger_is_another_one_on_each_account_and_a_person_is_not() {
+        let key =
+            |account: &str, scope, peer: &PeerName<'_>| session_key(&event(account, PeerKind::Dm, None), scope, peer);
+        for scope in [DmScope::Auto, DmScope::PerPeer, DmScope::PerChannelPeer] {
+            assert_eq!(key("default", scope, &address("anna")), "webchat:dm:anna");
+            assert_eq!(key("shop", scope, &address("anna")), "webchat:shop:dm:anna");
+        }
+        let mom = PeerName::Person(Cow::Borrowed("mom"));
+        assert_eq!(key("shop", DmScope::Auto, &mom), "webchat:dm:mom");
+        assert_eq!(key("shop", DmScope::PerPeer, &mom), "dm:mom");
+    }
+
+    /// Every mixture of the words that keys are made of, as ids that strangers and operators may choose.
+    #[test]
+    fn no_two_conversations_have_one_key() {
+        let words = ["", "x", "dm", "group", "thread", "~thread", "~dm"];
+        let pairs = words.iter().flat_map(|a| words.iter().map(move |b| format!("{a}:{b}")));
+        let triples = pairs.clone().map(|pair| format!("{pair}:x"));
+        let ids: Vec<String> = words
+            .iter()
+            .map(|word| (*word).to_owned())
+            .chain(pairs)
+            .chain(triples)
+            .collect();
+        let threads = std::iter::once(None).chain(ids.iter().map(|id| Some(id.as_str())));
+        let threads: Vec<Option<&str>> = threads.collect();
+        for scope in [DmScope::Auto, DmScope::PerPeer, DmScope::PerAccountChannelPeer] {
+            let mut seen = BTreeMap::new();
+            for account in ["default", "x", "dm", "~dm", "group", "~group", "thread"] {
+                for kind in [PeerKind::Dm, PeerKind::Group, PeerKind::Channel] {
+                    for (id, thread) in ids
+                        .iter()
+                        .flat_map(|id| threads.iter().map(move |thread| (id, *thread)))
+                    {
+                        let key = session_key(&event(account, kind, thread), scope, &address(id));
+                        let here = (account, kind, id, thread);
+                        if let Some(other) = seen.insert(key.clone(), here) {
+                            panic!("`{key}` is that of {other:?} and of {here:?}");
+                        }
+                    }
+                }
+            }
+        }
     }
 }
