@@ -8,7 +8,7 @@ use shared::clock::{Clock as _, SystemClock, pause};
 
 use crate::args::DownOptions;
 use crate::launch::hold::{holder, remains};
-use crate::launch::process::{ProcessName, Signal};
+use crate::launch::process::{ProcessName, Signal, send};
 
 /// How long stopping may take: the services' drain and the server's end.
 const DEADLINE: Duration = Duration::from_secs(40);
@@ -29,7 +29,7 @@ pub async fn execute(options: &DownOptions) -> Result<()> {
 
     let up = holder(&data);
     if let Some(up) = &up {
-        up.signal(Signal::TERM);
+        send(Signal::TERM, up);
         if !ended(std::slice::from_ref(up), DEADLINE).await {
             bail!(
                 "process {} has not ended after {} s; `kill -9 {}` ends it with all that it runs",
@@ -59,7 +59,7 @@ async fn end_remains(data: &Path) -> Result<Vec<ProcessName>> {
     let left = remains(data);
     for signal in [Signal::TERM, Signal::KILL] {
         for process in &left {
-            process.signal(signal);
+            send(signal, process);
         }
         if ended(&left, REMAINS_DEADLINE).await {
             return Ok(left);

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+use shared::process::ProcessName;
 
 use crate::args::Common;
 use crate::launch::token;
@@ -119,8 +120,9 @@ fn announced(directory: &Path) -> Option<String> {
     found.iter().find_map(|path| {
         let text = std::fs::read(path).ok()?;
         let said: Value = serde_json::from_slice(&text).ok()?;
-        let runs = Path::new("/proc").join(said["pid"].as_u64()?.to_string()).exists();
-        Some(said["gateway"].as_str()?.to_owned()).filter(|_| runs)
+        // Whoever has the id of a gateway that was killed is not told this machine's token.
+        let process = ProcessName::parse(said["process"].as_str()?)?;
+        Some(said["gateway"].as_str()?.to_owned()).filter(|_| process.is_running())
     })
 }
 
@@ -133,15 +135,19 @@ mod tests {
     #[test]
     fn the_adapter_that_runs_is_found_and_a_dead_one_is_not() {
         let directory = tempfile::tempdir().expect("a directory");
-        let write = |name: &str, pid: u32, gateway: &str| {
-            let text = json!({ "pid": pid, "gateway": gateway }).to_string();
+        let own = ProcessName::own().expect("this process").to_string();
+        let write = |name: &str, process: &str, gateway: &str| {
+            let text = json!({ "process": process, "gateway": gateway }).to_string();
             std::fs::write(directory.path().join(name), text).expect("written");
         };
         assert_eq!(announced(directory.path()), None);
-        write("adapter-svc-a.json", u32::MAX, "127.0.0.1:1");
-        write("hook-svc-h.json", std::process::id(), "127.0.0.1:2");
+        let (pid, rest) = own.split_once(' ').expect("id, start, boot");
+        let (started, boot) = rest.split_once(' ').expect("start, boot");
+        // The id of one that was killed, which another process has got since.
+        write("adapter-svc-a.json", &format!("{pid} {started}1 {boot}"), "127.0.0.1:1");
+        write("hook-svc-h.json", &own, "127.0.0.1:2");
         assert_eq!(announced(directory.path()), None);
-        write("adapter-svc-b.json", std::process::id(), "127.0.0.1:3");
+        write("adapter-svc-b.json", &own, "127.0.0.1:3");
         assert_eq!(announced(directory.path()).as_deref(), Some("127.0.0.1:3"));
     }
 }

@@ -10,6 +10,7 @@ pub mod health;
 pub mod identities;
 pub mod key;
 pub mod lifecycle;
+mod name;
 mod run;
 mod secrecy;
 pub mod secret;
@@ -25,6 +26,7 @@ pub use lifecycle::Shutdown;
 /// The allocator of every service's binary. Services allocate small pieces from many threads all the time; the system's
 /// allocator took a quarter of hook-svc's processor time (`docs/performance.md`).
 pub use mimalloc::MiMalloc as Allocator;
+pub use name::ProcessName;
 pub use run::{Exit, Prepared, WARNING, inspect, prepare, run};
 pub use secret::Secret;
 pub use shell::{Service, Shell};

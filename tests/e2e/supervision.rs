@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use cli::launch::hold::{holder, remains};
 use cli::launch::nats::free_port;
-use cli::launch::process::{ProcessName, Signal, ignores_hangup};
+use cli::launch::process::{ProcessName, Signal, ignores_hangup, send};
 use tests::command::{PATIENCE, command, nexus, start};
 use tests::eventually::eventually;
 use tokio::process::Child;
@@ -60,7 +60,7 @@ impl Up {
 
     fn signal(&self, signal: Signal) {
         let pid = self.child.id().expect("it runs");
-        ProcessName::find(pid).expect("it runs").signal(signal);
+        send(signal, &ProcessName::find(pid).expect("it runs"));
     }
 
     /// Every process that was started for the directory and still runs.
@@ -175,7 +175,7 @@ async fn a_running_nexus_restarts_what_dies_is_one_and_can_be_killed() {
         found.unwrap_or_else(|| panic!("{name} runs")).clone()
     };
     for name in ["delivery-svc", "nats-server"] {
-        by_name(name).signal(Signal::KILL);
+        send(Signal::KILL, &by_name(name));
     }
     let log = up.data().join("log/up.log");
     for part in ["delivery-svc-0", "nats-0"] {

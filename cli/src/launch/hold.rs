@@ -208,7 +208,7 @@ mod tests {
             matches!(handle.try_lock(), Err(TryLockError::WouldBlock)),
             "the child holds it"
         );
-        remains(data)[0].signal(crate::launch::process::Signal::KILL);
+        crate::launch::process::send(crate::launch::process::Signal::KILL, &remains(data)[0]);
         child.wait().expect("it ended");
         Hold::take(data).await.expect("free again");
     }

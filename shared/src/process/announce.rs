@@ -1,7 +1,7 @@
 //! Telling other processes of this machine where one listens: a small file per process.
 //!
 //! With it every port can be configured as 0. The file is replaced whole, so a reader never sees half of it; it is
-//! taken away at the end, and one left behind by a killed process names a process id that is gone.
+//! taken away at the end, and one left behind by a killed process names a process that is gone.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
+
+use super::ProcessName;
 
 /// The announcement of this process. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -66,7 +68,8 @@ fn write(path: &Path, entries: &Entries) -> std::io::Result<()> {
         std::fs::create_dir_all(directory)?;
     }
     let mut fields = Map::new();
-    fields.insert("pid".to_owned(), json!(std::process::id()));
+    let own = ProcessName::own().map_err(std::io::Error::other)?;
+    fields.insert("process".to_owned(), json!(own.to_string()));
     fields.insert("service".to_owned(), json!(entries.service));
     fields.insert("instance".to_owned(), json!(entries.instance));
     fields.extend(
@@ -96,7 +99,8 @@ mod tests {
         let read: Value = serde_json::from_slice(&std::fs::read(&path).expect("written")).expect("JSON");
         assert_eq!(read["http"], "127.0.0.1:3");
         assert_eq!(read["gateway"], "127.0.0.1:2");
-        assert_eq!(read["pid"], std::process::id());
+        let said = ProcessName::parse(read["process"].as_str().expect("named"));
+        assert!(said.is_some_and(|process| process.is_running() && process.pid == std::process::id()));
         announcement.withdraw();
         assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 0);
     }
