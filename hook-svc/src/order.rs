@@ -8,7 +8,7 @@
 //!
 //! Conversations are told apart by a hash. Two that collide wait for each other needlessly; order never suffers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use shared::model::event::Event;
@@ -54,18 +54,76 @@ impl Open {
 
 #[derive(Debug)]
 struct Entry {
-    number: u64,
     open: Open,
-    /// Which hooks are called now, and which later, is decided.
-    decided: bool,
     /// Hooks that are called later: the event stays open for them.
     owed: Vec<String>,
+}
+
+/// Numbers of events, by hook.
+#[derive(Debug, Default)]
+pub(crate) struct ByHook(HashMap<String, BTreeSet<u64>>);
+
+impl ByHook {
+    pub(crate) fn add(&mut self, hook: &str, number: u64) {
+        match self.0.get_mut(hook) {
+            Some(numbers) => {
+                numbers.insert(number);
+            }
+            None => {
+                self.0.insert(hook.to_owned(), BTreeSet::from([number]));
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, hook: &str, number: u64) {
+        let Some(numbers) = self.0.get_mut(hook) else { return };
+        numbers.remove(&number);
+        if numbers.is_empty() {
+            self.0.remove(hook);
+        }
+    }
+
+    /// Whether `hook` has a number below `number`.
+    pub(crate) fn has_before(&self, hook: &str, number: u64) -> bool {
+        self.0.get(hook).is_some_and(|numbers| is_before(numbers, number))
+    }
+
+    /// How many numbers `hook` has.
+    pub(crate) fn count(&self, hook: &str) -> usize {
+        self.0.get(hook).map_or(0, BTreeSet::len)
+    }
+
+    /// Each hook's lowest number.
+    pub(crate) fn firsts(&self) -> impl Iterator<Item = (&str, u64)> {
+        let all = self.0.iter();
+        all.filter_map(|(hook, numbers)| Some((hook.as_str(), *numbers.first()?)))
+    }
+}
+
+/// Whether the first of `numbers` comes before `number`.
+fn is_before(numbers: &BTreeSet<u64>, number: u64) -> bool {
+    numbers.first().is_some_and(|first| *first < number)
+}
+
+/// The events of one conversation that are not done. What is asked of those before an event is found by hook, however
+/// many they are: an author's hooks may be called later upon a thousand of them.
+#[derive(Debug, Default)]
+struct Line {
+    entries: HashMap<u64, Entry>,
+    /// Those of which it is not decided which hooks are called now, and which later.
+    undecided: BTreeSet<u64>,
+    /// Those that are open for all hooks but some. They are being evaluated, and few.
+    wide: BTreeSet<u64>,
+    /// Those that are open for certain hooks alone, by these.
+    narrow: ByHook,
+    /// By the hooks that are called later and for which they are open.
+    owed: ByHook,
 }
 
 /// The events of one partition that are not done, by conversation, in the order of the stream.
 #[derive(Debug, Default)]
 pub struct Order {
-    conversations: HashMap<Conversation, Vec<Entry>>,
+    conversations: HashMap<Conversation, Line>,
     entered: u64,
 }
 
@@ -73,84 +131,123 @@ impl Order {
     /// The next event of `conversation`, open for every hook. To be called in the order of the stream.
     pub fn enter(&mut self, conversation: Conversation) -> Ticket {
         self.entered += 1;
+        let number = self.entered;
         let entry = Entry {
-            number: self.entered,
             open: Open::AllBut(Vec::new()),
-            decided: false,
             owed: Vec::new(),
         };
-        self.conversations.entry(conversation).or_default().push(entry);
-        Ticket {
-            conversation,
-            number: self.entered,
-        }
+        let line = self.conversations.entry(conversation).or_default();
+        line.entries.insert(number, entry);
+        line.undecided.insert(number);
+        line.wide.insert(number);
+        Ticket { conversation, number }
     }
 
     /// Whether it is decided of every earlier event of the conversation which hooks are called later.
     #[must_use]
     pub fn is_turn(&self, ticket: Ticket) -> bool {
-        self.earlier(ticket).all(|entry| entry.decided)
+        let line = self.conversations.get(&ticket.conversation);
+        !line.is_some_and(|line| is_before(&line.undecided, ticket.number))
     }
 
     /// The hooks `owed` are called later, all others now.
     pub fn decide(&mut self, ticket: Ticket, owed: Vec<String>) {
-        if let Some(entry) = self.entry(ticket) {
-            entry.decided = true;
-            entry.owed = owed;
+        let number = ticket.number;
+        let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
+            return;
+        };
+        let Some(entry) = line.entries.get_mut(&number) else {
+            return;
+        };
+        line.undecided.remove(&number);
+        for hook in std::mem::replace(&mut entry.owed, owed) {
+            line.owed.remove(&hook, number);
+        }
+        for hook in entry.owed.iter().filter(|hook| entry.open.contains(hook)) {
+            line.owed.add(hook, number);
         }
     }
 
     /// The hooks for which an earlier event of the conversation is open and called later.
     #[must_use]
     pub fn owed(&self, ticket: Ticket) -> Vec<String> {
-        let mut owed: Vec<String> = self
-            .earlier(ticket)
-            .flat_map(|entry| entry.owed.iter().filter(|hook| entry.open.contains(hook)).cloned())
-            .collect();
+        let Some(line) = self.conversations.get(&ticket.conversation) else {
+            return Vec::new();
+        };
+        let earlier = line.owed.firsts().filter(|(_, first)| *first < ticket.number);
+        let mut owed: Vec<String> = earlier.map(|(hook, _)| hook.to_owned()).collect();
         owed.sort_unstable();
-        owed.dedup();
         owed
     }
 
     /// From now on the event is open for these hooks alone (those it is already done with excepted), and for those that
     /// are called later.
     pub fn narrow(&mut self, ticket: Ticket, hooks: impl IntoIterator<Item = String>) {
-        if let Some(entry) = self.entry(ticket) {
-            let hooks = hooks.into_iter().chain(entry.owed.iter().cloned());
-            let open = hooks.filter(|hook| entry.open.contains(hook)).collect();
-            entry.open = Open::Only(open);
+        let number = ticket.number;
+        let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
+            return;
+        };
+        let Some(entry) = line.entries.get_mut(&number) else {
+            return;
+        };
+        let hooks = hooks.into_iter().chain(entry.owed.iter().cloned());
+        let mut open: Vec<String> = hooks.filter(|hook| entry.open.contains(hook)).collect();
+        open.sort_unstable();
+        open.dedup();
+
+        line.wide.remove(&number);
+        if let Open::Only(former) = &entry.open {
+            former.iter().for_each(|hook| line.narrow.remove(hook, number));
         }
+        open.iter().for_each(|hook| line.narrow.add(hook, number));
+        entry.open = Open::Only(open);
     }
 
     /// The event is done with `hook`.
     pub fn done(&mut self, ticket: Ticket, hook: &str) {
-        if let Some(entry) = self.entry(ticket) {
-            match &mut entry.open {
-                Open::AllBut(done) => done.push(hook.to_owned()),
-                Open::Only(open) => open.retain(|id| id != hook),
-            }
+        let number = ticket.number;
+        let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
+            return;
+        };
+        let Some(entry) = line.entries.get_mut(&number) else {
+            return;
+        };
+        match &mut entry.open {
+            Open::AllBut(done) => done.push(hook.to_owned()),
+            Open::Only(open) => open.retain(|id| id != hook),
         }
+        line.narrow.remove(hook, number);
+        line.owed.remove(hook, number);
     }
 
     /// The event is done with every hook.
     pub fn leave(&mut self, ticket: Ticket) {
-        if let Some(entries) = self.conversations.get_mut(&ticket.conversation) {
-            entries.retain(|entry| entry.number != ticket.number);
-            if entries.is_empty() {
-                self.conversations.remove(&ticket.conversation);
-            }
+        let number = ticket.number;
+        let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
+            return;
+        };
+        let Some(entry) = line.entries.remove(&number) else {
+            return;
+        };
+        line.undecided.remove(&number);
+        line.wide.remove(&number);
+        if let Open::Only(open) = &entry.open {
+            open.iter().for_each(|hook| line.narrow.remove(hook, number));
+        }
+        entry.owed.iter().for_each(|hook| line.owed.remove(hook, number));
+        if line.entries.is_empty() {
+            self.conversations.remove(&ticket.conversation);
         }
     }
 
     /// Whether the event's dispatch of `hook` may go out: no earlier event of the conversation is open for it.
     #[must_use]
     pub fn is_clear(&self, ticket: Ticket, hook: &str) -> bool {
-        !self.earlier(ticket).any(|entry| entry.open.contains(hook))
-    }
-
-    fn earlier(&self, ticket: Ticket) -> impl Iterator<Item = &Entry> {
-        let entries = self.conversations.get(&ticket.conversation).into_iter().flatten();
-        entries.take_while(move |entry| entry.number < ticket.number)
+        let Some(line) = self.conversations.get(&ticket.conversation) else {
+            return true;
+        };
+        let is_open = |number: &u64| line.entries.get(number).is_some_and(|entry| entry.open.contains(hook));
+        !line.narrow.has_before(hook, ticket.number) && !line.wide.range(..ticket.number).any(is_open)
     }
 
     /// Whether no event is under way.
@@ -158,15 +255,13 @@ impl Order {
     pub fn is_empty(&self) -> bool {
         self.conversations.is_empty()
     }
-
-    fn entry(&mut self, ticket: Ticket) -> Option<&mut Entry> {
-        let entries = self.conversations.get_mut(&ticket.conversation)?;
-        entries.iter_mut().find(|entry| entry.number == ticket.number)
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use shared::clock::{Clock as _, SystemClock};
     use shared::model::event::EventId;
     use shared::model::time::UnixMillis;
 
@@ -240,6 +335,36 @@ mod tests {
         assert_eq!(order.owed(tickets[2]), hooks(&["slow"]), "of the second");
         order.leave(tickets[1]);
         assert_eq!(order.owed(tickets[2]), hooks(&[]));
+    }
+
+    #[test]
+    fn an_event_behind_a_hundred_thousand_that_are_called_later_costs_what_one_behind_ten_does() {
+        const EVENTS: usize = 100_000;
+        let clock = SystemClock;
+        let begun = clock.monotonic();
+        let mut order = Order::default();
+        let tickets: Vec<Ticket> = (0..EVENTS)
+            .map(|_| {
+                let ticket = order.enter(conversation("a"));
+                assert!(order.is_turn(ticket) && order.owed(ticket).len() < 2);
+                order.decide(ticket, hooks(&["slow"]));
+                assert!(order.is_clear(ticket, "quick"));
+                order.narrow(ticket, Vec::new());
+                ticket
+            })
+            .collect();
+        // The last first: whoever is looked for stands behind all others.
+        let (first, others) = tickets.split_first().expect("some");
+        for ticket in others.iter().rev() {
+            assert!(!order.is_clear(*ticket, "slow"));
+            order.done(*ticket, "slow");
+            order.leave(*ticket);
+        }
+        assert!(order.is_clear(*first, "slow"));
+        order.leave(*first);
+        assert!(order.is_empty());
+        let took = clock.monotonic().duration_since(begun);
+        assert!(took < Duration::from_secs(20), "{took:?}");
     }
 
     #[test]

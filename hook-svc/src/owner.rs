@@ -32,7 +32,7 @@ use tracing::Instrument as _;
 
 use self::owed::OwedEvent;
 use self::shift::{Ended, Held, Job, Shift, Work, read};
-use crate::conversations::{ALWAYS, Next, Numbers, Placement};
+use crate::conversations::{Next, Numbers, Placement};
 use crate::error::HandleEventError;
 use crate::evaluate::{Evaluator, Handled, Marker};
 use crate::inherited::Inherited;
@@ -105,10 +105,7 @@ impl Owner {
                 Some(ended) = running.next(), if !running.is_empty() => {
                     self.after(&mut shift, &owned, ended).await
                 }
-                Some((conversation, sequence)) = owing.next(), if !owing.is_empty() => {
-                    shift.owed.ended(conversation, sequence);
-                    Ok(Some(conversation))
-                }
+                Some(made) = owing.next(), if !owing.is_empty() => Ok(Some(shift.owed.made(made))),
                 came = self.next(&mut owned), if !is_full => match came {
                     Some((incoming, memory)) => self.take(&mut shift, &owned, incoming, memory).await,
                     None => break,
@@ -121,11 +118,20 @@ impl Owner {
                     break;
                 }
             };
-            let jobs = self.jobs(&mut shift, &owned, conversation);
-            running.extend(jobs.into_iter().map(|job| self.perform(job)));
+            let mut jobs = self.jobs(&mut shift, &owned, conversation);
             while let Some(owed) = conversation.and_then(|conversation| shift.owed.next(conversation)) {
                 owing.push(self.make_owed(owed, shift.partition, Arc::clone(&shift.through), owned.again()));
             }
+            // Until one of those that had found no room goes on: what begins brings the loop here again for the next.
+            while let Some(woken) = shift.owed.wake() {
+                let of_woken = self.jobs(&mut shift, &owned, Some(woken));
+                let goes_on = !of_woken.is_empty();
+                jobs.extend(of_woken);
+                if goes_on {
+                    break;
+                }
+            }
+            running.extend(jobs.into_iter().map(|job| self.perform(job)));
         }
 
         let drained = tokio::time::timeout(self.drain, async { while running.next().await.is_some() {} });
@@ -171,7 +177,8 @@ impl Owner {
             sequence: incoming.sequence,
             handed: incoming.consumer_sequence,
         };
-        match shift.conversations.place(conversation, numbers, self.allowed()) {
+        let allowed = self.allowed(shift, conversation);
+        match shift.conversations.place(conversation, numbers, allowed) {
             Placement::Numbers => {
                 let numbers = shift.conversations.numbers();
                 tracing::trace!(
@@ -251,6 +258,7 @@ impl Owner {
         let Some(conversation) = conversation else {
             return jobs;
         };
+        let allowed = self.allowed(shift, conversation);
         let conversations = &mut shift.conversations;
         loop {
             let place = match conversations.next(conversation) {
@@ -265,23 +273,11 @@ impl Owner {
                 jobs.push(Job::Perform(Box::new(held), place));
             }
         }
-        if let Some(numbers) = conversations.read_next(conversation, self.allowed()) {
+        if let Some(numbers) = conversations.read_next(conversation, allowed) {
             jobs.push(Job::Read(conversation, numbers, Box::new(owned.again())));
         }
         conversations.forget_idle(conversation);
         jobs
-    }
-
-    /// How many events a conversation may have in memory: fewer while many wait for others of theirs.
-    fn allowed(&self) -> usize {
-        let free = self.held_back.available_permits();
-        if free * 2 > MAX_IN_MEMORY {
-            self.per_conversation
-        } else if free * 8 > MAX_IN_MEMORY {
-            ALWAYS
-        } else {
-            1
-        }
     }
 
     /// Decides how a message is to be handled; none if it was done before.

@@ -1,8 +1,8 @@
-//! The events of a partition whose deferred evaluations are to be made: in order within a conversation, a few of each at
-//! once. Of an event in here its numbers and its place in its conversation are kept; it is read again when there is a
-//! place for its hooks.
+//! The events of a partition whose deferred evaluations are to be made: in order within a conversation, a few at once of
+//! each hook, so that those who wait for one author keep nobody from another's. Of an event in here its numbers and its
+//! place in its conversation are kept; it is read again when there is a place for its hooks.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -10,12 +10,12 @@ use std::time::Instant;
 use shared::bus::partition::Again;
 use shared::clock::pause;
 
-use super::Owner;
-use super::shift::read;
+use super::shift::{Shift, read};
+use super::{MAX_IN_MEMORY, Owner};
 use crate::conversations::{ALWAYS, Numbers};
 use crate::gate::Place;
 use crate::meters::Waiting;
-use crate::order::Conversation;
+use crate::order::{ByHook, Conversation};
 use crate::runner::Seats;
 use crate::task::{Deferred, Lent, Pass, Task, key_of};
 
@@ -48,87 +48,183 @@ impl OwedEvent {
     }
 }
 
+/// Most events of one conversation that owe evaluations, those in memory that may come to owe some included. Further ones
+/// of the conversation are kept as numbers until there is room.
+const MAX_OWED_PER_CONVERSATION: usize = 1_024;
+
+/// Most events of a partition that owe evaluations, but for those in memory. From half of them on a conversation has
+/// [`ALWAYS`]; beyond, further events are kept as numbers.
+const MAX_OWED: usize = 8_192;
+
 #[derive(Debug, Default)]
 struct Lane {
-    /// Sequences of those that are under way.
-    running: BTreeSet<u64>,
+    /// Those that are under way: their hooks, by sequence.
+    running: HashMap<u64, Vec<String>>,
+    running_of: ByHook,
     /// By sequence.
-    waiting: BTreeMap<u64, OwedEvent>,
+    waiting: HashMap<u64, OwedEvent>,
+    waiting_of: ByHook,
+}
+
+impl Lane {
+    fn len(&self) -> usize {
+        self.running.len() + self.waiting.len()
+    }
+
+    fn add(&mut self, event: OwedEvent) {
+        let sequence = event.numbers.sequence;
+        event.hooks.iter().for_each(|hook| self.waiting_of.add(hook, sequence));
+        self.waiting.insert(sequence, event);
+    }
+
+    /// Takes the first event that may begin for one of its hooks.
+    fn next(&mut self) -> Option<OwedEvent> {
+        let firsts = self.waiting_of.firsts();
+        let may_begin = firsts
+            .filter(|(hook, first)| self.running_of.count(hook) < ALWAYS || !self.running_of.has_before(hook, *first));
+        let sequence = may_begin.map(|(_, first)| first).min()?;
+
+        let event = self.waiting.remove(&sequence)?;
+        for hook in &event.hooks {
+            self.waiting_of.remove(hook, sequence);
+            self.running_of.add(hook, sequence);
+        }
+        self.running.insert(sequence, event.hooks.clone());
+        Some(event)
+    }
+
+    /// Returns whether the event was under way.
+    fn ended(&mut self, sequence: u64) -> bool {
+        let Some(hooks) = self.running.remove(&sequence) else {
+            return false;
+        };
+        hooks.iter().for_each(|hook| self.running_of.remove(hook, sequence));
+        true
+    }
+}
+
+/// What has come of an event for one author whose hooks it owed.
+#[derive(Debug)]
+pub(super) struct Made {
+    conversation: Conversation,
+    sequence: u64,
+    /// What it owes on.
+    rest: Option<OwedEvent>,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct OwedEvents {
     lanes: HashMap<Conversation, Lane>,
+    total: usize,
+    /// Conversations that owe nothing and found no room, in the order in which they go on, and the same as a set.
+    stopped: VecDeque<Conversation>,
+    is_stopped: HashSet<Conversation>,
 }
 
 impl OwedEvents {
-    /// Adds an event.
-    pub(super) fn add(&mut self, event: OwedEvent) {
-        let lane = self.lanes.entry(event.conversation).or_default();
-        lane.waiting.insert(event.numbers.sequence, event);
+    /// Returns how many events of `conversation` may be in memory: each may come to owe evaluations. Where there is no
+    /// room, the conversation is to be looked at again when one of its events has ended, or when [`Self::wake`] says so.
+    pub(super) fn room(&mut self, conversation: Conversation) -> usize {
+        let lane = self.lanes.get(&conversation);
+        let owing = lane.map_or(0, Lane::len);
+        let most = if self.total * 2 < MAX_OWED {
+            MAX_OWED_PER_CONVERSATION
+        } else if self.total < MAX_OWED {
+            ALWAYS
+        } else {
+            0
+        };
+        let room = most.saturating_sub(owing);
+        if room == 0 && owing == 0 && self.is_stopped.insert(conversation) {
+            self.stopped.push_back(conversation);
+        }
+        room
     }
 
-    /// Takes the next event of `conversation`, if one may begin: a few at once, and always one that came before all of
-    /// them, because they wait for it.
-    pub(super) fn next(&mut self, conversation: Conversation) -> Option<OwedEvent> {
-        let lane = self.lanes.get_mut(&conversation)?;
-        let next = lane.waiting.keys().next()?;
-        let is_awaited = lane.running.first().is_some_and(|first| next < first);
-        if lane.running.len() >= ALWAYS && !is_awaited {
+    /// Takes a conversation that found no room, once there is some. One at a time: its next event may take what there is.
+    pub(super) fn wake(&mut self) -> Option<Conversation> {
+        if self.total >= MAX_OWED {
             return None;
         }
-
-        let (sequence, event) = lane.waiting.pop_first()?;
-        lane.running.insert(sequence);
-        Some(event)
+        let woken = self.stopped.pop_front()?;
+        self.is_stopped.remove(&woken);
+        Some(woken)
     }
 
-    /// Notes that the event of `conversation` at `sequence` has ended.
-    pub(super) fn ended(&mut self, conversation: Conversation, sequence: u64) {
+    /// Adds an event, which owes the evaluation of at least one hook.
+    pub(super) fn add(&mut self, event: OwedEvent) {
+        self.lanes.entry(event.conversation).or_default().add(event);
+        self.total += 1;
+    }
+
+    /// Takes the next event of `conversation`, if one may begin: a few at once of each hook that it owes, and always one
+    /// that came before all of them, because they wait for it.
+    pub(super) fn next(&mut self, conversation: Conversation) -> Option<OwedEvent> {
+        self.lanes.get_mut(&conversation)?.next()
+    }
+
+    /// Notes what was `made`, and keeps what the event owes on. Returns its conversation.
+    pub(super) fn made(&mut self, made: Made) -> Conversation {
+        let conversation = made.conversation;
         if let Some(lane) = self.lanes.get_mut(&conversation) {
-            lane.running.remove(&sequence);
-            if lane.running.is_empty() && lane.waiting.is_empty() {
+            self.total -= usize::from(lane.ended(made.sequence));
+            if lane.len() == 0 {
                 self.lanes.remove(&conversation);
             }
         }
+        if let Some(rest) = made.rest {
+            self.add(rest);
+        }
+        conversation
     }
 }
 
 impl Owner {
-    /// Makes the evaluations that `owed` owes, of one author after the other as there are places, or gives them up.
-    /// Returns its conversation and its sequence.
+    /// How many events `conversation` may have in memory: fewer while many wait for others of theirs, or owe evaluations.
+    pub(super) fn allowed(&self, shift: &mut Shift, conversation: Conversation) -> usize {
+        let free = self.held_back.available_permits();
+        let allowed = if free * 2 > MAX_IN_MEMORY {
+            self.per_conversation
+        } else if free * 8 > MAX_IN_MEMORY {
+            ALWAYS
+        } else {
+            1
+        };
+        allowed.min(shift.owed.room(conversation))
+    }
+
+    /// Makes the evaluations that `owed` owes, of the first author for whom there is a place, or gives all of them up.
     pub(super) async fn make_owed(
         &self,
-        mut owed: OwedEvent,
+        owed: OwedEvent,
         partition: u16,
         through: Arc<AtomicU64>,
         again: Again,
-    ) -> (Conversation, u64) {
-        let (conversation, sequence) = (owed.conversation, owed.numbers.sequence);
-        loop {
-            let since = owed.since;
-            let patience = self.evaluator.patience_of(&owed.hooks);
-            let left = (since + patience).saturating_duration_since(self.evaluator.clock.monotonic());
-            let found = tokio::select! {
-                biased;
-                found = self.evaluator.place_for(&owed.hooks) => Some(found),
-                () = pause(left) => None,
-            };
-            let begun = self.evaluator.clock.monotonic();
-            let task = self.task_of(owed, found, (partition, &through), &again).await;
-            let Some(task) = task else {
-                return (conversation, sequence);
-            };
+    ) -> Made {
+        let (conversation, sequence, since) = (owed.conversation, owed.numbers.sequence, owed.since);
+        let patience = self.evaluator.patience_of(&owed.hooks);
+        let left = (since + patience).saturating_duration_since(self.evaluator.clock.monotonic());
+        let found = tokio::select! {
+            biased;
+            found = self.evaluator.place_for(&owed.hooks) => Some(found),
+            () = pause(left) => None,
+        };
 
-            let Some(rest) = self.event(task, None).await else {
-                return (conversation, sequence);
-            };
-            // One author's time is none that another has waited.
-            owed = OwedEvent {
-                since: since + rest.since.saturating_duration_since(begun),
-                ..rest
-            };
+        let begun = self.evaluator.clock.monotonic();
+        let rest = match self.task_of(owed, found, (partition, &through), &again).await {
+            Some(task) => self.event(task, None).await,
+            None => None,
+        };
+        // One author's time is none that another has waited.
+        let rest = rest.map(|rest| OwedEvent {
+            since: since + rest.since.saturating_duration_since(begun),
+            ..rest
+        });
+        Made {
+            conversation,
+            sequence,
+            rest,
         }
     }
 
@@ -173,73 +269,4 @@ impl Owner {
 }
 
 #[cfg(test)]
-mod tests {
-    use shared::clock::{Clock as _, SystemClock};
-    use shared::model::event::{Event, EventId};
-    use shared::model::time::UnixMillis;
-
-    use super::*;
-    use crate::gate::Gate;
-
-    fn owed(gate: &Gate, peer: &str, sequence: u64) -> OwedEvent {
-        let id = EventId::parse(format!("webchat:{peer}/{sequence}")).expect("valid");
-        let event = Event::new(id, "webchat", peer, UnixMillis(0));
-        OwedEvent {
-            conversation: Conversation::of(&event),
-            numbers: Numbers {
-                sequence,
-                handed: sequence,
-            },
-            place: gate.enter(&event),
-            hooks: vec!["slow".to_owned()],
-            since: SystemClock.monotonic(),
-            _waiting: Waiting::begin(),
-        }
-    }
-
-    #[test]
-    fn events_of_a_conversation_begin_in_order_and_a_few_at_once() {
-        let gate = Gate::default();
-        let mut all = OwedEvents::default();
-        let first = owed(&gate, "a", 1);
-        let (conversation, most) = (first.conversation, ALWAYS as u64);
-        let events = (2..=most + 2).rev().map(|sequence| owed(&gate, "a", sequence));
-        events.chain([first]).for_each(|event| all.add(event));
-        let other = owed(&gate, "b", 100);
-        let beside = other.conversation;
-        all.add(other);
-
-        let begun: Vec<u64> =
-            std::iter::from_fn(|| all.next(conversation).map(|event| event.numbers.sequence)).collect();
-        assert_eq!(begun, (1..=most).collect::<Vec<_>>());
-        assert!(all.next(beside).is_some(), "conversations do not wait for each other");
-        all.ended(conversation, 1);
-        assert_eq!(
-            all.next(conversation).map(|event| event.numbers.sequence),
-            Some(most + 1)
-        );
-        all.ended(beside, 100);
-        assert_eq!(all.lanes.len(), 1);
-    }
-
-    #[test]
-    fn an_event_that_comes_late_begins_before_those_that_wait_for_it() {
-        let gate = Gate::default();
-        let mut all = OwedEvents::default();
-        let late = owed(&gate, "a", 1);
-        let (conversation, most) = (late.conversation, ALWAYS as u64);
-        (2..=most + 3).for_each(|sequence| all.add(owed(&gate, "a", sequence)));
-        while all.next(conversation).is_some() {}
-
-        all.add(late);
-        assert_eq!(all.next(conversation).map(|event| event.numbers.sequence), Some(1));
-        assert!(all.next(conversation).is_none(), "no more than that one");
-        all.ended(conversation, 1);
-        assert!(all.next(conversation).is_none());
-        all.ended(conversation, 2);
-        assert_eq!(
-            all.next(conversation).map(|event| event.numbers.sequence),
-            Some(most + 2)
-        );
-    }
-}
+mod tests;

@@ -247,3 +247,55 @@ async fn an_author_whose_hooks_stand_still_keeps_nothing_from_another_whose_are_
     all.retain(|id| wanted.contains(id));
     assert_eq!(all.len(), wanted.len(), "each once");
 }
+
+/// Takes its time upon the crowd's first and upon others' work, and none upon the rest.
+const GUARDED: &str = "/** @timeout 60s */
+export default async ({ event }) => {
+    if (event.content === 'work') await new Promise((resolve) => setTimeout(resolve, 25000));
+    return { fire: true, routing: { session: 'slow' } };
+};\n";
+
+/// Most events of one conversation that owe evaluations.
+const MAX_OWED: usize = 1_024;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_owes_so_many_events_and_the_others_come_when_there_is_room_through_a_move_and_a_kill() {
+    let mut world = World::with_one_replica(&[("slow.ts", GUARDED)]).await;
+    // The author's places: each is taken for a while, again after the move, and again after the kill.
+    world.publish_all(&work(300, 1)).await;
+    eventually("no place is left", async || !deferred(&world).await.is_empty()).await;
+    let crowd: Vec<Event> = (1..=1_300).map(|number| event("crowd", number, "quick")).collect();
+    world.publish_all(&crowd).await;
+    let of_crowd = async || {
+        let deferred = deferred(&world).await;
+        crowd
+            .iter()
+            .filter(|event| deferred.contains(event.id.as_str()))
+            .count()
+    };
+    eventually("as many of the crowd are owed as may be", async || {
+        of_crowd().await >= MAX_OWED
+    })
+    .await;
+    assert_eq!(of_crowd().await, MAX_OWED);
+
+    world.start("b");
+    world.wait_for_members(2).await;
+    world.replica("a").kill();
+    world.start("c");
+    world.replica("b").kill();
+
+    let outcomes = outcomes(&world, &crowd).await;
+    let fired = outcomes
+        .iter()
+        .filter(|outcome| matches!(outcome, HookOutcome::Fired { .. }));
+    assert_eq!(fired.count(), crowd.len());
+    world.wait_until_acked().await;
+    let wanted: BTreeSet<&str> = crowd.iter().map(|event| event.id.as_str()).collect();
+    let mut all = dispatched(&world, "slow").await;
+    all.retain(|id| wanted.contains(id.as_str()));
+    let stored: Vec<Event> = world.all(EVENTS).await;
+    let came = stored.iter().map(|event| event.id.as_str());
+    let came: Vec<&str> = came.filter(|id| wanted.contains(id)).collect();
+    assert_eq!(all, came, "each once, in the order of the stream");
+}
