@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use shared::llm::LlmConfig;
 use shared::model::approval::Ask;
 use shared::model::heartbeat::Heartbeat;
 use shared::model::identity::PermissionPresets;
@@ -239,6 +240,12 @@ impl Personas {
         }
     }
 
+    /// The personas whose limit of US dollars bounds nothing, because the model that they ask by `llm` has no price.
+    #[must_use]
+    pub fn unbound(&self, llm: &LlmConfig) -> Vec<PersonaFault> {
+        faults::unbound(self, llm)
+    }
+
     /// Whether a persona asks models.
     #[must_use]
     pub fn ask_models(&self) -> bool {
@@ -381,5 +388,29 @@ personas:
             personas.of("mine").process.as_ref().map(|program| program.args.len()),
             Some(1)
         );
+    }
+
+    #[test]
+    fn a_limit_of_dollars_needs_the_models_price() {
+        let check = |persona: &str, llm: &Value, told: &[&str]| {
+            let personas = Personas::parse(&format!("personas: {{shop: {persona}}}")).expect("a good file");
+            let llm = serde_json::from_value(llm.clone()).expect("a good section");
+            let faults = personas.unbound(&llm).into_iter().map(|fault| fault.to_string());
+            assert_eq!(faults.collect::<Vec<_>>(), told, "{persona}");
+        };
+        let fault = "personas.shop.limits.cost_usd: 0.25 US dollars bound nothing: `m` has no price, expected \
+                     llm.prices.\"m\" (of 0 where it costs nothing)";
+        let own = serde_json::json!({"provider": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"});
+        let mut priced = own.clone();
+        priced["prices"] = serde_json::json!({"m": {"input": 0, "output": 0}});
+        check("{runner: llm, limits: {cost_usd: 0.25}}", &own, &[fault]);
+        check("{runner: llm, limits: {cost_usd: 0.25}}", &priced, &[]);
+        check(
+            "{runner: llm, model: m, limits: {cost_usd: 0.25}}",
+            &serde_json::json!({}),
+            &[fault],
+        );
+        check("{runner: llm, limits: {tokens: 1}}", &own, &[]);
+        check("{runner: nats, limits: {cost_usd: 0.25}}", &own, &[]);
     }
 }

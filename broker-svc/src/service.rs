@@ -60,8 +60,13 @@ impl Service for BrokerService {
         // A persona that asks a model needs one that can be asked.
         let usable = if parsed.ask_models() { llm.usable().err() } else { None };
         let usable = usable.map(|fault| told("personas", format!("runner llm: {fault}")));
+        let unbound = parsed
+            .unbound(llm)
+            .into_iter()
+            .map(|fault| told(&fault.key, fault.problem));
         usable
             .into_iter()
+            .chain(unbound)
             .chain(check_hooks(&common.files.hooks, &parsed))
             .collect()
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use shared::llm::LlmConfig;
 use shared::model::session::DmScope;
 use shared::process::Secret;
 
@@ -192,11 +193,7 @@ impl HooksConfig {
                     format!("deliveries.{hook}: `{place}` found, expected `channel:peer` or `channel:*`")
                 }));
         }
-        let budgets = [
-            ("llm_daily_usd_per_hook", self.llm_daily_usd_per_hook),
-            ("llm_daily_usd", self.llm_daily_usd),
-        ];
-        for (key, value) in budgets {
+        for (key, value) in self.budgets() {
             if !value.is_finite() || value < 0.0 {
                 faults.push(format!("{key}: {value} found, expected dollars, 0 or more"));
             }
@@ -212,10 +209,33 @@ impl HooksConfig {
         }
         faults
     }
+
+    /// What is wrong with the budgets where `llm` says which model is asked. A budget of nothing needs no price.
+    #[must_use]
+    pub fn faults_beside(&self, llm: &LlmConfig) -> Vec<String> {
+        // Nobody is asked, then.
+        let Ok(model) = llm.usable() else { return Vec::new() };
+        let Err(error) = llm.prices.bounding(model) else {
+            return Vec::new();
+        };
+        let unbound = self.budgets().into_iter().filter(|(_, value)| *value > 0.0);
+        unbound
+            .map(|(key, value)| format!("{key}: {value} US dollars bound nothing: {error}"))
+            .collect()
+    }
+
+    fn budgets(&self) -> [(&'static str, f64); 2] {
+        [
+            ("llm_daily_usd_per_hook", self.llm_daily_usd_per_hook),
+            ("llm_daily_usd", self.llm_daily_usd),
+        ]
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -248,5 +268,33 @@ mod tests {
         ] {
             assert!(faults.iter().any(|fault| fault.starts_with(key)), "{key} in {faults:?}");
         }
+    }
+
+    #[test]
+    fn a_budget_of_dollars_needs_the_models_price() {
+        let check = |budget: f64, llm: serde_json::Value, keys: &[&str]| {
+            let config = HooksConfig {
+                llm_daily_usd: budget,
+                ..HooksConfig::default()
+            };
+            let llm: LlmConfig = serde_json::from_value(llm).expect("a good section");
+            let faults = config.faults_beside(&llm);
+            let told: Vec<&str> = faults
+                .iter()
+                .filter_map(|fault| Some(fault.split_once(':')?.0))
+                .collect();
+            assert_eq!(told, keys, "{faults:?}");
+            assert!(
+                faults.iter().all(|fault| fault.contains("llm.prices.\"m\"")),
+                "{faults:?}"
+            );
+        };
+        let own = json!({"provider": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"});
+        check(10.0, own.clone(), &["llm_daily_usd_per_hook", "llm_daily_usd"]);
+        check(0.0, own.clone(), &["llm_daily_usd_per_hook"]);
+        let mut priced = own;
+        priced["prices"] = json!({"m": {"input": 0, "output": 0}});
+        check(10.0, priced, &[]);
+        check(10.0, json!({}), &[]);
     }
 }

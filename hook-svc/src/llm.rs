@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::Value;
 use shared::clock::SharedClock;
-use shared::llm::{Answer, Ask, AskModelError, Json, LlmConfig, Message, SharedModel};
+use shared::llm::{Answer, Ask, AskModelError, Json, LlmConfig, Message, Price, SharedModel};
 use shared::process::Shutdown;
 
 use self::budget::Size;
@@ -118,6 +118,15 @@ impl Host for LlmHost {
 /// What is missing in the configuration.
 pub fn model(config: &LlmConfig, clock: SharedClock, shutdown: Shutdown) -> Result<SharedModel, String> {
     shared::llm::open(config.clone(), clock, shutdown).map_err(|fault| fault.to_string())
+}
+
+/// The list price of the model that `config` describes, by which budgets are kept.
+///
+/// # Errors
+/// What is missing in the configuration.
+pub fn price(config: &LlmConfig) -> Result<Price, String> {
+    let model = config.usable().map_err(|fault| fault.to_string())?;
+    config.prices.bounding(model).map_err(|error| error.to_string())
 }
 
 /// Returns the question that a script asks, and its size for the budget.

@@ -10,6 +10,7 @@ use shared::breaker::BreakerPolicy;
 use shared::bus::partition::{self, Group};
 use shared::bus::{Bus, ServiceHandle, ServiceSpec, Tap};
 use shared::clock::{OffsetClock, pause};
+use shared::llm::LlmConfig;
 use shared::model::session::DmScope;
 use shared::process::identities::People;
 use shared::process::lifecycle::Shutdown;
@@ -73,6 +74,10 @@ impl Service for HookService {
 
     fn check(config: &HooksConfig) -> Vec<String> {
         config.faults()
+    }
+
+    fn check_models(config: &HooksConfig, llm: &LlmConfig) -> Vec<String> {
+        config.faults_beside(llm)
     }
 
     fn warnings(config: &HooksConfig) -> Vec<String> {
@@ -425,7 +430,7 @@ fn host(shell: &Shell<HooksConfig>, projection: &Projection) -> anyhow::Result<A
     let fetch = FetchHost::new(&shell.config.grants, Arc::new(Desk::new(projection.clone())))?;
     Ok(Arc::new(LlmHost::new(
         model,
-        Budget::new(&shell.bus, limits, shell.llm.price().copied(), clock()),
+        Budget::new(&shell.bus, limits, llm::price(&shell.llm), clock()),
         Arc::new(fetch),
     )))
 }

@@ -26,7 +26,7 @@ pub use ask::{Ask, Json, Message, ToolSpec};
 pub use client::open;
 pub use config::{DEFAULT_MODEL, LlmConfig, LlmFault, Provider};
 pub use error::AskModelError;
-pub use price::{MicroDollars, Price, Prices, cost};
+pub use price::{MicroDollars, Price, Prices, UnpricedModel, cost};
 pub use wire::{Heard, MAX_EVENT_BYTES, MAX_MEMORY_BYTES, Reading, WireFault};
 
 /// Who is given the text of an answer as it comes. `&mut |_| {}` where nobody wants it.

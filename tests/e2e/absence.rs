@@ -44,7 +44,7 @@ async fn a_model_that_is_away_is_shown_until_it_is_back() {
     let world = World::start(Setup {
         hooks: vec![("default-dm-routing.ts", shipped_hook("default-dm-routing.ts"))],
         personas: "personas: {default: {runner: llm}}".to_owned(),
-        adapter: format!("[llm]\nprovider = \"openai\"\nmodel = \"any\"\nbase_url = {base_url:?}\n"),
+        adapter: format!("[llm]\nprovider = \"openai\"\nmodel = \"any\"\nprices.any = {{ input = 0, output = 0 }}\nbase_url = {base_url:?}\n"),
         ..Setup::default()
     })
     .await;

@@ -73,7 +73,7 @@ impl Story {
         let sections = format!(
             "[adapter.approvals]\nlink_secret = \"env:E2E_LINKS\"\n\
              [adapter.approvals.channels.feishu]\nsecret = \"env:E2E_CALLBACKS\"\n\
-             [llm]\nprovider = \"openai\"\nmodel = \"any\"\nbase_url = {:?}\n\
+             [llm]\nprovider = \"openai\"\nmodel = \"any\"\nprices.any = {{ input = 0, output = 0 }}\nbase_url = {:?}\n\
              [broker.approvals.link]\nbase = \"http://here\"\nsecret = \"env:E2E_LINKS\"\n\
              [broker.approvals.places.ann]\nchannel = \"nats\"\naccountId = \"cards\"\npeerId = \"ann\"\n",
             model.base_url("openai")

@@ -80,7 +80,7 @@ async fn a_click_on_the_cards_button_approves_the_call_that_waits() {
     let world = World::start(Setup {
         hooks: vec![("chat.ts", CHAT.to_owned())],
         personas: ASKS_WHO_BEGAN.to_owned(),
-        adapter: format!("[llm]\nprovider = \"openai\"\nmodel = \"any\"\nbase_url = {base:?}\n"),
+        adapter: format!("[llm]\nprovider = \"openai\"\nmodel = \"any\"\nprices.any = {{ input = 0, output = 0 }}\nbase_url = {base:?}\n"),
         ..Setup::default()
     })
     .await;

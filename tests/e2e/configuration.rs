@@ -42,3 +42,32 @@ fn a_service_refuses_a_configuration_that_cannot_be_read() {
         }
     }
 }
+
+#[test]
+fn a_budget_of_dollars_beside_a_model_without_a_price_is_refused_with_key_and_model() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    let write = |name: &str, text: &str| std::fs::write(here.join(name), text).expect("written");
+    let own = "[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:1/v1\"\n";
+    write(
+        "personas.yaml",
+        "personas: {shop: {runner: llm, limits: {cost_usd: 0.25}}}\n",
+    );
+    write("nexus.toml", &format!("[files]\npersonas = \"personas.yaml\"\n{own}"));
+    let keys = [
+        ("hook-svc", "hooks.llm_daily_usd_per_hook"),
+        ("broker-svc", "personas.shop.limits.cost_usd"),
+    ];
+    for (name, key) in keys {
+        for mode in [None, Some("--check")] {
+            let words: Vec<&str> = mode.into_iter().collect();
+            let ended = run(name, here, &words, None);
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert_eq!(ended.status.code(), Some(2), "{name} {mode:?}: {said}");
+            assert!(
+                said.contains(key) && said.contains("llm.prices.\"m\""),
+                "{name}: {said}"
+            );
+        }
+    }
+}

@@ -40,7 +40,7 @@ async fn trace(world: &World, id: &str) -> Trace {
 async fn a_trace_waits_for_the_approval_that_another_agent_s_turn_waits_for() {
     let model = delegates().await;
     let sections = format!(
-        "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nbase_url = {:?}\n",
+        "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nprices.any = {{ input = 0, output = 0 }}\nbase_url = {:?}\n",
         model.base_url("openai")
     );
     let agents = shipped_hook("agent-messages.ts").replace("level: \"restricted\"", "level: \"full\"");

@@ -110,7 +110,7 @@ impl Story {
     async fn begin() -> Self {
         let server = ModelServer::ruled(|request, _| model(request)).await;
         let sections = format!(
-            "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nbase_url = {:?}\n[scheduler]\nclock_offset_ms = 0\n",
+            "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nprices.any = {{ input = 0, output = 0 }}\nbase_url = {:?}\n[scheduler]\nclock_offset_ms = 0\n",
             server.base_url("openai")
         );
         let world = World::start(Setup {

@@ -81,7 +81,7 @@ impl Story {
             ],
             personas: PERSONAS.to_owned(),
             adapter: format!(
-                "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nbase_url = {:?}\n",
+                "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nprices.any = {{ input = 0, output = 0 }}\nbase_url = {:?}\n",
                 model.base_url("openai")
             ),
             ..Setup::default()

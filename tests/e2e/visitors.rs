@@ -37,7 +37,7 @@ async fn one_visitor_learns_nothing_of_another_and_waits_for_nobody_elses_approv
         personas: PERSONAS.to_owned(),
         identities: IDENTITIES.to_owned(),
         adapter: format!(
-            "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nbase_url = {:?}\n",
+            "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nprices.any = {{ input = 0, output = 0 }}\nbase_url = {:?}\n",
             model.base_url("openai")
         ),
         ..Setup::default()

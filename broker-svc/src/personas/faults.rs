@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use shared::llm::LlmConfig;
+
 use super::{Persona, Personas, Runner};
 use crate::context::TOKEN_BYTES;
 use crate::fold::{HISTORY_TURNS, MAX_SENT_HISTORY};
@@ -46,6 +48,25 @@ pub(super) fn of(personas: &Personas) -> Vec<PersonaFault> {
         of_persona(personas, name, persona, &mut faults);
     }
     faults
+}
+
+/// Limits of US dollars that bound nothing. A limit of nothing needs no price.
+pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<PersonaFault> {
+    let asking = personas
+        .personas
+        .iter()
+        .filter(|(_, persona)| persona.runner == Runner::Llm);
+    let bounded = asking.filter_map(|(name, persona)| {
+        let most = persona.limits.cost_usd.filter(|most| *most > 0.0)?;
+        // Where no model can be asked at all, that is a fault by itself.
+        let model = persona.model.as_deref().or_else(|| llm.usable().ok())?;
+        let error = llm.prices.bounding(model).err()?;
+        Some(fault(
+            format!("personas.{name}.limits.cost_usd"),
+            format!("{most} US dollars bound nothing: {error}"),
+        ))
+    });
+    bounded.collect()
 }
 
 fn fault(key: String, problem: String) -> PersonaFault {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hook_svc::config::HooksConfig;
-use hook_svc::llm::{Budget, Limits, LlmHost, model};
+use hook_svc::llm::{Budget, Limits, LlmHost, model, price};
 use hook_svc::runner::{Answered, Call, CallError, Host, Spent, not_available};
 use serde_json::{Value, json};
 use shared::bus::Bus;
@@ -25,7 +25,7 @@ pub(super) fn of(bus: &Bus, config: &HooksConfig, llm: &LlmConfig) -> Arc<dyn Ho
         hook_usd: config.llm_daily_usd_per_hook,
         all_usd: config.llm_daily_usd,
     };
-    let budget = Budget::new(bus, limits, llm.price().copied(), Arc::clone(&clock));
+    let budget = Budget::new(bus, limits, price(llm), Arc::clone(&clock));
     let model = model(llm, clock, Shutdown::default());
     Arc::new(LlmHost::new(model, budget, Arc::new(Search { bus: bus.clone() })))
 }

@@ -58,8 +58,8 @@ pub struct Budget(Arc<Parts>);
 struct Parts {
     spends: Kv<HookSpend>,
     limits: Limits,
-    /// The list price of the model; without one nothing is reserved and nothing costs anything.
-    price: Option<Price>,
+    /// The list price of the model, or why there is none: then nothing fits into the budget.
+    price: Result<Price, String>,
     clock: SharedClock,
     /// By the key of the common record.
     accounts: Mutex<HashMap<String, Arc<Account>>>,
@@ -96,9 +96,9 @@ pub(super) struct Reservation {
 }
 
 impl Budget {
-    /// Returns the budget that all replicas on `bus` share, for a model of `price`.
+    /// Returns the budget that all replicas on `bus` share, for a model of `price`, or says why there is none.
     #[must_use]
-    pub fn new(bus: &Bus, limits: Limits, price: Option<Price>, clock: SharedClock) -> Self {
+    pub fn new(bus: &Bus, limits: Limits, price: Result<Price, String>, clock: SharedClock) -> Self {
         Self(Arc::new(Parts {
             spends: bus.kv(HOOK_SPEND),
             limits,
@@ -111,7 +111,7 @@ impl Budget {
     /// Reserves what `question` may cost the hook `hook_id`.
     ///
     /// # Errors
-    /// `over_budget` if the hook, or all hooks together, have no room for it today; `budget_unknown` if the record
+    /// `no_price` if nobody can tell what a question costs; `over_budget` if the hook, or all hooks together, have no room for it today; `budget_unknown` if the record
     /// cannot be read or written.
     pub(super) async fn reserve(&self, hook_id: &str, question: Size) -> Result<Reservation, CallError> {
         let (budget, hook_id) = (self.clone(), hook_id.to_owned());
@@ -131,7 +131,7 @@ impl Budget {
         let mut reservation = Reservation {
             budget: self.clone(),
             accounts: Vec::with_capacity(2),
-            micro_usd: self.estimate(question),
+            micro_usd: self.estimate(question)?,
             in_hand: false,
         };
         let limits = &self.0.limits;
@@ -151,16 +151,16 @@ impl Budget {
     }
 
     /// Returns the list price of the prompt and of the longest answer, in millionths of a US dollar.
-    fn estimate(&self, question: Size) -> u64 {
-        let Some(price) = &self.0.price else {
-            return 0;
-        };
+    fn estimate(&self, question: Size) -> Result<u64, CallError> {
+        let no_price =
+            |why: &String| CallError::new("no_price", format!("llm() has a budget of US dollars, and {why}"));
+        let price = self.0.price.as_ref().map_err(no_price)?;
         let usage = Usage {
             input: (question.prompt_bytes as u64).div_ceil(TOKEN_BYTES),
             output: question.max_tokens.map_or(ANSWER_TOKENS, u64::from),
             ..Usage::default()
         };
-        cost(&usage, price).0
+        Ok(cost(&usage, price).0)
     }
 
     fn account(&self, of: &str, limit_usd: f64, whose: &'static str) -> Arc<Account> {

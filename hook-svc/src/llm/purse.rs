@@ -88,7 +88,7 @@ impl Purse {
         let needed = self.reserved.saturating_add(cost).saturating_sub(kept);
         let used = draft.after.micro_usd.saturating_add(draft.after.held_micro_usd);
         let left = limit.saturating_sub(used);
-        // Without a price nothing is needed, and a budget that is used up still ends the calls.
+        // At a price of 0 nothing is needed, and a budget that is used up still ends the calls.
         if needed > left || left == 0 {
             return Err(OverBudget { used });
         }

@@ -26,7 +26,11 @@ async fn host(server: &ModelServer, limits: Limits) -> (LlmHost, NatsServer) {
 
 /// One of the hosts on `bus`, whose model is at `base_url`.
 fn replica(base_url: &str, limits: Limits, bus: &Bus) -> LlmHost {
-    let llm = LlmConfig {
+    host_of(&dear_model(base_url), limits, bus)
+}
+
+fn dear_model(base_url: &str) -> LlmConfig {
+    LlmConfig {
         provider: Provider::OpenAi,
         model: "m".to_owned(),
         base_url: base_url.to_owned(),
@@ -49,11 +53,14 @@ fn replica(base_url: &str, limits: Limits, bus: &Bus) -> LlmHost {
             .into(),
         ),
         ..LlmConfig::default()
-    };
+    }
+}
+
+fn host_of(llm: &LlmConfig, limits: Limits, bus: &Bus) -> LlmHost {
     // Of the budget alone: a day ends only where a test ends it.
     let day: SharedClock = Arc::new(ManualClock::at(UnixMillis(1_700_000_000_000)));
-    let budget = Budget::new(bus, limits, llm.price().copied(), day);
-    let model = model(&llm, Arc::new(SystemClock), Shutdown::default());
+    let budget = Budget::new(bus, limits, price(llm), day);
+    let model = model(llm, Arc::new(SystemClock), Shutdown::default());
     LlmHost::new(model, budget, Arc::new(NoHost))
 }
 
@@ -184,7 +191,7 @@ async fn whoever_gives_up_waiting_for_the_record_leaves_nothing_reserved() {
         output: 1_000_000.0,
         cached: None,
     };
-    let budget = Budget::new(&bus, RICH, Some(price), day);
+    let budget = Budget::new(&bus, RICH, Ok(price), day);
     let size = Size {
         prompt_bytes: 1,
         max_tokens: Some(119),
@@ -291,4 +298,21 @@ async fn what_goes_wrong_is_a_typed_error_and_costs_nothing() {
         ),
         NOT_AVAILABLE
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_without_a_price_is_not_asked() {
+    let server = ModelServer::ruled(|_, _| Scripted::text("yes")).await;
+    let (_nats, bus) = shared::testing::world().await;
+    let llm = LlmConfig {
+        prices: Prices::default(),
+        ..dear_model(&server.base_url("openai"))
+    };
+    let answered = host_of(&llm, RICH, &bus)
+        .call(call("h", "sms:1", dear_question()))
+        .await;
+    let error = answered.outcome.expect_err("refused");
+    assert_eq!(error.code, "no_price");
+    assert!(error.message.contains("llm.prices.\"m\""), "{error:?}");
+    assert_eq!(server.calls(), 0);
 }

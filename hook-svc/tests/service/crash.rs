@@ -31,7 +31,9 @@ export default async () => { await new Promise((resolve) => setTimeout(resolve, 
 /// The configuration of a replica that asks `model`.
 fn model_section(model: &ModelServer) -> String {
     let url = model.base_url("openai");
-    format!("[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{url}\"\n")
+    format!(
+        "[llm]\nprovider = \"openai\"\nmodel = \"m\"\nprices.m = {{ input = 0, output = 0 }}\nbase_url = \"{url}\"\n"
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]

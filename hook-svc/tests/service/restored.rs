@@ -14,7 +14,9 @@ const ASKS: &str = "export default async ({ llm }) => { await llm('well?'); retu
 async fn world(model: &ModelServer) -> World {
     let mut world = World::new(&[("asks.ts", ASKS)]).await;
     let url = model.base_url("openai");
-    world.sections = format!("[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{url}\"\n");
+    world.sections = format!(
+        "[llm]\nprovider = \"openai\"\nmodel = \"m\"\nprices.m = {{ input = 0, output = 0 }}\nbase_url = \"{url}\"\n"
+    );
     world
 }
 

@@ -113,7 +113,7 @@ async fn hooks_of_the_seed_run_as_they_are_written_there() {
         world.sandbox = "enforce";
     }
     world.sections = format!(
-        "[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{}\"\n",
+        "[llm]\nprovider = \"openai\"\nmodel = \"m\"\nprices.m = {{ input = 0, output = 0 }}\nbase_url = \"{}\"\n",
         model.base_url("openai")
     );
     world.start("a");

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::price::{Price, Prices};
+use super::price::Prices;
 use crate::process::Secret;
 use crate::retry::Schedule;
 
@@ -129,12 +129,6 @@ impl LlmConfig {
             ("", Provider::OpenAi | Provider::Anthropic) => Err(LlmFault::NoModel),
             (model, _) => Ok(model),
         }
-    }
-
-    /// Returns the list price of the model that is asked if the question names none.
-    #[must_use]
-    pub fn price(&self) -> Option<&Price> {
-        self.prices.of(self.usable().ok()?)
     }
 }
 

@@ -52,7 +52,26 @@ impl Default for Prices {
     }
 }
 
+/// A bound in US dollars, and a model of which nobody knows what it costs: it would bound nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{model}` has no price, expected llm.prices.\"{model}\" (of 0 where it costs nothing)")]
+pub struct UnpricedModel {
+    /// Its name.
+    pub model: String,
+}
+
 impl Prices {
+    /// The price of `model`, of which a bound in US dollars takes its measure.
+    ///
+    /// # Errors
+    /// [`UnpricedModel`] if there is none.
+    pub fn bounding(&self, model: &str) -> Result<Price, UnpricedModel> {
+        let unpriced = || UnpricedModel {
+            model: model.to_owned(),
+        };
+        self.of(model).copied().ok_or_else(unpriced)
+    }
+
     /// The price of `model`.
     #[must_use]
     pub fn of(&self, model: &str) -> Option<&Price> {

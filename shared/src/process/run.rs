@@ -163,12 +163,23 @@ fn raise_handles(service: &str) {
 /// Checks the section of `S` alone, for the command line: its values with secrets as references, and its faults.
 #[must_use]
 pub fn inspect<S: Service>(document: &Document) -> (toml::Value, Vec<Fault>) {
-    let loaded = section::<S>(document);
+    let loaded = section::<S>(document, &models::<S>(document).value);
     (loaded.shown(), loaded.faults)
 }
 
-/// The section of `S`, checked by itself and beside the edges, of which the channels alone are read.
-fn section<S: Service>(document: &Document) -> Loaded<S::Config> {
+/// Section `[llm]`, its defaults where `S` asks no models.
+fn models<S: Service>(document: &Document) -> Loaded<LlmConfig> {
+    if S::ASKS_MODELS {
+        return document.section("llm", LlmConfig::faults);
+    }
+    Loaded {
+        value: LlmConfig::default(),
+        faults: Vec::new(),
+    }
+}
+
+/// The section of `S`, checked by itself, beside `llm`, and beside the edges, of which the channels alone are read.
+fn section<S: Service>(document: &Document, llm: &LlmConfig) -> Loaded<S::Config> {
     let channel = |edge: &toml::Value| Some(edge.get("channel")?.as_str()?.to_owned());
     let edges = document.value("edges");
     let edges = edges
@@ -178,6 +189,9 @@ fn section<S: Service>(document: &Document) -> Loaded<S::Config> {
     document.section(S::SECTION, |config| {
         let mut faults = S::check(config);
         faults.extend(S::check_beside(config, &channels));
+        if S::ASKS_MODELS {
+            faults.extend(S::check_models(config, llm));
+        }
         faults
     })
 }
@@ -185,15 +199,8 @@ fn section<S: Service>(document: &Document) -> Loaded<S::Config> {
 /// Everything that `S` needs before it starts, or every fault there is.
 pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Result<Prepared<S::Config>, Vec<Fault>> {
     let (common, common_faults) = Common::load(document);
-    let own = section::<S>(document);
-    let llm = if S::ASKS_MODELS {
-        document.section("llm", LlmConfig::faults)
-    } else {
-        Loaded {
-            value: LlmConfig::default(),
-            faults: Vec::new(),
-        }
-    };
+    let llm = models::<S>(document);
+    let own = section::<S>(document, &llm.value);
     let edges = if S::READS_EDGES {
         document.section("edges", edge_faults)
     } else {

@@ -48,6 +48,12 @@ pub trait Service: 'static {
         Vec::new()
     }
 
+    /// Faults of its section beside section `[llm]`, where the service asks models; each `key: what is expected`.
+    #[must_use]
+    fn check_models(_config: &Self::Config, _llm: &LlmConfig) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What is sound in a configuration and nevertheless weaker than it should be, each `key: why`. `--check` prints it.
     #[must_use]
     fn warnings(_config: &Self::Config) -> Vec<String> {
