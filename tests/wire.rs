@@ -24,6 +24,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use shared::model::hook::HookState;
+use shared::model::position::Place;
 use shared::model::restore::HoldDecision;
 use shared::wire::envelope::{Format, Wire, decode, encode};
 use tests::world::root;
@@ -179,9 +180,13 @@ fn coordination_is_frozen() {
     check("agent_away", &samples::agent_away());
     check("restore_hold", &order::restore_hold(HoldDecision::Waiting));
     check("restore_hold-sent", &order::restore_hold(HoldDecision::Send));
+    let through = Place {
+        sequence: 41,
+        stored_at_ns: 1_790_000_000_123_000_000,
+    };
     check(
         "restore_hold-dropped",
-        &order::restore_hold(HoldDecision::Drop { through: 41 }),
+        &order::restore_hold(HoldDecision::Drop { through }),
     );
     check("approval", &samples::approval());
     check("schedule", &schedule::schedule());

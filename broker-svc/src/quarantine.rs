@@ -76,7 +76,7 @@ pub async fn admit(
     }
     let tries = mark.and_then(|mark| mark.tries);
     let begun = tries
-        .filter(|tries| tries.claim == incoming.sequence)
+        .filter(|tries| tries.claim == incoming.place())
         .map_or(0, |tries| tries.begun);
     if begun >= MAX_TRIES {
         park(broker, incoming, key, session, begun).await?;
@@ -86,7 +86,7 @@ pub async fn admit(
         session: session.clone(),
         quarantined: None,
         tries: Some(ClaimTries {
-            claim: incoming.sequence,
+            claim: incoming.place(),
             begun: begun + 1,
         }),
         since: broker.clock.now(),

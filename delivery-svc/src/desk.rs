@@ -24,7 +24,7 @@ use crate::deliverer::{Deliverer, Progress};
 use crate::destination::Destination;
 use crate::drain::{drain, list_parked};
 use crate::effects::Outfit;
-use crate::job::{Job, Place, SERVICE};
+use crate::job::{Job, SERVICE};
 use crate::lanes::{Lanes, Work};
 
 /// Messages held unacknowledged per partition: what the server gives out at most.
@@ -160,11 +160,7 @@ impl<'a> Desk<'a> {
                 )
                 .await;
         };
-        let place = Place {
-            sequence: incoming.sequence,
-            stored_at_ns: incoming.stored_at_ns,
-        };
-        match Job::read(destination, place, &incoming.headers, &incoming.payload) {
+        match Job::read(destination, incoming.place(), &incoming.headers, &incoming.payload) {
             Ok(job) => {
                 self.held.insert(incoming.sequence);
                 let untried = incoming.sequence > self.replay_through && incoming.delivered <= 1;

@@ -1,10 +1,8 @@
 //! A delivery to be made: a reply, its destination, and its place in the destination's order.
 
-use std::fmt;
-
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use shared::bus::Outgoing;
+pub use shared::model::position::Place;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
@@ -21,34 +19,6 @@ pub const SERVICE: &str = "delivery-svc";
 
 /// On receipts and parked replies: the [`Place`] of the copy of the delivery that they belong to.
 pub const DELIVERY_COPY: &str = "Nexus-Delivery-Copy";
-
-/// Which message of `DELIVERIES`: its sequence alone names none, for a queue that is put back to an older state, or made anew,
-/// gives sequences out again. Written `{sequence}@{nanoseconds}`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Place {
-    /// Its sequence.
-    pub sequence: u64,
-    /// When the server stored it, nanoseconds since 1970.
-    pub stored_at_ns: i64,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.sequence, self.stored_at_ns)
-    }
-}
-
-impl Place {
-    /// The one that `text` names; none = it names none.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let (sequence, stored_at_ns) = text.split_once('@')?;
-        Some(Self {
-            sequence: sequence.parse().ok()?,
-            stored_at_ns: stored_at_ns.parse().ok()?,
-        })
-    }
-}
 
 /// A delivery to be made.
 #[derive(Debug, Clone, PartialEq)]

@@ -62,7 +62,7 @@ impl RestoreGate {
                 self.hold.clone()
             }
         };
-        Ok(hold.decide(job.made_at(), job.place.sequence))
+        Ok(hold.decide(job.made_at(), job.place))
     }
 }
 

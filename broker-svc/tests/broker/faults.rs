@@ -11,13 +11,14 @@ use broker_svc::turn::{Answer, Turn};
 use bytes::Bytes;
 use shared::bus::{Outgoing, claim, ledger};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
+use shared::model::position::Place;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::{Carrier, Headers, SCHEMA};
 use shared::wire::session_mark::{ClaimTries, SessionMark};
 use shared::wire::subject::{self, session_key};
 use shared::wire::topology::buckets;
-use shared::wire::topology::streams::LEDGER;
+use shared::wire::topology::streams::{CLAIMS, LEDGER};
 
 use crate::bench::{Bench, DEADLINE, dispatch, eventually, session};
 
@@ -73,8 +74,8 @@ async fn the_cursor_passes_no_bad_dispatch_whose_letter_is_not_written() {
     running.stop().await;
 }
 
-/// Claims `to` and lets the claim be delivered so often that its next tries are counted; answers its sequence.
-async fn delivered_often(bench: &Bench, to: &SessionRef) -> u64 {
+/// Claims `to` and lets the claim be delivered so often that its next tries are counted; answers its place.
+async fn delivered_often(bench: &Bench, to: &SessionRef) -> Place {
     bench.send(to, 1).await;
     let mut pull = claim::pull(&bench.bus, 1);
     for _ in 0..MAX_DELIVERIES {
@@ -83,7 +84,7 @@ async fn delivered_often(bench: &Bench, to: &SessionRef) -> u64 {
     let last = pull.next().await;
     assert!(last.delivered > MAX_DELIVERIES, "{}", last.delivered);
     last.nak(Some(Duration::from_millis(200))).await;
-    last.sequence
+    last.place()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,6 +138,37 @@ async fn a_session_that_goes_nowhere_is_quarantined_and_can_be_released() {
     eventually("that claim is ended", async || bench.claims().await == 0).await;
     marks.delete(&key, None).await.expect("released");
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tries_of_a_claim_that_is_gone_are_not_those_of_the_one_that_has_its_sequence_now() {
+    let mut bench = Bench::start().await;
+    let (main, key) = (session("main"), session_key(&session("main")));
+    bench.server.stop().await;
+    let older = bench.server.copy_of(CLAIMS);
+    bench.server.restart().await;
+    let gone = delivered_often(&bench, &main).await;
+    let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
+    let tried = SessionMark {
+        session: main.clone(),
+        quarantined: None,
+        tries: Some(ClaimTries {
+            claim: gone,
+            begun: MAX_TRIES,
+        }),
+        since: UnixMillis(1),
+    };
+    marks.create(&key, &tried).await.expect("a mark");
+
+    bench.server.stop().await;
+    bench.server.put_back(CLAIMS, &older);
+    bench.server.restart().await;
+    let new = delivered_often(&bench, &main).await;
+    assert_eq!(new.sequence, gone.sequence, "it was given out again");
+    let running = bench.run("b1", "").await;
+    eventually("both turns", async || bench.completed(&main).await.len() == 2).await;
+    assert_eq!(bench.dead_letters().await, []);
     running.stop().await;
 }
 

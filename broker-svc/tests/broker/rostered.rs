@@ -3,6 +3,7 @@
 use broker_svc::admin;
 use serde_json::{Value, json};
 use shared::bus::RequestError;
+use shared::model::position::Place;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 use shared::wire::session_mark::{ClaimTries, SessionMark};
@@ -62,10 +63,14 @@ async fn a_released_session_has_no_mark_and_a_claim() {
     let key = &subject::session_key(&parked);
     let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
     assert_eq!(ask(&bench, "release", named.clone()).await, Err(404));
+    let claim = Place {
+        sequence: 1,
+        stored_at_ns: 1,
+    };
     let mut mark = SessionMark {
         session: parked.clone(),
         quarantined: None,
-        tries: Some(ClaimTries { claim: 1, begun: 1 }),
+        tries: Some(ClaimTries { claim, begun: 1 }),
         since: UnixMillis(1),
     };
     marks.put(key, &mark).await.expect("on trial");

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
+use shared::bus::server_clock::TOLERATED_MS;
 use shared::bus::{Bus, Entry, Kv};
 use shared::clock::{Clock as _, SystemClock};
+use shared::model::position::Place;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::restore::{HOLD_KEY, HoldDecision, RestoreHold};
@@ -127,8 +129,9 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
         bail!("the restore of backup {} is decided already", hold.backup);
     }
     hold.decision = if options.drop {
-        let state = bus.stream_state(streams::DELIVERIES).await?;
-        HoldDecision::Drop { through: state.last }
+        HoldDecision::Drop {
+            through: everything_in_deliveries(&bus).await?,
+        }
     } else {
         HoldDecision::Send
     };
@@ -143,6 +146,20 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
         waiting.len()
     );
     Ok(())
+}
+
+/// Up to where `DELIVERIES` has come. The time is the server's, and rather too late: nothing is stored in a queue that is put
+/// back before its server has started again.
+async fn everything_in_deliveries(bus: &Bus) -> Result<Place> {
+    let state = bus.stream_state(streams::DELIVERIES).await?;
+    let server = bus.server_clock(&SystemClock).await?;
+    let latest = SystemClock
+        .now()
+        .plus(server.ahead_ms + server.uncertain_ms + TOLERATED_MS);
+    Ok(Place {
+        sequence: state.last,
+        stored_at_ns: latest.0.saturating_mul(1_000_000),
+    })
 }
 
 fn list(common: &Common, waiting: &[Reply]) -> Result<()> {

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 
 use crate::model::event::Event;
+use crate::model::position::Place;
 use crate::model::time::UnixMillis;
 use crate::wire::envelope::{DecodeError, Wire, decode};
 use crate::wire::headers::{Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, Headers};
@@ -183,6 +184,15 @@ impl Incoming {
             pending: 0,
             stream: stream.to_owned(),
             acker: Acker::Floor(floor),
+        }
+    }
+
+    /// Which message of its stream it is.
+    #[must_use]
+    pub const fn place(&self) -> Place {
+        Place {
+            sequence: self.sequence,
+            stored_at_ns: self.stored_at_ns,
         }
     }
 

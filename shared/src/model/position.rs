@@ -15,6 +15,41 @@ pub struct Position {
     pub stored_at_ns: i64,
 }
 
+/// Which message of a stream that a queue drains: its sequence alone names none, for a queue that is put back to an older
+/// state, or made anew, gives sequences out again. Written `{sequence}@{nanoseconds}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// Its sequence.
+    pub sequence: u64,
+    /// When the server stored it, nanoseconds since 1970.
+    pub stored_at_ns: i64,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}@{}", self.sequence, self.stored_at_ns)
+    }
+}
+
+impl Place {
+    /// The one that `text` names; none = it names none.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (sequence, stored_at_ns) = text.split_once('@')?;
+        Some(Self {
+            sequence: sequence.parse().ok()?,
+            stored_at_ns: stored_at_ns.parse().ok()?,
+        })
+    }
+
+    /// Whether it was in the stream when that had come to `last`: one that has an old sequence and is younger came after the
+    /// stream was put back.
+    #[must_use]
+    pub const fn is_up_to(&self, last: &Self) -> bool {
+        self.sequence <= last.sequence && self.stored_at_ns <= last.stored_at_ns
+    }
+}
+
 /// A former life of a restored stream: up to `through` the stream has the messages that it had then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormerLife {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::position::Place;
 use super::time::UnixMillis;
 
 /// Key of the one [`RestoreHold`], in the bucket `restore`.
@@ -30,8 +31,8 @@ pub enum HoldDecision {
     Send,
     /// Those that were in `DELIVERIES` when this was decided do not leave; what came later does.
     Drop {
-        /// The last sequence in `DELIVERIES` at that moment.
-        through: u64,
+        /// The last sequence in `DELIVERIES` at that moment, and the moment.
+        through: Place,
     },
 }
 
@@ -53,15 +54,15 @@ impl RestoreHold {
         made_at <= self.until
     }
 
-    /// What becomes of the delivery with `sequence` in `DELIVERIES`, whose turn was made at `made_at`.
+    /// What becomes of the delivery at `place` in `DELIVERIES`, whose turn was made at `made_at`.
     #[must_use]
-    pub fn decide(&self, made_at: UnixMillis, sequence: u64) -> HeldDelivery {
+    pub fn decide(&self, made_at: UnixMillis, place: Place) -> HeldDelivery {
         if !self.concerns(made_at) {
             return HeldDelivery::Leaves;
         }
         match self.decision {
             HoldDecision::Waiting => HeldDelivery::Waits,
-            HoldDecision::Drop { through } if sequence <= through => HeldDelivery::Dropped,
+            HoldDecision::Drop { through } if place.is_up_to(&through) => HeldDelivery::Dropped,
             HoldDecision::Send | HoldDecision::Drop { .. } => HeldDelivery::Leaves,
         }
     }
@@ -71,7 +72,11 @@ impl RestoreHold {
 mod tests {
     use super::*;
 
-    fn check(decision: HoldDecision, made_at: i64, sequence: u64, expected: HeldDelivery) {
+    const fn at(sequence: u64, stored_at_ns: i64) -> Place {
+        Place { sequence, stored_at_ns }
+    }
+
+    fn check(decision: HoldDecision, made_at: i64, place: Place, expected: HeldDelivery) {
         let hold = RestoreHold {
             backup: "any".to_owned(),
             until: UnixMillis(100),
@@ -79,20 +84,27 @@ mod tests {
             decision,
         };
         assert_eq!(
-            hold.decide(UnixMillis(made_at), sequence),
+            hold.decide(UnixMillis(made_at), place),
             expected,
-            "{decision:?} {made_at} {sequence}"
+            "{decision:?} {made_at} {place}"
         );
     }
 
     #[test]
     fn what_is_as_old_as_the_backup_waits_for_the_operator() {
-        let drop = HoldDecision::Drop { through: 7 };
-        check(HoldDecision::Waiting, 100, 1, HeldDelivery::Waits);
-        check(HoldDecision::Waiting, 101, 1, HeldDelivery::Leaves);
-        check(HoldDecision::Send, 100, 1, HeldDelivery::Leaves);
-        check(drop, 100, 7, HeldDelivery::Dropped);
-        check(drop, 100, 8, HeldDelivery::Leaves);
-        check(drop, 101, 7, HeldDelivery::Leaves);
+        let drop = HoldDecision::Drop { through: at(7, 70) };
+        check(HoldDecision::Waiting, 100, at(1, 10), HeldDelivery::Waits);
+        check(HoldDecision::Waiting, 101, at(1, 10), HeldDelivery::Leaves);
+        check(HoldDecision::Send, 100, at(1, 10), HeldDelivery::Leaves);
+        check(drop, 100, at(7, 70), HeldDelivery::Dropped);
+        check(drop, 100, at(8, 80), HeldDelivery::Leaves);
+        check(drop, 101, at(7, 70), HeldDelivery::Leaves);
+    }
+
+    #[test]
+    fn what_came_after_the_queue_was_made_anew_was_not_there_when_it_was_decided() {
+        let drop = HoldDecision::Drop { through: at(7, 70) };
+        check(drop, 100, at(1, 71), HeldDelivery::Leaves);
+        check(drop, 100, at(7, 90), HeldDelivery::Leaves);
     }
 }

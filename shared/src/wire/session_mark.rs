@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
-use crate::model::position::Position;
+use crate::model::position::{Place, Position};
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
 
@@ -46,8 +46,8 @@ pub struct LeaseRecord {
 /// How often the work of a claim was begun since it was found to come again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimTries {
-    /// Sequence of the claim in `CLAIMS`; those of another claim do not count.
-    pub claim: u64,
+    /// The claim's place in `CLAIMS`; those of another claim do not count.
+    pub claim: Place,
     /// Tries begun.
     pub begun: u32,
 }
