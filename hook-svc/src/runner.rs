@@ -32,6 +32,7 @@ mod worker;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use shared::model::event::{Event, EventId};
@@ -173,6 +174,8 @@ pub struct HookSet {
     by_id: HashMap<String, u32>,
     /// Those that read the read model, ascending.
     readers: Vec<u32>,
+    /// The longest `@timeout`, milliseconds.
+    longest_timeout_ms: u64,
     filter: OnceLock<Filter>,
 }
 
@@ -183,6 +186,7 @@ impl HookSet {
         Self {
             by_id: by_id.collect(),
             readers: readers(&hooks),
+            longest_timeout_ms: longest(&hooks),
             hooks,
             filter: OnceLock::new(),
         }
@@ -203,7 +207,14 @@ impl HookSet {
             }
         }
         set.readers = readers(&set.hooks);
+        set.longest_timeout_ms = longest(&set.hooks);
         set
+    }
+
+    /// The longest `@timeout` of its hooks.
+    #[must_use]
+    pub const fn longest_timeout(&self) -> Duration {
+        Duration::from_millis(self.longest_timeout_ms)
     }
 
     /// The hooks that read the read model, by index, ascending.
@@ -229,6 +240,10 @@ impl HookSet {
     pub fn index(&self, id: &str) -> Option<u32> {
         self.by_id.get(id).copied()
     }
+}
+
+fn longest(hooks: &[Arc<HookSource>]) -> u64 {
+    hooks.iter().map(|hook| hook.timeout_ms).max().unwrap_or_default()
 }
 
 fn readers(hooks: &[Arc<HookSource>]) -> Vec<u32> {

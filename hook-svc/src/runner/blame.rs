@@ -80,6 +80,11 @@ impl Blame {
         mark.deaths >= MAX_DEATHS
     }
 
+    /// Whether `hook` is called apart from others.
+    pub(super) fn is_suspect(&self, hook: &HookSource, now: Instant) -> bool {
+        self.of(hook).is_some_and(|mark| mark.stands(now))
+    }
+
     /// `hook` was waiting in a worker that died without saying who was running.
     pub(super) fn suspect(&mut self, hook: &HookSource, now: Instant) {
         let mark = self.mark(hook, now);

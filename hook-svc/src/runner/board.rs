@@ -262,6 +262,11 @@ impl Board {
         self.blame.died(hook, at_load, cause, now)
     }
 
+    /// Whether `hook` is called apart from others.
+    pub(super) fn is_suspect(&self, hook: &HookSource, now: Instant) -> bool {
+        self.blame.is_suspect(hook, now)
+    }
+
     /// `hook` was waiting in a worker that died; see [`Blame::suspect`].
     pub(super) fn suspect(&mut self, hook: &HookSource, now: Instant) {
         self.blame.suspect(hook, now);

@@ -1,6 +1,7 @@
 //! One event under way: which hooks have not answered, and to whom the verdicts go.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::calls::Calls;
 use super::host::Call;
@@ -150,6 +151,16 @@ impl Flight {
     /// The hooks that have not answered; `None` = all of the set.
     pub(super) fn remaining(&self) -> Option<&[u32]> {
         self.remaining.as_deref()
+    }
+
+    /// The longest time-out of the hooks that have not answered.
+    pub(super) fn longest_timeout(&self) -> Duration {
+        let Some(remaining) = &self.remaining else {
+            return self.loaded.set().longest_timeout();
+        };
+        let hooks = self.loaded.set().hooks();
+        let open = remaining.iter().filter_map(|index| hooks.get(*index as usize));
+        Duration::from_millis(open.map(|hook| hook.timeout_ms).max().unwrap_or_default())
     }
 
     /// Whether a worker has called its hooks, and some may still be waiting.

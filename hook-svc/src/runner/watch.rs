@@ -1,11 +1,17 @@
-//! Whether a worker still moves. *Pure but for [`cpu_time`] and [`memory_mb`].*
+//! Whether a worker gets anywhere, by the host's own clocks. *Pure but for [`Times::of`] and [`memory_mb`].*
 //!
-//! A worker that has something to do must either call hooks (its note counts) or say something (frames); where it
-//! merely waits for `await`s of its scripts it answers a ping. If nothing of this happens for the hard budget *of
-//! its own processor time*, a script loops. Processor time, because a machine that is busy elsewhere stops innocent
-//! workers for longer than any budget; wall time ends it all the same in the end, for scripts that block in a call.
-//! Between two looks no more than two fifths of a budget count: where the looks themselves come late, the machine stood
-//! still, and what a process seems to have computed then is not its own.
+//! Whatever the process itself writes may be forged by a script in it: its note, and frames that end nothing. What counts
+//! is what the kernel says of it, and that an evaluation or a set for which it was asked has ended:
+//!
+//! - *Processor time* of all its threads between two such ends. It grows with the number of hooks that one event calls,
+//!   and by a twentieth of the time that passes, for scripts that wait and look now and then.
+//! - *Standstill*: a ping is not answered, though the process neither computed nor waited for a processor. An answer proves
+//!   nothing but that its thread is free.
+//! - *Terms* (`worker/terms.rs`): each evaluation has its end, however lively the process looks.
+//!
+//! A machine that is busy elsewhere stops innocent workers for longer than any budget, so that time in which a process
+//! waited for a processor does not count; and between two looks no more than two fifths of a budget do: where the looks
+//! themselves come late, the machine stood still, and what a process seems to have computed then is not its own.
 
 use std::time::{Duration, Instant};
 
@@ -15,22 +21,111 @@ pub(super) const LOOKS_PER_BUDGET: u32 = 5;
 /// How many parts of a budget, of which each look is one, count between two looks at most.
 const COUNTED_PER_LOOK: u32 = 2;
 
-/// A worker that does not move is dead after so many budgets of wall time, however little it computed.
-const WALL_BUDGETS: u32 = 8;
+/// Budgets without an answer to a ping, of a process that neither computes nor waits for a processor. One would do for a
+/// script that blocks; another is for pages that come from a slow disk.
+const STILL_BUDGETS: u32 = 2;
 
-/// Wall time that a process may take to come up.
+/// Budgets of processor time a minute of a process that nothing is asked of.
+const IDLE_BUDGETS: u32 = 8;
+const IDLE_PERIOD: Duration = Duration::from_mins(1);
+
+/// Processor time for loading a set, and for each hook of it.
+const LOADING: Duration = Duration::from_secs(2);
+const LOADING_HOOK: Duration = Duration::from_millis(5);
+
+/// Processor time that each hook adds to the budget of the events which it sees.
+const CALLING_HOOK: Duration = Duration::from_millis(1);
+
+/// Of the time that passes between two answers, one part in so many may be computed beyond the budget.
+const SPARE: u32 = 20;
+
+/// Time for a process to come up, and for a set to be loaded, whatever is computed.
 const START: Duration = Duration::from_secs(20);
+
+/// One tick of `/proc/PID/stat`: user space sees 100 a second on every architecture of Linux.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Where processor time of user and system stand among the fields of `/proc/PID/stat` that follow the name.
+const USER_TICKS: usize = 11;
+
+/// What a worker is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// To come up.
+    Starting,
+    /// To load a set of so many hooks.
+    Loading(usize),
+    /// To evaluate events, each against at most so many hooks.
+    Evaluating(usize),
+    /// Nothing.
+    Nothing,
+}
+
+impl Work {
+    /// Whether it is of the same kind: another count of hooks begins nothing anew.
+    const fn is_as(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Starting, Self::Starting)
+            | (Self::Loading(_), Self::Loading(_))
+            | (Self::Evaluating(_), Self::Evaluating(_))
+            | (Self::Nothing, Self::Nothing) => true,
+            (Self::Starting | Self::Loading(_) | Self::Evaluating(_) | Self::Nothing, _) => false,
+        }
+    }
+}
+
+/// What the host knows of a worker at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sight {
+    /// What it is asked.
+    pub(super) work: Work,
+    /// How many evaluations and loads that it was asked for have ended.
+    pub(super) ended: u64,
+    /// How many pings it has answered.
+    pub(super) pongs: u64,
+    /// Whether the host owes it an answer for which it stands still.
+    pub(super) waits_for_host: bool,
+}
+
+/// What the kernel says of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Times {
+    /// Processor time of all its threads, ended ones too.
+    computed: Duration,
+    /// Processor time of the thread that runs the scripts, and how long that thread waited for a processor.
+    script: Duration,
+    queued: Duration,
+}
+
+impl Times {
+    /// Those of process `pid`; `None` where the kernel does not tell.
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may hold anything.
+        let mut ticks = stat.rsplit(')').next()?.split_ascii_whitespace().skip(USER_TICKS);
+        let (user, system): (u32, u32) = (ticks.next()?.parse().ok()?, ticks.next()?.parse().ok()?);
+
+        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+        let mut parts = text.split_ascii_whitespace().map(str::parse);
+        let (script, queued) = (parts.next()?.ok()?, parts.next()?.ok()?);
+        Some(Self {
+            computed: TICK * user.saturating_add(system),
+            script: Duration::from_nanos(script),
+            queued: Duration::from_nanos(queued),
+        })
+    }
+}
 
 /// What a look found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It moves, or has nothing to do.
+    /// It gets on, or nothing is asked of it.
     Moving,
-    /// Nothing moved since the last look: ask for a sign of life.
+    /// Nothing has ended since the last look: ask whether its thread is free.
     Ask,
-    /// Nothing has moved for so long, in which it computed.
+    /// It has computed for so long and ended nothing.
     Stuck(Duration),
-    /// Nothing has moved for so long, and it may be that the machine is to blame.
+    /// It neither computes nor answers for so long; the machine may be to blame.
     Still(Duration),
 }
 
@@ -38,76 +133,127 @@ pub(super) enum Look {
 #[derive(Debug)]
 pub(super) struct Pulse {
     budget: Duration,
-    pid: u32,
-    seen: Option<Still>,
+    last: Option<Glance>,
+    /// Since the last end: what it computed, and how much of its own time has passed.
+    computed: Duration,
+    passed: Duration,
+    /// Since the last answer to a ping: how long it stood still.
+    still: Duration,
+    /// How much of its own time has passed since the first look.
+    age: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Still {
-    sign: (u32, u64),
-    since: Instant,
-    /// The last look, and the processor time that it saw.
-    looked: Instant,
-    cpu: Option<Duration>,
-    /// What was computed since then, as far as it counts.
-    computed: Duration,
+struct Glance {
+    sight: Sight,
+    at: Instant,
+    times: Option<Times>,
 }
 
 impl Pulse {
-    /// Nothing seen yet of process `pid`.
-    pub(super) const fn new(budget: Duration, pid: u32) -> Self {
+    /// Nothing seen yet.
+    pub(super) const fn new(budget: Duration) -> Self {
         Self {
             budget,
-            pid,
-            seen: None,
+            last: None,
+            computed: Duration::ZERO,
+            passed: Duration::ZERO,
+            still: Duration::ZERO,
+            age: Duration::ZERO,
         }
     }
 
-    /// Judges `sign` (steps, frames), seen `now`.
-    pub(super) fn look(&mut self, is_busy: bool, is_up: bool, sign: (u32, u64), now: Instant) -> Look {
-        if !is_busy {
-            self.seen = None;
+    /// How much time has passed for the process: without what it waited for a processor, or the host stood still.
+    pub(super) const fn age(&self) -> Duration {
+        self.age
+    }
+
+    /// Judges what is seen `now`.
+    pub(super) fn look(&mut self, sight: Sight, times: Option<Times>, now: Instant) -> Look {
+        let glance = Glance { sight, at: now, times };
+        let Some(last) = self.last.replace(glance) else {
             return Look::Moving;
+        };
+        let gone = self.gone_since(&last, times, now);
+        self.age += gone.passed;
+
+        let is_next = sight.ended != last.sight.ended || !sight.work.is_as(last.sight.work);
+        let is_new_period = sight.work == Work::Nothing && self.passed >= IDLE_PERIOD;
+        if is_next || is_new_period {
+            (self.computed, self.passed) = (Duration::ZERO, Duration::ZERO);
+        } else {
+            self.computed += gone.computed;
+            self.passed += gone.passed;
         }
-        let cpu = cpu_time(self.pid);
-        let Some(mut still) = self.seen.filter(|still| still.sign == sign) else {
-            self.seen = Some(Still {
-                sign,
-                since: now,
-                looked: now,
-                cpu,
-                computed: Duration::ZERO,
-            });
-            return Look::Ask;
+        if is_next || sight.pongs != last.sight.pongs || sight.waits_for_host {
+            self.still = Duration::ZERO;
+        } else {
+            self.still += gone.still;
+        }
+        self.judge(sight.work, is_next)
+    }
+
+    /// What has passed since `last`, as far as it counts.
+    fn gone_since(&self, last: &Glance, times: Option<Times>, now: Instant) -> Gone {
+        let most = self.budget * COUNTED_PER_LOOK / LOOKS_PER_BUDGET;
+        let wall = now.saturating_duration_since(last.at).min(most);
+        let (Some(now), Some(before)) = (times, last.times) else {
+            // The kernel tells nothing: the wall's clock stands for the processor's.
+            return Gone {
+                computed: wall,
+                passed: wall,
+                still: wall,
+            };
         };
-        let computed = match (cpu, still.cpu) {
-            (Some(cpu), Some(before)) => cpu.saturating_sub(before),
-            (_, _) => now.saturating_duration_since(still.looked),
+        let queued = now.queued.saturating_sub(before.queued);
+        let script = now.script.saturating_sub(before.script);
+        Gone {
+            computed: now.computed.saturating_sub(before.computed).min(most),
+            // A script that yields all the time waits much; a quarter counts all the same.
+            passed: wall.saturating_sub(queued).max(wall / 4),
+            still: wall.saturating_sub(queued).saturating_sub(script),
+        }
+    }
+
+    fn judge(&self, work: Work, is_next: bool) -> Look {
+        let hooks = |hooks: usize, each: Duration| each * u32::try_from(hooks).unwrap_or(u32::MAX);
+        let most = match work {
+            Work::Starting => Duration::MAX,
+            Work::Loading(count) => LOADING + hooks(count, LOADING_HOOK),
+            Work::Evaluating(count) => self.budget + hooks(count, CALLING_HOOK) + self.passed / SPARE,
+            Work::Nothing => self.budget * IDLE_BUDGETS,
         };
-        still.computed += computed.min(self.budget * COUNTED_PER_LOOK / LOOKS_PER_BUDGET);
-        (still.looked, still.cpu) = (now, cpu);
-        self.seen = Some(still);
-        let wall = now.saturating_duration_since(still.since);
-        let limit = if is_up { self.budget * WALL_BUDGETS } else { START };
-        let is_over_budget = is_up && wall >= self.budget && still.computed >= self.budget;
-        if is_over_budget {
-            Look::Stuck(wall)
-        } else if wall >= limit {
-            Look::Still(wall)
+        if self.computed >= most {
+            return Look::Stuck(self.computed);
+        }
+        let has_begun = match work {
+            Work::Starting => {
+                return if self.passed >= START {
+                    Look::Still(self.passed)
+                } else {
+                    Look::Moving
+                };
+            }
+            Work::Loading(_) if self.passed >= START => return Look::Still(self.passed),
+            Work::Loading(_) | Work::Evaluating(_) => !is_next,
+            Work::Nothing => false,
+        };
+        if has_begun && self.still >= self.budget * STILL_BUDGETS {
+            Look::Still(self.still)
+        } else if has_begun {
+            Look::Ask
         } else {
             Look::Moving
         }
     }
 }
 
-/// Processor time of the main thread of `pid`, which runs the scripts; `None` where the kernel does not tell.
-fn cpu_time(pid: u32) -> Option<Duration> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
-    text.split_ascii_whitespace()
-        .next()?
-        .parse()
-        .ok()
-        .map(Duration::from_nanos)
+/// What counts of the time between two looks.
+#[derive(Debug, Clone, Copy)]
+struct Gone {
+    computed: Duration,
+    passed: Duration,
+    still: Duration,
 }
 
 /// Memory that `pid` holds, in MiB; `None` where the kernel does not tell.
@@ -124,58 +270,148 @@ mod tests {
     use shared::clock::{Clock as _, SystemClock};
 
     const BUDGET: Duration = Duration::from_millis(250);
+    const LOOK: u64 = 50;
 
-    // Process 0 does not exist: processor time is unknown, wall time stands for it.
-    fn looks(signs: &[(u64, (u32, u64))], is_up: bool) -> Vec<Look> {
-        let start = SystemClock.monotonic();
-        let mut pulse = Pulse::new(BUDGET, 0);
-        signs
-            .iter()
-            .map(|(at, sign)| pulse.look(true, is_up, *sign, start + Duration::from_millis(*at)))
-            .collect()
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// A process that is looked at every 50 ms, in which it does the same each time.
+    struct Watched {
+        pulse: Pulse,
+        at: Instant,
+        times: Times,
+        sight: Sight,
+    }
+
+    impl Watched {
+        fn new(work: Work) -> Self {
+            let nothing = Duration::ZERO;
+            let mut watched = Self {
+                pulse: Pulse::new(BUDGET),
+                at: SystemClock.monotonic(),
+                times: Times {
+                    computed: nothing,
+                    script: nothing,
+                    queued: nothing,
+                },
+                sight: Sight {
+                    work,
+                    ended: 0,
+                    pongs: 0,
+                    waits_for_host: false,
+                },
+            };
+            watched.look();
+            watched
+        }
+
+        fn look(&mut self) -> Look {
+            self.pulse.look(self.sight, Some(self.times), self.at)
+        }
+
+        /// A look's time passes, in which it computes and waits for a processor so many milliseconds.
+        fn pass(&mut self, computed: u64, queued: u64) -> Look {
+            self.at += ms(LOOK);
+            self.times.computed += ms(computed);
+            self.times.script += ms(computed);
+            self.times.queued += ms(queued);
+            self.look()
+        }
+
+        /// How many looks it lives, doing that.
+        fn lives(&mut self, computed: u64, queued: u64, then: impl Fn(&mut Sight)) -> Option<(usize, Look)> {
+            (1..4_000).find_map(|count| {
+                then(&mut self.sight);
+                let look = self.pass(computed, queued);
+                match look {
+                    Look::Moving | Look::Ask => None,
+                    Look::Stuck(_) | Look::Still(_) => Some((count, look)),
+                }
+            })
+        }
     }
 
     #[test]
-    fn what_moves_lives() {
-        let seen = looks(&[(0, (1, 1)), (200, (2, 1)), (400, (2, 2)), (600, (2, 2))], true);
-        assert_eq!(seen, [Look::Ask, Look::Ask, Look::Ask, Look::Moving]);
+    fn who_computes_for_the_budget_is_stuck_whatever_it_says() {
+        let mut watched = Watched::new(Work::Evaluating(0));
+        let pongs = |sight: &mut Sight| sight.pongs += 1;
+        let (looks, look) = watched.lives(50, 0, pongs).expect("it is found out");
+        assert!((5..=6).contains(&looks), "{looks}");
+        assert!(matches!(look, Look::Stuck(_)), "{look:?}");
     }
 
     #[test]
-    fn what_stands_still_for_the_budget_is_stuck() {
-        let seen = looks(&[0, 50, 150, 200, 250].map(|at| (at, (1, 1))), true);
-        assert_eq!(seen[..4], [Look::Ask, Look::Moving, Look::Moving, Look::Moving]);
-        assert_eq!(seen[4], Look::Stuck(BUDGET));
+    fn many_hooks_have_more_time_for_an_event_and_a_set_has_more_yet() {
+        let looks = |work| Watched::new(work).lives(50, 0, |_| {}).expect("it ends").0;
+        assert!(
+            (25..=28).contains(&looks(Work::Evaluating(1_000))),
+            "{}",
+            looks(Work::Evaluating(1_000))
+        );
+        assert!((40..=41).contains(&looks(Work::Loading(0))));
+    }
+
+    #[test]
+    fn who_ends_what_it_was_asked_lives() {
+        let ends = |sight: &mut Sight| sight.ended += 1;
+        assert_eq!(Watched::new(Work::Evaluating(0)).lives(50, 0, ends), None);
+    }
+
+    #[test]
+    fn who_waits_and_answers_pings_lives() {
+        let pongs = |sight: &mut Sight| sight.pongs += 1;
+        assert_eq!(Watched::new(Work::Evaluating(0)).lives(2, 0, pongs), None);
+        let waits = |sight: &mut Sight| sight.waits_for_host = true;
+        assert_eq!(Watched::new(Work::Evaluating(0)).lives(0, 0, waits), None);
+    }
+
+    #[test]
+    fn who_blocks_without_computing_is_still() {
+        let (looks, look) = Watched::new(Work::Evaluating(0))
+            .lives(0, 0, |_| {})
+            .expect("it is found out");
+        assert!((10..=11).contains(&looks), "{looks}");
+        assert!(matches!(look, Look::Still(_)), "{look:?}");
+    }
+
+    #[test]
+    fn a_busy_machine_is_nobodys_standstill() {
+        let mut watched = Watched::new(Work::Evaluating(0));
+        for _ in 0..100 {
+            assert_eq!(watched.pass(1, 49), Look::Ask, "it waits for a processor");
+        }
     }
 
     #[test]
     fn what_passes_while_nobody_looks_is_not_counted_whole() {
-        let seen = looks(&[0, 50, 1_000, 1_050, 1_100].map(|at| (at, (1, 1))), true);
-        assert_eq!(seen[..4], [Look::Ask, Look::Moving, Look::Moving, Look::Moving]);
-        assert_eq!(seen[4], Look::Stuck(Duration::from_millis(1_100)));
+        let mut watched = Watched::new(Work::Evaluating(0));
+        watched.at += ms(10_000);
+        watched.times.computed += ms(10_000);
+        assert_eq!(watched.look(), Look::Ask);
+        assert_eq!(watched.pulse.age(), BUDGET * COUNTED_PER_LOOK / LOOKS_PER_BUDGET);
     }
 
     #[test]
-    fn what_does_not_move_for_so_many_budgets_is_still_whoever_looks() {
-        let seen = looks(&[(0, (1, 1)), (50, (1, 1)), (2_000, (1, 1))], true);
-        assert_eq!(seen, [Look::Ask, Look::Moving, Look::Still(Duration::from_secs(2))]);
-    }
-
-    #[test]
-    fn a_process_that_comes_up_has_more_time() {
-        let seen = looks(&[(0, (0, 0)), (5_000, (0, 0)), (20_000, (0, 0))], false);
-        assert_eq!(seen, [Look::Ask, Look::Moving, Look::Still(START)]);
-    }
-
-    #[test]
-    fn nothing_to_do_is_no_standstill() {
-        let start = SystemClock.monotonic();
-        let mut pulse = Pulse::new(BUDGET, 0);
-        for seconds in [0, 10, 20] {
-            assert_eq!(
-                pulse.look(false, true, (0, 0), start + Duration::from_secs(seconds)),
-                Look::Moving
-            );
+    fn a_process_that_comes_up_or_loads_has_its_time() {
+        for work in [Work::Starting, Work::Loading(1)] {
+            let pongs = |sight: &mut Sight| sight.pongs += 1;
+            let (looks, look) = Watched::new(work).lives(0, 0, pongs).expect("it ends");
+            assert!((400..=401).contains(&looks), "{work:?} {looks}");
+            assert!(matches!(look, Look::Still(_)), "{look:?}");
         }
+    }
+
+    #[test]
+    fn who_is_asked_nothing_may_compute_a_little() {
+        assert_eq!(Watched::new(Work::Nothing).lives(1, 0, |_| {}), None);
+        let (looks, _) = Watched::new(Work::Nothing).lives(40, 0, |_| {}).expect("it ends");
+        assert!(looks < 60, "{looks}");
+    }
+
+    #[test]
+    fn this_process_has_times() {
+        assert!(Times::of(std::process::id()).is_some());
+        assert_eq!(Times::of(0), None);
     }
 }

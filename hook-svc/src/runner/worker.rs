@@ -7,6 +7,7 @@
 mod burial;
 mod feed;
 mod listen;
+mod terms;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -29,7 +30,8 @@ use super::note::NoteFile;
 use super::protocol::{ReadFrameError, Reply};
 use super::sandbox::Jail;
 use super::sources::Loaded;
-use super::watch::{self, Pulse};
+use super::watch::{self, Pulse, Times, Work};
+use terms::Terms;
 
 /// Bytes read from a worker at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -125,10 +127,12 @@ enum WorkerDeath {
     Pipe(#[source] std::io::Error),
     #[error("the process exited")]
     Exited,
-    #[error("no progress for {0} ms")]
+    #[error("no progress for {0} ms of processor time")]
     Stuck(u128),
-    #[error("no progress for {0} ms")]
+    #[error("no progress for {0} ms: it neither computed nor answered")]
     Still(u128),
+    #[error("no end of an evaluation {over_ms} ms after its time-out")]
+    Overdue { slot: u32, over_ms: u128 },
     #[error("it sent {0}")]
     Frame(#[source] ReadFrameError),
     #[error("it sent {0}")]
@@ -154,9 +158,29 @@ impl WorkerDeath {
             | Self::Pipe(_)
             | Self::Exited
             | Self::Still(_)
+            | Self::Overdue { .. }
             | Self::Frame(_)
             | Self::Hook(_)
             | Self::Memory(_)
+            | Self::Grown(_)
+            | Self::Idle
+            | Self::Replaced
+            | Self::Turn => false,
+        }
+    }
+
+    /// Whether it is because of what hooks in it did, or left undone.
+    const fn is_of_its_hooks(&self) -> bool {
+        match self {
+            Self::Stuck(_)
+            | Self::Still(_)
+            | Self::Overdue { .. }
+            | Self::Frame(_)
+            | Self::Hook(_)
+            | Self::Memory(_) => true,
+            Self::Start(_)
+            | Self::Pipe(_)
+            | Self::Exited
             | Self::Grown(_)
             | Self::Idle
             | Self::Replaced
@@ -173,6 +197,7 @@ impl WorkerDeath {
             | Self::Exited
             | Self::Stuck(_)
             | Self::Still(_)
+            | Self::Overdue { .. }
             | Self::Frame(_)
             | Self::Hook(_)
             | Self::Memory(_) => false,
@@ -270,7 +295,16 @@ struct State<'a> {
     turn: Option<Instant>,
     up: Option<UpMark<'a>>,
     ping: bool,
+    /// Pings that it has answered; whether one is under way.
+    pongs: u64,
+    is_asked: bool,
     frames: u64,
+    /// Evaluations and loads that it was asked for and that have ended.
+    ended: u64,
+    /// Until when what is in flight must have ended.
+    terms: Terms,
+    /// How much time has passed for the process, as of the last look.
+    age: Duration,
     retires: bool,
     note: Option<NoteFile>,
     /// Which replacement of all processes it is of.
@@ -306,7 +340,12 @@ impl<'a> Run<'a> {
             turn: None,
             up: None,
             ping: false,
+            pongs: 0,
+            is_asked: false,
             frames: 0,
+            ended: 0,
+            terms: Terms::default(),
+            age: Duration::ZERO,
             retires: false,
             note: None,
             round: 0,
@@ -373,38 +412,43 @@ impl<'a> Run<'a> {
         Ok((child, stdin, stdout, stderr))
     }
 
-    /// Ends when nothing has moved for the hard budget although something is to be done.
+    /// Ends when it does not get on with what it is asked, by the host's clocks alone.
     async fn watch(&self, pid: u32) -> Result<(), WorkerDeath> {
         let mut idle_since = None;
         let budget = match self.role {
             Role::Beside => self.common.hard_budget,
             Role::Apart => self.common.hard_budget * APART_BUDGETS,
         };
-        let mut pulse = Pulse::new(budget, pid);
+        let mut pulse = Pulse::new(budget);
         loop {
             pause(budget / watch::LOOKS_PER_BUDGET).await;
             let now = self.clock.monotonic();
             let mut state = self.state();
-            let is_busy = !state.in_flight.is_empty() || state.loading.is_some() || state.up.is_none();
-            let steps = match &state.note {
-                Some(note) => note.read().map_err(WorkerDeath::Pipe)?.steps,
-                None => 0,
-            };
-            let is_needed = is_busy || self.is_wanted();
+            let sight = state.sight();
+
+            let is_needed = sight.work != Work::Nothing || self.is_wanted();
             idle_since = (!is_needed).then(|| idle_since.unwrap_or(now));
             let is_idle = idle_since.is_some_and(|since| now.saturating_duration_since(since) > IDLE);
             if is_idle && (self.common.lazy || self.role == Role::Apart) {
                 return Err(WorkerDeath::Idle);
             }
             self.weigh(&mut state, pid)?;
-            match pulse.look(is_busy, state.up.is_some(), (steps, state.frames), now) {
+
+            let look = pulse.look(sight, Times::of(pid), now);
+            state.age = pulse.age();
+            match look {
                 watch::Look::Moving => {}
+                watch::Look::Ask if state.is_asked => {}
                 watch::Look::Ask => {
-                    state.ping = true;
+                    (state.ping, state.is_asked) = (true, true);
                     self.moved.notify_one();
                 }
-                watch::Look::Stuck(since) => return Err(WorkerDeath::Stuck(since.as_millis())),
+                watch::Look::Stuck(computed) => return Err(WorkerDeath::Stuck(computed.as_millis())),
                 watch::Look::Still(since) => return Err(WorkerDeath::Still(since.as_millis())),
+            }
+            if let Some((slot, over)) = state.terms.overdue(state.age) {
+                let over_ms = over.as_millis();
+                return Err(WorkerDeath::Overdue { slot, over_ms });
             }
         }
     }

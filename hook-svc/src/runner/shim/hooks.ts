@@ -26,7 +26,7 @@ export type Wanted = [string | null, string, string, number, number, number, num
 const { freeze } = Object;
 const MAX_TEXT = 4000;
 // How long a module's top-level `await` may take.
-const MAX_LOAD_MS = 5000;
+const MAX_LOAD_MS = 1000;
 const setTimer = setTimeout;
 
 /** What was thrown, as text; never throws itself. */

@@ -27,16 +27,25 @@ impl Run<'_> {
             .as_ref()
             .and_then(|note| note.read().ok())
             .unwrap_or_default();
-        let culprit = (!death.is_orderly()).then(|| culprit(&state, note, role)).flatten();
+        let mut board = common.board();
+        let claimed = (!death.is_orderly()).then(|| culprit(&state, note, role)).flatten();
+        // Who is called apart does not run beside others, unless it was called before it came under suspicion. Else the claim
+        // is forged, and whoever can have forged it is one of those that ran.
+        let is_forged = |culprit: &Culprit| {
+            let can_run = role == Role::Apart || culprit.at_load || is_called(&state, note, &culprit.hook);
+            !can_run && board.is_suspect(&culprit.hook, now)
+        };
+        let culprit = claimed.filter(|culprit| !is_forged(culprit));
         log(index, death, &cause, culprit.as_ref(), note, &state);
         state.up = None;
+        let called = death.is_of_its_hooks().then(|| state.terms.first()).flatten();
         let flights = salvage(&mut state);
-        let mut board = common.board();
         if culprit.is_none() && role == Role::Beside && !death.is_orderly() {
-            for (_, flight) in flights.iter().filter(|(_, flight)| flight.is_answered()) {
+            let ran = |(slot, flight): &&(u32, Flight)| flight.is_answered() || Some(*slot) == called;
+            for (_, flight) in flights.iter().filter(ran) {
                 let hooks = flight.loaded().set().hooks();
-                let waiting = flight.open().into_iter().filter_map(|index| hooks.get(index as usize));
-                waiting.for_each(|hook| board.suspect(hook, now));
+                let open = flight.open().into_iter().filter_map(|index| hooks.get(index as usize));
+                open.for_each(|hook| board.suspect(hook, now));
             }
         }
         let mut open = Vec::new();
@@ -80,7 +89,7 @@ impl Run<'_> {
 
 /// Who was running; in a process that holds one suspect, that one.
 fn culprit(state: &State<'_>, note: Note, role: Role) -> Option<Culprit> {
-    let at_load = note.running.is_some() && note.slot.is_none();
+    let at_load = note.running.is_some() && note.slot.is_none() && state.loading.is_some();
     let hook = match role {
         Role::Beside => {
             let loaded = state.known().find(|loaded| loaded.generation() == note.generation)?;
@@ -94,6 +103,15 @@ fn culprit(state: &State<'_>, note: Note, role: Role) -> Option<Culprit> {
     };
     let hook = Arc::clone(hook);
     Some(Culprit { hook, at_load })
+}
+
+/// Whether the event that the note names was handed over for `hook`, which has not answered.
+fn is_called(state: &State<'_>, note: Note, hook: &HookSource) -> bool {
+    let flight = note.slot.and_then(|slot| state.in_flight.get(&slot));
+    flight.is_some_and(|flight| {
+        let index = flight.loaded().set().index(&hook.id);
+        index.is_some_and(|index| flight.open().contains(&index))
+    })
 }
 
 fn log(worker: usize, death: &WorkerDeath, cause: &str, culprit: Option<&Culprit>, note: Note, state: &State<'_>) {

@@ -137,6 +137,8 @@ impl Run<'_> {
             let slot = state.next_slot;
             state.next_slot = (slot + 1) & SLOT_MASK;
             batch.push(slot, flight.job().now, flight.remaining(), &flight.job().event_json);
+            let (longest, age) = (flight.loaded().set().longest_timeout(), state.age);
+            state.terms.handed(slot, longest, age);
             state.in_flight.insert(slot, *flight);
             state.unanswered += 1;
             next = if batch.has_room() && state.unanswered < WINDOW_EVENTS {

@@ -9,6 +9,7 @@ use super::{MAX_FORMER, READ_BYTES, Role, Run, State, UpMark, WorkerDeath};
 use crate::runner::flight::{Flight, ImpossibleAnswer, Stage};
 use crate::runner::protocol::{self, CallFrame, Frame, Reply};
 use crate::runner::sources::Loaded;
+use crate::runner::watch::{Sight, Work};
 use crate::runner::{HookSource, Stray};
 
 impl Run<'_> {
@@ -49,8 +50,14 @@ impl Run<'_> {
                 self.common.changed.notify_waiters();
                 self.moved.notify_one();
             }
+            // It proves that the scripts' thread is free, and nothing else.
+            Some("pong") => {
+                state.pongs += 1;
+                state.is_asked = false;
+            }
             Some("loaded") => {
                 if let Some(loaded) = state.loading.take() {
+                    state.ended += 1;
                     log_failed_loads(&loaded, &frame.bad, state.mine.as_deref());
                     state.hold(loaded);
                 }
@@ -139,6 +146,22 @@ impl State<'_> {
         self.loading.iter().chain([&self.held]).chain(&self.former)
     }
 
+    /// What the host knows of it.
+    pub(super) fn sight(&self) -> Sight {
+        let work = match (&self.up, &self.loading) {
+            (None, _) => Work::Starting,
+            (Some(_), Some(loading)) => Work::Loading(loading.set().hooks().len()),
+            (Some(_), None) if self.in_flight.is_empty() => Work::Nothing,
+            (Some(_), None) => Work::Evaluating(self.held.set().hooks().len()),
+        };
+        Sight {
+            work,
+            ended: self.ended,
+            pongs: self.pongs,
+            waits_for_host: false,
+        }
+    }
+
     fn hold(&mut self, loaded: Arc<Loaded>) {
         self.former.push_front(std::mem::replace(&mut self.held, loaded));
         self.former.truncate(MAX_FORMER);
@@ -153,7 +176,13 @@ impl State<'_> {
         if !flight.is_answered() {
             self.unanswered -= 1;
         }
+        let is_first = !flight.is_answered();
+        let ends_some =
+            is_first || !(answer.results.is_empty() && answer.failures.is_empty() && answer.late.is_empty());
         let stage = flight.absorb(answer)?;
+        let longest = (stage == Stage::UnderWay).then(|| flight.longest_timeout());
+        self.terms.answered(slot, longest, self.age);
+        self.ended += u64::from(ends_some);
         let flight = match stage {
             Stage::UnderWay => None,
             Stage::Apart | Stage::Over => self.in_flight.remove(&slot),
