@@ -14,6 +14,9 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
+#[path = "jail/calls.rs"]
+mod calls;
+
 /// Exit code of a jail that does not run its program.
 const REFUSED: u8 = 97;
 
@@ -173,98 +176,6 @@ fn allow(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Resu
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Calls that no hook needs and that reach out of its process. They fail as if forbidden.
-fn forbidden() -> Vec<libc::c_long> {
-    let mut calls = vec![
-        libc::SYS_socket,
-        libc::SYS_socketpair,
-        libc::SYS_connect,
-        libc::SYS_bind,
-        libc::SYS_listen,
-        libc::SYS_accept,
-        libc::SYS_accept4,
-        libc::SYS_io_uring_enter,
-        libc::SYS_io_uring_register,
-        libc::SYS_ptrace,
-        libc::SYS_process_vm_readv,
-        libc::SYS_process_vm_writev,
-        libc::SYS_kill,
-        libc::SYS_tkill,
-        libc::SYS_pidfd_open,
-        libc::SYS_pidfd_send_signal,
-        libc::SYS_pidfd_getfd,
-        libc::SYS_bpf,
-        libc::SYS_perf_event_open,
-        libc::SYS_userfaultfd,
-        libc::SYS_mount,
-        libc::SYS_umount2,
-        libc::SYS_unshare,
-        libc::SYS_setns,
-        libc::SYS_keyctl,
-        libc::SYS_add_key,
-        libc::SYS_request_key,
-        libc::SYS_init_module,
-        libc::SYS_finit_module,
-        libc::SYS_kexec_load,
-        libc::SYS_open_by_handle_at,
-        libc::SYS_chroot,
-        libc::SYS_pivot_root,
-        libc::SYS_fsopen,
-        libc::SYS_move_mount,
-        libc::SYS_open_tree,
-        libc::SYS_setuid,
-        libc::SYS_setgid,
-        libc::SYS_personality,
-        libc::SYS_fchmod,
-        libc::SYS_fchmodat,
-        libc::SYS_fchown,
-        libc::SYS_fchownat,
-        libc::SYS_utimensat,
-        libc::SYS_setxattr,
-        libc::SYS_lsetxattr,
-        libc::SYS_fsetxattr,
-        libc::SYS_removexattr,
-        libc::SYS_setrlimit,
-        libc::SYS_setresuid,
-        libc::SYS_setresgid,
-        libc::SYS_setreuid,
-        libc::SYS_setregid,
-        libc::SYS_setgroups,
-        libc::SYS_capset,
-        libc::SYS_execveat,
-        libc::SYS_mount_setattr,
-        libc::SYS_delete_module,
-        libc::SYS_clock_settime,
-        libc::SYS_settimeofday,
-        libc::SYS_adjtimex,
-        libc::SYS_clock_adjtime,
-        libc::SYS_sethostname,
-        libc::SYS_setdomainname,
-        libc::SYS_reboot,
-        libc::SYS_swapon,
-        libc::SYS_swapoff,
-        libc::SYS_acct,
-        libc::SYS_syslog,
-        libc::SYS_quotactl,
-    ];
-    #[cfg(target_arch = "x86_64")]
-    calls.extend([
-        libc::SYS_fork,
-        libc::SYS_vfork,
-        libc::SYS_chmod,
-        libc::SYS_chown,
-        libc::SYS_lchown,
-        libc::SYS_utime,
-        libc::SYS_utimes,
-        libc::SYS_futimesat,
-        libc::SYS_ioperm,
-        libc::SYS_iopl,
-        libc::SYS_fchmodat2,
-    ]);
-    calls.sort_unstable();
-    calls
-}
-
 fn confine_calls(options: &[(&str, &str)]) -> Result<(), String> {
     let refusal = match values(options, "errno").next() {
         Some(number) => number
@@ -274,18 +185,33 @@ fn confine_calls(options: &[(&str, &str)]) -> Result<(), String> {
     };
     let text = |error: seccompiler::BackendError| error.to_string();
     let arch: TargetArch = std::env::consts::ARCH.try_into().map_err(text)?;
-    let filter = |rules: BTreeMap<i64, Vec<SeccompRule>>, code: i32| -> Result<BpfProgram, String> {
-        let action = SeccompAction::Errno(code.unsigned_abs());
-        SeccompFilter::new(rules, SeccompAction::Allow, action, arch)
+    let filter = |rules: BTreeMap<i64, Vec<SeccompRule>>, otherwise, on_match| -> Result<BpfProgram, String> {
+        SeccompFilter::new(rules, otherwise, on_match, arch)
             .and_then(TryInto::try_into)
             .map_err(text)
     };
+    let errno = |code: i32| SeccompAction::Errno(code.unsigned_abs());
+
+    // "No such call" makes the C library and Bun fall back to calls that are judged here.
+    // The second filter has to be put in place under the first one, and then forbids that too.
+    let known = calls::allowed().into_iter().chain([libc::SYS_seccomp]);
+    let known = known.map(|call| (call, Vec::new())).collect();
+    let unknown = filter(known, errno(libc::ENOSYS), SeccompAction::Allow)?;
+    let deny = filter(denied().map_err(text)?, SeccompAction::Allow, errno(refusal))?;
+    // Of two refusals the kernel takes that of the filter which came last.
+    seccompiler::apply_filter(&unknown).map_err(|error| error.to_string())?;
+    seccompiler::apply_filter(&deny).map_err(|error| error.to_string())
+}
+
+/// What fails as if forbidden: calls that reach out, and of those that are allowed what their arguments would do beyond.
+fn denied() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
+    let mut denied: BTreeMap<i64, Vec<SeccompRule>> =
+        calls::forbidden().into_iter().map(|call| (call, Vec::new())).collect();
     let rule = |argument, length, comparison, value| {
         SeccompCondition::new(argument, length, comparison, value)
             .and_then(|condition| SeccompRule::new(vec![condition]))
-            .map_err(text)
     };
-    let mut denied: BTreeMap<i64, Vec<SeccompRule>> = forbidden().into_iter().map(|call| (call, Vec::new())).collect();
+
     // Threads may be made, processes may not; signals go to this process's own threads only.
     let no_thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD.unsigned_abs().into());
     denied.insert(libc::SYS_clone, vec![rule(0, SeccompCmpArgLen::Qword, no_thread, 0)?]);
@@ -299,10 +225,18 @@ fn confine_calls(options: &[(&str, &str)]) -> Result<(), String> {
         libc::SYS_prlimit64,
         vec![rule(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?],
     );
-    // "No such call" makes the C library and Bun fall back to calls that are judged above.
-    let unknown = [libc::SYS_clone3, libc::SYS_io_uring_setup].map(|call| (call, Vec::new()));
-    let fall_back = filter(BTreeMap::from(unknown), libc::ENOSYS)?;
-    let deny = filter(denied, refusal)?;
-    seccompiler::apply_filter(&fall_back).map_err(|error| error.to_string())?;
-    seccompiler::apply_filter(&deny).map_err(|error| error.to_string())
+
+    for (call, argument, commands) in calls::COMMANDS {
+        let others = commands.iter().map(|command| {
+            SeccompCondition::new(
+                *argument,
+                SeccompCmpArgLen::Dword,
+                SeccompCmpOp::Ne,
+                u64::from(*command),
+            )
+        });
+        let others: Result<Vec<SeccompCondition>, _> = others.collect();
+        denied.insert(*call, vec![SeccompRule::new(others?)?]);
+    }
+    Ok(denied)
 }

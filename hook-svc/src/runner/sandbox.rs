@@ -32,9 +32,11 @@ const OPEN_FILES: u32 = 128;
 const CPU_S: u32 = 4 * 3_600;
 
 /// What Bun is told: a reservation that fits [`DATA_MB`], and no third compiler, which costs more than it gives here.
-const ENVIRONMENT: [(&str, &str); 2] = [
+const ENVIRONMENT: [(&str, &str); 3] = [
     ("BUN_JSC_jitMemoryReservationSize", "67108864"),
     ("BUN_JSC_useFTLJIT", "false"),
+    // Files in memory are refused: their pages are counted to nobody.
+    ("BUN_FEATURE_FLAG_DISABLE_MEMFD", "1"),
 ];
 
 /// What it is told where a suspect runs in it: much that a script can break a process with is in the compilers.

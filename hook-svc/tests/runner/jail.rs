@@ -117,10 +117,31 @@ fn refused() -> Vec<(&'static str, [i64; 5])> {
         ("swapon", libc::SYS_swapon),
         ("syslog", libc::SYS_syslog),
         ("quotactl", libc::SYS_quotactl),
+        ("shmget", libc::SYS_shmget),
+        ("shmat", libc::SYS_shmat),
+        ("semget", libc::SYS_semget),
+        ("msgget", libc::SYS_msgget),
+        ("memfd_create", libc::SYS_memfd_create),
+        ("sched_setscheduler", libc::SYS_sched_setscheduler),
+        ("sched_setattr", libc::SYS_sched_setattr),
+        ("sched_setaffinity", libc::SYS_sched_setaffinity),
+        ("setpriority", libc::SYS_setpriority),
+        ("inotify_init1", libc::SYS_inotify_init1),
+        ("inotify_add_watch", libc::SYS_inotify_add_watch),
+        ("flock", libc::SYS_flock),
+        ("seccomp", libc::SYS_seccomp),
+        ("unlinkat", libc::SYS_unlinkat),
+        ("ftruncate", libc::SYS_ftruncate),
+        ("prctl, but for names", libc::SYS_prctl),
+        ("fcntl, but for what Bun does", libc::SYS_fcntl),
+        ("ioctl, but for what Bun does", libc::SYS_ioctl),
     ];
     // Without a filter these arguments would be wrong, and nothing would happen.
     let mut calls: Vec<_> = plain.map(|(name, number)| (name, [number, -1, -1, -1, -1])).into();
     calls.push(("clone as a process", [libc::SYS_clone, libc::SIGCHLD.into(), 0, 0, 0]));
+    let (own_death, no_lock_of_a_file) = (libc::PR_SET_PDEATHSIG, libc::F_OFD_SETLK);
+    calls.push(("prctl of its death", [libc::SYS_prctl, own_death.into(), 0, 0, 0]));
+    calls.push(("a lock of a file", [libc::SYS_fcntl, 0, no_lock_of_a_file.into(), 0, 0]));
     calls
 }
 
@@ -137,6 +158,8 @@ fn the_filter_itself_refuses_what_reaches_out() {
     calls.extend([own_limit, [libc::SYS_getpid, 0, 0, 0, 0]]);
     // Refused by somebody else: the error is not the filter's.
     calls.push([libc::SYS_close, -1, 0, 0, 0]);
+    // Neither needed nor known to reach out, by an old and by an unheard-of number: they are not there.
+    calls.extend([libc::SYS_getitimer, libc::SYS_lookup_dcookie, 9_999].map(|call| [call, -1, -1, -1, -1]));
     let told = run(folder.path(), &calls);
     assert_eq!(
         (&told["seccomp"], &told["privileges"]),
@@ -147,5 +170,9 @@ fn the_filter_itself_refuses_what_reaches_out() {
     for ((name, _), error) in refused.iter().zip(&said) {
         assert_eq!(*error, i64::from(REFUSAL), "{name}");
     }
-    assert_eq!(said[refused.len()..], [0, 0, libc::EBADF.into()]);
+    let absent = i64::from(libc::ENOSYS);
+    assert_eq!(
+        said[refused.len()..],
+        [0, 0, libc::EBADF.into(), absent, absent, absent]
+    );
 }

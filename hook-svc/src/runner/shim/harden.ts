@@ -1,57 +1,127 @@
-// What all scripts of a process share is frozen before the first of them is loaded: a script that changes a built-in
-// gets a TypeError, and its neighbours see nothing.
+// What all scripts of a process share is frozen before the first of them is loaded: a script that changes a built-in gets
+// a TypeError, and its neighbours see nothing. That is everything which can be reached from the global object, from `Bun`
+// and from the modules that hooks have a use for; what else a module could be loaded for leads out of the process, where
+// the sandbox refuses it.
 //
-// Freezing a prototype's property forbids plain assignment to objects below it as well (`error.name = "…"`). The
-// properties that programs do assign are therefore made accessors whose setter gives the object one of its own.
+// Freezing a prototype's property forbids plain assignment to objects below it as well (`error.name = "…"`,
+// `this._events = …`). The properties that programs do assign are therefore made accessors whose setter gives the object
+// one of its own.
 
-const { freeze, getOwnPropertyDescriptors, getPrototypeOf, defineProperty } = Object;
+import { createRequire } from "node:module";
+
+const { freeze, getOwnPropertyDescriptor, getOwnPropertyDescriptors, getPrototypeOf, defineProperty } = Object;
 const { ownKeys } = Reflect;
+const required = createRequire(import.meta.url);
 
-const NAMES = [
-  "Object", "Function", "Array", "String", "Number", "Boolean", "Symbol", "BigInt", "Math", "JSON", "Promise", "RegExp", "Date",
-  "Map", "Set", "WeakMap", "WeakSet", "WeakRef", "Error", "TypeError", "RangeError", "SyntaxError", "EvalError", "ReferenceError",
-  "URIError", "AggregateError", "ArrayBuffer", "SharedArrayBuffer", "DataView", "Uint8Array", "Int8Array", "Uint16Array",
-  "Int16Array", "Uint32Array", "Int32Array", "Float32Array", "Float64Array", "BigInt64Array", "BigUint64Array",
-  "Uint8ClampedArray", "Reflect", "Proxy", "Atomics", "Intl", "parseInt", "parseFloat", "isNaN", "isFinite", "URL",
-  "URLSearchParams", "TextEncoder", "TextDecoder", "structuredClone", "queueMicrotask", "performance", "setTimeout", "setInterval",
-  "setImmediate", "clearTimeout", "clearInterval", "clearImmediate", "fetch", "Buffer",
+const MODULES = [
+  "assert", "async_hooks", "buffer", "bun:sqlite", "console", "crypto", "events", "fs", "fs/promises", "module", "os", "path", "path/posix",
+  "path/win32", "perf_hooks", "querystring", "readline", "stream", "stream/promises", "string_decoder", "timers", "timers/promises", "url",
+  "util", "util/types", "zlib", "better-sqlite3",
 ];
-const ERRORS = ["Error", "TypeError", "RangeError", "SyntaxError", "EvalError", "ReferenceError", "URIError", "AggregateError"];
+// What would take a script past all of it: foreign code in the process, its modules under others' names, its clock.
+const REMOVED: [string, string[]][] = [
+  ["bun:ffi", ["dlopen", "linkSymbols", "CFunction", "JSCallback", "cc", "ptr", "read", "toBuffer", "toArrayBuffer", "viewSource", "native", "CString"]],
+  ["bun:jsc", ["setTimeZone", "startRemoteDebugger", "setRandomSeed", "startSamplingProfiler", "profile", "callerSourceOrigin", "setTimeout"]],
+  ["worker_threads", ["Worker"]],
+];
 const OVERRIDDEN = ["constructor", "name", "message", "toString", "toLocaleString", "valueOf", "hasOwnProperty", "toJSON", "then"];
 
-/** Freezes the built-ins, and takes away the means to compute where the host does not look: threads. */
+/** Freezes the built-ins, and takes away the means to compute where the host does not look. */
 export function harden(): void {
   const global = globalThis as any;
   // What the launcher tells Bun is no script's business.
   for (const name of Object.keys(process.env)) delete process.env[name];
-  const noThreads = function Worker() { throw new Error("threads are not allowed in a hook"); };
-  for (const holder of [global, require("node:worker_threads")]) defineProperty(holder, "Worker", { value: noThreads, writable: false, configurable: false });
-  const prototypes = [Object.prototype, Function.prototype, Promise.prototype, Date.prototype, ...ERRORS.map((name) => global[name].prototype)];
-  for (const prototype of prototypes) for (const key of OVERRIDDEN) allowOwn(prototype, key);
-  const seen = new Set<any>();
-  for (const name of NAMES) walk(global[name], seen);
-  for (const sample of [async () => {}, function* () {}, async function* () {}, [][Symbol.iterator](), new Map()[Symbol.iterator](), new Set()[Symbol.iterator](), ""[Symbol.iterator](), Object.getPrototypeOf(Int8Array)]) {
-    walk(typeof sample === "function" ? sample : getPrototypeOf(sample), seen);
-    walk(getPrototypeOf(sample), seen);
-  }
-  for (const value of seen) {
+  freeze(process.env);
+
+  for (const [module, names] of REMOVED) for (const name of names) remove(required(module), name, `${name} of ${module}`);
+  const { mock } = required("bun:test");
+  remove(mock, "module", "mock.module");
+  remove(Bun, "plugin", "Bun.plugin");
+  for (const name of ownKeys(Bun.FFI ?? {})) remove(Bun.FFI, name as string, `Bun.FFI.${String(name)}`);
+  remove(global, "Worker", "Worker");
+
+  const names = Object.getOwnPropertyNames(global).filter((name) => name !== "process");
+  const roots = [...names.map((name) => valueOf(global, name)), ...MODULES.map((name) => required(name)), mock, ...unnamed()];
+  const reached = walk(roots);
+  for (const value of reached) if (isPrototype(value)) letOwn(value);
+  for (const value of reached) {
     try {
       freeze(value);
     } catch {
       // Typed arrays with elements and a few host objects cannot be frozen; they are nobody's prototype.
     }
   }
-  for (const name of NAMES) if (name in global) defineProperty(global, name, { value: global[name], writable: false, configurable: false });
+  for (const name of names) pin(global, name);
+  for (const name of Object.getOwnPropertyNames(process)) if (typeof valueOf(process, name) === "function") pin(process, name);
 }
 
-function allowOwn(prototype: any, key: string): void {
-  const known = Object.getOwnPropertyDescriptor(prototype, key);
-  if (known === undefined || !("value" in known) || known.configurable !== true) return;
-  const { value, enumerable } = known;
+// Objects that have no name: prototypes of iterators, functions, statements.
+function unnamed(): unknown[] {
+  const { Database } = required("bun:sqlite");
+  const memory = new Database(":memory:");
+  const samples: any[] = [
+    async () => {}, function* () {}, async function* () {}, (function* () {})(), (async function* () {})(), [][Symbol.iterator](),
+    [].values().map((one) => one), Iterator.from({ next: () => ({ done: true, value: 0 }) } as any), new Map()[Symbol.iterator](),
+    new Set()[Symbol.iterator](), ""[Symbol.iterator](), "".matchAll(/x/g), new URLSearchParams().entries(), new Headers().entries(),
+    new FormData().entries(), new Int8Array(0), new Intl.Segmenter().segment(""), new Intl.Segmenter().segment("")[Symbol.iterator](),
+    memory.prepare("select 1"),
+  ];
+  const found = samples.flatMap((sample) => (typeof sample === "function" ? [sample, getPrototypeOf(sample)] : [getPrototypeOf(sample)]));
+  memory.close();
+  return found;
+}
+
+function valueOf(holder: any, name: string): unknown {
+  try {
+    return holder[name];
+  } catch {
+    return undefined;
+  }
+}
+
+function remove(holder: any, name: string, what: string): void {
+  if (holder === undefined || !(name in holder)) return;
+  const value = function () { throw new Error(`${what} is not allowed in a hook`); };
+  try {
+    defineProperty(holder, name, { value, writable: false, configurable: false });
+  } catch {
+    holder[name] = value;
+  }
+}
+
+// A property that nobody changes any more, whatever it holds.
+function pin(holder: any, name: string): void {
+  const known = getOwnPropertyDescriptor(holder, name);
+  if (known === undefined || known.configurable === false && known.writable !== true) return;
+  const change = "value" in known ? { writable: false, configurable: false } : { configurable: false };
+  try {
+    defineProperty(holder, name, change);
+  } catch {
+    // Where the engine keeps it as it is, a script cannot change it either.
+  }
+}
+
+function isPrototype(value: any): boolean {
+  const constructor = getOwnPropertyDescriptor(value, "constructor")?.value;
+  return typeof constructor === "function" && typeof value !== "function";
+}
+
+// What programs give objects of their own: some names of methods, and whatever a prototype holds that is no method.
+function letOwn(prototype: any): void {
+  const described: any = getOwnPropertyDescriptors(prototype);
+  for (const key of ownKeys(described) as string[]) {
+    const known = described[key];
+    if (!("value" in known) || known.configurable !== true) continue;
+    if (typeof known.value === "function" && !OVERRIDDEN.includes(key)) continue;
+    letOneOwn(prototype, key, known);
+  }
+}
+
+function letOneOwn(prototype: any, key: string, { value, enumerable }: PropertyDescriptor): void {
   defineProperty(prototype, key, {
     get() { return value; },
     set(own: unknown) {
-      if (this === prototype) throw new TypeError(`${key} of a built-in cannot be changed by a hook`);
+      if (this === prototype) throw new TypeError(`${String(key)} of a built-in cannot be changed by a hook`);
       defineProperty(this, key, { value: own, writable: true, enumerable: true, configurable: true });
     },
     enumerable,
@@ -59,17 +129,21 @@ function allowOwn(prototype: any, key: string): void {
   });
 }
 
-function walk(value: any, seen: Set<any>): void {
-  const pending = [value];
+// All objects that can be reached from `roots`, but for the global object and the process, whose state the engine changes.
+function walk(roots: unknown[]): Set<any> {
+  const seen = new Set<any>();
+  const pending = [...roots];
   while (pending.length > 0) {
-    const next = pending.pop();
-    if ((typeof next !== "object" && typeof next !== "function") || next === null || seen.has(next) || next === globalThis) continue;
+    const next: any = pending.pop();
+    if ((typeof next !== "object" && typeof next !== "function") || next === null || seen.has(next)) continue;
+    if (next === globalThis || next === process) continue;
     seen.add(next);
     const described: any = getOwnPropertyDescriptors(next);
-    for (const key of ownKeys(described)) {
+    for (const key of ownKeys(described) as string[]) {
       const property = described[key];
       pending.push(property.value, property.get, property.set);
     }
     pending.push(getPrototypeOf(next));
   }
+  return seen;
 }
