@@ -5,8 +5,10 @@
 //! the board, whoever was running is blamed, and the next process starts.
 
 mod burial;
+mod death;
 mod feed;
 mod listen;
+mod output;
 mod terms;
 
 use std::collections::{HashMap, VecDeque};
@@ -16,21 +18,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shared::clock::{SharedClock, pause};
-use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use super::Stray;
 use super::board::Board;
-use super::flight::{Flight, ImpossibleAnswer};
+use super::flight::Flight;
 use super::host::Host;
 use super::living::Living;
 use super::note::NoteFile;
-use super::protocol::{ReadFrameError, Reply};
+use super::protocol::Reply;
 use super::sandbox::Jail;
 use super::sources::Loaded;
 use super::watch::{self, Pulse, Times, Work};
+use death::WorkerDeath;
 use terms::Terms;
 
 /// Bytes read from a worker at once.
@@ -61,9 +63,6 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Most sets remembered that a process held before: timers of their hooks may still run in it.
 const MAX_FORMER: usize = 8;
-
-/// Longest piece of what a script prints that is logged at once, in bytes.
-const MAX_PRINTED_BYTES: usize = 2_048;
 
 /// What all workers of a pool share.
 #[derive(Debug)]
@@ -116,93 +115,6 @@ pub(super) enum Role {
     Beside,
     /// It holds one suspect at a time.
     Apart,
-}
-
-/// Why a worker process ended.
-#[derive(Debug, thiserror::Error)]
-enum WorkerDeath {
-    #[error("the process could not be started")]
-    Start(#[source] std::io::Error),
-    #[error("the pipe broke")]
-    Pipe(#[source] std::io::Error),
-    #[error("the process exited")]
-    Exited,
-    #[error("no progress for {0} ms of processor time")]
-    Stuck(u128),
-    #[error("no progress for {0} ms: it neither computed nor answered")]
-    Still(u128),
-    #[error("no end of an evaluation {over_ms} ms after its time-out")]
-    Overdue { slot: u32, over_ms: u128 },
-    #[error("it sent {0}")]
-    Frame(#[source] ReadFrameError),
-    #[error("it sent {0}")]
-    Hook(#[from] ImpossibleAnswer),
-    #[error("it holds {0} MiB of memory")]
-    Memory(u64),
-    #[error("it has grown to {0} MiB and is replaced")]
-    Grown(u64),
-    #[error("it had nothing to do")]
-    Idle,
-    #[error("it is replaced as was asked")]
-    Replaced,
-    #[error("it is another suspect's turn")]
-    Turn,
-}
-
-impl WorkerDeath {
-    /// Whether whoever was running is surely the cause.
-    const fn is_of_who_ran(&self) -> bool {
-        match self {
-            Self::Stuck(_) => true,
-            Self::Start(_)
-            | Self::Pipe(_)
-            | Self::Exited
-            | Self::Still(_)
-            | Self::Overdue { .. }
-            | Self::Frame(_)
-            | Self::Hook(_)
-            | Self::Memory(_)
-            | Self::Grown(_)
-            | Self::Idle
-            | Self::Replaced
-            | Self::Turn => false,
-        }
-    }
-
-    /// Whether it is because of what hooks in it did, or left undone.
-    const fn is_of_its_hooks(&self) -> bool {
-        match self {
-            Self::Stuck(_)
-            | Self::Still(_)
-            | Self::Overdue { .. }
-            | Self::Frame(_)
-            | Self::Hook(_)
-            | Self::Memory(_) => true,
-            Self::Start(_)
-            | Self::Pipe(_)
-            | Self::Exited
-            | Self::Grown(_)
-            | Self::Idle
-            | Self::Replaced
-            | Self::Turn => false,
-        }
-    }
-
-    /// Whether it ended because we wanted it to, with nothing under way.
-    const fn is_orderly(&self) -> bool {
-        match self {
-            Self::Grown(_) | Self::Idle | Self::Replaced | Self::Turn => true,
-            Self::Start(_)
-            | Self::Pipe(_)
-            | Self::Exited
-            | Self::Stuck(_)
-            | Self::Still(_)
-            | Self::Overdue { .. }
-            | Self::Frame(_)
-            | Self::Hook(_)
-            | Self::Memory(_) => false,
-        }
-    }
 }
 
 /// Keeps worker `index` alive until the pool stops.
@@ -486,18 +398,5 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
-    }
-
-    async fn log_output(&self, mut stderr: ChildStderr) {
-        let mut buffer = [0; MAX_PRINTED_BYTES];
-        while let Ok(length) = stderr.read(&mut buffer).await {
-            if length == 0 {
-                break;
-            }
-            let text = String::from_utf8_lossy(&buffer[..length]);
-            tracing::info!(worker = self.index, text = text.trim_end(), "hooks printed");
-        }
-        // A script may close the stream; the process lives on.
-        std::future::pending::<()>().await;
     }
 }

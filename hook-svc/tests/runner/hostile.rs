@@ -11,10 +11,6 @@ use crate::pool::{TestPool, dm, timed};
 
 const FIRES: &str = "export default async (ctx) => ({ fire: true, context: { prompt: ctx.event.id } });";
 
-/// What an innocent neighbour sees of the built-ins.
-const LOOKS: &str = "export default () => ({ fire: true, context: { extracted: {
-  json: JSON.stringify({ a: 1 }), polluted: ({}).polluted === undefined, push: [1].concat([2]).length } } });";
-
 /// Tries `attempt` and tells how it ended.
 fn trying(attempt: &str) -> String {
     format!(
@@ -37,7 +33,7 @@ fn by(author: &str, hook: HookSource) -> HookSource {
     }
 }
 
-fn extracted(answer: &crate::pool::Answer, hook: &str, field: &str) -> Value {
+pub(crate) fn extracted(answer: &crate::pool::Answer, hook: &str, field: &str) -> Value {
     let context = answer.fired(hook).context.expect("a context");
     context.extracted.expect("extracted")[field].clone()
 }
@@ -268,47 +264,6 @@ async fn nothing_of_our_environment_is_seen() {
     let pool = TestPool::start(&[("env", env)]).await;
     let seen = extracted(&pool.evaluate(dm("web:1", "x")).await, "env", "env");
     assert_eq!(seen, serde_json::json!([]));
-    pool.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn patched_built_ins_are_an_error_of_the_patcher() {
-    let patches = [
-        "Object.prototype.polluted = 1;",
-        "JSON.stringify = () => 'forged';",
-        "Array.prototype.concat = () => [];",
-        "globalThis.JSON = {};",
-        "Promise.prototype.then = () => {};",
-        "Object.prototype.toString = () => 'x';",
-    ];
-    let mut hooks: Vec<HookSource> = patches
-        .iter()
-        .enumerate()
-        .map(|(at, patch)| {
-            timed(
-                &format!("patch-{at}"),
-                30_000,
-                &format!("export default () => {{ {patch} return {{ fire: false }}; }};"),
-            )
-        })
-        .collect();
-    hooks.push(timed("z-looks", 30_000, LOOKS));
-    // Programs do give their own objects such properties.
-    let own = "class Mine extends Error { constructor() { super('m'); this.name = 'Mine'; } }
-        export default () => { const o = {}; o.toString = () => 'own'; const e = new Mine(); e.message = 'n'; return { fire: true, context: { prompt: `${o} ${e}` } }; };";
-    hooks.push(timed("z-own", 30_000, own));
-    let pool = TestPool::start_with(hooks, 1).await;
-    let answer = pool.evaluate(dm("web:1", "x")).await;
-    for (at, patch) in patches.iter().enumerate() {
-        assert!(
-            answer.error(&format!("patch-{at}")).starts_with("TypeError: "),
-            "{patch}"
-        );
-    }
-    assert_eq!(extracted(&answer, "z-looks", "json"), r#"{"a":1}"#);
-    assert_eq!(extracted(&answer, "z-looks", "polluted"), true);
-    let own = answer.fired("z-own").context.and_then(|context| context.system_prompt);
-    assert_eq!(own.as_deref(), Some("own Mine: n"));
     pool.stop().await;
 }
 

@@ -4,6 +4,7 @@ mod calls;
 mod deaths;
 mod examples;
 mod forged;
+mod frozen;
 mod hostile;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod jail;

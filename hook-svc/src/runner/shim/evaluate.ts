@@ -4,6 +4,7 @@
 import { drainMicrotasks } from "bun:jsc";
 import { asker } from "./calls.ts";
 import { scriptEvent } from "./event.ts";
+import { keepZone } from "./harden.ts";
 import { failureOf, type Failure, type Hook, type HookSet } from "./hooks.ts";
 import { FAILED, PASSED, RESULT, idle, noted, running } from "./note.ts";
 
@@ -55,6 +56,7 @@ export function onLate(tell: (answers: Answer[]) => void): void {
 /** Runs the hooks `only` (null = all) on one event and returns what is known at once. */
 export function evaluate(set: HookSet, slot: number, at: number, wire: unknown, only: number[] | null, dbPath: string): Answer {
   const { hooks, generation } = set;
+  keepZone();
   const event = scriptEvent(wire);
   const answer: Answer = [slot, 0, [], [], [], [], []];
   const count = only === null ? hooks.length : only.length;

@@ -24,6 +24,11 @@ const REMOVED: [string, string[]][] = [
   ["bun:jsc", ["setTimeZone", "startRemoteDebugger", "setRandomSeed", "startSamplingProfiler", "profile", "callerSourceOrigin", "setTimeout"]],
   ["worker_threads", ["Worker"]],
 ];
+// Prototypes whose methods are called all the time and belong to values, not to objects that programs adorn.
+const LANGUAGE = [
+  "Object", "Function", "Array", "String", "Number", "Boolean", "Symbol", "BigInt", "Promise", "RegExp", "Date", "Map", "Set", "WeakMap",
+  "WeakSet", "ArrayBuffer", "DataView", "Uint8Array", "Iterator",
+];
 const OVERRIDDEN = ["constructor", "name", "message", "toString", "toLocaleString", "valueOf", "hasOwnProperty", "toJSON", "then"];
 
 /** Freezes the built-ins, and takes away the means to compute where the host does not look. */
@@ -31,19 +36,19 @@ export function harden(): void {
   const global = globalThis as any;
   // What the launcher tells Bun is no script's business.
   for (const name of Object.keys(process.env)) delete process.env[name];
-  freeze(process.env);
+  defineProperty(process, "env", { value: freeze(Object.create(null)), writable: false, configurable: false });
 
+  ownZone = { set: required("bun:jsc").setTimeZone, name: Intl.DateTimeFormat().resolvedOptions().timeZone, offsets: offsets() };
   for (const [module, names] of REMOVED) for (const name of names) remove(required(module), name, `${name} of ${module}`);
   const { mock } = required("bun:test");
   remove(mock, "module", "mock.module");
-  remove(Bun, "plugin", "Bun.plugin");
   for (const name of ownKeys(Bun.FFI ?? {})) remove(Bun.FFI, name as string, `Bun.FFI.${String(name)}`);
   remove(global, "Worker", "Worker");
 
   const names = Object.getOwnPropertyNames(global).filter((name) => name !== "process");
-  const roots = [...names.map((name) => valueOf(global, name)), ...MODULES.map((name) => required(name)), mock, ...unnamed()];
-  const reached = walk(roots);
-  for (const value of reached) if (isPrototype(value)) letOwn(value);
+  const reached = walk([...names.map((name) => valueOf(global, name)), ...MODULES.map((name) => required(name)), mock, ...unnamed()]);
+  const language = new Set(LANGUAGE.map((name) => global[name].prototype));
+  for (const value of reached) if (isPrototype(value)) letOwn(value, language.has(value) ? isOverridden : () => true);
   for (const value of reached) {
     try {
       freeze(value);
@@ -52,7 +57,19 @@ export function harden(): void {
     }
   }
   for (const name of names) pin(global, name);
-  for (const name of Object.getOwnPropertyNames(process)) if (typeof valueOf(process, name) === "function") pin(process, name);
+  for (const name of Object.getOwnPropertyNames(process)) if (typeof getOwnPropertyDescriptor(process, name)?.value === "function") pin(process, name);
+}
+
+// A winter's and a summer's day.
+const DAYS = [1_768_000_000_000, 1_784_000_000_000];
+const offsets = () => DAYS.map((day) => new Date(day).getTimezoneOffset());
+let ownZone: { set: (name: string) => void; name: string; offsets: number[] } | null = null;
+
+/** Puts the process's time zone back: a variable that the engine keeps beside `process.env` moves it, and cannot be frozen. */
+export function keepZone(): void {
+  if (ownZone === null) return;
+  const [winter, summer] = ownZone.offsets;
+  if (new Date(DAYS[0]).getTimezoneOffset() !== winter || new Date(DAYS[1]).getTimezoneOffset() !== summer) ownZone.set(ownZone.name);
 }
 
 // Objects that have no name: prototypes of iterators, functions, statements.
@@ -64,7 +81,7 @@ function unnamed(): unknown[] {
     [].values().map((one) => one), Iterator.from({ next: () => ({ done: true, value: 0 }) } as any), new Map()[Symbol.iterator](),
     new Set()[Symbol.iterator](), ""[Symbol.iterator](), "".matchAll(/x/g), new URLSearchParams().entries(), new Headers().entries(),
     new FormData().entries(), new Int8Array(0), new Intl.Segmenter().segment(""), new Intl.Segmenter().segment("")[Symbol.iterator](),
-    memory.prepare("select 1"),
+    memory.prepare("select 1"), required("better-sqlite3").default(":memory:").prepare("select 1"),
   ];
   const found = samples.flatMap((sample) => (typeof sample === "function" ? [sample, getPrototypeOf(sample)] : [getPrototypeOf(sample)]));
   memory.close();
@@ -82,11 +99,7 @@ function valueOf(holder: any, name: string): unknown {
 function remove(holder: any, name: string, what: string): void {
   if (holder === undefined || !(name in holder)) return;
   const value = function () { throw new Error(`${what} is not allowed in a hook`); };
-  try {
-    defineProperty(holder, name, { value, writable: false, configurable: false });
-  } catch {
-    holder[name] = value;
-  }
+  defineProperty(holder, name, { value, writable: false, configurable: false });
 }
 
 // A property that nobody changes any more, whatever it holds.
@@ -106,13 +119,15 @@ function isPrototype(value: any): boolean {
   return typeof constructor === "function" && typeof value !== "function";
 }
 
-// What programs give objects of their own: some names of methods, and whatever a prototype holds that is no method.
-function letOwn(prototype: any): void {
+const isOverridden = (name: string) => OVERRIDDEN.includes(name);
+
+// What programs give objects of their own: whatever a prototype holds that is no method, and those methods.
+function letOwn(prototype: any, isOwned: (name: string) => boolean): void {
   const described: any = getOwnPropertyDescriptors(prototype);
   for (const key of ownKeys(described) as string[]) {
     const known = described[key];
     if (!("value" in known) || known.configurable !== true) continue;
-    if (typeof known.value === "function" && !OVERRIDDEN.includes(key)) continue;
+    if (typeof known.value === "function" && !isOwned(key)) continue;
     letOneOwn(prototype, key, known);
   }
 }
@@ -129,14 +144,15 @@ function letOneOwn(prototype: any, key: string, { value, enumerable }: PropertyD
   });
 }
 
-// All objects that can be reached from `roots`, but for the global object and the process, whose state the engine changes.
+// All objects that can be reached from `roots`, but for the global object and the process, whose state the
+// engine changes, and the cache of modules (`hooks.ts` trusts none of it).
 function walk(roots: unknown[]): Set<any> {
   const seen = new Set<any>();
+  const spared = new Set<any>([globalThis, process, required.cache]);
   const pending = [...roots];
   while (pending.length > 0) {
     const next: any = pending.pop();
-    if ((typeof next !== "object" && typeof next !== "function") || next === null || seen.has(next)) continue;
-    if (next === globalThis || next === process) continue;
+    if ((typeof next !== "object" && typeof next !== "function") || next === null || seen.has(next) || spared.has(next)) continue;
     seen.add(next);
     const described: any = getOwnPropertyDescriptors(next);
     for (const key of ownKeys(described) as string[]) {

@@ -1,6 +1,7 @@
 // The hooks of one set: loaded modules and what each script reads as `ctx.hook`.
 
 import { idle, running } from "./note.ts";
+import { provideSqlite } from "./sqlite.ts";
 
 export type Failure = { message: string; stack: string | null };
 
@@ -28,6 +29,9 @@ const MAX_TEXT = 4000;
 // How long a module's top-level `await` may take.
 const MAX_LOAD_MS = 1000;
 const setTimer = setTimeout;
+// What each file's default export is. The engine's own cache of modules is one that every script can write.
+const loaded = new Map<string, unknown>();
+const { cache } = require;
 
 /** What was thrown, as text; never throws itself. */
 export function failureOf(thrown: any): Failure {
@@ -57,8 +61,9 @@ export async function loadHooks(generation: number, wanted: Wanted[], drop: stri
     running(-1, index, generation);
     try {
       if (path === null) throw new Error("it killed its worker while loading");
-      const module = await Promise.race([import(path), tooLong()]);
-      if (typeof module.default === "function") hook.call = module.default;
+      if (!loaded.has(path)) loaded.set(path, await load(path));
+      const call = loaded.get(path);
+      if (typeof call === "function") hook.call = call as (ctx: unknown) => unknown;
       else hook.failure = { message: "does not load: it has no default export that is a function", stack: null };
     } catch (thrown) {
       const failure = failureOf(thrown);
@@ -67,8 +72,19 @@ export async function loadHooks(generation: number, wanted: Wanted[], drop: stri
     hooks.push(hook);
   }
   idle();
-  for (const path of drop) delete require.cache[path];
+  for (const path of drop) {
+    loaded.delete(path);
+    delete cache[path];
+  }
   return { generation, hooks };
+}
+
+// The default export of the file at `path`, and of no other that a script has put in its place.
+async function load(path: string): Promise<unknown> {
+  provideSqlite();
+  delete cache[path];
+  const module = await Promise.race([import(path), tooLong()]);
+  return module.default;
 }
 
 function tooLong(): Promise<never> {

@@ -115,9 +115,17 @@ class Database {
 // The package is a constructor called with or without `new`, whichever way it is imported.
 const callable = new Proxy(Database, { apply: (target, _self, args) => new target(...args) });
 
-Bun.plugin({
-  name: "better-sqlite3 on bun:sqlite",
-  setup(build) {
-    build.module("better-sqlite3", () => ({ exports: { default: callable, Database: callable, SqliteError: SQLiteError }, loader: "object" }));
-  },
-});
+const exports = { default: callable, Database: callable, SqliteError: SQLiteError };
+const addPlugin = Bun.plugin;
+const removePlugins = Bun.plugin.clearAll;
+
+/** Gives `better-sqlite3` to whatever is loaded next, and takes away what scripts have put in the way of modules. */
+export function provideSqlite(): void {
+  removePlugins();
+  addPlugin({
+    name: "better-sqlite3 on bun:sqlite",
+    setup(build) {
+      build.module("better-sqlite3", () => ({ exports, loader: "object" }));
+    },
+  });
+}

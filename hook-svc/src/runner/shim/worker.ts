@@ -1,13 +1,13 @@
 // The process that runs hook scripts. It holds no credential and no connection: events come in on stdin, answers go
 // out on stdout (frames.ts), and a note in a mapped file tells the host who is running (note.ts).
 
-import "./sqlite.ts";
 import { answered } from "./calls.ts";
 import { evaluate, onLate, type Answer } from "./evaluate.ts";
 import { divertOutput, receive, send } from "./frames.ts";
 import { harden } from "./harden.ts";
 import { count, failureOf, loadHooks, type HookSet } from "./hooks.ts";
 import { forget, onStray } from "./note.ts";
+import { provideSqlite } from "./sqlite.ts";
 import { attributeTimers } from "./timers.ts";
 
 // After so many milliseconds of a batch what is known is sent, so that a slow hook does not hold its neighbours.
@@ -89,11 +89,12 @@ function forbid(name: string): void {
 
 divertOutput();
 attributeTimers();
+provideSqlite();
+for (const name of ["exit", "reallyExit", "abort", "kill", "_kill", "dlopen", "chdir"]) if (name in process) forbid(name);
 harden();
 onStray(stray);
 process.on("unhandledRejection", (thrown) => stray(thrown, null));
 process.on("uncaughtException", (thrown) => stray(thrown, null));
-for (const name of ["exit", "reallyExit", "abort", "kill", "_kill", "dlopen", "chdir"]) if (name in process) forbid(name);
 onLate((answers) => send({ r: answers }));
 receive(handle, () => exit(0));
 send({ t: "ready" });

@@ -1,0 +1,91 @@
+//! Why a process ended, and what follows for whom it ran. *Pure.*
+
+use crate::runner::flight::ImpossibleAnswer;
+use crate::runner::protocol::ReadFrameError;
+
+/// Why a worker process ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WorkerDeath {
+    #[error("the process could not be started")]
+    Start(#[source] std::io::Error),
+    #[error("the pipe broke")]
+    Pipe(#[source] std::io::Error),
+    #[error("the process exited")]
+    Exited,
+    #[error("no progress for {0} ms of processor time")]
+    Stuck(u128),
+    #[error("no progress for {0} ms: it neither computed nor answered")]
+    Still(u128),
+    #[error("no end of an evaluation {over_ms} ms after its time-out")]
+    Overdue { slot: u32, over_ms: u128 },
+    #[error("it sent {0}")]
+    Frame(#[source] ReadFrameError),
+    #[error("it sent {0}")]
+    Hook(#[from] ImpossibleAnswer),
+    #[error("it holds {0} MiB of memory")]
+    Memory(u64),
+    #[error("it has grown to {0} MiB and is replaced")]
+    Grown(u64),
+    #[error("it had nothing to do")]
+    Idle,
+    #[error("it is replaced as was asked")]
+    Replaced,
+    #[error("it is another suspect's turn")]
+    Turn,
+}
+
+impl WorkerDeath {
+    /// Whether whoever was running is surely the cause.
+    pub(super) const fn is_of_who_ran(&self) -> bool {
+        match self {
+            Self::Stuck(_) => true,
+            Self::Start(_)
+            | Self::Pipe(_)
+            | Self::Exited
+            | Self::Still(_)
+            | Self::Overdue { .. }
+            | Self::Frame(_)
+            | Self::Hook(_)
+            | Self::Memory(_)
+            | Self::Grown(_)
+            | Self::Idle
+            | Self::Replaced
+            | Self::Turn => false,
+        }
+    }
+
+    /// Whether it is because of what hooks in it did, or left undone.
+    pub(super) const fn is_of_its_hooks(&self) -> bool {
+        match self {
+            Self::Stuck(_)
+            | Self::Still(_)
+            | Self::Overdue { .. }
+            | Self::Frame(_)
+            | Self::Hook(_)
+            | Self::Memory(_) => true,
+            Self::Start(_)
+            | Self::Pipe(_)
+            | Self::Exited
+            | Self::Grown(_)
+            | Self::Idle
+            | Self::Replaced
+            | Self::Turn => false,
+        }
+    }
+
+    /// Whether it ended because we wanted it to, with nothing under way.
+    pub(super) const fn is_orderly(&self) -> bool {
+        match self {
+            Self::Grown(_) | Self::Idle | Self::Replaced | Self::Turn => true,
+            Self::Start(_)
+            | Self::Pipe(_)
+            | Self::Exited
+            | Self::Stuck(_)
+            | Self::Still(_)
+            | Self::Overdue { .. }
+            | Self::Frame(_)
+            | Self::Hook(_)
+            | Self::Memory(_) => false,
+        }
+    }
+}
