@@ -179,15 +179,23 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
         skipped: record.skipped + overdue.left_out,
         ..step(record)
     };
-    if under_way {
-        hold_back(&mut after, &wish, now);
-    } else if let Some(last) = wish.last() {
+    // What has waited is under way from now on: what is due with it waits for it in turn.
+    let now_fire = match (under_way, waits, record.spec.policies.overlap) {
+        (true, _, _) => 0,
+        (false, Some(_), Overlap::Skip | Overlap::BufferOne) => 1,
+        (false, Some(_), Overlap::Allow) | (false, None, _) => wish.len(),
+    };
+    let (fires, held_back) = wish.split_at(now_fire);
+    if let Some(last) = fires.last() {
         after.last = Some(LastFiring {
             nominal: *last,
             at: now,
         });
-        after.fired += wish.len() as u64;
-        after.firing = wish;
+        after.fired += fires.len() as u64;
+        after.firing = fires.to_vec();
+    }
+    if !held_back.is_empty() {
+        hold_back(&mut after, held_back, now);
     }
     written(after)
 }

@@ -144,6 +144,32 @@ fn while_one_is_under_way_the_next_is_left_out_or_waits() {
 }
 
 #[test]
+fn what_has_waited_fires_alone_and_what_is_due_with_it_waits_in_turn() {
+    let policies = SchedulePolicies {
+        overlap: Overlap::BufferOne,
+        ..SchedulePolicies::default()
+    };
+    let held = write(&running(policies), 20, Some(UnderWay::Yes));
+    let freed = write(&held, 30, Some(UnderWay::No));
+    assert_eq!(
+        (minutes(&freed.firing), freed.fired, freed.skipped),
+        (vec![20], held.fired + 1, 0)
+    );
+    let waiting = freed.buffered.expect("the one of now waits");
+    assert_eq!(
+        (minutes(&[waiting.nominal]), freed.timer_due()),
+        (vec![30], Some(waiting.look_at))
+    );
+
+    assert_eq!(look(&freed, NOON.plus(31 * MINUTE), None), Decision::Ask);
+    let last = write(&freed, 31, Some(UnderWay::No));
+    assert_eq!(
+        (minutes(&last.firing), last.buffered, last.skipped),
+        (vec![30], None, 0)
+    );
+}
+
+#[test]
 fn what_nobody_can_tell_of_is_under_way_for_an_hour() {
     let mut policies = SchedulePolicies {
         catchup_window_ms: Some(7_200_000),
@@ -260,6 +286,9 @@ proptest! {
             if let Decision::Write(after) = decision {
                 prop_assert!(after.generation == record.generation + 1);
                 prop_assert!(after.decided_until >= record.decided_until);
+                if after.spec.policies.overlap == Overlap::BufferOne && record.buffered.is_some() {
+                    prop_assert!(after.firing.len() <= 1, "what has waited fires alone: {after:?}");
+                }
                 fired.extend(&after.firing);
                 record = *after;
             }
