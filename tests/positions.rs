@@ -64,23 +64,11 @@ const PLACES: &[(&str, &str, Checked)] = &[
         "through",
         Told("a part of what a position is judged by"),
     ),
-    (
-        "model/restore.rs",
-        "through",
-        Told("of the restored stream alone, by the time of the delivery first"),
-    ),
+    ("model/restore.rs", "through", IsPosition),
     ("wire/dead_letter.rs", "sequence", Told("where it was")),
     ("wire/held.rs", "sequence", Told("what is held is named by its id")),
-    (
-        "wire/session_mark.rs",
-        "in_progress",
-        Told("which message may kill its handler: a wrong one costs a look"),
-    ),
-    (
-        "wire/session_mark.rs",
-        "claim",
-        Told("a claim that is counted: of a work queue, equal or not"),
-    ),
+    ("wire/session_mark.rs", "in_progress", IsPosition),
+    ("wire/session_mark.rs", "claim", IsPosition),
     ("wire/session_mark.rs", "sequence", ByPosition),
     ("wire/session_mark.rs", "position", IsPosition),
     ("wire/session_mark.rs", "floors", ByPosition),
@@ -117,7 +105,8 @@ fn places(text: &str) -> Vec<String> {
         if let Some((name, of)) = field.filter(|(name, _)| is_name(name)) {
             let of = of.trim_end_matches(',');
             let is_number = ["u64", "Option<u64>", "Vec<u64>"].contains(&of) && comment.contains("equence");
-            if is_number || ["Position", "Option<Position>"].contains(&of) {
+            let is_position = ["Position", "Option<Position>", "Place", "Option<Place>"].contains(&of);
+            if is_number || is_position {
                 found.push(name.to_owned());
             }
         }
@@ -161,7 +150,6 @@ fn every_place_in_a_stream_that_is_stored_is_named_with_how_it_is_checked() {
 
 #[test]
 fn a_place_is_found_by_its_type_or_its_comment() {
-    let text =
-        "/// Its sequence.\n#[serde(default)]\npub at: u64,\n/// How many.\npub many: u64,\nplace: Option<Position>,\n";
-    assert_eq!(places(text), ["at", "place"]);
+    let text = "/// Its sequence.\n#[serde(default)]\npub at: u64,\n/// How many.\npub many: u64,\nplace: Option<Position>,\nlast: Place,\n";
+    assert_eq!(places(text), ["at", "place", "last"]);
 }

@@ -125,7 +125,7 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
     let record = LeaseRecord {
         holder: broker.instance.clone(),
         epoch: 0,
-        in_progress: 0,
+        in_progress: None,
         unclean: 0,
         released: false,
     };

@@ -143,7 +143,7 @@ impl Owner {
             );
         }
         if shift.noted {
-            let cleared = tokio::time::timeout(NOTE, owned.attempt(0));
+            let cleared = tokio::time::timeout(NOTE, owned.attempt(None));
             if !matches!(cleared.await, Ok(Ok(_))) {
                 tracing::debug!(partition = shift.partition, "good end of the ownership was not noted");
             }
@@ -324,7 +324,8 @@ impl Owner {
                 return Ok(None);
             }
         }
-        let attempts = owned.attempt(task.sequence).await.map_err(HandleEventError::Attempt)?;
+        let tried = owned.attempt(Some(task.incoming.place())).await;
+        let attempts = tried.map_err(HandleEventError::Attempt)?;
         shift.noted = true;
         shift.careful = attempts > 1;
         if attempts > MAX_UNCLEAN {

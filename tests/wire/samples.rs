@@ -12,6 +12,7 @@ use shared::model::ledger::{Cursor, DispatchRef};
 use shared::model::origin::Origin;
 use shared::model::owner::{OwnerLink, Visitor};
 use shared::model::permission::{Level, PermissionSet, ToolRules};
+use shared::model::position::Place;
 use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::session::{QueueMode, SessionRef};
@@ -409,7 +410,10 @@ pub(crate) fn lease() -> LeaseRecord {
     LeaseRecord {
         holder: "hook-svc-0".to_owned(),
         epoch: 7,
-        in_progress: 40,
+        in_progress: Some(Place {
+            sequence: 40,
+            stored_at_ns: 1_790_000_000_123_000_000,
+        }),
         unclean: 1,
         released: true,
     }

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::json;
 use shared::model::event::Event;
 use shared::model::invocation::{EventInvocations, HookOutcome};
+use shared::wire::session_mark::LeaseRecord;
 use shared::wire::subject;
+use shared::wire::topology::buckets;
 use shared::wire::topology::streams::{EVENTS, INVOCATIONS};
 
 use crate::world::{World, event, eventually};
@@ -298,4 +300,56 @@ async fn a_conversation_owes_so_many_events_and_the_others_come_when_there_is_ro
     let came = stored.iter().map(|event| event.id.as_str());
     let came: Vec<&str> = came.filter(|id| wanted.contains(id)).collect();
     assert_eq!(all, came, "each once, in the order of the stream");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_owes_evaluations_and_keeps_killing_its_owner_is_given_up_as_any_other() {
+    let mut world = World::with_one_replica(&[("slow.ts", GUARDED)]).await;
+    let killer = event("killer", 1, "work");
+    let its_own = world.publish(&event("killer", 0, "quick")).await;
+    let its_own = world.partition(its_own).await;
+    // The author's places are taken by conversations of other partitions: the killer is the first undone one of its own.
+    let mut others = Vec::new();
+    for peer in 0..320 {
+        let peer = format!("p{peer}");
+        let probe = world.publish(&event(&peer, 0, "quick")).await;
+        if world.partition(probe).await != its_own {
+            others.push(event(&peer, 1, "work"));
+        }
+    }
+    world.publish_all(&others).await;
+    eventually("no place is left", async || !deferred(&world).await.is_empty()).await;
+    let sequence = world.publish(&killer).await;
+    eventually("the killer is deferred", async || {
+        deferred(&world).await.contains(killer.id.as_str())
+    })
+    .await;
+
+    let attempts = world.bus.kv::<LeaseRecord>(buckets::ATTEMPTS);
+    let key = format!("attempts.hook.{its_own}");
+    world.replica("a").kill();
+    for unclean in 1..=3 {
+        let name = format!("b{unclean}");
+        world.start(&name);
+        eventually("the owner notes what it owes", async || {
+            let noted = attempts.get(&key).await.expect("readable").map(|entry| entry.value);
+            noted.is_some_and(|noted| {
+                let at = noted.in_progress.map(|place| place.sequence);
+                (at, noted.unclean) == (Some(sequence), unclean)
+            })
+        })
+        .await;
+        world.replica(&name).kill();
+    }
+    world.start("c");
+    eventually("it is given up", async || {
+        let letters = world.dead_letters().await.into_iter();
+        let of_killer = letters.filter(|letter| letter.sequence == sequence);
+        let reasons: Vec<String> = of_killer.map(|letter| letter.reason).collect();
+        reasons == ["kills_its_owner"]
+    })
+    .await;
+    world.replica("c").kill();
+    let fired = dispatched(&world, "slow").await;
+    assert!(!fired.contains(&killer.id.to_string()), "nobody was shown it");
 }

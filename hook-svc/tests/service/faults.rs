@@ -7,11 +7,13 @@ use serde_json::json;
 use shared::bus::Outgoing;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Participant, ParticipantRole};
+use shared::model::position::Place;
 use shared::projection::api::{Stage, Trace};
 use shared::wire::headers::{Headers, SCHEMA};
 use shared::wire::session_mark::LeaseRecord;
 use shared::wire::subject;
 use shared::wire::topology::buckets::ATTEMPTS;
+use shared::wire::topology::streams::EVENTS;
 
 use crate::world::{World, event, eventually};
 
@@ -93,29 +95,41 @@ async fn an_event_that_keeps_killing_its_owner_is_given_up() {
     let (killer, good) = (event("v1", 1, "boom"), event("v1", 2, "hello"));
     let sequence = world.publish(&killer).await;
     world.publish(&good).await;
-    let record = LeaseRecord {
-        holder: "dead".to_owned(),
-        epoch: 1,
-        in_progress: sequence,
-        unclean: 3,
-        released: false,
+    let innocent = event("v2", 1, "hello");
+    let another = world.publish(&innocent).await;
+    assert_ne!(world.partition(sequence).await, world.partition(another).await);
+    let stored = world.bus.at_sequence(EVENTS, sequence).await.expect("readable");
+    let place = Place {
+        sequence,
+        stored_at_ns: stored.expect("stored").stored_at_ns,
     };
-    let key = format!("attempts.hook.{}", world.partition(sequence).await);
-    world
-        .bus
-        .kv::<LeaseRecord>(ATTEMPTS)
-        .put(&key, &record)
-        .await
-        .expect("noted");
+    // Another had the sequence of the second one before the stream was put back, and killed its owners.
+    let gone = Place {
+        sequence: another,
+        stored_at_ns: place.stored_at_ns - 1,
+    };
+    for (at, place) in [(sequence, place), (another, gone)] {
+        let record = LeaseRecord {
+            holder: "dead".to_owned(),
+            epoch: 1,
+            in_progress: Some(place),
+            unclean: 3,
+            released: false,
+        };
+        let key = format!("attempts.hook.{}", world.partition(at).await);
+        let noted = world.bus.kv::<LeaseRecord>(ATTEMPTS).put(&key, &record).await;
+        noted.expect("noted");
+    }
     world.start("a");
     world.record(&good).await;
+    world.record(&innocent).await;
     world.wait_until_acked().await;
     let letters = world.dead_letters().await;
     let [letter] = letters.as_slice() else {
         panic!("{letters:?}")
     };
     assert_eq!((letter.reason.as_str(), letter.sequence), ("kills_its_owner", sequence));
-    assert_eq!(world.dispatches().await.len(), 1, "of the good one");
+    assert_eq!(world.dispatches().await.len(), 2, "of the good ones");
     // A trace does not wait for what was given up, and says so.
     eventually("the trace ends with the dead letter", async || {
         let question = json!({"event_id": killer.id});

@@ -32,9 +32,9 @@ pub struct LeaseRecord {
     pub holder: String,
     /// Counts up with every taking.
     pub epoch: u64,
-    /// Stream sequence of the message that the holder was last seen to begin with, where it keeps that.
-    #[serde(default)]
-    pub in_progress: u64,
+    /// The place of the message that the holder was last seen to begin with, where it keeps that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_progress: Option<Place>,
     /// How many holders ended uncleanly while at `in_progress`.
     #[serde(default)]
     pub unclean: u32,

@@ -235,7 +235,7 @@ where
     let record = LeaseRecord {
         holder: group.instance.clone(),
         epoch: revision + 1,
-        in_progress: 0,
+        in_progress: None,
         unclean: 0,
         released: false,
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 
-use crate::model::position::{Position, Standing};
+use crate::model::position::{Place, Position, Standing};
 use crate::wire::session_mark::LeaseRecord;
 use crate::wire::settled::{PartitionFloor, Settled};
 use crate::wire::topology::{PARTITIONS, buckets, partition_filter};
@@ -128,20 +128,21 @@ impl Owned {
         self.deadline.is_live() && !self.deadline.stop.is_cancelled()
     }
 
-    /// Notes durably that the message at `sequence` is about to be tried, and answers how often it was: for messages
-    /// up to [`Owned::replay_through`] whose handling may have killed a former owner. One write each, so only there.
+    /// Notes durably that the message at `place` is about to be tried (none: all went well), and answers how often it was:
+    /// for messages up to [`Owned::replay_through`] whose handling may have killed a former owner. One write each, so
+    /// only there.
     ///
     /// # Errors
     /// [`CasError`] where it cannot be noted.
-    pub async fn attempt(&self, sequence: u64) -> Result<u32, CasError> {
+    pub async fn attempt(&self, place: Option<Place>) -> Result<u32, CasError> {
         let (before, _) = self.attempts.find(&self.attempts_key).await?;
         let tried = before
-            .filter(|noted| noted.in_progress == sequence)
+            .filter(|noted| noted.in_progress == place)
             .map_or(0, |noted| noted.unclean);
         let record = LeaseRecord {
             holder: self.holder.clone(),
             epoch: self.epoch,
-            in_progress: sequence,
+            in_progress: place,
             unclean: tried + 1,
             released: false,
         };
