@@ -1,5 +1,7 @@
 //! Floors and streams put back to an older state: nothing is evaluated twice, and nothing is left unseen.
 
+use std::collections::BTreeMap;
+
 use shared::model::event::{Direction, Event};
 use shared::testing::model_server::{ModelServer, Scripted};
 use shared::wire::session_mark::PartitionFloors;
@@ -88,7 +90,27 @@ async fn events_behind_a_floor_of_a_stream_that_is_gone_are_evaluated() {
 
 /// Asks the model once for each change.
 const ASKS_OF_CHANGES: &str = "/** @match direction=updated,deleted */
-export default async ({ llm }) => { await llm('well?'); return { fire: true }; };\n";
+export default async ({ llm, event }) => { await llm(`of ${event.content}`); return { fire: true }; };\n";
+
+/// Keeps changes open, so that there is no record yet.
+const SLOW_UPON_CHANGES: &str = "/** @match direction=updated,deleted\n * @timeout 60s */
+export default async () => { await new Promise((resolve) => setTimeout(resolve, 20000)); return { fire: false }; };\n";
+
+/// How often the model was asked about each change.
+fn asked(model: &ModelServer) -> BTreeMap<String, usize> {
+    let mut asked = BTreeMap::new();
+    for request in model.requests() {
+        if let Some(text) = request.last_user_text().strip_prefix("of ") {
+            *asked.entry(text.to_owned()).or_default() += 1;
+        }
+    }
+    asked
+}
+
+/// Each of `texts` once.
+fn once(texts: &[&str]) -> BTreeMap<String, usize> {
+    texts.iter().map(|text| ((*text).to_owned(), 1)).collect()
+}
 
 /// A change of the one item, which says `text`.
 fn change(text: &str) -> Event {
@@ -136,13 +158,41 @@ async fn another_change_at_the_sequence_of_one_that_is_gone_is_evaluated() {
     .await;
     world.wait_until_acked().await;
 
-    let contents = world
-        .dispatches()
-        .await
-        .into_iter()
-        .map(|dispatch| dispatch.message.content);
-    let mut contents: Vec<String> = contents.collect();
+    let dispatches = world.dispatches().await.into_iter();
+    let mut contents: Vec<String> = dispatches.map(|dispatch| dispatch.message.content).collect();
     contents.sort();
-    contents.dedup();
-    assert_eq!(contents, ["first", "second", "third"]);
+    assert_eq!(contents, ["first", "second", "third"], "each once");
+    assert_eq!(asked(&model), once(&["first", "second", "third"]));
+    assert_eq!(world.dead_letters().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_whose_owner_was_killed_between_the_answer_and_the_record_is_asked_about_once() {
+    let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
+    let mut world = world(&model).await;
+    world.write_hook("changes.ts", ASKS_OF_CHANGES);
+    world.write_hook("slow.ts", SLOW_UPON_CHANGES);
+    world.start("a");
+    world.wait_for_members(1).await;
+    world.publish(&event("v1", 0, "the item")).await;
+    world.wait_for_records(1).await;
+    for text in ["first", "second"] {
+        world.publish(&change(text)).await;
+    }
+    eventually("both are answered", async || world.dispatches().await.len() == 2).await;
+    assert_eq!(world.invocations().await.len(), 1, "neither has a record yet");
+    world.replica("a").kill();
+
+    world.start("b");
+    world.wait_for_records(3).await;
+    world.wait_until_acked().await;
+    assert_eq!(asked(&model), once(&["first", "second"]));
+    assert_eq!(world.dispatches().await.len(), 2, "each once");
+    let records = world.invocations().await;
+    assert_eq!(records.len(), 3);
+    for record in &records[1..] {
+        let hooks = record.hooks.iter().map(|hook| hook.hook_id.as_str());
+        assert_eq!(hooks.collect::<Vec<_>>(), ["changes"], "{record:?}");
+        assert_eq!(record.evaluated_by, "b");
+    }
 }
