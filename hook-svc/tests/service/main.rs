@@ -18,6 +18,7 @@ mod read_model;
 mod reload;
 mod replicas;
 mod restored;
+mod restored_flow;
 mod sandbox;
 mod seed;
 mod snapshots;
