@@ -115,9 +115,9 @@ async fn wants(bench: &Bench, owner: &Child, persona: &str, folder: &Path) -> Va
     .to_string();
     bench.publish(&one).await;
     bench.claim(&to).await;
-    eventually("the turn", async || bench.completed(&to).await.len() == 1).await;
-    let replies = bench.replies().await;
-    let reply = replies.iter().find(|reply| reply.session == to).expect("a reply");
+    let answers = async || bench.replies().await.into_iter().find(|reply| reply.session == to);
+    eventually("the answer", async || answers().await.is_some()).await;
+    let reply = answers().await.expect("it stays");
     serde_json::from_str(&reply.content).expect("JSON")
 }
 
