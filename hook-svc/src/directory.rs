@@ -4,10 +4,10 @@
 //! with the content hash as the ground: replicas with the same directory write once, and a replica whose mount
 //! lags behind does not put back what another has just replaced.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
@@ -64,6 +64,8 @@ pub struct Directory {
     hooks: Kv<HookRecord>,
     states: Kv<HookState>,
     clock: SharedClock,
+    /// What was said to be ignored.
+    ignored: Arc<Mutex<BTreeMap<PathBuf, &'static str>>>,
 }
 
 impl Directory {
@@ -76,6 +78,7 @@ impl Directory {
             hooks: bus.kv(HOOKS),
             states: bus.kv(HOOK_STATE),
             clock,
+            ignored: Arc::default(),
         }
     }
 
@@ -144,6 +147,15 @@ impl Directory {
         }
     }
 
+    /// Says once of each path that it is ignored.
+    fn tell_ignored(&self, ignored: BTreeMap<PathBuf, &'static str>) {
+        let mut known = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
+        for (path, why) in ignored.iter().filter(|(path, why)| known.get(*path) != Some(why)) {
+            tracing::warn!(path = %path.display(), why, "ignored in the hooks directory");
+        }
+        *known = ignored;
+    }
+
     /// Reads the directory and writes what differs from `before`; answers what it held. `revision` becomes the newest
     /// of the entries that hold it.
     async fn sync(
@@ -152,12 +164,14 @@ impl Directory {
         revision: &mut u64,
     ) -> Result<BTreeMap<String, String>, ScanDirectoryError> {
         let path = self.path.clone();
-        let files = tokio::task::spawn_blocking(move || scan(&path))
+        let scanned = tokio::task::spawn_blocking(move || scan(&path))
             .await
             .map_err(|error| ScanDirectoryError::Read {
                 path: self.path.clone(),
                 source: error.into(),
             })??;
+        self.tell_ignored(scanned.ignored);
+        let files = scanned.files;
         let mut now: BTreeMap<String, String> =
             files.iter().map(|(id, file)| (id.clone(), file.hash.clone())).collect();
         for id in sync::changed(before, &now) {
@@ -240,7 +254,7 @@ async fn quiet(dirty: &Notify) {
 /// # Errors
 /// [`ScanDirectoryError`] where a directory cannot be read or holds too many.
 pub fn hook_files(root: &Path) -> Result<Vec<(String, PathBuf)>, ScanDirectoryError> {
-    let ids = scan(root)?.into_keys();
+    let ids = scan(root)?.files.into_keys();
     Ok(ids
         .map(|id| {
             let path = root.join(format!("{id}.ts"));
@@ -249,17 +263,26 @@ pub fn hook_files(root: &Path) -> Result<Vec<(String, PathBuf)>, ScanDirectoryEr
         .collect())
 }
 
-/// All hook files below `root`.
-fn scan(root: &Path) -> Result<Files, ScanDirectoryError> {
-    let mut files = Files::new();
+/// What lies in a directory.
+#[derive(Debug, Default)]
+struct Scanned {
+    files: Files,
+    /// What looks like a hook or a directory and is not read, and why.
+    ignored: BTreeMap<PathBuf, &'static str>,
+}
+
+/// All hook files below `root`: regular files, and links to regular files below it, each file once.
+fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        |source| ScanDirectoryError::Read { path, source }
+    };
+    let whole = root.canonicalize().map_err(failed(root))?;
+    let mut scanned = Scanned::default();
+    let mut known = BTreeSet::new();
     let mut waiting = vec![(root.to_path_buf(), 0)];
     while let Some((directory, level)) = waiting.pop() {
-        let failed = |source| ScanDirectoryError::Read {
-            path: directory.clone(),
-            source,
-        };
-        for entry in std::fs::read_dir(&directory).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+        for path in listed(&directory).map_err(failed(&directory))? {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
                 continue;
             };
@@ -267,26 +290,57 @@ fn scan(root: &Path) -> Result<Files, ScanDirectoryError> {
             if name.starts_with('.') || name == "node_modules" {
                 continue;
             }
-            if path.is_dir() {
-                if level < MAX_LEVELS {
-                    waiting.push((path, level + 1));
-                }
-            } else if name.ends_with(".ts") && !name.ends_with(".d.ts") {
-                if files.len() >= MAX_FILES {
+            let Ok(kind) = path.symlink_metadata().map(|metadata| metadata.file_type()) else {
+                continue;
+            };
+            let is_hook = name.ends_with(".ts") && !name.ends_with(".d.ts");
+            if kind.is_dir() && level < MAX_LEVELS {
+                waiting.push((path, level + 1));
+            } else if kind.is_dir() || (kind.is_symlink() && path.is_dir()) {
+                scanned
+                    .ignored
+                    .insert(path, "a directory that is linked to, or too deep");
+            } else if is_hook {
+                if known.len() >= MAX_FILES {
                     return Err(ScanDirectoryError::TooMany {
                         path: root.to_path_buf(),
                         limit: MAX_FILES,
                     });
                 }
-                files.extend(read(root, &path)?);
+                match regular(&whole, &path) {
+                    Ok(file) if known.insert(file.clone()) => scanned.files.extend(read(root, &path, &file)?),
+                    Ok(_) => drop(scanned.ignored.insert(path, "a file that is there under another name")),
+                    Err(why) => drop(scanned.ignored.insert(path, why)),
+                }
             }
         }
     }
-    Ok(files)
+    Ok(scanned)
 }
 
-/// One file; none where it vanished meanwhile or its path is no hook id.
-fn read(root: &Path, path: &Path) -> Result<Option<(String, RawFile)>, ScanDirectoryError> {
+/// What is in `directory`, in order.
+fn listed(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(directory)?;
+    let mut paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// The regular file below `whole` that `path` is or leads to; else why there is none.
+fn regular(whole: &Path, path: &Path) -> Result<PathBuf, &'static str> {
+    let file = path.canonicalize().map_err(|_| "a link that leads nowhere")?;
+    if !file.starts_with(whole) {
+        return Err("a link that leads out of the hooks directory");
+    }
+    if file.is_file() {
+        Ok(file)
+    } else {
+        Err("no regular file")
+    }
+}
+
+/// The hook at `path`, whose content is in `file`; none where it vanished meanwhile or its path is no hook id.
+fn read(root: &Path, path: &Path, file: &Path) -> Result<Option<(String, RawFile)>, ScanDirectoryError> {
     let below = path.strip_prefix(root).ok().and_then(Path::to_str);
     let Some(id) = below.and_then(|text| text.strip_suffix(".ts")) else {
         return Ok(None);
@@ -295,7 +349,7 @@ fn read(root: &Path, path: &Path) -> Result<Option<(String, RawFile)>, ScanDirec
     let longest = u64::try_from(header::MAX_SOURCE_BYTES)
         .unwrap_or(u64::MAX)
         .saturating_add(1);
-    let content = std::fs::File::open(path).and_then(|file| file.take(longest).read_to_end(&mut bytes));
+    let content = open(file).and_then(|file| file.take(longest).read_to_end(&mut bytes));
     match content {
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -311,6 +365,18 @@ fn read(root: &Path, path: &Path) -> Result<Option<(String, RawFile)>, ScanDirec
         id.replace(std::path::MAIN_SEPARATOR, "/"),
         RawFile { bytes, hash },
     )))
+}
+
+/// Opens a file that was regular a moment ago; what has taken its place since then holds nobody up.
+fn open(file: &Path) -> std::io::Result<std::fs::File> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true);
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+    }
+    options.open(file)
 }
 
 fn parse(id: &str, raw: &RawFile) -> HookFile {
@@ -335,7 +401,7 @@ mod tests {
     const HOOK: &str = "export default async () => ({ fire: false });\n";
 
     fn ids(root: &Path) -> Vec<String> {
-        scan(root).expect("readable").into_keys().collect()
+        scan(root).expect("readable").files.into_keys().collect()
     }
 
     #[test]
@@ -357,13 +423,48 @@ mod tests {
         assert_eq!(ids(root.path()), ["a", "work/deep/b"]);
     }
 
+    /// As kubelet mounts configuration: each file is a link into a hidden directory.
+    #[test]
+    #[cfg(unix)]
+    fn links_are_followed_to_files_of_the_directory_alone_and_pipes_hold_nobody_up() {
+        use std::os::unix::fs::symlink;
+        let outside = tempfile::tempdir().expect("a directory");
+        std::fs::write(outside.path().join("x.ts"), HOOK).expect("written");
+        let root = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| root.path().join(name);
+        std::fs::create_dir_all(at("..2026")).expect("made");
+        std::fs::create_dir_all(at("sub")).expect("made");
+        std::fs::write(at("..2026/mounted.ts"), HOOK).expect("written");
+        let link = |to: &Path, name: &str| symlink(to, at(name)).expect("linked");
+        link(Path::new("..2026"), "..data");
+        link(Path::new("..data/mounted.ts"), "mounted.ts");
+        link(Path::new("mounted.ts"), "twice.ts");
+        link(&outside.path().join("x.ts"), "out.ts");
+        link(Path::new("nowhere.ts"), "dangling.ts");
+        link(Path::new("loop.ts"), "loop.ts");
+        link(root.path(), "sub/up");
+        std::fs::create_dir(at("folder.ts")).expect("made");
+        let pipe = std::process::Command::new("mkfifo").arg(at("pipe.ts")).status();
+        assert!(pipe.expect("mkfifo").success());
+
+        let scanned = scan(root.path()).expect("readable");
+        assert_eq!(scanned.files.keys().collect::<Vec<_>>(), ["mounted"]);
+        let names = scanned
+            .ignored
+            .keys()
+            .map(|path| path.strip_prefix(root.path()).expect("below"));
+        let names: Vec<&Path> = names.collect();
+        let expected = ["dangling.ts", "loop.ts", "out.ts", "pipe.ts", "sub/up", "twice.ts"];
+        assert_eq!(names, expected.map(Path::new));
+    }
+
     #[test]
     fn a_file_that_is_no_text_or_too_large_is_an_error_of_that_hook() {
         let root = tempfile::tempdir().expect("a directory");
         std::fs::write(root.path().join("bytes.ts"), [0xff, 0xfe]).expect("written");
         std::fs::write(root.path().join("large.ts"), vec![b' '; header::MAX_SOURCE_BYTES + 1]).expect("written");
         std::fs::write(root.path().join("good.ts"), HOOK).expect("written");
-        let files = scan(root.path()).expect("readable");
+        let files = scan(root.path()).expect("readable").files;
         let parsed = |id: &str| parse(id, &files[id]).parsed;
         assert!(parsed("bytes").is_err() && parsed("large").is_err());
         assert!(parsed("good").is_ok(), "{:?}", parsed("good"));

@@ -103,6 +103,10 @@ impl Service for HookService {
             tracing::warn!("hooks.{warning}");
         }
         let bindings = Bindings::load(&config.bindings)?;
+        if !config.dir.is_empty() {
+            let listed = std::fs::read_dir(&config.dir);
+            drop(listed.with_context(|| format!("hooks.dir: read the directory {}", config.dir))?);
+        }
         let model = projection_path(config, &name);
         snapshot::bootstrap(&shell.bus, &model).await;
         let projection = Projection::open(&model).context("read model")?;
