@@ -86,6 +86,7 @@ async fn switched<Q: Serialize>(common: &Common, what: &str, question: &Q) -> Re
 const fn status_of(status: Status) -> HookStatus {
     match status {
         Status::Active => HookStatus::Active,
+        Status::Degraded => HookStatus::Degraded,
         Status::Paused => HookStatus::Paused,
         Status::Disabled => HookStatus::Disabled,
         Status::Errored => HookStatus::Errored,

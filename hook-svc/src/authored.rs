@@ -289,10 +289,12 @@ pub fn view(record: &HookRecord, state: Option<&HookState>) -> HookView {
     let status = match state.status {
         _ if !record.enabled => HookStatus::Disabled,
         HookStatus::Disabled => HookStatus::Disabled,
-        HookStatus::Active | HookStatus::Paused | HookStatus::Errored if record.parse_error.is_some() => {
+        HookStatus::Active | HookStatus::Degraded | HookStatus::Paused | HookStatus::Errored
+            if record.parse_error.is_some() =>
+        {
             HookStatus::Errored
         }
-        status @ (HookStatus::Active | HookStatus::Paused | HookStatus::Errored) => status,
+        status @ (HookStatus::Active | HookStatus::Degraded | HookStatus::Paused | HookStatus::Errored) => status,
     };
     HookView {
         id: record.id.clone(),

@@ -13,7 +13,7 @@ use metrics::{counter, gauge};
 use shared::breaker::{Admission, Breaker, BreakerPolicy, Circuit, TURN_PREFIX};
 use shared::bus::{Bus, CasError, Kv, KvEvent};
 use shared::clock::SharedClock;
-use shared::model::hook::HookState;
+use shared::model::hook::{HookState, HookStatus};
 use shared::model::time::UnixMillis;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::{BREAKERS, HOOK_STATE};
@@ -52,6 +52,8 @@ struct Known {
     revision: u64,
     /// Errors outside of evaluations that no success has made up for.
     strays: u32,
+    /// Evaluations here that have not been told with a failure.
+    untold: u32,
 }
 
 /// What is to be done about one hook before an event is shown to it.
@@ -145,9 +147,10 @@ impl Breakers {
             return false;
         }
         let policy = self.inner.policy;
+        let evaluations = self.inner.take_untold(hook).saturating_add(1);
         let mut opened = false;
         let change = |breaker: &Breaker| {
-            let next = breaker.failed(&policy, me, now);
+            let next = breaker.counted(evaluations, now).failed(&policy, me, now);
             opened = next.as_ref().is_some_and(|next| !next.is_closed());
             next
         };
@@ -157,6 +160,9 @@ impl Breakers {
                 tracing::error!(
                     hook_id = hook.id,
                     failures = breaker.failures,
+                    recent = breaker
+                        .recent
+                        .map(|recent| format!("{} of {}", recent.failed, recent.operations)),
                     "hook is paused: it keeps failing"
                 );
                 self.inner.show(&breaker).await;
@@ -175,12 +181,13 @@ impl Breakers {
         if self.inner.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        for index in self.inner.relieved(set, me, was_called) {
+        let now = self.inner.clock.now();
+        for index in self.inner.relieved(set, me, was_called, now) {
             let hook = &set.hooks()[index as usize];
             let mut closed = false;
             let change = |breaker: &Breaker| {
                 closed = !breaker.is_closed();
-                breaker.succeeded(me)
+                breaker.succeeded(me).or_else(|| breaker.recovered(now))
             };
             match self.inner.change(hook, change).await {
                 Ok(breaker) if closed && breaker.is_closed() => {
@@ -203,7 +210,8 @@ impl Breakers {
     /// The breaker of the hook `id`, where it is not at rest.
     #[must_use]
     pub fn of(&self, id: &str) -> Option<Breaker> {
-        self.inner.restless().get(&token(id)).map(|known| known.breaker.clone())
+        let known = self.inner.restless().get(&token(id)).map(|known| known.breaker.clone());
+        known.filter(|breaker| !breaker.is_at_rest())
     }
 }
 
@@ -244,15 +252,28 @@ impl Inner {
         known.is_some_and(|known| matches!(known.breaker.admit(me, now), Admission::Refuse { .. }))
     }
 
-    /// Hooks whose breakers a success changes.
-    fn relieved(&self, set: &HookSet, me: &str, was_called: impl Fn(u32) -> bool) -> Vec<u32> {
+    /// How many evaluations of `hook` have not been told; they are now.
+    fn take_untold(&self, hook: &HookSource) -> u32 {
+        let mut restless = self.restless();
+        let known = restless.get_mut(&token(&hook.id));
+        known.map_or(0, |known| std::mem::take(&mut known.untold))
+    }
+
+    /// Hooks whose breakers a success at `now` changes; it is counted for all that have failed of late.
+    fn relieved(&self, set: &HookSet, me: &str, was_called: impl Fn(u32) -> bool, now: UnixMillis) -> Vec<u32> {
         let mut restless = self.restless();
         let mut relieved = Vec::new();
         for known in restless.values_mut() {
             let index = set.index(&known.breaker.hook_id).filter(|index| was_called(*index));
-            let Some(index) = index.filter(|_| known.breaker.succeeded(me).is_some()) else {
+            let Some(index) = index else { continue };
+            known.untold = known.untold.saturating_add(1);
+            if known.breaker.recovered(now).is_some() {
+                relieved.push(index);
                 continue;
-            };
+            }
+            if known.breaker.succeeded(me).is_none() {
+                continue;
+            }
             match known.strays.checked_sub(1) {
                 Some(left) => known.strays = left,
                 None => relieved.push(index),
@@ -293,12 +314,13 @@ impl Inner {
         let stood = former
             .as_ref()
             .map_or(Circuit::Closed, |known| known.breaker.circuit.clone());
-        if !breaker.is_at_rest() {
-            let is_same = |former: &Known| former.breaker.content_hash == breaker.content_hash && breaker.is_closed();
+        if !breaker.is_at_rest() || breaker.recent.is_some() {
+            let is_same = |former: &&Known| former.breaker.content_hash == breaker.content_hash && breaker.is_closed();
             let known = Known {
                 breaker: breaker.clone(),
                 revision,
-                strays: former.filter(is_same).map_or(0, |former| former.strays),
+                strays: former.as_ref().filter(is_same).map_or(0, |former| former.strays),
+                untold: former.map_or(0, |former| former.untold),
             };
             restless.insert(key, known);
         }
@@ -328,15 +350,19 @@ impl Inner {
         self.count.store(restless.len(), Ordering::Relaxed);
         let open = restless.values().filter(|known| !known.breaker.is_closed()).count();
         gauge!("nexus_hook_breakers_open").set(open as f64);
+        let now = self.clock.now();
+        let degraded = restless.values().filter(|known| known.breaker.is_degraded(now)).count();
+        gauge!("nexus_hooks_degraded").set(degraded as f64);
     }
 
     /// Sees to it that the hook's status says what its breaker is.
     async fn show(&self, breaker: &Breaker) {
-        let paused = match breaker.circuit {
-            Circuit::Closed => false,
-            Circuit::Open { .. } | Circuit::HalfOpen { .. } => true,
+        let status = match breaker.circuit {
+            Circuit::Closed if breaker.is_degraded(self.clock.now()) => HookStatus::Degraded,
+            Circuit::Closed => HookStatus::Active,
+            Circuit::Open { .. } | Circuit::HalfOpen { .. } => HookStatus::Paused,
         };
-        let shown = change_state(&self.states, &breaker.hook_id, |state| once::paused(state, paused)).await;
+        let shown = change_state(&self.states, &breaker.hook_id, |state| once::shown(state, status)).await;
         if let Err(error) = shown {
             tracing::warn!(hook_id = breaker.hook_id, %error, "status of the hook does not say what its breaker is");
         }

@@ -65,17 +65,17 @@ pub fn retired(state: Option<&HookState>) -> Option<HookState> {
     })
 }
 
-/// The state of a hook whose breaker is open (`paused`) or closed; none where it says so already, or the hook is
-/// switched off for another reason.
+/// The state of a hook whose breaker says `status`; none where it says so already, or the hook is switched off for
+/// another reason.
 #[must_use]
-pub fn paused(state: Option<&HookState>, paused: bool) -> Option<HookState> {
+pub fn shown(state: Option<&HookState>, status: HookStatus) -> Option<HookState> {
     let state = state.cloned().unwrap_or_default();
-    let status = match (state.status, paused) {
-        (HookStatus::Active, true) => HookStatus::Paused,
-        (HookStatus::Paused, false) => HookStatus::Active,
-        (HookStatus::Active | HookStatus::Paused | HookStatus::Disabled | HookStatus::Errored, _) => return None,
-    };
-    Some(HookState { status, ..state })
+    match state.status {
+        HookStatus::Active | HookStatus::Degraded | HookStatus::Paused => {
+            (state.status != status).then_some(HookState { status, ..state })
+        }
+        HookStatus::Disabled | HookStatus::Errored => None,
+    }
 }
 
 /// What happened to a hook since it was last written down.
@@ -165,17 +165,18 @@ mod tests {
 
     #[test]
     fn a_breaker_pauses_and_frees_active_hooks_only() {
-        let state = paused(None, true).expect("it was active");
-        assert_eq!(state.status, HookStatus::Paused);
-        assert_eq!(paused(Some(&state), true), None);
-        assert_eq!(
-            paused(Some(&state), false).map(|state| state.status),
-            Some(HookStatus::Active)
-        );
+        let (active, degraded, paused) = (HookStatus::Active, HookStatus::Degraded, HookStatus::Paused);
+        let state = shown(None, paused).expect("it was active");
+        assert_eq!(state.status, paused);
+        assert_eq!(shown(Some(&state), paused), None);
+        for status in [active, degraded] {
+            assert_eq!(shown(Some(&state), status).map(|state| state.status), Some(status));
+        }
         let disabled = retired(None).expect("it was active");
-        assert_eq!(
-            (paused(Some(&disabled), true), paused(Some(&disabled), false)),
-            (None, None)
+        assert!(
+            [active, degraded, paused]
+                .iter()
+                .all(|status| shown(Some(&disabled), *status).is_none())
         );
     }
 

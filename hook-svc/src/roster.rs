@@ -81,7 +81,7 @@ impl Roster {
         let sees_events = |(key, record): &(&String, &HookRecord)| {
             let status = states.get(*key).map_or(HookStatus::Active, |state| state.status);
             let runs = match status {
-                HookStatus::Active | HookStatus::Paused => true,
+                HookStatus::Active | HookStatus::Degraded | HookStatus::Paused => true,
                 HookStatus::Disabled | HookStatus::Errored => false,
             };
             record.enabled && runs && !record.source.is_empty()

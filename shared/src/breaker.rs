@@ -1,6 +1,7 @@
 //! A hook's circuit breaker as a value, shared by all replicas in the KV bucket `breakers`. *Pure.*
 //!
-//! Closed, everything passes; after enough failures in a row it opens and refuses; after a cool-down exactly one probe
+//! Closed, everything passes; after enough failures in a row, or where half of the last hour's operations failed, it opens
+//! and refuses; after a cool-down exactly one probe
 //! passes, which somebody claims: its success closes the breaker, its failure opens it again for as long. A claim whose
 //! outcome never comes (its process died) expires, and another may claim. Outcomes of operations that were admitted
 //! before the breaker opened change nothing while it is open.
@@ -83,6 +84,35 @@ pub enum Admission {
     },
 }
 
+/// How long operations are counted together, in milliseconds.
+const COUNTED_MS: u64 = 3_600_000;
+
+/// Fewer operations say nothing about how many fail.
+const FEWEST: u32 = 20;
+
+/// How many operations failed, from a failure on and for an hour. Those before it are not known: whoever never fails is
+/// not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recent {
+    /// The failure with which the hour began.
+    pub since: UnixMillis,
+    /// Operations of the hour, as far as they were told: with the next failure at the latest.
+    pub operations: u32,
+    /// How many of them failed.
+    pub failed: u32,
+}
+
+impl Recent {
+    const fn is_over(&self, now: UnixMillis) -> bool {
+        now.0.saturating_sub(self.since.0) >= COUNTED_MS.cast_signed()
+    }
+
+    /// Whether one of `parts` operations failed, or more.
+    const fn fails_one_of(&self, parts: u32) -> bool {
+        self.operations >= FEWEST && self.failed.saturating_mul(parts) >= self.operations
+    }
+}
+
 /// The breaker of one hook: a value of KV `breakers`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Breaker {
@@ -98,6 +128,9 @@ pub struct Breaker {
     /// The last failure that counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error_at: Option<UnixMillis>,
+    /// How many operations failed of late, where anybody counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recent: Option<Recent>,
 }
 
 impl Breaker {
@@ -121,6 +154,45 @@ impl Breaker {
     #[must_use]
     pub const fn is_closed(&self) -> bool {
         matches!(self.circuit, Circuit::Closed)
+    }
+
+    /// Whether a quarter of what was tried in the last hour failed, though operations pass.
+    #[must_use]
+    pub fn is_degraded(&self, now: UnixMillis) -> bool {
+        let recent = self.recent.filter(|recent| !recent.is_over(now));
+        self.is_closed() && recent.is_some_and(|recent| recent.fails_one_of(4))
+    }
+
+    /// This breaker, told of `operations` at `now`, the last of which failed.
+    #[must_use]
+    pub fn counted(&self, operations: u32, now: UnixMillis) -> Self {
+        let former = self.recent.filter(|recent| !recent.is_over(now));
+        let recent = former.map_or(
+            Recent {
+                since: now,
+                operations: 1,
+                failed: 1,
+            },
+            |former| Recent {
+                operations: former.operations.saturating_add(operations),
+                failed: former.failed.saturating_add(1),
+                ..former
+            },
+        );
+        Self {
+            recent: Some(recent),
+            ..self.clone()
+        }
+    }
+
+    /// This breaker without the hour that is over at `now`; `None` where none is.
+    #[must_use]
+    pub fn recovered(&self, now: UnixMillis) -> Option<Self> {
+        let is_over = self.recent.is_some_and(|recent| recent.is_over(now));
+        is_over.then(|| Self {
+            recent: None,
+            ..self.clone()
+        })
     }
 
     /// Whether `me` may run an operation at `now`.
@@ -154,7 +226,10 @@ impl Breaker {
     pub fn failed(&self, policy: &BreakerPolicy, me: &str, now: UnixMillis) -> Option<Self> {
         let failures = self.failures.saturating_add(1);
         let opens = match &self.circuit {
-            Circuit::Closed => failures >= policy.failures_to_open.max(1),
+            Circuit::Closed => {
+                let is_half = self.recent.is_some_and(|recent| recent.fails_one_of(2));
+                is_half || failures >= policy.failures_to_open.max(1)
+            }
             Circuit::HalfOpen { by, .. } if by == me => true,
             Circuit::Open { .. } | Circuit::HalfOpen { .. } => return None,
         };
@@ -181,7 +256,11 @@ impl Breaker {
             Circuit::HalfOpen { by, .. } => by == me,
             Circuit::Open { .. } => false,
         };
-        counts.then(|| self.reset())
+        counts.then(|| Self {
+            // A probe that succeeds is a new beginning.
+            recent: self.recent.filter(|_| self.is_closed()),
+            ..self.reset()
+        })
     }
 
     /// This breaker where it is at rest: to be written in the place of one of another source.
@@ -196,6 +275,7 @@ impl Breaker {
         Self {
             failures: 0,
             circuit: Circuit::Closed,
+            recent: None,
             ..self.clone()
         }
     }
@@ -292,6 +372,50 @@ mod tests {
                 Admission::Pass,
             ],
         );
+    }
+
+    /// A hook upon which so many events come, of which every `nth` fails; what it is after them, one a second.
+    fn after(events: i64, nth: i64) -> Breaker {
+        let mut breaker = Breaker::of("h", "1");
+        let mut untold = 0;
+        for number in 1..=events {
+            let now = UnixMillis(number * 1_000);
+            untold += 1;
+            if number % nth == 0 {
+                breaker = breaker
+                    .counted(untold, now)
+                    .failed(&POLICY, "a", now)
+                    .unwrap_or(breaker);
+                untold = 0;
+            } else {
+                breaker = breaker.succeeded("a").unwrap_or(breaker);
+            }
+        }
+        breaker
+    }
+
+    #[test]
+    fn who_fails_half_of_the_time_is_paused_and_who_fails_a_quarter_is_degraded() {
+        assert!(!after(60, 2).is_closed());
+        assert!(after(15, 2).is_closed(), "too few to tell");
+        let (fourth, now) = (after(60, 4), UnixMillis(60_000));
+        assert!(fourth.is_closed() && fourth.is_degraded(now));
+        assert!(!after(60, 10).is_degraded(now));
+
+        let later = UnixMillis(60_000 + COUNTED_MS.cast_signed());
+        assert!(!fourth.is_degraded(later));
+        assert_eq!(fourth.recovered(now), None);
+        assert_eq!(fourth.recovered(later).and_then(|breaker| breaker.recent), None);
+        assert_eq!(fourth.counted(5, later).recent.map(|recent| recent.operations), Some(1));
+    }
+
+    #[test]
+    fn whoever_is_probed_well_begins_anew() {
+        let paused = after(60, 2);
+        let at = UnixMillis(100_000);
+        let probed = paused.claimed("a", CLAIM_MS, at).expect("it has cooled down");
+        let closed = probed.succeeded("a").expect("it counts");
+        assert_eq!((closed.is_closed(), closed.recent), (true, None));
     }
 
     #[test]

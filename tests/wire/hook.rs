@@ -15,6 +15,7 @@ pub(crate) fn breaker() -> Breaker {
             until: AT.plus(35_000),
         },
         last_error_at: Some(AT),
+        recent: None,
     }
 }
 

@@ -77,6 +77,8 @@ pub enum HookAction {
 pub enum Status {
     /// It sees events.
     Active,
+    /// It sees events, and a quarter of what it was tried upon in the last hour failed.
+    Degraded,
     /// Its breaker is open.
     Paused,
     /// Switched off.

@@ -21,6 +21,7 @@ const MAX_TOLD: usize = 10_000;
 pub(super) const fn name(status: HookStatus) -> &'static str {
     match status {
         HookStatus::Active => "active",
+        HookStatus::Degraded => "degraded",
         HookStatus::Paused => "paused",
         HookStatus::Disabled => "disabled",
         HookStatus::Errored => "errored",

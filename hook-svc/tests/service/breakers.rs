@@ -17,6 +17,7 @@ use shared::wire::topology::{buckets, topology};
 
 use crate::world::{World, event, eventually, of};
 
+const HOUR_MS: u64 = 3_600_000;
 const FIVE_MINUTES_MS: u64 = 300_000;
 const TIMEOUT_MS: u64 = 10_000;
 const CLAIM_MS: u64 = TIMEOUT_MS + 5_000;
@@ -189,6 +190,33 @@ async fn a_timeline_over_three_replicas() {
     line.all_see("closed", |breaker| breaker.is_none()).await;
     assert_eq!(line.shown().await, [0, 1, 2]);
     eventually("the hook is active", async || line.status().await == HookStatus::Active).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_fails_a_quarter_is_degraded_and_one_that_fails_half_is_paused() {
+    let line = Timeline::begin().await;
+    for _ in 0..6 {
+        line.fails_at(0).await;
+        for _ in 0..3 {
+            line.succeeds_at(0).await;
+        }
+    }
+    eventually("the hook is degraded", async || {
+        line.status().await == HookStatus::Degraded
+    })
+    .await;
+    assert_eq!(line.shown().await, [0, 1, 2], "it sees events");
+
+    line.clock.advance(HOUR_MS);
+    line.succeeds_at(0).await;
+    eventually("the hook is active", async || line.status().await == HookStatus::Active).await;
+
+    for _ in 0..11 {
+        line.fails_at(0).await;
+        line.succeeds_at(0).await;
+    }
+    line.all_see_it_open().await;
+    eventually("the hook is paused", async || line.status().await == HookStatus::Paused).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

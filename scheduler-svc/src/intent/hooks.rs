@@ -100,7 +100,7 @@ async fn stands(bus: &Bus, hook: &str) -> Result<Result<(), String>, RequestErro
     let asked = bus.request::<_, HookDetails>("nexus.svc.hook.get", Headers::new(), &question, ANSWER_WITHIN);
     match asked.await {
         Ok(HookDetails { hook: view, .. }) => Ok(match view.status {
-            HookStatus::Active => Ok(()),
+            HookStatus::Active | HookStatus::Degraded => Ok(()),
             HookStatus::Paused => Err(format!("the hook `{hook}` is paused")),
             HookStatus::Disabled => Err(format!("the hook `{hook}` is switched off")),
             HookStatus::Errored => Err(format!("the hook `{hook}` does not parse")),

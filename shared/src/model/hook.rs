@@ -206,6 +206,8 @@ pub enum HookStatus {
     /// It sees events.
     #[default]
     Active,
+    /// It sees events, and a quarter of what it was tried upon in the last hour failed.
+    Degraded,
     /// Its breaker is open.
     Paused,
     /// Switched off.

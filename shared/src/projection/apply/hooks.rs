@@ -94,7 +94,10 @@ impl ListedHook {
         match (&self.circuit, self.state.status) {
             (Circuit::HalfOpen { .. }, _) => "half-open",
             (Circuit::Open { .. }, _) | (Circuit::Closed, HookStatus::Paused) => "open",
-            (Circuit::Closed, HookStatus::Active | HookStatus::Disabled | HookStatus::Errored) => "closed",
+            (
+                Circuit::Closed,
+                HookStatus::Active | HookStatus::Degraded | HookStatus::Disabled | HookStatus::Errored,
+            ) => "closed",
         }
     }
 }
