@@ -302,6 +302,33 @@ async fn a_conversation_owes_so_many_events_and_the_others_come_when_there_is_ro
     assert_eq!(all, came, "each once, in the order of the stream");
 }
 
+/// Takes all places of its author, for longer than the test.
+const ALL_PLACES: &str = "/** @match content=work\n * @timeout 300s */
+export default async () => { await new Promise((resolve) => setTimeout(resolve, 250000)); return { fire: false }; };\n";
+
+/// Finds no place, and does not wait long for one.
+const BRIEF: &str = "/** @match content=brief\n * @timeout 1s */\nexport default () => ({ fire: true });\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_are_given_up_make_room_for_those_of_their_conversation_that_had_none() {
+    let world = World::with_one_replica(&[("all.ts", ALL_PLACES), ("slow.ts", BRIEF)]).await;
+    world.publish_all(&work(300, 1)).await;
+    eventually("no place is left", async || !deferred(&world).await.is_empty()).await;
+    let crowd: Vec<Event> = (1..=1_300).map(|number| event("crowd", number, "brief")).collect();
+    world.publish_all(&crowd).await;
+
+    let is_late =
+        |outcome: &HookOutcome| matches!(outcome, HookOutcome::Skipped { reason } if reason == "deferred_too_long");
+    assert!(outcomes(&world, &crowd).await.iter().all(is_late));
+    let letters = world.dead_letters().await;
+    let sequences: BTreeSet<u64> = letters.iter().map(|letter| letter.sequence).collect();
+    assert_eq!(
+        (letters.len(), sequences.len()),
+        (crowd.len(), crowd.len()),
+        "each once"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_owes_evaluations_and_keeps_killing_its_owner_is_given_up_as_any_other() {
     let mut world = World::with_one_replica(&[("slow.ts", GUARDED)]).await;
