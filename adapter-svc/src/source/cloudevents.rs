@@ -22,7 +22,7 @@ use shared::model::event::{Event, PeerKind, Sender};
 use shared::model::time::UnixMillis;
 
 use super::events::scope::Scope;
-use super::webhook::payload::{MAX_DEPTH, content_type, too_deep};
+use super::webhook::payload::{MAX_DEPTH, content_type, content_type_as_said, too_deep};
 use crate::normalize::RefuseEventError;
 
 /// Structured mode's media type.
@@ -105,7 +105,8 @@ pub fn binary(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) 
     let kind = content_type(headers);
     let is_json = kind == "application/json" || kind.ends_with("+json");
     if !kind.is_empty() {
-        attributes.insert("datacontenttype".to_owned(), Value::String(kind));
+        let said = content_type_as_said(headers);
+        attributes.insert("datacontenttype".to_owned(), Value::String(said));
     }
 
     let data = if body.is_empty() {
@@ -317,7 +318,10 @@ mod tests {
         assert_eq!(event.id.as_str(), "door:urn:x/1 \u{20ac}");
         assert_eq!((event.peer.id.as_str(), event.timestamp), ("room", NOW));
         assert_eq!(event.metadata["payload"], json!({"a": 1}));
-        assert_eq!(event.metadata["cloudevents"]["datacontenttype"], "application/json");
+        assert_eq!(
+            event.metadata["cloudevents"]["datacontenttype"],
+            "application/json; charset=utf-8"
+        );
     }
 
     #[test]

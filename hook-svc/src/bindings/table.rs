@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 use shared::model::event::{Direction, Event};
 use shared::model::hook::{DEFAULT_PRIORITY, HookContextPatch, HookResult, Routing};
+use shared::model::origin::Origin;
 use shared::model::session::QueueMode;
 
 use super::file::{Binding, File, Mapping, Match, OneOrMore, PeerMatch};
@@ -20,6 +21,9 @@ const MAX_ENTRIES: usize = 100_000;
 
 /// Most faults that are told at once.
 const MAX_FAULTS: usize = 20;
+
+/// Adapters and channels on which nobody writes: what the services and agents tell themselves.
+const MACHINES: [&str; 6] = ["timer", "schedule", "intent", "agent", "hook", "out"];
 
 /// How specific an entry is, the most specific first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,10 +139,21 @@ impl Table {
             Direction::Received | Direction::Created => {}
             Direction::Sent | Direction::Observed | Direction::Updated | Direction::Deleted => return None,
         }
+        let of_people = is_of_people(event);
         let met = self.index.matching(event).into_iter();
+        // A binding that names nothing means whoever writes to us, not every tick of a timer.
+        let met = met.filter(|&rule| of_people || self.targets[rule as usize].tier != Tier::Default);
         let first = met.min_by_key(|&rule| (self.targets[rule as usize].tier, rule))?;
         Some(self.targets[first as usize].result(event))
     }
+}
+
+/// Whether `event` is a message that came from outside, rather than a timer's tick, an agent's doing or a thing made.
+fn is_of_people(event: &Event) -> bool {
+    let names = [event.source_adapter.as_str(), event.channel.as_str()];
+    event.direction == Direction::Received
+        && event.origin != Origin::System
+        && !names.iter().any(|name| MACHINES.contains(name))
 }
 
 impl Target {

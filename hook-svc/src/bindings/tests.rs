@@ -99,6 +99,32 @@ fn the_most_specific_tier_wins_whatever_the_order_of_the_file() {
 }
 
 #[test]
+fn a_binding_without_a_match_takes_messages_of_people_only() {
+    let file = "bindings: [{persona: default}, {persona: clock, match: {channel: timer, account: ticks}}]";
+    let table = Table::parse(file).expect("a file");
+    type Change = fn(&mut Event);
+    let rows: [(Option<&str>, Change); 7] = [
+        (Some("default"), |_| {}),
+        (None, |event| event.origin = Origin::System),
+        (None, |event| event.channel = "timer".to_owned()),
+        (None, |event| event.source_adapter = "agent".to_owned()),
+        (None, |event| event.source_adapter = "hook".to_owned()),
+        (None, |event| event.direction = Direction::Created),
+        // One that names them takes them.
+        (Some("clock"), |event| {
+            event.channel = "timer".to_owned();
+            event.account_id = Some("ticks".to_owned());
+            event.origin = Origin::System;
+        }),
+    ];
+    for (expected, change) in rows {
+        let mut event = on_discord();
+        change(&mut event);
+        assert_eq!(persona(&table, &event).as_deref(), expected, "{event:?}");
+    }
+}
+
+#[test]
 fn within_a_tier_the_first_listed_wins() {
     let file = "bindings:
   - { persona: a, match: { channel: sms, account: work } }

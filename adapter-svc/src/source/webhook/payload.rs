@@ -77,6 +77,13 @@ pub fn content_type(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
+/// What the header says of the content's type, with its parameters; empty where it says nothing readable.
+#[must_use]
+pub fn content_type_as_said(headers: &HeaderMap) -> String {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default().trim().to_owned()
+}
+
 /// Whether `value` is nested deeper than `levels`.
 #[must_use]
 pub fn too_deep(value: &Value, levels: usize) -> bool {
