@@ -12,13 +12,14 @@ pub(super) const MIN_VERSION: (u32, u32) = (1, 4);
 const TOOL: &str = ".tools/bin/bun";
 
 /// The worker's source, by file name.
-const SHIM: [(&str, &str); 11] = [
+const SHIM: [(&str, &str); 12] = [
     ("calls.ts", include_str!("shim/calls.ts")),
     ("worker.ts", include_str!("shim/worker.ts")),
     ("evaluate.ts", include_str!("shim/evaluate.ts")),
     ("event.ts", include_str!("shim/event.ts")),
     ("frames.ts", include_str!("shim/frames.ts")),
     ("hooks.ts", include_str!("shim/hooks.ts")),
+    ("lives.ts", include_str!("shim/lives.ts")),
     ("note.ts", include_str!("shim/note.ts")),
     ("harden.ts", include_str!("shim/harden.ts")),
     ("probe.ts", include_str!("shim/probe.ts")),

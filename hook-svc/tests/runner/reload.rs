@@ -1,8 +1,21 @@
 //! Switching sets while events are in flight: none is lost, none is evaluated twice, none meets half a set.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use crate::pool::{TestPool, dm};
+use shared::clock::{Clock as _, SystemClock, pause};
+
+use crate::pool::{TestPool, dm, timed};
+
+/// Looks until `holds`, every 20 ms, for a minute at most.
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let begun = SystemClock.monotonic();
+    while !holds().await {
+        let waited = SystemClock.monotonic().duration_since(begun);
+        assert!(waited < Duration::from_mins(1), "{what}");
+        pause(Duration::from_millis(20)).await;
+    }
+}
 
 fn version(number: u32, waits: bool) -> String {
     let wait = if waits {
@@ -84,5 +97,39 @@ async fn an_unchanged_file_is_not_read_again() {
         1,
         "changed back is changed too"
     );
+    pool.stop().await;
+}
+
+/// Counts in the process, every few milliseconds, for as long as it is let; `looks` tells how far it has come.
+const TICKS: &str = "let on = false; export default () => {
+    if (!on) { on = true; globalThis.ticks = 0; setInterval(() => { globalThis.ticks++; }, 1);
+      (async () => { for (;;) { await Bun.sleep(1); globalThis.ticks++; } })(); }
+    return { fire: false }; };";
+const LOOKS: &str = "export default () => ({ fire: true, context: { extracted: { ticks: globalThis.ticks ?? -1 } } });";
+
+async fn ticks(pool: &TestPool, id: &str) -> i64 {
+    let answer = pool.evaluate(dm(id, "x")).await;
+    let context = answer.fired("looks").context.expect("a context");
+    context.extracted.expect("extracted")["ticks"]
+        .as_i64()
+        .expect("a number")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_deleted_hook_left_to_run_ends_with_it() {
+    let hooks = vec![timed("looks", 30_000, LOOKS), timed("ticks", 30_000, TICKS)];
+    let pool = TestPool::start_with(hooks, 1).await;
+    pool.evaluate(dm("web:0", "x")).await;
+    let before = ticks(&pool, "web:1").await;
+    eventually("it ticks", async || ticks(&pool, "web:2").await > before).await;
+
+    pool.load(&[("looks", LOOKS)]).await;
+    let mut last = ticks(&pool, "web:3").await;
+    eventually("it stands still, in the same process", async || {
+        let now = ticks(&pool, "web:4").await;
+        let stands = now == std::mem::replace(&mut last, now);
+        stands && now > 0
+    })
+    .await;
     pool.stop().await;
 }

@@ -6,6 +6,7 @@ import { asker } from "./calls.ts";
 import { scriptEvent } from "./event.ts";
 import { keepZone } from "./harden.ts";
 import { failureOf, type Failure, type Hook, type HookSet } from "./hooks.ts";
+import { lifeOf, type Life } from "./lives.ts";
 import { FAILED, PASSED, RESULT, idle, noted, running } from "./note.ts";
 
 // [slot, passed, latencies_us by index, [[index, us, result JSON]], [[index, us, message, stack]],
@@ -35,7 +36,7 @@ type Context = {
   now: Date;
   hook: unknown;
 };
-type Waiting = { index: number; hook: Hook; since: number; until: number };
+type Waiting = { index: number; hook: Hook; since: number; until: number; life: Life | undefined };
 type Open = { slot: number; answer: Answer; waiting: Map<number, Waiting> };
 
 // For hooks whose source does not speak of these: nobody can be asking.
@@ -77,7 +78,9 @@ export function evaluate(set: HookSet, slot: number, at: number, wire: unknown, 
     const us = round((after - before) * 1000);
     answer[2].push(us);
     if (pending !== null) {
-      (waiting ??= new Map()).set(index, { index, hook, since: before, until: before + hook.timeout });
+      const life = lifeOf(generation, index);
+      if (life !== undefined) life.open++;
+      (waiting ??= new Map()).set(index, { index, hook, since: before, until: before + hook.timeout, life });
       watch(slot, index, pending);
     } else if (answer[3].length > results) noted(slot, index, RESULT, us, answer[3][results][2]);
     else if (answer[4].length > failures) noted(slot, index, FAILED, us, answer[4][failures][2]);
@@ -174,6 +177,7 @@ function settle(slot: number, index: number, record: (answer: Answer, us: number
   if (event === undefined || one === undefined) return;
   const at = now();
   event.waiting.delete(index);
+  if (one.life !== undefined) one.life.open--;
   if (at >= one.until) fail(event.answer, index, round((at - one.since) * 1000), timedOut(one.hook));
   else record(event.answer, round((at - one.since) * 1000));
   if (event.waiting.size === 0) open.delete(slot);

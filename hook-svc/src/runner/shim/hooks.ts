@@ -1,5 +1,6 @@
 // The hooks of one set: loaded modules and what each script reads as `ctx.hook`.
 
+import { end, lives } from "./lives.ts";
 import { idle, running } from "./note.ts";
 import { provideSqlite } from "./sqlite.ts";
 
@@ -58,6 +59,7 @@ export async function loadHooks(generation: number, wanted: Wanted[], drop: stri
   const hooks: Hook[] = [];
   for (const [index, [path, id, name, created_at, timeout, count, last, asks, lingers]] of wanted.entries()) {
     const hook: Hook = { call: null, failure: null, facts: facts(id, name, created_at, count, last), timeout, asks, lingers };
+    if (path !== null) lives(generation, index, path);
     running(-1, index, generation);
     try {
       if (path === null) throw new Error("it killed its worker while loading");
@@ -73,6 +75,7 @@ export async function loadHooks(generation: number, wanted: Wanted[], drop: stri
   }
   idle();
   for (const path of drop) {
+    end(path);
     loaded.delete(path);
     delete cache[path];
   }

@@ -7,6 +7,7 @@
 // microseconds, bytes of text, the text.
 
 import { drainMicrotasks } from "bun:jsc";
+import { isOver, lifeOf } from "./lives.ts";
 
 export const PASSED = 1;
 export const RESULT = 2;
@@ -60,14 +61,16 @@ export function onStray(tell: (thrown: unknown, by: [number, number] | null) => 
   stray = tell;
 }
 
-/** `act`, to be called later in the name of whoever is running now; `isTurn`: nothing else runs meanwhile, so that
- *  what it resolves goes on in that name too. */
-export function inItsName(act: Function, isTurn: boolean): (...args: unknown[]) => unknown {
+/** `act`, to be called later in the name of whoever is running now, as long as that hook is in the set, else `over`;
+ *  `isTurn`: nothing else runs meanwhile, so that what it resolves goes on in that name too. */
+export function inItsName(act: Function, isTurn: boolean, over: () => void = () => {}): (...args: unknown[]) => unknown {
   const slot = cells[0];
   const who = cells[1];
   const generation = cells[3];
   if (who === 0) return act as (...args: unknown[]) => unknown;
+  const life = lifeOf(generation, who - 1);
   return function (this: unknown, ...args: unknown[]) {
+    if (life !== undefined && isOver(life)) return over();
     const formerSlot = cells[0];
     const former = cells[1];
     const formerGeneration = cells[3];

@@ -1,6 +1,6 @@
 // Timers run in the name of the hook that set them, so that one that loops is not blamed on whoever waits. What
 // resolves a promise in such a turn is followed to its end before the turn is over: the code after an `await` runs in
-// that name as well.
+// that name as well. They end with the hook: what is left to run of one that has left the set does not run.
 
 import { promisify } from "node:util";
 import { inItsName } from "./note.ts";
@@ -22,7 +22,11 @@ export function attributeTimers(): void {
   const promises: any = require("node:timers/promises");
   for (const name of ["setTimeout", "setInterval", "setImmediate"]) {
     const original = global[name];
-    const named: any = (callback: unknown, ...rest: unknown[]) => original(typeof callback === "function" ? inItsName(callback, true) : callback, ...rest);
+    const clear = name === "setInterval" ? global.clearInterval : () => {};
+    const named: any = (callback: unknown, ...rest: unknown[]) => {
+      const handle: unknown = original(typeof callback === "function" ? inItsName(callback, true, () => clear(handle)) : callback, ...rest);
+      return handle;
+    };
     if (name !== "setInterval") {
       const wait = name === "setTimeout"
         ? (ms?: number, value?: unknown, options?: any) => options?.signal !== undefined ? promised(ms, value, options) : new TypedPromise((done) => named(done, ms, value))
