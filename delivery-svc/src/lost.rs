@@ -216,7 +216,7 @@ impl LostReplies {
         };
         // The queue was copied after the receipts: a reply in neither was made while the backup ran, and is not lost.
         let holds = self.outfit.bus.kv::<RestoreHold>(buckets::RESTORE);
-        let restored = holds.get(HOLD_KEY).await?.map(|hold| hold.value.at);
+        let restored = holds.get(HOLD_KEY).await?.and_then(|hold| hold.value.at);
         let kept = i64::try_from(RECEIPTS_KEPT.as_millis()).unwrap_or(i64::MAX);
         let oldest = self.server_time().await?.plus(-kept).plus(2 * MARGIN_MS);
         let oldest = restored.map_or(oldest, |restored| oldest.max(restored));

@@ -27,7 +27,7 @@ impl RestoreGate {
                 let lost = RestoreHold {
                     backup: LOST.to_owned(),
                     until: now,
-                    at: now,
+                    at: None,
                     decision: HoldDecision::Waiting,
                 };
                 hold_again(&holds, &lost).await;

@@ -40,7 +40,7 @@ pub(crate) fn restore_hold(decision: HoldDecision) -> RestoreHold {
     RestoreHold {
         backup: "01BX5ZZKBKACTAV9WEVGEMMVRZ".to_owned(),
         until: AT,
-        at: AT,
+        at: Some(AT),
         decision,
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn begin(bus: &Bus, manifest: &Manifest) -> Result<()> {
     let hold = RestoreHold {
         backup: manifest.id.clone(),
         until: manifest.ended_at,
-        at: SystemClock.now(),
+        at: Some(SystemClock.now()),
         decision,
     };
     let written = holds.put(HOLD_KEY, &hold).await;

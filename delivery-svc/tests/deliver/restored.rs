@@ -8,10 +8,11 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord};
 use shared::model::receipt::ReceiptStep;
 use shared::model::reply::Reply;
+use shared::model::restore::{HOLD_KEY, HoldDecision, RestoreHold};
 use shared::wire::held::HeldUntil;
 use shared::wire::subject;
 use shared::wire::topology::buckets;
-use shared::wire::topology::streams::{DELIVERIES, EVENTS, RECEIPTS};
+use shared::wire::topology::streams::{DELIVERIES, EVENTS, PARKED, RECEIPTS};
 use shared::wire::witness::Waiting;
 use ulid::Ulid;
 
@@ -195,5 +196,50 @@ async fn replies_of_a_queue_that_is_emptied_are_sent() {
     eventually("all are sent", async || made(&world, "q").await.len() == 4).await;
     let made = made(&world, "q").await;
     assert!(made.values().all(|times| *times == 1), "{made:?}");
+    second.stop().await;
+}
+
+/// Makes `stream` anew out of its own copy, as a restore does.
+async fn restore(world: &World, stream: &str) {
+    let mut copy = Vec::new();
+    let mut head = world.bus.snapshot(stream, &mut copy).await.expect("copied");
+    head.renew_incarnation("restored");
+    assert!(world.bus.delete_stream(stream).await.expect("deleted"));
+    let restored = world.bus.restore_stream(stream, &head, &mut copy.as_slice()).await;
+    restored.expect("restored");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_are_found_where_the_record_of_the_restore_is_lost_with_the_queue() {
+    let world = World::start().await;
+    let first = world.replica("a", Setup::default());
+    eventually("it is noted since when replies wait", async || {
+        let noted = world.bus.kv::<Waiting>(buckets::POSITIONS).get(DELIVERIES).await;
+        noted.expect("readable").is_some()
+    })
+    .await;
+    first.kill();
+    for number in 0..4 {
+        record(&world, &reply(number, "nats", "r")).await;
+    }
+    world.bus.purge_subject(DELIVERIES, ">").await.expect("purged");
+    restore(&world, DELIVERIES).await;
+
+    // Nobody knows when it was restored: not now, which would make everything older than that.
+    let second = world.replica("b", Setup::default());
+    eventually("all wait for the operator", async || {
+        let parked = world.bus.stream_state(PARKED).await.expect("readable");
+        parked.messages == 4
+    })
+    .await;
+    let holds = world.bus.kv::<RestoreHold>(buckets::RESTORE);
+    let hold = holds
+        .get(HOLD_KEY)
+        .await
+        .expect("readable")
+        .expect("written again")
+        .value;
+    assert_eq!((hold.at, hold.decision), (None, HoldDecision::Waiting));
+    assert!(made(&world, "r").await.is_empty(), "nothing leaves undecided");
     second.stop().await;
 }

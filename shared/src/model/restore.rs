@@ -15,8 +15,9 @@ pub struct RestoreHold {
     pub backup: String,
     /// When the backup ended: what is younger was not done before.
     pub until: UnixMillis,
-    /// When it was restored: what is older comes from the backup, and no queue has lost it.
-    pub at: UnixMillis,
+    /// When it was restored: what is older comes from the backup, and no queue has lost it. None where that is not known, and
+    /// nothing may be taken for older.
+    pub at: Option<UnixMillis>,
     /// What the operator has decided.
     pub decision: HoldDecision,
 }
@@ -80,7 +81,7 @@ mod tests {
         let hold = RestoreHold {
             backup: "any".to_owned(),
             until: UnixMillis(100),
-            at: UnixMillis(200),
+            at: Some(UnixMillis(200)),
             decision,
         };
         assert_eq!(
