@@ -166,6 +166,7 @@ fn webhook_metadata(endpoint: &Endpoint, delivery: &Delivery<'_>, event_type: Op
 
     metadata.insert("is_group".to_owned(), json!(false));
     metadata.insert("source".to_owned(), json!(endpoint.name));
+    metadata.insert("webhook_source".to_owned(), json!(endpoint.name));
     metadata.insert("scheme".to_owned(), json!(endpoint.scheme.name()));
     metadata.insert("headers".to_owned(), Value::Object(kept));
     metadata.insert("payload".to_owned(), delivery.payload.clone());

@@ -230,6 +230,11 @@ impl Directory {
 fn report(record: &HookRecord) {
     match &record.parse_error {
         _ if !record.enabled => tracing::info!(hook_id = record.id, "hook is synced and disabled"),
+        Some(error) if record.source.is_empty() => tracing::warn!(
+            hook_id = record.id,
+            error,
+            "new hook does not parse, and waits for a version that does"
+        ),
         Some(error) => tracing::error!(
             hook_id = record.id,
             error,

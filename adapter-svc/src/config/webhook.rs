@@ -87,6 +87,9 @@ impl WebhookConfig {
                 "mapping.id: {expected} (of `hmac`: `{{id}}` in hmac.signed and hmac.id_header)"
             ));
         }
+        if matches!(self.mapping.id, Some(Pick::Constant(_))) {
+            faults.push("mapping.id: a constant would make all deliveries one event".to_owned());
+        }
         if self.persons && !is_signed {
             faults.push("persons: an unsigned source proves nobody; choose a scheme that signs".to_owned());
         }

@@ -175,7 +175,13 @@ fn a_mapping_says_where_fields_stand() {
         from_name: pick("/name"),
         thread: pick("/order/id"),
         timestamp: pick("/at"),
-        metadata: [("total".to_owned(), Pick::Body("/order/total".to_owned()))].into(),
+        metadata: [
+            ("total".to_owned(), Pick::Body("/order/total".to_owned())),
+            ("priority".to_owned(), Pick::Constant("high".to_owned())),
+            // What configuration says does not hide which source it was.
+            ("webhook_source".to_owned(), Pick::Constant("another".to_owned())),
+        ]
+        .into(),
     };
     let payload = json!({"order": {"id": 42, "note": "two pies", "total": 9.5}, "customer": "c7", "name": "Ada", "at": 1_700_000_000});
     let event = check(&source, &[("x-kind", "order.paid")], &payload, &Verified::default());
@@ -188,6 +194,10 @@ fn a_mapping_says_where_fields_stand() {
     assert_eq!(
         (&event.metadata["total"], &event.metadata["event_type"]),
         (&json!(9.5), &json!("order.paid"))
+    );
+    assert_eq!(
+        (&event.metadata["priority"], &event.metadata["webhook_source"]),
+        (&json!("high"), &json!("shop"))
     );
 }
 

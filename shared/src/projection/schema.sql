@@ -124,9 +124,12 @@ CREATE INDEX embeddings_event ON embeddings(event_id);
 CREATE TABLE nexus_reembed(sequence INTEGER PRIMARY KEY);
 
 -- a derived index that nothing fills yet
-CREATE TABLE episodes(id TEXT PRIMARY KEY, started_at INTEGER, ended_at INTEGER, summary TEXT);
+CREATE TABLE episodes(id TEXT PRIMARY KEY, thread_id TEXT, channel TEXT, started_at INTEGER, ended_at INTEGER, summary TEXT);
 CREATE TABLE episode_events(episode_id TEXT, event_id TEXT);
-CREATE TABLE facets(id TEXT PRIMARY KEY, event_id TEXT, type TEXT, value TEXT);
+CREATE INDEX episode_events_episode ON episode_events(episode_id);
+CREATE TABLE facets(id TEXT PRIMARY KEY, episode_id TEXT NOT NULL, facet_type TEXT NOT NULL, value TEXT, confidence REAL,
+  created_at INTEGER NOT NULL);
+CREATE INDEX facets_episode ON facets(episode_id);
 
 -- how far each stream is projected: written in the transaction of the rows themselves
 CREATE TABLE nexus_positions(stream TEXT PRIMARY KEY, sequence INTEGER NOT NULL) WITHOUT ROWID;

@@ -4,16 +4,17 @@
 //! replaced: `origin`, `speaks_for`, `received_at` and `source_adapter`. `id` and `reply_to` are texts here, for they become
 //! ids only below the prefix of the caller's source ([`super::scope`]).
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use shared::model::event::{Attachment, Direction, Participant, Peer, Sender};
+use shared::model::event::{Attachment, Direction, Participant, Peer, PeerKind, Sender};
 use shared::model::time::UnixMillis;
 
 #[cfg(doc)]
 use shared::model::event::Event;
 
-/// See the module. The seed's camelCase spellings are read too.
+/// See the module. The seed's camelCase spellings are read too, and so are its flat fields (seed 001 §8), which count where
+/// the field they stand for is not given.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PostedEvent {
@@ -32,20 +33,29 @@ pub struct PostedEvent {
     /// Which way the item went.
     #[serde(default)]
     pub direction: Direction,
-    /// Who sent it.
-    #[serde(default)]
+    /// Who sent it; a text is the sender's id.
+    #[serde(default, deserialize_with = "sender")]
     pub from: Sender,
+    /// Stands for `from.id`.
+    #[serde(default, alias = "senderId")]
+    pub sender_id: Option<String>,
     /// Who took part.
     #[serde(default)]
     pub participants: Vec<Participant>,
     /// The conversation.
     #[serde(default)]
     pub peer: Peer,
+    /// Stands for `peer.kind`.
+    #[serde(default, alias = "peerKind")]
+    pub peer_kind: Option<PeerKind>,
+    /// Stands for `peer.id`; a direct conversation that names none is the one with its sender.
+    #[serde(default, alias = "peerId")]
+    pub peer_id: Option<String>,
     /// Thread within the conversation.
     #[serde(default, alias = "threadId")]
     pub thread_id: Option<String>,
     /// Id of the event that this one answers, spelled as `id` is.
-    #[serde(default, alias = "replyTo")]
+    #[serde(default, alias = "replyTo", alias = "replyToId", alias = "reply_to_id")]
     pub reply_to: Option<String>,
     /// The text.
     #[serde(default)]
@@ -53,6 +63,9 @@ pub struct PostedEvent {
     /// `text`, `image`, …
     #[serde(default, alias = "contentTypes")]
     pub content_types: Vec<String>,
+    /// Stands for `content_types` of one.
+    #[serde(default, alias = "contentType")]
+    pub content_type: Option<String>,
     /// What came along.
     #[serde(default)]
     pub attachments: Vec<Attachment>,
@@ -77,4 +90,40 @@ pub struct PostedEvent {
     /// Replaced by the caller's source.
     #[serde(default, rename = "source_adapter", alias = "sourceAdapter")]
     _source_adapter: IgnoredAny,
+}
+
+impl PostedEvent {
+    /// The same with its flat fields where they belong.
+    #[must_use]
+    pub fn nested(mut self) -> Self {
+        if self.from.id.is_empty() {
+            self.from.id = self.sender_id.take().unwrap_or_default();
+        }
+
+        if self.peer.id.is_empty() {
+            self.peer.kind = self.peer_kind.unwrap_or(self.peer.kind);
+            let with_sender = self.peer_kind == Some(PeerKind::Dm);
+            let named = self
+                .peer_id
+                .take()
+                .or_else(|| with_sender.then(|| self.from.id.clone()));
+            self.peer.id = named.unwrap_or_default();
+        }
+
+        if self.content_types.is_empty() {
+            self.content_types.extend(self.content_type.take());
+        }
+        self
+    }
+}
+
+/// A sender as an object, or as the id alone.
+fn sender<'de, D: Deserializer<'de>>(from: D) -> Result<Sender, D::Error> {
+    match Value::deserialize(from)? {
+        Value::String(id) => Ok(Sender {
+            id,
+            ..Sender::default()
+        }),
+        said => Sender::deserialize(said).map_err(|fault| D::Error::custom(format!("from: {fault}"))),
+    }
 }

@@ -70,6 +70,7 @@ impl Scope {
     /// # Errors
     /// [`RefuseEventError`] names the field.
     pub fn event(&self, posted: PostedEvent, now: UnixMillis) -> Result<Event, RefuseEventError> {
+        let posted = posted.nested();
         let mut event = Event::new(self.id(&posted.id)?, &posted.channel, &posted.peer.id, posted.timestamp);
         if !posted.source_id.is_empty() {
             event.source_id = posted.source_id;
@@ -203,6 +204,8 @@ pub fn faults(name: &str, source: &str, channels: &[String]) -> Vec<String> {
 mod tests {
     use proptest::prelude::*;
 
+    use shared::model::event::PeerKind;
+
     use super::*;
 
     fn shop() -> Scope {
@@ -216,6 +219,31 @@ mod tests {
 
     fn posted(text: &str) -> PostedEvent {
         serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn the_seeds_flat_event_is_read() {
+        let text = r#"{"id":"crm:abc123","channel":"crm","from":"+15559876543","content":"help","peerKind":"dm",
+                       "contentType":"text","replyToId":"crm:abc122","timestamp":1738180000000}"#;
+        let event = shop().event(posted(text), UnixMillis(1_738_180_000_000)).unwrap();
+        assert_eq!(
+            (event.from.id.as_str(), event.content_types.as_slice()),
+            ("+15559876543", &["text".to_owned()][..])
+        );
+        assert_eq!(
+            (event.peer.kind, event.peer.id.as_str()),
+            (PeerKind::Dm, "+15559876543")
+        );
+        assert_eq!(event.reply_to.as_deref(), Some("shop:crm:abc122"));
+
+        let text = r#"{"id":"2","channel":"crm","senderId":"u7","peerKind":"group","peerId":"room","timestamp":1}"#;
+        let event = shop().event(posted(text), UnixMillis(2)).unwrap();
+        assert_eq!((event.from.id.as_str(), event.peer.id.as_str()), ("u7", "room"));
+        assert_eq!(event.peer.kind, PeerKind::Group);
+
+        let wrong = r#"{"id":"3","channel":"crm","from":{"identity":"u7"},"timestamp":1}"#;
+        let fault = serde_json::from_str::<PostedEvent>(wrong).unwrap_err().to_string();
+        assert!(fault.contains("from: ") && fault.contains("identity"), "{fault}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use shared::model::time::UnixMillis;
 
-/// A place in a request: `/json/pointer` into the body (RFC 6901) or `header:name`.
+/// Where a value comes from: `/json/pointer` into the body (RFC 6901), `header:name`, or `=text`, which is that text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Pick {
@@ -16,11 +16,16 @@ pub enum Pick {
     Body(String),
     /// A header's value.
     Header(String),
+    /// The same text for every request.
+    Constant(String),
 }
 
 impl TryFrom<String> for Pick {
     type Error = String;
     fn try_from(text: String) -> Result<Self, Self::Error> {
+        if let Some(constant) = text.strip_prefix('=') {
+            return Ok(Self::Constant(constant.to_owned()));
+        }
         if let Some(name) = text.strip_prefix("header:") {
             let name = name.trim().to_ascii_lowercase();
             if name.parse::<axum::http::HeaderName>().is_ok() {
@@ -29,7 +34,9 @@ impl TryFrom<String> for Pick {
         } else if text.starts_with('/') {
             return Ok(Self::Body(text));
         }
-        Err(format!("`{text}`: `/json/pointer` or `header:name` is expected"))
+        Err(format!(
+            "`{text}`: `/json/pointer`, `header:name` or `=text` is expected"
+        ))
     }
 }
 
@@ -38,6 +45,7 @@ impl From<Pick> for String {
         match pick {
             Pick::Body(pointer) => pointer,
             Pick::Header(name) => format!("header:{name}"),
+            Pick::Constant(text) => format!("={text}"),
         }
     }
 }
@@ -52,6 +60,7 @@ impl Pick {
                 .get(name.as_str())
                 .and_then(|value| value.to_str().ok())
                 .map(|text| Value::String(text.to_owned())),
+            Self::Constant(text) => Some(Value::String(text.clone())),
         }
     }
 
@@ -146,7 +155,8 @@ mod tests {
         let check = |pick: &str| Pick::try_from(pick.to_owned()).unwrap().text(&map, &body);
         assert_eq!(check("/a/b/0").as_deref(), Some("7"));
         assert_eq!(check("header:X-Kind").as_deref(), Some("ping"));
-        for absent in ["/a", "/empty", "/none", "/zz", "header:x-none"] {
+        assert_eq!(check("=shop order").as_deref(), Some("shop order"));
+        for absent in ["=", "/a", "/empty", "/none", "/zz", "header:x-none"] {
             assert_eq!(check(absent), None, "{absent}");
         }
         assert!(Pick::try_from("a.b".to_owned()).is_err());
