@@ -92,8 +92,16 @@ pub(super) struct Sight {
 pub(super) struct Times {
     /// Processor time of all its threads, ended ones too.
     computed: Duration,
-    /// Processor time of the thread that runs the scripts, and how long that thread waited for a processor.
-    script: Duration,
+    /// Of the thread that runs the scripts, where the kernel counts that.
+    thread: Option<ThreadTimes>,
+}
+
+/// What the kernel says of one thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ThreadTimes {
+    /// Its processor time.
+    computed: Duration,
+    /// How long it waited for a processor.
     queued: Duration,
 }
 
@@ -105,12 +113,21 @@ impl Times {
         let mut ticks = stat.rsplit(')').next()?.split_ascii_whitespace().skip(USER_TICKS);
         let (user, system): (u32, u32) = (ticks.next()?.parse().ok()?, ticks.next()?.parse().ok()?);
 
-        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
-        let mut parts = text.split_ascii_whitespace().map(str::parse);
-        let (script, queued) = (parts.next()?.ok()?, parts.next()?.ok()?);
         Some(Self {
             computed: TICK * user.saturating_add(system),
-            script: Duration::from_nanos(script),
+            thread: ThreadTimes::of(pid),
+        })
+    }
+}
+
+impl ThreadTimes {
+    /// Those of the first thread of process `pid`; not every kernel is built to count them.
+    fn of(pid: u32) -> Option<Self> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+        let mut parts = text.split_ascii_whitespace().map(str::parse);
+        let (computed, queued) = (parts.next()?.ok()?, parts.next()?.ok()?);
+        Some(Self {
+            computed: Duration::from_nanos(computed),
             queued: Duration::from_nanos(queued),
         })
     }
@@ -197,18 +214,23 @@ impl Pulse {
     fn gone_since(&self, last: &Glance, times: Option<Times>, now: Instant) -> Gone {
         let most = self.budget * COUNTED_PER_LOOK / LOOKS_PER_BUDGET;
         let wall = now.saturating_duration_since(last.at).min(most);
-        let (Some(now), Some(before)) = (times, last.times) else {
-            // The kernel tells nothing: the wall's clock stands for the processor's.
+        let computed = match (times, last.times) {
+            (Some(now), Some(before)) => now.computed.saturating_sub(before.computed).min(most),
+            (_, _) => Duration::ZERO,
+        };
+        let thread = |times: Option<Times>| times.and_then(|times| times.thread);
+        let (Some(now), Some(before)) = (thread(times), thread(last.times)) else {
+            // Nobody can tell a thread that stands still from one that gets no processor: a quarter of the time is blamed on it.
             return Gone {
-                computed: wall,
+                computed,
                 passed: wall,
-                still: wall,
+                still: wall / 4,
             };
         };
         let queued = now.queued.saturating_sub(before.queued);
-        let script = now.script.saturating_sub(before.script);
+        let script = now.computed.saturating_sub(before.computed);
         Gone {
-            computed: now.computed.saturating_sub(before.computed).min(most),
+            computed,
             // A script that yields all the time waits much; a quarter counts all the same.
             passed: wall.saturating_sub(queued).max(wall / 4),
             still: wall.saturating_sub(queued).saturating_sub(script),
@@ -292,8 +314,10 @@ mod tests {
                 at: SystemClock.monotonic(),
                 times: Times {
                     computed: nothing,
-                    script: nothing,
-                    queued: nothing,
+                    thread: Some(ThreadTimes {
+                        computed: nothing,
+                        queued: nothing,
+                    }),
                 },
                 sight: Sight {
                     work,
@@ -314,8 +338,10 @@ mod tests {
         fn pass(&mut self, computed: u64, queued: u64) -> Look {
             self.at += ms(LOOK);
             self.times.computed += ms(computed);
-            self.times.script += ms(computed);
-            self.times.queued += ms(queued);
+            if let Some(thread) = &mut self.times.thread {
+                thread.computed += ms(computed);
+                thread.queued += ms(queued);
+            }
             self.look()
         }
 
@@ -407,6 +433,19 @@ mod tests {
         assert_eq!(Watched::new(Work::Nothing).lives(1, 0, |_| {}), None);
         let (looks, _) = Watched::new(Work::Nothing).lives(40, 0, |_| {}).expect("it ends");
         assert!(looks < 60, "{looks}");
+    }
+
+    #[test]
+    fn where_the_kernel_counts_no_threads_who_waits_lives_and_who_loops_does_not() {
+        let begin = || {
+            let mut watched = Watched::new(Work::Evaluating(0));
+            watched.times.thread = None;
+            watched
+        };
+        assert_eq!(begin().lives(2, 0, |sight| sight.pongs += 1), None);
+        let ended = |computed| begin().lives(computed, 0, |_| {}).expect("it ends");
+        assert!(matches!(ended(50), (5..=6, Look::Stuck(_))), "{:?}", ended(50));
+        assert!(matches!(ended(0), (39..=41, Look::Still(_))), "{:?}", ended(0));
     }
 
     #[test]
