@@ -69,7 +69,7 @@ async fn every_event_meets_one_set_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unchanged_file_is_not_read_again() {
     let counting = "let calls = 0; export default () => ({ fire: true, context: { extracted: { calls: ++calls } } });";
-    let pool = TestPool::start_with(vec![crate::pool::timed("counts", 1_000, counting)], 1).await;
+    let pool = TestPool::start_with(vec![timed("counts", 1_000, counting)], 1).await;
     let calls = |answer: crate::pool::Answer| {
         answer
             .fired("counts")

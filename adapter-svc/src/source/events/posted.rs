@@ -119,11 +119,12 @@ impl PostedEvent {
 
 /// A sender as an object, or as the id alone.
 fn sender<'de, D: Deserializer<'de>>(from: D) -> Result<Sender, D::Error> {
-    match Value::deserialize(from)? {
-        Value::String(id) => Ok(Sender {
+    let said = Value::deserialize(from)?;
+    if let Value::String(id) = said {
+        return Ok(Sender {
             id,
             ..Sender::default()
-        }),
-        said => Sender::deserialize(said).map_err(|fault| D::Error::custom(format!("from: {fault}"))),
+        });
     }
+    Sender::deserialize(said).map_err(|fault| D::Error::custom(format!("from: {fault}")))
 }
