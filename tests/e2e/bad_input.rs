@@ -70,11 +70,13 @@ async fn publish(bus: &Bus, subject: &str, all: &[Bad]) {
 async fn letters(world: &World, service: &str, count: usize) -> Vec<DeadLetter> {
     eventually("the dead letters", PATIENCE, async || {
         let all: Vec<(u64, DeadLetter)> = read_all(&world.bus, streams::DLQ).await;
-        let own: Vec<DeadLetter> = all
+        let mut own: Vec<DeadLetter> = all
             .into_iter()
             .map(|(_, l)| l)
             .filter(|l| l.service == service)
             .collect();
+        // Messages of two conversations are given up side by side.
+        own.sort_by_key(|letter| letter.sequence);
         if own.len() == count {
             Ok(own)
         } else {
