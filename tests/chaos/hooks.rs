@@ -47,6 +47,8 @@ fn setup(model: &ModelServer, agents: &std::path::Path) -> Setup {
             say("LLM__PROVIDER", "openai".to_owned()),
             say("LLM__MODEL", "m".to_owned()),
             say("LLM__BASE_URL", model.base_url("openai")),
+            say("LLM__PRICES__M__INPUT", "0".to_owned()),
+            say("LLM__PRICES__M__OUTPUT", "0".to_owned()),
             say("HOOKS__AGENT_DIR", agents.display().to_string()),
         ],
         ..Setup::default()
