@@ -256,7 +256,9 @@ async fn an_agent_asks_the_gate_again_until_a_human_has_decided_and_is_given_the
         (&lapsed, vec!["asked", "expired"], ApprovalStatus::Expired),
     ];
     for (id, records, status) in ends {
-        assert_eq!(audit(&agent.bench, id).await, records);
+        // What becomes of a question is told to AUDIT after it stands in KV.
+        let wanted = format!("{id}: {records:?}");
+        eventually(&wanted, async || audit(&agent.bench, id).await == records).await;
         assert_eq!(agent.decided(id).await.last(), Some(&status));
     }
     let over = agent.try_gate("t7", "pay", 1, None, DEADLINE).await;
