@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use cli::args::Cli;
-use cli::output::ReaderGone;
+use cli::output::{ReaderGone, plain_lines};
 
 #[global_allocator]
 static ALLOCATOR: shared::process::Allocator = shared::process::Allocator;
@@ -15,7 +15,8 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<ReaderGone>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nexus: {error:#}");
+            // What a service answers may repeat what a stranger wrote.
+            eprintln!("nexus: {}", plain_lines(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

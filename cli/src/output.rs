@@ -51,17 +51,43 @@ pub fn brief(text: &str, most: usize) -> String {
     plain(&cut)
 }
 
+/// Whether `c` may steer a terminal, or turn round what stands beside it.
+fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// `text` with its control characters escaped, so that what strangers wrote cannot steer the terminal.
 #[must_use]
 pub fn plain(text: &str) -> String {
     let escaped = text.chars().map(|c| {
-        if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+        if steers(c) {
             c.escape_default().to_string()
         } else {
             c.to_string()
         }
     });
     escaped.collect()
+}
+
+/// Every line of `text`, [plain], with the tabs in it: a source, or where an error came from.
+#[must_use]
+pub fn plain_lines(text: &str) -> String {
+    let line = |line: &str| line.split('\t').map(plain).collect::<Vec<_>>().join("\t");
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// `text`, which is JSON, with the characters escaped that JSON leaves as they are and that [plain] escapes. They stand
+/// within its strings alone, so whoever reads it reads the same value.
+fn plain_json(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if steers(c) && !matches!(c, '\n' | '\t' | '\r') {
+            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// The reader of this process's output has gone (`nexus … | head`): nothing is wrong, and nothing more is wanted.
@@ -93,7 +119,25 @@ pub fn print(text: &str) -> Result<()> {
 /// # Errors
 /// Fails if it has no JSON form; [`ReaderGone`].
 pub fn json(value: &impl serde::Serialize) -> Result<()> {
-    print(&(serde_json::to_string_pretty(value).context("write JSON")? + "\n"))
+    print(&(json_text(value)? + "\n"))
+}
+
+/// `value` as JSON over several lines, which cannot steer the terminal either.
+///
+/// # Errors
+/// Fails if it has no JSON form.
+pub fn json_text(value: &impl serde::Serialize) -> Result<String> {
+    let text = serde_json::to_string_pretty(value).context("write JSON")?;
+    Ok(plain_json(&text))
+}
+
+/// Prints `value` as one line of JSON.
+///
+/// # Errors
+/// Fails if it has no JSON form; [`ReaderGone`].
+pub fn json_line(value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string(value).context("write JSON")?;
+    print(&(plain_json(&text) + "\n"))
 }
 
 /// The configuration file that the command line, else `NEXUS_CONFIG`, names.
@@ -225,5 +269,17 @@ mod tests {
         assert_eq!(brief("abcd", 4), "abcd");
         assert_eq!(brief("a\u{1b}b\nc", 4), "a\\u{1b}b…");
         assert_eq!(plain("é\u{1b}[2J\u{9b}\u{202e}ok"), "é\\u{1b}[2J\\u{9b}\\u{202e}ok");
+    }
+
+    #[test]
+    fn several_lines_and_json_cannot_steer_the_terminal_either() {
+        let source = "if (x) {\n\treturn \"\u{1b}]0;mine\u{7}\";\r\n}";
+        assert_eq!(plain_lines(source), "if (x) {\n\treturn \"\\u{1b}]0;mine\\u{7}\";\n}");
+        assert_eq!(plain_lines("over\rwritten"), "over\\rwritten");
+
+        let value = serde_json::json!({"text": "\u{1b}[2J\u{7f}\u{9b}31m\u{202e}é\n"});
+        let text = json_text(&value).unwrap();
+        assert!(!text.chars().any(|c| steers(c) && c != '\n'), "{text:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     }
 }

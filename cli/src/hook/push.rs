@@ -7,7 +7,7 @@ use shared::model::hook_api::{HookView, OPERATOR, PushHook};
 
 use super::{ask, show};
 use crate::args::Common;
-use crate::output::{bus, json};
+use crate::output::{bus, json, plain_lines};
 
 pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Result<()> {
     let files = if path.is_dir() {
@@ -38,7 +38,7 @@ pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Res
         match ask::<_, HookView>(&bus, "push", &question).await {
             Ok(view) => views.push(view),
             Err(error) => {
-                eprintln!("{}: {error:#}", file.display());
+                eprintln!("{}: {}", file.display(), plain_lines(&format!("{error:#}")));
                 refused += 1;
             }
         }

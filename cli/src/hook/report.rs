@@ -9,7 +9,7 @@ use shared::model::hook::HookResult;
 use shared::model::hook_api::HookRun;
 use shared::model::time::UnixMillis;
 
-use crate::output::{brief, clock, table};
+use crate::output::{brief, clock, plain, table};
 
 /// Most fires and failures that are kept one by one.
 const KEPT: usize = 10_000;
@@ -160,7 +160,7 @@ impl Report {
             println!("failures  {}", self.failures);
         }
         if let Some(event) = &self.disabled_by {
-            println!("disabled  after {event}");
+            println!("disabled  after {}", plain(&event.to_string()));
         }
         let latency = &self.latency;
         println!(
@@ -176,11 +176,15 @@ impl Report {
         }
         for (what, counts) in [("channel", &self.by_channel), ("day", &self.by_day)] {
             for (name, count) in counts {
-                println!("{what:<9} {name}: {count}");
+                println!("{what:<9} {}: {count}", plain(name));
             }
         }
         for failure in self.failed.iter().take(3) {
-            println!("error     {}: {}", failure.event_id, brief(&failure.error, 120));
+            println!(
+                "error     {}: {}",
+                plain(&failure.event_id.to_string()),
+                brief(&failure.error, 120)
+            );
         }
         if !self.fired.is_empty() {
             let mut rows = table(&["at (UTC)", "event", "channel", "from", "content", "to"]);
@@ -205,11 +209,11 @@ impl Fire {
         });
         [
             format!("{} {}", day(self.at), clock(self.at)),
-            self.event_id.to_string(),
-            self.channel.clone(),
-            self.from.clone(),
+            plain(&self.event_id.to_string()),
+            plain(&self.channel),
+            plain(&self.from),
             brief(&self.content, 40),
-            to,
+            plain(&to),
         ]
     }
 }

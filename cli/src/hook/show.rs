@@ -12,7 +12,7 @@ use shared::wire::topology::streams::INVOCATIONS;
 
 use super::ask;
 use crate::args::Common;
-use crate::output::{brief, bus, clock, json, print, table};
+use crate::output::{brief, bus, clock, json, json_line, plain, plain_lines, print, table};
 
 /// Most events of which `logs --follow` remembers that they were shown.
 const MAX_TOLD: usize = 10_000;
@@ -41,12 +41,12 @@ pub(super) async fn list(common: &Common, question: ListHooks) -> Result<()> {
             .or(hook.disabled_reason.as_ref())
             .or(hook.description.as_ref());
         rows.add_row([
-            hook.id.clone(),
+            plain(&hook.id),
             name(hook.status).to_owned(),
             hook.trigger_count.to_string(),
             hook.last_triggered.map(clock).unwrap_or_default(),
-            origin(&hook.origin),
-            hook.created_by.clone(),
+            plain(&origin(&hook.origin)),
+            plain(&hook.created_by),
             brief(what.map_or("", String::as_str), 60),
         ]);
     }
@@ -76,7 +76,7 @@ pub(super) async fn one(common: &Common, id: String) -> Result<()> {
         return json(&details);
     }
     let hook = &details.hook;
-    println!("hook        {} ({})", hook.id, hook.name);
+    println!("hook        {} ({})", plain(&hook.id), plain(&hook.name));
     println!("status      {}", name(hook.status));
     let lines = [
         ("because", &hook.disabled_reason),
@@ -91,16 +91,20 @@ pub(super) async fn one(common: &Common, id: String) -> Result<()> {
         }
     }
     for schedule in &hook.schedules {
-        println!("schedule    {schedule}");
+        println!("schedule    {}", plain(&schedule.to_string()));
     }
     for server in &hook.allow_net {
-        println!("asks for    {server}");
+        println!("asks for    {}", plain(server));
     }
     println!("priority    {}", hook.priority);
-    println!("from        {} by {}", origin(&hook.origin), hook.created_by);
+    println!(
+        "from        {} by {}",
+        plain(&origin(&hook.origin)),
+        plain(&hook.created_by)
+    );
     println!("fired       {} times", hook.trigger_count);
     println!("{}", invocations(details.invocations.iter()));
-    println!("{}", details.source);
+    println!("{}", plain_lines(&details.source));
     Ok(())
 }
 
@@ -120,8 +124,8 @@ fn line(row: &InvocationRow) -> [String; 6] {
     };
     [
         clock(row.started_at),
-        row.event_id.to_string(),
-        row.outcome.clone(),
+        plain(&row.event_id.to_string()),
+        plain(&row.outcome),
         format!("{:.3} ms", row.latency_ms),
         llm,
         brief(detail.map_or("", String::as_str), 80),
@@ -136,7 +140,7 @@ pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> 
     rows.reverse();
     if common.json {
         for row in &rows {
-            println!("{}", serde_json::to_string(row)?);
+            json_line(row)?;
         }
     } else {
         println!("{}", invocations(rows.iter()));
@@ -161,7 +165,7 @@ pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> 
             }
             let row = row(&record, hook);
             if common.json {
-                print(&format!("{}\n", serde_json::to_string(&row)?))?;
+                json_line(&row)?;
             } else {
                 print(&format!("{}\n", line(&row).join("  ")))?;
             }

@@ -12,7 +12,7 @@ use shared::model::time::UnixMillis;
 
 use super::ask;
 use crate::args::{Common, TestOptions};
-use crate::output::{bus, json};
+use crate::output::{bus, json, json_text, plain_lines};
 
 pub(super) async fn run(common: &Common, options: &TestOptions) -> Result<()> {
     let source = std::fs::read_to_string(&options.file).with_context(|| format!("read {}", options.file.display()))?;
@@ -75,13 +75,13 @@ fn print(run: &HookRun) -> Result<()> {
         println!("search    {} calls", run.search_calls);
     }
     if let Some(error) = &run.error {
-        println!("error     {error}");
+        println!("error     {}", plain_lines(error));
     }
     if let Some(stack) = &run.stack {
-        println!("{stack}");
+        println!("{}", plain_lines(stack));
     }
     if let Some(result) = &run.result {
-        println!("result    {}", serde_json::to_string_pretty(result)?);
+        println!("result    {}", json_text(result)?);
     }
     Ok(())
 }
