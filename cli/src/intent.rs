@@ -36,25 +36,25 @@ pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
     let (what, answer): (_, IntentAnswer) = match action {
         IntentAction::List(options) => return list(common, &bus, options).await,
         IntentAction::Show { id } => return show(common, &bus, parse(&id)?).await,
-        IntentAction::Cancel { id, why } => {
+        IntentAction::Cancel { id, reason } => {
             let id = parse(&id)?;
             let question = CancelIntent {
                 id,
                 agent: None,
                 turn: None,
                 by,
-                why,
+                reason,
             };
             ("cancel", ask(&bus, "cancel", &question).await?)
         }
-        IntentAction::Reschedule { id, schedule, why } => {
+        IntentAction::Reschedule { id, schedule, reason } => {
             let schedule = serde_json::from_str(&schedule).context("the schedule, in JSON")?;
             let question = RescheduleIntent {
                 id: parse(&id)?,
                 schedule,
                 agent: None,
                 by,
-                why,
+                reason,
             };
             ("reschedule", ask(&bus, "reschedule", &question).await?)
         }

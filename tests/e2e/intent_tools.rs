@@ -76,10 +76,10 @@ fn model(request: &Recorded) -> Scripted {
         0 if is("make it nine") => call("list_intents", json!({"status": "pending"})),
         0 if is("stop it") => call("list_intents", json!({"status": "running"})),
         1 if is("make it nine") => {
-            let moved = json!({"id": named(last), "schedule": schedule(9), "why": "the interview was moved"});
+            let moved = json!({"id": named(last), "schedule": schedule(9), "reason": "the interview was moved"});
             call("reschedule_intent", moved)
         }
-        1 if is("stop it") => call("cancel_intent", json!({"id": named(last), "why": "nobody wants it"})),
+        1 if is("stop it") => call("cancel_intent", json!({"id": named(last), "reason": "nobody wants it"})),
         0 if is("how was it") => half_an_answer(),
         0 if is("Reminder: interview") => Scripted::text("Good luck!"),
         _ => Scripted::text(&format!("the tool says: {last}")),

@@ -125,7 +125,7 @@ async fn an_agent_asks_for_its_own_future() {
         schedule: serde_json::from_value(json!({ "type": "after", "seconds": 2 })).expect("a schedule"),
         agent: Some("default".to_owned()),
         by: None,
-        why: "the interview was moved".to_owned(),
+        reason: "the interview was moved".to_owned(),
     };
     let answer: IntentAnswer = ask(&world.bus, "reschedule", &moved).await;
     assert_eq!((answer.id, answer.status), (pending.intent.id, IntentStatus::Pending));

@@ -152,14 +152,14 @@ async fn intents(operator: &Operator) {
             "reschedule",
             &id,
             r#"{"type":"after","seconds":7200}"#,
-            "--why",
+            "--reason",
             "later",
         ])
         .await;
     assert_ne!(moved["due"], first["due"], "{moved}");
     let shown = operator.world.json(&["intent", "show", &id]).await;
     assert_eq!(shown["history"].as_array().map(Vec::len), Some(4), "{shown}");
-    let canceled = operator.world.words(&["intent", "cancel", &id, "--why", "no"]).await;
+    let canceled = operator.world.words(&["intent", "cancel", &id, "--reason", "no"]).await;
     assert!(canceled.contains("canceled"), "{canceled}");
 
     let strict = wish(json!({ "approval": "before_admission" }));

@@ -159,7 +159,7 @@ const ROWS: [Row; 10] = [
         description: "Gives one of your intents another time.",
         properties: || {
             json!({
-                "id": {"type": "string"}, "why": {"type": "string"},
+                "id": {"type": "string"}, "reason": {"type": "string"},
                 "schedule": {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}
             })
         },
@@ -171,7 +171,7 @@ const ROWS: [Row; 10] = [
         idempotent: true,
         question: withdrawn,
         description: "Withdraws one of your intents; where it runs, its turn is interrupted, unless that is this one.",
-        properties: || json!({"id": {"type": "string"}, "why": {"type": "string"}}),
+        properties: || json!({"id": {"type": "string"}, "reason": {"type": "string"}}),
         required: &["id"],
     },
     Row {
@@ -249,4 +249,22 @@ fn proposed(call: &ToolCall) -> Value {
         "delivery_context": asked.origin.delivery,
         "causation": asked.origin.causation.event,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_spell_the_same_thing_alike() {
+        for row in &ROWS {
+            let properties = (row.properties)();
+            assert!(properties.get("why").is_none(), "{}: `reason`", row.name);
+            let reason = properties.get("reason").map(|reason| reason["type"].clone());
+            assert!(reason.is_none_or(|kind| kind == "string"), "{}", row.name);
+        }
+        let with_reason = ["disable_hook", "schedule_intent", "reschedule_intent", "cancel_intent"];
+        let told = ROWS.iter().filter(|row| (row.properties)().get("reason").is_some());
+        assert_eq!(told.map(|row| row.name).collect::<Vec<_>>(), with_reason);
+    }
 }

@@ -18,7 +18,7 @@ pub enum IntentAction {
         id: String,
         /// Why, for the audit.
         #[arg(long, default_value = "")]
-        why: String,
+        reason: String,
     },
     /// Reschedule a pending intent.
     Reschedule {
@@ -28,7 +28,7 @@ pub enum IntentAction {
         schedule: String,
         /// Why, for the audit.
         #[arg(long, default_value = "")]
-        why: String,
+        reason: String,
     },
     /// Approve or decline an intent that needs approval.
     Approve {

@@ -142,7 +142,7 @@ impl Desk {
     pub async fn cancel(&self, question: CancelIntent) -> Result<IntentAnswer, HandleIntentError> {
         let agent = question.agent.as_deref();
         let by = asker(agent, question.by.as_deref());
-        let (id, code, why) = (question.id, IntentCode::Withdrawn, &question.why);
+        let (id, code, why) = (question.id, IntentCode::Withdrawn, &question.reason);
         let withdrawn = self.clerk.withdraw(agent, id, code, why, &by, question.turn);
         match withdrawn.await {
             Ok(entry) => Ok(answer_of(&entry.value)),
@@ -162,7 +162,7 @@ impl Desk {
         let by = asker(agent, question.by.as_deref());
         for _ in 0..MAX_TRIES {
             let entry = self.clerk.store.find(agent, question.id).await?;
-            match Box::pin(self.rescheduled(&entry, &question.schedule, &question.why, &by)).await {
+            match Box::pin(self.rescheduled(&entry, &question.schedule, &question.reason, &by)).await {
                 Err(HandleIntentError::Conflict(_)) => {}
                 other => return other,
             }

@@ -109,7 +109,7 @@ async fn an_intent_that_goes_on_is_shown_as_it_is() {
                 schedule: serde_json::from_value(json!({ "type": "after", "seconds": 60 + step })).expect("a schedule"),
                 agent: None,
                 by: None,
-                why: "moved".to_owned(),
+                reason: "moved".to_owned(),
             };
             one.reschedule(moved).await.expect("moved");
         }

@@ -62,7 +62,7 @@ fn cancel(number: u128) -> CancelIntent {
         agent: None,
         turn: None,
         by: Some("casey".to_owned()),
-        why: "no".to_owned(),
+        reason: "no".to_owned(),
     }
 }
 

@@ -60,7 +60,7 @@ async fn what_is_asked_over_the_service_is_told_over_it() {
             .expect("one"),
         agent: Some("default".to_owned()),
         by: None,
-        why: "moved".to_owned(),
+        reason: "moved".to_owned(),
     };
     let not: IntentAnswer = ask(&world, "reschedule", &moved).await.expect("an answer");
     assert_eq!(not.rejection.map(|rejection| rejection.code()), Some("bad_schedule"));
@@ -103,7 +103,7 @@ async fn what_is_asked_over_the_service_is_told_over_it() {
         agent: None,
         turn: None,
         by: Some("casey".to_owned()),
-        why: "no".to_owned(),
+        reason: "no".to_owned(),
     };
     let answer: IntentAnswer = ask(&world, "cancel", &withdrawn).await.expect("an answer");
     assert_eq!(answer.status, IntentStatus::Canceled);

@@ -228,7 +228,7 @@ impl Race<'_> {
                     agent: None,
                     turn: None,
                     by: Some(by.to_owned()),
-                    why: "no".to_owned(),
+                    reason: "no".to_owned(),
                 };
                 desk.cancel(question).await.map(drop)
             }
@@ -239,7 +239,7 @@ impl Race<'_> {
                     schedule: serde_json::from_value(schedule).expect("a schedule"),
                     agent: None,
                     by: Some(format!("by {seconds}")),
-                    why: "later".to_owned(),
+                    reason: "later".to_owned(),
                 };
                 desk.reschedule(question).await.map(drop)
             }

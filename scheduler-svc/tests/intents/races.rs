@@ -15,7 +15,7 @@ fn cancel(number: u128) -> CancelIntent {
         agent: Some("default".to_owned()),
         turn: None,
         by: None,
-        why: "changed my mind".to_owned(),
+        reason: "changed my mind".to_owned(),
     }
 }
 
@@ -25,7 +25,7 @@ fn reschedule(number: u128, seconds: u64) -> RescheduleIntent {
         schedule: serde_json::from_value(json!({ "type": "after", "seconds": seconds })).expect("a schedule"),
         agent: Some("default".to_owned()),
         by: None,
-        why: "moved".to_owned(),
+        reason: "moved".to_owned(),
     }
 }
 

@@ -49,7 +49,7 @@ fn cancel(number: u128, turn: Option<Ulid>) -> CancelIntent {
         agent: Some("default".to_owned()),
         turn,
         by: None,
-        why: "changed my mind".to_owned(),
+        reason: "changed my mind".to_owned(),
     }
 }
 

@@ -157,7 +157,7 @@ async fn asked(bus: Bus, number: u64, lot: Lot, due: UnixMillis) {
             agent: Some(agent(number)),
             turn: None,
             by: None,
-            why: "no".to_owned(),
+            reason: "no".to_owned(),
         };
         ask::<_, IntentAnswer>(&bus, "cancel", &question).await;
     }
@@ -167,7 +167,7 @@ async fn asked(bus: Bus, number: u64, lot: Lot, due: UnixMillis) {
             schedule: serde_json::from_value(json!({ "type": "after", "seconds": 2 })).expect("a schedule"),
             agent: Some(agent(number)),
             by: None,
-            why: "sooner".to_owned(),
+            reason: "sooner".to_owned(),
         };
         ask::<_, IntentAnswer>(&bus, "reschedule", &question).await;
     }

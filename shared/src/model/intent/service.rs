@@ -58,7 +58,7 @@ pub struct CancelIntent {
     pub by: Option<String>,
     /// Why.
     #[serde(default)]
-    pub why: String,
+    pub reason: String,
 }
 
 /// `reschedule`. Answered with [`IntentAnswer`]: with a rejection where the new schedule is not admitted (the intent
@@ -78,7 +78,7 @@ pub struct RescheduleIntent {
     pub by: Option<String>,
     /// Why.
     #[serde(default)]
-    pub why: String,
+    pub reason: String,
 }
 
 /// `list`. Answered with [`IntentList`], oldest change first.
