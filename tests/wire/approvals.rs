@@ -64,6 +64,7 @@ pub(crate) fn confirmation() -> Confirmation {
                 arguments: json!({ "amount": 4 }),
                 hash: "00fe".to_owned(),
             }),
+            schema: None,
             via: some("link"),
             escalated_at: Some(AT.plus(1)),
             record: None,

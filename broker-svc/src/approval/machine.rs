@@ -11,6 +11,7 @@ use shared::model::time::UnixMillis;
 
 use super::reply::SHOWN_DIGITS;
 use super::scope::{Who, is_agreed};
+use crate::tool::schema::misfit;
 use crate::turn::arguments::args_hash;
 
 /// Largest arguments that an approver may write, bytes of JSON.
@@ -93,7 +94,7 @@ pub fn say(
     if let Err(why) = who.may(asked, identities) {
         return Outcome::Refused(Refused::Forbidden(why));
     }
-    if let Some(fault) = fault(word) {
+    if let Some(fault) = fault(word).or_else(|| unfit(standing, word)) {
         return Outcome::Refused(Refused::Bad(fault));
     }
     let edited = word.arguments.as_ref().map(|arguments| Edited {
@@ -162,6 +163,14 @@ fn fault(word: &Word) -> Option<String> {
     }
     let response = word.response.as_ref().map_or(0, String::len);
     (response > MAX_RESPONSE_BYTES).then(|| format!("response: at most {MAX_RESPONSE_BYTES} bytes"))
+}
+
+/// What is wrong with the arguments of `word` by the schema of the tool that `standing` asks about. Said at once, while
+/// whoever edits them can mend them: behind the decision the call would only fail.
+fn unfit(standing: &Confirmation, word: &Word) -> Option<String> {
+    let (schema, arguments) = (standing.trail.schema.as_deref()?, word.arguments.as_ref()?);
+    let misfit = misfit(schema, arguments)?;
+    Some(format!("they do not fit the tool's schema: {misfit}"))
 }
 
 /// The answer where nothing is to be decided any more.

@@ -27,6 +27,10 @@ use crate::session::{Arrival, Pending};
 use crate::turn::arguments::args_hash;
 use crate::turn::journal::{Standing, stands};
 
+/// Largest schema that is kept with a question, bytes of JSON. Arguments for a larger one are looked at when the call
+/// would run.
+const MAX_SCHEMA_BYTES: usize = 16 * 1_024;
+
 /// What becomes of a message that is a word on an approval.
 const WORD: &str = "a word on an approval";
 
@@ -360,11 +364,15 @@ impl Worker<'_> {
             origin: thinking.turn.origin(),
             now: self.broker.clock.now(),
         };
+        let schema = thinking.offer(&call.name).map(|offer| &offer.description.parameters);
+        let schema = schema.filter(|schema| schema.to_string().len() <= MAX_SCHEMA_BYTES);
         let call = ToolCall {
             arguments,
             ..call.clone()
         };
-        Some(asking.question(id, call, ask, None))
+        let mut question = asking.question(id, call, ask, None);
+        question.trail.schema = schema.cloned().map(Box::new);
+        Some(question)
     }
 
     /// A call that was begun, with the arguments that it was begun with; the approval of it is used.

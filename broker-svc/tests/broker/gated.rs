@@ -151,6 +151,11 @@ async fn arguments_that_change_after_every_approval_never_run_whoever_goes_on() 
         }
         // An approver who edits is not obeyed either, where a hook makes something else of it.
         let edited = (number == 5).then(|| json!({"name": "a", "script": "edited"}));
+        if number == 5 {
+            // What no call could take is refused while whoever writes it can mend it.
+            let unfit = word(&asked.id, "operator", true, Some(json!({"name": "a", "script": 7})));
+            assert_eq!(say(&bench.bus, &unfit).await.expect_err("does not fit"), 400);
+        }
         say(&bench.bus, &word(&asked.id, "operator", true, edited))
             .await
             .expect("taken");

@@ -255,6 +255,10 @@ pub struct Trail {
     /// The arguments as an approver edited them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub edited: Option<Edited>,
+    /// JSON Schema of the tool's arguments when it was asked, which edited ones must fit; none where nobody knows it, or it
+    /// is too large to be kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Box<Value>>,
     /// How the word came that decided it: `cli`, `http`, `link`, `chat`, ….
     #[serde(skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,

@@ -29,7 +29,7 @@ pub struct ApprovalList {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GetApproval {
-    /// Its id, or the code that its card shows.
+    /// Its id. The code on its card is for replies in a chat, and opens nothing here.
     pub id: String,
 }
 
@@ -37,7 +37,7 @@ pub struct GetApproval {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecideApproval {
-    /// Its id, or the code that its card shows.
+    /// Its id. The code on its card is for replies in a chat, and opens nothing here.
     pub id: String,
     /// Yes or no.
     pub approve: bool,

@@ -313,3 +313,25 @@ fn what_cannot_be_taken_is_refused() {
         assert_eq!(code(&outcome), 400);
     }
 }
+
+#[test]
+fn edited_arguments_must_fit_the_tools_schema() {
+    let mut standing = confirmation(Pending);
+    let schema = json!({"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]});
+    standing.trail.schema = Some(Box::new(schema));
+    let edited = |arguments| Word {
+        arguments: Some(arguments),
+        ..word(true)
+    };
+    let said = |word: &Word| says(&standing, &Scope::Owner, "ann", word, ASKED);
+
+    for wrong in [json!({"amount": "a lot"}), json!({})] {
+        match said(&edited(wrong.clone())) {
+            Outcome::Refused(Refused::Bad(why)) => assert!(why.contains("amount") && why.contains("schema"), "{why}"),
+            other => panic!("{wrong}: {other:?}"),
+        }
+    }
+    assert!(matches!(said(&edited(json!({"amount": 4}))), Outcome::Changed(_)));
+    // What the model wrote was looked at before anybody was asked.
+    assert!(matches!(said(&word(true)), Outcome::Changed(_)));
+}
