@@ -1,4 +1,6 @@
-//! `rate_limit`: calls of one tool by one user, counted over all brokers in KV `hook_limits` by compare-and-set.
+//! `rate_limit`: calls of one connector by one user, counted over all brokers in KV `hook_limits` by compare-and-set.
+//!
+//! A connector is the MCP server that a tool comes from; a built-in tool is its own. Source: seed 002; `trust.md` §6.
 
 use std::time::Duration;
 
@@ -42,12 +44,8 @@ pub async fn admit(
     let kv: Kv<RateWindow> = bus.kv(HOOK_LIMITS);
     // The same id on another channel is somebody else.
     let hook = hook.key();
-    let key = [
-        hook.as_str(),
-        &context.tool_name,
-        context.told("channel"),
-        &context.user_id,
-    ];
+    let connector = connector(&context.tool_name);
+    let key = [hook.as_str(), connector, context.told("channel"), &context.user_id];
     let key = key.map(token).join(".");
     let id = format!("{}/{}", moment.turn, context.told("call"));
     // Whole seconds, and one more: what is still counted must still be there.
@@ -75,13 +73,44 @@ pub async fn admit(
     Err(RunHookError::Failed("the calls cannot be counted now".to_owned()))
 }
 
+/// The connector that `tool` belongs to: the server in its name, as we (`{server}__{tool}`) and Claude Code
+/// (`mcp__{server}__{tool}`) spell it; a tool without one is its own. A server whose own name holds `__` is counted with
+/// those that begin alike, which is stricter and never laxer.
+fn connector(tool: &str) -> &str {
+    let named = tool.strip_prefix("mcp__").filter(|rest| rest.contains("__"));
+    let server = named.unwrap_or(tool).split_once("__").map(|(server, _)| server);
+    server.filter(|server| !server.is_empty()).unwrap_or(tool)
+}
+
 fn refused(limit: Limit, context: &HookContext, retry_ms: u64) -> HookOutcome {
     let Limit { calls, window_ms } = limit;
     let (tool, seconds, wait) = (&context.tool_name, window_ms / 1_000, retry_ms.div_ceil(1_000));
+    let connector = connector(tool);
     HookOutcome {
         side_effects: vec![format!("rate_limit: refused {tool} of {}", context.user_id)],
         ..HookOutcome::denied(format!(
-            "rate limit: at most {calls} calls of `{tool}` in {seconds} s; try again in {wait} s"
+            "rate limit: at most {calls} calls of `{connector}` in {seconds} s; try again in {wait} s"
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_of_one_server_are_one_connector() {
+        for (tool, of) in [
+            ("erp__read_order", "erp"),
+            ("erp__write__order", "erp"),
+            ("mcp__erp__read_order", "erp"),
+            ("erp_read", "erp_read"),
+            ("list_hooks", "list_hooks"),
+            ("Bash", "Bash"),
+            ("__odd", "__odd"),
+            ("mcp__odd", "mcp"),
+        ] {
+            assert_eq!(connector(tool), of, "{tool}");
+        }
     }
 }
