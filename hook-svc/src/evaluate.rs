@@ -348,6 +348,7 @@ impl Evaluator {
         let job = Job {
             event_id: task.key.clone(),
             event_json: Bytes::from(serde_json::to_vec(&task.event).unwrap_or_default()),
+            sequence: task.sequence,
             now,
             only: choice.only.clone(),
         };

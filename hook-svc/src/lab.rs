@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, OnceCell};
 use crate::config::HooksConfig;
 use crate::roster::sees;
 use crate::runner::{
-    Counters, Evaluation, HookSet, HookSource, Host, Job, Living, LoadHooksError, Outcome, PoolConfig, Pools, Seats,
+    Counters, Evaluation, HookSet, HookSource, Host, Job, LoadHooksError, Outcome, PoolConfig, Pools, Seats,
     StartPoolError, Step, Verdict,
 };
 
@@ -245,7 +245,6 @@ pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn Host>) ->
         user: config.user.clone(),
         lazy: false,
         host,
-        living: Living::default(),
     }
 }
 
@@ -307,6 +306,7 @@ fn job(event: &Event, now: UnixMillis) -> Job {
     Job {
         event_id: event.id.clone(),
         event_json: Bytes::from(serde_json::to_vec(event).unwrap_or_default()),
+        sequence: 0,
         now,
         only: None,
     }

@@ -15,7 +15,6 @@ mod filter;
 mod flight;
 mod host;
 mod leftovers;
-mod living;
 mod note;
 mod parts;
 mod pool;
@@ -47,7 +46,6 @@ use crate::prefilter::Rule;
 
 pub use self::bun::FindBunError;
 pub use self::host::{Answered, Call, CallError, Host, NOT_AVAILABLE, NoHost, Spent, not_available};
-pub use self::living::Living;
 pub use self::pool::{LoadHooksError, MIN_HARD_BUDGET_MS, Pool, StartPoolError};
 pub use self::pools::{InForce, Pools};
 pub use self::sandbox::{CheckSandboxError, Sandbox};
@@ -76,8 +74,6 @@ pub struct PoolConfig {
     pub dir: Option<PathBuf>,
     /// Answers `ctx.search()` and `ctx.llm()`.
     pub host: Arc<dyn Host>,
-    /// The processes of all pools that are made of this and its clones.
-    pub living: Living,
 }
 
 /// One hook as the workers need it.
@@ -276,6 +272,8 @@ pub struct Job {
     pub event_id: EventId,
     /// The event as JSON by its wire names (`serde_json::to_vec(&event)`); the worker adds the ledger's column names.
     pub event_json: Bytes,
+    /// Its place in `EVENTS`, which a read model that answers its scripts has taken in; 0 = none is asked for.
+    pub sequence: u64,
     /// The evaluation time, `ctx.now`.
     pub now: UnixMillis,
     /// Indices of the hooks that see it, ascending; `None` = all.

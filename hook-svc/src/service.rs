@@ -39,7 +39,7 @@ use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::{Listed, Reached, Registry};
 use crate::routing::Rules;
-use crate::runner::{Host, Living, Pools};
+use crate::runner::{Host, Pools};
 use crate::{embed, events_api, identities, model_log, snapshot, strays};
 
 /// How often it is decided whether this replica takes part.
@@ -116,7 +116,6 @@ impl Service for HookService {
             .context("identities in the read model")?;
         let pool_config = pool_config(config, projection.path(), host(&shell, &projection)?);
         let lab = Lab::new(pool_config.clone(), Arc::clone(&shell.clock));
-        let living = pool_config.living.clone();
         let pool = Pools::start(pool_config, Arc::clone(&shell.clock))
             .await
             .context("workers")?;
@@ -130,7 +129,7 @@ impl Service for HookService {
         let admission = hooks(&shell, &registry, &mut background).admission(&shell, &projection, &pool, joined);
         background.spawn(admission);
         background.spawn(flush(registry.clone()));
-        tend(&shell, &projection, living, (rules, people), &mut background);
+        tend(&shell, &projection, (rules, people), &mut background);
         background.spawn(bindings.clone().follow());
         let (timed, clock) = (registry.clone(), Arc::clone(&shell.clock));
         background.spawn(async move { timed.keep_schedules(clock).await });
@@ -210,13 +209,12 @@ struct Hooks {
 fn tend(
     shell: &Shell<HooksConfig>,
     projection: &Projection,
-    living: Living,
     (rules, people): (watch::Sender<Arc<Rules>>, People),
     background: &mut JoinSet<()>,
 ) {
     let (config, clock, health) = (shell.config.clone(), Arc::clone(&shell.clock), shell.health.clone());
     background.spawn(embed::run(config, projection.clone(), clock, health));
-    background.spawn(model_log::watch(projection.clone(), living));
+    background.spawn(model_log::watch(projection.clone()));
     background.spawn(snapshot::keep(
         shell.bus.clone(),
         projection.clone(),

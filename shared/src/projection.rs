@@ -14,6 +14,7 @@
 pub mod api;
 mod applied;
 mod apply;
+pub mod asked;
 mod error;
 pub mod feed;
 pub mod given_up;

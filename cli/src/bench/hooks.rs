@@ -237,6 +237,7 @@ async fn evaluate(pool: &Pools, event: &Event) -> Result<()> {
     let job = Job {
         event_id: event.id.clone(),
         event_json: Bytes::from(serde_json::to_vec(event)?),
+        sequence: 0,
         now: event.timestamp,
         only: in_force.set().seeing(event),
     };

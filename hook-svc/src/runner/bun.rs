@@ -12,7 +12,7 @@ pub(super) const MIN_VERSION: (u32, u32) = (1, 4);
 const TOOL: &str = ".tools/bin/bun";
 
 /// The worker's source, by file name.
-const SHIM: [(&str, &str); 12] = [
+const SHIM: [(&str, &str); 13] = [
     ("calls.ts", include_str!("shim/calls.ts")),
     ("worker.ts", include_str!("shim/worker.ts")),
     ("evaluate.ts", include_str!("shim/evaluate.ts")),
@@ -23,6 +23,7 @@ const SHIM: [(&str, &str); 12] = [
     ("note.ts", include_str!("shim/note.ts")),
     ("harden.ts", include_str!("shim/harden.ts")),
     ("probe.ts", include_str!("shim/probe.ts")),
+    ("query.ts", include_str!("shim/query.ts")),
     ("sqlite.ts", include_str!("shim/sqlite.ts")),
     ("timers.ts", include_str!("shim/timers.ts")),
 ];

@@ -94,6 +94,9 @@ pub(super) enum ImpossibleAnswer {
     /// More answers than hooks were called, or lists that cannot be.
     #[error("an answer that does not add up")]
     Sum,
+    /// A query while it is owed the answer to another.
+    #[error("a query before the last one was answered")]
+    Query,
 }
 
 impl Flight {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shared::clock::{SharedClock, pause};
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -94,7 +94,7 @@ impl Pool {
             strays,
             hard_budget: Duration::from_millis(config.hard_budget_ms.max(MIN_HARD_BUDGET_MS)),
             launched: 0.into(),
-            living: config.living,
+            queries: Arc::new(Semaphore::new(workers.div_ceil(2))),
         });
         let roles = (0..=beside).map(|index| if index < beside { Role::Beside } else { Role::Apart });
         let keep = |(index, role)| tokio::spawn(keep(Arc::clone(&common), Arc::clone(clock), index, role));

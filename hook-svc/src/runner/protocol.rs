@@ -8,6 +8,7 @@ use std::io::Write as _;
 
 use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
+use shared::projection::asked::ModelQuery;
 
 use super::Counters;
 use super::host::Answered;
@@ -58,7 +59,7 @@ pub(super) struct Load<'a> {
 /// What a worker says.
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame<'a> {
-    /// `ready`, `loaded`, `pong`, `stray`, `call`; absent in answers.
+    /// `ready`, `loaded`, `pong`, `stray`, `call`, `query`; absent in answers.
     #[serde(default, borrow)]
     pub(super) t: Option<&'a str>,
     /// Hooks that did not load: index and reason.
@@ -79,6 +80,18 @@ pub(super) struct Frame<'a> {
     /// Calls to the host.
     #[serde(default, borrow)]
     pub(super) k: Vec<CallFrame<'a>>,
+    /// A query of the read model, for whose answer the process stands still.
+    #[serde(default)]
+    pub(super) q: Option<QueryFrame>,
+}
+
+/// A script's query.
+#[derive(Debug, Deserialize)]
+pub(super) struct QueryFrame {
+    /// The event on which it runs, as far as the process knows; where that one is not under way, another that is.
+    pub(super) slot: i64,
+    /// What it asks.
+    pub(super) query: ModelQuery,
 }
 
 /// What a script's call came to.

@@ -6,6 +6,8 @@
 //! That hooks run as somebody else is missing only where that was asked for: root in a folder of its own has nobody to
 //! hand them to.
 
+use std::io::PipeReader;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -161,8 +163,8 @@ impl Jail {
         self.is_strict = false;
         if let Some(user) = self.user {
             let unreached = match self.look(dir, model).await {
-                Ok(found) if found.user && found.model => None,
-                Ok(_) => Some("it cannot be, or cannot read the read model".to_owned()),
+                Ok(found) if found.user => None,
+                Ok(_) => Some("it cannot be".to_owned()),
                 Err(error) => Some(error),
             };
             if let Some(why) = unreached {
@@ -190,27 +192,34 @@ impl Jail {
     }
 
     /// Launches a worker: nothing of our environment, no look-up of packages, killed when dropped. `compiles`: its code
-    /// may be compiled while it runs.
-    pub(super) fn launch(&self, dir: &Path, note: &NoteFile, db_path: &str, compiles: bool) -> std::io::Result<Child> {
+    /// may be compiled while it runs; `answers` stays open in it.
+    pub(super) fn launch(
+        &self,
+        dir: &Path,
+        note: &NoteFile,
+        db_path: &str,
+        compiles: bool,
+        answers: &PipeReader,
+    ) -> std::io::Result<Child> {
         let mut note_arg = std::ffi::OsString::from("note=");
         note_arg.push(note.path());
-        let model = Path::new(db_path).parent().filter(|folder| folder.is_dir());
-        let mut command = self.command(dir, Some(note.path()), model, compiles);
+        let mut command = self.command(dir, Some(note.path()), compiles);
         command
             .args(["--no-install", "run"])
             .arg(dir.join("shim/worker.ts"))
             .arg(note_arg)
             .arg(format!("db={db_path}"))
+            .arg(format!("answers={}", answers.as_raw_fd()))
             .current_dir(dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        starter::start(command)
+        starter::start(command, answers)
     }
 
     /// Bun, confined; its arguments are to follow.
-    fn command(&self, dir: &Path, note: Option<&Path>, model: Option<&Path>, compiles: bool) -> Command {
+    fn command(&self, dir: &Path, note: Option<&Path>, compiles: bool) -> Command {
         let environment = ENVIRONMENT.iter().chain(NOT_COMPILED.iter().filter(|_| !compiles));
         let Some(launcher) = &self.launcher else {
             let mut command = Command::new(&self.bun);
@@ -221,7 +230,7 @@ impl Jail {
         command.env_clear();
         command.arg(if self.is_strict { "strict=1" } else { "strict=0" });
         command.args(self.user.map(|user| format!("user={user}")));
-        let read = [dir].into_iter().chain(model).map(|path| ("ro", path));
+        let read = [("ro", dir)].into_iter();
         let system = SYSTEM.iter().map(|path| ("ro", Path::new(path)));
         let run = LIBRARIES.iter().map(|path| ("rx", Path::new(path)));
         let own = [("rx", self.bun.as_path())]
@@ -261,7 +270,7 @@ impl Jail {
             (found.signal, "signals can be sent"),
             (found.network, "the network can be reached"),
             (found.user, "the user cannot be changed, or changed back"),
-            (found.model, "the read model cannot be read"),
+            (found.model, "the read model can be read"),
         ]
         .into_iter()
         .filter(|(is_right, _)| !is_right)
@@ -270,15 +279,14 @@ impl Jail {
         if missing.is_empty() { Ok(()) } else { Err(missing) }
     }
 
-    /// Looks at what the sandbox holds off, and whether the read model at `model` can be read, or its folder where it is
-    /// not there yet; `Err` says why that cannot be told.
+    /// Looks at what the sandbox holds off, the read model at `model` among it, or the nearest folder where it is not there
+    /// yet; `Err` says why that cannot be told.
     async fn look(&self, dir: &Path, model: &Path) -> Result<Found, String> {
         if self.launcher.is_none() {
             return Err(format!("{LAUNCHER} is not beside the program"));
         }
-        let folder = model.parent().filter(|_| model.is_file());
         let nearest = model.ancestors().find(|path| path.exists());
-        let mut command = self.command(dir, None, folder, true);
+        let mut command = self.command(dir, None, true);
         command
             .args(["--no-install", "run"])
             .arg(dir.join("shim/probe.ts"))

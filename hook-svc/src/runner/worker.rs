@@ -9,9 +9,11 @@ mod death;
 mod feed;
 mod listen;
 mod output;
+mod queries;
 mod terms;
 
 use std::collections::{HashMap, VecDeque};
+use std::io::PipeWriter;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,20 +21,20 @@ use std::time::{Duration, Instant};
 
 use shared::clock::{SharedClock, pause};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use super::Stray;
 use super::board::Board;
 use super::flight::Flight;
 use super::host::Host;
-use super::living::Living;
 use super::note::NoteFile;
 use super::protocol::Reply;
 use super::sandbox::Jail;
 use super::sources::Loaded;
 use super::watch::{self, Pulse, Times, Work};
 use death::WorkerDeath;
+use queries::Asking;
 use terms::Terms;
 
 /// Bytes read from a worker at once.
@@ -90,8 +92,8 @@ pub(super) struct Common {
     pub(super) hard_budget: Duration,
     /// Counts processes, to name their notes.
     pub(super) launched: AtomicU64,
-    /// Its processes, and those of other pools.
-    pub(super) living: Living,
+    /// Queries of the read model that run at once: those of one author wait for each other, not for another's.
+    pub(super) queries: Arc<Semaphore>,
 }
 
 impl Common {
@@ -193,6 +195,8 @@ struct Run<'a> {
     moved: Arc<Notify>,
     /// Answers to scripts' calls that the process has not been told.
     replies: Arc<Mutex<Vec<Reply>>>,
+    /// Rings when the read model is asked, and when an evaluation that may have asked it is over.
+    asked: Notify,
 }
 
 struct State<'a> {
@@ -219,8 +223,7 @@ struct State<'a> {
     age: Duration,
     retires: bool,
     note: Option<NoteFile>,
-    /// Which replacement of all processes it is of.
-    round: u64,
+    query: Asking,
 }
 
 /// Counts a process as up for as long as it is.
@@ -260,7 +263,7 @@ impl<'a> Run<'a> {
             age: Duration::ZERO,
             retires: false,
             note: None,
-            round: 0,
+            query: Asking::default(),
         };
         Self {
             common,
@@ -270,6 +273,7 @@ impl<'a> Run<'a> {
             state: Mutex::new(state),
             moved: Arc::default(),
             replies: Arc::default(),
+            asked: Notify::new(),
         }
     }
 
@@ -278,9 +282,7 @@ impl<'a> Run<'a> {
     }
 
     async fn live(&self) -> WorkerDeath {
-        let life = self.common.living.begin().await;
-        self.state().round = life.round();
-        let (mut child, stdin, stdout, stderr) = match self.launch() {
+        let (mut child, stdin, stdout, stderr, answers) = match self.launch() {
             Ok(parts) => parts,
             Err(source) => return WorkerDeath::Start(source),
         };
@@ -294,6 +296,7 @@ impl<'a> Run<'a> {
                 end
             }
             end = self.watch(pid) => end,
+            end = self.answer_queries(answers) => end,
             () = self.log_output(stderr) => Err(WorkerDeath::Exited),
         };
         // The note is read only after nobody writes it any more.
@@ -308,12 +311,13 @@ impl<'a> Run<'a> {
         ended.err().unwrap_or(WorkerDeath::Exited)
     }
 
-    fn launch(&self) -> std::io::Result<(Child, ChildStdin, ChildStdout, ChildStderr)> {
+    fn launch(&self) -> std::io::Result<(Child, ChildStdin, ChildStdout, ChildStderr, PipeWriter)> {
         let number = self.common.launched.fetch_add(1, Ordering::Relaxed);
         let (jail, user) = (&self.common.jail, self.common.jail.user());
         let note = NoteFile::create(self.common.dir.join(format!("note-{number}")), user)?;
         let compiles = self.role == Role::Beside;
-        let mut child = jail.launch(&self.common.dir, &note, &self.common.db_path, compiles)?;
+        let (reader, answers) = std::io::pipe()?;
+        let mut child = jail.launch(&self.common.dir, &note, &self.common.db_path, compiles, &reader)?;
         let mut state = self.state();
         state.note = Some(note);
         drop(state);
@@ -321,7 +325,7 @@ impl<'a> Run<'a> {
         let stdin = child.stdin.take().ok_or_else(piped)?;
         let stdout = child.stdout.take().ok_or_else(piped)?;
         let stderr = child.stderr.take().ok_or_else(piped)?;
-        Ok((child, stdin, stdout, stderr))
+        Ok((child, stdin, stdout, stderr, answers))
     }
 
     /// Ends when it does not get on with what it is asked, by the host's clocks alone.
@@ -373,24 +377,19 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Ends a process that holds too much, and one that has grown or is to be replaced once nothing is under way in it.
+    /// Ends a process that holds too much, and one that has grown once nothing is under way in it.
     fn weigh(&self, state: &mut State<'_>, pid: u32) -> Result<(), WorkerDeath> {
         let held = watch::memory_mb(pid).unwrap_or_default();
         if held > MAX_MEMORY_MB {
             return Err(WorkerDeath::Memory(held));
         }
-        let is_unwanted = state.round < self.common.living.round();
-        if (held > GROWN_MEMORY_MB || is_unwanted) && state.loading.is_none() {
+        if held > GROWN_MEMORY_MB && state.loading.is_none() {
             if state.in_flight.is_empty() {
-                return Err(if is_unwanted {
-                    WorkerDeath::Replaced
-                } else {
-                    WorkerDeath::Grown(held)
-                });
+                return Err(WorkerDeath::Grown(held));
             }
             // Where others are up it takes no more, so that it comes to its end.
             let has_others = self.common.ready.load(Ordering::Relaxed) > 1;
-            if !state.retires && (is_unwanted || (has_others && self.role == Role::Beside)) {
+            if !state.retires && has_others && self.role == Role::Beside {
                 state.retires = true;
                 if self.role == Role::Beside {
                     self.common.retire(self.index);

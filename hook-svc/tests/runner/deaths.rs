@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use hook_svc::runner::PoolConfig;
-
-use crate::hostile::until_both_are_up;
 use crate::pool::{TestPool, dm, timed};
 
 const FIRES: &str = "export default async (ctx) => ({ fire: true, context: { prompt: ctx.event.id } });";
@@ -355,37 +352,6 @@ async fn several_suspects_have_their_turns() {
         for suspect in ["a", "b", "c"] {
             answer.fired(suspect);
         }
-    }
-    pool.stop().await;
-}
-
-/// Waits longer than anybody is asked to.
-const WAITS: &str = "export default async ({ event }) => {
-  if (event.content === 'waits') await new Promise((done) => setTimeout(done, 25_000));
-  return { fire: true };
-};
-";
-
-#[tokio::test(flavor = "multi_thread")]
-async fn processes_are_replaced_beside_one_that_waits_and_somebody_takes_what_comes() {
-    let config = PoolConfig {
-        workers: 1,
-        ..TestPool::config()
-    };
-    let living = config.living.clone();
-    let pool = TestPool::start_of(config, vec![timed("waits", 30_000, WAITS)]).await;
-    until_both_are_up(&pool).await;
-    let waiting = pool.evaluate(dm("web:0", "waits"));
-    let others = async {
-        // Whoever looks first, the one that waits or the one that stands by.
-        for number in 1..5 {
-            assert_eq!(living.replace(async {}).await, None, "one evaluation is under way");
-            pool.evaluate(dm(&format!("web:{number}"), "x")).await.fired("waits");
-        }
-    };
-    tokio::select! {
-        _ = waiting => panic!("the others have waited for it"),
-        () = others => {}
     }
     pool.stop().await;
 }

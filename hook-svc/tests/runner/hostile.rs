@@ -405,7 +405,7 @@ async fn loops(pool: &TestPool, from: usize) -> Vec<Duration> {
 }
 
 /// Waits until the one worker of `pool` is up, and the one that stands by.
-pub(crate) async fn until_both_are_up(pool: &TestPool) {
+async fn until_both_are_up(pool: &TestPool) {
     let begun = SystemClock.monotonic();
     while pool.pool.ready() < 2 {
         assert!(SystemClock.monotonic().duration_since(begun) < Duration::from_secs(60));

@@ -8,6 +8,7 @@ mod frozen;
 mod hostile;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod jail;
+mod model;
 mod pool;
 mod reload;
 mod verdicts;

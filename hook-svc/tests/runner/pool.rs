@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hook_svc::runner::{
-    Done, HookSet, HookSource, Host, Job, Living, NoHost, Outcome, PoolConfig, Pools, Sandbox, Seats, Spent, Step,
+    Done, HookSet, HookSource, Host, Job, NoHost, Outcome, PoolConfig, Pools, Sandbox, Seats, Spent, Step,
 };
 use serde_json::{Value, json};
 use shared::clock::SystemClock;
@@ -128,7 +128,6 @@ impl TestPool {
             lazy: false,
             dir: None,
             host: Arc::new(NoHost),
-            living: Living::default(),
         }
     }
 
@@ -219,6 +218,7 @@ pub(crate) fn job(event: Value, only: Option<Vec<u32>>) -> Job {
     Job {
         event_json: serde_json::to_vec(&event).expect("serialises").into(),
         event_id: event.id,
+        sequence: 0,
         now: UnixMillis(NOW),
         only,
     }

@@ -11,7 +11,7 @@ const LOOKS: &str = "import fs from 'node:fs';
 export default ({ dbPath }) => {
   let seen = 'nothing';
   try { seen = fs.readFileSync('/etc/passwd', 'utf8'); } catch {}
-  return { fire: true, routing: { session: 's' }, context: { extracted: { seen, model: fs.existsSync(dbPath) } } };
+  return { fire: true, routing: { session: 's' }, context: { extracted: { seen, model: (() => { try { fs.closeSync(fs.openSync(dbPath, 'r')); return true; } catch { return false; } })() } } };
 };
 ";
 
@@ -31,7 +31,7 @@ async fn hooks_run_where_they_are_confined_whole() {
         panic!("{record:?}");
     };
     let extracted = result.context.as_ref().and_then(|context| context.extracted.clone());
-    let seen = serde_json::json!({"seen": "nothing", "model": true});
+    let seen = serde_json::json!({"seen": "nothing", "model": false});
     assert_eq!(extracted.map(serde_json::Value::Object), Some(seen));
 }
 

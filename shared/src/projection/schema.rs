@@ -20,8 +20,9 @@ pub(super) const VERSION: i64 = 9;
 /// How long a statement waits for a lock before it fails.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long it waits for readers of the log before it is not cut off.
-const SHORTEN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long it waits for readers of the log before it is not cut off: a script may read one state for a second, and its last
+/// query for another.
+const SHORTEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Page cache of the writer, KiB (negative = KiB in SQLite's own notation). What a transaction of some thousand messages
 /// changes has room in it: beyond that pages go to the log before the commit, and again with it.

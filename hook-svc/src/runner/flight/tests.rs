@@ -28,6 +28,7 @@ fn flight(only: Option<Vec<u32>>) -> (Flight, mpsc::Receiver<(usize, Step)>) {
     let job = Job {
         event_id: EventId::parse("webchat:1").expect("valid"),
         event_json: bytes::Bytes::new(),
+        sequence: 0,
         now: UnixMillis(0),
         only,
     };

@@ -25,6 +25,11 @@ export function running(slot: number, index: number, generation: number): void {
   name(slot, index + 1, generation);
 }
 
+/** The slot of the event on which a hook is running, as far as is known. */
+export function slotNow(): number {
+  return cells[0];
+}
+
 /** Hook `index` has answered the event in `slot`. What does not fit is left out: it would run again. */
 export function noted(slot: number, index: number, kind: number, us: number, text: string | null): void {
   const at = JOURNAL + cells[4];

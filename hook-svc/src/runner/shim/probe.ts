@@ -24,13 +24,9 @@ function fails(act: () => unknown): boolean {
 // The read model, or the nearest folder where it is not there yet, and who this is to be; 0 = whoever hook-svc is.
 const [model, uid] = process.argv.slice(2);
 
-// The sandbox opens no folder that is not the model's own, so that those are asked about, not opened.
-function isReached(): boolean {
-  if (model === "") return true;
-  return !fails(() => {
-    if (fs.statSync(model).isDirectory()) fs.accessSync(model, fs.constants.X_OK);
-    else fs.closeSync(fs.openSync(model, "r"));
-  });
+// No hook opens the file: one that can read it can lock it for everybody.
+function isOutOfReach(): boolean {
+  return model === "" || (fails(() => fs.closeSync(fs.openSync(model, "r"))) && fails(() => fs.readdirSync(model)));
 }
 
 function isUser(): boolean {
@@ -54,5 +50,5 @@ console.log(JSON.stringify({
   signal: fails(() => process.kill(process.ppid, 0)),
   network,
   user: isUser(),
-  model: isReached(),
+  model: isOutOfReach(),
 }));

@@ -1,7 +1,10 @@
 // `better-sqlite3` as far as hook scripts use it, over `bun:sqlite` (hooks.md "A hook is a file"). Differences that
 // matter to a script are evened out: no row is `undefined`, named parameters need no prefix, `pluck` and `raw`.
 
-import { Database as BunDatabase, SQLiteError } from "bun:sqlite";
+import * as sqlite from "bun:sqlite";
+import { isModel, openModel } from "./query.ts";
+
+const { Database: BunDatabase, SQLiteError } = sqlite;
 
 type Options = { readonly?: boolean; fileMustExist?: boolean; timeout?: number };
 
@@ -57,7 +60,7 @@ class Statement {
 }
 
 class Database {
-  #inner: BunDatabase;
+  #inner: any;
   // What is not finalised keeps the file open beyond close().
   #prepared: WeakRef<any>[] = [];
   #sweepAt = 64;
@@ -70,6 +73,10 @@ class Database {
     const readonly = options.readonly === true;
     this.name = name;
     this.readonly = readonly;
+    if (isModel(name)) {
+      this.#inner = openModel();
+      return;
+    }
     this.#inner = new BunDatabase(name, {
       readonly,
       readwrite: !readonly,
@@ -115,17 +122,29 @@ class Database {
 // The package is a constructor called with or without `new`, whichever way it is imported.
 const callable = new Proxy(Database, { apply: (target, _self, args) => new target(...args) });
 
-const exports = { default: callable, Database: callable, SqliteError: SQLiteError };
+// `bun:sqlite`, but for the read model's name: whatever it is called by, that one is asked of the host.
+const open = (name?: any, options?: any) => (isModel(name) ? openModel(options) : new BunDatabase(name, options));
+const OwnDatabase: any = new Proxy(BunDatabase, {
+  construct: (target, args, self) => (isModel(args[0]) ? openModel(args[1]) : Reflect.construct(target, args, self)),
+  get: (target, key) => (key === "open" ? open : Reflect.get(target, key)),
+});
+
+const ours = { default: callable, Database: callable, SqliteError: SQLiteError };
+// Named one by one: with the namespace's `__esModule`, `require` would answer the default alone.
+const { Statement: BunStatement, constants } = sqlite as any;
+const bun = { default: OwnDatabase, Database: OwnDatabase, Statement: BunStatement, SQLiteError, constants };
 const addPlugin = Bun.plugin;
 const removePlugins = Bun.plugin.clearAll;
 
-/** Gives `better-sqlite3` to whatever is loaded next, and takes away what scripts have put in the way of modules. */
+/** Gives `better-sqlite3` and `bun:sqlite` to whatever is loaded next, and takes away what scripts have put in the way of modules. */
 export function provideSqlite(): void {
   removePlugins();
   addPlugin({
     name: "better-sqlite3 on bun:sqlite",
     setup(build) {
-      build.module("better-sqlite3", () => ({ exports, loader: "object" }));
+      build.module("better-sqlite3", () => ({ exports: ours, loader: "object" }));
+      build.module("nexus:sqlite", () => ({ exports: bun, loader: "object" }));
+      build.onResolve({ filter: /^sqlite$/, namespace: "bun" }, () => ({ path: "nexus:sqlite" }));
     },
   });
 }

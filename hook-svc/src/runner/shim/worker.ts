@@ -7,6 +7,7 @@ import { divertOutput, receive, send } from "./frames.ts";
 import { harden } from "./harden.ts";
 import { count, failureOf, loadHooks, type HookSet } from "./hooks.ts";
 import { forget, onStray } from "./note.ts";
+import { dbPath } from "./query.ts";
 import { provideSqlite } from "./sqlite.ts";
 import { attributeTimers } from "./timers.ts";
 
@@ -15,7 +16,6 @@ const FLUSH_MS = 2;
 
 const now = performance.now.bind(performance);
 const exit = process.reallyExit.bind(process);
-const dbPath = process.argv.find((a) => a.startsWith("db="))!.slice("db=".length);
 
 let set: HookSet = { generation: 0, hooks: [] };
 let loading: unknown[] | null = null;

@@ -28,8 +28,6 @@ pub(super) enum WorkerDeath {
     Grown(u64),
     #[error("it had nothing to do")]
     Idle,
-    #[error("it is replaced as was asked")]
-    Replaced,
     #[error("it is another suspect's turn")]
     Turn,
 }
@@ -49,7 +47,6 @@ impl WorkerDeath {
             | Self::Memory(_)
             | Self::Grown(_)
             | Self::Idle
-            | Self::Replaced
             | Self::Turn => false,
         }
     }
@@ -63,20 +60,14 @@ impl WorkerDeath {
             | Self::Frame(_)
             | Self::Hook(_)
             | Self::Memory(_) => true,
-            Self::Start(_)
-            | Self::Pipe(_)
-            | Self::Exited
-            | Self::Grown(_)
-            | Self::Idle
-            | Self::Replaced
-            | Self::Turn => false,
+            Self::Start(_) | Self::Pipe(_) | Self::Exited | Self::Grown(_) | Self::Idle | Self::Turn => false,
         }
     }
 
     /// Whether it ended because we wanted it to, with nothing under way.
     pub(super) const fn is_orderly(&self) -> bool {
         match self {
-            Self::Grown(_) | Self::Idle | Self::Replaced | Self::Turn => true,
+            Self::Grown(_) | Self::Idle | Self::Turn => true,
             Self::Start(_)
             | Self::Pipe(_)
             | Self::Exited

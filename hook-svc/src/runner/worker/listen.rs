@@ -38,6 +38,7 @@ impl Run<'_> {
                 for answer in frame.r {
                     if let Some((stage, flight)) = state.absorb(answer)? {
                         self.answered(&state, stage, flight);
+                        self.asked.notify_one();
                     }
                 }
                 self.moved.notify_one();
@@ -67,6 +68,12 @@ impl Run<'_> {
             Some("call") => {
                 for call in frame.k {
                     self.call(&state, call)?;
+                }
+            }
+            Some("query") => {
+                if let Some(query) = frame.q {
+                    state.ask(query)?;
+                    self.asked.notify_one();
                 }
             }
             Some(_) => {}
@@ -158,7 +165,7 @@ impl State<'_> {
             work,
             ended: self.ended,
             pongs: self.pongs,
-            waits_for_host: false,
+            waits_for_host: self.query.is_open(),
         }
     }
 

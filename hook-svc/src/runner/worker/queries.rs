@@ -1,0 +1,246 @@
+//! Scripts' queries of the read model.
+//!
+//! A process asks by a frame and stands still until the answer is in a pipe of its own, so that it has one query at a time;
+//! one that asks twice is killed. What the host owes it, the host alone knows: for that long, and no longer, its standstill
+//! is not held against it, while the term of its evaluation goes on.
+
+use std::collections::HashMap;
+use std::io::PipeWriter;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use shared::clock::pause;
+use shared::projection::asked::{MAX_QUERY, ModelQuery, ModelQueryError, ModelSession};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::unix::pipe::Sender;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{Run, State, WorkerDeath};
+use crate::runner::flight::ImpossibleAnswer;
+use crate::runner::protocol::{self, QueryFrame};
+
+/// What all queries of one evaluation may come to, in bytes and in time of the host.
+const MAX_BYTES: usize = 64 * 1024 * 1024;
+const MAX_TIME: Duration = Duration::from_secs(5);
+
+/// How often a query that is over its time is told to end.
+const TELL_EVERY: Duration = Duration::from_millis(20);
+
+/// Where a process stands with its query.
+#[derive(Debug, Default)]
+pub(super) enum Asking {
+    /// It has none.
+    #[default]
+    Nothing,
+    /// It has asked, upon the event of this slot if any is under way.
+    Asked(Option<u32>, Box<ModelQuery>),
+    /// The host is at it.
+    Open,
+    /// The answer is on its way.
+    Answered,
+}
+
+impl Asking {
+    /// Whether the host owes the process an answer.
+    pub(super) const fn is_open(&self) -> bool {
+        match self {
+            Self::Asked(..) | Self::Open => true,
+            Self::Nothing | Self::Answered => false,
+        }
+    }
+}
+
+/// What an evaluation has read.
+#[derive(Debug, Clone, Copy, Default)]
+struct Used {
+    bytes: usize,
+    time: Duration,
+}
+
+/// A query's answer as a frame, how many bytes of rows it has, and the session for the next.
+struct Done {
+    session: ModelSession,
+    frame: Vec<u8>,
+    bytes: usize,
+}
+
+impl State<'_> {
+    /// Takes a query of the process.
+    pub(super) fn ask(&mut self, QueryFrame { slot, mut query }: QueryFrame) -> Result<(), ImpossibleAnswer> {
+        match self.query {
+            Asking::Nothing => {}
+            Asking::Asked(..) | Asking::Open | Asking::Answered => return Err(ImpossibleAnswer::Query),
+        }
+        let named = u32::try_from(slot)
+            .ok()
+            .filter(|slot| self.in_flight.contains_key(slot));
+        let evaluation = named.or_else(|| self.in_flight.keys().min().copied());
+        // How new an answer must be is not for the process to say.
+        let flight = evaluation.and_then(|slot| self.in_flight.get(&slot));
+        query.sequence = flight.map_or(0, |flight| flight.job().sequence);
+        self.query = Asking::Asked(evaluation, Box::new(query));
+        Ok(())
+    }
+}
+
+impl Run<'_> {
+    /// Answers what the process asks for as long as it lives.
+    pub(super) async fn answer_queries(&self, pipe: PipeWriter) -> Result<(), WorkerDeath> {
+        let mut pipe = Sender::from_owned_fd(pipe.into()).map_err(WorkerDeath::Pipe)?;
+        let mut session = self.session();
+        let mut used: HashMap<u32, Used> = HashMap::new();
+        loop {
+            let Some((evaluation, query)) = self.take_query(&mut used) else {
+                session = self.rest(session).await;
+                continue;
+            };
+            let begun = self.clock.monotonic();
+            let spent = evaluation.and_then(|slot| used.get(&slot)).copied().unwrap_or_default();
+            let done = match (evaluation, refusal(evaluation, spent)) {
+                (Some(slot), None) => self.answer(session, slot, *query, begun).await,
+                (_, refused) => {
+                    let error = refused.unwrap_or_else(|| ModelQueryError::Unavailable("no event".to_owned()));
+                    refuse(session, &error)
+                }
+            };
+            if let Some(slot) = evaluation {
+                let used = used.entry(slot).or_default();
+                used.bytes = used.bytes.saturating_add(done.bytes);
+                used.time += self.clock.monotonic().saturating_duration_since(begun);
+            }
+            session = done.session;
+            self.state().query = Asking::Answered;
+            // No process, no reader: that it has exited is noticed elsewhere.
+            if pipe.write_all(&done.frame).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            self.state().query = Asking::Nothing;
+        }
+    }
+
+    fn session(&self) -> ModelSession {
+        ModelSession::new((*self.common.db_path).into(), Arc::clone(self.clock))
+    }
+
+    /// The query that waits, if one does; forgets what was used by evaluations that are over.
+    fn take_query(&self, used: &mut HashMap<u32, Used>) -> Option<(Option<u32>, Box<ModelQuery>)> {
+        let mut state = self.state();
+        used.retain(|slot, _| state.in_flight.contains_key(slot));
+        if !state.query.is_open() {
+            return None;
+        }
+        match std::mem::replace(&mut state.query, Asking::Open) {
+            Asking::Asked(slot, query) => Some((slot, query)),
+            Asking::Nothing | Asking::Open | Asking::Answered => None,
+        }
+    }
+
+    /// Waits for the next query. A transaction ends with its evaluation, or when it is as old as a query may take: it keeps
+    /// the log from being begun anew.
+    async fn rest(&self, mut session: ModelSession) -> ModelSession {
+        let Some((evaluation, age)) = session.transaction() else {
+            self.asked.notified().await;
+            return session;
+        };
+        let is_under_way = self.state().in_flight.contains_key(&evaluation);
+        if is_under_way && let Some(left) = MAX_QUERY.checked_sub(age) {
+            tokio::select! {
+                () = self.asked.notified() => {}
+                () = pause(left) => {}
+            }
+            return session;
+        }
+        // A few microseconds: nothing is written by it.
+        session.end();
+        session
+    }
+
+    /// Has `query` answered by a thread of its own, after others of the same author.
+    async fn answer(&self, session: ModelSession, slot: u32, query: ModelQuery, begun: Instant) -> Done {
+        let until = begun + MAX_QUERY;
+        let left = |now: Instant| until.saturating_duration_since(now);
+        let turn = Arc::clone(&self.common.queries).acquire_owned();
+        let turn = tokio::select! {
+            turn = turn => turn.ok(),
+            () = pause(MAX_QUERY) => None,
+        };
+        let Some(turn) = turn else {
+            return refuse(session, &ModelQueryError::TimedOut);
+        };
+        // The process may end meanwhile; the query comes to its end all the same.
+        let task = tokio::spawn(run(session, slot, query, (until, left(self.clock.monotonic())), turn));
+        match task.await {
+            Ok(Some(done)) => done,
+            Ok(None) | Err(_) => {
+                let error = ModelQueryError::Unavailable("the query failed".to_owned());
+                refuse(self.session(), &error)
+            }
+        }
+    }
+}
+
+/// Why an evaluation that has used so much may not ask.
+fn refusal(evaluation: Option<u32>, used: Used) -> Option<ModelQueryError> {
+    if evaluation.is_none() {
+        let why = "it is asked while an event is evaluated, and at no other time";
+        return Some(ModelQueryError::Unavailable(why.to_owned()));
+    }
+    if used.bytes >= MAX_BYTES {
+        return Some(ModelQueryError::TooLarge("64 MiB were read upon this event"));
+    }
+    (used.time >= MAX_TIME).then_some(ModelQueryError::TooLarge("5 s of queries were made upon this event"))
+}
+
+/// Runs `query` until it is done or told to end; none where that panics.
+async fn run(
+    mut session: ModelSession,
+    slot: u32,
+    query: ModelQuery,
+    (until, left): (Instant, Duration),
+    _turn: OwnedSemaphorePermit,
+) -> Option<Done> {
+    let stop = session.stop();
+    let mut working = tokio::task::spawn_blocking(move || {
+        let answer = session.ask(slot, &query, until);
+        match answer {
+            Ok(page) => {
+                let mut frame = Vec::with_capacity(page.bytes + 64);
+                protocol::write_message(&mut frame, &Paged { page: &page });
+                Done {
+                    session,
+                    frame,
+                    bytes: page.bytes,
+                }
+            }
+            Err(error) => refuse(session, &error),
+        }
+    });
+    let mut wait = left;
+    loop {
+        tokio::select! {
+            done = &mut working => return done.ok(),
+            () = pause(wait) => {
+                stop.interrupt();
+                wait = TELL_EVERY;
+            }
+        }
+    }
+}
+
+#[derive(Debug, serde::Serialize)]
+struct Paged<'a> {
+    page: &'a shared::projection::asked::ModelPage,
+}
+
+fn refuse(session: ModelSession, error: &ModelQueryError) -> Done {
+    let mut frame = Vec::new();
+    protocol::write_message(
+        &mut frame,
+        &serde_json::json!({"error": [error.code(), error.to_string()]}),
+    );
+    Done {
+        session,
+        frame,
+        bytes: 0,
+    }
+}
