@@ -269,14 +269,23 @@ impl Witness {
     /// Whether the sweeper has found all dispatches handled that were stored before `until`.
     async fn is_swept(&self, until: UnixMillis) -> Result<bool, ReadStreamError> {
         let state = self.bus.stream_state(streams::DISPATCHES).await?;
+        if state.messages == 0 {
+            return Ok(true);
+        }
+
         let (floor, _) = self
             .bus
             .kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS)
             .find(SWEEPER)
             .await?;
-        let floor = floor.unwrap_or_default();
-        let is_behind = |position: &Position| position.stored_at_ns / 1_000_000 > until.0;
-        Ok(state.messages == 0 || floor.sequence >= state.last || floor.position.as_ref().is_some_and(is_behind))
+        let Some((floor, position)) = floor.and_then(|floor| Some((floor.sequence, floor.position?))) else {
+            return Ok(false);
+        };
+        // A restore may have put both streams back: a floor of the former one says nothing about what waits in this one.
+        if self.bus.standing(streams::DISPATCHES, &position).await? != Standing::Holds {
+            return Ok(false);
+        }
+        Ok(floor >= state.last || position.stored_at_ns / 1_000_000 > until.0)
     }
 
     /// Whether the message at `position` is gone although it is not old enough for that.
@@ -301,5 +310,59 @@ impl Witness {
             sequence: last.as_ref().map_or(0, |last| last.sequence),
             stored_at_ns: last.map_or(0, |last| last.stored_at_ns),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bus::Outgoing;
+    use crate::model::event::EventId;
+    use crate::model::session::SessionRef;
+    use crate::testing::{sample, world};
+    use crate::wire::subject;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_floor_of_another_stream_settles_nothing() {
+        let (_server, bus) = world().await;
+        let witness = Witness::new(&bus, Marked::Dispatches);
+        let floors = bus.kv(buckets::SESSION_CHECKPOINTS);
+        let until = UnixMillis(1);
+        assert!(witness.is_swept(until).await.expect("told"), "nothing waits");
+
+        let event = EventId::parse("test:1").expect("an id");
+        let session = SessionRef {
+            persona: "default".to_owned(),
+            session: "main".to_owned(),
+        };
+        let waiting = sample::dispatch(event, 1, "hook", session, until);
+        let waiting = Outgoing::new(subject::dispatch(&waiting.target), &waiting);
+        let stored = bus.publish(waiting).await.expect("stored");
+        let position = bus
+            .position_at(streams::DISPATCHES, stored.sequence)
+            .await
+            .expect("told");
+        let floor = SettledFloor {
+            sequence: stored.sequence,
+            position,
+        };
+        floors.put(SWEEPER, &floor).await.expect("stored");
+        assert!(witness.is_swept(until).await.expect("told"), "everything was looked at");
+
+        // As after a restore of both: further than the stream, and of messages that are not in it.
+        let gone = floor.position.map(|position| Position {
+            sequence: 9,
+            stored_at_ns: i64::MAX,
+            ..position
+        });
+        let floor = SettledFloor {
+            sequence: 9,
+            position: gone,
+        };
+        floors.put(SWEEPER, &floor).await.expect("stored");
+        assert!(
+            !witness.is_swept(until).await.expect("told"),
+            "the floor counts another stream"
+        );
     }
 }
