@@ -8,6 +8,8 @@ use shared::process::config::{Document, Environment};
 use shared::process::status::Heard;
 use shared::testing::nats::NatsServer;
 use shared::wire::headers::Headers;
+use shared::wire::held::HELD_LETTER;
+use shared::wire::subject;
 
 use super::*;
 
@@ -88,6 +90,24 @@ async fn what_cannot_be_read_is_not_known() {
             unknown.is_some_and(|(_, detail)| detail.starts_with("not known: ")),
             "{what}: {after:?}"
         );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_is_no_dead_letter() {
+    let (_server, surroundings) = surroundings().await;
+    let letter = |service: &str| {
+        let body = Bytes::from_static(b"a letter");
+        Outgoing::raw(subject::dlq(service), Headers::new(), body)
+    };
+    for (service, level, says) in [(HELD_LETTER, Level::Ok, "0 ("), ("hook-svc", Level::Fault, "1 (")] {
+        bus(&surroundings).publish(letter(service)).await.expect("stored");
+        let told = told(&surroundings, "dead letters", work::dead_letters).await;
+        let [(found, detail)] = told.as_slice() else {
+            panic!("{told:?}")
+        };
+        assert_eq!(*found, level, "{detail}");
+        assert!(detail.starts_with(says), "{detail}");
     }
 }
 

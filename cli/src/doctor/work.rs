@@ -7,8 +7,9 @@ use shared::breaker::{Breaker, Circuit};
 use shared::bus::{Bus, Entry, Kv, partition};
 use shared::model::schedule::ScheduleRecord;
 use shared::wire::envelope::Wire;
-use shared::wire::held::HeldUntil;
+use shared::wire::held::{HELD_LETTER, HeldUntil};
 use shared::wire::session_mark::SessionMark;
+use shared::wire::subject;
 use shared::wire::topology::{PARTITIONS, buckets, streams};
 use shared::wire::witness::Witnessed;
 
@@ -91,10 +92,14 @@ async fn parked(bus: &Bus) -> Finding {
 pub(super) fn dead_letters(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
-        match bus.stream_state(streams::DLQ).await {
-            Ok(state) => {
-                let detail = format!("{} (`nexus dlq list`)", state.messages);
-                vec![Finding::judged("dead letters", state.messages == 0, detail)]
+        match bus.subjects(streams::DLQ, ">").await {
+            Ok(letters) => {
+                // What is held is told of by `held`, and its letter stays when it was decided.
+                let held = subject::dlq(HELD_LETTER);
+                let given_up = letters.iter().filter(|(subject, _)| **subject != held);
+                let count: u64 = given_up.map(|(_, count)| count).sum();
+                let detail = format!("{count} (`nexus dlq list`)");
+                vec![Finding::judged("dead letters", count == 0, detail)]
             }
             Err(error) => vec![Finding::unknown("dead letters", error)],
         }
