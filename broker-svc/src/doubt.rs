@@ -311,3 +311,60 @@ pub async fn hold(broker: &Arc<Broker>, session: &SessionRef, pending: &Pending)
     };
     Ok(broker.bus.hold(&held).await?)
 }
+
+#[cfg(test)]
+mod tests {
+    use shared::model::event::EventId;
+    use shared::testing::sample;
+    use shared::wire::headers::Carrier;
+
+    use super::*;
+
+    /// Whether a dispatch of event 7 that came `age_ms` after it was made may be a copy, to a session that has handled
+    /// events up to `handled`.
+    fn check(age_ms: i64, handled: u64, is_void: bool) -> bool {
+        let event = EventId::parse("test:7").expect("an id");
+        let session = SessionRef {
+            persona: "default".to_owned(),
+            session: "main".to_owned(),
+        };
+        let made = UnixMillis(1_700_000_000_000);
+        let mut dispatch = sample::dispatch(event, 7, "hook", session, made);
+        dispatch.id = Ulid::from_parts(u64::try_from(made.0).expect("after 1970"), dispatch.id.random());
+        let pending = Pending {
+            sequence: 1,
+            arrived: made.plus(age_ms),
+            dispatch: Arc::new(dispatch),
+            carrier: Carrier::default(),
+        };
+        let doubts = Doubts {
+            is_void,
+            ..Doubts::default()
+        };
+        let cursor = Cursor {
+            event_seq: handled,
+            ..Cursor::default()
+        };
+        doubts.may_be_copy(&pending, &cursor)
+    }
+
+    #[test]
+    fn a_young_dispatch_is_no_copy_for_the_server_has_refused_it() {
+        for is_void in [false, true] {
+            assert!(!check(0, 9, is_void), "it came at once");
+            assert!(
+                !check(YOUNG_MS - 1, 9, is_void),
+                "the server remembers the first one's id"
+            );
+            assert!(check(YOUNG_MS, 9, is_void), "the server may have forgotten it");
+        }
+        assert!(check(-1, 9, false), "its source's clock is ahead: it may be of any age");
+    }
+
+    #[test]
+    fn a_newer_event_than_all_that_were_handled_is_new_where_the_cursor_counts() {
+        assert!(check(YOUNG_MS, 7, false), "the same event, perhaps by the same hook");
+        assert!(!check(YOUNG_MS, 6, false));
+        assert!(check(YOUNG_MS, 6, true), "a void cursor says nothing");
+    }
+}
