@@ -34,6 +34,7 @@ use super::sandbox::Jail;
 use super::sources::Loaded;
 use super::watch::{self, Pulse, Times, Work};
 use death::WorkerDeath;
+use output::Allowance;
 use queries::Asking;
 use terms::Terms;
 
@@ -224,6 +225,8 @@ struct State<'a> {
     retires: bool,
     note: Option<NoteFile>,
     query: Asking,
+    /// What of its output is logged.
+    output: Allowance,
 }
 
 /// Counts a process as up for as long as it is.
@@ -264,6 +267,7 @@ impl<'a> Run<'a> {
             retires: false,
             note: None,
             query: Asking::default(),
+            output: Allowance::new(clock.monotonic()),
         };
         Self {
             common,

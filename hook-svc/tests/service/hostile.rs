@@ -75,34 +75,41 @@ fn good(number: u32, hooks: u32) -> String {
     )
 }
 
-/// A hook of an agent, as a tool call stores it.
-fn of_mallory() -> HookRecord {
+/// A hook of the agent `author`, as a tool call stores it.
+pub(crate) fn of_author(author: &str, id: &str, source: &str) -> HookRecord {
     HookRecord {
-        id: "forges".to_owned(),
-        source: FORGES.to_owned(),
-        content_hash: "1".to_owned(),
+        id: id.to_owned(),
+        source: source.to_owned(),
+        content_hash: id.to_owned(),
         metadata: HookMetadata {
-            name: "forges".to_owned(),
+            name: id.to_owned(),
             description: None,
             mode: HookMode::Persistent,
             priority: 50,
-            timeout_ms: 10_000,
+            timeout_ms: 1_000,
             schedules: Vec::new(),
             timezone: None,
             fallback: false,
-            match_rule: Some("content=*hostile*".to_owned()),
+            match_rule: None,
             allow_net: Vec::new(),
             other_tags: Vec::new(),
         },
         enabled: true,
         origin: HookOrigin::Tool,
-        created_by: "mallory".to_owned(),
+        created_by: author.to_owned(),
         made_in: None,
         created_at: UnixMillis(1),
         updated_at: UnixMillis(1),
         disabled_reason: None,
         parse_error: None,
     }
+}
+
+fn of_mallory() -> HookRecord {
+    let mut forges = of_author("mallory", "forges", FORGES);
+    forges.metadata.timeout_ms = 10_000;
+    forges.metadata.match_rule = Some("content=*hostile*".to_owned());
+    forges
 }
 
 fn number(record: &EventInvocations) -> u32 {

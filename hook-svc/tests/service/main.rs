@@ -9,6 +9,7 @@ mod evaluation;
 mod examples;
 mod faults;
 mod fetch;
+mod fifty;
 mod forgery;
 mod head_of_line;
 mod hooks;

@@ -10,7 +10,7 @@ pub(super) enum WorkerDeath {
     Start(#[source] std::io::Error),
     #[error("the pipe broke")]
     Pipe(#[source] std::io::Error),
-    #[error("the process exited")]
+    #[error("the process exited, or closed its pipes")]
     Exited,
     #[error("no progress for {0} ms of processor time")]
     Stuck(u128),
@@ -18,9 +18,9 @@ pub(super) enum WorkerDeath {
     Still(u128),
     #[error("no end of an evaluation {over_ms} ms after its time-out")]
     Overdue { slot: u32, over_ms: u128 },
-    #[error("it sent {0}")]
+    #[error("it sent what no worker sends")]
     Frame(#[source] ReadFrameError),
-    #[error("it sent {0}")]
+    #[error("it sent what no worker sends")]
     Hook(#[from] ImpossibleAnswer),
     #[error("it holds {0} MiB of memory")]
     Memory(u64),

@@ -12,6 +12,9 @@ use crate::runner::sources::Loaded;
 use crate::runner::watch::{Sight, Work};
 use crate::runner::{HookSource, Stray};
 
+/// What a line of the log has beside a stray error, bytes, about.
+const STRAY_BYTES: usize = 128;
+
 impl Run<'_> {
     /// Takes what the process says until it says no more.
     pub(super) async fn read(&self, mut stdout: ChildStdout) -> Result<(), WorkerDeath> {
@@ -64,7 +67,7 @@ impl Run<'_> {
                 }
                 self.moved.notify_one();
             }
-            Some("stray") => self.strayed(&state, frame),
+            Some("stray") => self.strayed(&mut state, frame),
             Some("call") => {
                 for call in frame.k {
                     self.call(&state, call)?;
@@ -83,14 +86,19 @@ impl Run<'_> {
 
     /// A script threw where nobody asked it anything. Whose it is, the process knows of timers; of others the stack tells,
     /// where there is one.
-    fn strayed(&self, state: &State<'_>, frame: Frame<'_>) {
+    fn strayed(&self, state: &mut State<'_>, frame: Frame<'_>) {
         let error = frame.message.unwrap_or_default();
+        let is_logged = self.may_log(state, STRAY_BYTES + error.len());
         let Some(hook) = stray(state, frame.by, frame.stack.as_deref()) else {
-            tracing::warn!(error, "some hook threw outside of its evaluations");
+            if is_logged {
+                tracing::warn!(error, "some hook threw outside of its evaluations");
+            }
             return;
         };
         let hook = Arc::clone(hook);
-        tracing::warn!(hook = hook.id, error, "hook threw outside of its evaluations");
+        if is_logged {
+            tracing::warn!(hook = hook.id, error, "hook threw outside of its evaluations");
+        }
         // Nobody may be interested.
         let _ = self.common.strays.send(Stray { hook, error });
     }

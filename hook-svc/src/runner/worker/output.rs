@@ -1,11 +1,11 @@
-//! What scripts print: logged, as far as it is no flood.
+//! What scripts print, or throw at nobody: logged, as far as it is no flood.
 
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStderr;
 
-use super::Run;
+use super::{Run, State};
 
 /// Longest piece that is logged at once, in bytes.
 const MAX_PRINTED_BYTES: usize = 2_048;
@@ -16,7 +16,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// How much of a process's output has been logged in this period. *Pure.*
 #[derive(Debug)]
-struct Allowance {
+pub(super) struct Allowance {
     since: Instant,
     logged: usize,
 }
@@ -31,7 +31,7 @@ enum Fate {
 }
 
 impl Allowance {
-    const fn new(now: Instant) -> Self {
+    pub(super) const fn new(now: Instant) -> Self {
         Self { since: now, logged: 0 }
     }
 
@@ -55,28 +55,33 @@ impl Run<'_> {
     /// Logs what the process prints for as long as it lives.
     pub(super) async fn log_output(&self, mut stderr: ChildStderr) {
         let mut buffer = [0; MAX_PRINTED_BYTES];
-        let mut allowance = Allowance::new(self.clock.monotonic());
         while let Ok(length) = stderr.read(&mut buffer).await {
             if length == 0 {
                 break;
             }
-            match allowance.take(length, self.clock.monotonic()) {
-                Fate::Logged => {
-                    let text = String::from_utf8_lossy(&buffer[..length]);
-                    tracing::info!(worker = self.index, text = text.trim_end(), "hooks printed");
-                }
-                Fate::FirstDropped => {
-                    metrics::counter!("nexus_hook_output_dropped_total").increment(1);
-                    tracing::warn!(
-                        worker = self.index,
-                        "hooks print more than {MAX_LOGGED_BYTES} bytes a second: the rest is dropped"
-                    );
-                }
-                Fate::Dropped => {}
+            if self.may_log(&mut self.state(), length) {
+                let text = String::from_utf8_lossy(&buffer[..length]);
+                tracing::info!(worker = self.index, text = text.trim_end(), "hooks printed");
             }
         }
         // A script may close the stream; the process lives on.
         std::future::pending::<()>().await;
+    }
+
+    /// Whether so many bytes that scripts cause may be logged; says once a second that they may not.
+    pub(super) fn may_log(&self, state: &mut State<'_>, bytes: usize) -> bool {
+        match state.output.take(bytes, self.clock.monotonic()) {
+            Fate::Logged => true,
+            Fate::FirstDropped => {
+                metrics::counter!("nexus_hook_output_dropped_total").increment(1);
+                tracing::warn!(
+                    worker = self.index,
+                    "hooks print more than {MAX_LOGGED_BYTES} bytes a second: the rest is dropped"
+                );
+                false
+            }
+            Fate::Dropped => false,
+        }
     }
 }
 
