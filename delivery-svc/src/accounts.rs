@@ -4,29 +4,42 @@
 //! webhook:
 //!   accounts:
 //!     demo: { url: "https://example.com/hook", secret: "env:DEMO_SECRET", text_limit: 4000 }
+//! bridges:
+//!   whatsapp:
+//!     accounts:
+//!       work: { url: "https://bridge.example.com/whatsapp", secret: "env:BRIDGE_SECRET" }
 //! ```
 //!
-//! Channels `webchat` and `nats` need no account. Source: `channels.md` "Channels"; `operations.md` "Configuration".
+//! A bridged channel may have any name but those of our own (`webchat`, `nats`, …, which need no account): its replies go
+//! to the account's URL as those of `webhook` do, to a program there that speaks for the platform.
+//! Source: `channels.md` "Channels"; `operations.md` "Configuration".
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
+use shared::model::origin::is_sealed_channel;
 use shared::process::Secret;
+use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
 
+use crate::channel::nats;
 use crate::channel::signature::SigningKey;
-use crate::channel::webhook::Endpoint;
+use crate::channel::webhook::{self, Endpoint};
 use crate::chunk::{Limit, Unit};
+
+/// The endpoints of all accounts, by channel and by account.
+pub type Accounts = BTreeMap<String, HashMap<String, Endpoint>>;
 
 /// The file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ChannelsFile {
-    webhook: WebhookSection,
+    webhook: Section,
+    bridges: BTreeMap<String, Section>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct WebhookSection {
+struct Section {
     accounts: BTreeMap<String, WebhookAccount>,
 }
 
@@ -45,34 +58,50 @@ struct WebhookAccount {
 #[error("{}", .0.join("\n"))]
 pub struct ReadAccountsError(pub Vec<String>);
 
-/// The webhook endpoints in `text`, the content of `channels.yaml`, by account. An empty text has none.
+/// The endpoints in `text`, the content of `channels.yaml`. An empty text has none.
 ///
 /// # Errors
 /// [`ReadAccountsError`] names each key at fault and what is expected there.
-pub fn read(text: &str) -> Result<HashMap<String, Endpoint>, ReadAccountsError> {
-    if text.trim().is_empty() {
-        return Ok(HashMap::new());
-    }
-    let file: ChannelsFile =
+pub fn read(text: &str) -> Result<Accounts, ReadAccountsError> {
+    // A text of nothing but comments is no map.
+    let file: Option<ChannelsFile> =
         serde_yaml_ng::from_str(text).map_err(|error| ReadAccountsError(vec![error.to_string()]))?;
-    let mut endpoints = HashMap::new();
-    let mut faults = Vec::new();
-    for (name, account) in file.webhook.accounts {
-        match endpoint(&name, &account) {
-            Ok(endpoint) => drop(endpoints.insert(name, endpoint)),
-            Err(found) => faults.extend(found),
+    let ChannelsFile { webhook, bridges } = file.unwrap_or_default();
+    let mut faults: Vec<String> = bridges.keys().filter_map(|channel| fault_of(channel)).collect();
+
+    let hooked = (webhook::NAME.to_owned(), "webhook".to_owned(), webhook);
+    let bridged = bridges
+        .into_iter()
+        .map(|(channel, section)| (channel.clone(), format!("bridges.{channel}"), section));
+    let mut accounts = Accounts::new();
+    for (channel, place, section) in std::iter::once(hooked).chain(bridged) {
+        for (name, account) in section.accounts {
+            match endpoint(&format!("{place}.accounts.{name}"), &account) {
+                Ok(endpoint) => drop(accounts.entry(channel.clone()).or_default().insert(name, endpoint)),
+                Err(found) => faults.extend(found),
+            }
         }
     }
     if faults.is_empty() {
-        Ok(endpoints)
+        Ok(accounts)
     } else {
         Err(ReadAccountsError(faults))
     }
 }
 
-fn endpoint(name: &str, account: &WebhookAccount) -> Result<Endpoint, Vec<String>> {
+/// Why no channel of this name is bridged.
+fn fault_of(channel: &str) -> Option<String> {
+    let mut own = [nats::NAME].into_iter().chain(nats::LOCAL);
+    if is_sealed_channel(channel) || own.any(|own| own.eq_ignore_ascii_case(channel)) {
+        return Some(format!("bridges.{channel}: the channel is our own; choose another"));
+    }
+    let expected = format!("expected a name of letters, digits, `-`, `_` and `.`, at most {MAX_NAME_BYTES}");
+    (!is_plain_name(channel)).then(|| format!("bridges.{channel}: {expected}"))
+}
+
+fn endpoint(place: &str, account: &WebhookAccount) -> Result<Endpoint, Vec<String>> {
     let mut faults = Vec::new();
-    let mut fault = |key: &str, expected: &str| faults.push(format!("webhook.accounts.{name}.{key}: {expected}"));
+    let mut fault = |key: &str, expected: &str| faults.push(format!("{place}.{key}: {expected}"));
     let url = reqwest::Url::parse(&account.url)
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https"));
@@ -114,13 +143,14 @@ mod tests {
     fn an_empty_file_has_no_accounts() {
         assert!(read("").expect("read").is_empty());
         assert!(read("webhook: {}").expect("read").is_empty());
+        assert!(read("# none yet\n").expect("read").is_empty());
     }
 
     #[test]
     fn an_account_is_read_with_its_secret() {
         let text = with_secret("http://127.0.0.1:9/x", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 10);
         let endpoints = read(&text).expect("read");
-        let demo = &endpoints["demo"];
+        let demo = &endpoints["webhook"]["demo"];
         assert_eq!(demo.url.as_str(), "http://127.0.0.1:9/x");
         assert_eq!(
             demo.limit,
@@ -129,6 +159,18 @@ mod tests {
                 unit: Unit::Characters
             })
         );
+    }
+
+    #[test]
+    fn a_channel_of_another_name_is_bridged_and_ours_are_not() {
+        let text = with_secret("http://127.0.0.1:9/x", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 10);
+        let below = |channel: &str| format!("bridges: {{{}}}", text.replace("webhook:", &format!("{channel}:")));
+        let bridged = read(&below("whatsapp")).expect("read");
+        assert!(bridged["whatsapp"].contains_key("demo"));
+        for own in ["webhook", "webchat", "nats", "CLI", "http", "timer", "'a b'"] {
+            let faults = read(&below(own)).expect_err("refused");
+            assert_eq!(faults.0.len(), 1, "{own}: {faults:?}");
+        }
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub trait Channel: Send + Sync + 'static {
 
 /// All channels by name.
 #[derive(Default)]
-pub struct Channels(HashMap<&'static str, Box<dyn Channel>>);
+pub struct Channels(HashMap<String, Box<dyn Channel>>);
 
 impl std::fmt::Debug for Channels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -82,8 +82,8 @@ impl std::fmt::Debug for Channels {
 impl Channels {
     /// With `channel` under `name`.
     #[must_use]
-    pub fn with(mut self, name: &'static str, channel: impl Channel) -> Self {
-        self.0.insert(name, Box::new(channel));
+    pub fn with(mut self, name: &str, channel: impl Channel) -> Self {
+        self.0.insert(name.to_owned(), Box::new(channel));
         self
     }
 

@@ -111,7 +111,7 @@ fn channels(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Channels> {
     } else {
         std::fs::read_to_string(path).with_context(|| format!("files.channels: cannot read `{path}`"))?
     };
-    let endpoints = accounts::read(&text).with_context(|| format!("files.channels: `{path}`"))?;
+    let mut accounts = accounts::read(&text).with_context(|| format!("files.channels: `{path}`"))?;
     let timeouts = Timeouts {
         connect: Duration::from_millis(config.connect_timeout_ms),
         whole: config.call_timeout(),
@@ -120,13 +120,17 @@ fn channels(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Channels> {
     let local = nats::LOCAL.into_iter().fold(Channels::default(), |channels, name| {
         channels.with(name, NatsChannel::of_account(shell.bus.clone(), name))
     });
-    Ok(local
+    let own = local
         .with(nats::NAME, NatsChannel::new(shell.bus.clone()))
         // What an agent answers to another one that wrote to it: whoever waits listens.
         .with(AGENTS, NatsChannel::new(shell.bus.clone()))
-        .with(webchat::NAME, WebchatChannel::new(shell.bus.clone(), answer_within))
-        .with(
-            webhook::NAME,
-            WebhookChannel::new(endpoints, timeouts).context("set up the http client")?,
-        ))
+        .with(webchat::NAME, WebchatChannel::new(shell.bus.clone(), answer_within));
+
+    // Without accounts too, so that a dead letter says that the account is missing.
+    accounts.entry(webhook::NAME.to_owned()).or_default();
+    let called = |endpoints| WebhookChannel::new(endpoints, timeouts).context("set up the http client");
+    let all = accounts.into_iter().try_fold(own, |channels, (name, endpoints)| {
+        Ok::<_, anyhow::Error>(channels.with(&name, called(endpoints)?))
+    })?;
+    Ok(all)
 }

@@ -1,4 +1,4 @@
-//! Channel `webhook`: a part is a signed `POST` of JSON to the account's URL.
+//! Channel `webhook`, and the bridged ones: a part is a signed `POST` of JSON to the account's URL.
 //!
 //! Signed by Standard Webhooks; `webhook-id` is the delivery's id (`{delivery}/{part}` from the second part on), so that
 //! the receiver recognises a repetition. Redirects are followed only to the same origin and only where the method and
@@ -168,7 +168,11 @@ impl Channel for WebhookChannel {
     async fn send(&self, shipment: &Shipment<'_>) -> Call {
         let Some(endpoint) = self.endpoints.get(shipment.account()) else {
             return Call::Impossible {
-                reason: format!("channel webhook has no account `{}`", shipment.account()),
+                reason: format!(
+                    "channel {} has no account `{}`",
+                    shipment.reply.delivery_context.channel,
+                    shipment.account()
+                ),
             };
         };
         let body = payload(&Body::of(shipment), Format::Json);
