@@ -1,21 +1,37 @@
 //! `nexus.svc.events.{find,history,trace,search}`: questions to the read model, answered by any replica.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shared::bus::{Bus, ServiceSpec};
-use shared::projection::api::{FindRequest, HistoryRequest, SearchRequest, Trace, TraceRequest};
+use shared::model::reply::Reply;
+use shared::model::time::UnixMillis;
+use shared::projection::api::{
+    FindRequest, HistoryRequest, MAX_TRACE_STEPS, SearchRequest, Stage, Trace, TraceRequest, TraceStep,
+};
 use shared::projection::given_up::GivenUp;
-use shared::projection::{Projection, QueryProjectionError};
+use shared::projection::{Projection, QueryProjectionError, Source};
+use shared::wire::topology::streams;
 
 use crate::given_up::Letters;
 
 /// The code of an answer that could not be given.
 const UNAVAILABLE: usize = 503;
 
+/// Most replies in the queues that are looked through for cards: with more of them, a chain in which humans were asked is
+/// not called complete.
+const MAX_QUEUED: usize = 2_000;
+
+/// Messages read at once.
+const PAGE: usize = 256;
+
+/// How long the read model may take to know of the newest receipt.
+const CATCH_UP: Duration = Duration::from_secs(2);
+
 /// The service over `projection`; `bus` is where dead letters are read.
 #[must_use]
 pub fn spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
-    let letters = Arc::new(Letters::new(bus.clone()));
+    let (letters, queues) = (Arc::new(Letters::new(bus.clone())), bus.clone());
     let (find, history, trace) = (projection.clone(), projection.clone(), projection.clone());
     let search = projection.clone();
     ServiceSpec::new("events", "What happened, and what it led to")
@@ -28,9 +44,9 @@ pub fn spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
             async move { projection.history(question).await.map_err(|error| refusal(&error)) }
         })
         .endpoint("trace", move |question: TraceRequest| {
-            let (projection, letters) = (trace.clone(), Arc::clone(&letters));
+            let (projection, letters, bus) = (trace.clone(), Arc::clone(&letters), queues.clone());
             async move {
-                let answer = traced(&projection, &letters, question).await;
+                let answer = traced(&projection, &letters, &bus, question).await;
                 answer.map_err(|error| refusal(&error))
             }
         })
@@ -40,17 +56,95 @@ pub fn spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
         })
 }
 
-/// What an event led to. Only a chain that waits for something is held against the dead letters.
+/// What an event led to. Only a chain that waits for something is held against the dead letters, and only one in which
+/// humans were asked against the queues: of a card that waits there is no other record.
 async fn traced(
     projection: &Projection,
     letters: &Letters,
+    bus: &Bus,
     question: TraceRequest,
 ) -> Result<Trace, QueryProjectionError> {
     let trace = projection.trace(question.clone(), GivenUp::default()).await?;
-    if trace.complete || trace.event.is_none() {
+    let has_asked = trace.steps.iter().any(|step| step.stage == Stage::Approval);
+    if trace.event.is_none() || (trace.complete && !has_asked) {
         return Ok(trace);
     }
-    projection.trace(question, letters.given_up().await).await
+
+    let queued = match has_asked {
+        true => queued(bus, projection).await,
+        false => Some(Vec::new()),
+    };
+    let mut trace = projection.trace(question, letters.given_up().await).await?;
+    match queued {
+        Some(queued) => queued.iter().for_each(|reply| wait_for(&mut trace, reply)),
+        None => trace.complete = false,
+    }
+    Ok(trace)
+}
+
+/// A reply in a queue.
+struct Queued {
+    id: String,
+    event: String,
+    channel: String,
+    at: UnixMillis,
+}
+
+/// The replies that are not delivered, once `projection` knows of all others what became of them; none = nobody can tell.
+async fn queued(bus: &Bus, projection: &Projection) -> Option<Vec<Queued>> {
+    let mut found = Vec::new();
+    for stream in [streams::DELIVERIES, streams::PARKED] {
+        let mut from = 1;
+        loop {
+            let page = bus.history(stream, ">", from, PAGE).await.ok()?;
+            let Some(last) = page.last() else { break };
+            from = last.sequence + 1;
+            let replies = page
+                .iter()
+                .filter_map(|stored| Some((stored, stored.decode::<Reply>().ok()?)));
+            found.extend(replies.map(|(stored, reply)| Queued {
+                id: reply.id.to_string(),
+                event: reply.causation.event.to_string(),
+                channel: reply.delivery_context.channel,
+                at: stored.published_at,
+            }));
+            if found.len() > MAX_QUEUED {
+                return None;
+            }
+        }
+    }
+
+    // What left the queues has a receipt by now.
+    let last = bus.stream_state(streams::RECEIPTS).await.ok()?.last;
+    let reached = tokio::time::timeout(CATCH_UP, projection.reached(Source::Receipts, last)).await;
+    matches!(reached, Ok(Ok(()))).then_some(found)
+}
+
+/// Tells of `reply` where it belongs to the chain and nothing else tells of it: it is under way.
+fn wait_for(trace: &mut Trace, reply: &Queued) {
+    if trace
+        .steps
+        .iter()
+        .any(|step| step.stage == Stage::Delivery && step.id == reply.id)
+    {
+        return;
+    }
+    let cause = trace.steps.iter().find(|step| step.id == reply.event);
+    let Some(depth) = cause.map(|step| step.depth) else {
+        return;
+    };
+    trace.complete = false;
+    if trace.steps.len() < MAX_TRACE_STEPS {
+        trace.steps.push(TraceStep {
+            at_ms: reply.at,
+            stage: Stage::Delivery,
+            id: reply.id.clone(),
+            detail: format!("waits for {}", reply.channel),
+            took_ms: None,
+            depth,
+            session: None,
+        });
+    }
 }
 
 fn refusal(error: &QueryProjectionError) -> (usize, String) {
@@ -59,4 +153,79 @@ fn refusal(error: &QueryProjectionError) -> (usize, String) {
         "a question to the read model has no answer"
     );
     (UNAVAILABLE, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::bus::Outgoing;
+    use shared::model::dispatch::{Causation, DeliveryContext};
+    use shared::model::event::EventId;
+    use shared::model::session::SessionRef;
+    use ulid::Ulid;
+
+    use super::*;
+
+    fn card(event: &str) -> Reply {
+        Reply {
+            id: Ulid::from_parts(7, 7),
+            turn: Ulid::from_parts(1, 1),
+            session: SessionRef {
+                persona: "default".to_owned(),
+                session: "main".to_owned(),
+            },
+            delivery_context: DeliveryContext {
+                channel: "webhook".to_owned(),
+                ..DeliveryContext::default()
+            },
+            content: "may it?".to_owned(),
+            attachments: Vec::new(),
+            interactive: None,
+            causation: Causation {
+                event: EventId::parse(event).expect("an id"),
+                hops: 0,
+            },
+        }
+    }
+
+    /// A chain that is over, of the event `id`, with a delivery that was made.
+    fn whole(id: &str, delivered: &str) -> Trace {
+        let step = |stage, id: &str, took_ms| TraceStep {
+            at_ms: UnixMillis(1),
+            stage,
+            id: id.to_owned(),
+            detail: String::new(),
+            took_ms,
+            depth: 0,
+            session: None,
+        };
+        Trace {
+            steps: vec![
+                step(Stage::Event, id, None),
+                step(Stage::Delivery, delivered, Some(1.0)),
+            ],
+            complete: true,
+            ..Trace::default()
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_card_that_waits_in_a_queue_is_under_way() {
+        let (_server, bus) = shared::testing::world().await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let projection = Projection::open(&folder.path().join("model")).expect("a read model");
+        bus.publish(Outgoing::reply(&card("test:1"))).await.expect("stored");
+        let queued = queued(&bus, &projection).await.expect("told");
+        let [card] = queued.as_slice() else { panic!("one waits") };
+
+        for (event, delivered, is_complete) in [
+            ("test:1", "another", false),
+            ("test:1", card.id.as_str(), true),
+            ("test:2", "another", true),
+        ] {
+            let mut trace = whole(event, delivered);
+            wait_for(&mut trace, card);
+            assert_eq!(trace.complete, is_complete, "{trace:?}");
+            assert_eq!(trace.steps.len(), if is_complete { 2 } else { 3 }, "{trace:?}");
+        }
+    }
 }

@@ -65,11 +65,12 @@ CREATE INDEX nexus_owed_intents_turn ON nexus_owed_intents(turn_id);
 CREATE TABLE nexus_ledger_heads(
   subject TEXT PRIMARY KEY, session_id TEXT NOT NULL, running TEXT) WITHOUT ROWID;
 
--- from RECEIPTS
+-- from RECEIPTS; event_id is what led to it: of a card too, which is no turn's reply
 CREATE TABLE deliveries(
   id TEXT PRIMARY KEY, turn_id TEXT NOT NULL, channel TEXT NOT NULL, status TEXT NOT NULL, platform_ids TEXT NOT NULL,
   updated_at INTEGER NOT NULL,
-  started_at INTEGER NOT NULL, attempts INTEGER NOT NULL, parts INTEGER, reason TEXT) WITHOUT ROWID;
+  started_at INTEGER NOT NULL, attempts INTEGER NOT NULL, parts INTEGER, reason TEXT, event_id TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX deliveries_event ON deliveries(event_id);
 
 -- from EVENTS: what goes with an event
 CREATE TABLE threads(id TEXT PRIMARY KEY, channel TEXT NOT NULL, name TEXT, is_group INTEGER NOT NULL, source_adapter TEXT NOT NULL,

@@ -90,7 +90,7 @@ impl Walk<'_> {
         for dispatch in self.dispatches(event.id.as_str())? {
             self.dispatch(&dispatch, depth)?;
         }
-        Ok(())
+        self.cards(event.id.as_str(), depth)
     }
 
     /// The hooks' outcomes. An event without a record of them was given up, or is still being evaluated; one of which some

@@ -73,8 +73,8 @@ pub(super) fn write(connection: &Connection, receipt: &Receipt) -> Result<(), ru
     let standing = standing(&receipt.step);
     connection
         .prepare_cached(
-            "INSERT INTO deliveries(id, turn_id, channel, status, platform_ids, updated_at, started_at, attempts, parts, reason)
-             VALUES(?1,?1,?2,?3,?4,?5,?5,?6,?7,?8)
+            "INSERT INTO deliveries(id, turn_id, channel, status, platform_ids, updated_at, started_at, attempts, parts, reason, event_id)
+             VALUES(?1,?1,?2,?3,?4,?5,?5,?6,?7,?8,?9)
              ON CONFLICT(id) DO UPDATE SET status = excluded.status, updated_at = excluded.updated_at,
                platform_ids = CASE WHEN excluded.platform_ids = '[]' THEN platform_ids ELSE excluded.platform_ids END,
                attempts = max(attempts, excluded.attempts), parts = coalesce(excluded.parts, parts),
@@ -89,6 +89,7 @@ pub(super) fn write(connection: &Connection, receipt: &Receipt) -> Result<(), ru
             standing.attempts,
             standing.parts,
             standing.reason,
+            receipt.causation.event.as_str(),
         ])?;
     Ok(())
 }

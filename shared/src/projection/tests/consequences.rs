@@ -9,6 +9,7 @@ use crate::model::dispatch::{Causation, DeliveryContext};
 use crate::model::event::{Event, EventId};
 use crate::model::intent::service::ProposeIntent;
 use crate::model::ledger::{LedgerEntry, ToolCall, ToolOutcome, Usage};
+use crate::model::receipt::ReceiptStep;
 use crate::projection::Applied;
 use crate::projection::api::{MAX_TRACE_STEPS, Stage, Trace, TraceRequest};
 use crate::projection::given_up::GivenUp;
@@ -199,6 +200,38 @@ async fn an_approval_is_told_and_under_way_until_it_is_decided() {
     assert_eq!(detail(&pending, Stage::Approval), ["pay: pending"]);
     let told = ends_with_its_last(batch, 3).await;
     assert_eq!(detail(&told, Stage::Approval), ["pay: approved"]);
+}
+
+#[tokio::test]
+async fn a_card_is_told_and_under_way_until_it_is_delivered() {
+    let of_card = |sequence, step| match samples::receipt(sequence, 1, step) {
+        Applied::Receipt { sequence, mut receipt } => {
+            receipt.delivery = turn(9);
+            Applied::Receipt { sequence, receipt }
+        }
+        other => other,
+    };
+    let started = ReceiptStep::AttemptStarted {
+        attempt: 1,
+        part: 0,
+        by: None,
+    };
+    let gave_up = ReceiptStep::GaveUp {
+        attempts: 1,
+        reason: "gone".to_owned(),
+    };
+    let mut batch = chain_with(Vec::new());
+    batch.extend([of_card(90, started), of_card(91, gave_up)]);
+    let told = ends_with_its_last(batch, 1).await;
+    let all = detail(&told, Stage::Delivery);
+    assert_eq!(
+        all,
+        [
+            "delivered on webhook, attempts 1",
+            "gave_up on webhook, attempts 1: gone"
+        ],
+        "{told:#?}"
+    );
 }
 
 #[tokio::test]

@@ -121,8 +121,26 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The delivery of the reply `id`, which was committed at `at`.
+    /// What was sent because of the event beside the replies of its turns: cards of approvals, escalations, words about
+    /// them.
+    pub(super) fn cards(&mut self, event_id: &str, depth: u8) -> Result<(), rusqlite::Error> {
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT id, started_at FROM deliveries WHERE event_id = ?1 ORDER BY started_at, id")?;
+        let rows: Vec<(String, i64)> = statement
+            .query_map([event_id], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        for (id, started_at) in rows {
+            self.delivery(&id, UnixMillis(started_at), depth)?;
+        }
+        Ok(())
+    }
+
+    /// The delivery of the reply `id`, which was committed at `at`; told once.
     fn delivery(&mut self, id: &str, at: UnixMillis, depth: u8) -> Result<(), rusqlite::Error> {
+        if !self.enters(&format!("delivery {id}"), depth) {
+            return Ok(());
+        }
         let mut statement = self.connection.prepare_cached(
             "SELECT channel, status, started_at, updated_at, attempts, parts, reason FROM deliveries WHERE id = ?1",
         )?;
