@@ -66,17 +66,16 @@ pub fn assemble(
         },
         attachments: pending.dispatch.message.attachments.clone(),
     }));
-    let tools = setting
-        .tools
-        .iter()
-        .filter(|tool| permitted(&tool.name, &turn.permissions, setting.presets));
+    let permitted = |tool: &&ToolDescription| permitted(&tool.name, &turn.permissions, setting.presets);
+    let tools: Vec<ToolDescription> = setting.tools.iter().filter(permitted).cloned().collect();
+    let has_lost_tools = tools.is_empty() && !setting.tools.is_empty();
     AgentRequest {
         turn: turn.id,
         session: session.clone(),
         persona: session.persona.clone(),
-        system_prompt: system_prompt(setting.persona, fold, pendings, now),
+        system_prompt: system_prompt(setting.persona, fold, pendings, has_lost_tools, now),
         messages,
-        tools: tools.cloned().collect(),
+        tools,
         permissions: turn.permissions.clone(),
         deadline: now.plus(i64::try_from(setting.persona.limits.wall_ms).unwrap_or(i64::MAX)),
     }
@@ -88,7 +87,13 @@ fn with_history(pendings: &[Pending]) -> bool {
         .any(|pending| pending.dispatch.context.include_thread_history)
 }
 
-fn system_prompt(persona: &Persona, fold: &Fold, pendings: &[Pending], now: UnixMillis) -> String {
+fn system_prompt(
+    persona: &Persona,
+    fold: &Fold,
+    pendings: &[Pending],
+    has_lost_tools: bool,
+    now: UnixMillis,
+) -> String {
     let mut sections = vec![persona.prompt.clone()];
     for pending in pendings {
         let prompt = pending.dispatch.context.system_prompt.clone();
@@ -106,6 +111,9 @@ fn system_prompt(persona: &Persona, fold: &Fold, pendings: &[Pending], now: Unix
         sections.extend(listed(missed, &running.notes));
         let refused = "## Your intents\nWhat you asked for in your last turn, and why it was refused:";
         sections.extend(listed(refused, &running.refused));
+    }
+    if has_lost_tools {
+        sections.push("## Tools\nYou have no tools in this turn: whoever wrote may use none of them.".to_owned());
     }
     sections.extend(trust(pendings));
     sections.extend(instant(now, &persona.timezone).map(|at| format!("## Now\n{at}")));

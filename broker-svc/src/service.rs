@@ -60,19 +60,27 @@ impl Service for BrokerService {
         // A persona that asks a model needs one that can be asked.
         let usable = if parsed.ask_models() { llm.usable().err() } else { None };
         let usable = usable.map(|fault| told("personas", format!("runner llm: {fault}")));
-        let unbound = parsed
-            .unbound(llm)
-            .into_iter()
-            .map(|fault| told(&fault.key, fault.problem));
+        let unbound = parsed.unbound(llm).into_iter().chain(parsed.idle());
         usable
             .into_iter()
-            .chain(unbound)
+            .chain(unbound.map(|fault| told(&fault.key, fault.problem)))
             .chain(check_hooks(&common.files.hooks, &parsed))
             .collect()
     }
 
+    fn warn_files(common: &Common) -> Vec<String> {
+        // What cannot be read is a fault, and told as one.
+        let personas = read(&common.files.personas).ok();
+        let personas = personas.and_then(|text| Personas::parse(&text).ok());
+        personas.map(|personas| personas.empty_levels()).unwrap_or_default()
+    }
+
     async fn serve(shell: Shell<BrokerConfig>) -> anyhow::Result<()> {
         let personas = personas(&shell.common.files.personas)?;
+        let empty = personas.empty_levels();
+        if !empty.is_empty() {
+            shell.health.degrade("tools", &empty.join("; "));
+        }
         match walls(&shell).raise() {
             Ok(told) => shell.health.set("walls", true, told),
             Err(lacks) => shell.health.degrade("walls", lacks),

@@ -117,12 +117,11 @@ fn parse_presets(text: &str) -> Result<PermissionPresets, Vec<String>> {
     let faults: Vec<String> = unknown
         .map(|level| format!("permission_levels.{level}: one of {} is expected", LEVELS.join(", ")))
         .collect();
-    if !faults.is_empty() {
-        return Err(faults);
-    }
-    let mut presets = PermissionPresets::default();
-    presets.0.extend(levels);
-    Ok(presets)
+
+    let presets = PermissionPresets::from(levels);
+    let wrong = presets.faults().map(|(key, problem)| format!("{key}: {problem}"));
+    let faults: Vec<String> = faults.into_iter().chain(wrong).collect();
+    if faults.is_empty() { Ok(presets) } else { Err(faults) }
 }
 
 #[cfg(test)]
@@ -148,7 +147,17 @@ mod tests {
         let text = "personas: {atlas: {}}\npermission_levels:\n  group: {allow: ['search_*'], deny: [shell]}\n";
         let presets = parse_presets(text).expect("valid").0;
         assert_eq!(presets["group"].deny, ["shell"]);
-        assert_eq!(presets["minimal"].allow, Some(vec!["web_search".to_owned()]));
+        assert_eq!(
+            presets["minimal"].allow,
+            Some(vec!["web_search".to_owned(), "*__web_search".to_owned()])
+        );
         assert!(parse_presets("permission_levels: {godlike: {}}\n").is_err());
+        let faults = parse_presets("permission_levels: {group: {deny: ['group:fs', '']}}\n").expect_err("two");
+        assert!(
+            faults
+                .iter()
+                .all(|fault| fault.starts_with("permission_levels.group.deny: "))
+                && faults.len() == 2
+        );
     }
 }

@@ -112,7 +112,14 @@ fn tools_are_those_that_the_dispatch_permits_and_only_the_owner_is_trusted() {
         };
     });
     assert_eq!(names(&owner), ["web_search", "shell"]);
-    assert!(!owner.system_prompt.contains("## Trust"));
+    assert!(!owner.system_prompt.contains("## Trust") && !owner.system_prompt.contains("## Tools"));
+    let nobody = asked(0, Limits::default(), |dispatch| {
+        dispatch.permissions = PermissionSet {
+            level: Level::Restricted,
+            ..PermissionSet::default()
+        };
+    });
+    assert!(names(&nobody).is_empty() && nobody.system_prompt.contains("## Tools\nYou have no tools"));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use shared::model::permission::glob;
+use shared::model::permission::{glob, pattern_fault};
 
 use super::builtin::Builtin;
 use super::condition::Condition;
@@ -207,6 +207,9 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
     }
     let priority = fields.take("priority").unwrap_or(DEFAULT_PRIORITY);
     let tools: Vec<String> = fields.take("tools").unwrap_or_default();
+    for problem in tools.iter().filter_map(|pattern| pattern_fault(pattern)) {
+        fields.wrong("tools", problem);
+    }
     let when = Condition::all(&mut fields);
     if let Some(point) = point.filter(|point| !point.is_of_a_call())
         && !(tools.is_empty() && when.is_empty())

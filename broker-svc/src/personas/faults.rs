@@ -4,7 +4,7 @@ use std::fmt;
 
 use shared::llm::LlmConfig;
 
-use super::{Persona, Personas, Runner};
+use super::{Persona, Personas, Runner, patterns};
 use crate::context::TOKEN_BYTES;
 use crate::fold::{HISTORY_TURNS, MAX_SENT_HISTORY};
 use crate::reset::is_zone;
@@ -47,6 +47,7 @@ pub(super) fn of(personas: &Personas) -> Vec<PersonaFault> {
     for (name, persona) in &personas.personas {
         of_persona(personas, name, persona, &mut faults);
     }
+    faults.extend(patterns::faults(personas));
     faults
 }
 
@@ -69,7 +70,7 @@ pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<PersonaFault>
     bounded.collect()
 }
 
-fn fault(key: String, problem: String) -> PersonaFault {
+pub(super) fn fault(key: String, problem: String) -> PersonaFault {
     PersonaFault { key, problem }
 }
 

@@ -32,6 +32,9 @@ const SHOW: &str = "nexus.svc.session.show";
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 /// The channel of such events.
 pub const CHANNEL: &str = "agent";
+
+/// Names of the tools of this room.
+pub(super) const NAMES: [&str; 2] = ["send_message_to_agent", "get_agent_status"];
 /// Longest wait for a reply where the turn has more time left.
 const MAX_WAIT: Duration = Duration::from_mins(2);
 /// Longest message, bytes.
@@ -72,7 +75,7 @@ impl SendMessage {
         Self {
             bus,
             clock,
-            description: described("send_message_to_agent", text, &properties, &["to", "content"]),
+            description: described(NAMES[0], text, &properties, &["to", "content"]),
         }
     }
 
@@ -205,7 +208,7 @@ impl AgentStatus {
         let text = "Says whether another agent is at work, and since when.";
         Self {
             bus,
-            description: described("get_agent_status", text, &properties, &["agent"]),
+            description: described(NAMES[1], text, &properties, &["agent"]),
         }
     }
 }

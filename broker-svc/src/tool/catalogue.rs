@@ -47,6 +47,11 @@ pub(super) fn builtins(bus: &Bus, clock: &SharedClock) -> Vec<Arc<dyn Tool>> {
     services.chain(agents).collect()
 }
 
+/// The names of all of them.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().map(|row| row.name).chain(super::agents::NAMES)
+}
+
 /// A tool's description; `properties` are those of its arguments, of which no others are taken.
 pub(super) fn described(name: &str, description: &str, properties: &Value, required: &[&str]) -> ToolDescription {
     ToolDescription {

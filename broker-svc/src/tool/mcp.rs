@@ -153,8 +153,13 @@ fn rest(took: Duration) -> Duration {
 /// Whether a tool called `name` may be one of `server`'s.
 #[must_use]
 pub fn may_be_of(server: &str, name: &str) -> bool {
-    let own = named(server, "");
-    own.is_some_and(|own| name.starts_with(&own))
+    prefix_of(server).is_some_and(|own| name.starts_with(&own))
+}
+
+/// How the names of the tools of `server` begin; none where they would be too long.
+#[must_use]
+pub fn prefix_of(server: &str) -> Option<String> {
+    named(server, "")
 }
 
 /// The name of a server's tool in characters that every model provider takes; none where it is too long for them.

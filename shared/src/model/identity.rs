@@ -44,22 +44,40 @@ pub struct Identities {
     pub groups: BTreeMap<String, Vec<String>>,
 }
 
-/// Presets of tools by level (`permission_levels` in `personas.yaml`).
+/// Presets of tools by level (`permission_levels` in `personas.yaml`). Levels that are not named keep their default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(from = "BTreeMap<String, ToolRules>")]
 pub struct PermissionPresets(pub BTreeMap<String, ToolRules>);
 
 impl Default for PermissionPresets {
-    /// `full` = everything, `minimal` = `web_search` alone; the others must be configured.
+    /// `full` = everything, `minimal` = `web_search` alone, of whichever MCP server; the others must be configured.
     fn default() -> Self {
-        let rules = |allow: &str| ToolRules {
-            allow: Some(vec![allow.to_owned()]),
+        let rules = |allow: &[&str]| ToolRules {
+            allow: Some(allow.iter().map(|&pattern| pattern.to_owned()).collect()),
             deny: Vec::new(),
         };
         Self(BTreeMap::from([
-            ("full".to_owned(), rules("*")),
-            ("minimal".to_owned(), rules("web_search")),
+            ("full".to_owned(), rules(&["*"])),
+            ("minimal".to_owned(), rules(&["web_search", "*__web_search"])),
         ]))
+    }
+}
+
+impl From<BTreeMap<String, ToolRules>> for PermissionPresets {
+    fn from(levels: BTreeMap<String, ToolRules>) -> Self {
+        let mut presets = Self::default();
+        presets.0.extend(levels);
+        presets
+    }
+}
+
+impl PermissionPresets {
+    /// What is wrong with their patterns, each with its dotted key.
+    pub fn faults(&self) -> impl Iterator<Item = (String, String)> {
+        self.0.iter().flat_map(|(level, rules)| {
+            let faults = rules.faults().into_iter();
+            faults.map(move |(key, problem)| (format!("permission_levels.{level}.{key}"), problem))
+        })
     }
 }
 

@@ -2,6 +2,8 @@
 
 pub mod combine;
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::identity::PermissionPresets;
@@ -31,6 +33,17 @@ pub struct ToolRules {
     /// What may not, whatever `allow` says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<String>,
+}
+
+impl ToolRules {
+    /// What is wrong with its patterns, each with its key.
+    #[must_use]
+    pub fn faults(&self) -> Vec<(&'static str, String)> {
+        let allowed = self.allow.iter().flatten().map(|pattern| ("allow", pattern));
+        let denied = self.deny.iter().map(|pattern| ("deny", pattern));
+        let wrong = |(key, pattern): (&'static str, &String)| Some((key, pattern_fault(pattern)?));
+        allowed.chain(denied).filter_map(wrong).collect()
+    }
 }
 
 /// What an agent may do in the turn of one dispatch.
@@ -105,9 +118,74 @@ pub fn glob(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
+/// Whether [`glob`] matches `pattern` with some text that begins with `prefix`.
+#[must_use]
+pub fn may_begin(pattern: &str, prefix: &str) -> bool {
+    let pattern: Vec<char> = pattern.to_lowercase().chars().collect();
+    let skipped = |at: usize| pattern[at..].iter().take_while(|c| **c == '*').count();
+    // Every place of the pattern that may come next; a `*` may stand for nothing.
+    let mut places: BTreeSet<usize> = (0..=skipped(0)).collect();
+
+    for c in prefix.to_lowercase().chars() {
+        let mut after = BTreeSet::new();
+        for at in places {
+            let next = match pattern.get(at) {
+                Some('*') => at,
+                Some(&wanted) if wanted == '?' || wanted == c => at + 1,
+                Some(_) | None => continue,
+            };
+            after.extend(next..=next + skipped(next));
+        }
+        places = after;
+    }
+    !places.is_empty()
+}
+
+/// What is wrong with `pattern`, where it can match no tool whatever tools there are; a denial that matches nothing looks
+/// like one and denies nothing.
+#[must_use]
+pub fn pattern_fault(pattern: &str) -> Option<String> {
+    if pattern.is_empty() || pattern.contains(char::is_whitespace) {
+        return Some(format!("`{pattern}`: expected a glob of a tool's name, without blanks"));
+    }
+    let is_group = pattern.starts_with("group:");
+    is_group.then(|| format!("`{pattern}`: there are no groups of tools, expected a glob of their names"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pattern_is_known_by_what_its_matches_may_begin_with() {
+        for (pattern, prefix, may) in [
+            ("*", "erp__", true),
+            ("erp__*", "erp__", true),
+            ("ERP__pay", "erp__", true),
+            ("erp__", "erp__", true),
+            ("e*", "erp__", true),
+            ("e*_pay", "erp__", true),
+            ("???__pay", "erp__", true),
+            ("*_pay", "erp__", true),
+            ("**", "erp__", true),
+            ("pay_*", "erp__", false),
+            ("erp", "erp__", false),
+            ("erp_?", "erp__", true),
+            ("", "erp__", false),
+        ] {
+            assert_eq!(may_begin(pattern, prefix), may, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_match_nothing_are_faults() {
+        for wrong in ["", " ", "shell ", "a b", "group:fs"] {
+            assert!(pattern_fault(wrong).is_some(), "{wrong:?}");
+        }
+        for right in ["*", "shell", "erp__*", "Group", "own.tool:x"] {
+            assert_eq!(pattern_fault(right), None);
+        }
+    }
 
     fn rules(allow: Option<&[&str]>, deny: &[&str]) -> ToolRules {
         let own = |list: &[&str]| list.iter().map(|&s| s.to_owned()).collect::<Vec<_>>();

@@ -108,6 +108,9 @@ pub fn run<S: Service>() -> ExitCode {
         for warning in S::warnings(&prepared.config) {
             println!("{WARNING}{}.{warning}", S::SECTION);
         }
+        for warning in S::warn_files(&prepared.common) {
+            println!("{WARNING}{warning}");
+        }
         println!("{}: the configuration is sound", document.source());
         return Exit::Clean.into();
     }

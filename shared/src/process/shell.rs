@@ -72,6 +72,12 @@ pub trait Service: 'static {
         Vec::new()
     }
 
+    /// What is sound in those files and nevertheless weaker than it may look, each `key: why`. `--check` prints it.
+    #[must_use]
+    fn warn_files(_common: &Common) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Does the work. Returns when [`Shell::shutdown`] was requested and everything in flight is finished.
     fn serve(shell: Shell<Self::Config>) -> impl Future<Output = anyhow::Result<()>> + Send;
 }

@@ -1,0 +1,94 @@
+//! Patterns of tools' names in a `personas.yaml`: those that can match nothing, and guards of tools that nobody has. *Pure.*
+//!
+//! A denial, or a rule that wants a human asked, looks as good misspelt as well spelt; what it was to keep back runs. Only
+//! the tools of models are known here: a `nats` or `process` agent has tools of its own, so any name may be one.
+
+use shared::model::permission::{ToolRules, glob, may_begin, pattern_fault};
+
+use super::faults::{PersonaFault, fault};
+use super::{Persona, Personas, Runner};
+use crate::tool::catalogue;
+use crate::tool::mcp::prefix_of;
+
+/// Patterns that match no tool, whatever tools there are.
+pub(super) fn faults(personas: &Personas) -> Vec<PersonaFault> {
+    let presets = personas.permission_levels.faults();
+    let mut faults: Vec<PersonaFault> = presets.map(|(key, problem)| fault(key, problem)).collect();
+
+    for (name, persona) in &personas.personas {
+        let at = |key: &str| format!("personas.{name}.{key}");
+        let rules = persona.permissions.iter().filter_map(|set| set.tools.as_ref());
+        for (key, problem) in rules.flat_map(ToolRules::faults) {
+            faults.push(fault(at(&format!("permissions.tools.{key}")), problem));
+        }
+
+        let own = persona.tools.iter().map(|pattern| (at("tools"), pattern));
+        let listed = own.chain(confirmed(persona).map(|(key, pattern)| (at(&key), pattern)));
+        faults.extend(listed.filter_map(|(key, pattern)| Some(fault(key, pattern_fault(pattern)?))));
+    }
+    faults
+}
+
+/// Denials, and rules that want a human asked, of tools that nobody has whom they hold for.
+pub(super) fn idle(personas: &Personas) -> Vec<PersonaFault> {
+    let all: Vec<&Persona> = personas.personas.values().collect();
+    let mut faults = Vec::new();
+    for (level, rules) in &personas.permission_levels.0 {
+        let key = format!("permission_levels.{level}.deny");
+        faults.extend(rules.deny.iter().filter_map(|pattern| unknown(&key, pattern, &all)));
+    }
+
+    for (name, persona) in &personas.personas {
+        let rules = persona.permissions.iter().filter_map(|set| set.tools.as_ref());
+        let denied = rules.flat_map(|rules| &rules.deny);
+        let denied = denied.map(|pattern| ("permissions.tools.deny".to_owned(), pattern));
+        for (key, pattern) in denied.chain(confirmed(persona)) {
+            faults.extend(unknown(&format!("personas.{name}.{key}"), pattern, &[persona]));
+        }
+    }
+    faults
+}
+
+/// Levels that allow something by their rules and nothing in truth, because no persona has such a tool: each `key: why`.
+pub(super) fn empty_levels(personas: &Personas) -> Vec<String> {
+    let is_empty = |rules: &ToolRules| {
+        let allowed = rules.allow.as_deref().unwrap_or_default();
+        let is_had = |pattern: &String| personas.personas.values().any(|persona| may_have(persona, pattern));
+        !allowed.is_empty() && !allowed.iter().any(is_had)
+    };
+    let levels = personas.permission_levels.0.iter().filter(|(_, rules)| is_empty(rules));
+    let told = levels.map(|(level, rules)| {
+        let allowed = rules.allow.as_deref().unwrap_or_default().join("`, `");
+        format!("permission_levels.{level}: it allows `{allowed}`, which no persona has: whoever has this level has no tools")
+    });
+    told.collect()
+}
+
+/// The patterns of the tools that run only after a human's yes, with their keys.
+fn confirmed(persona: &Persona) -> impl Iterator<Item = (String, &String)> {
+    let rules = persona.requires_confirmation.iter().enumerate();
+    rules.flat_map(|(index, rule)| {
+        let key = format!("requires_confirmation[{index}].tools");
+        rule.tools.iter().map(move |pattern| (key.clone(), pattern))
+    })
+}
+
+/// The fault that `pattern` at `key` is, where it matches no tool of `personas`.
+fn unknown(key: &str, pattern: &str, personas: &[&Persona]) -> Option<PersonaFault> {
+    let has = personas.iter().any(|persona| may_have(persona, pattern));
+    let problem = format!("`{pattern}` matches no tool that anybody has whom it holds for");
+    (!has).then(|| fault(key.to_owned(), problem))
+}
+
+/// Whether `persona` may have a tool that `pattern` matches.
+fn may_have(persona: &Persona, pattern: &str) -> bool {
+    match persona.runner {
+        // Tests, and whoever embeds the broker, put agents of their own in its place.
+        Runner::Nats | Runner::Process | Runner::Echo => true,
+        Runner::Llm => {
+            let mut own = catalogue::names().filter(|name| persona.tools.iter().any(|own| glob(own, name)));
+            let of_server = |server: &String| prefix_of(server).is_some_and(|prefix| may_begin(pattern, &prefix));
+            own.any(|name| glob(pattern, name)) || persona.mcp_servers.iter().any(of_server)
+        }
+    }
+}
