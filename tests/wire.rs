@@ -23,6 +23,7 @@ mod schedule;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use shared::model::channel::ConfiguredChannels;
 use shared::model::hook::HookState;
 use shared::model::position::Place;
 use shared::model::restore::HoldDecision;
@@ -151,6 +152,11 @@ fn coordination_is_frozen() {
     let mut asking = samples::hook();
     asking.metadata.allow_net = vec!["api.example.com".to_owned()];
     check("hook_allow", &asking);
+    let mut needing = samples::hook();
+    needing.metadata.needs_channels = vec!["webhook:owner".to_owned()];
+    check("hook_needs", &needing);
+    let accounts = [("sms".to_owned(), ["home".to_owned()].into())].into();
+    check("channels", &ConfiguredChannels { accounts });
     check("hook_state", &hook::hook_state());
     let counted = HookState {
         trigger_count: 2,

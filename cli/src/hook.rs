@@ -88,6 +88,7 @@ const fn status_of(status: Status) -> HookStatus {
         Status::Active => HookStatus::Active,
         Status::Degraded => HookStatus::Degraded,
         Status::Paused => HookStatus::Paused,
+        Status::Waiting => HookStatus::Waiting,
         Status::Disabled => HookStatus::Disabled,
         Status::Errored => HookStatus::Errored,
     }

@@ -30,5 +30,6 @@ pub mod restored;
 pub mod resume;
 pub mod sent;
 pub mod service;
+pub mod tell;
 
 pub use service::DeliveryService;

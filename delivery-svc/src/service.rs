@@ -9,7 +9,7 @@ use shared::process::{Service, Shell};
 use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 
-use crate::accounts;
+use crate::accounts::{self, Accounts};
 use crate::calls::Calls;
 use crate::channel::Channels;
 use crate::channel::nats::{self, NatsChannel};
@@ -22,6 +22,7 @@ use crate::former;
 use crate::lost::LostReplies;
 use crate::receipts::witness;
 use crate::restored::RestoreGate;
+use crate::tell;
 
 /// Messages asked for at once, per partition.
 const PULL_BATCH: usize = 500;
@@ -47,7 +48,9 @@ impl Service for DeliveryService {
 
     async fn serve(shell: Shell<Self::Config>) -> anyhow::Result<()> {
         let config = &shell.config;
-        let channels = channels(&shell)?;
+        let accounts = accounts(&shell)?;
+        let configured = tell::configured(&accounts);
+        let channels = channels(&shell, accounts)?;
         let bounds = Bounds {
             in_flight: config.max_in_flight,
             drain: config.call_timeout(),
@@ -87,6 +90,7 @@ impl Service for DeliveryService {
         // Before any call is made: the next owner of a partition may ask about it.
         let telling = Arc::clone(&outfit);
         let telling = tokio::spawn(async move { former::tell(&telling.bus, &telling.instance, &telling.calls).await });
+        let told = tokio::spawn(tell::keep(shell.bus.clone(), configured, shell.shutdown.clone()));
         let lost = LostReplies::new(Arc::clone(&outfit));
         let handler = move |owned| work(owned, Arc::clone(&outfit), Arc::clone(&parked_slots), bounds);
         let finding = tokio::spawn(lost.keep(shell.shutdown.clone()));
@@ -99,19 +103,24 @@ impl Service for DeliveryService {
             tracing::debug!("how far the streams had come was not noted at the end");
         }
         telling.abort();
+        told.abort();
         Ok(())
     }
 }
 
-fn channels(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Channels> {
-    let config = &shell.config;
+/// What `channels.yaml` says.
+fn accounts(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Accounts> {
     let path = &shell.common.files.channels;
     let text = if path.is_empty() {
         String::new()
     } else {
         std::fs::read_to_string(path).with_context(|| format!("files.channels: cannot read `{path}`"))?
     };
-    let mut accounts = accounts::read(&text).with_context(|| format!("files.channels: `{path}`"))?;
+    accounts::read(&text).with_context(|| format!("files.channels: `{path}`"))
+}
+
+fn channels(shell: &Shell<DeliveryConfig>, mut accounts: Accounts) -> anyhow::Result<Channels> {
+    let config = &shell.config;
     let timeouts = Timeouts {
         connect: Duration::from_millis(config.connect_timeout_ms),
         whole: config.call_timeout(),

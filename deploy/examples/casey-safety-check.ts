@@ -5,6 +5,7 @@
  * @mode one-shot
  * @priority 95
  * @timeout 30s
+ * @needs-channel webhook:owner
  */
 import Database from "better-sqlite3";
 
@@ -53,6 +54,8 @@ function call(why: string): HookResult {
   return {
     fire: true,
     routing: { agent_id: "phone-caller" },
+    // How the call went is told to the owner.
+    deliveryContext: { channel: "webhook", accountId: "owner", peerId: "casey" },
     context: { prompt: `Call Tyler: ${why}`, extracted: { why } },
     disable_hook: true,
   };

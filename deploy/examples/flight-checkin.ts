@@ -5,6 +5,7 @@
  * @mode persistent
  * @priority 60
  * @timeout 20s
+ * @needs-channel webhook:owner
  */
 const AIRLINES = /@([\w-]+\.)*(united|delta|aa|southwest|lufthansa)\.com$/i;
 const CONFIRMATION = /\b(?:confirmation|booking|record locator)\b[^A-Z0-9]{0,20}([A-Z0-9]{6})\b/i;
@@ -28,6 +29,8 @@ export default async function (ctx: HookContext): Promise<HookResult> {
   return {
     fire: true,
     routing: { session: "travel" },
+    // The owner is told, not the airline.
+    deliveryContext: { channel: "webhook", accountId: "owner", peerId: "travel" },
     context: {
       systemPrompt: "A flight was booked. Plan the check-in for 24 hours before departure and tell the owner in one sentence.",
       extracted: { ...flight, confirmation: code, checkin_at: new Date(departs - 24 * 60 * 60 * 1000).toISOString() },

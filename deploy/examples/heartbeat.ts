@@ -4,6 +4,7 @@
  * @description Every half hour between eight and ten at night, the agent looks whether anything needs attention.
  * @mode persistent
  * @priority 20
+ * @needs-channel webhook:owner
  */
 const EVERY_MS = 30 * 60 * 1000;
 const ZONE = "America/Chicago";
@@ -19,6 +20,8 @@ export default async function (ctx: HookContext): Promise<HookResult> {
   return {
     fire: true,
     routing: { session: "heartbeat", queueMode: "collect" },
+    // Nobody wrote to us: the owner is told.
+    deliveryContext: { channel: "webhook", accountId: "owner", peerId: "heartbeat" },
     context: {
       systemPrompt: "This is a heartbeat. Look at what is open: unanswered messages, due reminders, failed deliveries. Say nothing where nothing needs attention.",
       includeThreadHistory: false,

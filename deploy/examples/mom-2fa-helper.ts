@@ -5,10 +5,12 @@
  * @mode persistent
  * @priority 85
  * @timeout 20s
+ * @needs-channel sms
  */
 import Database from "better-sqlite3";
 
-const CHANNELS = ["imessage", "sms", "whatsapp"];
+// Name another channel here, and above, if she writes on that one.
+const CHANNELS = ["sms"];
 
 export default async function (ctx: HookContext): Promise<HookResult> {
   const { event, dbPath, llm } = ctx;

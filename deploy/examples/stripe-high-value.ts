@@ -4,6 +4,7 @@
  * @description A payment of 500 dollars or more is told to the owner at once.
  * @mode persistent
  * @priority 75
+ * @needs-channel webhook:owner
  */
 const LEAST_CENTS = 500_00;
 
@@ -21,6 +22,8 @@ export default async function (ctx: HookContext): Promise<HookResult> {
   return {
     fire: true,
     routing: { session: "payments" },
+    // Nobody wrote to us: the owner is told.
+    deliveryContext: { channel: "webhook", accountId: "owner", peerId: "payments" },
     context: {
       systemPrompt: `A payment of $${dollars} arrived. Tell the owner who paid and for what.`,
       extracted: { amount_usd: Number(dollars), customer: paid.customer ?? null, charge: paid.id, description: paid.description ?? null },

@@ -4,6 +4,7 @@
  * @description Messages to the work number go to the work persona: one session for each group, one for all direct messages.
  * @mode persistent
  * @priority 70
+ * @needs-channel whatsapp:work
  */
 export default async function (ctx: HookContext): Promise<HookResult> {
   const { event } = ctx;

@@ -4,6 +4,7 @@
  * @mode persistent
  * @priority 10
  * @fallback
+ * @needs-channel webchat
  */
 
 // Channels on which people write to us directly. A timer or a webhook has no one to answer.

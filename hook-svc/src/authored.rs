@@ -6,11 +6,13 @@
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
+use shared::model::channel::ConfiguredChannels;
 use shared::model::hook::{HookMode, HookOrigin, HookRecord, HookState, HookStatus, MadeIn};
 use shared::model::hook_api::{CreateHook, HookView, MAX_NAME, OPERATOR};
 use shared::model::time::UnixMillis;
 
 use crate::header::{self, ParseHookError};
+use crate::roster::waits_for;
 
 /// Why an entry is disabled that was deleted.
 pub const DELETED: &str = "deleted";
@@ -283,18 +285,34 @@ pub fn next_life(state: Option<&HookState>) -> HookState {
 
 /// The hook as lists show it.
 #[must_use]
-pub fn view(record: &HookRecord, state: Option<&HookState>) -> HookView {
+pub fn view(record: &HookRecord, state: Option<&HookState>, channels: &ConfiguredChannels) -> HookView {
     let state = state.cloned().unwrap_or_default();
     let metadata = &record.metadata;
+    let waits = waits_for(record, channels);
     let status = match state.status {
         _ if !record.enabled => HookStatus::Disabled,
         HookStatus::Disabled => HookStatus::Disabled,
-        HookStatus::Active | HookStatus::Degraded | HookStatus::Paused | HookStatus::Errored
+        HookStatus::Active | HookStatus::Degraded | HookStatus::Waiting | HookStatus::Paused | HookStatus::Errored
             if record.parse_error.is_some() =>
         {
             HookStatus::Errored
         }
-        status @ (HookStatus::Active | HookStatus::Degraded | HookStatus::Paused | HookStatus::Errored) => status,
+        HookStatus::Active | HookStatus::Degraded | HookStatus::Waiting | HookStatus::Paused if waits.is_some() => {
+            HookStatus::Waiting
+        }
+        status @ (HookStatus::Active
+        | HookStatus::Degraded
+        | HookStatus::Waiting
+        | HookStatus::Paused
+        | HookStatus::Errored) => status,
+    };
+    let reason = match status {
+        HookStatus::Waiting => {
+            waits.map(|need| format!("waits for channel `{need}`, which channels.yaml does not have"))
+        }
+        HookStatus::Active | HookStatus::Degraded | HookStatus::Paused | HookStatus::Disabled | HookStatus::Errored => {
+            record.disabled_reason.clone()
+        }
     };
     HookView {
         id: record.id.clone(),
@@ -307,6 +325,7 @@ pub fn view(record: &HookRecord, state: Option<&HookState>) -> HookView {
         schedules: metadata.schedules.clone(),
         match_rule: metadata.match_rule.clone(),
         allow_net: metadata.allow_net.clone(),
+        needs_channels: metadata.needs_channels.clone(),
         origin: record.origin.clone(),
         created_by: record.created_by.clone(),
         created_at: record.created_at,
@@ -314,7 +333,7 @@ pub fn view(record: &HookRecord, state: Option<&HookState>) -> HookView {
         trigger_count: state.trigger_count,
         last_triggered: state.last_triggered,
         last_error: state.last_error,
-        disabled_reason: record.disabled_reason.clone(),
+        disabled_reason: reason,
         parse_error: record.parse_error.clone(),
     }
 }

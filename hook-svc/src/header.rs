@@ -9,6 +9,7 @@ use oxc_parser::{Parser, ParserReturn};
 use oxc_span::SourceType;
 use shared::model::hook::{HookMetadata, HookMode};
 use shared::model::time::UnixMillis;
+use shared::process::config::is_plain_name;
 use shared::schedule::{admission, zone_named};
 
 use crate::origin::{MAX_ORIGINS, Origin};
@@ -26,6 +27,9 @@ const MAX_NAME_CHARS: usize = 200;
 /// Most schedules of one hook.
 pub const MAX_SCHEDULES: usize = 16;
 
+/// Most channels that one hook needs.
+const MAX_NEEDED_CHANNELS: usize = 8;
+
 /// Zone in which a schedule is looked at whose hook names none: when it fires depends on the zone, how often does not.
 const ANY_ZONE: &str = "UTC";
 
@@ -37,7 +41,7 @@ const SINCE: UnixMillis = UnixMillis(0);
 const PARSER_STACK_BYTES: usize = 1024 * 1024 * 1024;
 
 /// Tags with a meaning here.
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 11] = [
     "name",
     "description",
     "mode",
@@ -48,6 +52,7 @@ const KNOWN: [&str; 10] = [
     "fallback",
     "match",
     "allow",
+    "needs-channel",
 ];
 
 /// Why a file is no hook.
@@ -281,6 +286,7 @@ fn apply(metadata: &mut HookMetadata, tag: &Tag) -> Result<(), &'static str> {
         },
         "match" => metadata.match_rule = Some(match_rule(value)?),
         "allow" => metadata.allow_net = allow_net(value)?,
+        "needs-channel" => metadata.needs_channels = needs_channels(word(value))?,
         _ => metadata.other_tags.push((tag.name.clone(), tag.value.clone())),
     }
     Ok(())
@@ -329,6 +335,19 @@ fn allow_net(value: &str) -> Result<Vec<String>, &'static str> {
         return Err(expected);
     }
     Ok(all.iter().map(Origin::to_string).collect())
+}
+
+fn needs_channels(value: &str) -> Result<Vec<String>, &'static str> {
+    let expected = "`CHANNEL` or `CHANNEL:ACCOUNT`, at most 8 with commas between them";
+    let needs: Vec<String> = value.split(',').map(|need| need.trim().to_owned()).collect();
+    let is_need = |need: &String| match need.split_once(':') {
+        Some((channel, account)) => is_plain_name(channel) && is_plain_name(account),
+        None => is_plain_name(need),
+    };
+    if needs.len() > MAX_NEEDED_CHANNELS || !needs.iter().all(is_need) {
+        return Err(expected);
+    }
+    Ok(needs)
 }
 
 fn match_rule(value: &str) -> Result<String, &'static str> {

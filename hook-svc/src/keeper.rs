@@ -5,6 +5,7 @@
 
 use shared::bus::{Bus, CasError, Kv, ReadStreamError};
 use shared::clock::SharedClock;
+use shared::model::channel::{ConfiguredChannels, DELIVERED};
 use shared::model::hook::{HookOrigin, HookRecord, HookState};
 use shared::model::hook_api::{
     CreateHook, DEFAULT_INVOCATIONS, DisableHook, GetHook, HookDetails, HookList, HookView, ListHooks, MAX_INVOCATIONS,
@@ -12,7 +13,7 @@ use shared::model::hook_api::{
 };
 use shared::projection::{Projection, QueryProjectionError};
 use shared::wire::subject::token;
-use shared::wire::topology::buckets::{HOOK_STATE, HOOKS};
+use shared::wire::topology::buckets::{CHANNELS, HOOK_STATE, HOOKS};
 
 use crate::authored::{self, AuthorHookError, Written};
 use crate::registry::change_state;
@@ -42,6 +43,7 @@ pub enum KeepHookError {
 pub struct Keeper {
     hooks: Kv<HookRecord>,
     states: Kv<HookState>,
+    channels: Kv<ConfiguredChannels>,
     projection: Projection,
     clock: SharedClock,
 }
@@ -53,6 +55,7 @@ impl Keeper {
         Self {
             hooks: bus.kv(HOOKS),
             states: bus.kv(HOOK_STATE),
+            channels: bus.kv(CHANNELS),
             projection: projection.clone(),
             clock,
         }
@@ -105,6 +108,7 @@ impl Keeper {
     /// [`KeepHookError`] where the registry cannot be read.
     pub async fn list(&self, request: ListHooks) -> Result<HookList, KeepHookError> {
         let states = self.states.entries().await?;
+        let channels = self.configured().await?;
         let mut hooks: Vec<HookView> = self
             .hooks
             .entries()
@@ -113,7 +117,7 @@ impl Keeper {
             .filter(|(_, entry)| !authored::is_deleted(&entry.value))
             .map(|(key, entry)| {
                 let state = states.iter().find(|(of, _)| *of == key).map(|(_, state)| &state.value);
-                authored::view(&entry.value, state)
+                authored::view(&entry.value, state, &channels)
             })
             .filter(|view| request.status.is_none_or(|status| view.status == status))
             .filter(|view| request.created_by.as_ref().is_none_or(|by| view.created_by == *by))
@@ -200,7 +204,17 @@ impl Keeper {
 
     async fn view(&self, record: HookRecord) -> Result<HookView, KeepHookError> {
         let state = self.states.get(&token(&record.id)).await?;
-        Ok(authored::view(&record, state.as_ref().map(|entry| &entry.value)))
+        let channels = self.configured().await?;
+        Ok(authored::view(
+            &record,
+            state.as_ref().map(|entry| &entry.value),
+            &channels,
+        ))
+    }
+
+    /// What replies can be delivered to.
+    async fn configured(&self) -> Result<ConfiguredChannels, KeepHookError> {
+        Ok(self.channels.find(DELIVERED).await?.0.unwrap_or_default())
     }
 
     async fn change_present(

@@ -71,7 +71,7 @@ pub fn retired(state: Option<&HookState>) -> Option<HookState> {
 pub fn shown(state: Option<&HookState>, status: HookStatus) -> Option<HookState> {
     let state = state.cloned().unwrap_or_default();
     match state.status {
-        HookStatus::Active | HookStatus::Degraded | HookStatus::Paused => {
+        HookStatus::Active | HookStatus::Degraded | HookStatus::Waiting | HookStatus::Paused => {
             (state.status != status).then_some(HookState { status, ..state })
         }
         HookStatus::Disabled | HookStatus::Errored => None,

@@ -8,7 +8,7 @@
 
 mod view;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use shared::model::schedule::ScheduleSpec;
 use shared::model::time::UnixMillis;
 use shared::schedule::book::ScheduleBook;
 use shared::wire::subject::token;
-use shared::wire::topology::buckets::{HOOK_STATE, HOOKS};
+use shared::wire::topology::buckets::{CHANNELS, HOOK_STATE, HOOKS};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::authored::is_deleted;
 use crate::once::{self, Tally, Verdict};
-use crate::roster::Roster;
+use crate::roster::{Roster, waits_for};
 use crate::runner::{Counters, HookSet, Pools};
 use crate::timers;
 
@@ -122,7 +122,10 @@ impl Registry {
         let (sender, mut changes) = mpsc::channel(CHANGES);
         let mut watches = JoinSet::new();
         watches.spawn(forward(self.inner.hooks.clone(), Change::Hook, sender.clone()));
-        watches.spawn(forward(self.inner.states.clone(), Change::State, sender));
+        watches.spawn(forward(self.inner.states.clone(), Change::State, sender.clone()));
+        let channels = self.inner.bus.kv(CHANNELS);
+        watches.spawn(forward(channels, Change::Channels, sender));
+        let mut waiting = BTreeMap::new();
         let mut view = View::default();
         let mut taken = Taken::Whole;
         loop {
@@ -142,6 +145,7 @@ impl Registry {
             if view.is_whole(synced.as_ref()) {
                 taken = self.load(&view, taken == Taken::Partly).await;
                 self.tell_schedules(&view);
+                tell_waiting(&mut waiting, &view);
                 if taken != Taken::Not {
                     loaded.send_replace(Some(view.reached()));
                 }
@@ -173,7 +177,7 @@ impl Registry {
     }
 
     fn tell_schedules(&self, view: &View) {
-        let (specs, wrong) = timers::specs(&view.records, &view.states, &self.inner.zone);
+        let (specs, wrong) = timers::specs(&view.records, &view.states, &view.channels, &self.inner.zone);
         self.inner.schedules.send_if_modified(|told| {
             let changed = told.as_ref() != Some(&specs);
             if changed {
@@ -190,7 +194,7 @@ impl Registry {
     /// the workers took its hooks.
     async fn load(&self, view: &View, again: bool) -> Taken {
         let former = self.current();
-        let mut roster = Roster::of(&view.records, &view.states);
+        let mut roster = Roster::of(&view.records, &view.states, &view.channels);
         let changed = roster.set.hooks() != former.set.hooks();
         if !changed {
             roster.set = Arc::clone(&former.set);
@@ -378,6 +382,25 @@ impl Registry {
     ) -> Result<(), CasError> {
         change_state(&self.inner.states, hook_id, next).await
     }
+}
+
+/// Says which hooks begin or cease to wait for a channel, once each; `told` is what was said before.
+fn tell_waiting(told: &mut BTreeMap<String, String>, view: &View) {
+    let enabled = view.records.values().filter(|record| record.enabled);
+    let waiting: BTreeMap<String, String> = enabled
+        .filter_map(|record| Some((record.id.clone(), waits_for(record, &view.channels)?.to_owned())))
+        .collect();
+    for (hook_id, channel) in waiting.iter().filter(|(id, channel)| told.get(*id) != Some(*channel)) {
+        tracing::warn!(
+            hook_id,
+            channel,
+            "hook is off until the channel that it needs is configured"
+        );
+    }
+    for hook_id in told.keys().filter(|id| !waiting.contains_key(*id)) {
+        tracing::info!(hook_id, "hook waits for no channel any more");
+    }
+    *told = waiting;
 }
 
 /// Compare-and-set of a hook's state, until it succeeds or `next` wants nothing changed.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
+use shared::model::channel::ConfiguredChannels;
 use shared::model::event::EventId;
 use shared::model::hook::{HookMetadata, HookMode, HookRecord, HookState, HookStatus, MadeIn};
 use shared::model::hook_api::OPERATOR;
@@ -72,19 +73,24 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// The roster of `records` and `states`: enabled records with a good source that are not disabled. Paused hooks are
+    /// The roster of `records` and `states`: enabled records with a good source that are not disabled and wait for no
+    /// channel that is not among `channels`. Paused hooks are
     /// among them: their breaker decides, event by event, whether they are called.
     ///
     /// A hook with `@schedule` and no `@match` sees its own timer's events only.
     #[must_use]
-    pub fn of(records: &BTreeMap<String, HookRecord>, states: &BTreeMap<String, HookState>) -> Self {
+    pub fn of(
+        records: &BTreeMap<String, HookRecord>,
+        states: &BTreeMap<String, HookState>,
+        channels: &ConfiguredChannels,
+    ) -> Self {
         let sees_events = |(key, record): &(&String, &HookRecord)| {
             let status = states.get(*key).map_or(HookStatus::Active, |state| state.status);
             let runs = match status {
-                HookStatus::Active | HookStatus::Degraded | HookStatus::Paused => true,
+                HookStatus::Active | HookStatus::Degraded | HookStatus::Waiting | HookStatus::Paused => true,
                 HookStatus::Disabled | HookStatus::Errored => false,
             };
-            record.enabled && runs && !record.source.is_empty()
+            record.enabled && runs && !record.source.is_empty() && waits_for(record, channels).is_none()
         };
         let set = HookSet::new(records.iter().filter(sees_events).map(|(_, record)| source_of(record)));
         let traits = records
@@ -121,6 +127,12 @@ impl Roster {
     pub fn stored_fires(&self, key: &EventId) -> &[StoredFire] {
         self.stored.get(key).map_or(&[], Vec::as_slice)
     }
+}
+
+/// The channel that `record` needs and that is not there.
+#[must_use]
+pub fn waits_for<'a>(record: &'a HookRecord, channels: &ConfiguredChannels) -> Option<&'a str> {
+    channels.missing(&record.metadata.needs_channels)
 }
 
 /// What the runner needs of `record`. The record's hash is of the file as last seen, which may be a broken one that does
@@ -190,11 +202,30 @@ pub(crate) mod tests {
         roster.set.hooks().iter().map(|hook| hook.id.as_str()).collect()
     }
 
+    #[test]
+    fn a_hook_sees_events_once_the_channel_that_it_needs_is_there() {
+        let mut needing = record("needing");
+        needing.metadata.needs_channels = vec!["webhook:owner".to_owned()];
+        let records = [needing, record("plain")];
+        let records = records.into_iter().map(|record| (record.id.clone(), record)).collect();
+        let with = |accounts: &[&str]| {
+            let accounts = accounts.iter().map(ToString::to_string).collect();
+            let there = ConfiguredChannels {
+                accounts: [("webhook".to_owned(), accounts)].into(),
+            };
+            let roster = Roster::of(&records, &BTreeMap::new(), &there);
+            ids(&roster).join(" ")
+        };
+        assert_eq!(with(&["demo"]), "plain");
+        assert_eq!(with(&["demo", "owner"]), "needing plain");
+    }
+
     fn check(records: Vec<HookRecord>, states: Vec<(&str, HookState)>) -> Roster {
         let records = records.into_iter().map(|record| (record.id.clone(), record)).collect();
         Roster::of(
             &records,
             &states.into_iter().map(|(id, state)| (id.to_owned(), state)).collect(),
+            &ConfiguredChannels::default(),
         )
     }
 

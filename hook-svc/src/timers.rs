@@ -1,17 +1,19 @@
 //! `@schedule`: hooks' entries in KV `schedules`. *Pure.*
 //!
-//! Every replica says the same of the same registry, so that all may say it. A hook that is switched off has no
-//! schedules; what `@schedule` says wrong keeps only that schedule from being, and is logged.
+//! Every replica says the same of the same registry, so that all may say it. A hook that is switched off, or
+//! waits for a channel, has no schedules; what `@schedule` says wrong keeps only that schedule from being, and is logged.
 //! Source: `hooks.md` "A hook is a file"; `schedule.md` "Schedules".
 
 use std::collections::BTreeMap;
 
+use shared::model::channel::ConfiguredChannels;
 use shared::model::hook::{HookRecord, HookState, HookStatus};
 use shared::model::schedule::{SchedulePolicies, ScheduleSpec, ScheduleTarget};
 use shared::model::time::UnixMillis;
 use shared::schedule::admission;
 
 use crate::header::MAX_SCHEDULES;
+use crate::roster::waits_for;
 
 /// How the ids of hooks' schedules begin.
 pub const PREFIX: &str = "hook:";
@@ -22,12 +24,16 @@ pub const PREFIX: &str = "hook:";
 pub fn specs(
     records: &BTreeMap<String, HookRecord>,
     states: &BTreeMap<String, HookState>,
+    channels: &ConfiguredChannels,
     zone: &str,
 ) -> (Vec<ScheduleSpec>, Vec<(String, String)>) {
     let (mut specs, mut wrong) = (Vec::new(), Vec::new());
     let runs = |key: &String, record: &HookRecord| {
         let status = states.get(key).map_or(HookStatus::Active, |state| state.status);
-        record.enabled && !record.source.is_empty() && status != HookStatus::Disabled
+        record.enabled
+            && !record.source.is_empty()
+            && status != HookStatus::Disabled
+            && waits_for(record, channels).is_none()
     };
     for (key, record) in records {
         if !runs(key, record) {
@@ -76,7 +82,7 @@ mod tests {
         here.metadata.timezone = Some("America/Chicago".to_owned());
         let records = [here, off, timed("wrong", &["every 1s", "every 2h"])];
         let records = records.into_iter().map(|record| (record.id.clone(), record)).collect();
-        let (specs, wrong) = specs(&records, &BTreeMap::new(), "UTC");
+        let (specs, wrong) = specs(&records, &BTreeMap::new(), &ConfiguredChannels::default(), "UTC");
         let told: Vec<_> = specs
             .iter()
             .map(|spec| (spec.id.as_str(), spec.zone.as_str()))

@@ -6,6 +6,7 @@
 
 pub mod approval;
 pub mod approval_api;
+pub mod channel;
 pub mod dispatch;
 pub mod event;
 pub mod heartbeat;

@@ -465,6 +465,7 @@ pub(crate) fn hook() -> HookRecord {
             fallback: true,
             match_rule: some("channel=imessage"),
             allow_net: Vec::new(),
+            needs_channels: Vec::new(),
             other_tags: vec![("see".to_owned(), "x".to_owned())],
         },
         enabled: false,

@@ -81,6 +81,8 @@ pub enum Status {
     Degraded,
     /// Its breaker is open.
     Paused,
+    /// A channel that it needs is not configured.
+    Waiting,
     /// Switched off.
     Disabled,
     /// Its file does not parse.

@@ -23,6 +23,7 @@ pub(super) const fn name(status: HookStatus) -> &'static str {
         HookStatus::Active => "active",
         HookStatus::Degraded => "degraded",
         HookStatus::Paused => "paused",
+        HookStatus::Waiting => "waiting",
         HookStatus::Disabled => "disabled",
         HookStatus::Errored => "errored",
     }
@@ -92,6 +93,9 @@ pub(super) async fn one(common: &Common, id: String) -> Result<()> {
     }
     for schedule in &hook.schedules {
         println!("schedule    {}", plain(&schedule.to_string()));
+    }
+    for channel in &hook.needs_channels {
+        println!("needs       channel {}", plain(channel));
     }
     for server in &hook.allow_net {
         println!("asks for    {}", plain(server));

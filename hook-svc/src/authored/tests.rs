@@ -134,6 +134,7 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         ..good.clone()
     };
     let off = disabled(&good, None);
+    let none = ConfiguredChannels::default();
     for (record, status, shown) in [
         (&good, HookStatus::Active, HookStatus::Active),
         (&good, HookStatus::Paused, HookStatus::Paused),
@@ -141,8 +142,29 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         (&broken, HookStatus::Active, HookStatus::Errored),
         (&off, HookStatus::Active, HookStatus::Disabled),
     ] {
-        assert_eq!(view(record, Some(&state(status))).status, shown);
+        assert_eq!(view(record, Some(&state(status)), &none).status, shown);
     }
+
+    // A channel that is not there keeps it from running where nothing else does.
+    let needs = |record: &HookRecord| {
+        let mut needing = record.clone();
+        needing.metadata.needs_channels = vec!["sms:home".to_owned()];
+        needing
+    };
+    let there = ConfiguredChannels {
+        accounts: [("sms".to_owned(), ["home".to_owned()].into())].into(),
+    };
+    let waiting = view(&needs(&good), None, &none);
+    assert_eq!(waiting.status, HookStatus::Waiting);
+    assert!(
+        waiting
+            .disabled_reason
+            .is_some_and(|reason| reason.contains("`sms:home`"))
+    );
+    assert_eq!(view(&needs(&good), None, &there).status, HookStatus::Active);
+    assert_eq!(view(&needs(&off), None, &none).status, HookStatus::Disabled);
+    assert_eq!(view(&needs(&broken), None, &none).status, HookStatus::Errored);
+
     let fired = HookState {
         fired_once: Some(shared::model::hook::FiredOnce {
             event_id: shared::model::event::EventId::parse("a:1").expect("valid"),

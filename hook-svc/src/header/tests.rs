@@ -15,6 +15,7 @@ fn every_tag_is_read() {
                  * @priority 85\n * @schedule every 30m\n * @schedule cron 0 9 * * MON-FRI\n * @timezone America/Chicago\n \
                  * @timeout 10s\n * @fallback\n * @match channel=imessage,sms direction=received from=+1555*\n \
                  * @allow net=api.example.com, http://10.0.0.7:8080\n \
+                 * @needs-channel sms\n \
                  * @author me@example.com\n */";
     assert_eq!(
         check(block),
@@ -29,6 +30,7 @@ fn every_tag_is_read() {
             fallback: true,
             match_rule: Some("channel=imessage,sms direction=received from=+1555*".to_owned()),
             allow_net: vec!["https://api.example.com".to_owned(), "http://10.0.0.7:8080".to_owned()],
+            needs_channels: vec!["sms".to_owned()],
             other_tags: vec![("author".to_owned(), "me@example.com".to_owned())],
         })
     );
@@ -197,5 +199,25 @@ proptest! {
     #[test]
     fn every_allowed_timeout_is_read(seconds in 1_u64..=300) {
         prop_assert_eq!(check(&format!("/** @timeout {seconds}s */")).expect("reads").timeout_ms, seconds * 1_000);
+    }
+}
+
+#[test]
+fn the_channels_that_a_hook_needs_are_read() {
+    let read = |tag: &str| {
+        parse(
+            "h",
+            &format!("/**\n * {tag}\n */\nexport default () => ({{ fire: false }});\n"),
+        )
+    };
+    let needs = |tag: &str| read(tag).expect("a hook").needs_channels;
+    assert_eq!(needs("@needs-channel sms"), ["sms"]);
+    assert_eq!(
+        needs("@needs-channel webhook:owner, whatsapp:work // both"),
+        ["webhook:owner", "whatsapp:work"]
+    );
+    for wrong in ["", "a b", "sms:", ":x", "a:b:c", "a,,b", "1,2,3,4,5,6,7,8,9"] {
+        let error = read(&format!("@needs-channel {wrong}")).expect_err("malformed");
+        assert_eq!(error.line, 2, "{wrong}");
     }
 }

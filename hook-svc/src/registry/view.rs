@@ -1,8 +1,9 @@
-//! What the watches of both buckets have told, and when that is all that is to be in force.
+//! What the watches of the buckets have told, and when that is all that is to be in force.
 
 use std::collections::BTreeMap;
 
 use shared::bus::{Kv, KvEvent};
+use shared::model::channel::ConfiguredChannels;
 use shared::model::hook::{HookRecord, HookState};
 use shared::wire::envelope::Wire;
 use tokio::sync::{mpsc, watch};
@@ -32,10 +33,11 @@ impl Reached {
     }
 }
 
-/// One change of either bucket.
+/// One change of one of the buckets.
 pub(super) enum Change {
     Hook(KvEvent<HookRecord>),
     State(KvEvent<HookState>),
+    Channels(KvEvent<ConfiguredChannels>),
 }
 
 /// What the watches have told. Keys are KV keys.
@@ -43,12 +45,15 @@ pub(super) enum Change {
 pub(super) struct View {
     pub(super) records: BTreeMap<String, HookRecord>,
     pub(super) states: BTreeMap<String, HookState>,
+    /// What replies can be delivered to.
+    pub(super) channels: ConfiguredChannels,
     /// The newest revision of `hooks` that was told.
     revision: u64,
     /// How often the bucket `hooks` turned out to be another one.
     pub(super) era: u64,
     hooks_current: bool,
     states_current: bool,
+    channels_current: bool,
 }
 
 pub(super) async fn forward<T: Wire + 'static>(
@@ -75,7 +80,7 @@ impl View {
     pub(super) fn is_whole(&self, synced: Option<&watch::Receiver<Option<Reached>>>) -> bool {
         let holds_directory = self.era == 0
             || synced.is_none_or(|synced| synced.borrow().is_some_and(|from| self.reached().is_behind(from)));
-        self.hooks_current && self.states_current && holds_directory
+        self.hooks_current && self.states_current && self.channels_current && holds_directory
     }
 
     pub(super) const fn reached(&self) -> Reached {
@@ -119,7 +124,15 @@ impl View {
                     self.count(key, state, pool);
                 }
             }
-            Change::Hook(KvEvent::Bad { key, error, .. }) | Change::State(KvEvent::Bad { key, error, .. }) => {
+            Change::Channels(KvEvent::Put { value, .. }) => self.channels = value,
+            // delivery-svc says so where it has no accounts; an entry that is lost is soon said again.
+            Change::Channels(KvEvent::Gone { .. }) => {}
+            // What is in force stays until all of the other bucket is told.
+            Change::Channels(KvEvent::Anew) => self.channels_current = false,
+            Change::Channels(KvEvent::Current) => self.channels_current = true,
+            Change::Hook(KvEvent::Bad { key, error, .. })
+            | Change::State(KvEvent::Bad { key, error, .. })
+            | Change::Channels(KvEvent::Bad { key, error, .. }) => {
                 tracing::error!(key, error, "registry entry cannot be read, the former one stays");
             }
         }

@@ -1,4 +1,4 @@
-//! The seven hooks that ship, all in force at once, fed with events: in the older spelling too, with the database, the
+//! The seven hooks that ship, all in force at once (as where their channels are configured), fed with events: in the older spelling too, with the database, the
 //! model and self-disabling, as they are.
 
 use serde_json::{Value, json};
@@ -75,6 +75,9 @@ async fn world() -> (World, ModelServer) {
 async fn world_before() -> (World, ModelServer) {
     let model = ModelServer::ruled(|asked, _| Scripted::text(says(&asked.last_user_text()))).await;
     let mut world = World::new(&SHIPPED).await;
+    world
+        .configure_channels(&["webhook:owner", "sms:default", "whatsapp:work"])
+        .await;
     world.write_identities(IDENTITIES);
     world.sections = format!(
         "[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{}\"\n[llm.prices.m]\ninput = 1.0\noutput = 2.0\n",

@@ -92,6 +92,7 @@ pub(crate) fn of_author(author: &str, id: &str, source: &str) -> HookRecord {
             fallback: false,
             match_rule: None,
             allow_net: Vec::new(),
+            needs_channels: Vec::new(),
             other_tags: Vec::new(),
         },
         enabled: true,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use shared::bus::{Bus, NatsConfig, Outgoing, RequestError};
 use shared::clock::{Clock as _, SystemClock, pause};
+use shared::model::channel::{ConfiguredChannels, DELIVERED};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventId};
 use shared::model::hook::{HookRecord, HookState};
@@ -121,6 +122,17 @@ impl World {
         world.start("a");
         world.wait_for_members(1).await;
         world
+    }
+
+    /// Says that delivery-svc has these accounts, each `channel:account`.
+    pub(crate) async fn configure_channels(&self, needs: &[&str]) {
+        let mut there = ConfiguredChannels::default();
+        for (channel, account) in needs.iter().filter_map(|need| need.split_once(':')) {
+            let accounts = there.accounts.entry(channel.to_owned()).or_default();
+            accounts.insert(account.to_owned());
+        }
+        let kv = self.bus.kv::<ConfiguredChannels>(buckets::CHANNELS);
+        kv.put(DELIVERED, &there).await.expect("written");
     }
 
     pub(crate) fn hooks_dir(&self) -> PathBuf {

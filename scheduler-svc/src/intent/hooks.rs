@@ -102,6 +102,7 @@ async fn stands(bus: &Bus, hook: &str) -> Result<Result<(), String>, RequestErro
         Ok(HookDetails { hook: view, .. }) => Ok(match view.status {
             HookStatus::Active | HookStatus::Degraded => Ok(()),
             HookStatus::Paused => Err(format!("the hook `{hook}` is paused")),
+            HookStatus::Waiting => Err(format!("the hook `{hook}` waits for a channel")),
             HookStatus::Disabled => Err(format!("the hook `{hook}` is switched off")),
             HookStatus::Errored => Err(format!("the hook `{hook}` does not parse")),
         }),

@@ -71,6 +71,10 @@ pub struct HookMetadata {
     /// `@allow net=…`: servers that it asks to fetch from, as `https://host:port`. An operator grants it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_net: Vec<String>,
+    /// `@needs-channel`: channels that replies must be deliverable to before it sees events, as `channel` or
+    /// `channel:account`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs_channels: Vec<String>,
     /// Tags that mean nothing to us, kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_tags: Vec<(String, String)>,
@@ -91,6 +95,7 @@ impl HookMetadata {
             fallback: false,
             match_rule: None,
             allow_net: Vec::new(),
+            needs_channels: Vec::new(),
             other_tags: Vec::new(),
         }
     }
@@ -210,6 +215,8 @@ pub enum HookStatus {
     Degraded,
     /// Its breaker is open.
     Paused,
+    /// A channel that it needs is not configured. Lists say so; it is stored nowhere.
+    Waiting,
     /// Switched off.
     Disabled,
     /// Its file does not parse.

@@ -145,6 +145,9 @@ pub struct HookView {
     /// `@allow net=…`: servers that it asks to fetch from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_net: Vec<String>,
+    /// `@needs-channel`: channels that it waits for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs_channels: Vec<String>,
     /// Where it came from.
     pub origin: HookOrigin,
     /// Its author.
@@ -161,7 +164,7 @@ pub struct HookView {
     /// Its last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// Why it is disabled.
+    /// Why it is disabled, or what it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled_reason: Option<String>,
     /// Why the file as last seen does not run.

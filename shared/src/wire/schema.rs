@@ -2,6 +2,7 @@
 
 use crate::breaker::Breaker;
 use crate::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalTimer, Confirmation, SessionDecision};
+use crate::model::channel::ConfiguredChannels;
 use crate::model::dispatch::Dispatch;
 use crate::model::event::{
     Event, MAX_ATTACHMENTS, MAX_CONTENT_TYPES, MAX_EVENT_BYTES, MAX_HOPS, MAX_PARTICIPANTS, MAX_TAGS,
@@ -145,6 +146,10 @@ impl Wire for EventInvocations {
 
 impl Wire for HookRecord {
     const SCHEMA: &'static str = "hook";
+}
+
+impl Wire for ConfiguredChannels {
+    const SCHEMA: &'static str = "channels";
 }
 
 impl Wire for HookSpend {

@@ -81,6 +81,8 @@ pub mod buckets {
     pub const HOOK_RESULTS: &str = "hook_results";
     /// What rate limits within turns have counted, by hook, tool and user.
     pub const HOOK_LIMITS: &str = "hook_limits";
+    /// Which accounts delivery-svc has.
+    pub const CHANNELS: &str = "channels";
     /// Hooks' breakers.
     pub const BREAKERS: &str = "breakers";
     /// What humans are asked.
@@ -338,6 +340,7 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         buckets::ATTEMPTS,
         buckets::HOOKS,
         buckets::HOOK_STATE,
+        buckets::CHANNELS,
         buckets::BREAKERS,
         buckets::INTENTS,
         buckets::SCHEDULES,

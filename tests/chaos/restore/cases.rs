@@ -46,6 +46,7 @@ pub(super) const KEPT: &[(&str, Says)] = &[
     ("KV_session_checkpoints", Says::Nothing),
     ("KV_hooks", Says::Nothing),
     ("KV_hook_state", Says::Nothing),
+    ("KV_channels", Says::Nothing),
     ("KV_breakers", Says::Nothing),
     ("KV_intents", Says::Nothing),
     ("KV_schedules", Says::Nothing),

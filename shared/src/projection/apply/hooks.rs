@@ -96,7 +96,11 @@ impl ListedHook {
             (Circuit::Open { .. }, _) | (Circuit::Closed, HookStatus::Paused) => "open",
             (
                 Circuit::Closed,
-                HookStatus::Active | HookStatus::Degraded | HookStatus::Disabled | HookStatus::Errored,
+                HookStatus::Active
+                | HookStatus::Degraded
+                | HookStatus::Waiting
+                | HookStatus::Disabled
+                | HookStatus::Errored,
             ) => "closed",
         }
     }
