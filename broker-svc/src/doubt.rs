@@ -3,14 +3,14 @@
 //! Three things raise a doubt. The cursor names a message that `DISPATCHES` does not have any more: then the ledger says
 //! what was consumed. An event is no newer than what the session has handled, and not young: a hook replica that was
 //! stopped, or evaluates again after a restore, may have published its dispatch a second time, behind the server's
-//! duplicate window; then the session's own subject says whether an earlier message has the id. The ledger is older than
+//! duplicate window (or says itself that it may come a second time); then the session's own subject says whether an earlier message has the id. The ledger is older than
 //! it was: then what arrived before is neither done nor undone, and is held.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use shared::bus::{ReadStreamError, Stored};
-use shared::model::ledger::{Cursor, LedgerEntry, LedgerRecord};
+use shared::model::ledger::Cursor;
 use shared::model::position::{Found, Standing, judge};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
@@ -158,7 +158,8 @@ impl Doubts {
         // Of its event, which it shares with a repetition that is evaluated much later.
         let age = pending.arrived.since(first_made(pending));
         let is_young = (0..YOUNG_MS).contains(&age);
-        !is_young && (self.is_void || pending.dispatch.event_seq <= cursor.event_seq)
+        let is_past = self.is_void || pending.dispatch.event_seq <= cursor.event_seq;
+        pending.is_repeated || (!is_young && is_past)
     }
 
     async fn is_consumed(
@@ -209,7 +210,9 @@ impl Copies {
                 through => broker.bus.history(DISPATCHES, &subject, through + 1, PAGE).await?,
             };
             for stored in &page {
-                if let Some(id) = stored.headers.get(MSG_ID) {
+                // One that was lost and published again has a message id that ends with its own.
+                let id = stored.headers.get(MSG_ID).and_then(|id| id.rsplit(':').next());
+                if let Some(id) = id {
                     self.first.entry(id.to_owned()).or_insert(stored.sequence);
                 }
             }
@@ -243,7 +246,7 @@ async fn consumed_since(
     loop {
         let stretch = stretch(broker, session, through).await?;
         for (_, record) in &stretch.records {
-            ids.extend(consumed_by(record));
+            ids.extend(record.consumed());
         }
         let oldest = stretch.records.first().map(|(_, record)| record.at);
         if stretch.upon.is_none() || oldest.is_none_or(|oldest| oldest < since) {
@@ -251,36 +254,6 @@ async fn consumed_since(
         }
         through = stretch.upon;
     }
-}
-
-/// The dispatches and orders that `record` consumes.
-fn consumed_by(record: &LedgerRecord) -> Vec<Ulid> {
-    let mut ids = Vec::new();
-    for entry in &record.entries {
-        match entry {
-            LedgerEntry::TurnStarted { dispatches, .. } => ids.extend(dispatches.iter().map(|dispatch| dispatch.id)),
-            LedgerEntry::Steered { dispatch, .. } | LedgerEntry::DispatchDropped { dispatch, .. } => {
-                ids.push(dispatch.id);
-            }
-            LedgerEntry::Ordered { order, .. } => ids.push(order.id),
-            LedgerEntry::SessionOpened { .. }
-            | LedgerEntry::Owned { .. }
-            | LedgerEntry::ModelAnswered { .. }
-            | LedgerEntry::ToolStarted { .. }
-            | LedgerEntry::ToolFinished { .. }
-            | LedgerEntry::ApprovalRequested { .. }
-            | LedgerEntry::ApprovalDecided { .. }
-            | LedgerEntry::HookRan { .. }
-            | LedgerEntry::TurnCompleted { .. }
-            | LedgerEntry::ReplyPublished { .. }
-            | LedgerEntry::Checkpoint { .. }
-            | LedgerEntry::TurnFailed { .. }
-            | LedgerEntry::TurnInterrupted { .. }
-            | LedgerEntry::Compacted { .. }
-            | LedgerEntry::SessionReset { .. } => {}
-        }
-    }
-    ids
 }
 
 /// Holds `pending`, of which the ledger cannot tell whether it was run.
@@ -323,6 +296,11 @@ mod tests {
     /// Whether a dispatch of event 7 that came `age_ms` after it was made may be a copy, to a session that has handled
     /// events up to `handled`.
     fn check(age_ms: i64, handled: u64, is_void: bool) -> bool {
+        check_of(age_ms, handled, is_void, false)
+    }
+
+    /// The same of one whose message says that it may have come before, or not.
+    fn check_of(age_ms: i64, handled: u64, is_void: bool, is_repeated: bool) -> bool {
         let event = EventId::parse("test:7").expect("an id");
         let session = SessionRef {
             persona: "default".to_owned(),
@@ -336,6 +314,7 @@ mod tests {
             arrived: made.plus(age_ms),
             dispatch: Arc::new(dispatch),
             carrier: Carrier::default(),
+            is_repeated,
         };
         let doubts = Doubts {
             is_void,
@@ -358,6 +337,7 @@ mod tests {
             );
             assert!(check(YOUNG_MS, 9, is_void), "the server may have forgotten it");
         }
+        assert!(check_of(0, 6, false, true), "it may have come under another message id");
         assert!(check(-1, 9, false), "its source's clock is ahead: it may be of any age");
     }
 

@@ -17,7 +17,7 @@ use shared::model::order::SessionOrder;
 use shared::model::session::SessionRef;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::{DecodeError, Wire as _};
-use shared::wire::headers::{CAUSATION, MSG_ID, SCHEMA};
+use shared::wire::headers::{CAUSATION, MSG_ID, REPEATED, SCHEMA};
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 
@@ -194,6 +194,7 @@ fn pending(session: &SessionRef, stored: &Stored) -> Result<Pending, (&'static s
         arrived: stored.published_at,
         dispatch: Arc::new(dispatch),
         carrier: stored.carrier(),
+        is_repeated: stored.headers.get(REPEATED).is_some(),
     })
 }
 

@@ -33,5 +33,6 @@ pub(crate) fn pending(sequence: u64, event: u64, hook: &str, priority: i32) -> P
         arrived: UnixMillis(1_000),
         dispatch: Arc::new(dispatch(event, hook, priority)),
         carrier: Carrier::default(),
+        is_repeated: false,
     }
 }

@@ -259,6 +259,7 @@ impl Evaluator {
                 .map(|id| invocation(id, 0, HookOutcome::Deferred))
                 .collect(),
             passes: Vec::new(),
+            is_slim: false,
         }
     }
 }

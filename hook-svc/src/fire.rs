@@ -180,20 +180,24 @@ impl Performer {
         result: &HookResult,
         now: UnixMillis,
     ) -> Result<(Dispatch, Outgoing), String> {
-        let fire = Fire {
+        self.letter_of(Fire {
             event: &task.event,
             event_seq: task.sequence,
             hook_id: &wish.hook_id,
             traits: &wish.traits,
             result,
             evaluated_at: now,
-        };
+        })
+    }
+
+    /// The dispatch of `fire`, and the message that stores it; or why nobody could take it, or store it.
+    pub(crate) fn letter_of(&self, fire: Fire<'_>) -> Result<(Dispatch, Outgoing), String> {
         let rules = Arc::clone(&self.rules.borrow());
         if let Some(refused) = refusal(&fire, &rules) {
             return Err(refused);
         }
         if opens_main(&fire, &rules) {
-            self.warn_of_main(&wish.hook_id);
+            self.warn_of_main(fire.hook_id);
         }
         let dispatch = build_dispatch(fire, &rules);
         dispatch.check()?;

@@ -125,12 +125,14 @@ pub fn record(evaluated: Evaluated) -> EventInvocations {
         passed,
         hooks,
         passes,
+        is_slim: false,
     }
 }
 
 /// `record` without what makes it large: results (their dispatches hold them), stacks, long errors.
 #[must_use]
 pub fn slim(mut record: EventInvocations) -> EventInvocations {
+    record.is_slim = true;
     record.passes.clear();
     for hook in &mut record.hooks {
         match &mut hook.outcome {

@@ -36,6 +36,7 @@ pub mod invocation;
 pub mod keeper;
 pub mod lab;
 pub mod llm;
+mod lost;
 mod meters;
 mod model_log;
 pub mod once;

@@ -35,6 +35,7 @@ use crate::hook_api::{self, HookApi};
 use crate::keeper::Keeper;
 use crate::lab::{Lab, pool_config};
 use crate::llm::{self, Budget, Limits, LlmHost};
+use crate::lost::LostDispatches;
 use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::{Listed, Reached, Registry};
@@ -148,6 +149,8 @@ impl Service for HookService {
             &pool,
             &projection,
         );
+        let lost = LostDispatches::new(Arc::clone(&owner));
+        background.spawn(lost.keep(may_join.clone(), shell.shutdown.clone()));
         let group = Group {
             name: "hook",
             stream: EVENTS,

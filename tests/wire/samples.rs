@@ -315,6 +315,7 @@ pub(crate) fn invocations() -> EventInvocations {
         passed: 7,
         hooks: outcomes.into_iter().map(hook).collect(),
         passes: Vec::new(),
+        is_slim: false,
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Pending {
     pub dispatch: Arc<Dispatch>,
     /// The trace that it belongs to.
     pub carrier: Carrier,
+    /// Its message says that it may have been published before, under another message id.
+    pub is_repeated: bool,
 }
 
 impl Pending {

@@ -227,6 +227,7 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
         sequence,
         dispatch: one.into(),
         carrier: Carrier::default(),
+        is_repeated: false,
     };
     let turn = Turn::of(
         &main,

@@ -57,6 +57,7 @@ impl World {
             arrived: UnixMillis(self.now),
             dispatch,
             carrier: Carrier::default(),
+            is_repeated: false,
         }));
         self.claim_perhaps();
     }

@@ -156,8 +156,12 @@ async fn positions(witnessed: &Kv<Witnessed>) -> Vec<Finding> {
         Ok(survey) => survey,
         Err(error) => return vec![Finding::unknown("positions", error)],
     };
-    // Of the queue another record stands there: since when something waits.
-    let unread = survey.unread.iter().find(|(stream, _)| stream != streams::DELIVERIES);
+    // Of these another record stands there: since when something waits.
+    let waits = [streams::DELIVERIES, streams::DISPATCHES];
+    let unread = survey
+        .unread
+        .iter()
+        .find(|(stream, _)| !waits.contains(&stream.as_str()));
     if let Some((stream, error)) = unread {
         return vec![Finding::unknown("positions", format!("{stream}: {error}"))];
     }

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use shared::bus::{Marked, Outgoing, Witness};
+use shared::clock::{Clock as _, SystemClock};
+use shared::model::dispatch::Dispatch;
 use shared::model::event::{Direction, Event};
 use shared::testing::model_server::{ModelServer, Scripted};
+use shared::testing::sample;
 use shared::wire::session_mark::PartitionFloors;
+use shared::wire::subject;
 use shared::wire::topology::buckets;
-use shared::wire::topology::streams::EVENTS;
+use shared::wire::topology::streams::{DISPATCHES, EVENTS, LEDGER};
 
 use crate::world::{World, event, eventually};
 
@@ -195,4 +200,85 @@ async fn a_change_whose_owner_was_killed_between_the_answer_and_the_record_is_as
         assert_eq!(hooks.collect::<Vec<_>>(), ["changes"], "{record:?}");
         assert_eq!(record.evaluated_by, "b");
     }
+}
+
+/// Fires upon everything, and says what it made of it.
+const ANSWERS: &str = "export default async ({ event }) => ({
+    fire: true, context: { extracted: { said: event.content } },
+});\n";
+
+/// A world in which three events were dispatched after `streams` had been copied; the replica is gone.
+async fn three_dispatched(streams: &[&str]) -> (World, Vec<tempfile::TempDir>, Vec<Dispatch>) {
+    let mut world = World::new(&[("answers.ts", ANSWERS)]).await;
+    world.nats.stop().await;
+    let older = streams.iter().map(|stream| world.nats.copy_of(stream)).collect();
+    world.nats.restart().await;
+
+    world.start("a");
+    world.wait_for_members(1).await;
+    for peer in ["v1", "v2", "v3"] {
+        world.publish(&event(peer, 0, "hello")).await;
+    }
+    world.wait_for_records(3).await;
+    world.wait_until_acked().await;
+    assert!(world.replica("a").stop().await, "it ends well");
+    let dispatches = world.dispatches().await;
+    assert_eq!(dispatches.len(), 3);
+    (world, older, dispatches)
+}
+
+/// Notes that a broker has run `dispatch`.
+async fn run(world: &World, dispatch: &Dispatch) {
+    let turn = sample::whole_turn(dispatch, SystemClock.now());
+    let out = Outgoing::new(subject::ledger(&dispatch.target), &turn);
+    world.bus.publish(out).await.expect("stored");
+}
+
+fn sorted(mut dispatches: Vec<Dispatch>) -> Vec<Dispatch> {
+    dispatches.sort_by_key(|dispatch| dispatch.id);
+    dispatches
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dispatches_that_their_stream_has_lost_are_published_again_unless_they_were_handled() {
+    let (mut world, older, mut dispatches) = three_dispatched(&[DISPATCHES]).await;
+    run(&world, &dispatches.remove(1)).await;
+    world.nats.stop().await;
+    world.nats.put_back(DISPATCHES, &older[0]);
+    world.nats.restart().await;
+    assert_eq!(world.dispatches().await, [], "they are lost");
+
+    world.start("b");
+    eventually("both are there again", async || world.dispatches().await.len() >= 2).await;
+    assert_eq!(sorted(world.dispatches().await), sorted(dispatches), "as they were");
+
+    // Emptied under the hands of a replica; and whoever comes later finds nothing more to do.
+    world.bus.purge_subject(DISPATCHES, ">").await.expect("emptied");
+    eventually("and again", async || world.dispatches().await.len() >= 2).await;
+    world.replica("b").kill();
+    world.start("c");
+    world.publish(&event("v4", 0, "hello")).await;
+    world.wait_for_records(4).await;
+    world.wait_until_acked().await;
+    assert_eq!(world.dispatches().await.len(), 3);
+    assert_eq!(world.dead_letters().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_dispatches_of_which_the_ledger_cannot_tell_are_held() {
+    let (mut world, older, dispatches) = three_dispatched(&[DISPATCHES, LEDGER]).await;
+    run(&world, &dispatches[1]).await;
+    let witness = Witness::new(&world.bus, Marked::Dispatches);
+    witness.check(SystemClock.now()).await.expect("kept");
+    world.nats.stop().await;
+    world.nats.put_back(DISPATCHES, &older[0]);
+    world.nats.put_back(LEDGER, &older[1]);
+    world.nats.restart().await;
+
+    world.start("b");
+    eventually("all are held", async || {
+        world.bus.held().entries().await.is_ok_and(|held| held.len() == 3)
+    })
+    .await;
+    assert_eq!(world.dispatches().await, [], "none may be run again");
 }

@@ -222,6 +222,7 @@ impl World {
             passed: 0,
             hooks: vec![hook],
             passes: Vec::new(),
+            is_slim: false,
         };
         let out = Outgoing::new(subject::invocation(partition, &event.id), &record);
         self.bus.publish(out).await.expect("recorded");

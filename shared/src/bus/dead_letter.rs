@@ -36,7 +36,8 @@ impl Verdict {
 }
 
 /// The subject on which a stored message first came in: stored subjects carry a partition, published ones do not.
-pub(super) fn redrive_subject(subject: &str) -> String {
+#[must_use]
+pub fn redrive_subject(subject: &str) -> String {
     for (stored, published) in [("nexus.ev.", "nexus.event."), ("nexus.dl.", "nexus.delivery.")] {
         if let Some((_, rest)) = subject.strip_prefix(stored).and_then(|rest| rest.split_once('.')) {
             return format!("{published}{rest}");

@@ -92,6 +92,11 @@ fn is_free(cost: &f64) -> bool {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_false(said: &bool) -> bool {
+    !*said
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 const fn is_zero(count: &u32) -> bool {
     *count == 0
 }
@@ -117,6 +122,9 @@ pub struct EventInvocations {
     /// so that a thousand hooks that pass do not cost a thousand lines an event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passes: Vec<HookPasses>,
+    /// The record was too large for one message: what hooks answered is left out.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_slim: bool,
 }
 
 impl EventInvocations {

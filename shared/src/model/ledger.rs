@@ -372,3 +372,38 @@ pub enum LedgerEntry {
         cursor: Cursor,
     },
 }
+
+impl LedgerRecord {
+    /// The dispatches and orders that this consumes.
+    #[must_use]
+    pub fn consumed(&self) -> Vec<Ulid> {
+        let mut ids = Vec::new();
+        for entry in &self.entries {
+            match entry {
+                LedgerEntry::TurnStarted { dispatches, .. } => {
+                    ids.extend(dispatches.iter().map(|dispatch| dispatch.id));
+                }
+                LedgerEntry::Steered { dispatch, .. } | LedgerEntry::DispatchDropped { dispatch, .. } => {
+                    ids.push(dispatch.id);
+                }
+                LedgerEntry::Ordered { order, .. } => ids.push(order.id),
+                LedgerEntry::SessionOpened { .. }
+                | LedgerEntry::Owned { .. }
+                | LedgerEntry::ModelAnswered { .. }
+                | LedgerEntry::ToolStarted { .. }
+                | LedgerEntry::ToolFinished { .. }
+                | LedgerEntry::ApprovalRequested { .. }
+                | LedgerEntry::ApprovalDecided { .. }
+                | LedgerEntry::HookRan { .. }
+                | LedgerEntry::TurnCompleted { .. }
+                | LedgerEntry::ReplyPublished { .. }
+                | LedgerEntry::Checkpoint { .. }
+                | LedgerEntry::TurnFailed { .. }
+                | LedgerEntry::TurnInterrupted { .. }
+                | LedgerEntry::Compacted { .. }
+                | LedgerEntry::SessionReset { .. } => {}
+            }
+        }
+        ids
+    }
+}

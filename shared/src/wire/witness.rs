@@ -21,7 +21,7 @@ pub struct Witnessed {
     pub settled_until_ms: i64,
 }
 
-/// What waited in the queue `DELIVERIES` when somebody looked last (KV `positions`, key = the stream's name).
+/// What waited in `DELIVERIES` or `DISPATCHES` when somebody looked last (KV `positions`, key = the stream's name).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     /// A while before the oldest message that waited was stored, and where none waited before that was seen; Unix

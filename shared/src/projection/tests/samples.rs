@@ -94,6 +94,7 @@ pub(super) fn invocations(sequence: u64, id: EventId, hooks: Vec<HookInvocation>
         passed: 9,
         hooks,
         passes: Vec::new(),
+        is_slim: false,
     };
     Applied::Invocations {
         sequence,

@@ -1,0 +1,435 @@
+//! Dispatches that their stream has lost: `DISPATCHES` put back to an older state, emptied or made anew.
+//!
+//! The records say which hook fired upon which event and what it answered, so a lost dispatch can be made again, with its
+//! own id. Where the ledger has consumed it, it is done. Where it has not, it is published again; where the ledger itself
+//! was put back, nobody can tell, and it is held. What cannot be made any more goes to the dead letters with its event.
+//! The stream is looked through wherever it may be another one: when this process begins, when a connection stands anew,
+//! and when the stream is not the one that was there. Up to when it need be looked back is noted every few seconds (KV
+//! `positions`).
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use shared::bus::{
+    CasError, HoldError, Kv, Marked, Outgoing, PublishError, ReadStreamError, Stored, StreamInfo, Witness,
+    WitnessError, claim,
+};
+use shared::clock::pause;
+use shared::model::dispatch::Dispatch;
+use shared::model::event::Event;
+use shared::model::hook::HookResult;
+use shared::model::invocation::{EventInvocations, HookOutcome};
+use shared::model::ledger::LedgerRecord;
+use shared::model::restore::{HOLD_KEY, RestoreHold};
+use shared::model::time::UnixMillis;
+use shared::process::Shutdown;
+use shared::wire::dead_letter::DeadLetter;
+use shared::wire::headers::{Carrier, Headers};
+use shared::wire::held::{Held, HeldKind, HeldUntil};
+use shared::wire::session_mark::{SWEEPER, SettledFloor};
+use shared::wire::topology::{INVOCATIONS_KEPT, buckets, streams};
+use shared::wire::witness::Waiting;
+use tokio::sync::watch;
+use ulid::Ulid;
+
+use crate::evaluate::Evaluator;
+use crate::owner::{Owner, SERVICE};
+use crate::roster::{Author, Traits};
+use crate::routing::Fire;
+
+/// How often it is noted since when something waits.
+const EVERY: Duration = Duration::from_secs(2);
+/// How much further back is noted, milliseconds: clocks differ, and a dispatch is stored before its record.
+const MARGIN_MS: i64 = 10_000;
+/// Messages read at once.
+const PAGE: usize = 500;
+
+/// `DISPATCHES`, compared with what should be in it.
+pub(crate) struct LostDispatches {
+    owner: Arc<Owner>,
+    noted: Kv<Waiting>,
+    witness: Witness,
+    /// The witness was asked, and may have told of a doubt: it is kept up to date until that is settled.
+    is_asked: AtomicBool,
+}
+
+/// Which stream was looked through, and how far it had come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    connection: u64,
+    incarnation: String,
+    created: String,
+    first: u64,
+    last: u64,
+}
+
+impl Seen {
+    /// Whether `later` may be another stream, or the same one put back or cut. Age takes the oldest away, which nobody need
+    /// look for; that is told from a cut by what is left.
+    fn is_followed_by(&self, later: &Self) -> bool {
+        let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
+        of(self) == of(later) && self.last <= later.last && later.first <= self.last.max(self.first)
+    }
+}
+
+/// A fire that a record names.
+struct Fired {
+    /// The record's sequence in `INVOCATIONS`.
+    record: u64,
+    hook_id: String,
+    started_at: UnixMillis,
+}
+
+/// The stream cannot be compared.
+#[derive(Debug, thiserror::Error)]
+enum LookError {
+    #[error(transparent)]
+    Read(#[from] ReadStreamError),
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    #[error(transparent)]
+    Note(#[from] CasError),
+    #[error(transparent)]
+    Hold(#[from] HoldError),
+    #[error(transparent)]
+    Witness(#[from] WitnessError),
+}
+
+impl LostDispatches {
+    /// That of `owner`'s bus.
+    pub(crate) fn new(owner: Arc<Owner>) -> Self {
+        let bus = &owner.evaluator.performer.bus;
+        Self {
+            noted: bus.kv(buckets::POSITIONS),
+            witness: Witness::new(bus, Marked::Dispatches),
+            is_asked: AtomicBool::new(false),
+            owner,
+        }
+    }
+
+    fn evaluator(&self) -> &Evaluator {
+        &self.owner.evaluator
+    }
+
+    /// Looks after the stream until `stop`, from when on the hooks are known (`may_join`).
+    pub(crate) async fn keep(self, mut may_join: watch::Receiver<bool>, stop: Shutdown) {
+        let mut connections = self.evaluator().performer.bus.connections();
+        let mut known = None;
+        loop {
+            // A dispatch is made with what its hook may do, so nothing is made while nobody knows the hooks.
+            let knows = tokio::select! {
+                knows = may_join.wait_for(|may| *may) => knows.is_ok(),
+                () = stop.requested() => false,
+            };
+            if !knows {
+                return;
+            }
+            match self.look(known.as_ref()).await {
+                Ok(seen) => known = Some(seen),
+                Err(error) => tracing::debug!(%error, "dispatches are not compared with their records yet"),
+            }
+            tokio::select! {
+                () = stop.requested() => return,
+                () = connections.stands_anew() => {}
+                () = pause(EVERY) => {}
+            }
+        }
+    }
+
+    async fn look(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
+        let bus = &self.evaluator().performer.bus;
+        // One that ends meanwhile is another one for whoever looks next.
+        let connection = bus.connection_number();
+        // Before the look: what comes later is noted by the next one.
+        let now = self.server_time().await?;
+        let info = bus.stream_info(streams::DISPATCHES).await?;
+        let seen = Seen {
+            connection,
+            incarnation: info.incarnation.clone(),
+            created: info.created.clone(),
+            first: info.state.first,
+            last: info.state.last,
+        };
+        let former = self.noted.find(streams::DISPATCHES).await?.0.map(|noted| noted.since);
+
+        if !known.is_some_and(|known| known.is_followed_by(&seen)) {
+            self.find(self.since(former, now).await?, info.state.last).await?;
+        }
+        if self.is_asked.load(Ordering::Relaxed) {
+            self.witness.check(self.evaluator().clock.now()).await?;
+        }
+        let since = self.waits_since(&info, former, now).await?;
+        if former != Some(since) {
+            self.noted.put(streams::DISPATCHES, &Waiting { since }).await?;
+        }
+        Ok(seen)
+    }
+
+    async fn server_time(&self) -> Result<UnixMillis, ReadStreamError> {
+        let evaluator = self.evaluator();
+        let server = evaluator.performer.bus.server_clock(evaluator.clock.as_ref()).await?;
+        Ok(evaluator.clock.now().plus(server.ahead_ms))
+    }
+
+    /// Since when dispatches may not be consumed: the sweeper has found everything before handled.
+    async fn waits_since(
+        &self,
+        info: &StreamInfo,
+        former: Option<UnixMillis>,
+        now: UnixMillis,
+    ) -> Result<UnixMillis, LookError> {
+        let bus = &self.evaluator().performer.bus;
+        if info.state.messages == 0 {
+            return Ok(now.plus(-MARGIN_MS));
+        }
+        let floors = bus.kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS);
+        let floor = floors.find(SWEEPER).await?.0;
+        if let Some((floor, position)) = floor.and_then(|floor| Some((floor.sequence, floor.position?)))
+            && bus.standing(streams::DISPATCHES, &position).await?.holds()
+        {
+            let floor_at = UnixMillis(position.stored_at_ns / 1_000_000);
+            let at = if floor >= info.state.last { now } else { floor_at };
+            return Ok(at.plus(-MARGIN_MS));
+        }
+        if let Some(former) = former {
+            return Ok(former);
+        }
+        let first = bus.next_on_subject(streams::DISPATCHES, ">", info.state.first).await?;
+        Ok(first.map_or(now, |first| first.published_at).plus(-MARGIN_MS))
+    }
+
+    /// From when on dispatches may have been lost. Records that are gone by age say nothing of what is older, and a restored
+    /// backup has every dispatch of its records.
+    async fn since(&self, former: Option<UnixMillis>, now: UnixMillis) -> Result<UnixMillis, LookError> {
+        let kept = i64::try_from(INVOCATIONS_KEPT.as_millis()).unwrap_or(i64::MAX);
+        let oldest = now.plus(-kept).plus(2 * MARGIN_MS);
+        let holds = self.evaluator().performer.bus.kv::<RestoreHold>(buckets::RESTORE);
+        let restored = holds.find(HOLD_KEY).await?.0.and_then(|hold| hold.at);
+        let oldest = restored.map_or(oldest, |restored| oldest.max(restored));
+        Ok(former.unwrap_or(oldest).max(oldest))
+    }
+
+    /// Sees to the dispatches that were made since then and are neither in their stream, which has come to `last`, nor in
+    /// the ledger.
+    async fn find(&self, since: UnixMillis, last: u64) -> Result<(), LookError> {
+        // In this order: a dispatch is stored before its record, and consumed after both.
+        let mut fired = BTreeMap::new();
+        self.each(streams::INVOCATIONS, since, |stored| fired.extend(fires(stored)))
+            .await?;
+        let Some(first) = fired.values().map(|fired: &Fired| fired.started_at).min() else {
+            return Ok(());
+        };
+        let since = first.plus(-MARGIN_MS);
+        self.each(streams::DISPATCHES, since, |stored| {
+            if let Ok(dispatch) = stored.decode::<Dispatch>() {
+                fired.remove(&dispatch.id);
+            }
+        })
+        .await?;
+        if fired.is_empty() {
+            return Ok(());
+        }
+        self.is_asked.store(true, Ordering::Relaxed);
+        let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
+        let mut consumed = HashSet::new();
+        self.each(streams::LEDGER, since, |stored| {
+            consumed.extend(stored.decode::<LedgerRecord>().iter().flat_map(LedgerRecord::consumed));
+        })
+        .await?;
+        fired.retain(|id, _| !consumed.contains(id));
+
+        // Ids begin with the event's time: as their events came.
+        for (id, fired) in &fired {
+            self.see_to(*id, fired, doubt_until, last).await?;
+        }
+        if !fired.is_empty() {
+            let count = fired.len();
+            metrics::counter!("nexus_hook_lost_dispatches_total").increment(count as u64);
+            tracing::warn!(
+                count,
+                since_ms = since.0,
+                "dispatches were in the records and neither in DISPATCHES nor in the ledger; they are published again or held"
+            );
+        }
+        Ok(())
+    }
+
+    /// Calls `take` with everything in `stream` since then.
+    async fn each(
+        &self,
+        stream: &str,
+        since: UnixMillis,
+        mut take: impl FnMut(&Stored),
+    ) -> Result<(), ReadStreamError> {
+        let bus = &self.evaluator().performer.bus;
+        let mut page = bus.history_since(stream, ">", since, PAGE).await?;
+        while let Some(through) = page.last().map(|stored| stored.sequence) {
+            page.iter().for_each(&mut take);
+            page = bus.history(stream, ">", through + 1, PAGE).await?;
+        }
+        Ok(())
+    }
+
+    /// Publishes the dispatch `id` again, or holds it where the ledger is in doubt about that time.
+    async fn see_to(
+        &self,
+        id: Ulid,
+        fired: &Fired,
+        doubt_until: Option<UnixMillis>,
+        last: u64,
+    ) -> Result<(), LookError> {
+        let bus = &self.evaluator().performer.bus;
+        let Some(stored) = bus.at_sequence(streams::INVOCATIONS, fired.record).await? else {
+            return Ok(());
+        };
+        let (dispatch, out) = match self.made_again(id, fired, &stored).await? {
+            Ok(made) => made,
+            Err((message, why)) => return Ok(self.give_up(id, fired, &message, &why).await?),
+        };
+        if doubt_until.is_some_and(|until| fired.started_at <= until) {
+            bus.hold(&self.held(&dispatch, &out)).await?;
+            return Ok(());
+        }
+        // The server may still remember the id of the copy that is gone. Another copy costs a look.
+        let copy = out.msg_id(format!("lost:{last}:{id}"));
+        bus.publish(copy.repeated()).await?;
+        claim::publish(bus, &dispatch.target, &Carrier::default()).await?;
+        Ok(())
+    }
+
+    /// The dispatch `id`, made as it was for the first time; else what is given up instead, and why.
+    async fn made_again(
+        &self,
+        id: Ulid,
+        fired: &Fired,
+        stored: &Stored,
+    ) -> Result<Result<(Dispatch, Outgoing), (Box<Stored>, String)>, ReadStreamError> {
+        let performer = &self.evaluator().performer;
+        let Ok(record) = stored.decode::<EventInvocations>() else {
+            return Ok(Err((Box::new(stored.clone()), "its record cannot be read".to_owned())));
+        };
+        let message = performer.bus.at_sequence(streams::EVENTS, record.event_seq).await?;
+        let event = message.and_then(|message| Some((message.event(performer.bus.trust()).ok()?, message)));
+        let Some((event, message)) = event.filter(|(event, _)| event.id == record.event_id) else {
+            return Ok(Err((Box::new(stored.clone()), "its event is gone as well".to_owned())));
+        };
+        let given_up = |why: String| Ok(Err((Box::new(message.clone()), why)));
+        let Some(result) = answered(&record, id).filter(|_| !record.is_slim) else {
+            return given_up("what its hook answered was too large to be kept".to_owned());
+        };
+
+        let traits = self.traits(&event, &fired.hook_id);
+        let made = performer.letter_of(Fire {
+            event: &event,
+            event_seq: record.event_seq,
+            hook_id: &fired.hook_id,
+            traits: &traits,
+            result,
+            evaluated_at: record.started_at,
+        });
+        match made {
+            Ok((dispatch, out)) if dispatch.id == id => Ok(Ok((dispatch, out))),
+            Ok(_) => given_up("it would be another one today".to_owned()),
+            Err(why) => given_up(why),
+        }
+    }
+
+    /// What is known of the hook now; of one that is gone, that it has the least rights.
+    fn traits(&self, event: &Event, hook_id: &str) -> Traits {
+        match hook_id {
+            crate::heartbeat::HOOK_ID => Traits {
+                author: Arc::new(Author::Operator),
+                ..Traits::default()
+            },
+            crate::bindings::HOOK_ID => self
+                .evaluator()
+                .bound(event)
+                .map(|wish| wish.traits)
+                .unwrap_or_default(),
+            _ => self.evaluator().performer.registry.current().traits(hook_id),
+        }
+    }
+
+    fn held(&self, dispatch: &Dispatch, out: &Outgoing) -> Held {
+        Held {
+            kind: HeldKind::Dispatch,
+            id: dispatch.id,
+            stream: streams::DISPATCHES.to_owned(),
+            sequence: 0,
+            subject: out.subject.clone(),
+            headers: pairs(&out.headers),
+            payload: Held::encode_payload(&out.payload),
+            why: format!(
+                "DISPATCHES has lost it, and the ledger of {} is older than it: it may have run",
+                dispatch.target
+            ),
+            at: self.evaluator().clock.now(),
+            wanted: HeldUntil::Decided,
+        }
+    }
+
+    /// Puts `message`, the event or what is left of it, to the dead letters: published again, it is evaluated again.
+    async fn give_up(&self, id: Ulid, fired: &Fired, message: &Stored, why: &str) -> Result<(), PublishError> {
+        let letter = DeadLetter {
+            service: SERVICE.to_owned(),
+            subject: message.subject.clone(),
+            redrive_subject: shared::bus::dead_letter::redrive_subject(&message.subject),
+            stream: streams::DISPATCHES.to_owned(),
+            sequence: 0,
+            headers: pairs(&message.headers),
+            payload: DeadLetter::encode_payload(&message.payload),
+            reason: "dispatch_lost".to_owned(),
+            detail: format!(
+                "dispatch {id} of hook {} is lost and cannot be made again: {why}",
+                fired.hook_id
+            ),
+            attempts: 0,
+            at: self.evaluator().clock.now(),
+        };
+        self.evaluator().performer.bus.dead_letter_record(letter).await
+    }
+}
+
+fn pairs(headers: &Headers) -> Vec<(String, String)> {
+    let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    headers.iter().map(owned).collect()
+}
+
+/// The fires that the record in `stored` names, by their dispatches.
+fn fires(stored: &Stored) -> Vec<(Ulid, Fired)> {
+    let Ok(record) = stored.decode::<EventInvocations>() else {
+        return Vec::new();
+    };
+    let started_at = record.started_at;
+    let fire = |hook: shared::model::invocation::HookInvocation| match hook.outcome {
+        HookOutcome::Fired { dispatch, .. } => Some((
+            dispatch,
+            Fired {
+                record: stored.sequence,
+                hook_id: hook.hook_id,
+                started_at,
+            },
+        )),
+        HookOutcome::Passed
+        | HookOutcome::Suppressed { .. }
+        | HookOutcome::Skipped { .. }
+        | HookOutcome::Deferred
+        | HookOutcome::Failed { .. } => None,
+    };
+    record.hooks.into_iter().filter_map(fire).collect()
+}
+
+/// What the hook answered of whose fire the dispatch `id` was made.
+fn answered(record: &EventInvocations, id: Ulid) -> Option<&HookResult> {
+    record.hooks.iter().find_map(|hook| match &hook.outcome {
+        HookOutcome::Fired { dispatch, result } if *dispatch == id => Some(&**result),
+        HookOutcome::Fired { .. }
+        | HookOutcome::Passed
+        | HookOutcome::Suppressed { .. }
+        | HookOutcome::Skipped { .. }
+        | HookOutcome::Deferred
+        | HookOutcome::Failed { .. } => None,
+    })
+}
