@@ -12,6 +12,7 @@ mod consequences;
 mod demo;
 mod dm_reply;
 mod drain;
+mod examples;
 mod first_hook;
 mod heartbeat;
 mod intent_tools;

@@ -1,9 +1,10 @@
-//! A receiver of webhooks on loopback: it notes the id of each call, takes its time, and says 200.
+//! A receiver of webhooks on loopback: it notes the id, path and body of each call, takes its time, and says 200.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde_json::Value;
 use shared::clock::pause;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -16,7 +17,18 @@ const MAX_REQUEST: usize = 1 << 20;
 pub struct Receiver {
     /// Where it listens: `http://127.0.0.1:…/`.
     pub url: String,
-    arrived: Arc<Mutex<BTreeMap<String, usize>>>,
+    calls: Arc<Mutex<Vec<Call>>>,
+}
+
+/// A call that arrived whole.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// Its `webhook-id`.
+    pub id: String,
+    /// Where to: `/owner`.
+    pub path: String,
+    /// What was posted; null where it is no JSON.
+    pub body: Value,
 }
 
 impl Receiver {
@@ -27,28 +39,38 @@ impl Receiver {
     pub async fn start(pace: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/", listener.local_addr().expect("an address"));
-        let arrived: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
-        let noted = Arc::clone(&arrived);
+        let calls: Arc<Mutex<Vec<Call>>> = Arc::default();
+        let noted = Arc::clone(&calls);
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 tokio::spawn(serve(socket, pace, Arc::clone(&noted)));
             }
         });
-        Self { url, arrived }
+        Self { url, calls }
     }
 
     /// How often each `webhook-id` arrived.
     #[must_use]
     pub fn arrived(&self) -> BTreeMap<String, usize> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut arrived = BTreeMap::new();
+        for call in self.calls() {
+            *arrived.entry(call.id).or_default() += 1;
+        }
+        arrived
+    }
+
+    /// All calls, in the order in which they arrived.
+    #[must_use]
+    pub fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// Answers the calls of one connection. A call counts once all of it is there.
-async fn serve(mut socket: TcpStream, pace: Duration, arrived: Arc<Mutex<BTreeMap<String, usize>>>) {
+async fn serve(mut socket: TcpStream, pace: Duration, calls: Arc<Mutex<Vec<Call>>>) {
     let mut read = Vec::new();
     loop {
-        let Some((id, length)) = whole(&read) else {
+        let Some((call, length)) = whole(&read) else {
             let mut more = [0; 8_192];
             match socket.read(&mut more).await {
                 Ok(count) if count > 0 && read.len() < MAX_REQUEST => read.extend_from_slice(&more[..count]),
@@ -57,11 +79,7 @@ async fn serve(mut socket: TcpStream, pace: Duration, arrived: Arc<Mutex<BTreeMa
             continue;
         };
         read.drain(..length);
-        *arrived
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(id)
-            .or_default() += 1;
+        calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
         pause(pace).await;
         let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
         if socket.write_all(answer).await.is_err() {
@@ -70,8 +88,8 @@ async fn serve(mut socket: TcpStream, pace: Duration, arrived: Arc<Mutex<BTreeMa
     }
 }
 
-/// The `webhook-id` of the first request in `read` and that request's length, once all of it is there.
-fn whole(read: &[u8]) -> Option<(String, usize)> {
+/// The first request in `read` and that request's length, once all of it is there.
+fn whole(read: &[u8]) -> Option<(Call, usize)> {
     let end = read.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&read[..end]).to_ascii_lowercase();
     let field = |name: &str| {
@@ -79,5 +97,11 @@ fn whole(read: &[u8]) -> Option<(String, usize)> {
         line.map(|value| value.trim().to_owned())
     };
     let length = end + 4 + field("content-length")?.parse::<usize>().ok()?;
-    (read.len() >= length).then(|| (field("webhook-id").unwrap_or_default(), length))
+    let body = read.get(end + 4..length)?;
+    let call = Call {
+        id: field("webhook-id").unwrap_or_default(),
+        path: head.split(' ').nth(1).unwrap_or_default().to_owned(),
+        body: serde_json::from_slice(body).unwrap_or_default(),
+    };
+    Some((call, length))
 }

@@ -26,6 +26,12 @@ pub fn shipped_hook(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// The text of `deploy/examples/{name}`.
+#[must_use]
+pub fn example_hook(name: &str) -> String {
+    shipped_hook(&format!("../examples/{name}"))
+}
+
 /// Sources of the events that tests post, each with a token of its own, and the channels of that token.
 const SOURCES: [(&str, &[&str]); 3] = [
     ("e2e", &["e2e"]),
