@@ -11,6 +11,7 @@ use shared::wire::headers::Headers;
 
 use crate::args::{ApprovalAction, Common, Speaker};
 use crate::output::{brief, bus, json, plain, table};
+use crate::say;
 
 /// How long an answer is awaited.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -75,7 +76,7 @@ async fn list(common: &Common, bus: &Bus, status: Option<String>, limit: usize) 
             plain(&one.decided_by.clone().unwrap_or_default()),
         ]);
     }
-    println!("{lines}");
+    say!("{lines}");
     Ok(())
 }
 
@@ -85,23 +86,23 @@ async fn show(common: &Common, bus: &Bus, id: String) -> Result<()> {
         return json(&one);
     }
     let request = &one.request;
-    println!("{} is {}", request.id, one.status.name());
-    println!("{} wants to run {}", plain(&one.requested_by), plain(&request.tool));
-    println!("arguments  {}", plain(&request.arguments.to_string()));
-    println!("sha256     {}", request.arguments_hash);
+    say!("{} is {}", request.id, one.status.name());
+    say!("{} wants to run {}", plain(&one.requested_by), plain(&request.tool));
+    say!("arguments  {}", plain(&request.arguments.to_string()));
+    say!("sha256     {}", request.arguments_hash);
     if let Some(edited) = &one.trail.edited {
-        println!("edited     {}", plain(&edited.arguments.to_string()));
-        println!("sha256     {}", edited.hash);
+        say!("edited     {}", plain(&edited.arguments.to_string()));
+        say!("sha256     {}", edited.hash);
     }
-    println!("policy     {}", request.policy);
-    println!("decides    {}", request.approvers.join(", "));
-    println!("asked      {}", instant(one.requested_at));
-    println!("expires    {}", instant(request.expires_at));
+    say!("policy     {}", request.policy);
+    say!("decides    {}", request.approvers.join(", "));
+    say!("asked      {}", instant(one.requested_at));
+    say!("expires    {}", instant(request.expires_at));
     if let Some(asked) = &request.asked_in {
-        println!("session    {}, turn {}", plain(&asked.session.to_string()), asked.turn);
+        say!("session    {}, turn {}", plain(&asked.session.to_string()), asked.turn);
     }
     for vote in &one.trail.votes {
-        println!("yes        {} at {}", plain(&vote.by), instant(vote.at));
+        say!("yes        {} at {}", plain(&vote.by), instant(vote.at));
     }
     let lines = [
         ("escalated", one.trail.escalated_at),
@@ -110,18 +111,18 @@ async fn show(common: &Common, bus: &Bus, id: String) -> Result<()> {
     ];
     for (what, at) in lines {
         if let Some(at) = at {
-            println!("{what:<10} {}", instant(at));
+            say!("{what:<10} {}", instant(at));
         }
     }
     if let Some(by) = &one.decided_by {
-        println!(
+        say!(
             "by         {}, by way of {}",
             plain(by),
             plain(one.trail.via.as_deref().unwrap_or("the service"))
         );
     }
     if let Some(response) = &one.response {
-        println!("note       {}", plain(response));
+        say!("note       {}", plain(response));
     }
     Ok(())
 }
@@ -152,9 +153,9 @@ async fn say(
         return json(&answer);
     }
     let was = if answer.changed { "" } else { ", as it was" };
-    println!("{} is {}{was}", answer.id, answer.status.name());
+    say!("{} is {}{was}", answer.id, answer.status.name());
     if answer.status == ApprovalStatus::Pending {
-        println!("said yes so far: {}", answer.votes.join(", "));
+        say!("said yes so far: {}", answer.votes.join(", "));
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::args::{BenchOptions, BenchPart, Common};
 use crate::launch::Stack;
 use crate::output::json;
+use crate::say;
 
 use report::{Latency, Report};
 
@@ -90,7 +91,7 @@ async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {
     let hooks = evaluation::run(evaluation.path(), options, durability).await?;
     bar.finish_and_clear();
     if options.keep {
-        println!("kept: {} {}", directory.keep().display(), evaluation.keep().display());
+        say!("kept: {} {}", directory.keep().display(), evaluation.keep().display());
     }
     Ok(Report::new(options, durability, &measured, &flood, raw, hooks))
 }

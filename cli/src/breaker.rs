@@ -7,6 +7,7 @@ use shared::wire::topology::buckets::BREAKERS;
 
 use crate::args::{BreakerAction, Common};
 use crate::output::{bus, clock, json, table};
+use crate::say;
 
 /// Runs the command.
 ///
@@ -21,7 +22,7 @@ pub async fn execute(common: &Common, action: BreakerAction) -> Result<()> {
             if common.json {
                 return json(&former);
             }
-            println!("{hook} runs again; it had failed {} times in a row", former.failures);
+            say!("{hook} runs again; it had failed {} times in a row", former.failures);
             Ok(())
         }
     }
@@ -54,7 +55,7 @@ async fn list(common: &Common, bus: &Bus, all: bool) -> Result<()> {
             next,
         ]);
     }
-    println!("{rows}");
+    say!("{rows}");
     Ok(())
 }
 

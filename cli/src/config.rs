@@ -9,6 +9,7 @@ use shared::process::config::Common as Shared;
 use crate::args::{Common, ConfigAction};
 use crate::launch::SERVICES;
 use crate::output::{document, print};
+use crate::{complain, say};
 
 /// Runs the command.
 ///
@@ -39,16 +40,16 @@ fn check(common: &Common) -> Result<()> {
     }
 
     for warning in &warnings {
-        println!("{WARNING}{warning}");
+        say!("{WARNING}{warning}");
     }
     lines.sort();
     lines.dedup();
     if lines.is_empty() {
-        println!("{}: the configuration is sound", document.source());
+        say!("{}: the configuration is sound", document.source());
         return Ok(());
     }
     for line in &lines {
-        eprintln!("{line}");
+        complain!("{line}");
     }
     bail!("{} faults", lines.len());
 }

@@ -13,6 +13,7 @@ use shared::projection::api::Trace;
 use crate::args::{Common, DemoOptions};
 use crate::launch::{Plan, Stack};
 use crate::output::json;
+use crate::say;
 use crate::trace::{await_complete, print};
 
 use receiver::Receiver;
@@ -33,7 +34,7 @@ pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
         .tempdir()
         .context("make a temporary directory")?;
     let path = directory.path().to_owned();
-    println!("starting nats-server and five services in {}", path.display());
+    say!("starting nats-server and five services in {}", path.display());
     let mut receiver = Receiver::start().await?;
     let mut plan = Plan::all(&path, 1);
     plan.users = true;
@@ -46,7 +47,7 @@ pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
     let outcome = show(common, &stack, &mut receiver).await;
     stack.stop().await;
     if options.keep || outcome.is_err() {
-        println!("logs are kept in {}", directory.keep().display());
+        say!("logs are kept in {}", directory.keep().display());
     }
     outcome
 }
@@ -83,7 +84,7 @@ async fn show(common: &Common, stack: &Stack, receiver: &mut Receiver) -> Result
     let bus = stack.bus("nexus-demo").await?;
     let gateway = stack.gateway()?;
 
-    println!("\n1. a signed GitHub webhook to {gateway}/hooks/github");
+    say!("\n1. a signed GitHub webhook to {gateway}/hooks/github");
     let webhook = EventId::parse(senders::github(&gateway, GITHUB_SECRET).await?)?;
     let received = receiver
         .next(PATIENCE)
@@ -91,13 +92,13 @@ async fn show(common: &Common, stack: &Stack, receiver: &mut Receiver) -> Result
         .context("the channel's request did not arrive")?;
     let webhook = await_complete(&bus, &webhook, PATIENCE).await?;
     tell(common, "webhook", &webhook)?;
-    println!("\nthe signed request that the channel `webhook`, account `demo`, received:\n{received}");
+    say!("\nthe signed request that the channel `webhook`, account `demo`, received:\n{received}");
 
-    println!("\n2. a chat message over the web chat's socket");
+    say!("\n2. a chat message over the web chat's socket");
     let (chat, answer) = senders::chat(&gateway, "hello, Nexus", PATIENCE).await?;
     let chat = await_complete(&bus, &EventId::parse(chat)?, PATIENCE).await?;
     tell(common, "webchat", &chat)?;
-    println!("\nthe page was answered: {answer}");
+    say!("\nthe page was answered: {answer}");
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use shared::wire::topology::streams::DLQ;
 
 use crate::args::{Common, DlqAction};
 use crate::output::{brief, bus, clock, json, plain, table};
+use crate::{complain, say};
 
 /// Runs the command.
 ///
@@ -29,7 +30,7 @@ pub async fn execute(common: &Common, action: DlqAction) -> Result<()> {
             // What is held waits for `nexus recover`.
             for found in found.into_iter().filter(|(_, letter)| letter.service != HELD_LETTER) {
                 if let Err(error) = redrive(&bus, &found).await {
-                    eprintln!("{error:#}");
+                    complain!("{error:#}");
                     left += 1;
                 }
             }
@@ -49,7 +50,7 @@ async fn letters(bus: &Bus, service: Option<&str>) -> Result<Vec<(Stored, DeadLe
         from = stored.sequence + 1;
         match stored.decode() {
             Ok(letter) => found.push((stored, letter)),
-            Err(error) => eprintln!("letter {} cannot be read: {error}", stored.sequence),
+            Err(error) => complain!("letter {} cannot be read: {error}", stored.sequence),
         }
     }
     Ok(found)
@@ -85,7 +86,7 @@ async fn list(common: &Common, bus: &Bus, service: Option<&str>, limit: usize) -
             brief(&letter.detail, 60),
         ]);
     }
-    println!("{rows}\n{} dead letters", all.len());
+    say!("{rows}\n{} dead letters", all.len());
     Ok(())
 }
 
@@ -95,24 +96,24 @@ async fn show(common: &Common, bus: &Bus, number: u64) -> Result<()> {
         return json(&letter);
     }
     // What is in a letter may be a stranger's.
-    println!(
+    say!(
         "service   {}\nreason    {}",
         plain(&letter.service),
         plain(&letter.reason)
     );
-    println!("detail    {}", plain(&letter.detail));
-    println!("stream    {} at {}", plain(&letter.stream), letter.sequence);
-    println!("subject   {}", plain(&letter.subject));
-    println!("redrive   {}", plain(&letter.redrive_subject));
-    println!("attempts  {}", letter.attempts);
+    say!("detail    {}", plain(&letter.detail));
+    say!("stream    {} at {}", plain(&letter.stream), letter.sequence);
+    say!("subject   {}", plain(&letter.subject));
+    say!("redrive   {}", plain(&letter.redrive_subject));
+    say!("attempts  {}", letter.attempts);
     for (name, value) in &letter.headers {
-        println!("header    {}: {}", plain(name), plain(value));
+        say!("header    {}: {}", plain(name), plain(value));
     }
 
     let bytes = letter.payload_bytes().unwrap_or_default();
-    println!("payload   {} bytes", bytes.len());
+    say!("payload   {} bytes", bytes.len());
     for line in String::from_utf8_lossy(&bytes).lines() {
-        println!("{}", plain(line));
+        say!("{}", plain(line));
     }
     Ok(())
 }
@@ -131,9 +132,11 @@ async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<(
     let id = format!("{REDRIVE}{}:{}", stored.sequence, SystemIds.ulid());
     let published = bus.publish(out.msg_id(id)).await?;
     bus.delete_message(DLQ, stored.sequence).await?;
-    println!(
+    say!(
         "letter {} is at {} again, sequence {}",
-        stored.sequence, letter.redrive_subject, published.sequence
+        stored.sequence,
+        letter.redrive_subject,
+        published.sequence
     );
     Ok(())
 }

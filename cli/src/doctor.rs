@@ -21,6 +21,7 @@ use shared::process::status::{Heard, hear_replicas};
 
 use crate::args::{Common, DoctorOptions};
 use crate::output::{document, json, nats_config, plain};
+use crate::say;
 
 /// How long a server may take to answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -174,7 +175,7 @@ fn report(common: &Common, findings: &[Finding]) -> Result<()> {
                 Level::Warning => "warn",
                 Level::Fault => "BAD ",
             };
-            println!("{mark} {:<16} {}", plain(&finding.what), plain(&finding.detail));
+            say!("{mark} {:<16} {}", plain(&finding.what), plain(&finding.detail));
         }
     }
 

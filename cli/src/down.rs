@@ -9,6 +9,7 @@ use shared::clock::{Clock as _, SystemClock, pause};
 use crate::args::DownOptions;
 use crate::launch::hold::{holder, remains};
 use crate::launch::process::{ProcessName, Signal, send};
+use crate::say;
 
 /// How long stopping may take: the services' drain and the server's end.
 const DEADLINE: Duration = Duration::from_secs(40);
@@ -38,12 +39,12 @@ pub async fn execute(options: &DownOptions) -> Result<()> {
                 up.pid
             );
         }
-        println!("stopped");
+        say!("stopped");
     }
 
     let left = end_remains(&data).await?;
     if !left.is_empty() {
-        println!(
+        say!(
             "ended {} processes that a killed Nexus left: {}",
             left.len(),
             pids(&left)

@@ -12,6 +12,7 @@ use shared::wire::headers::Headers;
 
 use crate::args::{Common, EventsAction, SearchOptions};
 use crate::output::{brief, bus, json, plain, table};
+use crate::say;
 
 /// How long one answer may take.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -55,9 +56,9 @@ async fn search(common: &Common, bus: &Bus, options: SearchOptions) -> Result<()
             brief(&hit.excerpt, SHOWN).as_str(),
         ]);
     }
-    println!("{rows}");
+    say!("{rows}");
     if !reply.by_meaning {
-        println!("(by words alone: no embedding model is in use; see docs/read-model.md)");
+        say!("(by words alone: no embedding model is in use; see docs/read-model.md)");
     }
     Ok(())
 }

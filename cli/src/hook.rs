@@ -20,6 +20,7 @@ use shared::wire::headers::Headers;
 
 use crate::args::{Common, HookAction, Status};
 use crate::output::{bus, json, plain};
+use crate::say;
 
 /// How long an answer may take: a hook under test may use all of its time-out.
 const ANSWER: Duration = Duration::from_secs(330);
@@ -77,8 +78,8 @@ async fn switched<Q: Serialize>(common: &Common, what: &str, question: &Q) -> Re
         return json(&view);
     }
     match &view.disabled_reason {
-        Some(reason) => println!("{} is {}: {}", view.id, show::name(view.status), plain(reason)),
-        None => println!("{} is {}", view.id, show::name(view.status)),
+        Some(reason) => say!("{} is {}: {}", view.id, show::name(view.status), plain(reason)),
+        None => say!("{} is {}", view.id, show::name(view.status)),
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::args::InitOptions;
 use crate::launch::keys::cluster_key;
 use crate::launch::token;
+use crate::say;
 
 /// The data directory of `nexus up`, below the directory of the configuration.
 const DATA: &str = ".nexus";
@@ -44,14 +45,14 @@ pub fn execute(options: &InitOptions) -> Result<()> {
         write(&options.directory.join(name), text)?;
     }
     let key = cluster_key(&options.directory)?;
-    println!("wrote {} (a secret: the services seal events with it)", key.display());
+    say!("wrote {} (a secret: the services seal events with it)", key.display());
     let path = token::file(&options.directory.join(DATA));
     let is_new = !path.exists();
     token::ensure(&path)?;
     if is_new {
-        println!("wrote {} (this machine's token for /v1/events)", path.display());
+        say!("wrote {} (this machine's token for /v1/events)", path.display());
     }
-    println!("next: nexus config check; nexus up");
+    say!("next: nexus config check; nexus up");
     Ok(())
 }
 
@@ -60,6 +61,6 @@ fn write(path: &Path, text: &str) -> Result<()> {
         std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
     }
     std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
-    println!("wrote {}", path.display());
+    say!("wrote {}", path.display());
     Ok(())
 }

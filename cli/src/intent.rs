@@ -18,6 +18,7 @@ use ulid::Ulid;
 
 use crate::args::{Common, IntentAction, ListedIntents, ProposedIntent};
 use crate::output::{brief, bus, json, plain, table};
+use crate::say;
 
 /// How long an answer is awaited.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -69,12 +70,12 @@ pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
     if common.json {
         return json(&answer);
     }
-    println!("{} is {}", answer.id, answer.status);
+    say!("{} is {}", answer.id, answer.status);
     if let Some(due) = answer.due {
-        println!("due {}", instant(due));
+        say!("due {}", instant(due));
     }
     if let Some(approval) = answer.approval {
-        println!("waits for the approval {approval}");
+        say!("waits for the approval {approval}");
     }
     match answer.rejection {
         Some(rejection) => bail!("{what} is refused: {rejection}"),
@@ -192,9 +193,9 @@ async fn list(common: &Common, bus: &Bus, options: ListedIntents) -> Result<()> 
             brief(&record.reason, 30),
         ]);
     }
-    println!("{rows}");
+    say!("{rows}");
     if let Some(next) = found.next {
-        println!("there may be more: --after {next}");
+        say!("there may be more: --after {next}");
     }
     Ok(())
 }
@@ -205,13 +206,13 @@ async fn show(common: &Common, bus: &Bus, id: Ulid) -> Result<()> {
         return json(&told);
     }
     let record = &told.intent.intent;
-    println!("{} · {} · {}", record.id, record.kind, told.intent.status);
+    say!("{} · {} · {}", record.id, record.kind, told.intent.status);
     // What an agent asked for may repeat a stranger's words.
     let place = format!("{}/{}, fires in {}", record.agent, record.session, told.intent.target());
     let parameters = serde_json::Value::Object(record.parameters.clone());
-    println!("{}", plain(&place));
-    println!("{}; next {}", plain(&record.schedule.to_string()), due(&told.intent));
-    println!("parameters {}", plain(&parameters.to_string()));
+    say!("{}", plain(&place));
+    say!("{}; next {}", plain(&record.schedule.to_string()), due(&told.intent));
+    say!("parameters {}", plain(&parameters.to_string()));
     let mut rows = table(&["N", "AT", "TO", "CODE", "BY", "WHY"]);
     for step in &told.history {
         let code = serde_json::to_value(step.code).unwrap_or_default();
@@ -228,7 +229,7 @@ async fn show(common: &Common, bus: &Bus, id: Ulid) -> Result<()> {
             plain(&why),
         ]);
     }
-    println!("{rows}");
+    say!("{rows}");
     Ok(())
 }
 

@@ -3,6 +3,9 @@
 //! [`launch`] starts a whole Nexus on this machine, for `up`, `demo`, `bench` and the tests; the other rooms speak to
 //! a running one over the bus alone. Exit codes: 0 done, 1 failed or refused, 2 a command line that is none.
 
+// `say!` and `complain!` print instead: the standard macros panic if the reader has gone.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod approval;
 pub mod args;
 pub mod backup;

@@ -4,19 +4,20 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use cli::args::Cli;
-use cli::output::{ReaderGone, plain_lines};
+use cli::output::{ReaderGone, plain_lines, written};
 
 #[global_allocator]
 static ALLOCATOR: shared::process::Allocator = shared::process::Allocator;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match cli::execute(Cli::parse()).await {
+    let done = cli::execute(Cli::parse()).await.and_then(|()| written());
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<ReaderGone>() => ExitCode::SUCCESS,
         Err(error) => {
             // What a service answers may repeat what a stranger wrote.
-            eprintln!("nexus: {}", plain_lines(&format!("{error:#}")));
+            cli::complain!("nexus: {}", plain_lines(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

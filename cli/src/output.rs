@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, bail};
 use comfy_table::{ContentArrangement, Table, presets};
@@ -112,6 +112,52 @@ pub fn print(text: &str) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(ReaderGone.into()),
         written => written.context("write to the standard output"),
     }
+}
+
+/// The first write of [say!] that failed, if any.
+static FAILED: OnceLock<std::io::Error> = OnceLock::new();
+
+/// Writes `line` to the standard output for [say!]. A command that has effects goes on with them if its reader goes,
+/// so this returns no error: [`written`] returns it at the end.
+pub fn say_line(line: std::fmt::Arguments<'_>) {
+    let text = format!("{line}\n");
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        FAILED.get_or_init(|| error);
+    }
+}
+
+/// Writes `line` to the standard error for [complain!]. If that cannot be written, nobody can be told.
+pub fn complain_line(line: std::fmt::Arguments<'_>) {
+    let text = format!("{line}\n");
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Checks that everything that [say!] was given could be written.
+///
+/// # Errors
+/// Fails if the standard output could not be written, for example to a full disk. A reader that has gone is no error.
+pub fn written() -> Result<()> {
+    match FAILED.get() {
+        Some(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(anyhow::anyhow!("write to the standard output: {error}"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Prints a line to the standard output, as `println!` does, but never panics: a command whose reader has gone still
+/// ends its work.
+#[macro_export]
+macro_rules! say {
+    () => { $crate::output::say_line(format_args!("")) };
+    ($($text:tt)*) => { $crate::output::say_line(format_args!($($text)*)) };
+}
+
+/// Prints a line to the standard error, as `eprintln!` does, but never panics.
+#[macro_export]
+macro_rules! complain {
+    ($($text:tt)*) => { $crate::output::complain_line(format_args!($($text)*)) };
 }
 
 /// Prints `value` as JSON.

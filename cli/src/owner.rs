@@ -9,6 +9,7 @@ use shared::wire::topology::buckets;
 use crate::args::{Common, OwnerAction};
 use crate::launch::keys::random_text;
 use crate::output::{bus, clock, json, table};
+use crate::say;
 
 /// Runs the command.
 ///
@@ -23,8 +24,8 @@ pub async fn execute(common: &Common, action: OwnerAction) -> Result<()> {
             if common.json {
                 return json(&serde_json::json!({ "link": link, "minutes": minutes }));
             }
-            println!("{link}");
-            println!("The first browser that opens it within {minutes} minutes is the owner's.");
+            say!("{link}");
+            say!("The first browser that opens it within {minutes} minutes is the owner's.");
             Ok(())
         }
         OwnerAction::List => list(common, &bus).await,
@@ -96,6 +97,6 @@ async fn remove(bus: &Bus, visitor: &str) -> Result<()> {
     if removed == 0 {
         bail!("no page of visitor `{visitor}` is the owner's; `nexus owner list` shows those that are");
     }
-    println!("{visitor} is not the owner's any more");
+    say!("{visitor} is not the owner's any more");
     Ok(())
 }

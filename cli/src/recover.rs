@@ -13,6 +13,7 @@ use shared::wire::held::{Held, HeldKind, HeldUntil};
 
 use crate::args::{Common, RecoverAction};
 use crate::output::{brief, bus, clock, json, table};
+use crate::say;
 
 /// What the id of a message begins with that is published once more.
 const REDO: &str = "redo:";
@@ -64,7 +65,7 @@ async fn list(common: &Common, bus: &Bus, with_decided: bool) -> Result<()> {
             brief(&value.why, 70),
         ]);
     }
-    println!("{rows}\n{} messages", held.len());
+    say!("{rows}\n{} messages", held.len());
     Ok(())
 }
 
@@ -79,9 +80,9 @@ async fn decide(bus: &Bus, id: Option<&str>, wanted: HeldUntil) -> Result<()> {
     }
     for Entry { value, revision } in &held {
         decide_one(bus, value, *revision, wanted).await?;
-        println!("{} {}: {}", value.kind.name(), value.id, said(wanted));
+        say!("{} {}: {}", value.kind.name(), value.id, said(wanted));
     }
-    println!("{} messages", held.len());
+    say!("{} messages", held.len());
     Ok(())
 }
 

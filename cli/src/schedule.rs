@@ -18,6 +18,7 @@ use shared::wire::headers::Headers;
 
 use crate::args::{Common, ScheduleAction};
 use crate::output::{brief, bus, json, table};
+use crate::say;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -118,7 +119,7 @@ fn list(common: &Common, answer: &ScheduleList) -> Result<()> {
             record.skipped.to_string(),
         ]);
     }
-    println!("{rows}\n{} schedules", answer.schedules.len());
+    say!("{rows}\n{} schedules", answer.schedules.len());
     Ok(())
 }
 
@@ -128,21 +129,22 @@ fn show(common: &Common, record: &ScheduleRecord) -> Result<()> {
     }
     let zone = &record.spec.zone;
     let policies = &record.spec.policies;
-    println!(
+    say!(
         "id        {}\nschedule  {}\nzone      {zone}",
-        record.spec.id, record.spec.schedule
+        record.spec.id,
+        record.spec.schedule
     );
-    println!("target    {} {}", record.spec.target.kind(), record.spec.target.id());
-    println!("next      {}", state(record));
+    say!("target    {} {}", record.spec.target.kind(), record.spec.target.id());
+    say!("next      {}", state(record));
     if let Some(last) = record.last {
-        println!(
+        say!(
             "last      {}, decided at {}",
             local(last.nominal, zone),
             local(last.at, zone)
         );
     }
-    println!("fired     {}\nskipped   {}", record.fired, record.skipped);
-    println!(
+    say!("fired     {}\nskipped   {}", record.fired, record.skipped);
+    say!(
         "policies  {}",
         serde_json::to_string(policies).context("write the policies")?
     );
@@ -160,7 +162,7 @@ fn next(common: &Common, answer: &SchedulePreview) -> Result<()> {
         } else {
             String::new()
         };
-        println!("{}{put_off}", local(firing.nominal, &answer.zone));
+        say!("{}{put_off}", local(firing.nominal, &answer.zone));
     }
     Ok(())
 }
@@ -170,7 +172,7 @@ fn fired(common: &Common, answer: &ScheduleFired) -> Result<()> {
         return json(answer);
     }
     for event in &answer.events {
-        println!("{event}");
+        say!("{event}");
     }
     Ok(())
 }

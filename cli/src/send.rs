@@ -9,6 +9,7 @@ use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
 use crate::args::{Common, SendOptions};
 use crate::gateway::Gateway;
 use crate::output::json;
+use crate::say;
 
 /// Runs the command.
 ///
@@ -29,10 +30,10 @@ pub async fn execute(common: &Common, options: SendOptions) -> Result<()> {
         return json(&object!({ "id": id, "ids": ids }));
     }
     for id in &ids {
-        println!("{id} is accepted");
+        say!("{id} is accepted");
     }
     if let [id] = ids.as_slice() {
-        println!("nexus trace '{id}' --wait 10");
+        say!("nexus trace '{id}' --wait 10");
     }
     Ok(())
 }

@@ -25,6 +25,7 @@ use shared::wire::topology::streams;
 
 use crate::args::{Common, TopOptions};
 use crate::output::{bus, json as print, plain};
+use crate::say;
 use model::{Board, Look, MAX_COUNTED, SessionLook, StreamLook};
 
 /// The streams that are shown, and whether what they hold waits for somebody.
@@ -93,7 +94,7 @@ async fn told(common: &Common, bus: &Bus, options: TopOptions) -> Result<()> {
             print(&board)?;
         } else {
             for line in view::lines(&board).lines() {
-                println!("{}", plain(line));
+                say!("{}", plain(line));
             }
         }
     }

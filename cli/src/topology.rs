@@ -6,6 +6,7 @@ use shared::wire::topology::topology;
 
 use crate::args::{Common, TopologyAction};
 use crate::output::{bus, json, nats_config};
+use crate::say;
 
 /// Runs the command.
 ///
@@ -20,9 +21,9 @@ pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
             if common.json {
                 json(&drift)?;
             } else if drift.is_empty() {
-                println!("the server has exactly this topology");
+                say!("the server has exactly this topology");
             } else {
-                drift.iter().for_each(|difference| println!("{difference}"));
+                drift.iter().for_each(|difference| say!("{difference}"));
             }
             if !drift.is_empty() {
                 bail!("{} differences; `nexus topology apply` makes them", drift.len());
@@ -33,14 +34,14 @@ pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
             if common.json {
                 return json(&report);
             }
-            report.created.iter().for_each(|what| println!("made {what}"));
-            report.updated.iter().for_each(|what| println!("changed {what}"));
-            report.removed.iter().for_each(|what| println!("removed {what}"));
+            report.created.iter().for_each(|what| say!("made {what}"));
+            report.updated.iter().for_each(|what| say!("changed {what}"));
+            report.removed.iter().for_each(|what| say!("removed {what}"));
             for what in &report.kept {
-                println!("kept {what}: it is removed once hook-svc of this version has taken its partition over");
+                say!("kept {what}: it is removed once hook-svc of this version has taken its partition over");
             }
             if report == EnsureReport::default() {
-                println!("nothing to do");
+                say!("nothing to do");
             }
         }
     }

@@ -11,6 +11,7 @@ use shared::wire::headers::Headers;
 
 use crate::args::{Common, SessionName, TraceOptions};
 use crate::output::{brief, bus, clock, json, table};
+use crate::say;
 use crate::session::{absence, standing};
 
 /// How long one answer may take.
@@ -41,7 +42,7 @@ pub async fn execute(common: &Common, options: TraceOptions) -> Result<()> {
     }
     print(&trace);
     for line in absent {
-        println!("{line}");
+        say!("{line}");
     }
     Ok(())
 }
@@ -133,9 +134,9 @@ pub fn print(trace: &Trace) {
             brief(&step.detail, 60),
         ]);
     }
-    println!("{rows}");
+    say!("{rows}");
     if trace.cut {
-        println!("cut: the chain is longer than what is shown");
+        say!("cut: the chain is longer than what is shown");
     }
-    println!("{}", if trace.complete { "complete" } else { "not complete yet" });
+    say!("{}", if trace.complete { "complete" } else { "not complete yet" });
 }

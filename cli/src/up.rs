@@ -17,6 +17,7 @@ use crate::launch::users::password_file;
 use crate::launch::{Plan, Stack};
 use crate::output::named_config;
 use crate::owner;
+use crate::{complain, say};
 
 /// The configuration that is used where none is named, as every other command does.
 const CONFIG_HERE: &str = "nexus.toml";
@@ -39,14 +40,14 @@ pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
     let mut stack = tokio::select! {
         stack = Stack::start(plan) => stack?,
         signal = signals.next() => {
-            eprintln!("{signal}: stopped while starting");
+            complain!("{signal}: stopped while starting");
             return Ok(());
         }
     };
     greet(&stack, &directory, &hooks).await?;
     tokio::select! {
         never = supervise::supervise(&mut stack, &directory) => match never {},
-        signal = signals.next() => eprintln!("{signal}: stopping"),
+        signal = signals.next() => complain!("{signal}: stopping"),
     }
     stack.stop().await;
     Ok(())
@@ -96,7 +97,7 @@ fn plan(common: &Common, options: &UpOptions, directory: &Path) -> Result<Plan> 
     let beside = Some(PathBuf::from(CONFIG_HERE)).filter(|path| path.exists());
     plan.config = match named_config(common).or(beside) {
         Some(path) => {
-            println!("settings   {}", path.display());
+            say!("settings   {}", path.display());
             let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
             on_own_server(&text, options.http_port)?
         }
@@ -150,25 +151,25 @@ async fn greet(stack: &Stack, directory: &Path, hooks: &str) -> Result<()> {
         )
     })?;
     let link = owner::offer(&stack.bus("nexus-up").await?, LINK_MINUTES).await?;
-    println!("web chat   {gateway}/");
+    say!("web chat   {gateway}/");
     let link = owner::page(&gateway, &link);
-    println!("owner      {link}\n           (the first browser that opens it within {LINK_MINUTES} minutes is yours)");
-    println!(
+    say!("owner      {link}\n           (the first browser that opens it within {LINK_MINUTES} minutes is yours)");
+    say!(
         "events     {gateway}/v1/events (token in {})",
         token::file(directory).display()
     );
-    println!("webhooks   {gateway}/hooks/{{source}}");
-    println!("nats       {}", stack.nats[0].url());
-    println!("hooks      {hooks}");
-    println!("logs       {}", directory.join("log").display());
-    println!(
+    say!("webhooks   {gateway}/hooks/{{source}}");
+    say!("nats       {}", stack.nats[0].url());
+    say!("hooks      {hooks}");
+    say!("logs       {}", directory.join("log").display());
+    say!(
         "bus users  commands read their password in {}; an agent is user `agent`, password in {}",
         password_file(directory, "operator").display(),
         password_file(directory, "agent").display()
     );
-    println!("\ntry, in another terminal:");
-    println!("  nexus send 'hello'");
-    println!("  nexus tail");
-    println!("  nexus doctor");
+    say!("\ntry, in another terminal:");
+    say!("  nexus send 'hello'");
+    say!("  nexus tail");
+    say!("  nexus doctor");
     Ok(())
 }

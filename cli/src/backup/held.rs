@@ -19,6 +19,7 @@ use ulid::Ulid;
 use super::manifest::Manifest;
 use crate::args::{Common, RestoreOptions};
 use crate::output::{brief, bus, json, plain, table};
+use crate::say;
 
 /// Receipts read at once.
 const PAGE: usize = 500;
@@ -141,7 +142,7 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
     if common.json {
         return json(&json!({ "decision": what, "deliveries": waiting.len() }));
     }
-    println!(
+    say!(
         "{} deliveries are {what}; nothing waits for the restore any more",
         waiting.len()
     );
@@ -186,8 +187,8 @@ fn list(common: &Common, waiting: &[Reply]) -> Result<()> {
             plain(&brief(&reply.content, 60)),
         ]);
     }
-    println!("{rows}");
-    println!(
+    say!("{rows}");
+    say!(
         "{} deliveries wait; they may have been made before the restore",
         waiting.len()
     );

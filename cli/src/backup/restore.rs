@@ -17,6 +17,7 @@ use crate::launch::hold::Hold;
 use crate::launch::keys;
 use crate::launch::server_alone;
 use crate::output::{bus, json, nats_config, trust};
+use crate::{complain, say};
 
 /// How long services may take to say that they run.
 const REPLICAS_WITHIN: Duration = Duration::from_secs(3);
@@ -48,13 +49,13 @@ pub async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
     if common.json {
         return json(&restored);
     }
-    println!(
+    say!(
         "restored backup {} of {} streams and buckets",
         manifest.id,
         restored.len()
     );
     if !manifest.quiesced {
-        println!(
+        say!(
             "it was made while work went on: what was done from {} on is done again; deliveries as old as that wait\n\
              next: `nexus up`, and once nothing is under way `nexus restore --list`, then --send or --drop",
             super::shown_time(manifest.begun_at)
@@ -80,7 +81,7 @@ fn tell_key(common: &Common, options: &RestoreOptions, manifest: &Manifest) {
         |path| format!("{} or [trust] cluster_key", path.display()),
     );
     let found = key.map_or_else(|| "none is here".to_owned(), |key| format!("the one here is {key}"));
-    eprintln!(
+    complain!(
         "warning: the restored events are sealed with the cluster's key {sealed}, and {found}: before the services start, put \
          the key that was kept with the backup into {place}, else those events count as open"
     );
@@ -129,7 +130,7 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
         let aside = data.join(format!("{STORE}.replaced-{}", SystemClock.now().0));
         std::fs::rename(&store, &aside).with_context(|| format!("move {} aside", store.display()))?;
         if !source.is_quiet {
-            println!("what was there is kept in {}", aside.display());
+            say!("what was there is kept in {}", aside.display());
         }
     } else if store.exists() {
         std::fs::remove_dir(&store).with_context(|| format!("remove {}", store.display()))?;
@@ -216,9 +217,11 @@ async fn restore_all(bus: &Bus, source: &Source<'_>, replicas: usize) -> Result<
     for stream in &source.manifest.streams {
         let state = restore_one(bus, stream, source.directory, replicas).await?;
         if !source.is_quiet {
-            println!(
+            say!(
                 "{:<24} {:>10} messages, last {}",
-                state.name, state.messages, state.last
+                state.name,
+                state.messages,
+                state.last
             );
         }
         restored.push(state);

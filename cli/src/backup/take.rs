@@ -14,6 +14,7 @@ use super::order::{left_out, ordered};
 use super::quiesce::Standstill;
 use crate::args::{BackupOptions, Common};
 use crate::output::{bus, json};
+use crate::say;
 
 /// Runs the command.
 ///
@@ -66,7 +67,7 @@ async fn copy_all(common: &Common, bus: &Bus, names: &[String], directory: &Path
         let stream = copy(bus, name, directory).await?;
         if !common.json {
             let state = stream.head.position();
-            println!("{name:<24} {:>10} messages, last {}", state.messages, state.last);
+            say!("{name:<24} {:>10} messages, last {}", state.messages, state.last);
         }
         copied.push(stream);
     }
@@ -96,7 +97,7 @@ fn tell(common: &Common, manifest: &Manifest, directory: &Path) -> Result<()> {
     }
     let bytes: u64 = manifest.streams.iter().map(|stream| stream.bytes).sum();
     let UnixMillis(took) = UnixMillis(manifest.ended_at.0 - manifest.begun_at.0);
-    println!(
+    say!(
         "backup {} of {} streams and buckets, {} KiB, in {} ms: {}",
         manifest.id,
         manifest.streams.len(),
@@ -105,12 +106,10 @@ fn tell(common: &Common, manifest: &Manifest, directory: &Path) -> Result<()> {
         directory.display()
     );
     if manifest.cluster_key.is_none() {
-        println!(
-            "the cluster's key is not known here ([trust] cluster_key): `restore` cannot tell whether it is the same"
-        );
+        say!("the cluster's key is not known here ([trust] cluster_key): `restore` cannot tell whether it is the same");
     }
     for (what, why) in &manifest.left_out {
-        println!("not included: {what} ({why})");
+        say!("not included: {what} ({why})");
     }
     Ok(())
 }

@@ -10,6 +10,8 @@ use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Event, EventId, Peer};
 use shared::model::time::UnixMillis;
 
+use crate::say;
+
 /// Bindings in the table, besides one for everything else.
 const BINDINGS: usize = 10_000;
 /// Events that are asked for, again and again; each fits one binding.
@@ -69,6 +71,6 @@ fn event(number: usize) -> Result<Event> {
 
 impl Figure {
     pub(super) fn print(self) {
-        println!("{} bindings: {:.1} µs an event", self.bindings, self.us_per_event);
+        say!("{} bindings: {:.1} µs an event", self.bindings, self.us_per_event);
     }
 }

@@ -21,6 +21,7 @@ use shared::model::time::UnixMillis;
 use super::{bindings, floor, percentile, step};
 use crate::args::{BenchHooksOptions, Common};
 use crate::output::{json, table};
+use crate::say;
 
 /// Events that are handed over again and again.
 const EVENTS: usize = 1_024;
@@ -259,7 +260,7 @@ fn print(rows: &[Row], workers: usize) {
             figure.events_per_s, figure.p50_us, figure.p99_us
         )
     };
-    println!("{workers} workers; events a second, and one event alone p50/p99");
+    say!("{workers} workers; events a second, and one event alone p50/p99");
     let mut shown = table(&[
         "hooks",
         "bare Bun",
@@ -278,5 +279,5 @@ fn print(rows: &[Row], workers: usize) {
             figure(row.matched_confined),
         ]);
     }
-    println!("{shown}");
+    say!("{shown}");
 }

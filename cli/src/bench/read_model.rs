@@ -17,6 +17,7 @@ use shared::projection::{Applied, Projection};
 use super::{percentile, step};
 use crate::args::{BenchReadModelOptions, Common};
 use crate::output::{json, table};
+use crate::say;
 
 /// Messages in a batch, about as hook-svc makes them where many wait.
 const BATCH: u64 = 2_000;
@@ -227,7 +228,7 @@ fn size_mib(path: &Path) -> f64 {
 fn print(rows: &[Row]) {
     let rate = |rate: Option<f64>| rate.map_or_else(|| "no model".to_owned(), |rate| format!("{rate:.0}/s"));
     let latency = |latency: Latency| format!("{:.1} / {:.1} ms", latency.p50_ms, latency.p95_ms);
-    println!("search p50 / p95");
+    say!("search p50 / p95");
     let mut shown = table(&[
         "events",
         "taken in",
@@ -250,5 +251,5 @@ fn print(rows: &[Row]) {
             format!("{:.0} MiB", row.file_mib),
         ]);
     }
-    println!("{shown}");
+    say!("{shown}");
 }

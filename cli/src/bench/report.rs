@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::args::BenchOptions;
 use crate::output::table;
+use crate::say;
 
 use super::latency::Latencies;
 use super::throughput::Flood;
@@ -133,7 +134,7 @@ impl Report {
 
     /// Prints it for people.
     pub(super) fn print(&self) {
-        println!("durability {} on {}\n{}\n", self.durability, self.machine, self.setting);
+        say!("durability {} on {}\n{}\n", self.durability, self.machine, self.setting);
         let mut rows = table(&["what", "measured", "target"]);
         let (e2e, dispatch) = (&self.end_to_end, &self.event_to_dispatch);
         let targets = self.durability == "process";
@@ -186,6 +187,6 @@ impl Report {
             row(&format!("  {name}"), format!("{ms:.3} ms"), "");
         }
         row("stored messages per event", format!("{:.1}", self.stored_per_event), "");
-        println!("{rows}");
+        say!("{rows}");
     }
 }

@@ -12,6 +12,8 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::complain;
+
 /// Requests that may wait to be shown.
 const BACKLOG: usize = 16;
 
@@ -37,7 +39,7 @@ impl Receiver {
         let router = Router::new().route("/inbound", post(keep)).with_state(sender);
         let server = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
-                eprintln!("nexus: the demo's receiver ended: {error}");
+                complain!("nexus: the demo's receiver ended: {error}");
             }
         });
         Ok(Self {

@@ -8,6 +8,7 @@ use shared::model::hook_api::{HookView, OPERATOR, PushHook};
 use super::{ask, show};
 use crate::args::Common;
 use crate::output::{bus, json, plain_lines};
+use crate::{complain, say};
 
 pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Result<()> {
     let files = if path.is_dir() {
@@ -38,7 +39,7 @@ pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Res
         match ask::<_, HookView>(&bus, "push", &question).await {
             Ok(view) => views.push(view),
             Err(error) => {
-                eprintln!("{}: {}", file.display(), plain_lines(&format!("{error:#}")));
+                complain!("{}: {}", file.display(), plain_lines(&format!("{error:#}")));
                 refused += 1;
             }
         }
@@ -47,7 +48,7 @@ pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Res
         json(&views)?;
     } else {
         for view in &views {
-            println!("{} is {}", view.id, show::name(view.status));
+            say!("{} is {}", view.id, show::name(view.status));
         }
     }
     if refused > 0 {

@@ -10,6 +10,7 @@ use shared::model::hook_api::HookRun;
 use shared::model::time::UnixMillis;
 
 use crate::output::{brief, clock, plain, table};
+use crate::say;
 
 /// Most fires and failures that are kept one by one.
 const KEPT: usize = 10_000;
@@ -154,33 +155,40 @@ impl Report {
         } else {
             self.fires as f64 * 100.0 / self.events as f64
         };
-        println!("events    {} in {:.1} s", self.events, self.seconds);
-        println!("fires     {} ({share:.2} %)", self.fires);
+        say!("events    {} in {:.1} s", self.events, self.seconds);
+        say!("fires     {} ({share:.2} %)", self.fires);
         if self.failures > 0 {
-            println!("failures  {}", self.failures);
+            say!("failures  {}", self.failures);
         }
         if let Some(event) = &self.disabled_by {
-            println!("disabled  after {}", plain(&event.to_string()));
+            say!("disabled  after {}", plain(&event.to_string()));
         }
         let latency = &self.latency;
-        println!(
+        say!(
             "latency   avg {:.3} ms, p50 {:.3}, p95 {:.3}, p99 {:.3}, max {:.3}",
-            latency.avg_ms, latency.p50_ms, latency.p95_ms, latency.p99_ms, latency.max_ms
+            latency.avg_ms,
+            latency.p50_ms,
+            latency.p95_ms,
+            latency.p99_ms,
+            latency.max_ms
         );
         if self.llm.calls > 0 {
             let llm = &self.llm;
-            println!(
+            say!(
                 "llm       {} calls, {} tokens in, {} out, ${:.4}",
-                llm.calls, llm.tokens_in, llm.tokens_out, llm.cost_usd
+                llm.calls,
+                llm.tokens_in,
+                llm.tokens_out,
+                llm.cost_usd
             );
         }
         for (what, counts) in [("channel", &self.by_channel), ("day", &self.by_day)] {
             for (name, count) in counts {
-                println!("{what:<9} {}: {count}", plain(name));
+                say!("{what:<9} {}: {count}", plain(name));
             }
         }
         for failure in self.failed.iter().take(3) {
-            println!(
+            say!(
                 "error     {}: {}",
                 plain(&failure.event_id.to_string()),
                 brief(&failure.error, 120)
@@ -191,9 +199,9 @@ impl Report {
             for fire in &self.fired[self.fired.len().saturating_sub(show)..] {
                 rows.add_row(fire.line());
             }
-            println!("{rows}");
+            say!("{rows}");
         }
-        println!("nothing was dispatched");
+        say!("nothing was dispatched");
     }
 }
 

@@ -13,6 +13,7 @@ use shared::wire::topology::streams::INVOCATIONS;
 use super::ask;
 use crate::args::Common;
 use crate::output::{brief, bus, clock, json, json_line, plain, plain_lines, print, table};
+use crate::say;
 
 /// Most events of which `logs --follow` remembers that they were shown.
 const MAX_TOLD: usize = 10_000;
@@ -51,7 +52,7 @@ pub(super) async fn list(common: &Common, question: ListHooks) -> Result<()> {
             brief(what.map_or("", String::as_str), 60),
         ]);
     }
-    println!("{rows}\n{} hooks", list.hooks.len());
+    say!("{rows}\n{} hooks", list.hooks.len());
     Ok(())
 }
 
@@ -77,8 +78,8 @@ pub(super) async fn one(common: &Common, id: String) -> Result<()> {
         return json(&details);
     }
     let hook = &details.hook;
-    println!("hook        {} ({})", plain(&hook.id), plain(&hook.name));
-    println!("status      {}", name(hook.status));
+    say!("hook        {} ({})", plain(&hook.id), plain(&hook.name));
+    say!("status      {}", name(hook.status));
     let lines = [
         ("because", &hook.disabled_reason),
         ("error", &hook.parse_error),
@@ -88,27 +89,27 @@ pub(super) async fn one(common: &Common, id: String) -> Result<()> {
     ];
     for (label, text) in lines {
         if let Some(text) = text {
-            println!("{label:<11} {}", brief(text, 200));
+            say!("{label:<11} {}", brief(text, 200));
         }
     }
     for schedule in &hook.schedules {
-        println!("schedule    {}", plain(&schedule.to_string()));
+        say!("schedule    {}", plain(&schedule.to_string()));
     }
     for channel in &hook.needs_channels {
-        println!("needs       channel {}", plain(channel));
+        say!("needs       channel {}", plain(channel));
     }
     for server in &hook.allow_net {
-        println!("asks for    {}", plain(server));
+        say!("asks for    {}", plain(server));
     }
-    println!("priority    {}", hook.priority);
-    println!(
+    say!("priority    {}", hook.priority);
+    say!(
         "from        {} by {}",
         plain(&origin(&hook.origin)),
         plain(&hook.created_by)
     );
-    println!("fired       {} times", hook.trigger_count);
-    println!("{}", invocations(details.invocations.iter()));
-    println!("{}", plain_lines(&details.source));
+    say!("fired       {} times", hook.trigger_count);
+    say!("{}", invocations(details.invocations.iter()));
+    say!("{}", plain_lines(&details.source));
     Ok(())
 }
 
@@ -147,7 +148,7 @@ pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> 
             json_line(row)?;
         }
     } else {
-        println!("{}", invocations(rows.iter()));
+        say!("{}", invocations(rows.iter()));
     }
     if !follow {
         return Ok(());

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::say;
+
 /// What an editor completes hooks by.
 const TYPES: &str = include_str!("../../../hook-svc/types/nexus.d.ts");
 
@@ -23,7 +25,7 @@ pub(super) fn write(name: &str, dir: &Path) -> Result<()> {
         put(&types, TYPES)?;
     }
     let path = path.display();
-    println!("next: nexus hook test {path} --text hello; nexus hook push {path}");
+    say!("next: nexus hook test {path} --text hello; nexus hook push {path}");
     Ok(())
 }
 
@@ -32,7 +34,7 @@ fn put(path: &Path, text: &str) -> Result<()> {
         std::fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
     }
     std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
-    println!("wrote {}", path.display());
+    say!("wrote {}", path.display());
     Ok(())
 }
 

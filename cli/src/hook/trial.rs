@@ -13,6 +13,7 @@ use shared::model::time::UnixMillis;
 use super::ask;
 use crate::args::{Common, TestOptions};
 use crate::output::{bus, json, json_text, plain_lines};
+use crate::say;
 
 pub(super) async fn run(common: &Common, options: &TestOptions) -> Result<()> {
     let source = std::fs::read_to_string(&options.file).with_context(|| format!("read {}", options.file.display()))?;
@@ -63,25 +64,28 @@ fn print(run: &HookRun) -> Result<()> {
         (None, false, Some(_)) => "passes and disables itself",
         (None, false, None) => "passes",
     };
-    println!("outcome   {outcome}");
-    println!("took      {:.3} ms", run.latency_us as f64 / 1_000.0);
+    say!("outcome   {outcome}");
+    say!("took      {:.3} ms", run.latency_us as f64 / 1_000.0);
     if run.llm_calls > 0 {
-        println!(
+        say!(
             "llm       {} calls, {} tokens in, {} out, ${:.6}",
-            run.llm_calls, run.llm_tokens_in, run.llm_tokens_out, run.llm_cost_usd
+            run.llm_calls,
+            run.llm_tokens_in,
+            run.llm_tokens_out,
+            run.llm_cost_usd
         );
     }
     if run.search_calls > 0 {
-        println!("search    {} calls", run.search_calls);
+        say!("search    {} calls", run.search_calls);
     }
     if let Some(error) = &run.error {
-        println!("error     {}", plain_lines(error));
+        say!("error     {}", plain_lines(error));
     }
     if let Some(stack) = &run.stack {
-        println!("{}", plain_lines(stack));
+        say!("{}", plain_lines(stack));
     }
     if let Some(result) = &run.result {
-        println!("result    {}", json_text(result)?);
+        say!("result    {}", json_text(result)?);
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use shared::clock::{Clock as _, SystemClock, pause};
 
 use super::restart_delay::RestartDelay;
 use crate::backup::quiesce;
+use crate::complain;
 use crate::launch::Stack;
 use crate::launch::process::ProcessName;
 
@@ -167,11 +168,11 @@ fn start(stack: &mut Stack, part: Part, history: &mut History, now: Duration, lo
 
 /// Prints `text` on the terminal, and writes it to `log` with the time.
 fn say(log: &PathBuf, text: &str) {
-    eprintln!("{text}");
+    complain!("{text}");
     let at = jiff::Timestamp::from_millisecond(SystemClock.now().0).unwrap_or_default();
     let line = format!("{at} {text}\n");
     let written = std::fs::File::options().create(true).append(true).open(log);
     if let Err(error) = written.and_then(|mut file| file.write_all(line.as_bytes())) {
-        eprintln!("{}: cannot be written: {error}", log.display());
+        complain!("{}: cannot be written: {error}", log.display());
     }
 }

@@ -12,6 +12,8 @@ use shared::projection::Projection;
 use shared::projection::step::Stepped;
 use tokio::sync::Mutex;
 
+use crate::complain;
+
 /// A read model of this replay alone; none where the hook's file never names it.
 pub(super) struct History {
     folder: tempfile::TempDir,
@@ -27,7 +29,7 @@ impl History {
         let folder = tempfile::tempdir().context("make a directory")?;
         let mut history = Self { folder, open: None };
         if trial.hook.source.contains("dbPath") {
-            eprintln!("the hook reads dbPath: the read model is built in step with history, one event after the other");
+            complain!("the hook reads dbPath: the read model is built in step with history, one event after the other");
             let projection = Projection::open(&history.path())?;
             projection.identify(identities.clone(), SystemClock.now()).await?;
             let stepped = Stepped::begin(bus, projection.clone()).await?;

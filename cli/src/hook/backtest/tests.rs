@@ -10,6 +10,8 @@ use shared::wire::topology::topology;
 
 use super::*;
 
+use crate::complain;
+
 /// Events in the long form.
 const LONG: u64 = 100_000;
 
@@ -187,7 +189,7 @@ async fn a_hundred_thousand_events_take_less_than_half_a_minute() {
     let count = if long { LONG } else { LONG / 20 };
     let (_server, bus) = history(count).await;
     let report = run(&bus, question(SEVENS)).await;
-    eprintln!("{count} events in {:.2} s", report.seconds);
+    complain!("{count} events in {:.2} s", report.seconds);
     assert_eq!(report.fires, count / 10);
     assert!(report.seconds < 30.0, "{} s", report.seconds);
 }
