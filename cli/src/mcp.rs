@@ -85,7 +85,7 @@ fn tools() -> Vec<Tool> {
             "list_hooks",
             "List hooks with their status and how often they fired",
             &json!({
-                "status": { "enum": ["active", "paused", "disabled", "errored"], "description": "Only those of this status" },
+                "status": { "enum": ["active", "degraded", "paused", "waiting", "disabled", "errored"], "description": "Only those of this status" },
                 "created_by": text("Only those of this author"),
             }),
             &[],
