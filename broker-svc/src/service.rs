@@ -11,7 +11,7 @@ use shared::process::config::Fault;
 use shared::process::identities::People;
 use shared::process::{Common, Service, Shell, identities};
 
-use crate::approval::{self, auditor, timers};
+use crate::approval::{self, again, auditor, timers};
 use crate::broker::Broker;
 use crate::config::BrokerConfig;
 use crate::hook_point::rules::HookRules;
@@ -122,6 +122,7 @@ impl Service for BrokerService {
             tokio::spawn(follow(path, people, Arc::clone(&broker))),
             tokio::spawn(breakers::serve(Arc::clone(&broker))),
             tokio::spawn(auditor::serve(Arc::clone(&broker))),
+            tokio::spawn(again::serve(Arc::clone(&broker))),
         ];
         let _admin = admin::serve(&broker)
             .await

@@ -226,3 +226,24 @@ async fn a_decision_stays_in_kv_until_the_ledger_has_it() {
     );
     story.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_that_its_queue_has_lost_is_sent_again() {
+    let mut story = Story::begin("{}").await;
+    story.bench.server.stop().await;
+    let deliveries = story.bench.server.copy_of(streams::DELIVERIES);
+    story.bench.server.restart().await;
+    story.send(1, None).await;
+    story.plays("model", "I pay", &["pay"]).await;
+    story.suspended().await;
+    eventually("a card is sent", async || cards(&story).await.len() == 1).await;
+    let card = cards(&story).await.remove(0);
+
+    story.bench.server.stop().await;
+    story.bench.server.put_back(streams::DELIVERIES, &deliveries);
+    story.bench.server.restart().await;
+    eventually("the card is sent again", async || cards(&story).await.len() == 1).await;
+    assert_eq!(cards(&story).await.remove(0), card, "under its own id");
+
+    story.stop().await;
+}

@@ -94,6 +94,21 @@ impl Desk {
         self.send(&next, Why::Asked).await
     }
 
+    /// Sends the cards of `standing` again, where it is open; those that were sent before are delivered once.
+    ///
+    /// # Errors
+    /// [`KeepApprovalError`]; asking again does the rest.
+    pub async fn send_again(&self, standing: &Confirmation) -> Result<(), KeepApprovalError> {
+        if standing.status != ApprovalStatus::Pending {
+            return Ok(());
+        }
+        self.send(standing, Why::Asked).await?;
+        if standing.trail.escalated_at.is_some() {
+            self.send(standing, Why::Escalated).await?;
+        }
+        Ok(())
+    }
+
     /// Makes sure that the question `standing` is in `AUDIT` and that its cards are sent; those that were sent before are
     /// delivered once.
     ///
