@@ -101,6 +101,13 @@ pub enum Applied {
         /// That message.
         position: Position,
     },
+    /// Of no interest to the read model: only moves the position.
+    Beside {
+        /// Its stream.
+        source: Source,
+        /// Stream sequence.
+        sequence: u64,
+    },
     /// Not to be decoded: only moves the position.
     Unreadable {
         /// Its stream.
@@ -120,7 +127,7 @@ impl Applied {
             Self::Dispatch { sequence, .. } => (Source::Dispatches, *sequence),
             Self::Ledger { sequence, .. } => (Source::Ledger, *sequence),
             Self::Receipt { sequence, .. } => (Source::Receipts, *sequence),
-            Self::Unreadable { source, sequence } => (*source, *sequence),
+            Self::Beside { source, sequence } | Self::Unreadable { source, sequence } => (*source, *sequence),
             Self::Mark { source, position } => (*source, position.sequence),
         }
     }
@@ -131,7 +138,11 @@ impl Applied {
             Self::Event { event, .. } => Some(&event.id),
             Self::Invocations { record, .. } => Some(&record.event_id),
             Self::Dispatch { dispatch, .. } => Some(&dispatch.event_id),
-            Self::Ledger { .. } | Self::Receipt { .. } | Self::Unreadable { .. } | Self::Mark { .. } => None,
+            Self::Ledger { .. }
+            | Self::Receipt { .. }
+            | Self::Beside { .. }
+            | Self::Unreadable { .. }
+            | Self::Mark { .. } => None,
         }
     }
 }

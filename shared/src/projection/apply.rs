@@ -63,6 +63,7 @@ pub(super) fn write(
         }
         Applied::Receipt { receipt, .. } => receipt::write(connection, receipt)?,
         Applied::Mark { source, position } => write_mark(connection, *source, position)?,
+        Applied::Beside { .. } => {}
         Applied::Unreadable { source, sequence } => {
             if *source == Source::Invocations {
                 pass_over(connection, *sequence)?;

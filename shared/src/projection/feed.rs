@@ -19,10 +19,14 @@ use super::{Command, Projection};
 use crate::bus::position::{told_sound, told_void};
 use crate::bus::{Bus, Incoming, Ordered, Tap};
 use crate::clock::pause;
+use crate::model::approval::SessionDecision;
+use crate::model::order::SessionOrder;
 use crate::model::position::{Position, Standing};
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
 use crate::process::Shutdown;
+use crate::wire::envelope::Wire as _;
+use crate::wire::headers::SCHEMA;
 use crate::wire::seal::{ReadEventError, Trust};
 use crate::wire::subject;
 
@@ -278,6 +282,7 @@ pub(super) fn decode(source: Source, message: &Incoming, trust: &Trust) -> Appli
                 sequence,
                 record: Box::new(record),
             }),
+        Source::Dispatches if is_for_the_broker_alone(message) => Ok(Applied::Beside { source, sequence }),
         Source::Dispatches => message
             .decode()
             .map_err(ReadEventError::from)
@@ -309,6 +314,12 @@ pub(super) fn decode(source: Source, message: &Incoming, trust: &Trust) -> Appli
         metrics::counter!("nexus_projection_unreadable_total", "stream" => source.stream()).increment(1);
         Applied::Unreadable { source, sequence }
     })
+}
+
+/// Orders to sessions and decisions of approvals, which lie among the dispatches; the ledger says what became of them.
+fn is_for_the_broker_alone(message: &Incoming) -> bool {
+    let schema = message.headers.get(SCHEMA).and_then(|schema| schema.split('/').next());
+    schema.is_some_and(|schema| [SessionOrder::SCHEMA, SessionDecision::SCHEMA].contains(&schema))
 }
 
 /// The session that a ledger subject names, where its tokens are not shortened.

@@ -39,7 +39,9 @@ CREATE TABLE nexus_caused(turn_id TEXT NOT NULL, event_id TEXT NOT NULL, PRIMARY
 -- from LEDGER
 CREATE TABLE agent_sessions(
   id TEXT PRIMARY KEY, persona TEXT NOT NULL, thread_id TEXT, source TEXT NOT NULL, model TEXT, tokens_in INTEGER NOT NULL,
-  tokens_out INTEGER NOT NULL, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL) WITHOUT ROWID;
+  tokens_out INTEGER NOT NULL, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL,
+  -- the turn that the next one follows
+  head_turn_id TEXT) WITHOUT ROWID;
 CREATE TABLE agent_turns(
   id TEXT PRIMARY KEY, session_id TEXT NOT NULL, parent TEXT, status TEXT NOT NULL, event_id TEXT, dispatch_id TEXT,
   started_at INTEGER, finished_at INTEGER,

@@ -9,6 +9,7 @@ mod health;
 mod people;
 mod samples;
 mod search;
+mod sessions;
 mod speed;
 mod trace;
 

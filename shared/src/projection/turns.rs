@@ -25,6 +25,10 @@ pub(super) struct SessionRows<'a> {
     pub(super) intents: Vec<IntentChange>,
     pub(super) tokens_in: u64,
     pub(super) tokens_out: u64,
+    /// The model that answered last, where it says its name.
+    pub(super) model: Option<&'a str>,
+    /// The turn that the next one follows, where this message changes that; the inner none after a reset.
+    pub(super) head: Option<Option<String>>,
     /// The turn that is under way after this message.
     pub(super) running: Option<String>,
 }
@@ -175,8 +179,11 @@ impl<'a> SessionRows<'a> {
                 usage,
                 opaque: _,
                 attachments: _,
-                model: _,
-            } => self.answer(*step, content, tool_calls, *usage),
+                model,
+            } => {
+                self.model = model.as_deref().or(self.model);
+                self.answer(*step, content, tool_calls, *usage);
+            }
             LedgerEntry::ToolStarted {
                 call,
                 name,
@@ -190,9 +197,10 @@ impl<'a> SessionRows<'a> {
             LedgerEntry::TurnCompleted {
                 turn,
                 reply,
-                head: _,
+                head,
                 cursor: _,
             } => {
+                self.head = Some(Some(head.to_string()));
                 self.end(
                     *turn,
                     Ended {
@@ -264,8 +272,8 @@ impl<'a> SessionRows<'a> {
             | LedgerEntry::ReplyPublished { .. }
             | LedgerEntry::Checkpoint { .. }
             | LedgerEntry::Compacted { .. }
-            | LedgerEntry::SessionReset { .. }
             | LedgerEntry::Ordered { .. } => {}
+            LedgerEntry::SessionReset { .. } => self.head = Some(None),
         }
     }
 

@@ -1,5 +1,7 @@
 //! `EVENTS` → `threads`, `event_state`, `event_tags`, `attachments`.
 
+use std::borrow::Cow;
+
 use rusqlite::{Connection, params};
 use serde_json::{Map, Value};
 
@@ -9,11 +11,22 @@ use crate::model::time::UnixMillis;
 /// Writes what goes with the first occurrence of `event`.
 pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
     // A conversation that somebody merely names is not told of by them.
-    if let Some(thread) = event.thread_id.as_ref().filter(|_| event.origin.speaks_on(event)) {
-        write_thread(connection, event, thread)?;
+    if event.origin.speaks_on(event) {
+        write_thread(connection, event, &thread(event))?;
     }
     write_tags(connection, event)?;
     write_attachments(connection, event)
+}
+
+/// The thread of `event`; where its platform names none, its conversation is one.
+pub(super) fn thread(event: &Event) -> Cow<'_, str> {
+    match &event.thread_id {
+        Some(thread) => Cow::Borrowed(thread),
+        None => {
+            let (channel, account, peer) = event.conversation();
+            Cow::Owned(format!("{channel}:{account}:{peer}"))
+        }
+    }
 }
 
 /// Writes what an updated or deleted item carries now in the place of what it carried before.

@@ -34,7 +34,7 @@ pub(super) fn write(
             content_types,
             event.content,
             event.direction.name(),
-            event.thread_id,
+            details::thread(event),
             event.reply_to,
             event.source_adapter,
             event.source_id,

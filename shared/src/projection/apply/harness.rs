@@ -32,9 +32,10 @@ pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqli
     let turn = format!("{CHANNEL}:{turn}");
     connection
         .prepare_cached(
-            "INSERT INTO agent_sessions(id, persona, thread_id, source, model, tokens_in, tokens_out, created_at, updated_at)
-             VALUES(?1,?2,?3,?2,?4,?5,?6,?7,?7)
-             ON CONFLICT(id) DO UPDATE SET model = coalesce(excluded.model, model), tokens_in = tokens_in + excluded.tokens_in,
+            "INSERT INTO agent_sessions(id, persona, thread_id, source, model, tokens_in, tokens_out, created_at, updated_at, head_turn_id)
+             VALUES(?1,?2,?3,?2,?4,?5,?6,?7,?7,?8)
+             ON CONFLICT(id) DO UPDATE SET head_turn_id = CASE WHEN excluded.updated_at >= updated_at THEN excluded.head_turn_id
+               ELSE head_turn_id END, model = coalesce(excluded.model, model), tokens_in = tokens_in + excluded.tokens_in,
                tokens_out = tokens_out + excluded.tokens_out, created_at = min(created_at, excluded.created_at),
                updated_at = max(updated_at, excluded.updated_at)",
         )?
@@ -46,6 +47,7 @@ pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqli
             count("tokens_in"),
             count("tokens_out"),
             event.timestamp.0,
+            turn,
         ])?;
     connection
         .prepare_cached(

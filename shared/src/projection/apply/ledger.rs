@@ -110,10 +110,11 @@ fn write_session(
     let thread = session_id.rsplit_once(":thread:").map(|(_, thread)| thread);
     connection
         .prepare_cached(
-            "INSERT INTO agent_sessions(id, persona, thread_id, source, tokens_in, tokens_out, created_at, updated_at)
-             VALUES(?1,?2,?3,?4,?5,?6,?7,?7)
+            "INSERT INTO agent_sessions(id, persona, thread_id, source, tokens_in, tokens_out, created_at, updated_at, model, head_turn_id)
+             VALUES(?1,?2,?3,?4,?5,?6,?7,?7,?8,?9)
              ON CONFLICT(id) DO UPDATE SET tokens_in = tokens_in + excluded.tokens_in,
-               tokens_out = tokens_out + excluded.tokens_out, updated_at = excluded.updated_at",
+               tokens_out = tokens_out + excluded.tokens_out, updated_at = excluded.updated_at,
+               model = coalesce(excluded.model, model), head_turn_id = CASE WHEN ?10 THEN excluded.head_turn_id ELSE head_turn_id END",
         )?
         .execute(params![
             session_id,
@@ -122,7 +123,10 @@ fn write_session(
             OWN_SOURCE,
             to_sql(rows.tokens_in),
             to_sql(rows.tokens_out),
-            record.at.0
+            record.at.0,
+            rows.model,
+            rows.head.as_ref().and_then(Option::as_deref),
+            rows.head.is_some(),
         ])?;
     Ok(())
 }

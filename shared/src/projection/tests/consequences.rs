@@ -124,6 +124,7 @@ async fn a_message_to_an_agent_is_followed_through_the_agent_s_own_turn() {
             Applied::Invocations { .. }
             | Applied::Ledger { .. }
             | Applied::Receipt { .. }
+            | Applied::Beside { .. }
             | Applied::Unreadable { .. }
             | Applied::Mark { .. } => {}
         }
@@ -204,12 +205,12 @@ async fn an_approval_is_told_and_under_way_until_it_is_decided() {
 
 #[tokio::test]
 async fn a_card_is_told_and_under_way_until_it_is_delivered() {
-    let of_card = |sequence, step| match samples::receipt(sequence, 1, step) {
-        Applied::Receipt { sequence, mut receipt } => {
+    let of_card = |sequence, step| {
+        let mut told = samples::receipt(sequence, 1, step);
+        if let Applied::Receipt { receipt, .. } = &mut told {
             receipt.delivery = turn(9);
-            Applied::Receipt { sequence, receipt }
         }
-        other => other,
+        told
     };
     let started = ReceiptStep::AttemptStarted {
         attempt: 1,

@@ -8,6 +8,8 @@ use super::Case;
 use super::samples::{self, chain, event};
 use crate::bus::{Bus, NatsConfig, Outgoing};
 use crate::clock::{Clock, SystemClock};
+use crate::model::approval::SessionDecision;
+use crate::model::order::{SessionOrder, Wanted};
 use crate::process::Shutdown;
 use crate::projection::api::TraceRequest;
 use crate::projection::{Applied, Source, feed};
@@ -40,7 +42,7 @@ async fn publish(bus: &Bus, applied: &Applied) {
         Applied::Dispatch { dispatch, .. } => Outgoing::new(subject::dispatch(&dispatch.target), &**dispatch),
         Applied::Ledger { record, .. } => Outgoing::new(subject::ledger(&samples::session()), &**record),
         Applied::Receipt { receipt, .. } => Outgoing::new(subject::receipt(&receipt.target), &**receipt),
-        Applied::Unreadable { .. } | Applied::Mark { .. } => return,
+        Applied::Beside { .. } | Applied::Unreadable { .. } | Applied::Mark { .. } => return,
     };
     bus.publish(out).await.unwrap();
 }
@@ -121,4 +123,34 @@ async fn another_servers_streams_replace_what_was_there() {
     );
     shutdown.trigger();
     running.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_and_decisions_among_the_dispatches_are_nothing_unreadable() {
+    let server = NatsServer::start().await;
+    let bus = bus(&server).await;
+    let subject = subject::dispatch(&samples::session());
+    let order = SessionOrder {
+        id: samples::turn(1),
+        target: samples::session(),
+        wanted: Wanted::Reset,
+        by: "ann".to_owned(),
+        reason: String::new(),
+        at: samples::at(1),
+    };
+    let decision = SessionDecision {
+        target: samples::session(),
+        approval: "a1".to_owned(),
+        at: samples::at(2),
+    };
+    bus.publish(Outgoing::new(subject.clone(), &order)).await.unwrap();
+    bus.publish(Outgoing::new(subject, &decision)).await.unwrap();
+
+    let mut stored = bus.ordered("DISPATCHES", &[], 1).await.unwrap();
+    for sequence in 1..=2 {
+        let message = stored.next().await;
+        let source = Source::Dispatches;
+        let beside = Applied::Beside { source, sequence };
+        assert_eq!(feed::decode(source, &message, bus.trust()), beside);
+    }
 }
