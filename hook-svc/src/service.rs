@@ -1,11 +1,11 @@
 //! The wiring: files and registry → workers; streams → read model; partitions → owner.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use shared::breaker::BreakerPolicy;
 use shared::bus::partition::{self, Group};
 use shared::bus::{Bus, ServiceHandle, ServiceSpec, Tap};
@@ -88,6 +88,13 @@ impl Service for HookService {
     async fn serve(shell: Shell<HooksConfig>) -> anyhow::Result<()> {
         let config = &shell.config;
         let name = member_name(config, &shell.instance);
+        // Files that are not where they should be would else be hooks that somebody has taken away.
+        let is_missing = !config.dir.is_empty() && !Path::new(&config.dir).is_dir();
+        ensure!(
+            !is_missing,
+            "hooks.dir: `{}` is no directory; empty = the registry alone",
+            config.dir
+        );
         let (file, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
         let people = People::read(file, &shell.bus)
             .await

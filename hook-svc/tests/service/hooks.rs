@@ -142,3 +142,22 @@ async fn the_winner_of_a_one_shot_hook_publishes_what_was_stored_when_it_comes_a
         (&winner.id, "then")
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hooks_directory_that_is_not_there_is_no_empty_one() {
+    let mut world = World::with_one_replica(&[("stays.ts", "export default () => ({ fire: false });")]).await;
+    eventually("it is registered", async || world.hook("stays").await.is_some()).await;
+    world.replica("a").kill();
+
+    std::fs::rename(world.hooks_dir(), world.hooks_dir().with_extension("away")).expect("renamed");
+    world.start("b");
+    let mut ended = None;
+    eventually("it ends", async || {
+        ended = world.replica("b").ended();
+        ended.is_some()
+    })
+    .await;
+    assert!(ended.is_some_and(|status| !status.success()), "{ended:?}");
+    let hook = world.hook("stays").await.expect("registered");
+    assert!(hook.enabled, "{hook:?}");
+}
