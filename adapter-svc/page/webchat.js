@@ -1,29 +1,38 @@
 // The page's half of the conversation. A message stays in `waiting` (and in localStorage) until the server says that
 // it is stored, and is sent again on every reconnect with the same id: the server makes one event of it.
 
+import { addButtons, body, decide, element, follow, line, place } from "/webchat/lines.js";
+import { all, cards, keep, keepCards, recall } from "/webchat/memory.js";
+
 const FIRST_RETRY_MS = 300;
 const MAX_RETRY_MS = 10_000;
 const MAX_WAITING = 200;
+const MAX_WATCHED = 16;
 const WAITING = "nexus.waiting.";
-// The server says every few seconds that it still cannot reach the assistant; a server that is silent says nothing.
-const AWAY_HOLDS_MS = 20_000;
+// The server says every few seconds that a turn is still worked on, or its assistant still away; a server that is silent says nothing.
+const HOLDS_MS = 20_000;
 
 const log = document.querySelector("#log");
 const form = document.querySelector("#form");
 const input = document.querySelector("#message");
 const status = document.querySelector("#status");
 const problem = document.querySelector("#problem");
-const empty = document.querySelector("#empty");
 const absent = document.querySelector("#away");
+const thinking = document.querySelector("#thinking");
+const empty = document.querySelector("#empty");
 
 // The key alone lets this page speak as its visitor; the visitor's id, which the server derives from it, is no secret.
-const key = remembered("nexus.key", newId);
+const key = recall("nexus.key") ?? newId();
+keep("nexus.key", key);
 let visitor = recall("nexus.visitor");
 let ownerLink = takeOwnerLink();
-const waiting = recalled();
+// Each waiting message has a name of its own, so that two open pages do not overwrite each other's.
+const waiting = new Map(all(WAITING).sort(([, a], [, b]) => a.at - b.at));
 const shown = new Map();
 const partial = new Map();
 const away = new Map();
+const working = new Map();
+const decidable = cards();
 let account = "default";
 let socket = null;
 let retry = FIRST_RETRY_MS;
@@ -35,14 +44,6 @@ function newId() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-function recall(name) {
-  try {
-    return localStorage.getItem(name);
-  } catch {
-    return null;
-  }
-}
-
 // The link of the owner is used once; it must not stay in the address bar or the history.
 function takeOwnerLink() {
   const link = /^#owner=([0-9A-Za-z]+)$/.exec(location.hash)?.[1];
@@ -50,85 +51,45 @@ function takeOwnerLink() {
   return link;
 }
 
-function remembered(key, make) {
-  try {
-    const known = localStorage.getItem(key);
-    if (known) return known;
-    const made = make();
-    localStorage.setItem(key, made);
-    return made;
-  } catch {
-    return make();
-  }
-}
-
-// Each waiting message has a key of its own, so that two open pages do not overwrite each other's.
-function recalled() {
-  const found = [];
-  try {
-    for (const key of Object.keys(localStorage)) {
-      if (key.startsWith(WAITING)) found.push([key.slice(WAITING.length), JSON.parse(localStorage.getItem(key))]);
-    }
-  } catch {
-    // Without storage there is nothing to recall.
-  }
-  return new Map(found.sort(([, a], [, b]) => a.at - b.at));
-}
-
 function remember(id, message) {
   waiting.set(id, message);
-  try {
-    localStorage.setItem(WAITING + id, JSON.stringify(message));
-  } catch {
-    // Without storage a reload forgets what was not stored; the open page still sends it.
-  }
+  keep(WAITING + id, JSON.stringify(message));
 }
 
 function forget(id) {
   waiting.delete(id);
-  try {
-    localStorage.removeItem(WAITING + id);
-  } catch {
-    // See above.
-  }
+  keep(WAITING + id, null);
 }
 
+const turnOf = (id) => /^out:([^/]*)\//.exec(id)?.[1];
 const eventId = (id) => `webchat:${account}/${visitor}/${id}`;
 
-function show({ id, from, text, at, approval }) {
+// `late`: it comes from the history, and what is shown already may be younger.
+function show({ id, from, text, at, approval }, late = false) {
   const known = shown.get(id);
   if (known) return known;
-  const line = document.createElement("li");
-  line.dataset.id = id;
-  line.className = from === "visitor" ? "sent" : "received";
-  line.append(text);
-  const time = document.createElement("time");
-  const when = new Date(at || Date.now());
-  time.dateTime = when.toISOString();
-  time.textContent = when.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-  line.append(time);
-  if (from !== "visitor" && approval) addButtons(line, approval);
-  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
-  log.append(line);
-  shown.set(id, line);
-  empty.hidden = true;
-  if (atEnd || from === "visitor") log.scrollTop = log.scrollHeight;
-  return line;
+  const card = approval ?? decidable.get(id);
+  const made = line({ id, from, text, at: at || Date.now(), card });
+  place(made, late, from === "visitor" && !late);
+  shown.set(id, made);
+
+  if (from === "visitor") return made;
+  if (approval) {
+    decidable.set(id, approval);
+    keepCards(decidable);
+  }
+  if (!card) return made;
+  addButtons(made, card, say);
+  if (card.status) decide(made, card.status);
+  follow();
+  return made;
 }
 
-// The buttons of an approval's card say the words that decide it, as if the visitor had typed them, and which arguments
-// they were shown. The server says which part is a card; what a part's text says makes no buttons.
-function addButtons(line, { code, arguments_hash }) {
-  const row = document.createElement("div");
-  row.className = "buttons";
-  for (const [label, word] of [["Approve", "approve"], ["Deny", "deny"]]) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = `${label} ${code}`;
-    button.addEventListener("click", () => say(`${word} ${code} #${arguments_hash.slice(0, 16)}`));
-    row.append(button);
-  }
-  line.append(row);
+// Asks the server to say what becomes of the cards that wait.
+function watch() {
+  const open = [...decidable.values()].filter((card) => !card.status).slice(-MAX_WATCHED);
+  const watched = open.map(({ approval, arguments_hash }) => ({ approval, arguments_hash }));
+  if (watched.length && socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ type: "watch", cards: watched }));
 }
 
 function say(text) {
@@ -161,12 +122,28 @@ function settle(id, failed) {
   line?.classList.toggle("failed", failed);
 }
 
-// Turns whose assistant cannot be reached, each until it is said no more.
-function setAway(turn, isAway) {
-  clearTimeout(away.get(turn));
-  away.delete(turn);
-  if (isAway) away.set(turn, setTimeout(() => setAway(turn, false), AWAY_HOLDS_MS));
+// Turns that are being worked on, and those whose assistant cannot be reached, each until it is said no more.
+function set(turns, turn, holds) {
+  clearTimeout(turns.get(turn));
+  turns.delete(turn);
+  if (holds) turns.set(turn, setTimeout(() => set(turns, turn, false), HOLDS_MS));
   absent.hidden = away.size === 0;
+  thinking.hidden = working.size === 0 || !absent.hidden;
+}
+
+function dropPartial(turn) {
+  partial.get(turn)?.line.remove();
+  partial.delete(turn);
+}
+
+// Pieces may come faster than a screen is drawn.
+function draw(piece) {
+  if (piece.drawn) return;
+  piece.drawn = requestAnimationFrame(() => {
+    piece.drawn = 0;
+    piece.line.replaceChildren(body(piece.text || "…", false));
+    follow();
+  });
 }
 
 function complain(text) {
@@ -178,18 +155,18 @@ const hear = {
   ready(word) {
     account = word.account;
     visitor = word.peer;
-    try {
-      localStorage.setItem("nexus.visitor", visitor);
-    } catch {
-      // Without storage the next page learns it again.
-    }
+    keep("nexus.visitor", visitor);
     if (ownerLink) socket.send(JSON.stringify({ type: "claim", link: ownerLink }));
     caughtUp = false;
     retry = FIRST_RETRY_MS;
     setStatus("open", "connected");
+    watch();
   },
   history(word) {
-    word.items.forEach(show);
+    for (const item of word.items) {
+      if (item.from !== "visitor") dropPartial(turnOf(item.id));
+      show(item, true);
+    }
     if (caughtUp) return;
     caughtUp = true;
     for (const [id, message] of waiting) {
@@ -208,33 +185,45 @@ const hear = {
   },
   part(item) {
     // The whole takes the place of the pieces that were shown while it was made.
-    const turn = /^out:([^/]*)\//.exec(item.id)?.[1];
-    partial.get(turn)?.remove();
-    partial.delete(turn);
-    setAway(turn, false);
+    const turn = turnOf(item.id);
+    dropPartial(turn);
+    set(away, turn, false);
     show(item);
+    if (item.approval) watch();
+  },
+  decided({ approval, status }) {
+    for (const [id, card] of decidable) {
+      if (card.approval !== approval) continue;
+      card.status = status;
+      if (shown.has(id)) decide(shown.get(id), status);
+    }
+    keepCards(decidable);
   },
   away({ turn, away: isAway }) {
-    setAway(turn, isAway);
+    set(away, turn, isAway);
+  },
+  working({ turn, working: isWorking }) {
+    set(working, turn, isWorking);
   },
   partial({ turn, step, seq, text, done }) {
-    setAway(turn, false);
+    set(away, turn, false);
     if (shown.has(`out:${turn}/0`)) return;
-    let line = partial.get(turn);
-    if (!line) {
-      line = document.createElement("li");
-      line.className = "received partial";
-      partial.set(turn, line);
-      log.append(line);
+    let piece = partial.get(turn);
+    if (!piece) {
+      piece = { line: element("li", "received partial"), text: "", step, drawn: 0 };
+      // The whole is read out once it is there.
+      piece.line.setAttribute("aria-live", "off");
+      partial.set(turn, piece);
+      log.append(piece.line);
       empty.hidden = true;
     }
     // A model call that begins, or begins anew, says what it says from the start.
-    if (seq === 0 || line.dataset.step !== String(step)) line.textContent = "";
-    line.dataset.step = step;
-    line.append(text);
+    if (seq === 0 || piece.step !== step) piece.text = "";
+    piece.step = step;
+    piece.text += text;
     // A call that ends without a word wanted its tools.
-    if (done && !line.textContent) line.textContent = "…";
-    log.scrollTop = log.scrollHeight;
+    if (done && !piece.text) dropPartial(turn);
+    else draw(piece);
   },
   error(word) {
     const passing = ["spool_full", "spool_failed", "busy", "overloaded", "not_stored"].includes(word.error.code);
@@ -266,12 +255,27 @@ function connect() {
   };
 }
 
+// The field is as high as what stands in it, up to a bound of the style.
+function grow() {
+  input.style.height = "auto";
+  input.style.height = `${input.scrollHeight + 2}px`;
+}
+
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   const text = input.value.trim();
   if (!text || !say(text)) return;
   input.value = "";
+  grow();
   input.focus();
+});
+
+input.addEventListener("input", grow);
+input.addEventListener("keydown", (event) => {
+  // Enter that ends a word of an input method sends nothing.
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  form.requestSubmit();
 });
 
 connect();

@@ -168,9 +168,9 @@ impl Gateway {
             router = router
                 .route("/", get(webchat::page))
                 .route("/webchat", get(webchat::page))
-                .route("/webchat/webchat.js", get(webchat::script))
                 .route("/webchat/webchat.css", get(webchat::style))
-                .route("/webchat/ws", get(webchat::connect));
+                .route("/webchat/ws", get(webchat::connect))
+                .route("/webchat/{script}", get(webchat::script));
         }
 
         router

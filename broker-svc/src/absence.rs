@@ -1,5 +1,5 @@
 //! An agent that cannot be asked is shown while that lasts: in the log, on the chat page of whoever waits, and to
-//! `nexus session show` and `nexus trace` by a note in KV.
+//! `nexus session show` and `nexus trace` by a note in KV. That a turn is worked on is told the chat page alike.
 //!
 //! A short trouble is not shown. What is shown is said again every few seconds and is old by itself soon after: a broker
 //! that dies leaves nothing that would stay.
@@ -20,6 +20,7 @@ use shared::wire::session_mark::AgentAway;
 use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use ulid::Ulid;
 
 /// Trouble that is over within this time is not shown.
@@ -40,6 +41,15 @@ struct Notice {
     turn: Ulid,
     /// Whether its agent cannot be asked.
     away: bool,
+}
+
+/// What they are told while the turn is worked on.
+#[derive(Debug, Serialize)]
+struct Work {
+    /// The turn.
+    turn: Ulid,
+    /// Whether it still is.
+    working: bool,
 }
 
 #[derive(Debug, Default)]
@@ -84,10 +94,17 @@ pub struct Absence(Arc<Held>);
 struct Held {
     state: Arc<State>,
     whose: Whose,
+    /// Tells open pages that the turn is worked on.
+    working: Option<AbortHandle>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
+        if let Some(working) = &self.working {
+            working.abort();
+            let whose = self.whose.clone();
+            tokio::spawn(async move { whose.working(false).await });
+        }
         self.state.trouble().since = None;
         self.state.changed.notify_one();
     }
@@ -112,13 +129,23 @@ impl Absence {
             session,
             turn,
         };
+        let working = whose.pages.is_some().then(|| {
+            let whose = whose.clone();
+            let telling = async move {
+                loop {
+                    whose.working(true).await;
+                    pause(AGAIN_EVERY).await;
+                }
+            };
+            tokio::spawn(telling).abort_handle()
+        });
         let state = Arc::default();
-        Self(Arc::new(Held { state, whose }))
+        Self(Arc::new(Held { state, whose, working }))
     }
 
     /// It could not be asked; it is asked again.
     pub fn tell(&self, why: &str) {
-        let Held { state, whose } = &*self.0;
+        let Held { state, whose, .. } = &*self.0;
         let mut trouble = state.trouble();
         trouble.since.get_or_insert_with(|| whose.clock.now());
         trouble.answered = false;
@@ -202,10 +229,19 @@ impl Whose {
     }
 
     async fn notify(&self, away: bool) {
-        let Some(pages) = &self.pages else { return };
         let turn = self.turn;
+        self.tell(&Notice { turn, away }).await;
+    }
+
+    async fn working(&self, working: bool) {
+        let turn = self.turn;
+        self.tell(&Work { turn, working }).await;
+    }
+
+    async fn tell(&self, word: &impl Serialize) {
+        let Some(pages) = &self.pages else { return };
         let headers: Headers = [(CONTENT_TYPE, Format::Json.content_type())].into_iter().collect();
-        let payload = serde_json::to_vec(&Notice { turn, away }).unwrap_or_default();
+        let payload = serde_json::to_vec(word).unwrap_or_default();
         self.bus
             .core_publish(pages, &headers, bytes::Bytes::from(payload))
             .await;

@@ -1,11 +1,13 @@
 //! A real browser: headless Chromium through chromedriver, spoken to in the W3C WebDriver protocol.
 //!
-//! Five commands of the protocol are all that the stories need. Source: <https://www.w3.org/TR/webdriver2/>.
+//! A handful of commands of the protocol is all that the stories need. Source: <https://www.w3.org/TR/webdriver2/>.
 
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
@@ -172,6 +174,37 @@ impl Browser {
             .command("execute/sync", &json!({ "script": script, "args": [selector] }))
             .await?;
         serde_json::from_value(found).map_err(|error| error.to_string())
+    }
+
+    /// What `script` returns.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub async fn run(&self, script: &str) -> Result<Value, String> {
+        self.command("execute/sync", &json!({ "script": script, "args": [] }))
+            .await
+    }
+
+    /// Makes the page as large as a screen of `width` by `height`, and writes what it shows to `{name}.png` in the folder
+    /// that `NEXUS_SCREENSHOTS` names; nothing where it names none.
+    ///
+    /// # Errors
+    /// What the driver or the folder says.
+    pub async fn picture(&self, name: &str, width: u32, height: u32) -> Result<(), String> {
+        #[expect(clippy::disallowed_methods, reason = "who wants to look at the page says where")]
+        let Some(folder) = std::env::var_os("NEXUS_SCREENSHOTS").map(PathBuf::from) else {
+            return Ok(());
+        };
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
+        let order = json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": size });
+        self.command("goog/cdp/execute", &order).await?;
+
+        let shot = json!({ "cmd": "Page.captureScreenshot", "params": {} });
+        let taken = self.command("goog/cdp/execute", &shot).await?;
+        let data = taken["data"].as_str().ok_or("no picture")?;
+        let bytes = BASE64.decode(data).map_err(|error| error.to_string())?;
+        std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        std::fs::write(folder.join(format!("{name}.png")), bytes).map_err(|error| error.to_string())
     }
 
     /// Ends browser and driver.

@@ -5,14 +5,15 @@
 //! that opens the owner's link becomes the owner's ([`owner`]). A page that (re)connects is subscribed first and then given
 //! its history, so that no part falls between; it skips what it shows already.
 
+pub mod cards;
 pub mod owner;
 pub mod protocol;
 
 use std::time::Duration;
 
 use axum::Extension;
-use axum::extract::State;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use shared::bus::{CoreMessage, CoreSubscription};
@@ -31,6 +32,7 @@ use crate::gateway::client::Client;
 use crate::gateway::shares::Share;
 use crate::normalize;
 use crate::trace::accept_span;
+use cards::Cards;
 use protocol::{ForPage, FromPage, Item, ToPage};
 
 /// Largest WebSocket message of a page, in bytes.
@@ -71,9 +73,19 @@ pub async fn page() -> Response {
     asset("text/html; charset=utf-8", include_str!("../../page/webchat.html"))
 }
 
-/// Its script.
-pub async fn script() -> Response {
-    asset("text/javascript; charset=utf-8", include_str!("../../page/webchat.js"))
+/// One of its scripts.
+///
+/// # Errors
+/// [`Refusal::UnknownPath`] for any other name.
+pub async fn script(Path(name): Path<String>) -> Result<Response, Refusal> {
+    let text = match name.as_str() {
+        "webchat.js" => include_str!("../../page/webchat.js"),
+        "lines.js" => include_str!("../../page/lines.js"),
+        "markdown.js" => include_str!("../../page/markdown.js"),
+        "memory.js" => include_str!("../../page/memory.js"),
+        _unknown => return Err(Refusal::UnknownPath),
+    };
+    Ok(asset("text/javascript; charset=utf-8", text))
 }
 
 /// Its style.
@@ -112,6 +124,7 @@ pub async fn connect(
         metrics::gauge!("nexus_adapter_webchat_sockets").increment(1.0);
         if let Some((socket, visitor)) = greet(socket, &account).await {
             let mut page = Page {
+                cards: Cards::of(gateway.bus.clone()),
                 gateway,
                 client,
                 account,
@@ -136,7 +149,9 @@ async fn greet(mut socket: WebSocket, account: &str) -> Option<(WebSocket, Strin
 
     let visitor = match protocol::read(&text) {
         Ok(FromPage::Hello { key }) => protocol::visitor(account, &key).map_err(|detail| (detail, "key")),
-        Ok(FromPage::Message { .. } | FromPage::Claim { .. }) => Err(("expected `hello` first".to_owned(), "message")),
+        Ok(FromPage::Message { .. } | FromPage::Claim { .. } | FromPage::Watch { .. }) => {
+            Err(("expected `hello` first".to_owned(), "message"))
+        }
         Err(wrong) => Err(wrong),
     };
 
@@ -170,6 +185,7 @@ struct Page {
     socket: WebSocket,
     silent: u32,
     place: Share,
+    cards: Cards,
 }
 
 impl Page {
@@ -225,6 +241,12 @@ impl Page {
                     Some(message) => self.forward(message).await?,
                     None => return Err(Gone),
                 },
+                decided = self.cards.next() => match decided {
+                    Some(cards::Decided { approval, status }) => {
+                        self.say(&ToPage::Decided { approval: &approval, status }).await?;
+                    }
+                    None => return Err(Gone),
+                },
                 () = pause(PING_EVERY) => self.ping().await?,
                 () = shutdown.requested() => return Err(Gone),
                 () = leave.requested() => return Err(Gone),
@@ -272,6 +294,10 @@ impl Page {
         let (id, text) = match protocol::read(text) {
             Ok(FromPage::Message { id, text }) => (id, text),
             Ok(FromPage::Claim { link }) => return self.claim(&link).await,
+            Ok(FromPage::Watch { cards }) => {
+                self.cards.watch(cards).await;
+                return Ok(());
+            }
             Ok(FromPage::Hello { .. }) => {
                 let detail = "`hello` was said already".to_owned();
                 return self
@@ -349,6 +375,7 @@ impl Page {
         let part = match serde_json::from_slice(&message.payload) {
             Ok(ForPage::Part(part)) => part,
             Ok(ForPage::Partial(partial)) => return self.say(&ToPage::Partial(&partial)).await,
+            Ok(ForPage::Working(working)) => return self.say(&ToPage::Working(&working)).await,
             Ok(ForPage::Away(away)) => return self.say(&ToPage::Away(&away)).await,
             Err(error) => {
                 tracing::warn!(

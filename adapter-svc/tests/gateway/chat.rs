@@ -4,11 +4,14 @@ use adapter_svc::source::webchat::owner::claim;
 use adapter_svc::source::webhook::signature::sha256_hex;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
+use shared::bus::ServiceSpec;
 use shared::model::owner::{OwnerLink, Visitor};
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
 use shared::wire::topology::buckets;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error, Message};
@@ -112,6 +115,58 @@ async fn a_part_reaches_every_open_page_of_its_peer_and_is_answered() {
         .core_publish(&to, &Headers::new(), part.to_string().into())
         .await;
     one.hear("part").await;
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_is_told_that_its_turn_is_worked_on() {
+    let world = World::start("").await;
+    let mut page = Page::open(&world).await;
+    let to = subject::webchat("default", &visitor());
+    for working in [true, false] {
+        let word = json!({ "turn": "01T", "working": working }).to_string();
+        world.bus.core_publish(&to, &Headers::new(), word.into()).await;
+        assert_eq!(page.hear("working").await["working"], working);
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_is_told_what_became_of_the_cards_that_it_was_shown_and_of_no_others() {
+    let world = World::start("").await;
+    let approved = Arc::new(AtomicBool::new(false));
+    let stands = Arc::clone(&approved);
+    let get = move |_: Value| {
+        let status = if stands.load(Ordering::Relaxed) {
+            "approved"
+        } else {
+            "pending"
+        };
+        let confirmation = json!({
+            "request": {"id": "a1", "call": "1-1", "tool": "pay", "arguments": {}, "arguments_hash": "00ff",
+                        "policy": "payments", "approvers": [], "expires_at": 1_700_000_900_000_i64},
+            "status": status, "requested_by": "agent:default", "requested_at": 1, "decided_by": "telegram:42",
+        });
+        async move { Ok::<_, (usize, String)>(confirmation) }
+    };
+    let spec = ServiceSpec::new("approval", "test").endpoint("get", get);
+    let service = world.bus.serve(spec).await.expect("a service");
+    let mut page = Page::open(&world).await;
+
+    let watch =
+        |hash: &str| json!({"type": "watch", "cards": [{"approval": "a1", "arguments_hash": hash}]}).to_string();
+    page.say(&watch("beef")).await;
+    assert_eq!(
+        page.hear("decided").await["status"],
+        "gone",
+        "it was not shown this card"
+    );
+
+    page.say(&watch("00ff")).await;
+    approved.store(true, Ordering::Relaxed);
+    let word = page.hear("decided").await;
+    assert_eq!(word, json!({"type": "decided", "approval": "a1", "status": "approved"}));
+    service.stop().await;
     world.stop().await;
 }
 
@@ -260,7 +315,19 @@ async fn the_page_is_served_with_its_hooks_for_a_browser() {
             assert!(page.contains(hook), "{hook}");
         }
     }
-    assert_eq!(world.get("/webchat/webchat.js").await.0, 200);
+    for script in ["webchat.js", "lines.js", "markdown.js", "memory.js"] {
+        let (status, text) = world.get(&format!("/webchat/{script}")).await;
+        assert_eq!(status, 200, "{script}");
+        let unsafe_words = [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+        ];
+        assert!(!unsafe_words.iter().any(|word| text.contains(word)), "{script}");
+    }
+    assert_eq!(world.get("/webchat/other.js").await.0, 404);
     assert_eq!(world.get("/webchat/webchat.css").await.0, 200);
     world.stop().await;
     let world = World::start("webchat.enabled = false").await;

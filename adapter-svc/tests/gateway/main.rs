@@ -7,6 +7,7 @@ mod events;
 mod hostile;
 mod hosts;
 mod limits;
+mod markdown;
 mod vectors;
 mod webhooks;
 mod world;

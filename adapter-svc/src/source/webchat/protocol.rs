@@ -13,12 +13,25 @@ pub const MAX_ID_BYTES: usize = 128;
 /// Longest text of a visitor's message, in bytes.
 pub const MAX_TEXT_BYTES: usize = 32 * 1024;
 
+/// How many cards a page may watch.
+pub const MAX_WATCHED: usize = 16;
+
 /// Fewest and most bytes of a page's key.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 32..=MAX_ID_BYTES;
 /// Fewest different bytes of a page's key: one that a page did not draw at random has fewer.
 const MIN_KEY_VARIETY: usize = 8;
 /// Bytes of the hash that become the visitor's id.
 const VISITOR_BYTES: usize = 16;
+
+/// A card that a page was shown. Who does not know the hash of its arguments was not shown it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Watched {
+    /// The approval's id.
+    pub approval: String,
+    /// Hash of the arguments that the card shows.
+    pub arguments_hash: String,
+}
 
 /// What a page says.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -33,6 +46,11 @@ pub enum FromPage {
     Claim {
         /// The link's token.
         link: String,
+    },
+    /// The page was shown these cards, and wants to be told what becomes of them. Takes the place of what it said before.
+    Watch {
+        /// They; the last [`MAX_WATCHED`] count.
+        cards: Vec<Watched>,
     },
     /// The visitor wrote something.
     Message {
@@ -74,6 +92,16 @@ pub enum ToPage<'a> {
     Partial(&'a Partial),
     /// The agent that is to answer cannot be reached, or can be again.
     Away(&'a Away),
+    /// A turn of the visitor's is being worked on, or is so no more.
+    Working(&'a Working),
+    /// The approval of a card that the page watches stands open no more.
+    Decided {
+        /// The approval.
+        approval: &'a str,
+        /// Where it stands: a status of approvals, `changed` where others were put in the arguments' place, `gone` where
+        /// there is none such.
+        status: &'static str,
+    },
     /// Something the page said was not taken.
     Error {
         /// The page's id for it, where it could be read.
@@ -103,6 +131,8 @@ pub struct Item {
 /// An approval that the page's buttons decide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decidable {
+    /// The approval's id.
+    pub approval: String,
     /// The reply code, as people write it.
     pub code: String,
     /// Hash of the arguments that the card shows: the buttons decide about no others.
@@ -149,6 +179,16 @@ pub struct Away {
     pub away: bool,
 }
 
+/// Whether a turn of a visitor's is being worked on, as the broker publishes it on `nexus.webchat.<account>.<peer>`: again
+/// every few seconds while that lasts.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Working {
+    /// The turn.
+    pub turn: String,
+    /// Whether it is.
+    pub working: bool,
+}
+
 /// What comes for the open pages of a visitor.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
@@ -159,6 +199,8 @@ pub enum ForPage {
     Partial(Partial),
     /// Nothing becomes of it at present.
     Away(Away),
+    /// Something is to become of it.
+    Working(Working),
 }
 
 impl From<Part> for Item {
