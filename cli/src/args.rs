@@ -36,13 +36,13 @@ pub struct Cli {
 #[derive(Debug, Clone, Default, Args)]
 pub struct Common {
     /// Configuration file [default: ./nexus.toml if there is one, else that of a running `nexus up`].
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, help_heading = "Global options", value_name = "PATH")]
     pub config: Option<PathBuf>,
     /// NATS address, instead of the configured ones.
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, help_heading = "Global options", value_name = "URL")]
     pub server: Option<String>,
     /// Machine-readable output.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Global options")]
     pub json: bool,
 }
 
@@ -346,7 +346,7 @@ pub enum ScheduleAction {
         id: String,
         /// Why.
         #[arg(long, default_value = "")]
-        note: String,
+        reason: String,
     },
     /// Resume; firings missed during the pause are not made up for.
     Resume {

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, bail};
 use comfy_table::{ContentArrangement, Table, presets};
-use shared::bus::{Bus, NatsConfig};
+use shared::bus::{Bus, ConnectBusError, NatsConfig};
 use shared::model::time::UnixMillis;
 use shared::process::Secret;
 use shared::process::config::{Arguments, Common as Shared, Document, Environment, TrustConfig, edge_faults};
@@ -297,9 +297,15 @@ pub fn trust(common: &Common) -> Arc<Trust> {
 /// Fails if no server answers, with what to do.
 pub async fn bus(common: &Common) -> Result<Bus> {
     let config = nats_config(common)?;
-    let bus = Bus::connect(&config, "nexus-cli")
-        .await
-        .context("is it running? `nexus up` starts one here")?;
+    let bus = Bus::connect(&config, "nexus-cli").await.map_err(|error| {
+        let is_down = matches!(&error, ConnectBusError::Unreachable { detail, .. } if detail.to_lowercase().contains("connection refused"));
+        let error = anyhow::Error::new(error);
+        if is_down {
+            error.context("is it running? `nexus up` starts one here")
+        } else {
+            error
+        }
+    })?;
     Ok(bus.trusting(trust(common)))
 }
 

@@ -36,7 +36,7 @@ pub async fn execute(common: &Common, action: ScheduleAction) -> Result<()> {
             let question = question(schedule, zone, count);
             next(common, &ask(&bus, "next", &question).await?)
         }
-        ScheduleAction::Pause { id, note } => {
+        ScheduleAction::Pause { id, reason: note } => {
             let by = "operator".to_owned();
             show(common, &ask(&bus, "pause", &PauseSchedule { id, note, by }).await?)
         }

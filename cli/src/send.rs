@@ -1,6 +1,6 @@
 //! `nexus send`: post an event, as any other source does, with this machine's token.
 
-use std::io::Read as _;
+use std::io::{IsTerminal as _, Read as _};
 
 use anyhow::{Context as _, Result};
 use serde_json::json as object;
@@ -29,6 +29,13 @@ pub async fn execute(common: &Common, options: SendOptions) -> Result<()> {
         let id = ids.first().cloned().unwrap_or_default();
         return json(&object!({ "id": id, "ids": ids }));
     }
+    // A pipe gets what a script can use: the ids alone.
+    let is_script = !std::io::stdout().is_terminal();
+    if is_script {
+        ids.iter().for_each(|id| say!("{id}"));
+        return Ok(());
+    }
+
     for id in &ids {
         say!("{id} is accepted");
     }

@@ -70,7 +70,7 @@ async fn schedules(operator: &Operator) {
     assert!(!why.is_empty(), "what is not admitted is not shown");
     let paused = operator
         .world
-        .json(&["schedule", "pause", BEAT, "--note", "holidays"])
+        .json(&["schedule", "pause", BEAT, "--reason", "holidays"])
         .await;
     assert_eq!(paused["paused"]["note"], "holidays", "{paused}");
     assert_eq!(paused["next"], Value::Null);
