@@ -19,6 +19,7 @@ use shared::wire::headers::{CONTENT_TYPE, Headers};
 use shared::wire::session_mark::AgentAway;
 use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use ulid::Ulid;
@@ -103,7 +104,10 @@ impl Drop for Held {
         if let Some(working) = &self.working {
             working.abort();
             let whose = self.whose.clone();
-            tokio::spawn(async move { whose.working(false).await });
+            // Where the whole broker ends, nobody is told: what was said grows old by itself.
+            if let Ok(runtime) = Handle::try_current() {
+                runtime.spawn(async move { whose.working(false).await });
+            }
         }
         self.state.trouble().since = None;
         self.state.changed.notify_one();

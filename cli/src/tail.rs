@@ -3,13 +3,16 @@
 use anyhow::{Result, bail};
 use futures_util::future::{BoxFuture, FutureExt as _, select_all};
 use shared::bus::{Incoming, Ordered};
+use shared::model::approval::SessionDecision;
 use shared::model::dispatch::Dispatch;
 use shared::model::event::Event;
 use shared::model::invocation::EventInvocations;
 use shared::model::ledger::LedgerRecord;
+use shared::model::order::SessionOrder;
 use shared::model::receipt::Receipt;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::Wire;
+use shared::wire::headers::SCHEMA;
 use shared::wire::topology::streams;
 
 use crate::args::{Common, TailOptions};
@@ -81,6 +84,12 @@ async fn next(readers: &mut [Ordered]) -> Incoming {
     select_all(waiting).await.0
 }
 
+/// Whether `message` says that it is a `schema`, of whichever version.
+fn is_a(message: &Incoming, schema: &str) -> bool {
+    let said = message.headers.get(SCHEMA).and_then(|said| said.split('/').next());
+    said == Some(schema)
+}
+
 fn line<T: Wire>(message: &Incoming, tell: impl Fn(T) -> String) -> String {
     message
         .decode::<T>()
@@ -98,6 +107,17 @@ fn describe(message: &Incoming) -> String {
                 event.from.id,
                 brief(&event.content, 60)
             )
+        }),
+        streams::DISPATCHES if is_a(message, SessionOrder::SCHEMA) => line(message, |order: SessionOrder| {
+            format!(
+                "order `{}` to {} by {}",
+                order.wanted.name(),
+                order.target,
+                plain(&order.by)
+            )
+        }),
+        streams::DISPATCHES if is_a(message, SessionDecision::SCHEMA) => line(message, |told: SessionDecision| {
+            format!("approval {} of {} was asked or decided", told.approval, told.target)
         }),
         streams::DISPATCHES => line(message, |dispatch: Dispatch| {
             format!(
@@ -143,6 +163,8 @@ fn value<T: Wire>(message: &Incoming) -> serde_json::Value {
 fn as_json(message: &Incoming) -> serde_json::Value {
     let payload = match message.stream.as_str() {
         streams::EVENTS => value::<Event>(message),
+        streams::DISPATCHES if is_a(message, SessionOrder::SCHEMA) => value::<SessionOrder>(message),
+        streams::DISPATCHES if is_a(message, SessionDecision::SCHEMA) => value::<SessionDecision>(message),
         streams::DISPATCHES => value::<Dispatch>(message),
         streams::LEDGER => value::<LedgerRecord>(message),
         streams::RECEIPTS => value::<Receipt>(message),
