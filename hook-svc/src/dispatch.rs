@@ -265,7 +265,8 @@ mod tests {
     fn absent_tools_come_from_the_preset() {
         let unknown = check(&event("3", PeerKind::Dm), json!({"fire": true}), &rules()).permissions;
         let tools = unknown.tools.expect("the preset of minimal");
-        assert_eq!((tools.allow, tools.deny), (Some(vec!["web_search".to_owned()]), vec![]));
+        let searches = ["web_search", "*__web_search"].map(str::to_owned).to_vec();
+        assert_eq!((tools.allow, tools.deny), (Some(searches), vec![]));
         let known = check(&event("2", PeerKind::Dm), json!({"fire": true}), &rules()).permissions;
         assert_eq!(known.tools, None, "no preset of restricted is configured");
         let hook = json!({"fire": true, "permissions": {"level": "full", "tools": {"deny": ["shell"]}}});
