@@ -256,7 +256,8 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// Calls `take` with everything in `stream` since then.
+    /// Calls `take` with everything in `stream` since then. Whichever replica is at hand tells most of it; one that lags has
+    /// only the beginning, and what it lacks would look lost, so the leader tells the rest.
     async fn each(
         &self,
         stream: &str,
@@ -264,12 +265,41 @@ impl LostDispatches {
         mut take: impl FnMut(&Stored),
     ) -> Result<(), ReadStreamError> {
         let bus = &self.evaluator().performer.bus;
+        let mut through = None;
         let mut page = bus.history_since(stream, ">", since, PAGE).await?;
-        while let Some(through) = page.last().map(|stored| stored.sequence) {
+        while let Some(last) = page.last().map(|stored| stored.sequence) {
             page.iter().for_each(&mut take);
-            page = bus.history(stream, ">", through + 1, PAGE).await?;
+            through = Some(last);
+            page = bus.history(stream, ">", last + 1, PAGE).await?;
+        }
+
+        let mut next = match through {
+            Some(last) => last + 1,
+            None => self.first_since(stream, since).await?,
+        };
+        while let Some(stored) = bus.next_on_subject(stream, ">", next).await? {
+            take(&stored);
+            next = stored.sequence + 1;
         }
         Ok(())
+    }
+
+    /// The sequence of the first message of `stream` that was stored since then, by the leader; behind the last one where
+    /// there is none.
+    async fn first_since(&self, stream: &str, since: UnixMillis) -> Result<u64, ReadStreamError> {
+        let bus = &self.evaluator().performer.bus;
+        let Some(last) = bus.last_on_subject(stream, ">").await? else {
+            return Ok(1);
+        };
+        let (mut first, mut end) = (1, last.sequence + 1);
+        while first < end {
+            let middle = first + (end - first) / 2;
+            match bus.next_on_subject(stream, ">", middle).await? {
+                Some(stored) if stored.published_at < since => first = stored.sequence + 1,
+                Some(_) | None => end = middle,
+            }
+        }
+        Ok(first)
     }
 
     /// Publishes the dispatch `id` again, or holds it where the ledger is in doubt about that time.
