@@ -114,10 +114,10 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// The first write of [say!] that failed, if any.
+/// The first write of `say!` that failed, if any.
 static FAILED: OnceLock<std::io::Error> = OnceLock::new();
 
-/// Writes `line` to the standard output for [say!]. A command that has effects goes on with them if its reader goes,
+/// Writes `line` to the standard output for `say!`. A command that has effects goes on with them if its reader goes,
 /// so this returns no error: [`written`] returns it at the end.
 pub fn say_line(line: std::fmt::Arguments<'_>) {
     let text = format!("{line}\n");
@@ -127,13 +127,13 @@ pub fn say_line(line: std::fmt::Arguments<'_>) {
     }
 }
 
-/// Writes `line` to the standard error for [complain!]. If that cannot be written, nobody can be told.
+/// Writes `line` to the standard error for `complain!`. If that cannot be written, nobody can be told.
 pub fn complain_line(line: std::fmt::Arguments<'_>) {
     let text = format!("{line}\n");
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Checks that everything that [say!] was given could be written.
+/// Checks that everything that `say!` was given could be written.
 ///
 /// # Errors
 /// Fails if the standard output could not be written, for example to a full disk. A reader that has gone is no error.
