@@ -1,22 +1,28 @@
-//! Cards that `DELIVERIES` has lost: put back to an older state, emptied or made anew.
+//! What a stream that was put back to an older state, emptied or recreated has lost of approvals.
 //!
-//! What is asked stands in KV, whole, and in no ledger: so the cards of what is open are sent again wherever the queue may
-//! be another one: when this broker begins, when its connection stands anew, and when the stream is not the one that was
-//! there. A card that was sent before is delivered once.
+//! An approval is in KV, whole. A card that `DELIVERIES` has lost is sent again, under the same ids: a card that was sent
+//! before is delivered once. A decision that `DISPATCHES` has lost is not published again, since nobody would believe the
+//! message anyway: its session gets a claim, and the owner that takes the claim reads the decision in KV.
+//!
+//! Both are done if the stream may be another one: when this broker starts, when its connection is restored, and when the
+//! stream's identity has changed or its last sequence has gone down.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use shared::bus::claim;
 use shared::clock::pause;
-use shared::wire::topology::streams::DELIVERIES;
+use shared::model::approval::{ApprovalStatus, Confirmation};
+use shared::wire::headers::Carrier;
+use shared::wire::topology::streams::{DELIVERIES, DISPATCHES};
 
-use super::desk::KeepApprovalError;
+use super::desk::{KeepApprovalError, ends_untold};
 use crate::broker::Broker;
 
-/// How often the queue is looked at.
+/// How often the two streams are looked at.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Which queue was there, and how far it had come.
+/// Which stream was there, and how far it had come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     connection: u64,
@@ -26,22 +32,27 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether `later` may be another queue, or the same one put back.
+    /// Whether `later` is the same stream, not put back.
     fn is_followed_by(&self, later: &Self) -> bool {
         let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
         of(self) == of(later) && self.last <= later.last
     }
 }
 
-/// Looks until the process is asked to stop.
+/// Repeats what the streams have lost, until the process is asked to stop.
 pub async fn serve(broker: Arc<Broker>) {
     let mut connections = broker.bus.connections();
-    let mut known = None;
+    let (mut deliveries, mut dispatches) = (None, None);
     loop {
-        match look(&broker, known.as_ref()).await {
-            Ok(seen) => known = Some(seen),
+        match send_lost_cards(&broker, deliveries.as_ref()).await {
+            Ok(seen) => deliveries = Some(seen),
             Err(error) => tracing::debug!(%error, "cards of open approvals are not sent again yet"),
         }
+        match wake_decided(&broker, dispatches.as_ref()).await {
+            Ok(seen) => dispatches = Some(seen),
+            Err(error) => tracing::debug!(%error, "sessions of decided approvals are not woken again yet"),
+        }
+
         tokio::select! {
             () = broker.shutdown.requested() => return,
             () = connections.stands_anew() => {}
@@ -50,21 +61,48 @@ pub async fn serve(broker: Arc<Broker>) {
     }
 }
 
-async fn look(broker: &Broker, known: Option<&Seen>) -> Result<Seen, KeepApprovalError> {
-    // One that ends meanwhile is another one for the next look.
+/// Returns the identity of `stream` and how far it has come.
+///
+/// The connection is noted first: one that ends meanwhile is another one for the next look.
+async fn see(broker: &Broker, stream: &str) -> Result<Seen, KeepApprovalError> {
     let connection = broker.bus.connection_number();
-    let info = broker.bus.stream_info(DELIVERIES).await?;
-    let seen = Seen {
+    let info = broker.bus.stream_info(stream).await?;
+    Ok(Seen {
         connection,
         incarnation: info.incarnation,
         created: info.created,
         last: info.state.last,
-    };
+    })
+}
 
+/// Sends the cards of all approvals again, unless `DELIVERIES` is the stream that was `known`.
+async fn send_lost_cards(broker: &Broker, known: Option<&Seen>) -> Result<Seen, KeepApprovalError> {
+    let seen = see(broker, DELIVERIES).await?;
     if !known.is_some_and(|known| known.is_followed_by(&seen)) {
         for standing in broker.desk().all().await? {
             broker.desk().send_again(&standing).await?;
         }
     }
     Ok(seen)
+}
+
+/// Claims the sessions of all decided approvals, unless `DISPATCHES` is the stream that was `known`. A session that has
+/// taken its decision already finds nothing to do.
+async fn wake_decided(broker: &Broker, known: Option<&Seen>) -> Result<Seen, KeepApprovalError> {
+    let seen = see(broker, DISPATCHES).await?;
+    if known.is_some_and(|known| known.is_followed_by(&seen)) {
+        return Ok(seen);
+    }
+
+    for decided in broker.desk().all().await?.iter().filter(|standing| is_told(standing)) {
+        if let Some(asked) = decided.request.asked_in.as_deref() {
+            claim::publish(&broker.bus, &asked.session, &Carrier::default()).await?;
+        }
+    }
+    Ok(seen)
+}
+
+/// Whether the end of `standing` is told to the session that asked.
+fn is_told(standing: &Confirmation) -> bool {
+    standing.status != ApprovalStatus::Pending && !ends_untold(standing.status)
 }

@@ -247,3 +247,33 @@ async fn a_card_that_its_queue_has_lost_is_sent_again() {
 
     story.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_that_dispatches_has_lost_reaches_its_turn() {
+    let (mut story, id) = waiting("{}").await;
+    let brokers = std::mem::take(&mut story.brokers);
+    let deciding = std::sync::Arc::clone(&brokers[0].running.broker);
+    for broker in brokers {
+        broker.stop().await;
+    }
+    story.bench.server.stop().await;
+    let older = [streams::DISPATCHES, streams::CLAIMS].map(|stream| (stream, story.bench.server.copy_of(stream)));
+    story.bench.server.restart().await;
+    crate::approvals::say_at(deciding.desk(), &crate::approvals::word(&id, "ann", false, None)).await;
+
+    // The decision, and the wake-up for it, are lost.
+    story.bench.server.stop().await;
+    for (stream, copy) in &older {
+        story.bench.server.put_back(stream, copy);
+    }
+    story.bench.server.restart().await;
+    story
+        .brokers
+        .push(crate::approvals::serving(&story.bench.server.url(), "b2", "{}").await);
+
+    story.plays("model", "done", &[]).await;
+    story.ends("done").await;
+    assert_eq!(payments_begun(&story).await, 0);
+    assert_eq!(story.stands(&id).await.status, ApprovalStatus::Rejected);
+    story.stop().await;
+}
