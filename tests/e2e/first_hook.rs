@@ -9,18 +9,18 @@ use tests::command::{PATIENCE, nexus, start};
 use tests::eventually::eventually;
 use tests::world::root;
 
+use crate::pages::fence::fences;
+
 /// What the page promises, typing and reading included; the machine's share is a small part of it.
 const FIVE_MINUTES: Duration = Duration::from_mins(5);
 
 /// The commands of the page's `sh` blocks, in order, as words.
 fn commands() -> Vec<Vec<String>> {
     let page = std::fs::read_to_string(root().join("docs/first-hook.md")).expect("the page");
-    let blocks = page
-        .split("```sh\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("```").next());
-    let lines = blocks.flat_map(str::lines).filter(|line| line.starts_with("nexus "));
-    lines.map(words).collect()
+    let mut blocks = fences(&page).expect("the page's blocks");
+    blocks.retain(|fence| fence.language == "sh");
+    let lines = blocks.iter().flat_map(|fence| fence.text.lines());
+    lines.filter(|line| line.starts_with("nexus ")).map(words).collect()
 }
 
 /// The words of a line as a shell reads it: quotes, and comments behind ` #`.

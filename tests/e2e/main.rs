@@ -22,6 +22,7 @@ mod lost_wakeups;
 mod mcp;
 mod orders;
 mod owner;
+mod pages;
 mod permissions;
 mod restore;
 mod sessions;
