@@ -173,7 +173,10 @@ fn without_the_flag_there_are_no_command_hooks() {
 fn the_documented_file_is_without_fault() {
     let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/in-turn-hooks.md");
     let page = std::fs::read_to_string(page).expect("the page");
-    let file = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
+    let file = page
+        .split("```yaml as=\"hooks.yaml\"\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next());
     let rules = HookRules::parse(file.expect("a file"), &Personas::default()).expect("without fault");
     let set = rules.of(&session("shop", "web:group:1"), &[]);
     assert_eq!(
