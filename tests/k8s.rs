@@ -18,13 +18,16 @@ fn render() -> Option<Vec<Value>> {
             return None;
         }
     };
+
     assert!(
         output.status.success(),
         "kubectl kustomize: {}",
         String::from_utf8_lossy(&output.stderr)
     );
+
     let text = String::from_utf8(output.stdout).expect("kubectl writes UTF-8");
     let documents = serde_yaml_ng::Deserializer::from_str(&text);
+
     Some(
         documents
             .map(|document| Value::deserialize(document).expect("an object"))
@@ -69,14 +72,17 @@ fn every_pod_is_restricted_and_bounded() {
             !pod["topologySpreadConstraints"].is_null(),
             "{workload}: topology spread"
         );
+
         for container in pod["containers"].as_array().expect("containers") {
             let security = &container["securityContext"];
             assert_eq!(security["allowPrivilegeEscalation"], false, "{workload}: escalation");
             assert_eq!(security["readOnlyRootFilesystem"], true, "{workload}: root file system");
             assert_eq!(security["capabilities"]["drop"][0], "ALL", "{workload}: capabilities");
+
             for part in ["livenessProbe", "readinessProbe"] {
                 assert!(!container[part].is_null(), "{workload}: {part}");
             }
+
             assert!(
                 !container["resources"]["limits"]["memory"].is_null(),
                 "{workload}: memory limit"
@@ -99,6 +105,7 @@ fn every_service_keeps_replicas_and_drains() {
         .expect("nexus.toml in a ConfigMap")
         .parse()
         .expect("nexus.toml is TOML");
+
     let drain_ms = settings["telemetry"]["drain_timeout_ms"]
         .as_integer()
         .expect("drain_timeout_ms");
@@ -107,6 +114,7 @@ fn every_service_keeps_replicas_and_drains() {
         let service = name(deployment);
         let pod = &deployment["spec"]["template"]["spec"];
         let grace_s = pod["terminationGracePeriodSeconds"].as_i64().expect("a grace period");
+
         assert!(
             grace_s * 1_000 > drain_ms,
             "{service}: grace {grace_s} s, drain {drain_ms} ms"
@@ -133,12 +141,14 @@ fn every_service_accepts_the_configuration() {
             .env("NATS_NEXUS_PASSWORD", "any")
             .env("NEXUS_CLUSTER_KEY", "5c".repeat(32))
             .output();
+
         let output = output.unwrap_or_else(|error| {
             panic!(
                 "{}: {error}: `cargo build --workspace --bins` comes first",
                 binary.display()
             )
         });
+
         assert!(
             output.status.success(),
             "{service}: {}",
@@ -156,6 +166,7 @@ fn traffic_is_denied_unless_named() {
             && policy["spec"]["ingress"].is_null()
             && policy["spec"]["egress"].is_null()
     };
+
     assert!(
         policies.iter().any(|policy| deny_all(&policy)),
         "no policy denies everything first"

@@ -97,9 +97,11 @@ fn places(text: &str) -> Vec<String> {
             comment.push_str(said);
             continue;
         }
+
         if line.starts_with("#[") {
             continue;
         }
+
         let field = line.strip_prefix("pub ").unwrap_or(line).split_once(": ");
         let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
         if let Some((name, of)) = field.filter(|(name, _)| is_name(name)) {
@@ -110,8 +112,10 @@ fn places(text: &str) -> Vec<String> {
                 found.push(name.to_owned());
             }
         }
+
         comment.clear();
     }
+
     found
 }
 
@@ -122,17 +126,21 @@ fn every_place_in_a_stream_that_is_stored_is_named_with_how_it_is_checked() {
     for room in ["model", "wire"] {
         files(&root.join(room), &mut all);
     }
+
     for path in all {
         let name = path.strip_prefix(&root).expect("below it").display().to_string();
         let text = std::fs::read_to_string(&path).expect("readable");
         found.extend(places(&text).into_iter().map(|field| (name.clone(), field)));
     }
+
     let is_named = |(file, field): &&(String, String)| PLACES.iter().any(|(f, n, _)| f == file && n == field);
     let unnamed: Vec<_> = found.iter().filter(|place| !is_named(place)).collect();
     assert!(unnamed.is_empty(), "nobody says how these are checked: {unnamed:?}");
+
     for (file, field, how) in PLACES {
         let is_there = found.iter().any(|(f, n)| f == file && n == field);
         assert!(is_there, "{file} has no place {field}");
+
         match how {
             // Each file of bare numbers holds the position that they stand beside.
             ByPosition => {

@@ -78,10 +78,12 @@ fn check<T: Wire + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
 
     let (json, headers) = encode(value, Format::Json);
     let mut pretty: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
+
     // The order of fields means nothing, and follows from a feature of the JSON crate that any dependency may switch.
     pretty.sort_all_objects();
     let written = format!("{}\n", serde_json::to_string_pretty(&pretty).expect("JSON"));
     let text = golden(&path(name, T::VERSION, "json"), &written);
+
     assert_eq!(written, text, "{name}: JSON is written otherwise");
     assert_eq!(
         &decode::<T>(&headers, text.as_bytes()).expect("the golden JSON is read"),
@@ -149,21 +151,26 @@ fn what_agents_and_operators_read_is_frozen() {
 fn coordination_is_frozen() {
     check("claim", &samples::claim());
     check("hook", &samples::hook());
+
     let mut asking = samples::hook();
     asking.metadata.allow_net = vec!["api.example.com".to_owned()];
     check("hook_allow", &asking);
+
     let mut needing = samples::hook();
     needing.metadata.needs_channels = vec!["webhook:owner".to_owned()];
     check("hook_needs", &needing);
+
     let accounts = [("sms".to_owned(), ["home".to_owned()].into())].into();
     check("channels", &ConfiguredChannels { accounts });
     check("hook_state", &hook::hook_state());
+
     let counted = HookState {
         trigger_count: 2,
         last_triggered: Some(samples::AT),
         counted: vec![samples::id()],
         ..HookState::default()
     };
+
     check("hook_state_counted", &counted);
     check("hook_spend", &hook::hook_spend());
     check("hook_results", &hook::stored_answers());
@@ -174,6 +181,7 @@ fn coordination_is_frozen() {
     check("member", &samples::member());
     check("partition_floors", &positions::partition_floors());
     check("partition_floors-named", &positions::named_floors());
+
     check("partition_floors-ranges", &positions::floors_with_ranges());
     check("session_mark", &samples::session_mark());
     check("settled_floor", &positions::settled_floor());
@@ -184,8 +192,10 @@ fn coordination_is_frozen() {
     check("held", &positions::held());
     check("copy_mark", &samples::copy_mark());
     check("agent_away", &samples::agent_away());
+
     check("restore_hold", &order::restore_hold(HoldDecision::Waiting));
     check("restore_hold-sent", &order::restore_hold(HoldDecision::Send));
+
     let through = Place {
         sequence: 41,
         stored_at_ns: 1_790_000_000_123_000_000,
@@ -196,6 +206,7 @@ fn coordination_is_frozen() {
     );
     check("approval", &samples::approval());
     check("schedule", &schedule::schedule());
+
     check("schedule_timer", &schedule::schedule_timer());
 }
 
@@ -208,9 +219,11 @@ fn approvals_are_frozen() {
     check("session_decision", &approvals::decision());
     check("confirmation-taken", &approvals::taken());
     check("confirmation-used", &approvals::used());
+
     for timer in approvals::timers() {
         check(&format!("approval_timer-{:?}", timer.purpose).to_lowercase(), &timer);
     }
+
     check("approval_record", &approvals::record());
 }
 
@@ -223,17 +236,21 @@ fn intents_are_frozen() {
             &intents::intent(schedule),
         );
     }
+
     check("intent-withdrawn", &intents::withdrawn());
     check("intent_record", &intents::record());
+
     for rejection in intents::rejections() {
         let mut record = intents::record();
         let code = rejection.code();
         record.rejection = Some(rejection);
         check(&format!("intent_record-{code}"), &record);
     }
+
     check("intent_book", &intents::book());
     check("intent_timer", &intents::timer());
     check("intent_mark", &intents::mark());
+
     let (mark, intent) = intents::placed();
     check("intent_mark-placed", &mark);
     check("intent-placed", &intent);

@@ -52,6 +52,7 @@ impl Callbacks {
         struct Speaks {
             channel: String,
         }
+
         match self {
             Self::Any(checks) => Cow::Borrowed(checks),
             Self::Own(channels) => {
@@ -97,6 +98,7 @@ pub async fn post(
     let Some(callbacks) = &gateway.approvals else {
         return Err(Refusal::UnknownPath);
     };
+
     let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
     let (parts, body) = request.into_parts();
     let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
@@ -136,6 +138,7 @@ pub async fn look(
     let Some(checks) = &gateway.links else {
         return Err(Refusal::UnknownPath);
     };
+
     let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
     let Query(link) = link.map_err(|error| malformed(error.body_text(), "query"))?;
     let now = gateway.clock.now();
@@ -149,6 +152,7 @@ pub async fn look(
 
     let at = now.0.div_euclid(1_000);
     let stamp = checks.keys.first().map(|key| link::stamp(key, &id, at, &link.sig));
+
     Ok(match asked {
         Ok(confirmation) => html(
             StatusCode::OK,
@@ -170,6 +174,7 @@ pub async fn tap(
     let Some(checks) = &gateway.links else {
         return Err(Refusal::UnknownPath);
     };
+
     let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
     let (parts, body) = request.into_parts();
     let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
@@ -180,6 +185,7 @@ pub async fn tap(
         "deny" => false,
         _ => return Err(malformed("`approve` or `deny` is expected".to_owned(), "say")),
     };
+
     let question = DecideApproval {
         id,
         approve,
@@ -194,10 +200,12 @@ pub async fn tap(
         arguments_hash: Some(tap.hash),
         response: None,
     };
+
     let asked = gateway
         .bus
         .request("nexus.svc.approval.decide", Headers::new(), &question, PATIENCE);
     let answer: Result<ApprovalAnswer, RequestError> = asked.await;
+
     Ok(match answer {
         Ok(answer) => html(StatusCode::OK, page::said(&format!("It is {}.", answer.status.name()))),
         Err(RequestError::Service { code, text, .. }) => {
@@ -222,6 +230,7 @@ fn html(status: StatusCode, text: String) -> Response {
             "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'",
         ),
     ];
+
     (status, headers, text).into_response()
 }
 
@@ -250,6 +259,7 @@ fn answer(asked: Result<ApprovalAnswer, RequestError>) -> Response {
             StatusCode::BAD_REQUEST => "malformed",
             _ => "unavailable",
         };
+
         let error = json!({"error": {"code": code, "message": message, "where": "approval"}});
         (status, Json(error)).into_response()
     };
@@ -277,12 +287,14 @@ mod tests {
                 .to_string()
         };
         assert!(read("a1", body("a1", "feishu").as_bytes()).is_ok());
+
         for (approval, channel) in [("a2", "feishu"), ("a1", "cli"), ("a1", "agent"), ("a1", LINK)] {
             assert!(
                 read("a1", body(approval, channel).as_bytes()).is_err(),
                 "{approval} {channel}"
             );
         }
+
         assert!(read("a1", b"{}").is_err());
     }
 }

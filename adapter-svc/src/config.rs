@@ -156,6 +156,7 @@ impl ApprovalsConfig {
             let secrets = std::iter::once(&of.secret).chain(&of.secrets);
             channels.insert(name.clone(), checks(&key, secrets)?.unwrap_or_default());
         }
+
         match (any, channels.is_empty()) {
             (Some(_), false) => Err("approvals.secret: for all channels, or for each its own in `channels`".to_owned()),
             (Some(any), true) => Ok(Some(Callbacks::Any(any))),
@@ -238,15 +239,18 @@ impl AdapterConfig {
         if self.per_address_per_second == Some(0) || self.per_address_burst == 0 {
             faults.push("per_address_per_second, per_address_burst: at least 1".to_owned());
         }
+
         if self.spool_max_bytes < MIN_SPOOL_BYTES {
             faults.push(format!("spool_max_bytes: at least {MIN_SPOOL_BYTES}"));
         }
+
         if self.webchat.account.is_empty() || self.webchat.account.contains(|c: char| c == '/' || c.is_control()) {
             faults.push("webchat.account: a name without `/` and control characters".to_owned());
         }
 
         faults.extend(self.networks().err());
         faults.extend(self.approvals.callbacks().err());
+
         if let Some(Err(weak)) = self
             .approvals
             .link_secret
@@ -268,6 +272,7 @@ impl AdapterConfig {
                     .map(|fault| format!("webhook.{name}.{fault}")),
             );
         }
+
         faults
     }
 
@@ -293,12 +298,14 @@ impl AdapterConfig {
         if !self.http.open {
             return None;
         }
+
         if !self.listen.ip().is_loopback() {
             let listen = self.listen;
             return Some(format!(
                 "http.open: `listen` is {listen}; without a token events are taken on a loopback address only"
             ));
         }
+
         let public = self.hosts.iter().find(|host| !is_local(&host.to_ascii_lowercase()))?;
         Some(format!(
             "http.open: `hosts` names `{public}`, so others reach this address; configure [[adapter.http.tokens]] instead"
@@ -319,6 +326,7 @@ impl AdapterConfig {
                 let what = "every client that reaches the port can post to it; each event is a stranger's";
                 warnings.push(format!("webhook.{name}.scheme: `unsigned`: {what}"));
             }
+
             let mut secrets = source.secret.iter().chain(&source.secrets);
             if source.scheme.has_text_key() && secrets.any(|secret| key::is_short(secret.reveal())) {
                 let least = key::SOUND_TEXT_BYTES;
@@ -335,6 +343,7 @@ impl AdapterConfig {
                 "approvals.link_secret: shorter than {least} bytes; choose a longer one"
             ));
         }
+
         warnings
     }
 

@@ -211,6 +211,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         }
         cause = next.source();
     }
+
     text
 }
 
@@ -233,11 +234,13 @@ impl IntoResponse for Refusal {
                 .headers_mut()
                 .insert(header::RETRY_AFTER, HeaderValue::from(wait_s));
         }
+
         if status == StatusCode::UNAUTHORIZED {
             response
                 .headers_mut()
                 .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+
         response
     }
 }

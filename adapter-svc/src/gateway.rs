@@ -230,5 +230,6 @@ async fn bounded(State(gateway): State<Gateway>, mut request: Request, next: Nex
     response
         .headers_mut()
         .insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+
     response
 }

@@ -55,6 +55,7 @@ impl Intake {
         if let [event] = events {
             tracing::Span::current().record("event_id", event.id.as_str());
         }
+
         let max_payload = self.bus.max_payload();
         // Before the first connection the client knows no limit.
         let max_payload = if max_payload == 0 { usize::MAX } else { max_payload };
@@ -70,9 +71,11 @@ impl Intake {
         }
 
         metrics::counter!("nexus_adapter_accepted_total", "source" => source).increment(events.len() as u64);
+
         for event in events {
             tracing::debug!(event_id = %event.id, source, "event is accepted");
         }
+
         Ok(())
     }
 }

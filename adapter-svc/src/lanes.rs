@@ -67,6 +67,7 @@ mod tests {
         assert_eq!(lanes.leave("b"), None);
         assert_eq!(lanes.leave("a"), Some(4));
         assert_eq!(lanes.leave("a"), None);
+
         assert_eq!(lanes.held(), 0);
         assert_eq!(lanes.enter("a", 5), Some(5));
         assert_eq!(lanes.leave("zz"), None);

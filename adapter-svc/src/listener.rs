@@ -97,6 +97,7 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
             address,
             trusted: bounds.trusted.contains(address),
         };
+
         let Some(line) = lines.admit(peer.address, peer.trusted) else {
             tracing::debug!(address = %peer.address, "connection is closed: every open one has a request in work");
             continue;
@@ -110,6 +111,7 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
     }
 
     drop((listener, alive));
+
     if tokio::time::timeout(bounds.drain, all_ended.recv()).await.is_err() {
         tracing::warn!("connections were still open at the end of the drain");
     }
@@ -167,6 +169,7 @@ fn builder() -> Builder<TokioExecutor> {
         // The table of connections knows the deadline, for every protocol alike.
         .header_read_timeout(None)
         .max_buf_size(MAX_HEAD_BYTES);
+
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -175,6 +178,7 @@ fn builder() -> Builder<TokioExecutor> {
         .initial_stream_window_size(HTTP2_WINDOW_BYTES)
         .initial_connection_window_size(HTTP2_WINDOW_BYTES)
         .max_send_buf_size(HTTP2_SEND_BYTES);
+
     builder
 }
 

@@ -72,6 +72,7 @@ pub fn webhook(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Vec<Event
     let Some(entries) = endpoint.entries(delivery.payload) else {
         return Ok(vec![webhook_event(endpoint, delivery)?]);
     };
+
     let one = |payload: &Value| {
         // The entry stands for the body: the platform may send it again in another batch.
         let body = serde_json::to_vec(payload).unwrap_or_default();
@@ -80,8 +81,10 @@ pub fn webhook(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Vec<Event
             payload,
             ..*delivery
         };
+
         webhook_event(endpoint, &delivery)
     };
+
     entries.iter().map(one).collect()
 }
 
@@ -93,6 +96,7 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
         now,
         ..
     } = *delivery;
+
     let mapping = &endpoint.mapping;
     let text = |pick: &Option<Pick>| pick.as_ref().and_then(|pick| pick.text(headers, payload));
     let event_type = endpoint.event_type(headers, payload);
@@ -107,6 +111,7 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
     let at = said
         .or_else(|| verified.timestamp.map(UnixMillis::from_seconds))
         .unwrap_or(now);
+
     let peer = text(&mapping.peer).unwrap_or_else(|| endpoint.name.clone());
 
     let channel = endpoint.channel.as_deref().unwrap_or(WEBHOOK);
@@ -118,6 +123,7 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
         display_name: text(&mapping.from_name),
         roles: Vec::new(),
     };
+
     event.thread_id = text(&mapping.thread);
     event.content = text(&mapping.content)
         .unwrap_or_else(|| summary(&endpoint.name, event_type.as_deref(), payload))
@@ -129,9 +135,11 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
     } else {
         Origin::webhook(&endpoint.name)
     };
+
     if endpoint.persons {
         event.speaks_for = vec![EVERYBODY.to_owned()];
     }
+
     Ok(event)
 }
 
@@ -170,12 +178,15 @@ fn webhook_metadata(endpoint: &Endpoint, delivery: &Delivery<'_>, event_type: Op
     metadata.insert("scheme".to_owned(), json!(endpoint.scheme.name()));
     metadata.insert("headers".to_owned(), Value::Object(kept));
     metadata.insert("payload".to_owned(), delivery.payload.clone());
+
     if let Some(kind) = event_type {
         metadata.insert("event_type".to_owned(), Value::String(kind));
     }
+
     if let Some(id) = endpoint.delivery_id(delivery) {
         metadata.insert("delivery_id".to_owned(), Value::String(id));
     }
+
     metadata
 }
 
@@ -190,6 +201,7 @@ fn summary(source: &str, event_type: Option<&str>, payload: &Value) -> String {
             words.into_iter().flatten().collect::<Vec<_>>().join(" ")
         }
     };
+
     text[..text.floor_char_boundary(MAX_SUMMARY_BYTES)].to_owned()
 }
 
@@ -212,6 +224,7 @@ pub fn chat_message(
         id: visitor.to_owned(),
         ..Sender::default()
     };
+
     event.peer = Peer {
         kind: PeerKind::Dm,
         id: visitor.to_owned(),
@@ -221,6 +234,7 @@ pub fn chat_message(
     text.clone_into(&mut event.content);
     event.metadata.insert("is_group".to_owned(), json!(false));
     event.origin = Origin::visitor(account, visitor);
+
     Ok(event)
 }
 
@@ -236,6 +250,7 @@ pub fn outside(mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventEr
             "timestamp: Unix milliseconds are expected".to_owned(),
         ));
     }
+
     if event.metadata.values().any(|value| too_deep(value, MAX_DEPTH)) {
         return Err(RefuseEventError::Bounds(format!(
             "metadata: nested deeper than {MAX_DEPTH} levels"
@@ -245,6 +260,7 @@ pub fn outside(mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventEr
     if event.content_types.is_empty() {
         event.content_types.push("text".to_owned());
     }
+
     event.received_at = now;
     Ok(event)
 }

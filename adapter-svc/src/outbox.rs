@@ -55,6 +55,7 @@ impl Shelf {
         let opening = counters.get(b"openings")?.unwrap_or(0) + 1;
         counters.insert(b"openings", &opening)?;
         store.flush().await?;
+
         Ok(Self {
             entries: store.tree("entries")?,
             refused: store.tree("refused")?,
@@ -84,6 +85,7 @@ impl Shelf {
         if again > 0 {
             tracing::info!(entries = again, "what was put aside is tried once more");
         }
+
         Ok(())
     }
 }
@@ -152,6 +154,7 @@ impl Outbox {
             waiting: AtomicU64::new(0),
             shelf: Mutex::new(Some(Arc::new(shelf))),
         });
+
         tokio::spawn(keep(Arc::clone(&shared), waiting, told));
 
         Ok(Self {
@@ -172,6 +175,7 @@ impl Outbox {
 
         let weight: u64 = parcels.iter().map(Parcel::weight).sum();
         let waiting = self.shared.waiting.fetch_add(weight, Ordering::SeqCst) + weight;
+
         let held = self.bytes();
         if held.saturating_add(waiting) > self.shared.max_bytes {
             self.shared.waiting.fetch_sub(weight, Ordering::SeqCst);
@@ -207,11 +211,13 @@ impl Outbox {
     /// [`StoreError`] if the disk fails.
     pub fn page(&self, after: Option<Key>, through: Key, limit: usize) -> Result<Vec<(Key, Parcel)>, StoreError> {
         use std::ops::Bound::{Excluded, Included, Unbounded};
+
         let from = after.map_or(Unbounded, Excluded);
         let mut page = Vec::new();
         let Some(shelf) = self.shared.shelf() else {
             return Ok(page);
         };
+
         for entry in shelf.entries.range::<Key, _>((from, Included(through))) {
             match entry {
                 Ok((bytes, parcel)) => page.extend(Key::try_from(bytes.as_slice()).map(|key| (key, parcel))),
@@ -220,10 +226,12 @@ impl Outbox {
                 }
                 Err(error) => return Err(error),
             }
+
             if page.len() >= limit {
                 break;
             }
         }
+
         Ok(page)
     }
 
@@ -295,6 +303,7 @@ async fn keep(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: 
         let written = write(&shared, parcels, number).await;
         number += entries;
         shared.waiting.fetch_sub(weight, Ordering::SeqCst);
+
         let outcome = match written {
             Ok(through) => {
                 durable.send_modify(|known| known.through = through);
@@ -304,6 +313,7 @@ async fn keep(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: 
         };
 
         metrics::histogram!("nexus_adapter_spool_group_entries").record(entries as f64);
+
         for answer in answers {
             // The caller may be gone; its events are durable all the same.
             let _ = answer.send(outcome.clone());
@@ -339,11 +349,13 @@ async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<Parcel>>, number: u64) -> 
             source: std::io::Error::other("not open"),
         };
         let shelf = writer.shelf().ok_or_else(closed)?;
+
         let mut at = number;
         for parcel in parcels.iter().flatten() {
             at += 1;
             shelf.entries.insert(&key(shelf.opening, at), parcel)?;
         }
+
         Ok((shelf.store.clone(), key(shelf.opening, at)))
     });
 
@@ -353,14 +365,17 @@ async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<Parcel>>, number: u64) -> 
     };
     let (store, through) = inserted.await.map_err(failed)??;
     store.flush().await?;
+
     Ok(through)
 }
 
 /// Opens the store again until that works.
 async fn reopen(shared: &Shared, durable: &watch::Sender<Durable>) {
     shared.replace(None);
+
     loop {
         pause(REOPEN_AFTER).await;
+
         match Shelf::open(&shared.path).await {
             Ok(shelf) => {
                 let through = key(shelf.opening, 0);
@@ -371,6 +386,7 @@ async fn reopen(shared: &Shared, durable: &watch::Sender<Durable>) {
                         through,
                     }
                 });
+
                 return;
             }
             Err(error) => tracing::error!(error = chain(&error), "spool cannot be opened again"),
@@ -417,10 +433,13 @@ mod tests {
             .page(None, outbox.durable().borrow().through, 1)
             .unwrap()
             .remove(0);
+
         outbox.forget(&first, &held);
         drop(outbox);
         let again = open(folder.path()).await;
+
         assert_eq!(ids(&again, None), ["crm:2", "crm:3"]);
+
         again.put(vec![parcel("crm:4")]).await.unwrap();
         assert_eq!(ids(&again, None), ["crm:2", "crm:3", "crm:4"]);
         assert_eq!(ids(&again, Some(first)), ["crm:2", "crm:3", "crm:4"]);
@@ -433,12 +452,15 @@ mod tests {
         let outbox = Outbox::open(folder.path(), weight * 2).await.unwrap();
         outbox.put(vec![parcel("crm:1")]).await.unwrap();
         let error = outbox.put(vec![parcel("crm:2"), parcel("crm:3")]).await.unwrap_err();
+
         assert!(matches!(error, AcceptEventsError::SpoolFull { .. }), "{error}");
+
         outbox.put(vec![parcel("crm:2")]).await.unwrap();
         let held = outbox.page(None, outbox.durable().borrow().through, 10).unwrap();
         for (key, parcel) in &held {
             outbox.forget(key, parcel);
         }
+
         outbox.put(vec![parcel("crm:4")]).await.unwrap();
         assert_eq!(ids(&outbox, None), ["crm:4"]);
     }
@@ -460,8 +482,10 @@ mod tests {
             .page(None, outbox.durable().borrow().through, 1)
             .unwrap()
             .remove(0);
+
         outbox.set_aside(&key, &entry);
         assert!(outbox.is_empty() && outbox.bytes() > 0 && outbox.works());
+
         drop(outbox);
         let again = open(folder.path()).await;
         assert_eq!(ids(&again, None), ["crm:1"]);

@@ -153,10 +153,13 @@ mod tests {
         let parcel = Parcel::of(&event(), &trust(), &carrier, 1 << 20).unwrap();
         let mut bytes = Vec::new();
         ciborium::into_writer(&parcel, &mut bytes).unwrap();
+
         let again: Parcel = ciborium::from_reader(bytes.as_slice()).unwrap();
         assert_eq!(again, parcel);
+
         let out = again.outgoing();
         assert_eq!(out.subject, "nexus.event.crm.default.p=2E1");
+
         let key = trust().cluster().cloned().unwrap();
         let seal = key.seal(&event().id, &parcel.payload, &Origin::Open);
         assert_eq!(out.headers.get("Nats-Msg-Id"), Some(key.message_id(&event()).as_str()));
@@ -173,10 +176,12 @@ mod tests {
             content: "x".repeat(5_000),
             ..event()
         };
+
         assert!(matches!(
             Parcel::of(&large, &trust(), &carrier, 4_096),
             Err(AcceptEventsError::TooLarge { size: 5_000.., .. })
         ));
+
         let nul = Event {
             content: "a\0".to_owned(),
             ..event()

@@ -74,6 +74,7 @@ impl Publisher {
                 parcel,
                 waiting: Waiting::Caller(done),
             };
+
             self.jobs.send(job).await.map_err(|_| AcceptEventsError::Busy)?;
             answers.push((id, answer));
         }
@@ -82,6 +83,7 @@ impl Publisher {
             let outcome = answer.await.map_err(|_| AcceptEventsError::Busy)?;
             outcome.map_err(|source| AcceptEventsError::NotStored { id, source })?;
         }
+
         Ok(())
     }
 
@@ -92,6 +94,7 @@ impl Publisher {
             generation: 0,
             through: Key::default(),
         };
+
         let mut after = None;
         loop {
             let known = *durable.borrow_and_update();
@@ -99,6 +102,7 @@ impl Publisher {
                 // Opened (again): what is there may have been forgotten and come back; publishing it again is no harm.
                 after = None;
             }
+
             at = known;
 
             let page = outbox.page(after, at.through, PAGE_ENTRIES).unwrap_or_else(|error| {
@@ -111,10 +115,12 @@ impl Publisher {
                 if shutdown.is_requested() {
                     return;
                 }
+
                 tokio::select! {
                     changed = durable.changed() => if changed.is_err() { return },
                     () = shutdown.requested() => {}
                 }
+
                 continue;
             }
 
@@ -141,6 +147,7 @@ struct Desk {
 async fn work(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: usize) {
     let mut lanes = Lanes::default();
     let mut under_way: FuturesUnordered<BoxFuture<'static, String>> = FuturesUnordered::new();
+
     let mut open = true;
     while open || lanes.held() > 0 {
         tokio::select! {
@@ -159,6 +166,7 @@ async fn work(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: usize) 
                 }
             }
         }
+
         metrics::gauge!("nexus_adapter_publish_in_hand").set(lanes.held() as f64);
     }
 }
@@ -174,11 +182,13 @@ impl Desk {
                     .publish(parcel.outgoing())
                     .await
                     .map(|published| count(published.duplicate));
+
                 // The caller may be gone.
                 let _ = done.send(outcome);
             }
             Waiting::Spool(outbox, key) => self.deliver(&outbox, &key, &parcel).await,
         }
+
         parcel.subject
     }
 

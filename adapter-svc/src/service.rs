@@ -63,8 +63,10 @@ impl Service for AdapterService {
             shutdown: shell.shutdown.clone(),
             drain,
         };
+
         let running = Running::start(&shell.config, surroundings).await?;
         shell.announce("gateway", running.address);
+
         running.finished().await
     }
 }
@@ -116,6 +118,7 @@ impl Running {
         let (publisher, work) = Publisher::start(around.bus.clone(), around.clock.clone(), config.publish_in_flight);
         let ending = Shutdown::default();
         let mut publishing = Vec::new();
+
         let intake = match config.accept {
             Accept::Spool => {
                 let outbox = Outbox::open(&config.data_dir, config.spool_max_bytes)
@@ -126,6 +129,7 @@ impl Running {
                             config.data_dir.display()
                         )
                     })?;
+
                 tracing::info!(entries = outbox.len(), bytes = outbox.bytes(), "spool is open");
                 publishing.push(tokio::spawn(publisher.drain(outbox.clone(), ending.clone())));
                 tokio::spawn(watch(
@@ -134,10 +138,12 @@ impl Running {
                     around.health.clone(),
                     around.shutdown.clone(),
                 ));
+
                 Intake::spool(around.bus.clone(), outbox)
             }
             Accept::Stream => Intake::stream(around.bus.clone(), publisher),
         };
+
         publishing.push(work);
 
         let shutdown = around.shutdown.clone();
@@ -152,6 +158,7 @@ impl Running {
             .with_context(|| format!("adapter.listen: cannot listen on {}", config.listen))?;
         let address = listener.local_addr()?;
         around.health.set("gateway", true, format!("listens at {address}"));
+
         let bounds = Bounds {
             limits: Limits {
                 total: config.max_connections,
@@ -162,6 +169,7 @@ impl Running {
             trusted: config.networks().map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?,
             drain: around.drain / 2,
         };
+
         let serving = tokio::spawn(listener::serve(listener, gateway.router(), bounds, shutdown));
         Ok(Self {
             address,
@@ -188,6 +196,7 @@ impl Running {
             }
             anyhow::Ok(())
         };
+
         match tokio::time::timeout(self.drain / 2, ended).await {
             Ok(ended) => ended,
             Err(_) => {
@@ -223,6 +232,7 @@ async fn watch(outbox: Outbox, max_bytes: u64, health: Health, shutdown: Shutdow
                 "spool fills up; its oldest entries wait for the stream"
             );
         }
+
         warned = filling >= WARN_AT_PERCENT;
 
         tokio::select! {

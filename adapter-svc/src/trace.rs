@@ -30,8 +30,10 @@ fn incoming(headers: &HeaderMap) -> Carrier {
             .and_then(|value| value.to_str().ok())
             .map(str::to_owned)
     };
+
     let traceparent = text(TRACEPARENT).filter(|parent| is_traceparent(parent));
     let tracestate = text(TRACESTATE).filter(|state| traceparent.is_some() && state.len() <= MAX_STATE_BYTES);
+
     Carrier {
         traceparent,
         tracestate,
@@ -57,6 +59,7 @@ mod tests {
     fn only_a_well_formed_parent_is_taken() {
         let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         assert!(is_traceparent(good));
+
         for bad in [
             "",
             "00",
@@ -67,6 +70,7 @@ mod tests {
         ] {
             assert!(!is_traceparent(bad), "{bad}");
         }
+
         assert!(!is_traceparent(
             "00-00000000000000000000000000000000-00f067aa0ba902b7-01"
         ));

@@ -109,6 +109,7 @@ impl Drop for Held {
                 runtime.spawn(async move { whose.working(false).await });
             }
         }
+
         self.state.trouble().since = None;
         self.state.changed.notify_one();
     }
@@ -133,6 +134,7 @@ impl Absence {
             session,
             turn,
         };
+
         let working = whose.pages.is_some().then(|| {
             let whose = whose.clone();
             let telling = async move {
@@ -141,8 +143,10 @@ impl Absence {
                     pause(AGAIN_EVERY).await;
                 }
             };
+
             tokio::spawn(telling).abort_handle()
         });
+
         let state = Arc::default();
         Self(Arc::new(Held { state, whose, working }))
     }
@@ -185,6 +189,7 @@ async fn show(state: Arc<State>, whose: Whose) {
         let why = state.trouble().why.clone();
         let (session, turn) = (&whose.session, whose.turn);
         tracing::warn!(%session, %turn, why, "agent cannot be reached; it is asked again");
+
         loop {
             let why = state.trouble().why.clone();
             whose.note(since, &why).await;
@@ -193,11 +198,13 @@ async fn show(state: Arc<State>, whose: Whose) {
                 break;
             }
         }
+
         let away_ms = whose.clock.now().since(since);
         match state.trouble().answered {
             true => tracing::info!(%session, %turn, away_ms, "agent answers again"),
             false => tracing::info!(%session, %turn, away_ms, "agent that could not be reached is asked no more"),
         }
+
         whose.clear().await;
     }
 }
@@ -206,10 +213,12 @@ async fn show(state: Arc<State>, whose: Whose) {
 async fn is_over(state: &State, since: UnixMillis, wait: Duration) -> bool {
     let wait = pause(wait);
     tokio::pin!(wait);
+
     loop {
         if state.trouble().since != Some(since) {
             return true;
         }
+
         tokio::select! {
             () = &mut wait => return state.trouble().since != Some(since),
             () = state.changed.notified() => {}
@@ -226,6 +235,7 @@ impl Whose {
             since,
             until: self.clock.now().plus(HOLDS_MS),
         };
+
         let notes = self.bus.kv::<AgentAway>(SESSION_CHECKPOINTS);
         if let Err(error) = notes.put(&subject::away_key(&self.session), &away).await {
             tracing::debug!(session = %self.session, %error, "absence of an agent is not noted");

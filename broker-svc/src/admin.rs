@@ -154,16 +154,19 @@ pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
     spec = spec.endpoint("release", move |named: Named| {
         roster::release(Arc::clone(&at), named.session())
     });
+
     let at = with(broker);
     spec = spec.endpoint("show", move |named: Named| show(Arc::clone(&at), named.session()));
     let at = with(broker);
     spec = spec.endpoint("wait", move |waiting: Waiting| wait(Arc::clone(&at), waiting));
     let at = with(broker);
     spec = spec.endpoint("fork", move |forking| fork::fork(Arc::clone(&at), forking));
+
     for name in ["abort", "interrupt", "reset", "queue"] {
         let at = with(broker);
         spec = spec.endpoint(name, move |ordering: Ordering| give(Arc::clone(&at), name, ordering));
     }
+
     broker.bus.serve(spec).await
 }
 
@@ -184,11 +187,13 @@ async fn is_idle(broker: &Broker, session: &SessionRef, fold: &Fold) -> Result<b
     let last = last
         .map_err(|error| (500, error.to_string()))?
         .map(|stored| stored.sequence);
+
     // A reply that is not noted is on its way.
     let standing = Standing {
         owes: false,
         ..Standing::of(fold, &[])
     };
+
     Ok(!runnable(&standing, last, broker.clock.now()))
 }
 
@@ -201,6 +206,7 @@ async fn waiting(broker: &Broker, session: &SessionRef, fold: &Fold) -> Result<u
         let mut dispatches = fold.running.iter().flat_map(|running| &running.dispatches);
         dispatches.any(|dispatch| dispatch.sequence == sequence)
     };
+
     let sequences = stored.iter().map(|stored| stored.sequence);
     Ok(sequences
         .filter(|sequence| !fold.cursor.contains(*sequence) && !runs(*sequence))
@@ -214,12 +220,14 @@ async fn show(broker: Arc<Broker>, session: SessionRef) -> Result<View, Refusal>
         Err((404, _)) if quarantined.is_some() => Fold::default(),
         fold => fold?,
     };
+
     let idle = is_idle(&broker, &session, &fold).await?;
     let waiting = waiting(&broker, &session, &fold).await?;
     let away = match &fold.running {
         Some(running) => noted(&broker.bus, &session, running.turn, broker.clock.now()).await,
         None => Ok(None),
     };
+
     let away = away.map_err(|error| (503, error))?;
     let away = away.map(|AgentAway { why, since, .. }| Absent { why, since });
     let running = fold.running.as_ref().map(|running| Shown {
@@ -230,6 +238,7 @@ async fn show(broker: Arc<Broker>, session: SessionRef) -> Result<View, Refusal>
         awaits: running.awaits.as_ref().map(|awaited| awaited.approval.clone()),
         away,
     });
+
     Ok(View {
         session,
         head: fold.head,
@@ -263,9 +272,11 @@ async fn wait(broker: Arc<Broker>, waiting: Waiting) -> Result<Idle, Refusal> {
             Err((404, _)) => is_idle(&broker, &session, &Fold::default()).await?,
             Err(refusal) => return Err(refusal),
         };
+
         if idle || broker.clock.monotonic() >= until {
             return Ok(Idle { idle });
         }
+
         pause(LOOK_AGAIN).await;
     }
 }
@@ -281,6 +292,7 @@ async fn is_known(broker: &Broker, session: &SessionRef) -> Result<bool, Refusal
             return Ok(true);
         }
     }
+
     Ok(false)
 }
 
@@ -293,6 +305,7 @@ async fn give(broker: Arc<Broker>, name: &'static str, ordering: Ordering) -> Re
             settings: ordering.settings,
         },
     };
+
     let order = SessionOrder {
         id: ordering.id.unwrap_or_else(|| SystemIds.ulid()),
         target: SessionRef {
@@ -308,18 +321,22 @@ async fn give(broker: Arc<Broker>, name: &'static str, ordering: Ordering) -> Re
         reason: ordering.reason,
         at: broker.clock.now(),
     };
+
     // A name misspelt makes no session. Settings may be there before the first message.
     if !matches!(order.wanted, Wanted::Queue { .. }) && !is_known(&broker, &order.target).await? {
         return Err((404, format!("there is no session {}", order.target)));
     }
+
     let out = Outgoing::new(subject::dispatch(&order.target), &order).msg_id(order.id.to_string());
     let published = broker
         .bus
         .publish(out)
         .await
         .map_err(|error| (500, error.to_string()))?;
+
     let claimed = claim::publish(&broker.bus, &order.target, &Carrier::default()).await;
     claimed.map_err(|error| (500, error.to_string()))?;
+
     Ok(Given {
         id: order.id,
         sequence: published.sequence,

@@ -164,12 +164,15 @@ impl Broker {
         let connection = self.bus.connection_number();
         let doubt_until = self.witness.doubt_until(self.clock.now()).await?;
         let stands = |known: &&Arc<Era>| known.connection == connection && known.doubt_until == doubt_until;
+
         if let Some(known) = era.as_ref().filter(stands) {
             return Ok(Arc::clone(known));
         }
+
         let info = self.bus.stream_info(DISPATCHES).await?;
         self.cache.clear();
         self.settled(|settled| *settled = Settled::default());
+
         let found = Arc::new(Era {
             number: era.as_ref().map_or(0, |known| known.number) + 1,
             connection,
@@ -178,6 +181,7 @@ impl Broker {
             first: info.state.first,
             doubt_until,
         });
+
         *era = Some(Arc::clone(&found));
         Ok(found)
     }
@@ -214,6 +218,7 @@ impl Broker {
                 presets: self.personas.permission_levels.clone(),
             })
         });
+
         Arc::clone(policy)
     }
 

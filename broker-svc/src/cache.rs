@@ -82,6 +82,7 @@ impl FoldCache {
         let tick = inner.tick;
         inner.by_age.insert(tick, session.clone());
         inner.entries.insert(session, (tick, weight, Box::new(remembered)));
+
         while inner.entries.len() > self.capacity || inner.bytes > MAX_CACHE_BYTES {
             let Some((_, oldest)) = inner.by_age.pop_first() else {
                 break;
@@ -135,6 +136,7 @@ mod tests {
         remembered.fold.cursor.floor = 7;
         remembered.fold.cursor.above = vec![9];
         cache.put(session("a"), remembered);
+
         assert!(cache.covers(&session("a"), 7) && !cache.covers(&session("a"), 8));
         assert!(
             !cache.covers(&session("a"), 9),

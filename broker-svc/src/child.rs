@@ -52,15 +52,18 @@ impl Tethered {
                     hidden.push(path);
                     command.arg(hidden);
                 }
+
                 match handed {
                     Handed::Bytes(bytes) => command.arg(bytes.to_string()),
                     Handed::All => command.arg("all"),
                 };
                 command.args(["--", program]);
+
                 command
             }
             None => Command::new(program),
         };
+
         command
             .env_clear()
             .stdin(Stdio::piped())
@@ -68,6 +71,7 @@ impl Tethered {
             .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true);
+
         Self { command, is_held }
     }
 }
@@ -86,8 +90,10 @@ fn tether() -> Option<PathBuf> {
                 "not found: programs go on when the broker is killed, and read what the broker may read"
             );
         }
+
         found
     });
+
     FOUND.clone()
 }
 

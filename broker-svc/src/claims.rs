@@ -35,6 +35,7 @@ const MAX_AGE: Duration = Duration::from_secs(1);
 pub async fn serve(broker: &Arc<Broker>, tell: impl Fn(Result<(), &ConsumeError>)) {
     let mut source = Source::new(Arc::clone(broker));
     let mut workers = JoinSet::new();
+
     let stop = broker.shutdown.clone();
     loop {
         while workers.try_join_next().is_some() {}
@@ -43,8 +44,10 @@ pub async fn serve(broker: &Arc<Broker>, tell: impl Fn(Result<(), &ConsumeError>
             () = stop.requested() => break,
             taken = source.next(&tell) => taken,
         };
+
         workers.spawn(handle(Arc::clone(broker), taken));
     }
+
     broker.begin_stop();
     source.hand_back().await;
     while workers.join_next().await.is_some() {}
@@ -95,11 +98,13 @@ impl Source {
                     incoming
                 }
             };
+
             let slot = self.kept.as_mut().and_then(|kept| kept.split(1));
             let (Some(incoming), Some(slot)) = (incoming, slot) else {
                 tell(self.ask().await.as_ref().copied());
                 continue;
             };
+
             let received = self.empty_at;
             let age = self.broker.clock.monotonic().saturating_duration_since(received);
             if age <= MAX_AGE {
@@ -110,6 +115,7 @@ impl Source {
                     places: Arc::clone(&self.places),
                 };
             }
+
             let age_ms = age.as_millis();
             tracing::debug!(age_ms, "claims lay too long and are left to the ack wait");
             self.claims.forget();
@@ -122,13 +128,16 @@ impl Source {
         let Ok(mut kept) = Arc::clone(&self.slots).acquire_owned().await else {
             return Ok(());
         };
+
         let more = u32::try_from(self.slots.available_permits().min(MAX_BATCH - 1)).unwrap_or(0);
         if let Ok(more) = Arc::clone(&self.slots).try_acquire_many_owned(more) {
             kept.merge(more);
         }
+
         self.empty_at = self.broker.clock.monotonic();
         self.claims.ask(kept.num_permits()).await?;
         self.kept = Some(kept);
+
         Ok(())
     }
 
@@ -147,14 +156,17 @@ async fn handle(broker: Arc<Broker>, taken: Taken) {
         slot,
         places,
     } = taken;
+
     broker.note_waiting(incoming.pending);
     let Some((key, session)) = named(&broker, &incoming).await else {
         return;
     };
+
     if broker.is_parked(&key) {
         incoming.term().await;
         return;
     }
+
     let counted = match quarantine::admit(&broker, &incoming, &key, &session).await {
         Ok(Trial::Free) => None,
         Ok(Trial::Counted(revision)) => Some(revision),
@@ -164,6 +176,7 @@ async fn handle(broker: Arc<Broker>, taken: Taken) {
             return;
         }
     };
+
     let done = Box::pin(work(&broker, &incoming, received, session, Slot::new(slot, places))).await;
     if done && let Some(revision) = counted {
         quarantine::acquit(&broker, &key, revision).await;
@@ -184,6 +197,7 @@ async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionR
         Ok(claim) => Verdict::new("wrong_session", format!("the claim is for {}", claim.session)),
         Err(error) => Verdict::new(error.reason(), error.to_string()),
     };
+
     match broker
         .bus
         .dead_letter(SERVICE, incoming, &fault, broker.clock.now())
@@ -195,6 +209,7 @@ async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionR
             tracing::error!(%subject, sequence, %error, "bad claim was not dead-lettered");
         }
     }
+
     None
 }
 
@@ -203,6 +218,7 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
     let ack_wait = Duration::from_millis(broker.config.ack_wait_ms);
     let hold = Arc::new(Hold::new(Arc::clone(&broker.clock), received, ack_wait));
     let running = broker.enter(&session);
+
     let claimed = Claimed {
         session,
         sequence: incoming.sequence,
@@ -211,12 +227,14 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
         slot,
         begun: Mutex::default(),
     };
+
     let outcome = tokio::select! {
         outcome = Box::pin(worker::run(broker, &claimed)) => outcome,
         never = show_life(broker, incoming, &claimed.hold) => match never {},
     };
     drop(running);
     let Err(error) = outcome else { return true };
+
     let session = &claimed.session;
     match error {
         RunSessionError::Stale | RunSessionError::FenceLost => {
@@ -239,6 +257,7 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
             if error.is_the_servers() {
                 broker.note_trouble();
             }
+
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             let begun = claimed.begun.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let (event_id, dispatch_id) = begun.unzip();
@@ -248,6 +267,7 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
             );
         }
     }
+
     false
 }
 

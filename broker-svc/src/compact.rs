@@ -24,9 +24,11 @@ pub fn compaction(fold: &Fold, limits: &Limits) -> Option<LedgerEntry> {
     if total <= limits.history_tokens && fold.history.len() < limits.history_turns {
         return None;
     }
+
     let mut left = total;
     let turns = fold.history.len();
     let mut going = 0;
+
     let is_long = |left: usize, going: usize| {
         let keeps_few = turns - going <= KEEP_TURNS;
         let wanted = left > limits.history_tokens / 2 || turns - going > limits.history_turns / 2;
@@ -34,19 +36,23 @@ pub fn compaction(fold: &Fold, limits: &Limits) -> Option<LedgerEntry> {
         let must = left > MAX_SENT_HISTORY / TOKEN_BYTES && turns - going > 1;
         must || !keeps_few && wanted
     };
+
     while is_long(left, going) {
         left -= size(&fold.history[going]);
         going += 1;
     }
+
     let last = fold.history.get(going.checked_sub(1)?)?;
     let mut lines: Vec<String> = fold.summary.iter().flat_map(|s| s.lines().map(str::to_owned)).collect();
     lines.extend(fold.history.iter().take(going).map(line));
     let mut bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
+
     let mut from = 0;
     while bytes > SUMMARY_BYTES && from + 1 < lines.len() {
         bytes -= lines[from].len() + 1;
         from += 1;
     }
+
     Some(LedgerEntry::Compacted {
         through: last.turn,
         summary: lines[from..].join("\n"),
@@ -64,6 +70,7 @@ fn line(exchange: &Exchange) -> String {
             cut
         }
     };
+
     format!("- user: {} / agent: {}", side(&exchange.user), side(&exchange.agent))
 }
 
@@ -98,7 +105,9 @@ mod tests {
         let mut fold = told(32, "");
         let entry = compaction(&fold, &Limits::default()).expect("it is too long");
         fold.apply_entry(&entry);
+
         assert_eq!(fold.history.len(), 16);
+
         let summary = fold.summary.clone().expect("a summary");
         assert!(
             summary.starts_with("- user: question 1 / agent: answer 1\n"),
@@ -117,12 +126,14 @@ mod tests {
             history_turns: HISTORY_TURNS,
             ..Limits::default()
         };
+
         for (words, turns) in [(2_000, 40), (1, 200)] {
             let mut fold = Fold::default();
             for number in 1..=turns {
                 if let Some(entry) = compaction(&fold, &limits) {
                     fold.apply_entry(&entry);
                 }
+
                 let one = pending(number, number, "a", 50);
                 let turn = Turn::of(&session(), &fold, &[one], &limits, &PermissionPresets::default());
                 fold.apply_entry(&turn.started());
@@ -130,6 +141,7 @@ mod tests {
                     content: format!("answer {number} {}", "word ".repeat(words)),
                     ..Answer::default()
                 };
+
                 let ended = turn.completed(answer, Cursor::default());
                 ended.iter().for_each(|entry| fold.apply_entry(entry));
                 let summary = fold.summary.as_deref().unwrap_or_default();
@@ -137,6 +149,7 @@ mod tests {
                     let told = format!("answer {number} ");
                     summary.contains(&told) || fold.history.iter().any(|exchange| exchange.agent.contains(&told))
                 };
+
                 let kept = summary.lines().count() + fold.history.len();
                 assert!(
                     summary.len() + 3 * LINE_BYTES > SUMMARY_BYTES || kept == usize::try_from(number).expect("few")
@@ -156,6 +169,7 @@ mod tests {
             let more = told(10, &"word ".repeat(2_000)).history;
             fold.history.extend(more);
         }
+
         assert!(fold.summary.is_some_and(|summary| summary.len() <= SUMMARY_BYTES));
         assert!(fold.history.len() >= KEEP_TURNS);
     }

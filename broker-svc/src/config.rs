@@ -97,28 +97,34 @@ impl BrokerConfig {
             ("fairness_turns", self.fairness_turns as usize),
             ("fold_cache", self.fold_cache),
         ];
+
         faults.extend(
             at_least_one
                 .iter()
                 .filter(|(_, n)| *n == 0)
                 .map(|(key, _)| format!("{key}: at least 1")),
         );
+
         if u128::from(self.ack_wait_ms) != CLAIM_ACK_WAIT.as_millis() {
             faults.push(format!(
                 "ack_wait_ms: {} as the topology says",
                 CLAIM_ACK_WAIT.as_millis()
             ));
         }
+
         let link = self.approvals.link.as_ref();
         if let Some(Err(weak)) = link.map(|link| key::text(link.secret.reveal())) {
             faults.push(format!("approvals.link.secret: {weak}"));
         }
+
         if !(100..=2_000).contains(&self.sweep_interval_ms) {
             faults.push("sweep_interval_ms: between 100 and 2000".to_owned());
         }
+
         if !(1_000..=6_000).contains(&self.sweep_age_ms) {
             faults.push("sweep_age_ms: between 1000 and 6000, so that a lost wake-up is healed within 10 s".to_owned());
         }
+
         faults
     }
 

@@ -57,6 +57,7 @@ pub fn assemble(
     if with_history(pendings) {
         messages.extend(history(fold, &setting.persona.limits));
     }
+
     messages.extend(pendings.iter().map(|pending| ChatMessage {
         role: Role::User,
         content: match stranger(pending) {
@@ -66,9 +67,11 @@ pub fn assemble(
         },
         attachments: pending.dispatch.message.attachments.clone(),
     }));
+
     let permitted = |tool: &&ToolDescription| permitted(&tool.name, &turn.permissions, setting.presets);
     let tools: Vec<ToolDescription> = setting.tools.iter().filter(permitted).cloned().collect();
     let has_lost_tools = tools.is_empty() && !setting.tools.is_empty();
+
     AgentRequest {
         turn: turn.id,
         session: session.clone(),
@@ -99,25 +102,31 @@ fn system_prompt(
         let prompt = pending.dispatch.context.system_prompt.clone();
         sections.extend(prompt.filter(|prompt| !sections.contains(prompt)));
     }
+
     for extracted in pendings.iter().filter_map(|p| p.dispatch.context.extracted.as_ref()) {
         let json = serde_json::to_string_pretty(extracted).unwrap_or_default();
         sections.push(format!("## Extracted Context\n{json}"));
     }
+
     if with_history(pendings) {
         sections.extend(fold.summary.as_ref().map(|summary| format!("## Earlier\n{summary}")));
     }
+
     if let Some(running) = &fold.running {
         let missed = "## Not answered\nMessages before this one that were not answered:";
         sections.extend(listed(missed, &running.notes));
         let refused = "## Your intents\nWhat you asked for in your last turn, and why it was refused:";
         sections.extend(listed(refused, &running.refused));
     }
+
     if has_lost_tools {
         sections.push("## Tools\nYou have no tools in this turn: whoever wrote may use none of them.".to_owned());
     }
+
     sections.extend(trust(pendings));
     sections.extend(instant(now, &persona.timezone).map(|at| format!("## Now\n{at}")));
     sections.retain(|section| !section.trim().is_empty());
+
     sections.join("\n\n")
 }
 
@@ -136,6 +145,7 @@ fn trust(pendings: &[Pending]) -> Option<String> {
             strangers.push(from);
         }
     }
+
     let who = (!strangers.is_empty()).then(|| strangers.join(", "))?;
     Some(match pendings.len() {
         1 => format!(
@@ -156,12 +166,14 @@ pub fn with_names(content: String, attachments: &[Attachment]) -> String {
         let place = attachment.storage_uri.as_deref();
         let words = [Some(attachment.media_type.as_str()), name, place];
         let words: Vec<&str> = words.into_iter().flatten().collect();
+
         if !text.is_empty() {
             text.push('\n');
         }
         let words: String = words.join(" ").chars().take(MAX_NAME_CHARS).collect();
         text.push_str(&format!("[attached: {words}]"));
     }
+
     text
 }
 
@@ -202,6 +214,7 @@ pub fn dropped_line(pending: &Pending) -> String {
         }
         None => line,
     };
+
     line.chars().take(MAX_NOTE_CHARS).collect()
 }
 
@@ -225,12 +238,14 @@ fn history(fold: &Fold, limits: &Limits) -> Vec<ChatMessage> {
         left -= size;
         first -= 1;
     }
+
     let said = |role, content: &str| ChatMessage {
         role,
         content: content.to_owned(),
         attachments: Vec::new(),
     };
     let exchanges = fold.history.iter().skip(first);
+
     exchanges
         .flat_map(|e| [said(Role::User, &e.user), said(Role::Assistant, &e.agent)])
         .collect()

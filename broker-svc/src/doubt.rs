@@ -77,11 +77,13 @@ pub async fn is_sound(
     if remembered.era == era.number {
         return Ok(true);
     }
+
     remembered.era = era.number;
     let newest = remembered.fold.cursor.newest.as_ref();
     let Some(newest) = newest.filter(|newest| newest.sequence > 0) else {
         return Ok(true);
     };
+
     let found = match newest.sequence < era.first {
         true => None,
         false => broker.bus.at_sequence(DISPATCHES, newest.sequence).await?,
@@ -92,6 +94,7 @@ pub async fn is_sound(
         first: era.first,
         stored_at_ns: found.map(|found| found.stored_at_ns),
     };
+
     match judge(newest, &found) {
         Standing::Holds => {
             broker.note_cursor(session, None);
@@ -103,6 +106,7 @@ pub async fn is_sound(
                 %session, sequence = newest.sequence, why,
                 "the session's cursor is void: its ledger says which dispatches were handled"
             );
+
             metrics::counter!("nexus_positions_void_total", "stream" => DISPATCHES).increment(1);
             Ok(false)
         }
@@ -128,28 +132,35 @@ impl Doubts {
             // What was decided is told by the approval itself.
             Arrival::Decision(_) => return Ok(None),
         };
+
         let is_older = era.doubt_until.is_some_and(|until| arrived <= until);
         let made = made_at(id).min(arrived);
         if (self.is_void || is_older) && self.is_consumed(broker, session, id, made).await? {
             return Ok(Some(Doubt::Consumed));
         }
+
         let Arrival::Dispatch(pending) = arrival else {
             return Ok(None);
         };
+
         if is_older {
             return Ok(Some(Doubt::Unknown));
         }
+
         if !self.may_be_copy(pending, cursor) {
             return Ok(None);
         }
+
         if self.is_copy(broker, session, pending).await? {
             return Ok(Some(Doubt::Repeated));
         }
+
         // The first one may be gone by age; the ledger keeps what it has consumed.
         let is_known = self.is_void || is_older;
         if !is_known && self.is_consumed(broker, session, id, made).await? {
             return Ok(Some(Doubt::Consumed));
         }
+
         Ok(None)
     }
 
@@ -191,11 +202,13 @@ impl Doubts {
                 first: HashMap::new(),
             });
         }
+
         let Some(copies) = &mut self.copies else {
             return Ok(false);
         };
         copies.read_to(broker, session, pending.sequence).await?;
         let first = copies.first.get(&pending.dispatch.id.to_string());
+
         Ok(first.is_some_and(|first| *first < pending.sequence))
     }
 }
@@ -216,11 +229,13 @@ impl Copies {
                     self.first.entry(id.to_owned()).or_insert(stored.sequence);
                 }
             }
+
             match page.last() {
                 Some(last) => self.through = last.sequence,
                 None => return Ok(()),
             }
         }
+
         Ok(())
     }
 }
@@ -248,6 +263,7 @@ async fn consumed_since(
         for (_, record) in &stretch.records {
             ids.extend(record.consumed());
         }
+
         let oldest = stretch.records.first().map(|(_, record)| record.at);
         if stretch.upon.is_none() || oldest.is_none_or(|oldest| oldest < since) {
             return Ok(ids);
@@ -266,6 +282,7 @@ pub async fn hold(broker: &Arc<Broker>, session: &SessionRef, pending: &Pending)
         // Dropped by age meanwhile.
         return Ok(HeldUntil::Skip);
     };
+
     let held = Held {
         kind: HeldKind::Dispatch,
         id: pending.dispatch.id,
@@ -282,6 +299,7 @@ pub async fn hold(broker: &Arc<Broker>, session: &SessionRef, pending: &Pending)
         at: broker.clock.now(),
         wanted: HeldUntil::Decided,
     };
+
     Ok(broker.bus.hold(&held).await?)
 }
 
@@ -306,9 +324,11 @@ mod tests {
             persona: "default".to_owned(),
             session: "main".to_owned(),
         };
+
         let made = UnixMillis(1_700_000_000_000);
         let mut dispatch = sample::dispatch(event, 7, "hook", session, made);
         dispatch.id = Ulid::from_parts(u64::try_from(made.0).expect("after 1970"), dispatch.id.random());
+
         let pending = Pending {
             sequence: 1,
             arrived: made.plus(age_ms),
@@ -316,6 +336,7 @@ mod tests {
             carrier: Carrier::default(),
             is_repeated,
         };
+
         let doubts = Doubts {
             is_void,
             ..Doubts::default()
@@ -324,6 +345,7 @@ mod tests {
             event_seq: handled,
             ..Cursor::default()
         };
+
         doubts.may_be_copy(&pending, &cursor)
     }
 
@@ -337,6 +359,7 @@ mod tests {
             );
             assert!(check(YOUNG_MS, 9, is_void), "the server may have forgotten it");
         }
+
         assert!(check_of(0, 6, false, true), "it may have come under another message id");
         assert!(check(-1, 9, false), "its source's clock is ahead: it may be of any age");
     }

@@ -56,6 +56,7 @@ impl Feed {
 pub async fn serve(broker: Arc<Broker>) {
     let stop = broker.shutdown.clone();
     let mut connections = broker.bus.connections();
+
     let mut messages = tokio::select! {
         () = stop.requested() => return,
         messages = begin(&broker) => messages,
@@ -74,6 +75,7 @@ pub async fn serve(broker: Arc<Broker>) {
             }
             message = messages.next() => message,
         };
+
         broker.feed.take(Stored {
             subject: message.subject,
             headers: message.headers,
@@ -97,6 +99,7 @@ async fn begin(broker: &Broker) -> Ordered {
             },
             Err(error) => tracing::debug!(%error, "dispatches cannot be read yet"),
         }
+
         pause(BEGIN_AGAIN).await;
     }
 }

@@ -148,6 +148,7 @@ impl Fold {
     /// Takes in one entry.
     pub fn apply_entry(&mut self, entry: &LedgerEntry) {
         self.since_checkpoint = self.since_checkpoint.saturating_add(1);
+
         match entry {
             LedgerEntry::SessionOpened { session } => self.session = Some(session.clone()),
             LedgerEntry::Owned { epoch, broker: _ } => {
@@ -267,6 +268,7 @@ impl Fold {
             } => {
                 self.consumed(order.id);
                 self.cursor = cursor.clone();
+
                 match &order.wanted {
                     Wanted::Queue { settings } => self.queue = *settings,
                     // It may come after the word that takes it back.
@@ -317,6 +319,7 @@ impl Fold {
         if let Some(note) = outcome.get(NOTE).and_then(Value::as_str) {
             remember(&mut self.refused, note);
         }
+
         let asks = outcome.get(ASKS).cloned().map(serde_json::from_value::<ProposeIntent>);
         if let Some(Ok(wish)) = asks
             && self.wished.len() < MAX_WISHED
@@ -324,6 +327,7 @@ impl Fold {
             self.wished_since.extend(wish.id.map(|id| (id, self.at)));
             self.wished.push_back(wish);
         }
+
         let asked = outcome.get(ASKED).and_then(Value::as_str);
         if let Some(asked) = asked.and_then(|id| id.parse::<Ulid>().ok()) {
             self.wished.retain(|wish| wish.id != Some(asked));
@@ -355,10 +359,12 @@ impl Fold {
         if self.since_checkpoint < CHECKPOINT_EVERY {
             return None;
         }
+
         let fold = serde_json::to_value(self).ok()?;
         if fold.to_string().len() > MAX_CHECKPOINT_BYTES {
             return None;
         }
+
         Some(LedgerEntry::Checkpoint {
             fold,
             cursor: self.cursor.clone(),
@@ -442,6 +448,7 @@ pub fn advanced(cursor: &Cursor, consumed: u64, read_through: u64, lowest_open: 
     let reached = lowest_open.map_or(read_through, |open| read_through.min(open.saturating_sub(1)));
     let floor = cursor.floor.max(reached);
     above.retain(|&sequence| sequence > floor);
+
     Cursor {
         floor,
         above,

@@ -33,6 +33,7 @@ pub(crate) fn hide(paths: &[PathBuf]) -> Result<(), String> {
         .and_then(|rules| rules.scope(Scope::Signal))
         .and_then(Ruleset::create)
         .map_err(text)?;
+
     let rules = open(rules, Path::new("/"), &hidden)?;
     rules.restrict_self().map(|_| ()).map_err(text)
 }
@@ -43,15 +44,18 @@ fn open(rules: RulesetCreated, directory: &Path, hidden: &[PathBuf]) -> Result<R
     let Ok(entries) = read_dir(directory) else {
         return Ok(rules);
     };
+
     for entry in entries.flatten() {
         let path = entry.path();
         // A link is followed to where it leads, and what is allowed there counts.
         let Some(kind) = entry.file_type().ok().filter(|kind| !kind.is_symlink()) else {
             continue;
         };
+
         if hidden.contains(&path) {
             continue;
         }
+
         rules = if hidden.iter().any(|hidden| hidden.starts_with(&path)) {
             open(rules, &path, hidden)?
         } else if kind.is_dir() {
@@ -60,6 +64,7 @@ fn open(rules: RulesetCreated, directory: &Path, hidden: &[PathBuf]) -> Result<R
             allow(rules, &path, AccessFs::from_file(LANDLOCK_ABI))?
         };
     }
+
     Ok(rules)
 }
 

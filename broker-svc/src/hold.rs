@@ -97,9 +97,12 @@ mod tests {
         clock.advance(500);
         hold.extend(before);
         clock.advance(2_400);
+
         assert!(hold.is_live(), "4.9 s, extended at 2.0 s");
+
         clock.advance(200);
         assert!(!hold.is_live());
+
         hold.extend(hold.before());
         assert!(!hold.is_live(), "a sign of life that comes too late is none");
     }

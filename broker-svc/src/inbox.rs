@@ -83,7 +83,9 @@ impl Look {
             Ok(Arrival::Dispatch(pending)) => pending.dispatch.event_seq,
             Ok(Arrival::Order(_) | Arrival::Decision(_)) | Err(_) => 0,
         };
+
         self.stamps.push((stored.sequence, (stored.stored_at_ns, event_seq)));
+
         match arrival {
             Ok(arrival) => self.good.push(arrival),
             Err((reason, detail)) => self.bad.push(Bad {
@@ -107,12 +109,15 @@ pub async fn look(broker: &Broker, session: &SessionRef, from: u64) -> Result<Lo
     let mut look = Look::default();
     let held = |from, limit| broker.feed.window(|window| window.on_subject(&subject, from, limit));
     look.add_all(session, held(from, LOOK_LIMIT).unwrap_or_default()).await;
+
     if look.through.is_some() {
         return Ok(look);
     }
+
     let Some(last) = broker.bus.last_on_subject(DISPATCHES, &subject).await? else {
         return Ok(look);
     };
+
     let mut next = from;
     while next <= last.sequence && look.found() < LOOK_LIMIT {
         if broker.feed.window(|window| window.first()) <= next && broker.feed.reached(last.sequence, PATIENCE).await {
@@ -120,12 +125,14 @@ pub async fn look(broker: &Broker, session: &SessionRef, from: u64) -> Result<Lo
             look.add_all(session, rest).await;
             return Ok(look);
         }
+
         let Some(stored) = broker.bus.next_on_subject(DISPATCHES, &subject, next).await? else {
             break;
         };
         next = stored.sequence + 1;
         look.add(session, &stored);
     }
+
     Ok(look)
 }
 
@@ -147,15 +154,18 @@ fn arrival(session: &SessionRef, stored: &Stored) -> Result<Arrival, (&'static s
     if schema == Some(SessionDecision::SCHEMA) {
         return decision(session, stored).map(Arrival::Decision);
     }
+
     if schema != Some(SessionOrder::SCHEMA) {
         return pending(session, stored).map(Arrival::Dispatch);
     }
+
     let order: SessionOrder = stored
         .decode()
         .map_err(|error: DecodeError| (error.reason(), error.to_string()))?;
     if order.target != *session {
         return Err(("wrong_session", format!("the order is for {}", order.target)));
     }
+
     Ok(Arrival::Order(Placed {
         sequence: stored.sequence,
         order,
@@ -169,6 +179,7 @@ fn decision(session: &SessionRef, stored: &Stored) -> Result<Told, (&'static str
     if told.target != *session {
         return Err(("wrong_session", format!("the decision is for {}", told.target)));
     }
+
     Ok(Told {
         sequence: stored.sequence,
         approval: told.approval,
@@ -189,6 +200,7 @@ fn pending(session: &SessionRef, stored: &Stored) -> Result<Pending, (&'static s
             ),
         ));
     }
+
     Ok(Pending {
         sequence: stored.sequence,
         arrived: stored.published_at,
@@ -209,6 +221,7 @@ impl Bad {
         let caused = headers.get(CAUSATION).and_then(|id| EventId::parse(id).ok());
         let placed = || EventId::parse(format!("dispatch:{sequence}")).expect("a word, a colon and a number");
         let event_id = caused.unwrap_or_else(placed);
+
         DispatchRef {
             id,
             sequence,

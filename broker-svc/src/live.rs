@@ -80,8 +80,10 @@ impl Live {
             let account = delivery.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
             subjects.push(subject::webchat(account, peer));
         }
+
         let said = Arc::new(Said::default());
         tokio::spawn(tell(bus, subjects, turn, step, Arc::clone(&said)));
+
         Self { said }
     }
 
@@ -113,6 +115,7 @@ async fn tell(bus: Bus, subjects: Vec<String>, turn: Ulid, step: u32, said: Arc<
             let mut held = said.text.lock().unwrap_or_else(PoisonError::into_inner);
             (std::mem::take(&mut held.said), held.done)
         };
+
         // Who said nothing has nothing to end.
         if !text.is_empty() || (done && seq > 0) {
             let piece = Piece {
@@ -122,15 +125,19 @@ async fn tell(bus: Bus, subjects: Vec<String>, turn: Ulid, step: u32, said: Arc<
                 text: &text,
                 done,
             };
+
             let payload = bytes::Bytes::from(serde_json::to_vec(&piece).unwrap_or_default());
             for subject in &subjects {
                 bus.core_publish(subject, &headers, payload.clone()).await;
             }
+
             seq += 1;
         }
+
         if done {
             return;
         }
+
         pause(JOIN_FOR).await;
     }
 }

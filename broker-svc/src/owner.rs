@@ -68,9 +68,11 @@ pub async fn load(
         remembered.fold = fold(&records).unwrap_or_else(|| applied(&records));
         return Ok(remembered);
     }
+
     for (sequence, record) in &records {
         remembered.fold.apply(*sequence, record);
     }
+
     Ok(remembered)
 }
 
@@ -123,6 +125,7 @@ async fn backwards(
 ) -> Result<Stretch, RunSessionError> {
     let mut records = Vec::new();
     let mut next = newest;
+
     let mut before = None;
     while let Some(stored) = next.filter(|stored| stored.sequence > after) {
         let sequence = stored.sequence;
@@ -131,6 +134,7 @@ async fn backwards(
             .map_err(|source| RunSessionError::BadLedger { sequence, source })?;
         let begins = matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { fold, .. }) if is_fold(fold));
         records.push((sequence, record));
+
         next = match stored.upon() {
             Some(0) => None,
             Some(upon) if begins && after == 0 => {
@@ -147,6 +151,7 @@ async fn backwards(
             }
         };
     }
+
     records.reverse();
     Ok(Stretch { records, upon: before })
 }
@@ -166,6 +171,7 @@ impl Owner {
     pub fn new(broker: Arc<Broker>, session: SessionRef, hold: Arc<Hold>, remembered: Remembered) -> Self {
         let Remembered { fold, published, era } = remembered;
         let inherited = fold.unpublished.iter().map(|reply| reply.turn).collect();
+
         Self {
             broker,
             session,
@@ -211,15 +217,18 @@ impl Owner {
     fn open_record(&mut self) {
         self.fold.at = self.broker.clock.now();
         self.fold.held_ms = self.hold.held_ms();
+
         if let Some(checkpoint) = self.fold.checkpoint() {
             self.checkpointed = true;
             self.push(checkpoint);
         }
+
         if self.fold.session.is_none() {
             self.push(LedgerEntry::SessionOpened {
                 session: self.session.clone(),
             });
         }
+
         if !self.owned {
             self.owned = true;
             self.push(LedgerEntry::Owned {
@@ -227,6 +236,7 @@ impl Owner {
                 broker: self.broker.instance.clone(),
             });
         }
+
         for turn in std::mem::take(&mut self.published) {
             if self.fold.unpublished.iter().any(|reply| reply.turn == turn) {
                 self.push(LedgerEntry::ReplyPublished { turn });
@@ -258,12 +268,14 @@ impl Owner {
         if self.staged.is_empty() {
             return Ok(());
         }
+
         self.live()?;
         let append = AppendId {
             broker: self.broker.instance.clone(),
             epoch: self.fold.epoch,
             counter: self.broker.next_append(),
         };
+
         let entries = std::mem::take(&mut self.staged);
         let record = LedgerRecord {
             append: append.clone(),
@@ -271,14 +283,17 @@ impl Owner {
             held_ms: self.fold.held_ms,
             entries,
         };
+
         let expected = self.fold.last_sequence;
         let sequence = ledger::append(&self.broker.bus, &self.session, &record, expected, &self.carrier).await?;
         self.fold.appended(sequence, append);
         self.appended = true;
         resets::tell(&self.broker.bus, &self.session, &record);
+
         if std::mem::take(&mut self.checkpointed) {
             self.hint(sequence).await;
         }
+
         Ok(())
     }
 
@@ -314,18 +329,22 @@ impl Owner {
             .filter(|reply| !self.published.contains(&reply.turn))
             .cloned()
             .collect();
+
         if !due.is_empty() && !self.appended {
             self.own().await?;
         }
+
         for reply in due {
             self.live()?;
             let mut out = Outgoing::reply(&reply).carrier(&self.carrier);
             if self.inherited.contains(&reply.turn) {
                 out = out.repeated();
             }
+
             if let Some(dispatch) = self.fold.answers.get(&reply.turn) {
                 out = out.header(DISPATCH, dispatch.to_string());
             }
+
             match self.broker.bus.publish(out.clone()).await {
                 Ok(_) => {}
                 Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
@@ -333,8 +352,10 @@ impl Owner {
                 }
                 Err(error) => return Err(error.into()),
             }
+
             self.published.push(reply.turn);
         }
+
         Ok(())
     }
 
@@ -387,6 +408,7 @@ impl Refused<'_> {
     fn letter(self, out: &Outgoing, room: usize) -> DeadLetter {
         let payload = DeadLetter::encode_payload(&out.payload);
         let fits = payload.len() + LETTER_HEADROOM <= room;
+
         DeadLetter {
             service: SERVICE.to_owned(),
             subject: subject::ledger(self.session),
@@ -423,6 +445,7 @@ mod tests {
             headers,
             Bytes::from_static(b"reply"),
         );
+
         let letter = |room| {
             let refused = Refused {
                 session: &session(),
@@ -430,12 +453,15 @@ mod tests {
                 detail: String::new(),
                 at: UnixMillis(1),
             };
+
             refused.letter(&out, room)
         };
+
         let whole = letter(LETTER_HEADROOM + 100);
         assert_eq!(whole.payload_bytes().as_deref(), Some(&b"reply"[..]));
         assert_eq!(whole.redrive_subject, out.subject);
         assert_eq!(whole.headers, [(DISPATCH.to_owned(), "d1".to_owned())]);
+
         let cut = letter(LETTER_HEADROOM);
         assert_eq!((cut.payload.as_str(), cut.redrive_subject.as_str()), ("", ""));
     }

@@ -226,6 +226,7 @@ impl Personas {
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
+
         let yaml = serde_yaml_ng::Deserializer::from_str(text);
         let parsed: Self = serde_path_to_error::deserialize(yaml).map_err(|error| {
             ParsePersonasError(vec![PersonaFault {
@@ -233,6 +234,7 @@ impl Personas {
                 problem: error.inner().to_string(),
             }])
         })?;
+
         let faults = faults::of(&parsed);
         if faults.is_empty() {
             Ok(parsed)

@@ -63,17 +63,20 @@ pub async fn admit(
     if incoming.delivered <= MAX_DELIVERIES || broker.had_trouble() {
         return Ok(Trial::Free);
     }
+
     let last = broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?;
     // An append of the claim's own millisecond was before it: nothing is appended for a claim as fast as that.
     if last.is_some_and(|last| last.published_at > incoming.published_at) {
         return Ok(Trial::Free);
     }
+
     let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
     let (mark, revision) = marks.find(key).await?;
     if mark.as_ref().is_some_and(|mark| mark.quarantined.is_some()) {
         incoming.term().await;
         return Ok(Trial::Parked);
     }
+
     let tries = mark.and_then(|mark| mark.tries);
     let begun = tries
         .filter(|tries| tries.claim == incoming.place())
@@ -82,6 +85,7 @@ pub async fn admit(
         park(broker, incoming, key, session, begun).await?;
         return Ok(Trial::Parked);
     }
+
     let counted = SessionMark {
         session: session.clone(),
         quarantined: None,
@@ -91,6 +95,7 @@ pub async fn admit(
         }),
         since: broker.clock.now(),
     };
+
     Ok(Trial::Counted(marks.update(key, &counted, revision).await?))
 }
 
@@ -107,17 +112,20 @@ async fn park(
     let verdict = Verdict::new("quarantined", &detail);
     let now = broker.clock.now();
     broker.bus.dead_letter(SERVICE, incoming, &verdict, now).await?;
+
     let mark = SessionMark {
         session: session.clone(),
         quarantined: Some(detail),
         tries: None,
         since: now,
     };
+
     broker.bus.kv::<SessionMark>(SESSION_OVERRIDES).put(key, &mark).await?;
     broker.park(key, Some(session.clone()));
     incoming.term().await;
     metrics::counter!("nexus_broker_quarantined_total").increment(1);
     tracing::error!(%session, deliveries, begun, "session is quarantined");
+
     Ok(())
 }
 

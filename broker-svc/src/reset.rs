@@ -50,6 +50,7 @@ impl TryFrom<String> for Reset {
                 .map(|minutes| Self::Idle { minutes }),
             _ => None,
         };
+
         read.ok_or(ParseResetError(text))
     }
 }
@@ -123,6 +124,7 @@ mod tests {
         for text in ["none", "daily 04:30 Europe/Berlin", "idle 90 min"] {
             assert_eq!(String::from(rule(text)), text);
         }
+
         for text in [
             "",
             "daily",

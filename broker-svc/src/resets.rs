@@ -21,6 +21,7 @@ pub fn tell(bus: &Bus, session: &SessionRef, record: &LedgerRecord) {
     if !entries.any(|entry| matches!(entry, LedgerEntry::SessionReset { .. })) {
         return;
     }
+
     let question = TellReset {
         agent: session.persona.clone(),
         session: session.session.clone(),

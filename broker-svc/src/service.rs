@@ -46,6 +46,7 @@ impl Service for BrokerService {
             key: key.to_owned(),
             problem,
         };
+
         let parsed = match read(path).map(|text| Personas::parse(&text)) {
             Ok(Ok(personas)) => personas,
             Ok(Err(error)) => {
@@ -57,10 +58,12 @@ impl Service for BrokerService {
             }
             Err(error) => return vec![told("", format!("cannot be read: {error}"))],
         };
+
         // A persona that asks a model needs one that can be asked.
         let usable = if parsed.ask_models() { llm.usable().err() } else { None };
         let usable = usable.map(|fault| told("personas", format!("runner llm: {fault}")));
         let unbound = parsed.unbound(llm).into_iter().chain(parsed.idle());
+
         usable
             .into_iter()
             .chain(unbound.map(|fault| told(&fault.key, fault.problem)))
@@ -81,15 +84,18 @@ impl Service for BrokerService {
         if !empty.is_empty() {
             shell.health.degrade("tools", &empty.join("; "));
         }
+
         match walls(&shell).raise() {
             Ok(told) => shell.health.set("walls", true, told),
             Err(lacks) => shell.health.degrade("walls", lacks),
         }
+
         let path = shell.common.files.identities.clone();
         let people = People::read(read_identities(&path)?, &shell.bus).await;
         let people = people.context("read the owner's chat pages")?;
         let hooks = hooks(&shell.common.files.hooks, &personas)?;
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
+
         let Shell {
             config,
             llm,
@@ -100,6 +106,7 @@ impl Service for BrokerService {
             health,
             ..
         } = shell;
+
         let model = personas
             .ask_models()
             .then(|| llm::open(llm, Arc::clone(&clock), shutdown.clone()))
@@ -108,6 +115,7 @@ impl Service for BrokerService {
         if let Some(model) = model {
             broker = broker.with_model(model);
         }
+
         let broker = Arc::new(broker.knowing(people.all()));
         let beside = [
             tokio::spawn(feed::serve(Arc::clone(&broker))),
@@ -124,6 +132,7 @@ impl Service for BrokerService {
             tokio::spawn(auditor::serve(Arc::clone(&broker))),
             tokio::spawn(again::serve(Arc::clone(&broker))),
         ];
+
         let _admin = admin::serve(&broker)
             .await
             .map_err(anyhow::Error::msg)
@@ -132,6 +141,7 @@ impl Service for BrokerService {
             .await
             .map_err(anyhow::Error::msg)
             .context("the service `approval` is not announced")?;
+
         let _gate = callback::serve(&broker)
             .await
             .map_err(anyhow::Error::msg)
@@ -140,10 +150,13 @@ impl Service for BrokerService {
             Ok(()) => health.set("claims", true, "pulling"),
             Err(error) => health.set("claims", false, error.to_string()),
         };
+
         claims::serve(&broker, tell).await;
+
         for task in beside {
             task.await.context("a task beside the claims ended badly")?;
         }
+
         Ok(())
     }
 }
@@ -201,6 +214,7 @@ fn check_hooks(path: &str, personas: &Personas) -> Vec<Fault> {
         key,
         problem,
     };
+
     match read(path).map(|text| HookRules::parse(&text, personas)) {
         Ok(Ok(_)) => Vec::new(),
         Ok(Err(error)) => error

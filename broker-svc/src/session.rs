@@ -168,6 +168,7 @@ impl Session {
             ids: fold.recent.iter().copied().collect(),
             ..Self::default()
         };
+
         if let Some(turn) = &fold.running {
             machine.seen.extend(turn.dispatches.iter().map(|d| d.sequence));
             machine.ids.extend(turn.dispatches.iter().map(|d| d.id));
@@ -177,12 +178,14 @@ impl Session {
                     Passage::Steered { dispatch } => Some(dispatch.sequence),
                     Passage::Answered { .. } | Passage::Called { .. } | Passage::Injected { .. } => None,
                 }));
+
             machine.running = Some(Busy {
                 own: turn.dispatches.iter().map(|d| (d.sequence, d.id)).collect(),
                 permissions: vec![turn.permissions.clone()],
                 cancelled: false,
             });
         }
+
         machine
     }
 
@@ -201,16 +204,19 @@ impl Session {
             Input::TurnEnded => self.ended(),
             Input::Tick => {}
         }
+
         if self.running.is_none() {
             effects.extend(self.resets.drain(..).map(|placed| Effect::Carry { placed }));
             effects.extend(self.start(now));
         }
+
         effects
     }
 
     fn arrived(&mut self, mut batch: Vec<Arrival>, effects: &mut Vec<Effect>) {
         batch.retain(|arrival| self.seen.insert(arrival.sequence()));
         batch.sort_by_key(Arrival::sequence);
+
         let mut dispatches = Vec::new();
         for arrival in batch {
             match arrival {
@@ -222,6 +228,7 @@ impl Session {
                 Arrival::Decision(told) => effects.push(Effect::Decide { told }),
             }
         }
+
         self.take_in(dispatches, effects);
     }
 
@@ -242,12 +249,14 @@ impl Session {
             let may_join = |turn| self.policy.may_join(turn, &pending.dispatch.permissions);
             !busy.cancelled && busy.permissions.iter().all(may_join)
         });
+
         let waiting = Waiting {
             pending: pending.clone(),
             collect: rules.mode == QueueMode::Collect,
             debounce_ms: rules.debounce_ms,
             cap: rules.cap,
         };
+
         match rules.mode {
             QueueMode::Interrupt => {
                 self.clear(DropReason::Superseded, effects);
@@ -266,6 +275,7 @@ impl Session {
                 self.waiting.push_back(waiting);
             }
         }
+
         if self.running.is_some() {
             self.make_room(rules, effects);
         }
@@ -284,6 +294,7 @@ impl Session {
             let Some(pending) = victim.and_then(|sequence| self.remove(sequence)) else {
                 return;
             };
+
             effects.push(dropped(pending, reason));
         }
     }
@@ -316,6 +327,7 @@ impl Session {
             effects.push(Effect::Repeated { placed });
             return;
         }
+
         let by = format!("{} by {}", placed.order.wanted.name(), placed.order.by);
         match &placed.order.wanted {
             Wanted::Abort => {
@@ -331,6 +343,7 @@ impl Session {
             }
             Wanted::Reset => {}
         }
+
         effects.push(Effect::Carry { placed });
     }
 
@@ -340,10 +353,12 @@ impl Session {
         let waiting = self.waiting.iter().map(|w| &w.pending);
         let mut waiting = waiting.chain(self.steering.iter().map(|s| &s.pending));
         let waits = waiting.find(|pending| pending.dispatch.id == dispatch);
+
         if let Some(sequence) = waits.map(|pending| pending.sequence) {
             let taken = self.remove(sequence);
             effects.extend(taken.map(|pending| dropped(pending, DropReason::Withdrawn)));
         }
+
         let alone = |busy: &Busy| matches!(busy.own[..], [(_, only)] if only == dispatch);
         if !spares_turn && self.running.as_ref().is_some_and(alone) {
             self.cancel(by, effects);
@@ -354,10 +369,12 @@ impl Session {
     fn ended(&mut self) {
         self.running = None;
         self.steered.clear();
+
         for Steering { pending, backlog } in std::mem::take(&mut self.steering) {
             if backlog {
                 continue;
             }
+
             let Rules { debounce_ms, cap, .. } = self.policy.rules(self.own, &pending.dispatch);
             let place = self.waiting.partition_point(|w| w.pending.sequence < pending.sequence);
             let waiting = Waiting {
@@ -366,6 +383,7 @@ impl Session {
                 debounce_ms,
                 cap,
             };
+
             self.waiting.insert(place, waiting);
         }
     }
@@ -376,16 +394,19 @@ impl Session {
             let head = self.waiting.pop_front()?;
             return Some(self.begin(vec![head.pending], now));
         }
+
         let together = self.waiting.iter().take_while(|w| w.collect).count();
         if together == self.waiting.len() && together < head.cap {
             let arrived = || self.waiting.iter().map(|w| w.pending.arrived);
             let wait = |debounces: u64| i64::try_from(head.debounce_ms.saturating_mul(debounces)).unwrap_or(i64::MAX);
             let quiet = arrived().max()?.plus(wait(1));
             let at = quiet.min(arrived().min()?.plus(wait(MOST_DEBOUNCES)));
+
             if now < at {
                 return Some(Effect::Wake { at });
             }
         }
+
         let target = target_of(&head.pending).clone();
         let (mut turn, mut rest) = (Vec::new(), VecDeque::new());
         for (index, waiting) in std::mem::take(&mut self.waiting).into_iter().enumerate() {
@@ -395,6 +416,7 @@ impl Session {
                 rest.push_back(waiting);
             }
         }
+
         self.waiting = rest;
         Some(self.begin(turn, now))
     }

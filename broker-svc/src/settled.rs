@@ -23,15 +23,19 @@ impl Settled {
             if last >= sequence {
                 return;
             }
+
             if last + 1 == sequence {
                 self.ranges.remove(&first);
                 range.0 = first;
             }
         }
+
         if let Some(last) = self.ranges.remove(&(sequence + 1)) {
             range.1 = last;
         }
+
         self.ranges.insert(range.0, range.1);
+
         if self.ranges.len() > MAX_RANGES {
             self.ranges.pop_first();
         }
@@ -72,10 +76,13 @@ mod tests {
         for sequence in [5, 3, 9, 4, 1, 4] {
             settled.add(sequence);
         }
+
         assert_eq!(settled.ranges, BTreeMap::from([(1, 1), (3, 5), (9, 9)]));
         assert_eq!([1, 2, 3, 6, 9].map(|from| settled.first_gap(from)), [2, 2, 6, 6, 10]);
+
         settled.add(2);
         assert_eq!(settled.first_gap(1), 6);
+
         settled.forget_through(5);
         assert!(!settled.contains(3) && settled.contains(9));
     }

@@ -42,6 +42,7 @@ impl Slot {
         if held.is_lent {
             return;
         }
+
         if let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() {
             *held = Held {
                 _permit: permit,
@@ -77,18 +78,23 @@ mod tests {
             let permit = Arc::clone(&slots).try_acquire_owned().expect("a slot");
             Slot::new(permit, Arc::clone(&places))
         };
+
         let free = || (slots.available_permits(), places.available_permits());
         let (one, two) = (slot(), slot());
         assert_eq!(free(), (0, 1));
+
         one.lend();
         one.lend();
         assert!(one.is_lent());
         assert_eq!(free(), (1, 0));
+
         two.lend();
         assert!(!two.is_lent(), "there is no place");
         assert_eq!(free(), (1, 0));
+
         drop(one);
         assert_eq!(free(), (1, 1));
+
         drop(two);
         assert_eq!(free(), (2, 1));
     }

@@ -79,6 +79,7 @@ impl Walk {
             look_at: UnixMillis(0),
             woken: 0,
         };
+
         self.open
             .entry(session)
             .and_modify(|open| open.last = sequence)
@@ -105,13 +106,16 @@ impl Walk {
         let Some(open) = self.open.get_mut(session) else {
             return true;
         };
+
         // One above the floor is consumed, and one below it is not.
         if cursor.floor >= open.last {
             self.open.remove(session);
             return true;
         }
+
         open.first = open.first.max(cursor.floor + 1);
         open.look_at = now.plus(LOOK_AGAIN_MS);
+
         false
     }
 
@@ -178,6 +182,7 @@ mod tests {
         walk.add(session("fast"), 12);
         walk.add(session("slow"), 15);
         walk.pass(20);
+
         assert_eq!((walk.floor(), walk.next()), (10, 21));
         assert!(walk.seen(&session("fast"), &at(12), UnixMillis(0)));
         assert!(!walk.seen(&session("slow"), &at(11), UnixMillis(0)));
@@ -196,6 +201,7 @@ mod tests {
             above: vec![15],
             ..Cursor::default()
         };
+
         assert!(!walk.seen(&session("a"), &overtaken, UnixMillis(0)));
         assert_eq!((walk.floor(), walk.due(UnixMillis(LOOK_AGAIN_MS), 1).len()), (10, 1));
     }
@@ -206,6 +212,7 @@ mod tests {
         for (sequence, name) in [(1, "a"), (2, "b"), (3, "c")] {
             walk.add(session(name), sequence);
         }
+
         let mut seen = Vec::new();
         for round in 0..3 {
             let now = UnixMillis(round * LOOK_AGAIN_MS);
@@ -213,6 +220,7 @@ mod tests {
             walk.later(&due.session, now);
             seen.push(due.session.session);
         }
+
         assert_eq!(seen, ["a", "b", "c"]);
     }
 
@@ -221,6 +229,7 @@ mod tests {
         let mut walk = Walk::default();
         walk.add(session("a"), 1);
         walk.add(session("b"), 2);
+
         assert_eq!(
             walk.due(UnixMillis(0), 1),
             [Due {
@@ -228,9 +237,11 @@ mod tests {
                 last: 1
             }]
         );
+
         walk.seen(&session("a"), &at(0), UnixMillis(0));
         assert_eq!(walk.due(UnixMillis(1), 9).len(), 1);
         assert_eq!(walk.due(UnixMillis(LOOK_AGAIN_MS), 9).len(), 2);
+
         walk.leave(&session("a"));
         assert_eq!(walk.floor(), 1);
     }

@@ -62,17 +62,20 @@ struct Walking {
 pub async fn serve(broker: Arc<Broker>) {
     let every = Duration::from_millis(broker.config.sweep_interval_ms);
     let stop = broker.shutdown.clone();
+
     let mut held: Option<Held> = None;
     loop {
         tokio::select! {
             () = stop.requested() => break,
             () = pause(every) => {}
         }
+
         if let Ok(lag) = broker.bus.consumer_lag(CLAIMS, "broker").await {
             metrics::gauge!("nexus_broker_claims_pending").set(u32::try_from(lag.all()).unwrap_or(u32::MAX));
             // With every slot taken no claim arrives that would say so.
             broker.note_waiting(lag.waiting);
         }
+
         held = match hold_lease(&broker, held).await {
             Ok(held) => held,
             Err(error) => {
@@ -80,12 +83,14 @@ pub async fn serve(broker: Arc<Broker>) {
                 None
             }
         };
+
         if let Some(held) = &mut held
             && let Err(error) = sweep(&broker, &mut held.walking).await
         {
             tracing::warn!(%error, "sweep was not finished");
         }
     }
+
     if let Some(held) = held {
         let leases = broker.bus.kv::<LeaseRecord>(LEASES);
         if let Err(error) = leases.delete(LEASE, Some(held.revision)).await {
@@ -122,6 +127,7 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
             Err(error) => Err(error.into()),
         };
     }
+
     let record = LeaseRecord {
         holder: broker.instance.clone(),
         epoch: 0,
@@ -129,6 +135,7 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
         unclean: 0,
         released: false,
     };
+
     let revision = match leases.create_ttl(LEASE, &record, LEASE_TTL).await {
         Ok(revision) => revision,
         Err(CasError::Conflict { .. }) => match leases.find(LEASE).await? {
@@ -138,8 +145,10 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
         },
         Err(error) => return Err(error.into()),
     };
+
     let walking = begin(broker).await?;
     tracing::info!(floor = walking.written.0, "this broker sweeps");
+
     Ok(Some(Held {
         revision,
         record,
@@ -163,10 +172,12 @@ async fn begin(broker: &Broker) -> Result<Walking, SweepError> {
 /// The floor that a former sweeper has left; 0 = there is none, or the leader does not confirm it.
 async fn stored_floor(broker: &Broker) -> Result<u64, SweepError> {
     const WHAT: &str = "sweeper's floor";
+
     let checkpoints = broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
     let Some(floor) = checkpoints.find(SWEEPER).await?.0 else {
         return Ok(0);
     };
+
     let Some(position) = floor.position else { return Ok(0) };
     match broker.bus.standing(DISPATCHES, &position).await? {
         Place::Holds => {
@@ -193,8 +204,10 @@ async fn sweep(broker: &Arc<Broker>, held: &mut Walking) -> Result<(), SweepErro
             looked => looked?,
         }
     }
+
     let floor = held.walk.floor();
     broker.settled(|settled| settled.forget_through(floor));
+
     let now = broker.clock.monotonic();
     if floor > held.written.0 && now.saturating_duration_since(held.written.1) >= FLOOR_EVERY {
         let state = broker.bus.stream_state(DISPATCHES).await?;
@@ -204,8 +217,10 @@ async fn sweep(broker: &Arc<Broker>, held: &mut Walking) -> Result<(), SweepErro
             let named = SettledFloor { sequence, position };
             broker.bus.kv(SESSION_CHECKPOINTS).put(SWEEPER, &named).await?;
         }
+
         held.written = (floor, now);
     }
+
     Ok(())
 }
 
@@ -216,15 +231,18 @@ async fn read_on(broker: &Broker, walk: &mut Walk) -> Result<(), SweepError> {
         if !walk.may_go_on() {
             return Ok(());
         }
+
         let from = broker.settled(|settled| settled.first_gap(walk.next()));
         walk.pass(from - 1);
         let page = page(broker, from).await?;
         let full = page.len() == PAGE;
+
         let young = broker.clock.now().plus(-age);
         for stored in page {
             if stored.published_at > young {
                 return Ok(());
             }
+
             let sequence = stored.sequence;
             match session_of(&stored) {
                 Some(session) if !is_consumed(broker, &session, sequence) => walk.add(session, sequence),
@@ -236,10 +254,12 @@ async fn read_on(broker: &Broker, walk: &mut Walk) -> Result<(), SweepError> {
                 }
             }
         }
+
         if !full {
             return Ok(());
         }
     }
+
     Ok(())
 }
 
@@ -261,6 +281,7 @@ fn is_consumed(broker: &Broker, session: &SessionRef, sequence: u64) -> bool {
 fn session_of(stored: &Stored) -> Option<SessionRef> {
     let named = stored.decode::<Dispatch>().ok().map(|dispatch| dispatch.target);
     let decided = || stored.decode::<SessionDecision>().ok().map(|decided| decided.target);
+
     named
         .or_else(decided)
         .filter(|session| subject::dispatch(session) == stored.subject)
@@ -279,10 +300,12 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
         walk.leave(session);
         return Ok(());
     }
+
     if broker.runs(session) {
         walk.later(session, now);
         return Ok(());
     }
+
     if broker.cache.covers(session, due.last) {
         walk.seen(
             session,
@@ -293,8 +316,10 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
             },
             now,
         );
+
         return Ok(());
     }
+
     let mut remembered = match load(broker, session, broker.cache.take(session)).await {
         Ok(remembered) => remembered,
         Err(RunSessionError::Read(error)) => return Err(error.into()),
@@ -304,16 +329,19 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
             return wake(broker, session).await;
         }
     };
+
     let era = broker.era().await?;
     if !doubt::is_sound(broker, &era, session, &mut remembered).await? {
         // Whoever takes it asks the ledger.
         walk.later(session, now);
         return wake(broker, session).await;
     }
+
     let wished = !remembered.fold.wished.is_empty();
     if wished {
         walk.owes(session, now);
     }
+
     let settled = !wished && walk.seen(session, &remembered.fold.cursor, now);
     let awaited = remembered.fold.awaited().cloned();
     if let Some(awaited) = awaited.filter(|awaited| now < awaited.expires_at) {
@@ -322,19 +350,24 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
         }
         return suspended(broker, walk, due, &awaited).await;
     }
+
     // A reply not noted is no reason: it is on its way, or its claim comes again.
     let mut standing = Standing {
         owes: false,
         ..Standing::of(&remembered.fold, &remembered.published)
     };
+
     // What is consumed above the floor says nothing about what lies open below it.
     standing.cursor.above.clear();
+
     if remembered.fold.last_sequence > 0 {
         broker.cache.put(session.clone(), remembered);
     }
+
     if wished || !settled && runnable(&standing, Some(due.last), now) {
         wake(broker, session).await?;
     }
+
     Ok(())
 }
 
@@ -353,10 +386,12 @@ async fn suspended(broker: &Arc<Broker>, walk: &mut Walk, due: &Due, awaited: &A
         }
         return Ok(());
     }
+
     // Its owner asks again what KV has lost.
     if standing.is_none() || walk.is_new(due) {
         wake(broker, &due.session).await?;
     }
+
     Ok(())
 }
 

@@ -121,6 +121,7 @@ impl Turn {
         let permissions: Vec<&PermissionSet> = pendings.iter().map(|p| &p.dispatch.permissions).collect();
         let ids: Vec<String> = pendings.iter().map(|p| p.dispatch.id.to_string()).collect();
         let parts: Vec<&str> = std::iter::once("turn").chain(ids.iter().map(String::as_str)).collect();
+
         // Of the id, which a repetition shares, and not of what the dispatch says of itself.
         let began = pendings.first().map(|p| p.dispatch.id.timestamp_ms());
         let began = UnixMillis(began.and_then(|at| i64::try_from(at).ok()).unwrap_or(0));
@@ -132,6 +133,7 @@ impl Turn {
             stranger: stranger(pending).map(str::to_owned),
             ..pending.reference()
         };
+
         let (delivery, causation) = destination(pendings);
         Self {
             id: derived_ulid(began, &parts),
@@ -215,6 +217,7 @@ impl Turn {
         } = answer;
         let content = bounded(content);
         let completed = self.settled(content.clone(), attachments, cursor);
+
         let answered = LedgerEntry::ModelAnswered {
             opaque: None,
             attachments: Vec::new(),
@@ -224,6 +227,7 @@ impl Turn {
             tool_calls: Vec::new(),
             usage,
         };
+
         [answered, completed]
     }
 
@@ -298,6 +302,7 @@ pub fn works_for(pendings: &[Pending]) -> Vec<SessionRef> {
             .get(WORKS_FOR)
             .cloned()
             .unwrap_or_default();
+
         let told: Vec<SessionRef> = serde_json::from_value(told).unwrap_or_default();
         for session in told.into_iter().take(usize::from(MAX_HOPS) + 1) {
             if !sessions.contains(&session) {
@@ -305,6 +310,7 @@ pub fn works_for(pendings: &[Pending]) -> Vec<SessionRef> {
             }
         }
     }
+
     sessions
 }
 
@@ -354,6 +360,7 @@ pub fn after(
     } else {
         Next::AskAgain
     };
+
     match error {
         AskAgentError::Refused {
             error,

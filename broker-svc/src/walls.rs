@@ -47,6 +47,7 @@ impl Walls {
         let mut ports: Vec<u16> = servers.iter().map(|server| port_of(server)).collect();
         ports.sort_unstable();
         ports.dedup();
+
         Self { hidden, ports }
     }
 
@@ -68,6 +69,7 @@ impl Walls {
         if let Err(lacks) = told {
             tracing::warn!(files, ports, "{lacks}");
         }
+
         let _ = WALLS.set(self);
         told
     }
@@ -96,7 +98,9 @@ pub(crate) fn start(mut command: Command, reaches_bus: bool) -> io::Result<Child
     if reaches_bus || ports.is_empty() {
         return command.spawn();
     }
+
     static SPAWNER: OnceLock<Spawner> = OnceLock::new();
+
     let spawner = SPAWNER.get_or_init(|| {
         let mut closed = None;
         Spawner::new("start-programs", move |command| {
@@ -104,6 +108,7 @@ pub(crate) fn start(mut command: Command, reaches_bus: bool) -> io::Result<Child
             spawn_behind(closed.as_ref(), command)
         })
     });
+
     spawner.start(command)
 }
 
@@ -151,6 +156,7 @@ mod kernel {
                 .add_rule(NetPort::new(port, AccessNet::ConnectTcp))
                 .map_err(text)?;
         }
+
         rules.restrict_self().map(|_| ()).map_err(text)
     }
 }
@@ -193,16 +199,20 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("password");
         let servers = ["nats://a:4333".to_owned(), "nats://b:4333".to_owned(), "c".to_owned()];
+
         let walls = Walls::of(
             Some(Path::new("/run/nexus")),
             &["/data".to_owned()],
             std::slice::from_ref(&file),
             &servers,
         );
+
         assert_eq!(walls.ports, [NATS_PORT, 4_333]);
+
         for path in [Path::new("/run/nexus"), Path::new("/data"), &file] {
             assert!(walls.hidden.iter().any(|hidden| hidden == path), "{}", path.display());
         }
+
         assert_eq!(walls.hidden.len(), 3);
     }
 }

@@ -69,8 +69,10 @@ impl Window {
         if stored.sequence <= self.through {
             return;
         }
+
         self.through = stored.sequence;
         self.bytes += weight(&stored);
+
         // What comes from the connection is a slice of what it read at once, all of which it would hold.
         let payload = Bytes::copy_from_slice(&stored.payload);
         let stored = Arc::new(Stored { payload, ..stored });
@@ -78,7 +80,9 @@ impl Window {
             .entry(stored.subject.clone())
             .or_default()
             .push_back(Arc::clone(&stored));
+
         self.order.push_back(stored);
+
         while self.order.len() > MAX_MESSAGES || self.bytes > MAX_BYTES {
             self.forget_oldest();
         }
@@ -153,10 +157,13 @@ mod tests {
     fn it_knows_what_it_was_fed_and_what_it_cannot_know() {
         let mut window = Window::default();
         assert_eq!(window.on_subject("a", 1, 9), None);
+
         window.begin(10);
+
         for (sequence, subject) in [(10, "a"), (12, "b"), (13, "a"), (13, "a"), (15, "a")] {
             window.feed(stored(sequence, subject, 1));
         }
+
         assert_eq!(sequences(window.on_subject("a", 9, 9)), None);
         assert_eq!(sequences(window.on_subject("a", 11, 9)), Some(vec![13, 15]));
         assert_eq!(sequences(window.on_subject("c", 11, 9)), Some(vec![]));
@@ -170,20 +177,25 @@ mod tests {
         window.begin(1);
         window.feed(stored(1, "a", MAX_BYTES));
         window.feed(stored(2, "b", 1));
+
         assert_eq!(
             (window.first(), sequences(window.on_subject("a", 2, 9))),
             (2, Some(vec![]))
         );
+
         for sequence in 3..=MAX_MESSAGES as u64 + 3 {
             window.feed(stored(sequence, "b", 1));
         }
+
         assert_eq!(
             (window.first(), window.order.len(), window.by_subject.len()),
             (4, MAX_MESSAGES, 1)
         );
+
         while window.order.len() > 1 {
             window.forget_oldest();
         }
+
         assert_eq!(window.bytes, weight(&stored(0, "b", 1)));
     }
 }

@@ -79,6 +79,7 @@ pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessi
         Some(remembered) => remembered,
         None => load(broker, &claimed.session, None).await?,
     };
+
     let retry = was_known.then(|| remembered.clone());
     let mut worker = Worker::of(broker, claimed, &era, remembered).await?;
     match worker.serve().await {
@@ -102,6 +103,7 @@ pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessi
         }
         outcome => outcome?,
     }
+
     worker.release().await
 }
 
@@ -169,8 +171,10 @@ impl<'a> Worker<'a> {
                 ..Cursor::default()
             };
         }
+
         let mut worker = Self::new(broker, claimed, Arc::clone(era), remembered);
         worker.doubts.is_void = is_void;
+
         Ok(worker)
     }
 
@@ -181,6 +185,7 @@ impl<'a> Worker<'a> {
             Arc::clone(&claimed.hold),
             remembered,
         );
+
         Self {
             broker,
             claimed,
@@ -212,16 +217,19 @@ impl<'a> Worker<'a> {
 
     async fn serve(&mut self) -> Result<(), RunSessionError> {
         self.resume().await?;
+
         loop {
             let look = self.look().await?;
             let found = look.found();
             self.take_in(look).await?;
             self.drive().await?;
+
             // One that came alone is usually the only one, and the look after the release sees any other.
             if found <= 1 || self.yields {
                 break;
             }
         }
+
         self.settle_hooks().await?;
         self.settle_wishes().await
     }
@@ -231,18 +239,23 @@ impl<'a> Worker<'a> {
         let Some(running) = self.owner.fold().running.clone() else {
             return Ok(());
         };
+
         self.mark_again().await;
         // The first look puts the others behind it, and knows which of them is the lowest that is open.
         let look = self.look().await?;
         self.take_in(look).await?;
+
         if self.stays_suspended().await? {
             return Ok(());
         }
+
         let suspended = self.is_suspended();
         let sequences = running.answers();
         let mut found = inbox::fetch(&self.broker.bus, &self.claimed.session, &sequences).await?;
+
         // Another message may stand there, where the stream was put back.
         found.retain(|pending| running.dispatches.iter().any(|known| known.id == pending.dispatch.id));
+
         if suspended || found.len() < sequences.len() {
             let gone = || "its dispatch is gone".to_owned();
             let reason = self.cancelled.take().unwrap_or_else(gone);
@@ -257,6 +270,7 @@ impl<'a> Worker<'a> {
                 return Ok(());
             }
         }
+
         self.turn_ended();
         self.drive().await
     }
@@ -277,10 +291,12 @@ impl<'a> Worker<'a> {
                 Effect::Start { pendings, waited_ms } => {
                     metrics::histogram!("nexus_broker_queue_wait_seconds").record(seconds(waited_ms));
                     self.turn(&pendings).await?;
+
                     if self.is_suspended() {
                         return Ok(());
                     }
                     self.turn_ended();
+
                     // Turns that wait for nobody share an append: without this they would run on together.
                     tokio::task::yield_now().await;
                 }
@@ -294,6 +310,7 @@ impl<'a> Worker<'a> {
                 | Effect::Repeated { .. }) => self.note(vec![other]),
             }
         }
+
         Ok(())
     }
 
@@ -301,15 +318,18 @@ impl<'a> Worker<'a> {
     async fn wait_until(&mut self, at: UnixMillis) -> Result<(), RunSessionError> {
         self.flush().await?;
         self.listen().await?;
+
         if !self.effects.is_empty() {
             return Ok(());
         }
+
         let wait = u64::try_from(at.since(self.broker.clock.now())).unwrap_or(0);
         let wait = std::pin::pin!(pause(Duration::from_millis(wait)));
         if self.beside(wait).await?.is_some() {
             let effects = self.machine.handle(Input::Tick, self.broker.clock.now());
             self.note(effects);
         }
+
         Ok(())
     }
 
@@ -317,6 +337,7 @@ impl<'a> Worker<'a> {
         if self.broker.shutdown.is_requested() {
             return true;
         }
+
         let config = &self.broker.config;
         let held = self
             .broker
@@ -324,6 +345,7 @@ impl<'a> Worker<'a> {
             .monotonic()
             .saturating_duration_since(self.taken_at)
             .as_millis();
+
         let long = self.turns >= config.fairness_turns || held >= u128::from(config.fairness_ms);
         long && self.broker.claims_waiting() > 0
     }
@@ -339,16 +361,20 @@ impl<'a> Worker<'a> {
             yields,
             ..
         } = self;
+
         // A turn that waits for a human may wait for days, and its journal may be long.
         if standing.awaits.is_none() {
             broker.cache.put(claimed.session.clone(), owner.into_remembered());
         }
+
         if !claimed.hold.is_live() {
             return Err(RunSessionError::Stale);
         }
+
         claim::release(&broker.bus, claimed.sequence).await?;
         // Its ledger says what was handled, whatever the cursor said.
         broker.note_cursor(&claimed.session, None);
+
         let left = if yields {
             true
         } else {
@@ -358,14 +384,18 @@ impl<'a> Worker<'a> {
                 .last_on_subject(DISPATCHES, &subject)
                 .await?
                 .map(|stored| stored.sequence);
+
             let unseen = last.filter(|&last| last > looked_through);
             // What a suspended turn waits for may be what has come.
             let may_go_on = standing.awaits.is_some() && unseen.is_some();
+
             may_go_on || runnable(&standing, unseen, broker.clock.now())
         };
+
         if left {
             claim::publish(&broker.bus, &claimed.session, &claimed.carrier).await?;
         }
+
         Ok(())
     }
 }

@@ -60,10 +60,12 @@ async fn list(common: &Common, bus: &Bus, status: Option<String>, limit: usize) 
         ),
         None => None,
     };
+
     let found: ApprovalList = ask(bus, "list", &ListApprovals { status, limit }).await?;
     if common.json {
         return json(&found);
     }
+
     let mut lines = table(&["ID", "STATUS", "TOOL", "ARGUMENTS", "ASKED BY", "EXPIRES", "DECIDED BY"]);
     for one in &found.approvals {
         lines.add_row([
@@ -76,6 +78,7 @@ async fn list(common: &Common, bus: &Bus, status: Option<String>, limit: usize) 
             plain(&one.decided_by.clone().unwrap_or_default()),
         ]);
     }
+
     say!("{lines}");
     Ok(())
 }
@@ -85,35 +88,43 @@ async fn show(common: &Common, bus: &Bus, id: String) -> Result<()> {
     if common.json {
         return json(&one);
     }
+
     let request = &one.request;
     say!("{} is {}", request.id, one.status.name());
     say!("{} wants to run {}", plain(&one.requested_by), plain(&request.tool));
     say!("arguments  {}", plain(&request.arguments.to_string()));
     say!("sha256     {}", request.arguments_hash);
+
     if let Some(edited) = &one.trail.edited {
         say!("edited     {}", plain(&edited.arguments.to_string()));
         say!("sha256     {}", edited.hash);
     }
+
     say!("policy     {}", request.policy);
     say!("decides    {}", request.approvers.join(", "));
     say!("asked      {}", instant(one.requested_at));
     say!("expires    {}", instant(request.expires_at));
+
     if let Some(asked) = &request.asked_in {
         say!("session    {}, turn {}", plain(&asked.session.to_string()), asked.turn);
     }
+
     for vote in &one.trail.votes {
         say!("yes        {} at {}", plain(&vote.by), instant(vote.at));
     }
+
     let lines = [
         ("escalated", one.trail.escalated_at),
         ("decided", one.decided_at),
         ("consumed", one.trail.consumed_at),
     ];
+
     for (what, at) in lines {
         if let Some(at) = at {
             say!("{what:<10} {}", instant(at));
         }
     }
+
     if let Some(by) = &one.decided_by {
         say!(
             "by         {}, by way of {}",
@@ -121,9 +132,11 @@ async fn show(common: &Common, bus: &Bus, id: String) -> Result<()> {
             plain(one.trail.via.as_deref().unwrap_or("the service"))
         );
     }
+
     if let Some(response) = &one.response {
         say!("note       {}", plain(response));
     }
+
     Ok(())
 }
 
@@ -148,14 +161,18 @@ async fn say(
         arguments_hash: None,
         response: speaker.note,
     };
+
     let answer: ApprovalAnswer = ask(bus, "decide", &question).await?;
     if common.json {
         return json(&answer);
     }
+
     let was = if answer.changed { "" } else { ", as it was" };
     say!("{} is {}{was}", answer.id, answer.status.name());
+
     if answer.status == ApprovalStatus::Pending {
         say!("said yes so far: {}", answer.votes.join(", "));
     }
+
     Ok(())
 }

@@ -36,10 +36,12 @@ pub async fn execute(common: &Common, options: BenchOptions) -> Result<()> {
         Some(BenchPart::ReadModel(options)) => return read_model::execute(common, options).await,
         None => {}
     }
+
     let mut reports = Vec::new();
     for durability in &options.durability {
         reports.push(run(&options, durability).await?);
     }
+
     if common.json {
         match reports.as_slice() {
             [only] => json(only)?,
@@ -48,6 +50,7 @@ pub async fn execute(common: &Common, options: BenchOptions) -> Result<()> {
     } else {
         reports.iter().for_each(Report::print);
     }
+
     Ok(())
 }
 
@@ -65,6 +68,7 @@ async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {
     if !["process", "power", "replicated"].contains(&durability) {
         bail!("--durability {durability}: one of process, power, replicated");
     }
+
     let directory = tempfile::Builder::new()
         .prefix("nexus-bench-")
         .tempdir()
@@ -80,6 +84,7 @@ async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {
     bar.set_message(format!("{durability}: throughput with {} events", options.events));
     let flood = throughput::run(&stack, options).await?;
     bar.set_message(format!("{durability}: raw JetStream"));
+
     let raw = raw::run(&stack, options).await?;
     stack.stop().await;
 
@@ -88,11 +93,14 @@ async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {
         .prefix("nexus-bench-")
         .tempdir()
         .context("make a temporary directory")?;
+
     let hooks = evaluation::run(evaluation.path(), options, durability).await?;
     bar.finish_and_clear();
+
     if options.keep {
         say!("kept: {} {}", directory.keep().display(), evaluation.keep().display());
     }
+
     Ok(Report::new(options, durability, &measured, &flood, raw, hooks))
 }
 

@@ -36,10 +36,13 @@ async fn list(common: &Common, bus: &Bus, all: bool) -> Result<()> {
         .map(|(_, entry)| entry.value)
         .filter(|breaker| all || !breaker.is_at_rest())
         .collect();
+
     shown.sort_by(|a, b| a.hook_id.cmp(&b.hook_id));
+
     if common.json {
         return json(&shown);
     }
+
     let mut rows = table(&["hook", "state", "failures in a row", "last error (UTC)", "next"]);
     for breaker in shown {
         let (state, next) = match &breaker.circuit {
@@ -55,6 +58,7 @@ async fn list(common: &Common, bus: &Bus, all: bool) -> Result<()> {
             next,
         ]);
     }
+
     say!("{rows}");
     Ok(())
 }
@@ -87,18 +91,23 @@ mod tests {
     async fn a_reset_closes_an_open_breaker_and_says_what_it_was() {
         let (_server, bus) = shared::testing::world().await;
         let kv: Kv<Breaker> = bus.kv(BREAKERS);
+
         let mut open = Breaker::of("work/route", "1");
         for _ in 0..5 {
             open = open
                 .failed(&BreakerPolicy::default(), "a", UnixMillis(1))
                 .expect("it counts");
         }
+
         kv.create(&token("work/route"), &open).await.expect("stored");
         assert_eq!(reset(&bus, "work/route").await.expect("reset"), open);
+
         let stored = kv.get(&token("work/route")).await.expect("readable").expect("stored");
         assert!(stored.value.is_at_rest());
+
         let again = reset(&bus, "work/route").await.expect_err("there is nothing to reset");
         assert!(again.to_string().contains("has not failed since"), "{again}");
+
         let unknown = reset(&bus, "nobody").await.expect_err("nobody knows it");
         assert!(unknown.to_string().contains("no failure of nobody"), "{unknown}");
     }

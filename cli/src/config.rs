@@ -42,15 +42,19 @@ fn check(common: &Common) -> Result<()> {
     for warning in &warnings {
         say!("{WARNING}{warning}");
     }
+
     lines.sort();
     lines.dedup();
+
     if lines.is_empty() {
         say!("{}: the configuration is sound", document.source());
         return Ok(());
     }
+
     for line in &lines {
         complain!("{line}");
     }
+
     bail!("{} faults", lines.len());
 }
 

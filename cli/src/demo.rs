@@ -36,6 +36,7 @@ pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
     let path = directory.path().to_owned();
     say!("starting nats-server and five services in {}", path.display());
     let mut receiver = Receiver::start().await?;
+
     let mut plan = Plan::all(&path, 1);
     plan.users = true;
     plan.config = write_files(&path, &receiver.url())?;
@@ -43,12 +44,15 @@ pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
         ("NEXUS_DEMO_GITHUB_SECRET".to_owned(), GITHUB_SECRET.to_owned()),
         ("NEXUS_DEMO_CHANNEL_SECRET".to_owned(), CHANNEL_SECRET.to_owned()),
     ];
+
     let stack = Stack::start(plan).await?;
     let outcome = show(common, &stack, &mut receiver).await;
     stack.stop().await;
+
     if options.keep || outcome.is_err() {
         say!("logs are kept in {}", directory.keep().display());
     }
+
     outcome
 }
 
@@ -56,6 +60,7 @@ pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
 fn write_files(directory: &Path, receiver: &str) -> Result<String> {
     let hooks = directory.join("hooks");
     std::fs::create_dir_all(&hooks).context("make the hooks directory")?;
+
     for (name, text) in [
         (
             "default-dm-routing.ts",
@@ -68,11 +73,13 @@ fn write_files(directory: &Path, receiver: &str) -> Result<String> {
     ] {
         std::fs::write(hooks.join(name), text).with_context(|| format!("write {name}"))?;
     }
+
     let channels = directory.join("channels.yaml");
     let accounts = format!(
         "webhook:\n  accounts:\n    demo:\n      url: {receiver}\n      secret: env:NEXUS_DEMO_CHANNEL_SECRET\n"
     );
     std::fs::write(&channels, accounts).context("write channels.yaml")?;
+
     Ok(format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\n\n[files]\nchannels = {channels:?}\n\n\
          [adapter]\nlisten = \"127.0.0.1:0\"\n\n[adapter.webhook.github]\nscheme = \"github\"\n\
@@ -90,6 +97,7 @@ async fn show(common: &Common, stack: &Stack, receiver: &mut Receiver) -> Result
         .next(PATIENCE)
         .await
         .context("the channel's request did not arrive")?;
+
     let webhook = await_complete(&bus, &webhook, PATIENCE).await?;
     tell(common, "webhook", &webhook)?;
     say!("\nthe signed request that the channel `webhook`, account `demo`, received:\n{received}");
@@ -99,6 +107,7 @@ async fn show(common: &Common, stack: &Stack, receiver: &mut Receiver) -> Result
     let chat = await_complete(&bus, &EventId::parse(chat)?, PATIENCE).await?;
     tell(common, "webchat", &chat)?;
     say!("\nthe page was answered: {answer}");
+
     Ok(())
 }
 

@@ -27,6 +27,7 @@ pub async fn execute(common: &Common, action: DlqAction) -> Result<()> {
         DlqAction::Redrive { number: None, .. } => {
             let mut left = 0_usize;
             let found = letters(&bus, None).await?;
+
             // What is held waits for `nexus recover`.
             for found in found.into_iter().filter(|(_, letter)| letter.service != HELD_LETTER) {
                 if let Err(error) = redrive(&bus, &found).await {
@@ -34,9 +35,11 @@ pub async fn execute(common: &Common, action: DlqAction) -> Result<()> {
                     left += 1;
                 }
             }
+
             if left > 0 {
                 bail!("{left} dead letters are left");
             }
+
             Ok(())
         }
     }
@@ -45,6 +48,7 @@ pub async fn execute(common: &Common, action: DlqAction) -> Result<()> {
 async fn letters(bus: &Bus, service: Option<&str>) -> Result<Vec<(Stored, DeadLetter)>> {
     let subject = service.map_or_else(|| "nexus.dlq.*".to_owned(), shared::wire::subject::dlq);
     let mut found = Vec::new();
+
     let mut from = 1;
     while let Some(stored) = bus.next_on_subject(DLQ, &subject, from).await? {
         from = stored.sequence + 1;
@@ -53,6 +57,7 @@ async fn letters(bus: &Bus, service: Option<&str>) -> Result<Vec<(Stored, DeadLe
             Err(error) => complain!("letter {} cannot be read: {error}", stored.sequence),
         }
     }
+
     Ok(found)
 }
 
@@ -75,6 +80,7 @@ async fn list(common: &Common, bus: &Bus, service: Option<&str>, limit: usize) -
             .collect();
         return json(&rows);
     }
+
     let mut rows = table(&["number", "at (UTC)", "service", "reason", "subject", "detail"]);
     for (stored, letter) in shown {
         rows.add_row([
@@ -86,6 +92,7 @@ async fn list(common: &Common, bus: &Bus, service: Option<&str>, limit: usize) -
             brief(&letter.detail, 60),
         ]);
     }
+
     say!("{rows}\n{} dead letters", all.len());
     Ok(())
 }
@@ -95,6 +102,7 @@ async fn show(common: &Common, bus: &Bus, number: u64) -> Result<()> {
     if common.json {
         return json(&letter);
     }
+
     // What is in a letter may be a stranger's.
     say!(
         "service   {}\nreason    {}",
@@ -106,15 +114,18 @@ async fn show(common: &Common, bus: &Bus, number: u64) -> Result<()> {
     say!("subject   {}", plain(&letter.subject));
     say!("redrive   {}", plain(&letter.redrive_subject));
     say!("attempts  {}", letter.attempts);
+
     for (name, value) in &letter.headers {
         say!("header    {}: {}", plain(name), plain(value));
     }
 
     let bytes = letter.payload_bytes().unwrap_or_default();
     say!("payload   {} bytes", bytes.len());
+
     for line in String::from_utf8_lossy(&bytes).lines() {
         say!("{}", plain(line));
     }
+
     Ok(())
 }
 
@@ -127,17 +138,20 @@ async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<(
         .headers
         .iter()
         .filter(|(name, _)| !of_the_first.iter().any(|left_out| name.eq_ignore_ascii_case(left_out)));
+
     let headers: Headers = kept.map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let out = Outgoing::raw(letter.redrive_subject.clone(), headers, payload.into());
     let id = format!("{REDRIVE}{}:{}", stored.sequence, SystemIds.ulid());
     let published = bus.publish(out.msg_id(id)).await?;
     bus.delete_message(DLQ, stored.sequence).await?;
+
     say!(
         "letter {} is at {} again, sequence {}",
         stored.sequence,
         letter.redrive_subject,
         published.sequence
     );
+
     Ok(())
 }
 
@@ -146,6 +160,7 @@ fn payload_of(number: u64, letter: &DeadLetter) -> Result<Vec<u8>> {
     if letter.service == HELD_LETTER {
         bail!("letter {number} is of a message that is held: `nexus recover list`, then redo or skip");
     }
+
     if letter.redrive_subject.is_empty() {
         bail!(
             "letter {number} cannot be redriven: it does not hold the message; see {} at {}",
@@ -153,6 +168,7 @@ fn payload_of(number: u64, letter: &DeadLetter) -> Result<Vec<u8>> {
             letter.sequence
         );
     }
+
     letter
         .payload_bytes()
         .with_context(|| format!("letter {number} holds no payload"))
@@ -179,7 +195,9 @@ mod tests {
             attempts: 1,
             at: UnixMillis(1),
         };
+
         assert_eq!(payload_of(3, &letter).expect("its payload"), b"x");
+
         letter.redrive_subject.clear();
         let refused = payload_of(3, &letter).expect_err("it holds nothing").to_string();
         assert!(

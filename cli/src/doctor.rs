@@ -136,8 +136,10 @@ pub async fn execute(common: &Common, options: DoctorOptions) -> Result<()> {
                 format!("no answer in {} s", CHECK_WITHIN.as_secs()),
             )]
         };
+
         findings.extend(found.unwrap_or_else(late));
     }
+
     report(common, &findings)
 }
 

@@ -31,6 +31,7 @@ pub async fn execute(options: &DownOptions) -> Result<()> {
     let up = holder(&data);
     if let Some(up) = &up {
         send(Signal::TERM, up);
+
         if !ended(std::slice::from_ref(up), DEADLINE).await {
             bail!(
                 "process {} has not ended after {} s; `kill -9 {}` ends it with all that it runs",
@@ -39,6 +40,7 @@ pub async fn execute(options: &DownOptions) -> Result<()> {
                 up.pid
             );
         }
+
         say!("stopped");
     }
 
@@ -52,6 +54,7 @@ pub async fn execute(options: &DownOptions) -> Result<()> {
     } else if up.is_none() {
         bail!("nothing runs in {}", data.display());
     }
+
     Ok(())
 }
 
@@ -66,6 +69,7 @@ async fn end_remains(data: &Path) -> Result<Vec<ProcessName>> {
             return Ok(left);
         }
     }
+
     let stuck: Vec<ProcessName> = left.into_iter().filter(ProcessName::is_running).collect();
     bail!("processes {} do not end", pids(&stuck));
 }

@@ -42,10 +42,12 @@ async fn search(common: &Common, bus: &Bus, options: SearchOptions) -> Result<()
         until: at(options.until)?,
         limit: options.limit,
     };
+
     let reply: SearchReply = ask(bus, "nexus.svc.events.search", &request).await?;
     if common.json {
         return json(&reply);
     }
+
     let mut rows = table(&["SCORE", "EVENT", "FROM", "TEXT"]);
     for hit in &reply.hits {
         let score = format!("{:.3}", hit.score);
@@ -56,10 +58,13 @@ async fn search(common: &Common, bus: &Bus, options: SearchOptions) -> Result<()
             brief(&hit.excerpt, SHOWN).as_str(),
         ]);
     }
+
     say!("{rows}");
+
     if !reply.by_meaning {
         say!("(by words alone: no embedding model is in use; see docs/read-model.md)");
     }
+
     Ok(())
 }
 
@@ -86,6 +91,7 @@ fn instant(text: &str, now: UnixMillis) -> Result<UnixMillis> {
     if let Ok(millis) = text.parse() {
         return Ok(UnixMillis(millis));
     }
+
     let units = [('s', 1_000), ('m', 60_000), ('h', 3_600_000), ('d', 86_400_000)];
     let ago = units.iter().find_map(|(unit, millis)| {
         let count: i64 = text.strip_suffix(*unit)?.parse().ok()?;
@@ -112,6 +118,7 @@ mod tests {
         ] {
             assert_eq!(instant(text, now).expect(text), UnixMillis(expected));
         }
+
         for text in ["", "d", "-1d", "2 weeks", "9999999999999999999d"] {
             assert!(instant(text, now).is_err(), "{text}");
         }

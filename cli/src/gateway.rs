@@ -47,6 +47,7 @@ impl Gateway {
             .shown()
             .try_into()
             .unwrap_or(Value::Null);
+
         let here = Path::new(document.source())
             .parent()
             .unwrap_or(Path::new(""))
@@ -67,6 +68,7 @@ impl Gateway {
             .and_then(|reference| reference.strip_prefix("file:"))
             .map(PathBuf::from);
         let places = [named, Some(token::file(&here)), Some(token::file(Path::new(DATA)))];
+
         let path = match token_file {
             Some(path) => path.to_owned(),
             None => {
@@ -75,6 +77,7 @@ impl Gateway {
                 found.unwrap_or_else(|| token::file(Path::new(DATA)))
             }
         };
+
         Self::new(&url, token::read(&path)?)
     }
 
@@ -100,6 +103,7 @@ impl Gateway {
             let why = said["error"]["message"].as_str().unwrap_or("no reason given");
             bail!("{url} answered {status}: {why}");
         }
+
         let ids = said["ids"].as_array().cloned().unwrap_or_default();
         Ok(ids.iter().filter_map(|id| id.as_str().map(str::to_owned)).collect())
     }
@@ -116,6 +120,7 @@ fn announced(directory: &Path) -> Option<String> {
             name.starts_with("adapter-svc-") && name.ends_with(".json")
         })
         .collect();
+
     found.sort();
     found.iter().find_map(|path| {
         let text = std::fs::read(path).ok()?;
@@ -140,13 +145,17 @@ mod tests {
             let text = json!({ "process": process, "gateway": gateway }).to_string();
             std::fs::write(directory.path().join(name), text).expect("written");
         };
+
         assert_eq!(announced(directory.path()), None);
+
         let (pid, rest) = own.split_once(' ').expect("id, start, boot");
         let (started, boot) = rest.split_once(' ').expect("start, boot");
+
         // The id of one that was killed, which another process has got since.
         write("adapter-svc-a.json", &format!("{pid} {started}1 {boot}"), "127.0.0.1:1");
         write("hook-svc-h.json", &own, "127.0.0.1:2");
         assert_eq!(announced(directory.path()), None);
+
         write("adapter-svc-b.json", &own, "127.0.0.1:3");
         assert_eq!(announced(directory.path()).as_deref(), Some("127.0.0.1:3"));
     }

@@ -37,21 +37,26 @@ pub fn execute(options: &InitOptions) -> Result<()> {
             .map(|(name, _)| *name)
             .filter(|name| options.directory.join(name).exists())
             .collect();
+
         if !taken.is_empty() {
             bail!("{} there already (--force writes over)", taken.join(", "));
         }
     }
+
     for (name, text) in files {
         write(&options.directory.join(name), text)?;
     }
+
     let key = cluster_key(&options.directory)?;
     say!("wrote {} (a secret: the services seal events with it)", key.display());
     let path = token::file(&options.directory.join(DATA));
     let is_new = !path.exists();
     token::ensure(&path)?;
+
     if is_new {
         say!("wrote {} (this machine's token for /v1/events)", path.display());
     }
+
     say!("next: nexus config check; nexus up");
     Ok(())
 }

@@ -46,6 +46,7 @@ pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
                 by,
                 reason,
             };
+
             ("cancel", ask(&bus, "cancel", &question).await?)
         }
         IntentAction::Reschedule { id, schedule, reason } => {
@@ -57,6 +58,7 @@ pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
                 by,
                 reason,
             };
+
             ("reschedule", ask(&bus, "reschedule", &question).await?)
         }
         IntentAction::Approve { id, decline, by, note } => {
@@ -67,16 +69,21 @@ pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
         }
         IntentAction::Propose(options) => ("propose", ask(&bus, "propose", &proposal(options)?).await?),
     };
+
     if common.json {
         return json(&answer);
     }
+
     say!("{} is {}", answer.id, answer.status);
+
     if let Some(due) = answer.due {
         say!("due {}", instant(due));
     }
+
     if let Some(approval) = answer.approval {
         say!("waits for the approval {approval}");
     }
+
     match answer.rejection {
         Some(rejection) => bail!("{what} is refused: {rejection}"),
         None => Ok(()),
@@ -99,6 +106,7 @@ async fn decide(bus: &Bus, id: Ulid, approve: bool, by: String, response: Option
         arguments_hash: None,
         response,
     };
+
     let asked = bus
         .request::<_, ApprovalAnswer>("nexus.svc.approval.decide", Headers::new(), &question, PATIENCE)
         .await;
@@ -119,6 +127,7 @@ fn proposal(options: ProposedIntent) -> Result<ProposeIntent> {
     let id = options.id.as_deref().map(parse).transpose()?;
     let level: Level = serde_json::from_value(options.level.clone().into())
         .with_context(|| format!("--level {}: full, restricted, group or minimal", options.level))?;
+
     Ok(ProposeIntent {
         id,
         wish: serde_json::from_str(&options.wish).context("the wish, in JSON")?,
@@ -166,6 +175,7 @@ async fn list(common: &Common, bus: &Bus, options: ListedIntents) -> Result<()> 
         ),
         None => None,
     };
+
     let question = ListIntents {
         agent: options.agent,
         session: options.session,
@@ -173,10 +183,12 @@ async fn list(common: &Common, bus: &Bus, options: ListedIntents) -> Result<()> 
         after: options.after,
         limit: Some(options.limit),
     };
+
     let found: IntentList = ask(bus, "list", &question).await?;
     if common.json {
         return json(&found);
     }
+
     let mut rows = table(&[
         "INTENT", "STATUS", "KIND", "AGENT", "SESSION", "DUE", "SCHEDULE", "REASON",
     ]);
@@ -193,10 +205,13 @@ async fn list(common: &Common, bus: &Bus, options: ListedIntents) -> Result<()> 
             brief(&record.reason, 30),
         ]);
     }
+
     say!("{rows}");
+
     if let Some(next) = found.next {
         say!("there may be more: --after {next}");
     }
+
     Ok(())
 }
 
@@ -205,14 +220,17 @@ async fn show(common: &Common, bus: &Bus, id: Ulid) -> Result<()> {
     if common.json {
         return json(&told);
     }
+
     let record = &told.intent.intent;
     say!("{} · {} · {}", record.id, record.kind, told.intent.status);
+
     // What an agent asked for may repeat a stranger's words.
     let place = format!("{}/{}, fires in {}", record.agent, record.session, told.intent.target());
     let parameters = serde_json::Value::Object(record.parameters.clone());
     say!("{}", plain(&place));
     say!("{}; next {}", plain(&record.schedule.to_string()), due(&told.intent));
     say!("parameters {}", plain(&parameters.to_string()));
+
     let mut rows = table(&["N", "AT", "TO", "CODE", "BY", "WHY"]);
     for step in &told.history {
         let code = serde_json::to_value(step.code).unwrap_or_default();
@@ -220,6 +238,7 @@ async fn show(common: &Common, bus: &Bus, id: Ulid) -> Result<()> {
             Some(lineage) => format!("{} → {}: {}", lineage.old, lineage.new, step.why),
             None => step.why.clone(),
         };
+
         rows.add_row([
             step.n.to_string(),
             instant(step.at),
@@ -229,6 +248,7 @@ async fn show(common: &Common, bus: &Bus, id: Ulid) -> Result<()> {
             plain(&why),
         ]);
     }
+
     say!("{rows}");
     Ok(())
 }
@@ -248,6 +268,7 @@ mod tests {
         let Command::Intent(IntentAction::Propose(options)) = cli.command else {
             panic!("another command");
         };
+
         let read = proposal(options).expect("a proposal");
         assert_eq!(
             (read.agent.as_str(), read.permissions.level),

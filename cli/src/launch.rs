@@ -131,9 +131,11 @@ pub async fn server_alone(data: &Path, store: &Path, hold: &Hold) -> Result<Serv
         services: Vec::new(),
         ..Plan::all(data, 0)
     };
+
     let nats = Nats::start(&programs, &plan, hold).await?;
     let config = plan.nats_config(&nats)?;
     let bus = connected(&config, "nexus-restore").await?;
+
     Ok(ServerAlone { bus, nats })
 }
 
@@ -158,9 +160,11 @@ impl Stack {
     /// its log.
     pub async fn start(plan: Plan) -> Result<Self> {
         let programs = Programs::find()?;
+
         for sub in ["run", "log", "data"] {
             std::fs::create_dir_all(plan.directory.join(sub)).context("make the data directory")?;
         }
+
         let hold = Hold::take(&plan.directory).await?;
         token::ensure(&token::file(&plan.directory))?;
 
@@ -177,6 +181,7 @@ impl Stack {
         stack.ensure().await?;
         stack.launch_all()?;
         stack.ready().await?;
+
         Ok(stack)
     }
 
@@ -235,6 +240,7 @@ impl Stack {
                 pause(Duration::from_millis(100)).await;
             }
         });
+
         match (made.await, last) {
             (Ok(()), _) => Ok(()),
             (Err(_), Some(error)) => Err(error).context("make the topology"),

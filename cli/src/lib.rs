@@ -46,6 +46,7 @@ use args::{Cli, Command};
 pub async fn execute(cli: Cli) -> Result<()> {
     let common = cli.common;
     output::check_named_config(&common)?;
+
     match cli.command {
         Command::Up(options) => up::execute(&common, options).await,
         Command::Down(options) => down::execute(&options).await,

@@ -160,15 +160,18 @@ impl ServerHandler for Tools {
         let unknown = || ErrorData::invalid_params(format!("there is no tool {name}"), None);
         let subject = subject(name).ok_or_else(unknown)?;
         let mut arguments = request.arguments.unwrap_or_default();
+
         // Who the author is, and who asks, is not the agent's to say.
         let said_by = match name {
             "create_hook" => Some("created_by"),
             "disable_hook" | "delete_hook" => Some("asked_by"),
             _ => None,
         };
+
         if let Some(key) = said_by {
             arguments.insert(key.to_owned(), Value::from(self.created_by.clone()));
         }
+
         let answer = self
             .bus
             .request::<_, Value>(subject, Headers::new(), &arguments, ANSWER_WITHIN)
@@ -181,6 +184,7 @@ impl ServerHandler for Tools {
                 CallToolResult::error(vec![ContentBlock::text(text)])
             }
         };
+
         Ok(result.into())
     }
 }

@@ -200,6 +200,7 @@ pub fn check_named_config(common: &Common) -> Result<()> {
     let Some(path) = named_config(common) else {
         return Ok(());
     };
+
     let by = if common.config.is_some() {
         "--config"
     } else {
@@ -207,6 +208,7 @@ pub fn check_named_config(common: &Common) -> Result<()> {
     };
     let read = std::fs::read_to_string(&path);
     read.with_context(|| format!("{by}: cannot read the configuration {}", path.display()))?;
+
     Ok(())
 }
 
@@ -264,6 +266,7 @@ pub fn nats_config(common: &Common) -> Result<NatsConfig> {
         None if !faults.is_empty() => bail!("the configuration is wrong:\n{}", faults.join("\n")),
         None => {}
     }
+
     as_operator(config)
 }
 
@@ -280,6 +283,7 @@ fn as_operator(mut config: NatsConfig) -> Result<NatsConfig> {
         config.password = Some(password.context("read the operator's password")?);
         OPERATOR_USER.clone_into(&mut config.user);
     }
+
     Ok(config)
 }
 
@@ -306,6 +310,7 @@ pub async fn bus(common: &Common) -> Result<Bus> {
             error
         }
     })?;
+
     Ok(bus.trusting(trust(common)))
 }
 

@@ -26,6 +26,7 @@ pub async fn execute(common: &Common, action: OwnerAction) -> Result<()> {
             }
             say!("{link}");
             say!("The first browser that opens it within {minutes} minutes is the owner's.");
+
             Ok(())
         }
         OwnerAction::List => list(common, &bus).await,
@@ -59,6 +60,7 @@ pub async fn offer(bus: &Bus, minutes: u32) -> Result<String> {
     let token = random_text();
     let link = OwnerLink::offered(now, minutes);
     links.create(&link_key(&token), &link).await.context("store the link")?;
+
     Ok(token)
 }
 
@@ -69,16 +71,20 @@ async fn list(common: &Common, bus: &Bus) -> Result<()> {
         .into_iter()
         .map(|(_, link)| link.value)
         .collect();
+
     pages.retain(|link| link.claimed_by.is_some());
+
     if common.json {
         return json(&pages);
     }
+
     let mut rows = table(&["visitor", "account", "since (UTC)"]);
     for link in &pages {
         if let (Some(visitor), Some(at)) = (&link.claimed_by, link.claimed_at) {
             rows.add_row([visitor.id.clone(), visitor.account.clone(), clock(at)]);
         }
     }
+
     crate::output::print(&format!("{rows}\n"))
 }
 
@@ -94,9 +100,11 @@ async fn remove(bus: &Bus, visitor: &str) -> Result<()> {
             removed += 1;
         }
     }
+
     if removed == 0 {
         bail!("no page of visitor `{visitor}` is the owner's; `nexus owner list` shows those that are");
     }
+
     say!("{visitor} is not the owner's any more");
     Ok(())
 }

@@ -50,10 +50,12 @@ const fn said(wanted: HeldUntil) -> &'static str {
 async fn list(common: &Common, bus: &Bus, with_decided: bool) -> Result<()> {
     let mut held = all(bus).await?;
     held.retain(|entry| with_decided || entry.value.wanted == HeldUntil::Decided);
+
     if common.json {
         let rows: Vec<&Held> = held.iter().map(|entry| &entry.value).collect();
         return json(&rows);
     }
+
     let mut rows = table(&["id", "kind", "since (UTC)", "state", "subject", "why"]);
     for Entry { value, .. } in &held {
         rows.add_row([
@@ -65,6 +67,7 @@ async fn list(common: &Common, bus: &Bus, with_decided: bool) -> Result<()> {
             brief(&value.why, 70),
         ]);
     }
+
     say!("{rows}\n{} messages", held.len());
     Ok(())
 }
@@ -75,13 +78,16 @@ async fn decide(bus: &Bus, id: Option<&str>, wanted: HeldUntil) -> Result<()> {
         Some(id) => held.retain(|entry| entry.value.id.to_string() == id),
         None => held.retain(|entry| entry.value.wanted == HeldUntil::Decided),
     }
+
     if let (Some(id), true) = (id, held.is_empty()) {
         bail!("nothing with id {id} is held (`nexus recover list`)");
     }
+
     for Entry { value, revision } in &held {
         decide_one(bus, value, *revision, wanted).await?;
         say!("{} {}: {}", value.kind.name(), value.id, said(wanted));
     }
+
     say!("{} messages", held.len());
     Ok(())
 }
@@ -91,16 +97,19 @@ async fn decide_one(bus: &Bus, held: &Held, revision: u64, wanted: HeldUntil) ->
     if held.wanted != HeldUntil::Decided && held.wanted != wanted {
         bail!("{} was decided before: {}", held.id, said(held.wanted));
     }
+
     if held.wanted == HeldUntil::Decided {
         bus.decide_held(held, wanted, revision)
             .await
             .with_context(|| format!("the decision on {} is not stored", held.id))?;
     }
+
     if wanted == HeldUntil::Redo {
         publish(bus, held)
             .await
             .with_context(|| format!("{} is not published, try again", held.id))?;
     }
+
     bus.take_held_letters(held)
         .await
         .with_context(|| format!("the letter of {} is left, try again", held.id))
@@ -114,6 +123,7 @@ async fn publish(bus: &Bus, held: &Held) -> Result<()> {
         .headers
         .iter()
         .filter(|(name, _)| !of_the_first.iter().any(|left_out| name.eq_ignore_ascii_case(left_out)));
+
     let headers: Headers = kept.map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let payload = held.payload_bytes().context("the payload is not base64")?;
     match held.kind {
@@ -131,5 +141,6 @@ async fn publish(bus: &Bus, held: &Held) -> Result<()> {
             claim::publish(bus, &target, &Carrier::default()).await?;
         }
     }
+
     Ok(())
 }

@@ -48,6 +48,7 @@ pub async fn execute(common: &Common, action: ScheduleAction) -> Result<()> {
                 None => SystemClock.now(),
             };
             let from = instant(&from)?;
+
             fired(
                 common,
                 &ask(&bus, "backfill", &BackfillSchedule { id, from, until }).await?,
@@ -72,6 +73,7 @@ fn question(schedule: String, zone: Option<String>, count: usize) -> PreviewSche
     } else {
         (Some(schedule), None)
     };
+
     PreviewSchedule {
         id,
         schedule: text,
@@ -108,6 +110,7 @@ fn list(common: &Common, answer: &ScheduleList) -> Result<()> {
     if common.json {
         return json(&answer.schedules);
     }
+
     let mut rows = table(&["id", "schedule", "zone", "next", "fired", "skipped"]);
     for record in &answer.schedules {
         rows.add_row([
@@ -119,6 +122,7 @@ fn list(common: &Common, answer: &ScheduleList) -> Result<()> {
             record.skipped.to_string(),
         ]);
     }
+
     say!("{rows}\n{} schedules", answer.schedules.len());
     Ok(())
 }
@@ -127,6 +131,7 @@ fn show(common: &Common, record: &ScheduleRecord) -> Result<()> {
     if common.json {
         return json(record);
     }
+
     let zone = &record.spec.zone;
     let policies = &record.spec.policies;
     say!(
@@ -134,8 +139,10 @@ fn show(common: &Common, record: &ScheduleRecord) -> Result<()> {
         record.spec.id,
         record.spec.schedule
     );
+
     say!("target    {} {}", record.spec.target.kind(), record.spec.target.id());
     say!("next      {}", state(record));
+
     if let Some(last) = record.last {
         say!(
             "last      {}, decided at {}",
@@ -143,11 +150,13 @@ fn show(common: &Common, record: &ScheduleRecord) -> Result<()> {
             local(last.at, zone)
         );
     }
+
     say!("fired     {}\nskipped   {}", record.fired, record.skipped);
     say!(
         "policies  {}",
         serde_json::to_string(policies).context("write the policies")?
     );
+
     Ok(())
 }
 
@@ -155,6 +164,7 @@ fn next(common: &Common, answer: &SchedulePreview) -> Result<()> {
     if common.json {
         return json(answer);
     }
+
     for firing in &answer.firings {
         let jitter = firing.due.since(firing.nominal);
         let put_off = if jitter > 0 {
@@ -162,8 +172,10 @@ fn next(common: &Common, answer: &SchedulePreview) -> Result<()> {
         } else {
             String::new()
         };
+
         say!("{}{put_off}", local(firing.nominal, &answer.zone));
     }
+
     Ok(())
 }
 

@@ -24,11 +24,13 @@ pub async fn execute(common: &Common, options: SendOptions) -> Result<()> {
     } else {
         from_options(options)
     };
+
     let ids = gateway.post(body).await?;
     if common.json {
         let id = ids.first().cloned().unwrap_or_default();
         return json(&object!({ "id": id, "ids": ids }));
     }
+
     // A pipe gets what a script can use: the ids alone.
     let is_script = !std::io::stdout().is_terminal();
     if is_script {
@@ -39,9 +41,11 @@ pub async fn execute(common: &Common, options: SendOptions) -> Result<()> {
     for id in &ids {
         say!("{id} is accepted");
     }
+
     if let [id] = ids.as_slice() {
         say!("nexus trace '{id}' --wait 10");
     }
+
     Ok(())
 }
 
@@ -56,5 +60,6 @@ fn from_options(options: SendOptions) -> Vec<u8> {
         "content": options.content,
         "content_types": ["text"],
     });
+
     event.to_string().into_bytes()
 }

@@ -33,6 +33,7 @@ pub async fn execute(common: &Common, action: SessionAction) -> Result<()> {
                 return print(&answer);
             }
             let why = answer["why"].as_str().unwrap_or_default();
+
             say(&format!(
                 "{}/{} is released; it was quarantined because its {why}\n",
                 name.persona, name.session
@@ -88,9 +89,11 @@ async fn wait(common: &Common, bus: &Bus, name: &SessionName, seconds: u64) -> R
         question["timeout_ms"] = (now * 1_000).into();
         let answer = ask(bus, "wait", question, ANSWER + Duration::from_secs(now)).await?;
         let idle = answer["idle"] == json!(true);
+
         if (idle || left == 0) && common.json {
             print(&answer)?;
         }
+
         match (idle, left) {
             (true, _) if common.json => return Ok(()),
             (true, _) => return say(&format!("{}/{} is idle\n", name.persona, name.session)),
@@ -104,12 +107,15 @@ async fn give(common: &Common, bus: &Bus, endpoint: &str, order: &SessionOrderOp
     let mut question = named(&order.name);
     question["reason"] = order.reason.as_str().into();
     question["settings"] = settings;
+
     let answer = ask(bus, endpoint, question, ANSWER).await?;
     if common.json {
         return print(&answer);
     }
+
     let (persona, session) = (&order.name.persona, &order.name.session);
     let id = answer["id"].as_str().unwrap_or_default();
+
     say(&format!("{endpoint} is ordered of {persona}/{session}: {id}\n"))
 }
 
@@ -136,9 +142,11 @@ fn shown(common: &Common, view: &Value) -> Result<()> {
     if common.json {
         return print(view);
     }
+
     let text = |value: &Value| plain(&value.as_str().map_or_else(|| value.to_string(), str::to_owned));
     let running = &view["running"];
     let parked = &view["quarantined"];
+
     let state = match (&running["turn"], &running["awaits"], &view["idle"]) {
         _ if parked.is_object() => {
             let since = parked["since"].as_i64().unwrap_or_default();
@@ -156,6 +164,7 @@ fn shown(common: &Common, view: &Value) -> Result<()> {
         (_, _, Value::Bool(true)) => "idle".to_owned(),
         (_, _, _) => "has something to do".to_owned(),
     };
+
     let usage = &view["usage"];
     let mut lines = vec![
         (
@@ -177,6 +186,7 @@ fn shown(common: &Common, view: &Value) -> Result<()> {
             ),
         ),
     ];
+
     let queue = view["queue"].as_object().into_iter().flatten();
     let queue: Vec<String> = queue.map(|(name, value)| format!("{name} {}", text(value))).collect();
     for (name, value) in [
@@ -188,10 +198,12 @@ fn shown(common: &Common, view: &Value) -> Result<()> {
             lines.push((name, text(value)));
         }
     }
+
     let lines: Vec<String> = lines
         .iter()
         .map(|(name, value)| format!("{name:<9}{value}\n"))
         .collect();
+
     say(&lines.concat())
 }
 
@@ -200,8 +212,10 @@ async fn list(common: &Common, bus: &Bus, persona: Option<&str>, limit: usize) -
     if common.json {
         return print(&answer["sessions"]);
     }
+
     let mut rows = table(&["persona", "session", "records"]);
     let sessions = answer["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
+
     let text = |value: &Value| plain(value.as_str().unwrap_or_default());
     for one in sessions {
         let named = &one["session"];
@@ -211,6 +225,7 @@ async fn list(common: &Common, bus: &Bus, persona: Option<&str>, limit: usize) -
             one["records"].to_string(),
         ]);
     }
+
     say(&format!("{rows}\n{} of {} sessions\n", sessions.len(), answer["total"]))
 }
 
@@ -224,6 +239,7 @@ async fn tail(bus: &Bus, name: SessionName, count: u64, all: bool) -> Result<()>
     } else {
         bus.stream_state(LEDGER).await?.last + 1
     };
+
     let mut records = bus.ordered(LEDGER, &[subject::ledger(&session)], from).await?;
     for _ in 0..count {
         let message = records.next().await;
@@ -233,5 +249,6 @@ async fn tail(bus: &Bus, name: SessionName, count: u64, all: bool) -> Result<()>
         let line = json!({ "sequence": message.sequence, "at": record.at, "append": record.append, "entries": record.entries });
         say(&format!("{line}\n"))?;
     }
+
     Ok(())
 }

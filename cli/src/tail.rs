@@ -37,11 +37,13 @@ const ALL: [&str; 6] = [
 pub async fn execute(common: &Common, options: TailOptions) -> Result<()> {
     let bus = bus(common).await?;
     let names = chosen(&options.streams)?;
+
     let mut readers = Vec::new();
     for name in names {
         let last = bus.stream_state(name).await?.last;
         readers.push(bus.ordered(name, &[], (last + 1).saturating_sub(options.last)).await?);
     }
+
     let mut left = options.count.unwrap_or(u64::MAX);
     while left > 0 {
         let message = next(&mut readers).await;
@@ -53,7 +55,9 @@ pub async fn execute(common: &Common, options: TailOptions) -> Result<()> {
         if !shown {
             continue;
         }
+
         left -= 1;
+
         if common.json {
             print(&format!("{}\n", as_json(&message)))?;
         } else {
@@ -65,6 +69,7 @@ pub async fn execute(common: &Common, options: TailOptions) -> Result<()> {
             ))?;
         }
     }
+
     Ok(())
 }
 
@@ -172,6 +177,7 @@ fn as_json(message: &Incoming) -> serde_json::Value {
         streams::DLQ => value::<DeadLetter>(message),
         _ => serde_json::Value::Null,
     };
+
     serde_json::json!({
         "stream": message.stream, "sequence": message.sequence, "subject": message.subject,
         "at": message.published_at, "payload": payload,

@@ -53,9 +53,11 @@ pub async fn execute(common: &Common, options: TopOptions) -> Result<()> {
     if common.json || options.plain || !std::io::stdout().is_terminal() {
         return told(common, &bus, options).await;
     }
+
     let mut terminal = ratatui::try_init().context("the terminal")?;
     let mut before = None;
     let mut left = options.count.unwrap_or(u64::MAX);
+
     let ended = loop {
         let now = match look(&bus, options.sessions).await {
             Ok(now) => now,
@@ -63,19 +65,24 @@ pub async fn execute(common: &Common, options: TopOptions) -> Result<()> {
         };
         let board = Board::of(before.as_ref(), &now);
         before = Some(now);
+
         if let Err(error) = terminal.draw(|frame| view::draw(frame, &board)) {
             break Err(error.into());
         }
+
         left -= 1;
+
         if left == 0 {
             break Ok(());
         }
+
         match wants_to_end(Duration::from_secs(options.every)).await {
             Ok(false) => {}
             Ok(true) => break Ok(()),
             Err(error) => break Err(error),
         }
     };
+
     ratatui::restore();
     ended
 }
@@ -87,9 +94,11 @@ async fn told(common: &Common, bus: &Bus, options: TopOptions) -> Result<()> {
         if number > 0 {
             pause(Duration::from_secs(options.every)).await;
         }
+
         let now = look(bus, options.sessions).await?;
         let board = Board::of(before.as_ref(), &now);
         before = Some(now);
+
         if common.json {
             print(&board)?;
         } else {
@@ -98,6 +107,7 @@ async fn told(common: &Common, bus: &Bus, options: TopOptions) -> Result<()> {
             }
         }
     }
+
     Ok(())
 }
 
@@ -114,8 +124,10 @@ async fn wants_to_end(wait: Duration) -> Result<bool> {
                 return Ok(true);
             }
         }
+
         pause(KEYS_EVERY).await;
     }
+
     Ok(false)
 }
 
@@ -134,17 +146,20 @@ pub async fn look(bus: &Bus, most: usize) -> Result<Look> {
             waits,
         });
     }
+
     let claims = bus.subjects(streams::CLAIMS, "nexus.claim.*.*").await?;
     let mut sessions = Vec::new();
     for claim in claims.keys().take(most) {
         sessions.extend(session(bus, claim).await);
     }
+
     let last = |name| {
         found
             .iter()
             .find(|stream| stream.name == name)
             .map_or(0, |stream| stream.last)
     };
+
     let evaluated = match last(streams::INVOCATIONS) {
         0 => 0,
         newest => match bus.at_sequence(streams::INVOCATIONS, newest).await? {
@@ -152,6 +167,7 @@ pub async fn look(bus: &Bus, most: usize) -> Result<Look> {
             None => 0,
         },
     };
+
     Ok(Look {
         at: SystemClock.now(),
         behind: last(streams::EVENTS).saturating_sub(evaluated),
@@ -182,6 +198,7 @@ async fn session(bus: &Bus, claim: &str) -> Option<SessionLook> {
         persona: subject::untoken(persona)?,
         session: subject::untoken(session)?,
     };
+
     let question = json!({ "persona": name.persona, "session": name.session });
     let asked = bus.request::<_, Shown>("nexus.svc.session.show", Headers::new(), &question, ANSWER);
     let (running, cursor) = match asked.await {
@@ -189,6 +206,7 @@ async fn session(bus: &Bus, claim: &str) -> Option<SessionLook> {
         // It has never run, or nobody is there to say.
         Err(_) => (None, Cursor::default()),
     };
+
     let from = cursor.floor + 1;
     let dispatches = bus
         .history(streams::DISPATCHES, &subject::dispatch(&name), from, MAX_COUNTED)
@@ -198,6 +216,7 @@ async fn session(bus: &Bus, claim: &str) -> Option<SessionLook> {
         .iter()
         .filter(|stored| !cursor.contains(stored.sequence))
         .count();
+
     Some(SessionLook {
         session: name.to_string(),
         model_calls: running.as_ref().map(|running| running.model_calls),
@@ -221,6 +240,7 @@ mod tests {
         let event = Event::new(EventId::parse("x:1").expect("an id"), "webchat", "v1", UnixMillis(1));
         let out = Outgoing::new(subject::event(&event), &event);
         bus.publish(out).await.expect("stored");
+
         for name in ["a", "b", "c"] {
             let session = SessionRef {
                 persona: "default".to_owned(),
@@ -230,15 +250,18 @@ mod tests {
                 .await
                 .expect("claimed");
         }
+
         let look = look(&bus, 2).await.expect("a look");
         assert_eq!((look.behind, look.busy, look.sessions.len()), (1, 3, 2));
         assert_eq!(look.sessions[0].queued, 0);
+
         let board = Board::of(None, &look);
         let claims = board
             .streams
             .iter()
             .find(|stream| stream.stream == streams::CLAIMS)
             .expect("shown");
+
         assert_eq!((claims.messages, claims.waits), (3, true));
     }
 }

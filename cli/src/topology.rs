@@ -25,6 +25,7 @@ pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
             } else {
                 drift.iter().for_each(|difference| say!("{difference}"));
             }
+
             if !drift.is_empty() {
                 bail!("{} differences; `nexus topology apply` makes them", drift.len());
             }
@@ -34,16 +35,20 @@ pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
             if common.json {
                 return json(&report);
             }
+
             report.created.iter().for_each(|what| say!("made {what}"));
             report.updated.iter().for_each(|what| say!("changed {what}"));
             report.removed.iter().for_each(|what| say!("removed {what}"));
+
             for what in &report.kept {
                 say!("kept {what}: it is removed once hook-svc of this version has taken its partition over");
             }
+
             if report == EnsureReport::default() {
                 say!("nothing to do");
             }
         }
     }
+
     Ok(())
 }

@@ -30,6 +30,7 @@ pub async fn execute(common: &Common, options: TraceOptions) -> Result<()> {
     let id = EventId::parse(options.event_id)?;
     let trace = await_complete(&bus, &id, Duration::from_secs(options.wait)).await?;
     let absent = absent(&bus, &trace).await;
+
     if common.json {
         let mut whole = serde_json::to_value(&trace)?;
         if !absent.is_empty() {
@@ -37,13 +38,17 @@ pub async fn execute(common: &Common, options: TraceOptions) -> Result<()> {
         }
         return json(&whole);
     }
+
     if trace.event.is_none() {
         bail!("no event {id} is known (yet); see `nexus tail`");
     }
+
     print(&trace);
+
     for line in absent {
         say!("{line}");
     }
+
     Ok(())
 }
 
@@ -53,14 +58,17 @@ async fn absent(bus: &Bus, trace: &Trace) -> Vec<String> {
     let mut sessions: Vec<&str> = trace.steps.iter().filter_map(|step| step.session.as_deref()).collect();
     sessions.sort_unstable();
     sessions.dedup();
+
     if trace.complete {
         sessions.clear();
     }
+
     let mut lines = Vec::new();
     for session in sessions.into_iter().take(MAX_ASKED) {
         let Some((persona, name)) = session.split_once('/') else {
             continue;
         };
+
         let named = SessionName {
             persona: persona.to_owned(),
             session: name.to_owned(),
@@ -68,6 +76,7 @@ async fn absent(bus: &Bus, trace: &Trace) -> Vec<String> {
         let view = standing(bus, &named).await.unwrap_or_default();
         lines.extend(absence(&view).map(|absence| format!("{session}: {absence}")));
     }
+
     lines
 }
 
@@ -99,6 +108,7 @@ pub async fn await_complete(bus: &Bus, id: &EventId, patience: Duration) -> Resu
         }
     })
     .await;
+
     last
 }
 
@@ -125,6 +135,7 @@ pub fn print(trace: &Trace) {
         let took = step.took_ms.map(|ms| format!("{ms:.1} ms")).unwrap_or_default();
         let stage = format!("{}{}", "  ".repeat(usize::from(step.depth)), name(step.stage));
         let after = format!("+{} ms", step.at_ms.since(start));
+
         rows.add_row([
             clock(step.at_ms),
             after,
@@ -134,9 +145,12 @@ pub fn print(trace: &Trace) {
             brief(&step.detail, 60),
         ]);
     }
+
     say!("{rows}");
+
     if trace.cut {
         say!("cut: the chain is longer than what is shown");
     }
+
     say!("{}", if trace.complete { "complete" } else { "not complete yet" });
 }

@@ -44,11 +44,13 @@ pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
             return Ok(());
         }
     };
+
     greet(&stack, &directory, &hooks).await?;
     tokio::select! {
         never = supervise::supervise(&mut stack, &directory) => match never {},
         signal = signals.next() => complain!("{signal}: stopping"),
     }
+
     stack.stop().await;
     Ok(())
 }
@@ -82,6 +84,7 @@ impl StopSignals {
                 None => std::future::pending().await,
             }
         };
+
         tokio::select! {
             _ = self.term.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
@@ -95,6 +98,7 @@ fn plan(common: &Common, options: &UpOptions, directory: &Path) -> Result<Plan> 
     plan.nats_port = options.nats_port;
     plan.users = true;
     let beside = Some(PathBuf::from(CONFIG_HERE)).filter(|path| path.exists());
+
     plan.config = match named_config(common).or(beside) {
         Some(path) => {
             say!("settings   {}", path.display());
@@ -103,11 +107,14 @@ fn plan(common: &Common, options: &UpOptions, directory: &Path) -> Result<Plan> 
         }
         None => default_config(directory, options.http_port)?,
     };
+
     plan.environment.extend(local::chat(&plan.config));
+
     if options.replicas > 1 {
         plan.environment
             .push(("NEXUS__ADAPTER__LISTEN".to_owned(), "127.0.0.1:0".to_owned()));
     }
+
     Ok(plan)
 }
 
@@ -137,6 +144,7 @@ fn default_config(directory: &Path, http_port: u16) -> Result<String> {
         let text = include_str!("../../deploy/hooks/default-dm-routing.ts");
         std::fs::write(hooks.join("default-dm-routing.ts"), text).context("write the first hook")?;
     }
+
     Ok(format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\n\n[adapter]\nlisten = \"127.0.0.1:{http_port}\"\n\n\
          [hooks]\ndir = {hooks:?}\nsandbox = \"degraded\"\n"
@@ -150,6 +158,7 @@ async fn greet(stack: &Stack, directory: &Path, hooks: &str) -> Result<()> {
             directory.display()
         )
     })?;
+
     let link = owner::offer(&stack.bus("nexus-up").await?, LINK_MINUTES).await?;
     say!("web chat   {gateway}/");
     let link = owner::page(&gateway, &link);
@@ -158,6 +167,7 @@ async fn greet(stack: &Stack, directory: &Path, hooks: &str) -> Result<()> {
         "events     {gateway}/v1/events (token in {})",
         token::file(directory).display()
     );
+
     say!("webhooks   {gateway}/hooks/{{source}}");
     say!("nats       {}", stack.nats[0].url());
     say!("hooks      {hooks}");
@@ -167,9 +177,11 @@ async fn greet(stack: &Stack, directory: &Path, hooks: &str) -> Result<()> {
         password_file(directory, "operator").display(),
         password_file(directory, "agent").display()
     );
+
     say!("\ntry, in another terminal:");
     say!("  nexus send 'hello'");
     say!("  nexus tail");
     say!("  nexus doctor");
+
     Ok(())
 }

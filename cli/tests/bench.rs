@@ -12,9 +12,11 @@ fn the_read_model_is_measured_and_finds_a_rare_word() {
         .expect("nexus runs");
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{}: {said}", ended.status);
+
     let rows: Vec<Value> = serde_json::from_slice(&ended.stdout).expect("JSON");
     let events: Vec<_> = rows.iter().map(|row| row["events"].as_u64()).collect();
     assert_eq!(events, [Some(100), Some(1_000)]);
+
     for row in &rows {
         for figure in [
             "/rows_per_s",
@@ -26,6 +28,7 @@ fn the_read_model_is_measured_and_finds_a_rare_word() {
             let value = row.pointer(figure).and_then(Value::as_f64);
             assert!(value.is_some_and(|value| value > 0.0), "{figure} in {row}");
         }
+
         assert!(
             row["model_per_s"].is_null() && row["embedded_per_s"].is_null(),
             "no model was named: {row}"

@@ -16,10 +16,12 @@ fn leaves(command: &clap::Command, before: &[String]) -> Vec<Vec<String>> {
     if nested.is_empty() {
         return vec![complete(before.to_vec())];
     }
+
     let below = nested.into_iter().map(|sub| {
         let words = [before, &[sub.get_name().to_owned()]].concat();
         leaves(sub, &words)
     });
+
     below.flatten().collect()
 }
 
@@ -30,6 +32,7 @@ fn complete(mut words: Vec<String>) -> Vec<String> {
         let Err(error) = Cli::command().try_get_matches_from(line) else {
             return words;
         };
+
         let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
             panic!("nexus {words:?}: {error}");
         };
@@ -46,6 +49,7 @@ fn complete(mut words: Vec<String>) -> Vec<String> {
             }
         }
     }
+
     panic!("nexus {words:?} wants ever more");
 }
 
@@ -66,6 +70,7 @@ fn check(directory: &Path, words: &[String], flag: Option<&Path>, variable: Opti
     let said = String::from_utf8_lossy(&ended.stderr);
     let path = flag.or(variable).expect("one of them").display().to_string();
     let by = if flag.is_some() { "--config" } else { "NEXUS_CONFIG" };
+
     assert_eq!(ended.status.code(), Some(1), "nexus {words:?} with {by}: {said}");
     assert!(
         said.contains(&format!("{by}: cannot read the configuration {path}")),
@@ -81,21 +86,25 @@ fn every_command_refuses_a_configuration_that_cannot_be_read() {
     let (missing, folder, bytes) = (here.join("none.toml"), here.join("folder"), here.join("bytes.toml"));
     std::fs::create_dir(&folder).expect("made");
     std::fs::write(&bytes, [0xff, 0xfe, 0x00]).expect("written");
+
     // A sound one beside it changes nothing: what is named is meant.
     std::fs::write(here.join("nexus.toml"), "").expect("written");
 
     let leaves = leaves(&Cli::command(), &[]);
     assert!(leaves.len() > 40, "{leaves:?}");
+
     for words in &leaves {
         check(here, words, Some(&missing), None);
         check(here, words, None, Some(&missing));
     }
+
     for words in leaves.iter().step_by(7) {
         for path in [&folder, &bytes] {
             check(here, words, Some(path), None);
             check(here, words, None, Some(path));
         }
     }
+
     let left: Vec<_> = std::fs::read_dir(here).expect("listed").flatten().collect();
     assert_eq!(left.len(), 3, "nothing was made: {left:?}");
 }

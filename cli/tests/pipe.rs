@@ -12,6 +12,7 @@ fn a_reader_that_goes_ends_the_command_in_good_order() {
         .stderr(Stdio::piped())
         .output()
         .expect("nexus runs");
+
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success() && said.is_empty(), "{}: {said}", ended.status);
 }
@@ -21,6 +22,7 @@ fn a_command_with_effects_ends_them_although_its_reader_has_gone() {
     let directory = tempfile::tempdir().expect("a directory");
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
+
     let ended = Command::new(env!("CARGO_BIN_EXE_nexus"))
         .arg("init")
         .arg(directory.path())
@@ -28,6 +30,7 @@ fn a_command_with_effects_ends_them_although_its_reader_has_gone() {
         .stderr(Stdio::piped())
         .output()
         .expect("nexus runs");
+
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success() && said.is_empty(), "{}: {said}", ended.status);
     assert!(directory.path().join("nexus.toml").is_file());
@@ -40,6 +43,7 @@ fn output_that_cannot_be_written_is_an_error() {
         .write(true)
         .open("/dev/full")
         .expect("/dev/full");
+
     let ended = Command::new(env!("CARGO_BIN_EXE_nexus"))
         .arg("init")
         .arg(directory.path())
@@ -47,6 +51,7 @@ fn output_that_cannot_be_written_is_an_error() {
         .stderr(Stdio::piped())
         .output()
         .expect("nexus runs");
+
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{said}");
     assert!(said.contains("write to the standard output"), "{said}");

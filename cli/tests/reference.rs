@@ -39,17 +39,21 @@ fn line(arg: &Arg) -> String {
         .iter()
         .map(|one| one.to_string_lossy())
         .collect();
+
     if takes_value && !defaults.concat().is_empty() {
         write!(help, " [default: {}]", defaults.join(", ")).expect("a string");
     }
+
     let possible: Vec<_> = arg
         .get_possible_values()
         .iter()
         .map(|one| one.get_name().to_owned())
         .collect();
+
     if takes_value && !possible.is_empty() {
         write!(help, " [one of: {}]", possible.join(", ")).expect("a string");
     }
+
     format!("- `{written}`: {help}\n")
 }
 
@@ -68,6 +72,7 @@ fn describe(out: &mut String, path: &str, command: &Command) {
     if !own.is_empty() {
         write!(out, "\n{own}").expect("a string");
     }
+
     for child in command.get_subcommands().filter(|child| !child.is_hide_set()) {
         describe(out, &format!("{path} {}", child.get_name()), child);
     }
@@ -80,10 +85,12 @@ fn reference() -> String {
         .filter(|arg| arg.is_global_set())
         .map(line)
         .collect();
+
     let mut out = format!("{PREFACE}\n## Global options\n\n{global}");
     for child in command.get_subcommands() {
         describe(&mut out, &format!("nexus {}", child.get_name()), child);
     }
+
     out
 }
 
@@ -91,6 +98,7 @@ fn reference() -> String {
 fn the_page_says_what_the_command_line_says() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md");
     let expected = reference();
+
     #[expect(
         clippy::disallowed_methods,
         reason = "whoever changes the commands has the page written"
@@ -98,6 +106,7 @@ fn the_page_says_what_the_command_line_says() {
     if std::env::var_os("NEXUS_WRITE_GOLDEN").is_some() {
         std::fs::write(&path, &expected).expect("written");
     }
+
     let page = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         page == expected,

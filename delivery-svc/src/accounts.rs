@@ -73,6 +73,7 @@ pub fn read(text: &str) -> Result<Accounts, ReadAccountsError> {
     let bridged = bridges
         .into_iter()
         .map(|(channel, section)| (channel.clone(), format!("bridges.{channel}"), section));
+
     let mut accounts = Accounts::new();
     for (channel, place, section) in std::iter::once(hooked).chain(bridged) {
         for (name, account) in section.accounts {
@@ -82,6 +83,7 @@ pub fn read(text: &str) -> Result<Accounts, ReadAccountsError> {
             }
         }
     }
+
     if faults.is_empty() {
         Ok(accounts)
     } else {
@@ -102,19 +104,23 @@ fn fault_of(channel: &str) -> Option<String> {
 fn endpoint(place: &str, account: &WebhookAccount) -> Result<Endpoint, Vec<String>> {
     let mut faults = Vec::new();
     let mut fault = |key: &str, expected: &str| faults.push(format!("{place}.{key}: {expected}"));
+
     let url = reqwest::Url::parse(&account.url)
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https"));
     if url.is_none() {
         fault("url", "expected an http or https URL");
     }
+
     let key = SigningKey::parse(account.secret.reveal());
     if let Err(error) = &key {
         fault("secret", &error.to_string());
     }
+
     if account.text_limit == Some(0) {
         fault("text_limit", "expected at least 1");
     }
+
     let limit = account.text_limit.map(|max| Limit {
         max,
         unit: Unit::Characters,
@@ -151,6 +157,7 @@ mod tests {
         let text = with_secret("http://127.0.0.1:9/x", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 10);
         let endpoints = read(&text).expect("read");
         let demo = &endpoints["webhook"]["demo"];
+
         assert_eq!(demo.url.as_str(), "http://127.0.0.1:9/x");
         assert_eq!(
             demo.limit,

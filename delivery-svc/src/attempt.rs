@@ -89,6 +89,7 @@ pub fn judge(call: Call, scheduled: Option<Duration>, now: UnixMillis) -> Verdic
             } else {
                 format!("status {code}: {body}")
             };
+
             if is_passing(code) {
                 let asked = retry_after.as_deref().and_then(|value| parse_retry_after(value, now));
                 again(reason, scheduled, asked)
@@ -131,11 +132,13 @@ pub fn parse_retry_after(value: &str, now: UnixMillis) -> Option<Duration> {
     if let Ok(seconds) = value.parse::<u64>() {
         return Some(Duration::from_secs(seconds));
     }
+
     let date = httpdate::parse_http_date(value)
         .ok()?
         .duration_since(std::time::UNIX_EPOCH)
         .ok()?;
     let now = Duration::from_millis(u64::try_from(now.0).unwrap_or(0));
+
     Some(date.saturating_sub(now))
 }
 

@@ -119,6 +119,7 @@ impl Calls {
     pub async fn make(&self, id: CallId, call: impl Future<Output = Call> + Send + 'static) -> Option<Call> {
         let (told, outcome) = watch::channel(None);
         self.keep(id, outcome.clone());
+
         // By itself: whoever waits here may be gone when the answer comes.
         let guarded = AssertUnwindSafe(call).catch_unwind();
         let told = async move { told.send_replace(Some(guarded.await.unwrap_or_else(|panic| broke_off(&*panic)))) };
@@ -128,6 +129,7 @@ impl Calls {
         if matches!(made, None | Some(Call::Withheld)) {
             self.drop_one(id);
         }
+
         made
     }
 
@@ -141,6 +143,7 @@ impl Calls {
                 calls.iter().any(|one| one.is_under_way() || one.looks < KEPT_FOR)
             });
         }
+
         let calls = book.kept.entry(id.of()).or_default();
         calls.retain(|one| one.id != id);
         calls.push(Kept { id, looks: 0, outcome });
@@ -189,6 +192,7 @@ fn broke_off(panic: &(dyn Any + Send)) -> Call {
         panic = said.unwrap_or("without words"),
         "a channel broke off: a fault of ours"
     );
+
     Call::Unreachable {
         reason: "the channel broke off; the log has why".to_owned(),
     }
@@ -239,15 +243,18 @@ mod tests {
             let calls = Arc::clone(&calls);
             tokio::spawn(async move { calls.make(ID, async { waits.await.expect("an answer") }).await })
         };
+
         while calls.stage(ID).is_none() {
             tokio::task::yield_now().await;
         }
+
         assert_eq!(calls.stage(ID), Some(Stage::UnderWay));
 
         made.abort();
         answer.send(answered()).expect("the call goes on");
         assert_eq!(calls.outcome(ID).await, Some(answered()));
         assert_eq!(calls.stage(ID), Some(Stage::Ended { call: answered() }));
+
         let other = CallId { copy: at(8), ..ID };
         assert_eq!(calls.outcome(other).await, None, "another copy of the delivery");
 
@@ -263,15 +270,18 @@ mod tests {
             copy: at(sequence),
             ..ID
         };
+
         calls.make(call(1), async { answered() }).await;
         clock.advance(24 * 3_600_000);
         calls.make(call(2), async { answered() }).await;
+
         assert_eq!(calls.outcome(call(1)).await, Some(answered()));
 
         for sequence in 3..3 + u64::from(KEPT_FOR) {
             clock.advance(120_000);
             calls.make(call(sequence), async { answered() }).await;
         }
+
         assert_eq!(calls.outcome(call(1)).await, None, "nobody asks any more");
     }
 

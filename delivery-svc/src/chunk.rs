@@ -53,9 +53,11 @@ pub fn split(text: &str, limit: Limit) -> Vec<&str> {
         pieces.push(piece);
         rest = after;
     }
+
     if !rest.is_empty() || pieces.is_empty() {
         pieces.push(rest);
     }
+
     pieces
 }
 
@@ -66,11 +68,14 @@ fn cut(text: &str, limit: Limit) -> Option<usize> {
     if text.len() <= max {
         return None;
     }
+
     let (mut used, mut fits) = (0, 0);
     let (mut paragraph, mut line, mut word) = (0, 0, 0);
+
     let mut after_newline = false;
     for (start, grapheme) in text.grapheme_indices(true) {
         used += limit.unit.count(grapheme);
+
         if used > max {
             let best = [paragraph, line, word]
                 .into_iter()
@@ -81,19 +86,24 @@ fn cut(text: &str, limit: Limit) -> Option<usize> {
                 cut_grapheme(grapheme, max, limit.unit)
             }));
         }
+
         fits = start + grapheme.len();
         let newline = matches!(grapheme, "\n" | "\r\n");
         if newline && after_newline {
             paragraph = fits;
         }
+
         if newline {
             line = fits;
         }
+
         if grapheme.chars().all(char::is_whitespace) {
             word = fits;
         }
+
         after_newline = newline;
     }
+
     None
 }
 
@@ -165,6 +175,7 @@ mod tests {
             ),
             ["ab", family]
         );
+
         assert_eq!(
             split(
                 "e\u{301}e\u{301}",
@@ -175,6 +186,7 @@ mod tests {
             ),
             ["e\u{301}", "e\u{301}"]
         );
+
         assert_eq!(
             split(
                 "😀😀",

@@ -68,6 +68,7 @@ impl DeliveryConfig {
                 faults.push(fault.to_owned());
             }
         };
+
         check(
             (1..=10_000).contains(&self.max_in_flight),
             "max_in_flight: expected 1 to 10000",
@@ -80,6 +81,7 @@ impl DeliveryConfig {
             (1..=MAX_CALL_TIMEOUT_MS).contains(&self.call_timeout_ms),
             "call_timeout_ms: expected 1 to 30000",
         );
+
         check(
             (1..=self.call_timeout_ms).contains(&self.connect_timeout_ms),
             "connect_timeout_ms: expected 1 to call_timeout_ms",
@@ -92,8 +94,10 @@ impl DeliveryConfig {
             self.mute_owner_wait_ms <= MAX_MUTE_MS,
             "mute_owner_wait_ms: expected at most 600000",
         );
+
         check(self.retry.max_attempts > 0, "retry.max_attempts: expected at least 1");
         check(self.retry.factor >= 1.0, "retry.factor: expected at least 1");
+
         faults
     }
 

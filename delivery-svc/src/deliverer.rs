@@ -140,6 +140,7 @@ impl<'a> Deliverer<'a> {
         span.record("turn_id", tracing::field::display(job.reply.turn));
         span.record("session", tracing::field::display(&job.reply.session));
         span.record("dispatch_id", job.dispatch_id());
+
         let carrier = carrier_of(&span, &incoming);
         let parts = self.outfit.parts(&job.reply);
         let effects = Effects {
@@ -150,6 +151,7 @@ impl<'a> Deliverer<'a> {
             parts: &parts,
             carrier: &carrier,
         };
+
         async {
             for _ in 0..MAX_OVERTAKEN {
                 match step(&effects, standing).await? {
@@ -160,6 +162,7 @@ impl<'a> Deliverer<'a> {
                     Step::Superseded(found) => standing = found,
                 }
             }
+
             Err(DeliverError::Overtaken {
                 delivery: job.reply.id.to_string(),
             })
@@ -202,6 +205,7 @@ async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, Deliv
             .await?;
         return Ok(Step::once(written, Progress::Settled));
     }
+
     match restored(effects).await? {
         HeldDelivery::Leaves => {}
         HeldDelivery::Waits => {
@@ -215,16 +219,20 @@ async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, Deliv
             return Ok(Step::once(written, Progress::Settled));
         }
     }
+
     let name = &reply.delivery_context.channel;
     let Some(channel) = effects.outfit.channels.get(name) else {
         return give_up(effects, format!("no channel `{name}`"), remaining.attempt).await;
     };
+
     if let Some(sent) = remaining.event_due {
         effects.event(sent).await?;
     }
+
     if effects.now() < remaining.not_before {
         return Ok(Step::Progress(Progress::Later(remaining.not_before)));
     }
+
     send_parts(effects, channel, remaining).await
 }
 
@@ -244,6 +252,7 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
         mut begun,
         ..
     } = remaining;
+
     let count = count(effects.parts);
     let mut seen = None;
     for part in effects.parts.iter().filter(|part| part.index >= first) {
@@ -254,6 +263,7 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
             part: index,
             attempt,
         };
+
         let call = match call(effects, channel, part, id, begun.take()).await? {
             Made::Call(call) => call,
             Made::Superseded(found) => return Ok(Step::Superseded(found)),
@@ -262,6 +272,7 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
             .outfit
             .schedule
             .delay(attempt, jitter(effects.outfit.ids.as_ref()));
+
         let (ids, live) = match judge(call, delay, effects.now()) {
             Verdict::Done { platform_ids, live } => (platform_ids, live),
             Verdict::GiveUp { reason } => return give_up(effects, reason, attempt).await,
@@ -275,11 +286,14 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
                     platform_ids,
                     outcome,
                 };
+
                 return fail(effects, failed, after_ms).await;
             }
         };
+
         platform_ids.extend(ids);
         seen = live.or(seen);
+
         if index + 1 < count {
             let (at, ids) = (effects.now(), platform_ids.clone());
             let outcome = AttemptOutcome::Done;
@@ -289,18 +303,22 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
                 platform_ids: ids,
                 outcome,
             };
+
             if let Written::Superseded(found) = effects.receipt(at, done).await? {
                 return Ok(Step::Superseded(found));
             }
+
             effects.event(SentPart { index, at }).await?;
         }
     }
+
     let delivered = ReceiptStep::Delivered {
         attempts: attempt,
         parts: count,
         platform_ids,
         live: seen,
     };
+
     finish(effects, delivered, count).await
 }
 
@@ -323,11 +341,13 @@ async fn call(
     if let Some(call) = effects.outfit.calls.outcome(id).await {
         return Ok(Made::Call(call));
     }
+
     if let Some(begun) = begun
         && let Some(call) = told(effects, begun, id).await?
     {
         return Ok(Made::Call(call));
     }
+
     if channel.lasts() {
         let (attempt, part, by) = (id.attempt, id.part, Some(effects.outfit.instance.clone()));
         let started = ReceiptStep::AttemptStarted { attempt, part, by };
@@ -335,6 +355,7 @@ async fn call(
             return Ok(Made::Superseded(found));
         }
     }
+
     make(effects, part, id).await.map(Made::Call)
 }
 
@@ -347,11 +368,13 @@ async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<
         lease,
         patience: outfit.patience,
     };
+
     let by = begun.by.filter(|by| *by != outfit.instance);
     let call = match &by {
         Some(by) => former.outcome(by, id).await,
         None => None,
     };
+
     if !lease.is_live() {
         return Err(DeliverError::Lost);
     }
@@ -370,6 +393,7 @@ async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<
             );
         }
     }
+
     Ok(call)
 }
 
@@ -379,6 +403,7 @@ async fn make(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Call, De
     let (part, carrier, now) = (part.clone(), effects.carrier.clone(), effects.now());
     let event_id = sent_event_id(&job.reply, part.index)?;
     let parts = count(effects.parts);
+
     let call = async move {
         // Last before anything leaves: a process that was stopped finds here that others have taken over. They find the call
         // in the book, or it is never made.
@@ -386,6 +411,7 @@ async fn make(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Call, De
         let Some(channel) = channel.filter(|_| lease.is_live()) else {
             return Call::Withheld;
         };
+
         let shipment = Shipment {
             reply: &job.reply,
             part: &part,
@@ -395,8 +421,10 @@ async fn make(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Call, De
             now,
             lease: &lease,
         };
+
         channel.send(&shipment).await
     };
+
     match effects.outfit.calls.make(id, call).await {
         Some(Call::Withheld) | None => Err(DeliverError::Lost),
         Some(call) => Ok(call),
@@ -414,12 +442,14 @@ async fn finish(effects: &Effects<'_>, delivered: ReceiptStep, parts: u32) -> Re
     if let Written::Superseded(found) = effects.receipt(at, delivered).await? {
         return Ok(Step::Superseded(found));
     }
+
     effects
         .event(SentPart {
             index: parts.saturating_sub(1),
             at,
         })
         .await?;
+
     metrics::counter!("nexus_delivery_delivered_total").increment(1);
     Ok(Step::SETTLED)
 }
@@ -443,6 +473,7 @@ async fn give_up(effects: &Effects<'_>, reason: String, attempts: u32) -> Result
         delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
         destination = job.destination.as_str(), attempts, reason, "delivery is given up"
     );
+
     let gave_up = ReceiptStep::GaveUp {
         attempts,
         reason: reason.clone(),
@@ -450,6 +481,7 @@ async fn give_up(effects: &Effects<'_>, reason: String, attempts: u32) -> Result
     if let Written::Superseded(found) = effects.receipt(effects.now(), gave_up).await? {
         return Ok(Step::Superseded(found));
     }
+
     effects.dead_letter(reason, attempts).await?;
     Ok(Step::SETTLED)
 }

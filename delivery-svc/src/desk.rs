@@ -77,9 +77,11 @@ pub async fn work(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore
         works: FuturesUnordered::new(),
         drains: FuturesUnordered::new(),
     };
+
     if desk.find_parked(&owned).await {
         desk.run(owned, bounds.in_flight).await;
     }
+
     stop.trigger();
     desk.finish(bounds.drain).await;
 }
@@ -111,8 +113,10 @@ impl<'a> Desk<'a> {
                 }
                 Err(error) => tracing::warn!(partition, %error, "parked replies cannot be listed yet"),
             }
+
             pause(REPAIR_PAUSE).await;
         }
+
         false
     }
 
@@ -152,6 +156,7 @@ impl<'a> Desk<'a> {
             // The server lost patience and sent a copy; the first one is still at work and will be acknowledged.
             return incoming.progress().await;
         }
+
         let Some(destination) = Destination::of_delivery(&incoming.subject) else {
             return self
                 .refuse(
@@ -160,6 +165,7 @@ impl<'a> Desk<'a> {
                 )
                 .await;
         };
+
         match Job::read(destination, incoming.place(), &incoming.headers, &incoming.payload) {
             Ok(job) => {
                 self.held.insert(incoming.sequence);
@@ -282,6 +288,7 @@ async fn deliver(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdo
             }
         }
     }
+
     Ended::Interrupted
 }
 
@@ -304,6 +311,7 @@ async fn park(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown)
             }
         }
     }
+
     Ended::Interrupted
 }
 

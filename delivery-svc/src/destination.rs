@@ -107,6 +107,7 @@ mod tests {
             peer_id: Some("a.b".to_owned()),
             ..DeliveryContext::default()
         };
+
         let tokens = subject::delivery(&target).replace("nexus.delivery.", "");
         let destination = Destination::of_delivery(&format!("nexus.dl.17.{tokens}")).expect("a destination");
         assert_eq!(destination.delivery_subject(), format!("nexus.dl.17.{tokens}"));
@@ -121,6 +122,7 @@ mod tests {
         for subject in ["nexus.dl.x.a.b.c", "nexus.dl.1.a.b", "nexus.ev.1.a.b.c", ""] {
             assert_eq!(Destination::of_delivery(subject), None, "{subject}");
         }
+
         for subject in [
             "nexus.parked.1.a.b",
             "nexus.parked.1.a.b.",

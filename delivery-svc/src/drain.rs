@@ -41,6 +41,7 @@ pub(crate) async fn list_parked(bus: &Bus, partition: u16) -> Result<HashSet<Des
     let Some(first) = bus.next_on_subject(streams::PARKED, &filter, 1).await? else {
         return Ok(found);
     };
+
     let mut parked = bus
         .ordered(streams::PARKED, std::slice::from_ref(&filter), first.sequence)
         .await?;
@@ -83,10 +84,12 @@ pub async fn drain(deliverer: &Deliverer<'_>, destination: &Destination, slots: 
                 false
             }
         };
+
         if !ended {
             wait(REPAIR_PAUSE, stop).await;
         }
     }
+
     false
 }
 
@@ -109,9 +112,11 @@ async fn settle(
                     "parked reply cannot be read, and is no dead letter yet"
                 );
             }
+
             return buried.is_ok();
         }
     };
+
     let brought = bring_on(deliverer, &job, head, slots, stop).await;
     if let Err(error) = &brought {
         tracing::warn!(
@@ -119,6 +124,7 @@ async fn settle(
             session = %job.reply.session, dispatch_id = head.headers.get(DISPATCH), %error, "parked reply is taken up again"
         );
     }
+
     brought.is_ok()
 }
 
@@ -143,11 +149,13 @@ async fn bring_on(
         let standing = deliverer.standing(job, false).await?;
         let progress = deliverer.advance(job, standing).await?;
         drop(slot);
+
         match progress {
             Progress::Settled => return Ok(forget(deliverer, head).await?),
             Progress::Later(at) => wait_until(at, deliverer, stop).await,
         }
     }
+
     Ok(())
 }
 
@@ -190,12 +198,14 @@ fn read(destination: &Destination, head: &Stored) -> Result<Job, Box<DeadLetter>
             at: head.published_at,
         })
     };
+
     let Some(place) = delivery_copy(&head.headers) else {
         return Err(letter(
             "malformed",
             "the parked reply does not say which delivery it is".to_owned(),
         ));
     };
+
     Job::read(destination.clone(), place, &head.headers, &head.payload)
         .map_err(|error| letter(error.reason(), error.to_string()))
 }

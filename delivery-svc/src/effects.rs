@@ -134,6 +134,7 @@ impl Effects<'_> {
                     delivery = %reply.id, event_id = %reply.causation.event, session = %reply.session,
                     %error, "message is too large to be stored"
                 );
+
                 Ok(())
             }
             other => Ok(other?),

@@ -54,6 +54,7 @@ pub async fn tell(bus: &Bus, instance: &str, calls: &Calls) {
             }
             Err(error) => tracing::warn!(error, "not listening for questions about calls"),
         }
+
         pause(AGAIN).await;
     }
 }
@@ -75,6 +76,7 @@ impl Former<'_> {
         let subject = subject_of(instance);
         let mut was_mute = false;
         let mut absent = Duration::ZERO;
+
         let mut left = self.patience;
         while self.lease.is_live() {
             let asked_at = self.clock.monotonic();
@@ -108,16 +110,20 @@ impl Former<'_> {
                             "a replica that began a call does not answer and is waited for"
                         );
                     }
+
                     // A gap in which this process stood still as well is no time that it waited.
                     let waited = self.clock.monotonic().saturating_duration_since(asked_at);
                     left = left.saturating_sub(waited.min(ANSWER_WITHIN) + AGAIN);
+
                     if left.is_zero() {
                         return None;
                     }
                 }
             }
+
             pause(AGAIN).await;
         }
+
         None
     }
 }

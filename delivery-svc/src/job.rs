@@ -177,6 +177,7 @@ mod tests {
         let parked = job.parked();
         assert_eq!(parked.subject, "nexus.parked.3.nats.demo.ann");
         assert_eq!(delivery_copy(&parked.headers), Some(PLACE));
+
         let destination = Destination::of_parked(&parked.subject).expect("a destination");
         let again = Job::read(destination, PLACE, &parked.headers, &parked.payload).expect("a reply");
         assert_eq!(

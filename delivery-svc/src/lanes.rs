@@ -121,6 +121,7 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
                 Some(Work::Drain)
             }
         };
+
         [drain, self.next(key)]
     }
 
@@ -135,6 +136,7 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
             Some(Drain::Running | Drain::Waiting) if lane.busy => lane.parked = Some(Drain::Waiting),
             Some(Drain::Running | Drain::Waiting) | None => lane.parked = None,
         }
+
         self.next(key)
     }
 
@@ -151,6 +153,7 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
         if lane.busy {
             return None;
         }
+
         match lane.queue.pop_front() {
             Some(message) => {
                 lane.busy = true;
@@ -223,16 +226,20 @@ mod tests {
         let mut lanes = Numbers::default();
         let most = u32::try_from(MAX_WAITING).expect("few");
         assert_eq!(lanes.arrived(&1, 0), Some(Work::Deliver(0)));
+
         for number in 1..=most {
             assert_eq!(lanes.arrived(&1, number), None);
             assert_eq!(lanes.parked(), 0);
         }
+
         assert_eq!(lanes.arrived(&1, most + 1), None, "the one before them is not over");
         assert_eq!(lanes.delivered(&1), Some(Work::Park(1)));
         assert_eq!(lanes.stored(&1), [Some(Work::Drain), Some(Work::Park(2))]);
+
         for number in 3..=most + 1 {
             assert_eq!(lanes.stored(&1), [None, Some(Work::Park(number))]);
         }
+
         assert_eq!((lanes.stored(&1), lanes.waiting()), ([None, None], 0));
         assert_eq!(lanes.drained(&1), Some(Work::Drain));
         assert_eq!(lanes.drained(&1), None);

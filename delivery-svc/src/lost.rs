@@ -88,13 +88,16 @@ impl LostReplies {
         let mut known = None;
         loop {
             let stops = stop.is_requested();
+
             match self.look(known.as_ref()).await {
                 Ok(seen) => known = Some(seen),
                 Err(error) => tracing::debug!(%error, "the queue of replies is not compared with the ledger yet"),
             }
+
             if stops {
                 return;
             }
+
             tokio::select! {
                 () = stop.requested() => {}
                 () = connections.stands_anew() => {}
@@ -117,6 +120,7 @@ impl LostReplies {
         if !known.is_some_and(|known| known.is_followed_by(&seen)) {
             self.find(info.state.last).await?;
         }
+
         self.note(&info).await?;
         Ok(seen)
     }
@@ -130,12 +134,14 @@ impl LostReplies {
                 self.outfit.bus.next_on_subject(streams::DELIVERIES, ">", from).await?
             }
         };
+
         let since = match first {
             Some(first) => first.published_at,
             None => self.server_time().await?,
         };
         let since = since.plus(-MARGIN_MS);
         self.noted.put(streams::DELIVERIES, &Waiting { since }).await?;
+
         Ok(())
     }
 
@@ -149,6 +155,7 @@ impl LostReplies {
         let Some(since) = self.since().await? else {
             return Ok(());
         };
+
         // In this order: a reply that leaves the queue meanwhile has a receipt, and one that comes to it is in the ledger.
         let waiting = self.waiting().await?;
         let mut settled = self.settled(since).await?;
@@ -160,6 +167,7 @@ impl LostReplies {
             Arc::clone(&self.outfit.clock),
         );
         let mut count = 0_u64;
+
         let mut page = self.page(streams::LEDGER, since, None).await?;
         while let Some(through) = page.last().map(|stored| stored.sequence) {
             for reply in page.iter().flat_map(replies) {
@@ -170,8 +178,10 @@ impl LostReplies {
                     count += 1;
                 }
             }
+
             page = self.page(streams::LEDGER, since, Some(through)).await?;
         }
+
         if count > 0 {
             metrics::counter!("nexus_delivery_lost_replies_total").increment(count);
             tracing::warn!(
@@ -180,6 +190,7 @@ impl LostReplies {
                 "replies were in the ledger and neither in DELIVERIES nor in a receipt; they are published again"
             );
         }
+
         Ok(())
     }
 
@@ -193,13 +204,16 @@ impl LostReplies {
             sequence: 0,
             stored_at_ns: 0,
         };
+
         let job = Destination::of_delivery(&stored).map(|to| Job::read(to, nowhere, &headers, &payload));
         let Some(Ok(job)) = job else {
             // The queue's readers say what is wrong with it.
             return Ok(false);
         };
+
         let parts = count(&self.outfit.parts(reply));
         let standing = receipts.standing(&job, parts, false, self.outfit.clock.now()).await?;
+
         Ok(receipts::is_settled(&standing))
     }
 
@@ -214,12 +228,14 @@ impl LostReplies {
                 last.map(|last| last.published_at.plus(-MARGIN_MS))
             }
         };
+
         // The queue was copied after the receipts: a reply in neither was made while the backup ran, and is not lost.
         let holds = self.outfit.bus.kv::<RestoreHold>(buckets::RESTORE);
         let restored = holds.get(HOLD_KEY).await?.and_then(|hold| hold.value.at);
         let kept = i64::try_from(RECEIPTS_KEPT.as_millis()).unwrap_or(i64::MAX);
         let oldest = self.server_time().await?.plus(-kept).plus(2 * MARGIN_MS);
         let oldest = restored.map_or(oldest, |restored| oldest.max(restored));
+
         Ok(since.map(|since| since.max(oldest)))
     }
 
@@ -234,11 +250,13 @@ impl LostReplies {
                 page = self.outfit.bus.history(stream, ">", through + 1, PAGE).await?;
             }
         }
+
         for (_, held) in self.outfit.bus.held().entries().await? {
             if held.value.kind == HeldKind::Delivery {
                 ids.insert(held.value.id);
             }
         }
+
         Ok(ids)
     }
 
@@ -253,8 +271,10 @@ impl LostReplies {
                     .filter(|receipt| is_last(&receipt.step))
                     .map(|receipt| receipt.delivery),
             );
+
             page = self.page(streams::RECEIPTS, since, Some(through)).await?;
         }
+
         Ok(ids)
     }
 
@@ -279,11 +299,13 @@ fn replies(stored: &Stored) -> Vec<Reply> {
     let Ok(record) = stored.decode::<LedgerRecord>() else {
         return Vec::new();
     };
+
     let reply = |entry| {
         let (LedgerEntry::TurnCompleted { reply, .. } | LedgerEntry::TurnFailed { reply, .. }) = entry else {
             return None;
         };
         reply.map(|reply| *reply)
     };
+
     record.entries.into_iter().filter_map(reply).collect()
 }

@@ -41,6 +41,7 @@ pub fn sent_event(reply: &Reply, part: &Part, at: UnixMillis) -> Result<Event, P
         id: reply.session.persona.clone(),
         ..Sender::default()
     };
+
     event.participants = vec![Participant {
         id: peer.to_owned(),
         role: ParticipantRole::Recipient,
@@ -53,19 +54,24 @@ pub fn sent_event(reply: &Reply, part: &Part, at: UnixMillis) -> Result<Event, P
             .clone()
             .unwrap_or_else(|| reply.causation.event.to_string()),
     );
+
     // The event is for everybody: hooks, searches and agents read it, and none of them learns how a human decides.
     let card = Card::of(reply.interactive.as_ref());
     event.content = card
         .as_ref()
         .map_or_else(|| part.content.clone(), |card| card.veiled(&part.content));
+
     if part.index == 0 {
         event.attachments.clone_from(&reply.attachments);
     }
+
     event.metadata = metadata(reply);
+
     if let Some(card) = card {
         let told = json!({"id": card.approval, "arguments_hash": card.arguments_hash});
         event.metadata.insert(CARD.to_owned(), told);
     }
+
     event.hops = reply.causation.hops.saturating_add(1).min(MAX_HOPS);
     Ok(event)
 }
@@ -136,6 +142,7 @@ mod tests {
             index: 0,
             content: format!("pay 60000\nDecide: {link}\nReply: approve K7Q2-M9PX or deny K7Q2-M9PX"),
         };
+
         let event = sent_event(&reply, &part, UnixMillis(5)).expect("an event");
         assert!(event.content.contains("pay 60000"), "{}", event.content);
         assert!(

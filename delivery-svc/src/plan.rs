@@ -20,6 +20,7 @@ pub fn plan(reply: &Reply, limit: Option<Limit>) -> Vec<Part> {
         Some(limit) => split(&reply.content, limit),
         None => vec![reply.content.as_str()],
     };
+
     (0..)
         .zip(pieces)
         .map(|(index, content)| Part {

@@ -57,6 +57,7 @@ impl SendPolicy {
         if let Some(always) = always_denied(reply) {
             return Some(always.to_owned());
         }
+
         let decided = self.rules.iter().enumerate().find(|(_, rule)| rule.matches(reply));
         let (action, name) = match decided {
             Some((index, rule)) => (rule.action, format!("rule {}", index + 1)),
@@ -118,10 +119,13 @@ mod tests {
     fn a_heartbeat_that_says_nothing_stays() {
         let mut quiet = reply(" HEARTBEAT_OK\n");
         assert_eq!(SendPolicy::default().denies(&quiet), None, "somebody asked");
+
         quiet.causation.event = EventId::parse("timer:persona:atlas:60000").expect("an id");
         assert_eq!(SendPolicy::default().denies(&quiet).as_deref(), Some("quiet heartbeat"));
+
         quiet.content = "The build is red.".to_owned();
         assert_eq!(SendPolicy::default().denies(&quiet), None);
+
         quiet.delivery_context.channel = "timer".to_owned();
         assert_eq!(
             SendPolicy::default().denies(&quiet).as_deref(),
@@ -159,7 +163,9 @@ mod tests {
             session_prefix: Some("ma".to_owned()),
             action: Action::Deny,
         };
+
         check(std::slice::from_ref(&all), Action::Allow, Some("rule 1"));
+
         for broken in [
             Rule {
                 channel: Some("x".to_owned()),

@@ -147,6 +147,7 @@ impl Receipts {
                 None => {}
             }
         }
+
         match self.read(job).await? {
             Some(found) => Ok(found),
             None => self.unknown(job, parts, untried && !job.is_repeated()).await,
@@ -166,6 +167,7 @@ impl Receipts {
             }
             Some(_) | None => None,
         };
+
         Ok(found.map(|found| standing(job.reply.id, job.place, Some(found))))
     }
 
@@ -188,6 +190,7 @@ impl Receipts {
                 "no receipt tells of a delivery whose parts are among the sent events: RECEIPTS lost its end"
             );
         }
+
         Ok(match sent {
             0 if is_in_doubt => Standing::Unknown,
             0 => Standing::Open(Remaining::ALL),
@@ -220,9 +223,11 @@ impl Receipts {
         if held + walk.found.len() > MAX_WALKED {
             walks.clear();
         }
+
         if walk.found.len() <= MAX_WALKED {
             walks.insert(job.destination.clone(), walk);
         }
+
         Ok(found)
     }
 
@@ -238,21 +243,26 @@ impl Receipts {
                 }
                 through => self.bus.history(streams::RECEIPTS, &subject, through + 1, PAGE).await?,
             };
+
             if page.is_empty() {
                 let from = walk.through + 1;
                 let next = self.bus.next_on_subject(streams::RECEIPTS, &subject, from).await?;
                 page.extend(next);
             }
+
             let Some(through) = page.last().map(|stored| stored.sequence) else {
                 return Ok(());
             };
+
             for stored in &page {
                 if let Some(last) = last_receipt(stored)? {
                     walk.found.insert(last.receipt.delivery, last);
                 }
             }
+
             walk.through = through;
         }
+
         Ok(())
     }
 
@@ -277,6 +287,7 @@ impl Receipts {
                 }
                 continue;
             };
+
             match self.bus.publish(out.clone().expect_last(expected)).await {
                 Ok(published) => {
                     self.remember(
@@ -286,12 +297,14 @@ impl Receipts {
                             made: made(receipt),
                         },
                     );
+
                     return Ok(Written::Stored);
                 }
                 Err(PublishError::WrongLastSequence { .. }) => self.forget(&job.destination),
                 Err(error) => return Err(error.into()),
             }
         }
+
         Err(WriteReceiptError::Contended { subject })
     }
 
@@ -304,10 +317,12 @@ impl Receipts {
         let subject = job.destination.receipt_subject();
         let stored = self.bus.last_on_subject(streams::RECEIPTS, &subject).await?;
         let sequence = stored.as_ref().map_or(0, |stored| stored.sequence);
+
         let mut last = stored.as_ref().map(last_receipt).transpose()?.flatten();
         if last.is_none() && sequence > 0 {
             last = self.last_readable(&subject, job, sequence).await?;
         }
+
         self.remember(
             &job.destination,
             Known {
@@ -315,6 +330,7 @@ impl Receipts {
                 made: last.as_ref().and_then(|last| made(&last.receipt)),
             },
         );
+
         Ok(last)
     }
 
@@ -327,19 +343,23 @@ impl Receipts {
     ) -> Result<Option<LastReceipt>, ReadStreamError> {
         let since = job.made_at().plus(-SKEW_MS);
         let mut page = self.bus.history_since(streams::RECEIPTS, subject, since, PAGE).await?;
+
         let (mut last, mut from) = (None, 1);
         loop {
             if page.is_empty() {
                 // Direct reads may be of a replica that lags behind: the leader knows what comes next.
                 page.extend(self.bus.next_on_subject(streams::RECEIPTS, subject, from).await?);
             }
+
             for stored in &page {
                 last = last_receipt(stored)?.or(last);
             }
+
             match page.last().map(|stored| stored.sequence) {
                 Some(through) if through < newest => from = through + 1,
                 Some(_) | None => return Ok(last),
             }
+
             page = self.bus.history(streams::RECEIPTS, subject, from, PAGE).await?;
         }
     }
@@ -384,6 +404,7 @@ fn last_receipt(stored: &Stored) -> Result<Option<LastReceipt>, ReadStreamError>
     let Some(copy) = delivery_copy(&stored.headers) else {
         return Ok(None);
     };
+
     match stored.decode::<Receipt>() {
         Ok(receipt) => Ok(Some(LastReceipt { copy, receipt })),
         Err(error @ DecodeError::NewerSchema { .. }) => Err(ReadStreamError::Unreadable {

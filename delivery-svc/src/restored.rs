@@ -30,6 +30,7 @@ impl RestoreGate {
                     at: None,
                     decision: HoldDecision::Waiting,
                 };
+
                 hold_again(&holds, &lost).await;
                 lost
             }
@@ -42,6 +43,7 @@ impl RestoreGate {
                 "deliveries as old as the restored backup wait: `nexus restore --list`, then --send or --drop"
             );
         }
+
         Ok(Some(Self { holds, hold }))
     }
 
@@ -62,6 +64,7 @@ impl RestoreGate {
                 self.hold.clone()
             }
         };
+
         Ok(hold.decide(job.made_at(), job.place))
     }
 }

@@ -94,6 +94,7 @@ pub fn standing(delivery: Ulid, place: Place, last: Option<LastReceipt>) -> Stan
         return Standing::Open(Remaining::ALL);
     };
     let is_this_copy = last.copy == place;
+
     let at = last.receipt.at;
     match last.receipt.step {
         ReceiptStep::AttemptStarted { attempt, part, by } => Standing::Open(Remaining {
@@ -165,6 +166,7 @@ mod tests {
             at: AT,
             step,
         };
+
         Some(LastReceipt { copy, receipt })
     }
 
@@ -205,6 +207,7 @@ mod tests {
         for sequence in [4, 6] {
             let made = standing(MINE, at(5), last(sequence, delivered()));
             assert_eq!(made, Standing::Past, "{sequence}");
+
             let gave_up = ReceiptStep::GaveUp {
                 attempts: 8,
                 reason: "gone".to_owned(),
@@ -224,6 +227,7 @@ mod tests {
             attempts: 8,
             reason: "gone".to_owned(),
         };
+
         assert_eq!(standing(MINE, again, last(5, gave_up)), Standing::Open(Remaining::ALL));
         assert_eq!(standing(MINE, again, last(5, delivered())), Standing::Past);
     }
@@ -234,6 +238,7 @@ mod tests {
             standing(MINE, at(5), last(5, delivered())),
             Standing::Delivered(SentPart { index: 1, at: AT })
         );
+
         let gave_up = ReceiptStep::GaveUp {
             attempts: 8,
             reason: "gone".to_owned(),
@@ -245,6 +250,7 @@ mod tests {
                 reason: "gone".to_owned()
             }
         );
+
         let denied = ReceiptStep::DeniedByPolicy {
             rule: "default".to_owned(),
         };
@@ -264,6 +270,7 @@ mod tests {
             not_before: UnixMillis(1_500),
             ..Remaining::ALL
         };
+
         assert_eq!(
             standing(MINE, at(5), last(5, finished(retry))),
             Standing::Open(expected)
@@ -279,6 +286,7 @@ mod tests {
             event_due: Some(SentPart { index: 1, at: AT }),
             ..Remaining::ALL
         };
+
         assert_eq!(
             standing(MINE, at(5), last(5, finished(AttemptOutcome::Done))),
             Standing::Open(expected)
@@ -293,6 +301,7 @@ mod tests {
             begun: Some(Begun { by: by.clone() }),
             ..Remaining::ALL
         };
+
         let started = ReceiptStep::AttemptStarted {
             attempt: 2,
             part: 0,

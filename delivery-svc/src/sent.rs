@@ -70,9 +70,11 @@ impl SentEvents {
             through: 0,
             ids: HashSet::new(),
         });
+
         self.walk_on(&subject, &mut walk, last.sequence).await?;
         let sent = sent_parts(reply, &walk.ids);
         self.keep(destination, walk);
+
         Ok(sent)
     }
 
@@ -87,10 +89,12 @@ impl SentEvents {
                 }
                 through => self.bus.history(streams::EVENTS, subject, through + 1, PAGE).await?,
             };
+
             if page.is_empty() {
                 let from = walk.through + 1;
                 page.extend(self.bus.next_on_subject(streams::EVENTS, subject, from).await?);
             }
+
             let Some(through) = page.last().map(|stored| stored.sequence) else {
                 return Ok(());
             };
@@ -99,6 +103,7 @@ impl SentEvents {
             walk.ids.extend(events.map(|event| event.id));
             walk.through = through;
         }
+
         Ok(())
     }
 

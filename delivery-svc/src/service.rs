@@ -55,12 +55,15 @@ impl Service for DeliveryService {
             in_flight: config.max_in_flight,
             drain: config.call_timeout(),
         };
+
         let parked_slots = Arc::new(Semaphore::new(config.max_parked_in_flight));
         let witness = witness(&shell.bus);
+
         // Before anything is judged by the receipts. Where nobody can be asked, whoever judges asks again.
         if let Err(error) = witness.check(shell.clock.now()).await {
             tracing::warn!(%error, "nobody can tell yet whether the receipts are whole");
         }
+
         let outfit = Arc::new(Outfit {
             bus: shell.bus.clone(),
             witness: witness.clone(),
@@ -76,6 +79,7 @@ impl Service for DeliveryService {
             clock: Arc::clone(&shell.clock),
             ids: Arc::clone(&shell.ids),
         });
+
         let (_always, may_join) = watch::channel(true);
         let group = Group {
             name: "delivery",
@@ -87,6 +91,7 @@ impl Service for DeliveryService {
             batch: PULL_BATCH,
             clock: Arc::clone(&shell.clock),
         };
+
         // Before any call is made: the next owner of a partition may ask about it.
         let telling = Arc::clone(&outfit);
         let telling = tokio::spawn(async move { former::tell(&telling.bus, &telling.instance, &telling.calls).await });
@@ -102,8 +107,10 @@ impl Service for DeliveryService {
         if last.await.is_err() {
             tracing::debug!("how far the streams had come was not noted at the end");
         }
+
         telling.abort();
         told.abort();
+
         Ok(())
     }
 }
@@ -125,6 +132,7 @@ fn channels(shell: &Shell<DeliveryConfig>, mut accounts: Accounts) -> anyhow::Re
         connect: Duration::from_millis(config.connect_timeout_ms),
         whole: config.call_timeout(),
     };
+
     let answer_within = Duration::from_millis(config.webchat_answer_ms);
     let local = nats::LOCAL.into_iter().fold(Channels::default(), |channels, name| {
         channels.with(name, NatsChannel::of_account(shell.bus.clone(), name))
@@ -141,5 +149,6 @@ fn channels(shell: &Shell<DeliveryConfig>, mut accounts: Accounts) -> anyhow::Re
     let all = accounts.into_iter().try_fold(own, |channels, (name, endpoints)| {
         Ok::<_, anyhow::Error>(channels.with(&name, called(endpoints)?))
     })?;
+
     Ok(all)
 }

@@ -44,6 +44,7 @@ pub async fn keep(bus: Bus, ours: ConfiguredChannels, stop: Shutdown) {
                 AGAIN
             }
         };
+
         tokio::select! {
             () = stop.requested() => return,
             () = pause(wait) => {}

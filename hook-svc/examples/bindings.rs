@@ -20,8 +20,10 @@ fn main() {
             2 => format!("guild: g{n}, roles: [admin, mod]"),
             _ => format!("channel: imessage, peer: {{ id: \"+1666{n:05}*\" }}"),
         };
+
         writeln!(file, "  - {{ persona: p{n}, match: {{ {matches} }} }}").expect("a text grows");
     }
+
     let begun = SystemClock.monotonic();
     let table = Table::parse(&file).expect("a file");
     println!(
@@ -29,6 +31,7 @@ fn main() {
         table.len(),
         SystemClock.monotonic() - begun
     );
+
     let events: Vec<Event> = (0..1_000).map(event).collect();
     let mut taken: Vec<Duration> = (0..EVENTS)
         .map(|n| {
@@ -37,6 +40,7 @@ fn main() {
             SystemClock.monotonic() - begun
         })
         .collect();
+
     taken.sort();
     let mean = taken.iter().sum::<Duration>() / u32::try_from(EVENTS).expect("it fits");
     println!(
@@ -56,13 +60,16 @@ fn event(n: usize) -> Event {
         2 => ("discord", "elsewhere".to_owned()),
         _ => ("imessage", format!("+1666{binding:05}99")),
     };
+
     let mut event = Event::new(id, channel, &peer, UnixMillis(1));
     event.account_id = (channel == "whatsapp").then(|| "biz".to_owned());
+
     if channel == "discord" {
         event.peer.kind = PeerKind::Channel;
         event.peer.guild_id = Some(format!("g{}", binding % 100));
         event.from.roles = vec!["mod".to_owned()];
     }
+
     event.content = "Hi there, this is a message of the usual length of a chat message, and nothing of note".to_owned();
     event
 }

@@ -23,12 +23,14 @@ async fn main() {
     let projection = Projection::open(&path).expect("a read model");
 
     println!("queries an event | p50 alone | p99 alone | p99 at 500/s | events/s, eight at once");
+
     for queries in [0, 1, 10, 100] {
         let pool = start(path.to_string_lossy().into(), queries).await;
         let _warm = run(&pool, 1, None, 300).await;
         let (_, alone) = run(&pool, 1, None, EVENTS).await;
         let (_, paced) = run(&pool, 64, Some(500), EVENTS).await;
         let (took, _) = run(&pool, 8, None, EVENTS).await;
+
         println!(
             "{queries} | {:?} | {:?} | {:?} | {:.0}",
             alone[EVENTS / 2],
@@ -36,8 +38,10 @@ async fn main() {
             paced[EVENTS / 100 * 99],
             EVENTS as f64 / took.as_secs_f64()
         );
+
         pool.stop().await;
     }
+
     drop(projection);
 }
 
@@ -51,12 +55,14 @@ async fn start(db_path: String, queries: usize) -> Pools {
            return {{ fire: false }};
          }};"
     );
+
     let passes = (0..9).map(|n| {
         (
             format!("passes{n}"),
             "export default () => ({ fire: false });".to_owned(),
         )
     });
+
     let hooks = std::iter::once(("asks".to_owned(), asks))
         .chain(passes)
         .map(|(id, source)| HookSource {
@@ -70,6 +76,7 @@ async fn start(db_path: String, queries: usize) -> Pools {
             sees: Sees::Everything,
             net: Vec::new(),
         });
+
     let config = PoolConfig {
         bun: None,
         workers: 1,
@@ -81,8 +88,10 @@ async fn start(db_path: String, queries: usize) -> Pools {
         dir: None,
         host: Arc::new(NoHost),
     };
+
     let pool = Pools::start(config, Arc::new(SystemClock)).await.expect("bun");
     pool.load(Arc::new(HookSet::new(hooks))).await.expect("loads");
+
     pool
 }
 
@@ -96,11 +105,14 @@ async fn run(pool: &Pools, at_once: usize, pace: Option<u32>, events: usize) -> 
         pause(due.saturating_duration_since(SystemClock.monotonic())).await;
         let from = if pace.is_some() { due } else { SystemClock.monotonic() };
         evaluate(pool, number).await;
+
         SystemClock.monotonic() - from
     });
+
     let mut took: Vec<Duration> = each.buffered(at_once).collect().await;
     let whole = SystemClock.monotonic() - began;
     took.sort();
+
     (whole, took)
 }
 
@@ -111,6 +123,7 @@ async fn evaluate(pool: &Pools, number: usize) {
         "peer",
         UnixMillis(1),
     );
+
     let in_force = pool.current();
     let job = Job {
         event_json: Bytes::from(serde_json::to_vec(&event).expect("json")),
@@ -119,6 +132,7 @@ async fn evaluate(pool: &Pools, number: usize) {
         now: UnixMillis(1),
         only: None,
     };
+
     let mut evaluation = pool.evaluate(&in_force, &job, &Seats::default());
     while let Some(step) = evaluation.next().await {
         if let Step::Verdict(verdict) = step

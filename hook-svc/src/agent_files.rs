@@ -61,6 +61,7 @@ async fn settle(dir: &Path, record: &HookRecord) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
+
     let is_same = there.as_ref() == Some(&record.content_hash);
     if is_deleted(record) {
         return if is_same {
@@ -69,13 +70,16 @@ async fn settle(dir: &Path, record: &HookRecord) -> io::Result<()> {
             Ok(())
         };
     }
+
     if is_same {
         return Ok(());
     }
+
     tokio::fs::create_dir_all(dir).await?;
     // Whole or not at all.
     let unfinished = path.with_extension("ts.new");
     tokio::fs::write(&unfinished, &record.source).await?;
+
     tokio::fs::rename(&unfinished, &path).await
 }
 
@@ -109,10 +113,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().join("agents");
         let read = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
+
         let (one, two) = (made("one", "v1"), made("two", "v1"));
         for record in [&one, &two, &made("one", "v2"), &record("filed"), &made("../evil", "x")] {
             settle(&dir, record).await.expect("settled");
         }
+
         assert_eq!(
             (read("one.ts").as_deref(), read("two.ts").as_deref()),
             (Some("v2"), Some("v1"))
@@ -120,11 +126,13 @@ mod tests {
         assert_eq!(std::fs::read_dir(&dir).expect("there").count(), 2);
 
         std::fs::write(dir.join("two.ts"), "edited").expect("written");
+
         for gone in [made("one", "v2"), two] {
             let deleted = authored::deleted(&gone).expect("it may be");
             settle(&dir, &deleted).await.expect("settled");
             settle(&dir, &deleted).await.expect("asked again");
         }
+
         assert_eq!((read("one.ts"), read("two.ts").as_deref()), (None, Some("edited")));
     }
 }

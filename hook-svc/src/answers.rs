@@ -50,6 +50,7 @@ impl Answers {
             if next == former {
                 return Ok(former.answers);
             }
+
             match self.kv.update_ttl(&key, &next, revision, KEPT).await {
                 Ok(_) => return Ok(next.answers),
                 Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,

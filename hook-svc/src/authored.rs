@@ -83,17 +83,20 @@ pub fn file_of(request: &CreateHook) -> Result<String, AuthorHookError> {
     if request.name.is_empty() || request.name.len() > MAX_NAME || !request.name.chars().all(is_name) {
         return Err(AuthorHookError::Name(request.name.clone()));
     }
+
     let mode = match request.mode {
         HookMode::Persistent => "persistent",
         HookMode::OneShot => "one-shot",
     };
     let mut block = format!("/**\n * @name {}\n", request.name);
+
     // One line, and nothing that would end the comment or begin a tag.
     let description = request.description.replace("*/", "* /");
     let words: Vec<&str> = description.split_whitespace().collect();
     if !words.is_empty() {
         block.push_str(&format!(" * @description {}\n", words.join(" ")));
     }
+
     block.push_str(&format!(" * @mode {mode}\n */\n"));
     let source = match header::parse(&request.name, &request.script) {
         // A whole file; what it says of itself stands, where it says anything.
@@ -101,6 +104,7 @@ pub fn file_of(request: &CreateHook) -> Result<String, AuthorHookError> {
         Ok(_) => request.script.clone(),
         Err(_) => block + &function(&request.script),
     };
+
     header::parse(&request.name, &source)?;
     Ok(source)
 }
@@ -116,9 +120,11 @@ fn function(body: &str) -> String {
     if !named.is_empty() {
         source.push_str(&format!("  const {{ {} }} = ctx;\n", named.join(", ")));
     }
+
     source.push_str("  {\n");
     source.push_str(body.trim_end());
     source.push_str("\n  }\n  return { fire: false };\n}\n");
+
     source
 }
 
@@ -164,11 +170,13 @@ pub fn written(
 ) -> Result<Option<HookRecord>, AuthorHookError> {
     let metadata = header::parse(written.id, written.source)?;
     let content_hash = HEXLOWER.encode(&Sha256::digest(written.source.as_bytes()));
+
     let former = current.filter(|record| !is_deleted(record));
     if let Some(record) = former {
         if record.content_hash == content_hash && record.created_by == written.created_by && is_authored(record) {
             return Ok(None);
         }
+
         // A tool makes new hooks alone; a push replaces what was pushed or made by a tool.
         if *written.origin != HookOrigin::Pushed || !is_authored(record) {
             return Err(AuthorHookError::Taken {
@@ -177,6 +185,7 @@ pub fn written(
             });
         }
     }
+
     Ok(Some(HookRecord {
         id: written.id.to_owned(),
         source: written.source.to_owned(),
@@ -289,6 +298,7 @@ pub fn view(record: &HookRecord, state: Option<&HookState>, channels: &Configure
     let state = state.cloned().unwrap_or_default();
     let metadata = &record.metadata;
     let waits = waits_for(record, channels);
+
     let status = match state.status {
         _ if !record.enabled => HookStatus::Disabled,
         HookStatus::Disabled => HookStatus::Disabled,
@@ -306,6 +316,7 @@ pub fn view(record: &HookRecord, state: Option<&HookState>, channels: &Configure
         | HookStatus::Paused
         | HookStatus::Errored) => status,
     };
+
     let reason = match status {
         HookStatus::Waiting => {
             waits.map(|need| format!("waits for channel `{need}`, which channels.yaml does not have"))
@@ -314,6 +325,7 @@ pub fn view(record: &HookRecord, state: Option<&HookState>, channels: &Configure
             record.disabled_reason.clone()
         }
     };
+
     HookView {
         id: record.id.clone(),
         name: metadata.name.clone(),

@@ -49,11 +49,13 @@ impl Bindings {
         if path.is_empty() {
             return Ok(Self::default());
         }
+
         let path = PathBuf::from(path);
         // Before it is read: what changes meanwhile is seen as a change.
         let seen = stamp(&path);
         let table = read(&path)?;
         tracing::info!(path = %path.display(), rules = table.len(), "bindings are loaded");
+
         Ok(Self {
             path: Some(path),
             read: seen,
@@ -72,15 +74,18 @@ impl Bindings {
         let Some(path) = self.path.clone() else {
             return std::future::pending().await;
         };
+
         let mut seen = self.read;
         loop {
             pause(LOOK).await;
             let (file, before) = (path.clone(), seen);
+
             // Ten thousand rules are read and compiled, perhaps over a network, and this thread renews leases.
             let Ok((found, read)) = tokio::task::spawn_blocking(move || changed(&file, before)).await else {
                 continue;
             };
             seen = found;
+
             let Some(read) = read else { continue };
             match read {
                 Ok(table) => {
@@ -117,6 +122,7 @@ fn read(path: &std::path::Path) -> Result<Table, LoadBindingsError> {
             "{length} bytes found, at most {MAX_FILE_BYTES} are expected"
         )));
     }
+
     let text = std::fs::read_to_string(path).map_err(|error| whole(format!("cannot be read: {error}")))?;
     Table::parse(&text).map_err(|faults| LoadBindingsError {
         path: path.to_owned(),
@@ -150,13 +156,16 @@ mod tests {
                 pause(Duration::from_millis(20)).await;
             }
         };
+
         std::fs::write(&path, "bindings: [{persona: a}, {persona: b, match: {channel: sms}}]").expect("written");
         tokio::time::timeout(Duration::from_secs(30), becomes(2))
             .await
             .expect("it is read again");
         std::fs::write(&path, "bindings: [{persona: a}, {}, {}, {}]").expect("written");
         pause(2 * LOOK).await;
+
         assert_eq!(bindings.table().len(), 2, "the last good one stays in force");
+
         std::fs::write(
             &path,
             "bindings: [{persona: a}, {persona: b, match: {channel: sms}}, {persona: c, match: {team: t}}]",

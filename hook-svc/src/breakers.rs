@@ -76,6 +76,7 @@ impl Breakers {
             count: AtomicUsize::new(0),
             changed: watch::Sender::default(),
         };
+
         Self { inner: Arc::new(inner) }
     }
 
@@ -105,6 +106,7 @@ impl Breakers {
         if self.inner.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
+
         let (mut refused, wants) = self.inner.look(set, called, me);
         for (index, want) in wants {
             let hook = &set.hooks()[index as usize];
@@ -114,6 +116,7 @@ impl Breakers {
                 Want::Claim => self.inner.change(hook, claim).await,
                 Want::Renew => self.inner.change(hook, Breaker::at_rest).await,
             };
+
             match decided.map(|breaker| breaker.admit(me, now)) {
                 Ok(Admission::Pass) => {}
                 Ok(Admission::Probe) => tracing::info!(hook_id = hook.id, event_id = me, "paused hook is probed"),
@@ -124,6 +127,7 @@ impl Breakers {
                 }
             }
         }
+
         refused
     }
 
@@ -146,6 +150,7 @@ impl Breakers {
         if self.inner.is_refusing(hook, me, now) {
             return false;
         }
+
         let policy = self.inner.policy;
         let evaluations = self.inner.take_untold(hook).saturating_add(1);
         let mut opened = false;
@@ -154,6 +159,7 @@ impl Breakers {
             opened = next.as_ref().is_some_and(|next| !next.is_closed());
             next
         };
+
         match self.inner.change(hook, change).await {
             Ok(breaker) if opened => {
                 counter!("nexus_hook_breaker_transitions_total", "to" => "open").increment(1);
@@ -165,6 +171,7 @@ impl Breakers {
                         .map(|recent| format!("{} of {}", recent.failed, recent.operations)),
                     "hook is paused: it keeps failing"
                 );
+
                 self.inner.show(&breaker).await;
             }
             Ok(_) => {}
@@ -173,6 +180,7 @@ impl Breakers {
                 return false;
             }
         }
+
         true
     }
 
@@ -181,6 +189,7 @@ impl Breakers {
         if self.inner.count.load(Ordering::Relaxed) == 0 {
             return;
         }
+
         let now = self.inner.clock.now();
         for index in self.inner.relieved(set, me, was_called, now) {
             let hook = &set.hooks()[index as usize];
@@ -230,16 +239,19 @@ impl Inner {
             if called.is_some_and(|called| called.binary_search(&index).is_err()) {
                 continue;
             }
+
             if known.breaker.content_hash != set.hooks()[index as usize].content_hash {
                 wants.push((index, Want::Renew));
                 continue;
             }
+
             match known.breaker.admit(me, now) {
                 Admission::Pass | Admission::Probe => {}
                 Admission::Refuse { .. } => refused.push(index),
                 Admission::Claim => wants.push((index, Want::Claim)),
             }
         }
+
         (refused, wants)
     }
 
@@ -267,18 +279,22 @@ impl Inner {
             let index = set.index(&known.breaker.hook_id).filter(|index| was_called(*index));
             let Some(index) = index else { continue };
             known.untold = known.untold.saturating_add(1);
+
             if known.breaker.recovered(now).is_some() {
                 relieved.push(index);
                 continue;
             }
+
             if known.breaker.succeeded(me).is_none() {
                 continue;
             }
+
             match known.strays.checked_sub(1) {
                 Some(left) => known.strays = left,
                 None => relieved.push(index),
             }
         }
+
         relieved
     }
 
@@ -310,10 +326,12 @@ impl Inner {
         if restless.get(&key).is_some_and(|known| known.revision > revision) {
             return;
         }
+
         let former = restless.remove(&key);
         let stood = former
             .as_ref()
             .map_or(Circuit::Closed, |known| known.breaker.circuit.clone());
+
         if !breaker.is_at_rest() || breaker.recent.is_some() {
             let is_same = |former: &&Known| former.breaker.content_hash == breaker.content_hash && breaker.is_closed();
             let known = Known {
@@ -322,9 +340,12 @@ impl Inner {
                 strays: former.as_ref().filter(is_same).map_or(0, |former| former.strays),
                 untold: former.map_or(0, |former| former.untold),
             };
+
             restless.insert(key, known);
         }
+
         self.tally(&restless);
+
         if stood != breaker.circuit {
             self.changed.send_replace(());
         }

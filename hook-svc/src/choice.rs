@@ -118,8 +118,10 @@ impl Evaluator {
             let decided: Vec<u32> = decided.iter().filter_map(|id| set.index(id)).collect();
             leave_out(&mut only, set, &decided);
         }
+
         let refused = self.breakers.admit(set, only.as_deref(), me).await;
         leave_out(&mut only, set, &refused);
+
         Choice {
             only,
             refused,
@@ -133,6 +135,7 @@ impl Evaluator {
         let begun = self.clock.monotonic();
         let result = table.decide(event)?;
         let took = self.clock.monotonic().saturating_duration_since(begun);
+
         Some(Wish {
             hook_id: bindings::HOOK_ID.to_owned(),
             latency_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
@@ -154,15 +157,18 @@ impl Evaluator {
         for hook_id in &signs.fired {
             self.performer.registry.fired(hook_id, now);
         }
+
         for hook_id in &signs.failed {
             if let Some(index) = set.index(hook_id) {
                 self.breakers.failed(&set.hooks()[index as usize], me).await;
             }
         }
+
         let id = |index: u32| &set.hooks()[index as usize].id;
         let succeeded = |index| choice.is_called(index) && !signs.failed.contains(id(index));
         self.breakers.succeeded(set, me, succeeded).await;
         let told: Vec<u32> = signs.told.iter().filter_map(|hook_id| set.index(hook_id)).collect();
+
         let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, &latency_us) in (0_u32..).zip(&signs.latencies_us) {
             if choice.is_called(index) && !told.contains(&index) {

@@ -153,34 +153,43 @@ impl HooksConfig {
         if self.root.is_empty() || self.root.chars().any(char::is_control) {
             faults.push("root: expected a non-empty name without control characters".to_owned());
         }
+
         let (dir, agents) = (Path::new(&self.dir), Path::new(&self.agent_dir));
         let both = !self.dir.is_empty() && !self.agent_dir.is_empty();
+
         // What an agent made would else be an operator's hook as soon as its entry is gone.
         if both && (agents.starts_with(dir) || dir.starts_with(agents)) {
             faults.push("agent_dir: a folder outside of `dir`, and not around it, is expected".to_owned());
         }
+
         if self.workers > MAX_WORKERS {
             faults.push(format!(
                 "workers: {} found, expected 0 (one per core) to {MAX_WORKERS}",
                 self.workers
             ));
         }
+
         if self.hard_budget_ms == 0 {
             faults.push("hard_budget_ms: expected at least 1".to_owned());
         }
+
         if self.embedder == EmbedderKind::Openai && self.embedder_model.is_empty() {
             faults.push("embedder_model: the model's name is expected with embedder = \"openai\"".to_owned());
         }
+
         if !self.embedder_url.starts_with("http://") && !self.embedder_url.starts_with("https://") {
             faults.push("embedder_url: an address that begins with http:// or https:// is expected".to_owned());
         }
+
         if let Err(error) = shared::schedule::zone_named(&self.time_zone) {
             faults.push(format!("time_zone: {error}"));
         }
+
         for (hook, servers) in &self.grants {
             let wrong = servers.iter().filter_map(|server| Origin::parse(server).err());
             faults.extend(wrong.map(|error| format!("grants.{hook}: {error}")));
         }
+
         for (hook, places) in &self.deliveries {
             let is_place = |place: &String| {
                 place
@@ -193,11 +202,13 @@ impl HooksConfig {
                     format!("deliveries.{hook}: `{place}` found, expected `channel:peer` or `channel:*`")
                 }));
         }
+
         for (key, value) in self.budgets() {
             if !value.is_finite() || value < 0.0 {
                 faults.push(format!("{key}: {value} found, expected dollars, 0 or more"));
             }
         }
+
         let bounds = [
             ("in_flight_per_conversation", self.in_flight_per_conversation),
             ("in_flight", self.in_flight),
@@ -207,6 +218,7 @@ impl HooksConfig {
                 faults.push(format!("{key}: {value} found, expected 1 to {MAX_IN_FLIGHT}"));
             }
         }
+
         faults
     }
 
@@ -256,6 +268,7 @@ mod tests {
             deliveries: BTreeMap::from([("h".to_owned(), vec!["webchat".to_owned()])]),
             ..HooksConfig::default()
         };
+
         let faults = config.faults();
         for key in [
             "root:",
@@ -283,15 +296,18 @@ mod tests {
                 .iter()
                 .filter_map(|fault| Some(fault.split_once(':')?.0))
                 .collect();
+
             assert_eq!(told, keys, "{faults:?}");
             assert!(
                 faults.iter().all(|fault| fault.contains("llm.prices.\"m\"")),
                 "{faults:?}"
             );
         };
+
         let own = json!({"provider": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"});
         check(10.0, own.clone(), &["llm_daily_usd_per_hook", "llm_daily_usd"]);
         check(0.0, own.clone(), &["llm_daily_usd_per_hook"]);
+
         let mut priced = own;
         priced["prices"] = json!({"m": {"input": 0, "output": 0}});
         check(10.0, priced, &[]);

@@ -103,8 +103,10 @@ impl<W> Conversations<W> {
             }
             return Placement::Memory;
         }
+
         lane.numbers.push_back(numbers);
         self.numbers += 1;
+
         Placement::Numbers
     }
 
@@ -204,16 +206,20 @@ mod tests {
         let (slow, quick) = (conversation("slow"), conversation("quick"));
         let mut all = Conversations::new(64);
         let in_memory = (1..=200).filter(|sequence| come(&mut all, slow, *sequence)).count();
+
         assert_eq!((in_memory, all.numbers()), (64, 136));
+
         let mut running = 0;
         while all.next(slow) == Next::Free {
             running += 1;
             assert_eq!(all.start(slow), Some(running));
         }
+
         assert_eq!((running, all.next(slow)), (ALWAYS as u64, Next::Place));
 
         assert!(come(&mut all, quick, 201));
         assert_eq!((all.next(quick), all.start(quick)), (Next::Free, Some(201)));
+
         all.ended(quick);
         assert_eq!((all.lanes.len(), all.next(quick)), (1, Next::Nothing));
     }
@@ -227,6 +233,7 @@ mod tests {
                 all.hold(slow, sequence);
             }
         }
+
         assert_eq!(all.numbers(), 2);
         assert_eq!(all.read_next(slow, 8), None);
         assert_eq!(
@@ -241,23 +248,29 @@ mod tests {
         let slow = conversation("slow");
         let mut all = Conversations::new(2);
         let came: Vec<bool> = (1..=5).map(|sequence| come(&mut all, slow, sequence)).collect();
+
         assert_eq!(came, [true, true, false, false, false]);
         assert_eq!(all.read_next(slow, usize::MAX), None, "memory is full");
+
         let mut order = Vec::new();
         let mut sequence = 6;
         while let Some(work) = all.start(slow) {
             order.push(work);
             all.ended(slow);
+
             if let Some(read) = all.read_next(slow, usize::MAX) {
                 assert_eq!(all.read_next(slow, usize::MAX), None, "one is being read");
+
                 if sequence < 8 {
                     assert!(!come(&mut all, slow, sequence), "who comes later stands behind them");
                     sequence += 1;
                 }
+
                 all.was_read(slow);
                 all.hold(slow, read.sequence);
             }
         }
+
         assert_eq!(order, [1, 2, 3, 4, 5, 6, 7]);
         assert!(all.lanes.is_empty() && all.numbers() == 0);
     }
@@ -267,12 +280,15 @@ mod tests {
         let slow = conversation("slow");
         let mut all = Conversations::new(1);
         assert!(come(&mut all, slow, 1) && !come(&mut all, slow, 2) && !come(&mut all, slow, 3));
+
         all.start(slow);
         all.ended(slow);
         assert_eq!(all.read_next(slow, usize::MAX), Some(numbers(2)));
+
         all.was_read(slow);
         all.forget_idle(slow);
         assert_eq!(all.read_next(slow, usize::MAX), Some(numbers(3)));
+
         all.was_read(slow);
         all.forget_idle(slow);
         assert!(all.lanes.is_empty());

@@ -74,6 +74,7 @@ impl<'a> Course<'a> {
                     .iter()
                     .filter_map(|&index| hooks.get(index as usize))
                     .map(|hook| hook.id.clone());
+
                 self.narrow(slow.collect());
                 None
             }
@@ -102,6 +103,7 @@ impl<'a> Course<'a> {
             outcome,
             spent,
         } = verdict;
+
         self.signs.told.push(hook.id.clone());
         let result = match outcome {
             Outcome::Fired(result) => result,
@@ -124,6 +126,7 @@ impl<'a> Course<'a> {
                 return None;
             }
         };
+
         let traits = self.roster.traits(&hook.id);
         let wish = Wish {
             hook_id: hook.id.clone(),
@@ -134,6 +137,7 @@ impl<'a> Course<'a> {
             volatile: hook.is_volatile(),
             spent,
         };
+
         self.wants(wish)
     }
 
@@ -189,6 +193,7 @@ impl<'a> Course<'a> {
             self.underway.extend(waiting.iter().map(|wish| wish.hook_id.clone()));
             return waiting;
         }
+
         for wish in waiting {
             let outcome = HookOutcome::Suppressed {
                 reason: ROUTED_BY_ANOTHER.to_owned(),
@@ -197,6 +202,7 @@ impl<'a> Course<'a> {
             let suppressed = invocation(&wish.hook_id, wish.latency_us, outcome);
             self.outcomes.hooks.push(billed(suppressed, wish.spent));
         }
+
         Vec::new()
     }
 }

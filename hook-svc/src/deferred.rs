@@ -59,6 +59,7 @@ impl Evaluator {
         choice.defer(set, |id| {
             set.index(id).is_some_and(|index| full.binary_search(&index).is_ok())
         });
+
         let owes_bindings = binds_as_fallback && is_owed(bindings::HOOK_ID);
         if owes_bindings || !choice.deferred.is_empty() {
             choice.defer(set, |id| roster.traits(id).fallback);
@@ -68,6 +69,7 @@ impl Evaluator {
         let deferred = choice.deferred_ids(set);
         task.place.decide(deferred.clone());
         *task.deferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(deferred);
+
         seats
     }
 
@@ -90,9 +92,11 @@ impl Evaluator {
         let all = indices(set, hooks);
         let is_fallback = |index: &u32| roster.traits(&set.hooks()[*index as usize].id).fallback;
         let (fallbacks, others): (Vec<u32>, Vec<u32>) = all.iter().partition(|index| is_fallback(index));
+
         if all.is_empty() {
             return (Seats::default(), hooks.to_vec());
         }
+
         if others.is_empty() {
             let (seats, _) = self.pool.first_seat(&in_force, &fallbacks).await;
             return (seats, hooks.to_vec());
@@ -104,6 +108,7 @@ impl Evaluator {
         if all.iter().all(is_seated) {
             return (seats, hooks.to_vec());
         }
+
         let seated = seated.iter().map(|index| set.hooks()[*index as usize].id.clone());
         (seats, seated.collect())
     }
@@ -121,6 +126,7 @@ impl Evaluator {
             // Nobody knows what others did with it any more: they have, in any case.
             None => self.lost_record(task, &deferred.hooks, started_at),
         };
+
         let owing = former.deferred().map(str::to_owned);
         let (owes, left): (Vec<String>, Vec<String>) = owing.partition(|id| deferred.called.contains(id));
         if owes.is_empty() {
@@ -148,18 +154,22 @@ impl Evaluator {
                 (&me, started_at, carrier),
             )
             .await?;
+
         let Answered {
             mut outcomes,
             choice,
             set,
             signs,
         } = answered;
+
         outcomes.hooks.extend(gone);
         self.complete(task, former, (outcomes.passed, outcomes.hooks), (&left, carrier))
             .await?;
+
         // Later events need not wait for them until others have been called too.
         owes.iter().for_each(|id| task.place.done(id));
         self.settle(&choice, &set, &signs, &me, started_at).await;
+
         Ok(owes_on(left, Owed::Made))
     }
 
@@ -180,18 +190,21 @@ impl Evaluator {
             Pass::Deferred(deferred) => deferred.take_seats(),
             Pass::First => Seats::default(),
         };
+
         let evaluation = self.show(task, in_force, &choice, now, &seats).await;
         drop(seats);
 
         let mut course = Course::new(roster, task, routed);
         course.outcomes.hooks.extend(choice.left_out(evaluation.set()));
         stored.iter().for_each(|wish| course.underway(wish));
+
         let mut wishes: Vec<Wish> = stored;
         if hooks.iter().any(|id| id == bindings::HOOK_ID)
             && let Some(wish) = self.bound(&task.event)
         {
             wishes.extend(course.wants(wish));
         }
+
         self.bring_to_end(task, (evaluation, choice), (course, wishes), (now, carrier))
             .await
     }
@@ -215,6 +228,7 @@ impl Evaluator {
             hooks,
             passes: self.passes_due(),
         };
+
         // There are fewer of them in each further record.
         let name = format!("inv:{}:{}:deferred:{}", task.key, task.sequence, left.len());
         self.store_as(&name, task, completed(former, made), carrier).await
@@ -225,6 +239,7 @@ impl Evaluator {
         if hooks.is_empty() {
             return Ok(());
         }
+
         let detail = format!(
             "event {}: no place for {} within {MOST_TIMEOUTS} times their time-out",
             task.event.id,
@@ -315,5 +330,6 @@ fn standing(
             (true, false) => stands.push(id.clone()),
         }
     }
+
     (stands, gone)
 }

@@ -40,6 +40,7 @@ impl Desk {
             let _turn = self.searches.acquire().await;
             self.projection.search(request).await
         };
+
         let late = |_| CallError::new("timed_out", "search() took too long");
         let found = tokio::time::timeout(SEARCH_TIMEOUT, search).await.map_err(late)?;
         let reply = found.map_err(|error| {
@@ -49,6 +50,7 @@ impl Desk {
             );
             CallError::new("unavailable", error.to_string())
         })?;
+
         let hits = reply.hits.iter();
         Ok(hits
             .map(|hit| json!({"eventId": hit.event_id, "score": hit.score}))

@@ -88,6 +88,7 @@ impl Directory {
         let dirty = Arc::new(Notify::new());
         let _watcher = self.watch(&dirty);
         let mut counted = *era.borrow_and_update();
+
         let (mut before, mut revision) = self.remembered().await;
         loop {
             match self.sync(&before, &mut revision).await {
@@ -103,6 +104,7 @@ impl Directory {
                     path = %self.path.display(), error = %chain(&error), "hooks directory is not synced, the registry stays as it is"
                 ),
             }
+
             tokio::select! {
                 () = dirty.notified() => quiet(&dirty).await,
                 () = pause(RESCAN) => {}
@@ -170,6 +172,7 @@ impl Directory {
                 path: self.path.clone(),
                 source: error.into(),
             })??;
+
         self.tell_ignored(scanned.ignored);
         let files = scanned.files;
         let mut now: BTreeMap<String, String> =
@@ -188,6 +191,7 @@ impl Directory {
                 }
             }
         }
+
         Ok(now)
     }
 
@@ -204,13 +208,16 @@ impl Directory {
                     "the registry holds a hook of this id from elsewhere, the file is not used"
                 );
             }
+
             let Some(record) = sync::synced(id, file, current, &self.root, self.clock.now()) else {
                 return Ok(entry.map_or(0, |entry| entry.revision));
             };
+
             if current.is_some_and(authored::is_deleted) {
                 // Before the entry: what fired its one shot under this name was another hook.
                 change_state(&self.states, id, |state| Some(authored::next_life(state))).await?;
             }
+
             let written = match &entry {
                 None => self.hooks.create(&key, &record).await,
                 Some(entry) => self.hooks.update(&key, &record, entry.revision).await,
@@ -285,19 +292,23 @@ fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
     let whole = root.canonicalize().map_err(failed(root))?;
     let mut scanned = Scanned::default();
     let mut known = BTreeSet::new();
+
     let mut waiting = vec![(root.to_path_buf(), 0)];
     while let Some((directory, level)) = waiting.pop() {
         for path in listed(&directory).map_err(failed(&directory))? {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
                 continue;
             };
+
             // Mounted configuration keeps its versions in hidden directories; the files outside link to them.
             if name.starts_with('.') || name == "node_modules" {
                 continue;
             }
+
             let Ok(kind) = path.symlink_metadata().map(|metadata| metadata.file_type()) else {
                 continue;
             };
+
             let is_hook = name.ends_with(".ts") && !name.ends_with(".d.ts");
             if kind.is_dir() && level < MAX_LEVELS {
                 waiting.push((path, level + 1));
@@ -312,6 +323,7 @@ fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
                         limit: MAX_FILES,
                     });
                 }
+
                 match regular(&whole, &path) {
                     Ok(file) if known.insert(file.clone()) => scanned.files.extend(read(root, &path, &file)?),
                     Ok(_) => drop(scanned.ignored.insert(path, "a file that is there under another name")),
@@ -320,6 +332,7 @@ fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
             }
         }
     }
+
     Ok(scanned)
 }
 
@@ -350,6 +363,7 @@ fn read(root: &Path, path: &Path, file: &Path) -> Result<Option<(String, RawFile
     let Some(id) = below.and_then(|text| text.strip_suffix(".ts")) else {
         return Ok(None);
     };
+
     let mut bytes = Vec::new();
     let longest = u64::try_from(header::MAX_SOURCE_BYTES)
         .unwrap_or(u64::MAX)
@@ -365,6 +379,7 @@ fn read(root: &Path, path: &Path, file: &Path) -> Result<Option<(String, RawFile
             });
         }
     }
+
     let hash = HEXLOWER.encode(&Sha256::digest(&bytes));
     Ok(Some((
         id.replace(std::path::MAIN_SEPARATOR, "/"),
@@ -392,6 +407,7 @@ fn parse(id: &str, raw: &RawFile) -> HookFile {
         ),
         Err(error) => (String::new(), Err(format!("the file is not UTF-8: {error}"))),
     };
+
     HookFile {
         source,
         hash: raw.hash.clone(),
@@ -415,6 +431,7 @@ mod tests {
         let sub = root.path().join("work/deep");
         std::fs::create_dir_all(&sub).expect("made");
         std::fs::create_dir_all(root.path().join("..data")).expect("made");
+
         for name in [
             "a.ts",
             "nexus.d.ts",
@@ -425,6 +442,7 @@ mod tests {
         ] {
             std::fs::write(root.path().join(name), HOOK).expect("written");
         }
+
         assert_eq!(ids(root.path()), ["a", "work/deep/b"]);
     }
 
@@ -433,6 +451,7 @@ mod tests {
     #[cfg(unix)]
     fn links_are_followed_to_files_of_the_directory_alone_and_pipes_hold_nobody_up() {
         use std::os::unix::fs::symlink;
+
         let outside = tempfile::tempdir().expect("a directory");
         std::fs::write(outside.path().join("x.ts"), HOOK).expect("written");
         let root = tempfile::tempdir().expect("a directory");
@@ -440,6 +459,7 @@ mod tests {
         std::fs::create_dir_all(at("..2026")).expect("made");
         std::fs::create_dir_all(at("sub")).expect("made");
         std::fs::write(at("..2026/mounted.ts"), HOOK).expect("written");
+
         let link = |to: &Path, name: &str| symlink(to, at(name)).expect("linked");
         link(Path::new("..2026"), "..data");
         link(Path::new("..data/mounted.ts"), "mounted.ts");
@@ -449,17 +469,20 @@ mod tests {
         link(Path::new("loop.ts"), "loop.ts");
         link(root.path(), "sub/up");
         std::fs::create_dir(at("folder.ts")).expect("made");
+
         let pipe = std::process::Command::new("mkfifo").arg(at("pipe.ts")).status();
         assert!(pipe.expect("mkfifo").success());
 
         let scanned = scan(root.path()).expect("readable");
         assert_eq!(scanned.files.keys().collect::<Vec<_>>(), ["mounted"]);
+
         let names = scanned
             .ignored
             .keys()
             .map(|path| path.strip_prefix(root.path()).expect("below"));
         let names: Vec<&Path> = names.collect();
         let expected = ["dangling.ts", "loop.ts", "out.ts", "pipe.ts", "sub/up", "twice.ts"];
+
         assert_eq!(names, expected.map(Path::new));
     }
 

@@ -30,6 +30,7 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
     let routing = result.routing.as_ref().unwrap_or(&none);
     let context = result.context.clone().unwrap_or_default();
     let person = rules.identities.sender(event);
+
     Dispatch {
         id: dispatch_id(&event.id, event.believed_at(), &cause(&fire)),
         event_id: event.id.clone(),
@@ -102,9 +103,11 @@ fn delivery_context(event: &Event, result: &HookResult, routing: &Routing) -> De
         thread_id: event.thread_id.clone(),
         reply_to_id: Some(event.id.as_str().to_owned()),
     });
+
     if let Some(thread) = &routing.thread {
         target.thread_id = Some(thread.clone());
     }
+
     target
 }
 
@@ -183,11 +186,13 @@ mod tests {
             result: &result,
             evaluated_at: UnixMillis(1_700_000_000_500),
         };
+
         assert_eq!(
             build_dispatch(fire, rules),
             build_dispatch(fire, rules),
             "deterministic"
         );
+
         build_dispatch(fire, rules)
     }
 
@@ -203,6 +208,7 @@ mod tests {
             ("1", "text")
         );
         assert!(dispatch.context.include_thread_history);
+
         let target = dispatch.delivery_context;
         assert_eq!(
             (target.channel.as_str(), target.peer_id.as_deref()),
@@ -266,23 +272,29 @@ mod tests {
         let unknown = check(&event("3", PeerKind::Dm), json!({"fire": true}), &rules()).permissions;
         let tools = unknown.tools.expect("the preset of minimal");
         let searches = ["web_search", "*__web_search"].map(str::to_owned).to_vec();
+
         assert_eq!((tools.allow, tools.deny), (Some(searches), vec![]));
+
         let known = check(&event("2", PeerKind::Dm), json!({"fire": true}), &rules()).permissions;
         assert_eq!(known.tools, None, "no preset of restricted is configured");
+
         let hook = json!({"fire": true, "permissions": {"level": "full", "tools": {"deny": ["shell"]}}});
         let tools = check(&event("3", PeerKind::Dm), hook, &rules())
             .permissions
             .tools
             .expect("tools");
+
         assert_eq!(
             (tools.allow, tools.deny),
             (Some(vec!["*".to_owned()]), vec!["shell".to_owned()])
         );
+
         let own = json!({"fire": true, "permissions": {"level": "full", "tools": {"allow": ["mail_*"]}}});
         let tools = check(&event("3", PeerKind::Dm), own, &rules())
             .permissions
             .tools
             .expect("tools");
+
         assert_eq!(tools.allow, Some(vec!["mail_*".to_owned()]));
     }
 
@@ -294,11 +306,13 @@ mod tests {
             "deliveryContext": {"channel": "webhook", "accountId": "demo"},
             "context": {"systemPrompt": "be kind", "extracted": {"n": 1}, "includeThreadHistory": false},
         });
+
         let dispatch = check(&event("2", PeerKind::Dm), result, &rules());
         assert_eq!(dispatch.target.to_string(), "atlas/family:mom");
         assert_eq!(dispatch.queue_mode, Some(QueueMode::Interrupt));
         assert!(!dispatch.context.include_thread_history);
         assert_eq!(dispatch.context.system_prompt.as_deref(), Some("be kind"));
+
         let expected = DeliveryContext {
             channel: "webhook".to_owned(),
             account_id: Some("demo".to_owned()),
@@ -333,8 +347,10 @@ mod tests {
             "telegram:dm:mom",
             "known persons have their own"
         );
+
         assert_eq!(session_of(&from("3"), &rules), "telegram:dm:3");
         assert_ne!(session_of(&from("3"), &rules), session_of(&from("4"), &rules));
+
         let all = Rules {
             dm_scope: DmScope::Main,
             ..rules
@@ -348,6 +364,7 @@ mod tests {
             let id = EventId::parse(format!("{channel}:1")).expect("valid");
             let mut event = Event::new(id, channel, "v1", UnixMillis(1_700_000_000_000));
             event.peer.kind = PeerKind::Dm;
+
             event.origin = match channel {
                 "cli" => Origin::Token {
                     name: "local".to_owned(),
@@ -355,15 +372,19 @@ mod tests {
                 "webchat" => Origin::visitor("default", "v1"),
                 _ => Origin::account(channel, "default"),
             };
+
             event
         };
+
         let mut forged = on("webchat");
         forged.origin = Origin::Open;
         let local = Rules {
             is_chat_local: true,
             ..Rules::default()
         };
+
         assert_eq!(session_of(&forged, &local), "webchat:dm:~open~v1");
+
         for (is_chat_local, webchat) in [(true, "main"), (false, "webchat:dm:v1")] {
             let nobody = Rules {
                 is_chat_local,
@@ -372,6 +393,7 @@ mod tests {
             assert_eq!(session_of(&on("cli"), &nobody), "main");
             assert_eq!(session_of(&on("webchat"), &nobody), webchat);
             assert_eq!(session_of(&on("slack"), &nobody), "slack:dm:v1");
+
             let known = Rules {
                 is_chat_local,
                 ..rules()

@@ -60,12 +60,14 @@ fn folder(configured: &str, model: &str) -> PathBuf {
     if !configured.is_empty() {
         return PathBuf::from(configured);
     }
+
     let below = Path::new(MODELS).join(model);
     let starts = [std::env::current_exe().ok(), std::env::current_dir().ok()];
     let mut above = starts
         .iter()
         .flatten()
         .flat_map(|start| start.ancestors().map(|dir| dir.join(&below)));
+
     above.find(|folder| folder.is_dir()).unwrap_or(below)
 }
 
@@ -83,6 +85,7 @@ mod tests {
             let config = serde_json::json!({"embedder": kind, "embedder_model": folder.path()});
             let config: HooksConfig = serde_json::from_value(config).expect("a configuration");
             assert_eq!(config.faults(), [""; 0]);
+
             let reason = embedder(&config).expect_err("there is no model");
             let file = folder.path().join(file).display().to_string();
             assert!(reason.contains(&file), "{reason}");

@@ -108,13 +108,16 @@ impl Evaluator {
                 return Ok(Handled::Deferred(hooks));
             }
         }
+
         if task.is_shown() && self.is_late_duplicate(task) {
             meters.late_duplicates.increment(1);
             return Ok(Handled::Done);
         }
+
         if self.is_beyond_records(task).await? {
             return Ok(Handled::Done);
         }
+
         let started_at = self.clock.now();
         let me = format!("{}/{}", self.instance, task.event.id);
         let Answered {
@@ -123,6 +126,7 @@ impl Evaluator {
             set,
             signs,
         } = self.evaluate(task, again, &me, started_at, carrier).await?;
+
         let evaluated = Evaluated {
             event_id: task.event.id.clone(),
             event_seq: task.sequence,
@@ -133,14 +137,17 @@ impl Evaluator {
             hooks: outcomes.hooks,
             passes: self.passes_due(),
         };
+
         self.store(task, record(evaluated), carrier).await?;
         // Afterwards, so that an event that is tried several times counts once.
         self.settle(&choice, &set, &signs, &me, started_at).await;
         meters.evaluated.increment(1);
+
         let deferred = choice.deferred_ids(&set);
         if deferred.is_empty() {
             return Ok(Handled::Done);
         }
+
         meters.deferred.increment(1);
         Ok(Handled::Deferred(deferred))
     }
@@ -194,6 +201,7 @@ impl Evaluator {
         let Some(stored) = self.performer.bus.last_on_subject(INVOCATIONS, &subject).await? else {
             return Ok(None);
         };
+
         match stored.decode::<EventInvocations>() {
             Ok(record) => Ok(Some(record).filter(|record| record.event_seq == task.sequence)),
             Err(error) => {
@@ -212,12 +220,15 @@ impl Evaluator {
         if task.is_redriven() || !outlives_records(stored_at, now) {
             return Ok(false);
         }
+
         let server = self.performer.bus.server_clock(self.clock.as_ref()).await?;
         if !outlives_records(stored_at, now.plus(server.ahead_ms)) {
             return Ok(false);
         }
+
         let meters = &self.performer.meters;
         meters.beyond_records.increment(1);
+
         let settled = self.beyond_records.fetch_add(1, Ordering::Relaxed) + 1;
         if settled.is_power_of_two() {
             tracing::error!(
@@ -227,6 +238,7 @@ impl Evaluator {
         } else {
             tracing::debug!(event_id = %task.event.id, sequence = task.sequence, "event is settled and not evaluated");
         }
+
         Ok(true)
     }
 
@@ -236,6 +248,7 @@ impl Evaluator {
         if task.is_redriven() {
             return false;
         }
+
         match self.projection.is_first(&task.event.id, task.sequence) {
             Ok(first) => {
                 if !first {
@@ -269,15 +282,18 @@ impl Evaluator {
             .seat(task, &in_force, &roster, (&mut choice, binds_as_fallback))
             .await;
         let evaluation = self.show(task, &in_force, &choice, now, &seats).await;
+
         drop(seats);
 
         let mut course = Course::new(&roster, task, false);
         course.outcomes.hooks.extend(choice.left_out(evaluation.set()));
         let mut wishes: Vec<Wish> = stored.into_iter().chain(heartbeat(task)).collect();
         wishes.iter().for_each(|wish| course.underway(wish));
+
         if let Some(wish) = bound.filter(|_| !choice.defers_bindings) {
             wishes.extend(course.wants(wish));
         }
+
         self.bring_to_end(task, (evaluation, choice), (course, wishes), (now, carrier))
             .await
     }
@@ -292,6 +308,7 @@ impl Evaluator {
     ) -> Result<Answered, HandleEventError> {
         let perform = |wish| self.performer.perform(task, wish, now, carrier);
         let mut performing: FuturesUnordered<_> = wishes.into_iter().map(perform).collect();
+
         let mut failed = None;
         loop {
             tokio::select! {
@@ -312,21 +329,26 @@ impl Evaluator {
                 },
                 else => break,
             }
+
             if course.all_answered && performing.is_empty() && failed.is_none() {
                 let fallbacks = course.fallbacks();
                 if !fallbacks.is_empty() {
                     self.keep_passes(task, &choice, evaluation.set(), &course).await?;
                 }
+
                 for wish in fallbacks {
                     performing.push(perform(wish));
                 }
             }
         }
+
         if let Some(error) = failed {
             return Err(error);
         }
+
         let Course { outcomes, signs, .. } = course;
         let set = Arc::clone(evaluation.set());
+
         Ok(Answered {
             outcomes,
             choice,
@@ -352,10 +374,12 @@ impl Evaluator {
             now,
             only: choice.only.clone(),
         };
+
         let readers = choice.readers(in_force.set());
         if readers.is_empty() {
             return self.pool.evaluate(in_force, &job, seats);
         }
+
         let (projection, sequence) = (self.projection.clone(), task.sequence);
         let mut caught_up = Box::pin(async move { projection.reached(Source::Events, sequence).await.is_ok() });
         match (&mut caught_up).now_or_never() {
@@ -392,24 +416,29 @@ impl Evaluator {
             volatile: false,
             spent: Spent::default(),
         };
+
         let key = &task.key;
         let fires = roster.stored_fires(key).iter();
         let mut wishes: Vec<Wish> = fires.map(|fire| wish(&fire.hook_id, &fire.result)).collect();
         let mut decided: Vec<String> = wishes.iter().map(|wish| wish.hook_id.clone()).collect();
+
         let may_be_decided = task.inherited.is_some_and(Inherited::has_answers);
         if !(again || may_be_decided || task.is_redriven()) {
             return Ok((wishes, decided));
         }
+
         let answers = self.performer.answers.of(key).await;
         for answer in answers.map_err(HandleEventError::Answers)? {
             if decided.iter().any(|known| known == answer.hook_id()) {
                 continue;
             }
+
             if let StoredAnswer::Fired { hook_id, result } = &answer {
                 wishes.push(wish(hook_id, result));
             }
             decided.push(answer.hook_id().to_owned());
         }
+
         Ok((wishes, decided))
     }
 
@@ -429,10 +458,12 @@ impl Evaluator {
                 hook_id: hook_id.to_owned(),
             })
             .collect();
+
         if !passes.is_empty() {
             let kept = self.performer.answers.keep(&task.key, &passes).await;
             kept.map_err(HandleEventError::Answers)?;
         }
+
         Ok(())
     }
 
@@ -456,6 +487,7 @@ impl Evaluator {
                 .header(THROUGH, task.through.load(Ordering::Relaxed).to_string())
                 .carrier(carrier)
         };
+
         match self.performer.bus.publish(outgoing(&record)).await {
             Ok(_) => Ok(()),
             Err(PublishError::TooLarge { size, .. }) => {

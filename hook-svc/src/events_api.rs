@@ -34,6 +34,7 @@ pub fn spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
     let (letters, queues) = (Arc::new(Letters::new(bus.clone())), bus.clone());
     let (find, history, trace) = (projection.clone(), projection.clone(), projection.clone());
     let search = projection.clone();
+
     ServiceSpec::new("events", "What happened, and what it led to")
         .endpoint("find", move |question: FindRequest| {
             let projection = find.clone();
@@ -79,6 +80,7 @@ async fn traced(
         Some(queued) => queued.iter().for_each(|reply| wait_for(&mut trace, reply)),
         None => trace.complete = false,
     }
+
     Ok(trace)
 }
 
@@ -102,12 +104,14 @@ async fn queued(bus: &Bus, projection: &Projection) -> Option<Vec<Queued>> {
             let replies = page
                 .iter()
                 .filter_map(|stored| Some((stored, stored.decode::<Reply>().ok()?)));
+
             found.extend(replies.map(|(stored, reply)| Queued {
                 id: reply.id.to_string(),
                 event: reply.causation.event.to_string(),
                 channel: reply.delivery_context.channel,
                 at: stored.published_at,
             }));
+
             if found.len() > MAX_QUEUED {
                 return None;
             }
@@ -117,6 +121,7 @@ async fn queued(bus: &Bus, projection: &Projection) -> Option<Vec<Queued>> {
     // What left the queues has a receipt by now.
     let last = bus.stream_state(streams::RECEIPTS).await.ok()?.last;
     let reached = tokio::time::timeout(CATCH_UP, projection.reached(Source::Receipts, last)).await;
+
     matches!(reached, Ok(Ok(()))).then_some(found)
 }
 
@@ -129,11 +134,14 @@ fn wait_for(trace: &mut Trace, reply: &Queued) {
     {
         return;
     }
+
     let cause = trace.steps.iter().find(|step| step.id == reply.event);
     let Some(depth) = cause.map(|step| step.depth) else {
         return;
     };
+
     trace.complete = false;
+
     if trace.steps.len() < MAX_TRACE_STEPS {
         trace.steps.push(TraceStep {
             at_ms: reply.at,
@@ -198,6 +206,7 @@ mod tests {
             depth: 0,
             session: None,
         };
+
         Trace {
             steps: vec![
                 step(Stage::Event, id, None),

@@ -111,11 +111,13 @@ impl FetchHost {
                 },
             ))
         };
+
         let client = Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .dns_resolver(Arc::new(OnlyPublic))
             .build();
+
         Ok(Self {
             grants: grants.iter().map(parse).collect::<Result<_, _>>()?,
             client: client.map_err(|error| error.to_string()),
@@ -133,6 +135,7 @@ impl FetchHost {
             .client
             .as_ref()
             .map_err(|error| CallError::new(NOT_AVAILABLE, format!("fetch() is not available: {error}")))?;
+
         let longest = TIMEOUT.min(Duration::from_millis(call.hook.timeout_ms));
         let wanted = given.timeout.filter(|ms| ms.is_finite() && *ms > 0.0);
         let wanted = wanted.and_then(|ms| Duration::try_from_secs_f64(ms / 1_000.0).ok());
@@ -143,12 +146,14 @@ impl FetchHost {
             let _turn = self.turns.acquire().await;
             read(request.send().await.map_err(|error| unreachable(&error))?).await
         };
+
         let late = |_| {
             CallError::new(
                 "timed_out",
                 format!("fetch() took more than {} ms", timeout.as_millis()),
             )
         };
+
         tokio::time::timeout(timeout, answer).await.map_err(late)?
     }
 
@@ -162,6 +167,7 @@ impl FetchHost {
             let message = format!("fetch() of {wanted}: the hook does not ask for it by `@allow net=…`");
             return Err(CallError::new("not_requested", message));
         }
+
         let grant = self.grants.get(&hook.id).filter(|_| hook.created_by == OPERATOR);
         grant.filter(|grant| grant.servers.contains(&wanted)).ok_or_else(|| {
             let message = format!(
@@ -193,9 +199,11 @@ fn origin(url: &Url) -> Option<Origin> {
         "http" => false,
         _ => return None,
     };
+
     if !url.username().is_empty() || url.password().is_some() {
         return None;
     }
+
     Some(Origin {
         is_https,
         host: url.host_str()?.to_owned(),
@@ -207,10 +215,12 @@ fn request(client: &Client, url: Url, given: Arguments) -> Result<reqwest::Reque
     let name = given.method.unwrap_or_else(|| "GET".to_owned());
     let method = METHODS.into_iter().find(|method| method.as_str() == name);
     let method = method.ok_or_else(|| bad_arguments(&format!("the method {name:?} is not known")))?;
+
     let headers = given.headers.unwrap_or_default();
     if headers.len() > MAX_HEADERS {
         return Err(bad_arguments(&format!("more than {MAX_HEADERS} headers")));
     }
+
     let mut all = HeaderMap::new();
     for (name, value) in headers {
         let header = HeaderName::from_bytes(name.as_bytes()).ok();
@@ -220,10 +230,12 @@ fn request(client: &Client, url: Url, given: Arguments) -> Result<reqwest::Reque
         };
         all.append(header, value);
     }
+
     let body = given.body.unwrap_or_default();
     if body.len() > MAX_BODY_BYTES {
         return Err(bad_arguments(&format!("a body of {} bytes", body.len())));
     }
+
     let request = client.request(method, url).headers(all);
     Ok(if body.is_empty() { request } else { request.body(body) })
 }
@@ -244,6 +256,7 @@ async fn read(mut response: Response) -> Result<Value, CallError> {
             }
         }
     }
+
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| unreachable(&error))? {
         body.extend_from_slice(&chunk);
@@ -252,6 +265,7 @@ async fn read(mut response: Response) -> Result<Value, CallError> {
             return Err(CallError::new("too_large", message));
         }
     }
+
     let body = String::from_utf8(body).map_err(|_| CallError::new("not_text", "fetch(): the answer is no text"))?;
     Ok(json!({"status": status, "headers": headers, "body": body}))
 }

@@ -94,11 +94,14 @@ impl Performer {
                 .map_err(|source| undecided(&wish, source))?;
             HookOutcome::Passed
         };
+
         task.place.done(&wish.hook_id);
+
         if let HookOutcome::Suppressed { reason } = &outcome {
             self.meters.suppressed.increment(1);
             tracing::info!(event_id = %task.event.id, hook_id = wish.hook_id, reason, "nothing comes of a fire");
         }
+
         Ok(billed(invocation(&wish.hook_id, wish.latency_us, outcome), wish.spent))
     }
 
@@ -115,6 +118,7 @@ impl Performer {
                 reason: TOO_MANY_HOPS.to_owned(),
             });
         }
+
         // Before anything is decided: an answer that makes no dispatch spends no shot and is not kept.
         let mut made = self.letter(task, wish, &wish.result, now);
         let mut result = wish.result.clone();
@@ -131,12 +135,14 @@ impl Performer {
                 }
             }
         }
+
         // A last fire is counted with the decision that it is the last.
         let is_last = wish.traits.one_shot || wish.result.disable_hook;
         if made.is_ok() && wish.traits.reads_counters && !is_last {
             let counted = self.registry.count_fire(&wish.hook_id, &task.key, now).await;
             counted.map_err(|source| undecided(wish, source))?;
         }
+
         let published = match made {
             Ok((dispatch, out)) => self.publish(&dispatch, out, carrier).await?.map(|()| dispatch.id),
             Err(detail) => Err(detail),
@@ -156,19 +162,23 @@ impl Performer {
         if wish.decided {
             return Ok(Decided::Counts(wish.result.clone()));
         }
+
         if wish.traits.one_shot || wish.result.disable_hook {
             let key = &task.key;
             let hook = (wish.hook_id.as_str(), wish.traits.made_at);
             let decision = self.registry.last_fire(hook, key, &wish.result, now).await;
+
             return Ok(match decision.map_err(|source| undecided(wish, source))? {
                 LastFire::Won(result) => Decided::Counts(result),
                 LastFire::Lost(reason) => Decided::Nothing(reason),
             });
         }
+
         if wish.volatile {
             let first = self.first_answer(&task.key, wish).await?;
             return Ok(first.map_or(Decided::Nothing(DECIDED_BEFORE), Decided::Counts));
         }
+
         Ok(Decided::Counts(wish.result.clone()))
     }
 
@@ -196,19 +206,23 @@ impl Performer {
         if let Some(refused) = refusal(&fire, &rules) {
             return Err(refused);
         }
+
         if opens_main(&fire, &rules) {
             self.warn_of_main(fire.hook_id);
         }
+
         let dispatch = build_dispatch(fire, &rules);
         dispatch.check()?;
         let out = Outgoing::new(subject::dispatch(&dispatch.target), &dispatch)
             .msg_id(dispatch.id.to_string())
             .header(HOPS, dispatch.causation.hops.to_string())
             .header(CAUSATION, dispatch.event_id.as_str());
+
         let (size, limit) = (out.payload.len(), self.bus.max_payload().min(Dispatch::MAX_BYTES));
         if size > limit {
             return Err(format!("a dispatch of {size} bytes, at most {limit} are stored"));
         }
+
         Ok((dispatch, out))
     }
 
@@ -234,6 +248,7 @@ impl Performer {
             .keep(key, &[fired])
             .await
             .map_err(HandleEventError::Answers)?;
+
         let counts = kept.into_iter().find(|answer| answer.hook_id() == wish.hook_id);
         Ok(match counts {
             Some(StoredAnswer::Fired { result, .. }) => Some(result),
@@ -254,11 +269,13 @@ impl Performer {
             Err(error @ PublishError::TooLarge { .. }) => return Ok(Err(error.to_string())),
             Err(error) => return Err(error.into()),
         }
+
         self.meters.dispatches.increment(1);
         tracing::debug!(
             event_id = %dispatch.event_id, dispatch_id = %dispatch.id, session = %dispatch.target,
             hook_id = dispatch.hook_id, "dispatch is stored"
         );
+
         claim::publish(&self.bus, &dispatch.target, carrier).await?;
         Ok(Ok(()))
     }

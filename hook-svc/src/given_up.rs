@@ -43,6 +43,7 @@ impl Letters {
             let last = self.bus.stream_state(DLQ).await?.last;
             read.next = last.saturating_sub(MAX_REMEMBERED as u64).max(1);
         }
+
         while let Some(stored) = self.bus.next_on_subject(DLQ, "nexus.dlq.*", read.next).await? {
             read.next = stored.sequence + 1;
             match stored.decode::<DeadLetter>() {
@@ -50,6 +51,7 @@ impl Letters {
                 Err(error) => tracing::debug!(sequence = stored.sequence, %error, "a dead letter cannot be read"),
             }
         }
+
         Ok(())
     }
 }

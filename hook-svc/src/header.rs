@@ -119,9 +119,11 @@ pub fn parse(id: &str, source: &str) -> Result<HookMetadata, ParseHookError> {
             fault: HookFault::TooLong(source.len()),
         });
     }
+
     let docs = on_deep_stack(|| doc_comments(source))?;
     let has_known = |doc: &&Vec<Tag>| doc.iter().any(|tag| KNOWN.contains(&tag.name.as_str()));
     let tags = docs.iter().find(has_known).or(docs.first());
+
     metadata(id, tags.map_or(&[], Vec::as_slice))
 }
 
@@ -139,6 +141,7 @@ fn on_deep_stack<T: Send>(parse: impl FnOnce() -> Result<T, ParseHookError> + Se
         line: 1,
         fault: HookFault::Parser,
     };
+
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new()
             .name("parse-hook".to_owned())
@@ -158,6 +161,7 @@ fn doc_comments(source: &str) -> Result<Vec<Vec<Tag>>, ParseHookError> {
         let body = source.get(start..end)?.strip_prefix("/**")?.strip_suffix("*/")?;
         Some(tags(body, line_of(source, start)))
     });
+
     Ok(blocks.collect())
 }
 
@@ -170,15 +174,18 @@ fn check_syntax(source: &str, parsed: &ParserReturn<'_>) -> Result<(), ParseHook
             fault,
         });
     }
+
     let record = &parsed.module_record;
     let mut exports = record
         .local_export_entries
         .iter()
         .chain(&record.indirect_export_entries);
+
     // `export { hook as default }` is a binding of that name.
     if exports.any(|entry| entry.export_name.is_default()) || record.exported_bindings.contains_key("default") {
         return Ok(());
     }
+
     Err(ParseHookError {
         line: line_of(source, source.len()),
         fault: HookFault::NoDefaultExport,
@@ -201,6 +208,7 @@ fn tags(body: &str, first_line: usize) -> Vec<Tag> {
                 name: name.to_owned(),
                 value: value.trim().to_owned(),
             });
+
             // Text goes on over lines; a value such as a mode does not.
             continues = name == "description" || name == "match" || !KNOWN.contains(&name);
         } else if line.is_empty() {
@@ -211,6 +219,7 @@ fn tags(body: &str, first_line: usize) -> Vec<Tag> {
             tag.value.push_str(line);
         }
     }
+
     tags
 }
 
@@ -222,11 +231,13 @@ fn metadata(id: &str, tags: &[Tag]) -> Result<HookMetadata, ParseHookError> {
         if tag.name != "schedule" && KNOWN.contains(&tag.name.as_str()) && !seen.insert(tag.name.as_str()) {
             return Err(fault(HookFault::Twice(tag.name.clone())));
         }
+
         apply(&mut metadata, tag).map_err(|expected| {
             let (tag, value) = (tag.name.clone(), tag.value.clone());
             fault(HookFault::Malformed { tag, value, expected })
         })?;
     }
+
     check_times(&metadata, tags)?;
     Ok(metadata)
 }
@@ -247,6 +258,7 @@ fn check_times(metadata: &HookMetadata, tags: &[Tag]) -> Result<(), ParseHookErr
             }
             _ => None,
         };
+
         let fault = match why {
             Some(why) => HookFault::Time {
                 tag: tag.name.clone(),
@@ -256,8 +268,10 @@ fn check_times(metadata: &HookMetadata, tags: &[Tag]) -> Result<(), ParseHookErr
             None if schedules > MAX_SCHEDULES => HookFault::Schedules,
             None => continue,
         };
+
         return Err(ParseHookError { line: tag.line, fault });
     }
+
     Ok(())
 }
 
@@ -289,6 +303,7 @@ fn apply(metadata: &mut HookMetadata, tag: &Tag) -> Result<(), &'static str> {
         "needs-channel" => metadata.needs_channels = needs_channels(word(value))?,
         _ => metadata.other_tags.push((tag.name.clone(), tag.value.clone())),
     }
+
     Ok(())
 }
 
@@ -313,6 +328,7 @@ fn timeout_ms(value: &str) -> Option<u64> {
         "m" | "min" => 60_000,
         _ => return None,
     };
+
     let millis = number.parse::<u64>().ok()?.checked_mul(unit_ms)?;
     (1..=MAX_TIMEOUT_MS).contains(&millis).then_some(millis)
 }
@@ -340,6 +356,7 @@ fn allow_net(value: &str) -> Result<Vec<String>, &'static str> {
 fn needs_channels(value: &str) -> Result<Vec<String>, &'static str> {
     let expected = "`CHANNEL` or `CHANNEL:ACCOUNT`, at most 8 with commas between them";
     let needs: Vec<String> = value.split(',').map(|need| need.trim().to_owned()).collect();
+
     let is_need = |need: &String| match need.split_once(':') {
         Some((channel, account)) => is_plain_name(channel) && is_plain_name(account),
         None => is_plain_name(need),
@@ -347,6 +364,7 @@ fn needs_channels(value: &str) -> Result<Vec<String>, &'static str> {
     if needs.len() > MAX_NEEDED_CHANNELS || !needs.iter().all(is_need) {
         return Err(expected);
     }
+
     Ok(needs)
 }
 

@@ -21,10 +21,12 @@ pub(crate) fn fire(event: &Event) -> Option<HookResult> {
     if event.origin != Origin::System || event.channel != CHANNEL || !event.id.as_str().starts_with(EVENT_PREFIX) {
         return None;
     }
+
     let mark: ScheduleMark = serde_json::from_value(event.metadata.get("schedule")?.clone()).ok()?;
     let ScheduleTarget::Persona(persona) = mark.target else {
         return None;
     };
+
     let beat: HeartbeatMark = serde_json::from_value(event.metadata.get("heartbeat")?.clone()).ok()?;
     Some(HookResult {
         fire: true,
@@ -65,11 +67,13 @@ mod tests {
             "persona:atlas",
             UnixMillis(5),
         );
+
         event.origin = Origin::System;
         event.metadata.insert("schedule".to_owned(), schedule);
         event
             .metadata
             .insert("heartbeat".to_owned(), json!({"session": "inner"}));
+
         fire(&event)
     }
 
@@ -78,6 +82,7 @@ mod tests {
         let mark = json!({"id": "persona:atlas", "target": {"kind": "persona", "id": "atlas"}});
         let result = check("timer:persona:atlas:5", mark.clone()).expect("a fire");
         let routing = result.routing.expect("a routing");
+
         assert_eq!(
             (routing.persona.as_deref(), routing.session.as_deref()),
             (Some("atlas"), Some("inner"))
@@ -87,8 +92,10 @@ mod tests {
             None,
             "only the scheduler's own events"
         );
+
         let mark = json!({"id": "persona:atlas", "target": {"kind": "persona", "id": "atlas"}});
         assert_eq!(on("webchat", "timer:persona:atlas:5", mark), None, "on its own channel");
+
         let hook = json!({"id": "hook:a:0", "target": {"kind": "hook", "id": "a"}});
         assert_eq!(check("timer:hook:a:0:5", hook), None);
     }

@@ -77,8 +77,10 @@ pub fn spec(api: HookApi) -> ServiceSpec {
     let spec = endpoint!(spec, api, "disable", disable);
     let spec = endpoint!(spec, api, "enable", enable);
     let spec = endpoint!(spec, api, "delete", delete);
+
     let api = Arc::new(api);
     let test = Arc::clone(&api);
+
     spec.endpoint("run", move |request: RunHook| {
         let api = Arc::clone(&api);
         async move { api.run(request).await }
@@ -97,6 +99,7 @@ impl HookApi {
             .await
             .map_err(|error| refusal(&error))?;
         let state = self.keeper.state(&record.id).await.map_err(|error| refusal(&error))?;
+
         // One that asked for it is switched off by its state.
         if !record.enabled || record.source.is_empty() || state.status == HookStatus::Disabled {
             return Err((
@@ -104,6 +107,7 @@ impl HookApi {
                 format!("hook {} does not run: it is disabled or errored", record.id),
             ));
         }
+
         let trial = Trial {
             hook: source_of(&record),
             author: record.created_by.clone(),
@@ -112,8 +116,10 @@ impl HookApi {
                 last_triggered: state.last_triggered,
             },
         };
+
         let run = self.try_it(trial, request.event, request.now).await?;
         self.retire(&record, &run).await;
+
         Ok(run)
     }
 
@@ -160,6 +166,7 @@ impl HookApi {
         };
         let absent = || (ABSENT, format!("there is no event {id}"));
         let id = EventId::parse(id.clone()).map_err(|error| (WRONG, format!("event: {error}")))?;
+
         let sequence = match self.first_sequence(&id)? {
             Some(sequence) => sequence,
             None => {
@@ -168,10 +175,12 @@ impl HookApi {
                 self.first_sequence(&id)?.ok_or_else(absent)?
             }
         };
+
         let stored = self.bus.at_sequence(EVENTS, sequence).await;
         let stored = stored
             .map_err(|error| (UNAVAILABLE, chain(&error)))?
             .ok_or_else(absent)?;
+
         stored
             .event(self.bus.trust())
             .map_err(|error| (UNAVAILABLE, format!("event {id} cannot be read: {error}")))
@@ -202,5 +211,6 @@ fn refusal(error: &KeepHookError) -> Refusal {
             UNAVAILABLE
         }
     };
+
     (code, chain(error))
 }

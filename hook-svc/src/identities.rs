@@ -100,9 +100,11 @@ async fn link(
                 pause(LOOK_EVERY).await;
                 continue;
             }
+
             tracing::info!(persons = wanted.persons.len(), "contacts are linked anew");
             linked = wanted;
         }
+
         if changed.changed().await.is_err() {
             return;
         }
@@ -152,6 +154,7 @@ mod tests {
             Some(vec!["web_search".to_owned(), "*__web_search".to_owned()])
         );
         assert!(parse_presets("permission_levels: {godlike: {}}\n").is_err());
+
         let faults = parse_presets("permission_levels: {group: {deny: ['group:fs', '']}}\n").expect_err("two");
         assert!(
             faults

@@ -61,14 +61,17 @@ impl Inherited {
                 (None, None)
             }
         };
+
         let answers = format!("$KV.{HOOK_RESULTS}.>");
         let answers = bus.last_on_subject(&format!("KV_{HOOK_RESULTS}"), &answers).await;
+
         if let Some(records) = records {
             let come = tokio::time::timeout(PATIENCE, projection.reached(Source::Invocations, records)).await;
             if !matches!(come, Ok(Ok(()))) {
                 tracing::debug!(partition, records, "the read model has not come to the records yet");
             }
         }
+
         Self {
             records,
             named,

@@ -115,6 +115,7 @@ pub fn record(evaluated: Evaluated) -> EventInvocations {
         mut hooks,
         passes,
     } = evaluated;
+
     hooks.sort_by(|a, b| a.hook_id.cmp(&b.hook_id));
     EventInvocations {
         event_id,
@@ -134,6 +135,7 @@ pub fn record(evaluated: Evaluated) -> EventInvocations {
 pub fn slim(mut record: EventInvocations) -> EventInvocations {
     record.is_slim = true;
     record.passes.clear();
+
     for hook in &mut record.hooks {
         match &mut hook.outcome {
             HookOutcome::Fired { result, .. } => {
@@ -153,6 +155,7 @@ pub fn slim(mut record: EventInvocations) -> EventInvocations {
             | HookOutcome::Deferred => {}
         }
     }
+
     record
 }
 
@@ -219,6 +222,7 @@ mod tests {
             dispatch: Ulid::from_parts(1, 2),
             result: serde_json::from_value(result).expect("a result"),
         };
+
         let hooks = vec![
             invocation("a", 1, fired),
             invocation("b", 1, failure(&"x".repeat(500), Some("at"))),
@@ -227,10 +231,12 @@ mod tests {
         let HookOutcome::Fired { dispatch, result } = &slim.hooks[0].outcome else {
             panic!("{slim:?}")
         };
+
         assert_eq!(
             (*dispatch, result.context.is_none(), result.disable_hook),
             (Ulid::from_parts(1, 2), true, true)
         );
+
         let HookOutcome::Failed { error, stack } = &slim.hooks[1].outcome else {
             panic!("{slim:?}")
         };

@@ -34,13 +34,16 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let Some((path, rest)) = program.split_first() else {
         return refuse("a program is expected after `--`");
     };
+
     let options: Vec<(&str, &str)> = options.iter().filter_map(|option| option.split_once('=')).collect();
     if let Some(user) = values(&options, "user").next() {
         return refuse(&become_user(user, arguments));
     }
+
     if let Err(error) = die_with_parent(&options) {
         return refuse(&error);
     }
+
     let is_strict = values(&options, "strict").any(|value| value == "1");
     for (name, confined) in [
         ("resource limits", limit(&options)),
@@ -54,9 +57,11 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
             eprintln!("missing: {name}: {error}");
         }
     }
+
     let mut command = Command::new(path);
     command.args(rest).env_clear();
     command.envs(values(&options, "env").filter_map(|pair| pair.split_once(':')));
+
     refuse(&format!("{path} does not run: {}", command.exec()))
 }
 
@@ -80,6 +85,7 @@ fn become_user(user: &str, arguments: &[String]) -> String {
     let Some((uid, gid)) = numbers else {
         return format!("user={user}: two numbers are expected");
     };
+
     let jail = match std::env::current_exe() {
         Ok(jail) => jail,
         Err(error) => return format!("user={user}: {error}"),
@@ -88,6 +94,7 @@ fn become_user(user: &str, arguments: &[String]) -> String {
         .iter()
         .position(|argument| argument == "--")
         .unwrap_or_default();
+
     let (options, program) = arguments.split_at(options);
     let options = options.iter().filter(|option| !option.starts_with("user="));
     let mut command = Command::new(jail);
@@ -102,6 +109,7 @@ fn die_with_parent(options: &[(&str, &str)]) -> Result<(), String> {
         return Ok(());
     };
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| format!("parent={wanted}: {error}"))?;
+
     // It may have died before it could be told of.
     let parent = getppid().map(|parent| parent.as_raw_nonzero().to_string());
     if parent.as_deref() == Some(wanted) {
@@ -113,11 +121,13 @@ fn die_with_parent(options: &[(&str, &str)]) -> Result<(), String> {
 
 fn limit(options: &[(&str, &str)]) -> Result<(), String> {
     use rlimit::Resource;
+
     let set = |resource: Resource, most: u64| {
         resource
             .set(most, most)
             .map_err(|error| format!("{}: {error}", resource.as_name()))
     };
+
     for (key, resource, unit) in [
         ("data_mb", Resource::DATA, MIB),
         ("file_mb", Resource::FSIZE, MIB),
@@ -131,6 +141,7 @@ fn limit(options: &[(&str, &str)]) -> Result<(), String> {
             set(resource, number.saturating_mul(unit))?;
         }
     }
+
     set(Resource::CORE, 0)
 }
 
@@ -143,6 +154,7 @@ fn confine_files(options: &[(&str, &str)]) -> Result<(), String> {
         .and_then(|rules| rules.scope(Scope::from_all(LANDLOCK_ABI)))
         .and_then(Ruleset::create)
         .map_err(text)?;
+
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     for (key, access) in [
         ("ro", read),
@@ -153,6 +165,7 @@ fn confine_files(options: &[(&str, &str)]) -> Result<(), String> {
             rules = allow(rules, Path::new(path), access)?;
         }
     }
+
     match rules.restrict_self().map_err(text)?.ruleset {
         RulesetStatus::FullyEnforced => Ok(()),
         RulesetStatus::PartiallyEnforced => Err("the kernel enforces only a part of it".to_owned()),
@@ -165,12 +178,14 @@ fn allow(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Resu
     let Ok(metadata) = std::fs::metadata(path) else {
         return Ok(rules);
     };
+
     let fd = PathFd::new(path).map_err(|error| error.to_string())?;
     let access = if metadata.is_dir() {
         access
     } else {
         access & AccessFs::from_file(LANDLOCK_ABI)
     };
+
     rules
         .add_rule(PathBeneath::new(fd, access))
         .map_err(|error| format!("{}: {error}", path.display()))
@@ -183,6 +198,7 @@ fn confine_calls(options: &[(&str, &str)]) -> Result<(), String> {
             .map_err(|_| format!("errno={number}: a number is expected"))?,
         None => libc::EPERM,
     };
+
     let text = |error: seccompiler::BackendError| error.to_string();
     let arch: TargetArch = std::env::consts::ARCH.try_into().map_err(text)?;
     let filter = |rules: BTreeMap<i64, Vec<SeccompRule>>, otherwise, on_match| -> Result<BpfProgram, String> {
@@ -190,6 +206,7 @@ fn confine_calls(options: &[(&str, &str)]) -> Result<(), String> {
             .and_then(TryInto::try_into)
             .map_err(text)
     };
+
     let errno = |code: i32| SeccompAction::Errno(code.unsigned_abs());
 
     // "No such call" makes the C library and Bun fall back to calls that are judged here.
@@ -198,6 +215,7 @@ fn confine_calls(options: &[(&str, &str)]) -> Result<(), String> {
     let known = known.map(|call| (call, Vec::new())).collect();
     let unknown = filter(known, errno(libc::ENOSYS), SeccompAction::Allow)?;
     let deny = filter(denied().map_err(text)?, SeccompAction::Allow, errno(refusal))?;
+
     // Of two refusals the kernel takes that of the filter which came last.
     seccompiler::apply_filter(&unknown).map_err(|error| error.to_string())?;
     seccompiler::apply_filter(&deny).map_err(|error| error.to_string())
@@ -220,6 +238,7 @@ fn denied() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError
         libc::SYS_tgkill,
         vec![rule(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, own)?],
     );
+
     // Limits may be read, not set.
     denied.insert(
         libc::SYS_prlimit64,
@@ -235,8 +254,10 @@ fn denied() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError
                 u64::from(*command),
             )
         });
+
         let others: Result<Vec<SeccompCondition>, _> = others.collect();
         denied.insert(*call, vec![SeccompRule::new(others?)?]);
     }
+
     Ok(denied)
 }

@@ -122,6 +122,7 @@ impl Keeper {
             .filter(|view| request.status.is_none_or(|status| view.status == status))
             .filter(|view| request.created_by.as_ref().is_none_or(|by| view.created_by == *by))
             .collect();
+
         hooks.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(HookList { hooks })
     }
@@ -243,6 +244,7 @@ impl Keeper {
                 let standing = entry.ok_or_else(|| AuthorHookError::Absent(id.to_owned()))?;
                 return Ok(standing.value);
             };
+
             let current = entry.as_ref().map(|entry| &entry.value);
             if authored::begins_anew(current, &record) {
                 // Before the entry, so that no crash leaves a hook that never runs: a former one of this name may have
@@ -253,6 +255,7 @@ impl Keeper {
                     self.restart(id).await?;
                 }
             }
+
             let written = match &entry {
                 None => self.hooks.create(&key, &record).await,
                 Some(entry) => self.hooks.update(&key, &record, entry.revision).await,

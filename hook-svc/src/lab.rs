@@ -109,6 +109,7 @@ impl Shelf {
     /// The place of `author`; of more than `most` authors the one goes that was not used longest.
     fn place(&mut self, author: &str, most: usize) -> Place {
         self.uses += 1;
+
         if !self.places.contains_key(author) && self.places.len() >= most {
             let oldest = self.places.iter().min_by_key(|(_, (_, used))| *used);
             if let Some(oldest) = oldest.map(|(author, _)| author.clone()) {
@@ -116,8 +117,10 @@ impl Shelf {
                 self.places.remove(&oldest);
             }
         }
+
         let (place, used) = self.places.entry(author.to_owned()).or_default();
         *used = self.uses;
+
         Arc::clone(place)
     }
 }
@@ -165,6 +168,7 @@ impl Lab {
             .places
             .into_values()
             .chain(shelves.trials.places.into_values());
+
         for (place, _) in places {
             if let Some(bench) = place.get() {
                 bench.pool.stop().await;
@@ -185,6 +189,7 @@ impl Lab {
                 shelves.trials.place(author, MAX_FOR_TRIALS)
             }
         };
+
         // Whoever else asks for this author's meanwhile waits for it; nobody else does.
         let bench = place.get_or_try_init(|| self.start(author, of_turns)).await?;
         Ok(Arc::clone(bench))
@@ -197,6 +202,7 @@ impl Lab {
             lazy: !(of_turns && author == OWN),
             ..self.config.clone()
         };
+
         Ok(Arc::new(Bench {
             pool: Pools::start(config, Arc::clone(&self.clock)).await?,
             hooks: Mutex::default(),
@@ -211,6 +217,7 @@ impl Bench {
             trial.hook.net.clear();
             OWN.clone_into(&mut trial.hook.created_by);
         }
+
         // Held until the event is handed over, so that it meets the set with its hook.
         let mut hooks = self.hooks.lock().await;
         let id = trial.hook.id.clone();
@@ -221,12 +228,14 @@ impl Bench {
             hooks.insert(id.clone(), trial.hook);
             self.pool.load(Arc::new(HookSet::new(hooks.values().cloned()))).await?;
         }
+
         self.pool.count(&id, trial.counters);
         let in_force = self.pool.current();
         let job = Job {
             only: Some(in_force.set().index(&id).into_iter().collect()),
             ..job(event, now)
         };
+
         Ok(self.pool.evaluate(&in_force, &job, &Seats::default()))
     }
 }
@@ -277,10 +286,12 @@ impl Replay {
         if only.as_ref().is_some_and(Vec::is_empty) {
             return Ok(answer(None, 0));
         }
+
         let job = Job {
             only,
             ..job(event, now)
         };
+
         outcome(self.pool.evaluate(&in_force, &job, &Seats::default())).await
     }
 
@@ -325,6 +336,7 @@ async fn outcome(mut evaluation: Evaluation) -> Result<HookRun, TryHookError> {
             }
         }
     }
+
     Err(TryHookError::Stopped)
 }
 
@@ -341,6 +353,7 @@ fn answer(verdict: Option<Verdict>, latency_us: u64) -> HookRun {
         llm_cost_usd: 0.0,
         search_calls: 0,
     };
+
     let Some(verdict) = verdict else {
         return run;
     };
@@ -350,6 +363,7 @@ fn answer(verdict: Option<Verdict>, latency_us: u64) -> HookRun {
     run.llm_tokens_out = verdict.spent.llm_tokens_out;
     run.llm_cost_usd = verdict.spent.llm_cost_usd;
     run.search_calls = verdict.spent.search_calls;
+
     match verdict.outcome {
         Outcome::Fired(result) => {
             run.fired = true;
@@ -367,6 +381,7 @@ fn answer(verdict: Option<Verdict>, latency_us: u64) -> HookRun {
             run.stack = stack;
         }
     }
+
     run
 }
 

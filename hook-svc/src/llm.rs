@@ -80,6 +80,7 @@ impl LlmHost {
             .map_err(|why| CallError::new(NOT_AVAILABLE, format!("llm() is not available: {why}")))?;
         let (ask, size) = ask_of(call)?;
         let cell = self.memo.cell(&call.event_id, &call.args);
+
         let answered = cell
             .get_or_try_init(|| async {
                 let reserved = self.budget.reserve(&call.hook.id, size).await?;
@@ -91,13 +92,16 @@ impl LlmHost {
                         return Ok(Err(told(&error)));
                     }
                 };
+
                 let spent = spent(&answer);
                 reserved.settle(call, spent).await;
+
                 // Set once: whoever initialises the cell.
                 let _ = paid.set(spent);
                 Ok(Ok(answer.content))
             })
             .await?;
+
         answered.clone()
     }
 }
@@ -140,12 +144,14 @@ fn ask_of(call: &Call) -> Result<(Ask, Size), CallError> {
             "a prompt of 1 to {MAX_PROMPT_BYTES} bytes is expected, {bytes} found"
         )));
     }
+
     let wanted = given.max_tokens.unwrap_or(f64::from(MAX_TOKENS));
     if !(1.0..=f64::from(MAX_TOKENS)).contains(&wanted) {
         return Err(bad(format!(
             "max_tokens of 1 to {MAX_TOKENS} is expected, {wanted} found"
         )));
     }
+
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -156,6 +162,7 @@ fn ask_of(call: &Call) -> Result<(Ask, Size), CallError> {
         prompt_bytes: bytes,
         max_tokens: given.max_tokens.map(|_| wanted),
     };
+
     let ask = Ask {
         system: given.system.unwrap_or_default(),
         messages: vec![Message::user(given.prompt)],
@@ -164,6 +171,7 @@ fn ask_of(call: &Call) -> Result<(Ask, Size), CallError> {
         timeout: Duration::from_millis(call.hook.timeout_ms),
         ..Ask::default()
     };
+
     Ok((ask, size))
 }
 
@@ -190,6 +198,7 @@ fn told(error: &AskModelError) -> CallError {
         AskModelError::BadAnswer { .. } => "bad_answer",
         AskModelError::Stopped => "stopped",
     };
+
     CallError::new(code, error.to_string())
 }
 

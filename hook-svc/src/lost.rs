@@ -126,10 +126,12 @@ impl LostDispatches {
             if !knows {
                 return;
             }
+
             match self.look(known.as_ref()).await {
                 Ok(seen) => known = Some(seen),
                 Err(error) => tracing::debug!(%error, "dispatches are not compared with their records yet"),
             }
+
             tokio::select! {
                 () = stop.requested() => return,
                 () = connections.stands_anew() => {}
@@ -142,6 +144,7 @@ impl LostDispatches {
         let bus = &self.evaluator().performer.bus;
         // One that ends meanwhile is another one for whoever looks next.
         let connection = bus.connection_number();
+
         // Before the look: what comes later is noted by the next one.
         let now = self.server_time().await?;
         let info = bus.stream_info(streams::DISPATCHES).await?;
@@ -152,18 +155,22 @@ impl LostDispatches {
             first: info.state.first,
             last: info.state.last,
         };
+
         let former = self.noted.find(streams::DISPATCHES).await?.0.map(|noted| noted.since);
 
         if !known.is_some_and(|known| known.is_followed_by(&seen)) {
             self.find(self.since(former, now).await?, info.state.last).await?;
         }
+
         if self.is_asked.load(Ordering::Relaxed) {
             self.witness.check(self.evaluator().clock.now()).await?;
         }
+
         let since = self.waits_since(&info, former, now).await?;
         if former != Some(since) {
             self.noted.put(streams::DISPATCHES, &Waiting { since }).await?;
         }
+
         Ok(seen)
     }
 
@@ -181,9 +188,11 @@ impl LostDispatches {
         now: UnixMillis,
     ) -> Result<UnixMillis, LookError> {
         let bus = &self.evaluator().performer.bus;
+
         if info.state.messages == 0 {
             return Ok(now.plus(-MARGIN_MS));
         }
+
         let floors = bus.kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS);
         let floor = floors.find(SWEEPER).await?.0;
         if let Some((floor, position)) = floor.and_then(|floor| Some((floor.sequence, floor.position?)))
@@ -193,9 +202,11 @@ impl LostDispatches {
             let at = if floor >= info.state.last { now } else { floor_at };
             return Ok(at.plus(-MARGIN_MS));
         }
+
         if let Some(former) = former {
             return Ok(former);
         }
+
         let first = bus.next_on_subject(streams::DISPATCHES, ">", info.state.first).await?;
         Ok(first.map_or(now, |first| first.published_at).plus(-MARGIN_MS))
     }
@@ -221,6 +232,7 @@ impl LostDispatches {
         let Some(first) = fired.values().map(|fired: &Fired| fired.started_at).min() else {
             return Ok(());
         };
+
         let since = first.plus(-MARGIN_MS);
         self.each(streams::DISPATCHES, since, |stored| {
             if let Ok(dispatch) = stored.decode::<Dispatch>() {
@@ -228,9 +240,11 @@ impl LostDispatches {
             }
         })
         .await?;
+
         if fired.is_empty() {
             return Ok(());
         }
+
         self.is_asked.store(true, Ordering::Relaxed);
         let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
         let mut consumed = HashSet::new();
@@ -238,12 +252,14 @@ impl LostDispatches {
             consumed.extend(stored.decode::<LedgerRecord>().iter().flat_map(LedgerRecord::consumed));
         })
         .await?;
+
         fired.retain(|id, _| !consumed.contains(id));
 
         // Ids begin with the event's time: as their events came.
         for (id, fired) in &fired {
             self.see_to(*id, fired, doubt_until, last).await?;
         }
+
         if !fired.is_empty() {
             let count = fired.len();
             metrics::counter!("nexus_hook_lost_dispatches_total").increment(count as u64);
@@ -253,6 +269,7 @@ impl LostDispatches {
                 "dispatches were in the records and neither in DISPATCHES nor in the ledger; they are published again or held"
             );
         }
+
         Ok(())
     }
 
@@ -266,6 +283,7 @@ impl LostDispatches {
     ) -> Result<(), ReadStreamError> {
         let bus = &self.evaluator().performer.bus;
         let mut through = None;
+
         let mut page = bus.history_since(stream, ">", since, PAGE).await?;
         while let Some(last) = page.last().map(|stored| stored.sequence) {
             page.iter().for_each(&mut take);
@@ -281,6 +299,7 @@ impl LostDispatches {
             take(&stored);
             next = stored.sequence + 1;
         }
+
         Ok(())
     }
 
@@ -291,6 +310,7 @@ impl LostDispatches {
         let Some(last) = bus.last_on_subject(stream, ">").await? else {
             return Ok(1);
         };
+
         let (mut first, mut end) = (1, last.sequence + 1);
         while first < end {
             let middle = first + (end - first) / 2;
@@ -299,6 +319,7 @@ impl LostDispatches {
                 Some(_) | None => end = middle,
             }
         }
+
         Ok(first)
     }
 
@@ -314,6 +335,7 @@ impl LostDispatches {
         let Some(stored) = bus.at_sequence(streams::INVOCATIONS, fired.record).await? else {
             return Ok(());
         };
+
         let (dispatch, out) = match self.made_again(id, fired, &stored).await? {
             Ok(made) => made,
             Err((message, why)) => return Ok(self.give_up(id, fired, &message, &why).await?),
@@ -322,10 +344,12 @@ impl LostDispatches {
             bus.hold(&self.held(&dispatch, &out)).await?;
             return Ok(());
         }
+
         // The server may still remember the id of the copy that is gone. Another copy costs a look.
         let copy = out.msg_id(format!("lost:{last}:{id}"));
         bus.publish(copy.repeated()).await?;
         claim::publish(bus, &dispatch.target, &Carrier::default()).await?;
+
         Ok(())
     }
 
@@ -340,11 +364,13 @@ impl LostDispatches {
         let Ok(record) = stored.decode::<EventInvocations>() else {
             return Ok(Err((Box::new(stored.clone()), "its record cannot be read".to_owned())));
         };
+
         let message = performer.bus.at_sequence(streams::EVENTS, record.event_seq).await?;
         let event = message.and_then(|message| Some((message.event(performer.bus.trust()).ok()?, message)));
         let Some((event, message)) = event.filter(|(event, _)| event.id == record.event_id) else {
             return Ok(Err((Box::new(stored.clone()), "its event is gone as well".to_owned())));
         };
+
         let given_up = |why: String| Ok(Err((Box::new(message.clone()), why)));
         let Some(result) = answered(&record, id).filter(|_| !record.is_slim) else {
             return given_up("what its hook answered was too large to be kept".to_owned());
@@ -359,6 +385,7 @@ impl LostDispatches {
             result,
             evaluated_at: record.started_at,
         });
+
         match made {
             Ok((dispatch, out)) if dispatch.id == id => Ok(Ok((dispatch, out))),
             Ok(_) => given_up("it would be another one today".to_owned()),
@@ -418,6 +445,7 @@ impl LostDispatches {
             attempts: 0,
             at: self.evaluator().clock.now(),
         };
+
         self.evaluator().performer.bus.dead_letter_record(letter).await
     }
 }
@@ -448,6 +476,7 @@ fn fires(stored: &Stored) -> Vec<(Ulid, Fired)> {
         | HookOutcome::Deferred
         | HookOutcome::Failed { .. } => None,
     };
+
     record.hooks.into_iter().filter_map(fire).collect()
 }
 

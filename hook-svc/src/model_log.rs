@@ -37,9 +37,11 @@ pub(crate) async fn watch(projection: Projection) {
                 }
             };
         }
+
         if bytes <= TOO_LARGE {
             again_beyond = TOO_LARGE;
         }
+
         pause(LOOK_EVERY).await;
     }
 }

@@ -110,9 +110,11 @@ pub fn counted(state: Option<&HookState>, key: &EventId, now: UnixMillis) -> Opt
     if state.counted.contains(key) {
         return None;
     }
+
     state.counted.push(key.clone());
     let beyond = state.counted.len().saturating_sub(MAX_COUNTED);
     state.counted.drain(..beyond);
+
     Some(HookState {
         trigger_count: state.trigger_count.saturating_add(1),
         last_triggered: state.last_triggered.max(Some(now)),
@@ -141,6 +143,7 @@ mod tests {
             panic!("it wins")
         };
         assert_eq!((state.status, state.trigger_count), (HookStatus::Disabled, 1));
+
         let other = HookResult {
             disable_hook: true,
             ..fire()
@@ -149,6 +152,7 @@ mod tests {
             last_fire(Some(&state), &event(1), &other, UnixMillis(6)),
             Verdict::Won(Box::new(fire()))
         );
+
         let lost = last_fire(Some(&state), &event(2), &fire(), UnixMillis(6));
         assert_eq!(lost, Verdict::Lost(ONE_SHOT_ALREADY_FIRED));
     }
@@ -169,9 +173,11 @@ mod tests {
         let state = shown(None, paused).expect("it was active");
         assert_eq!(state.status, paused);
         assert_eq!(shown(Some(&state), paused), None);
+
         for status in [active, degraded] {
             assert_eq!(shown(Some(&state), status).map(|state| state.status), Some(status));
         }
+
         let disabled = retired(None).expect("it was active");
         assert!(
             [active, degraded, paused]
@@ -185,6 +191,7 @@ mod tests {
         let Verdict::Win(state) = last_fire(None, &event(1), &fire(), UnixMillis(5)) else {
             panic!("it wins")
         };
+
         let tally = Tally {
             fires: 2,
             last_triggered: Some(UnixMillis(3)),
@@ -196,6 +203,7 @@ mod tests {
             (after.last_error.as_deref(), after.status),
             (Some("boom"), HookStatus::Disabled)
         );
+
         assert_eq!(after.fired_once, state.fired_once);
     }
 

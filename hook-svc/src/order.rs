@@ -136,10 +136,12 @@ impl Order {
             open: Open::AllBut(Vec::new()),
             owed: Vec::new(),
         };
+
         let line = self.conversations.entry(conversation).or_default();
         line.entries.insert(number, entry);
         line.undecided.insert(number);
         line.wide.insert(number);
+
         Ticket { conversation, number }
     }
 
@@ -156,13 +158,17 @@ impl Order {
         let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
             return;
         };
+
         let Some(entry) = line.entries.get_mut(&number) else {
             return;
         };
+
         line.undecided.remove(&number);
+
         for hook in std::mem::replace(&mut entry.owed, owed) {
             line.owed.remove(&hook, number);
         }
+
         for hook in entry.owed.iter().filter(|hook| entry.open.contains(hook)) {
             line.owed.add(hook, number);
         }
@@ -187,6 +193,7 @@ impl Order {
         let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
             return;
         };
+
         let Some(entry) = line.entries.get_mut(&number) else {
             return;
         };
@@ -196,9 +203,11 @@ impl Order {
         open.dedup();
 
         line.wide.remove(&number);
+
         if let Open::Only(former) = &entry.open {
             former.iter().for_each(|hook| line.narrow.remove(hook, number));
         }
+
         open.iter().for_each(|hook| line.narrow.add(hook, number));
         entry.open = Open::Only(open);
     }
@@ -209,6 +218,7 @@ impl Order {
         let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
             return;
         };
+
         let Some(entry) = line.entries.get_mut(&number) else {
             return;
         };
@@ -216,6 +226,7 @@ impl Order {
             Open::AllBut(done) => done.push(hook.to_owned()),
             Open::Only(open) => open.retain(|id| id != hook),
         }
+
         line.narrow.remove(hook, number);
         line.owed.remove(hook, number);
     }
@@ -226,15 +237,20 @@ impl Order {
         let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
             return;
         };
+
         let Some(entry) = line.entries.remove(&number) else {
             return;
         };
+
         line.undecided.remove(&number);
         line.wide.remove(&number);
+
         if let Open::Only(open) = &entry.open {
             open.iter().for_each(|hook| line.narrow.remove(hook, number));
         }
+
         entry.owed.iter().for_each(|hook| line.owed.remove(hook, number));
+
         if line.entries.is_empty() {
             self.conversations.remove(&ticket.conversation);
         }
@@ -282,6 +298,7 @@ mod tests {
         let (first, second) = (order.enter(conversation("a")), order.enter(conversation("a")));
         assert!(order.is_clear(first, "h"));
         assert!(!order.is_clear(second, "h"));
+
         order.done(first, "h");
         assert!(order.is_clear(second, "h"));
         assert!(
@@ -324,15 +341,19 @@ mod tests {
         let mut order = Order::default();
         let tickets = [(); 3].map(|()| order.enter(conversation("a")));
         assert!(order.is_turn(tickets[0]) && !order.is_turn(tickets[1]));
+
         order.decide(tickets[0], hooks(&["slow"]));
         order.narrow(tickets[0], Vec::new());
         assert!(order.is_turn(tickets[1]) && !order.is_turn(tickets[2]));
         assert_eq!(order.owed(tickets[1]), hooks(&["slow"]));
+
         order.decide(tickets[1], hooks(&["slow"]));
         assert!(order.is_clear(tickets[1], "quick") && !order.is_clear(tickets[1], "slow"));
+
         order.done(tickets[0], "slow");
         assert!(order.is_clear(tickets[1], "slow"));
         assert_eq!(order.owed(tickets[2]), hooks(&["slow"]), "of the second");
+
         order.leave(tickets[1]);
         assert_eq!(order.owed(tickets[2]), hooks(&[]));
     }
@@ -340,9 +361,11 @@ mod tests {
     #[test]
     fn an_event_behind_a_hundred_thousand_that_are_called_later_costs_what_one_behind_ten_does() {
         const EVENTS: usize = 100_000;
+
         let clock = SystemClock;
         let begun = clock.monotonic();
         let mut order = Order::default();
+
         let tickets: Vec<Ticket> = (0..EVENTS)
             .map(|_| {
                 let ticket = order.enter(conversation("a"));
@@ -353,6 +376,7 @@ mod tests {
                 ticket
             })
             .collect();
+
         // The last first: whoever is looked for stands behind all others.
         let (first, others) = tickets.split_first().expect("some");
         for ticket in others.iter().rev() {
@@ -360,9 +384,12 @@ mod tests {
             order.done(*ticket, "slow");
             order.leave(*ticket);
         }
+
         assert!(order.is_clear(*first, "slow"));
+
         order.leave(*first);
         assert!(order.is_empty());
+
         let took = clock.monotonic().duration_since(begun);
         assert!(took < Duration::from_secs(20), "{took:?}");
     }

@@ -38,16 +38,19 @@ impl Origin {
             Some(rest) => (false, rest),
             None => (true, text.strip_prefix("https://").unwrap_or(text)),
         };
+
         let (host, port) = match rest.split_once(':') {
             Some((host, port)) => (host, port.parse().ok().filter(|port| *port > 0).ok_or_else(fault)?),
             None => (rest, if is_https { HTTPS_PORT } else { HTTP_PORT }),
         };
         let host = host.to_ascii_lowercase();
+
         let is_label =
             |label: &str| !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
         if host.len() > MAX_HOST_CHARS || !host.split('.').all(is_label) {
             return Err(fault());
         }
+
         Ok(Self { is_https, host, port })
     }
 
@@ -68,6 +71,7 @@ impl std::fmt::Display for Origin {
             ("http", HTTP_PORT)
         };
         write!(f, "{scheme}://{}", self.host)?;
+
         if self.port == default {
             Ok(())
         } else {
@@ -101,6 +105,7 @@ pub const fn is_public(address: IpAddr) -> bool {
             if let Some(inner) = address.to_ipv4_mapped() {
                 return is_public(IpAddr::V4(inner));
             }
+
             // Global unicast, without what is for documents, tunnels of IPv4 and translation.
             let [first, second, ..] = address.segments();
             first & 0xe000 == 0x2000
@@ -128,6 +133,7 @@ mod tests {
             assert_eq!(origin.to_string(), read);
             assert_eq!(Origin::parse(read), Ok(origin));
         }
+
         for text in [
             "",
             "*.example.com",
@@ -142,6 +148,7 @@ mod tests {
         ] {
             assert!(Origin::parse(text).is_err(), "{text}");
         }
+
         assert_eq!(Origin::parse_all("a.b, c.d:1").map(|all| all.len()), Ok(2));
         assert!(Origin::parse_all("a.b,").is_err());
     }
@@ -175,6 +182,7 @@ mod tests {
         ] {
             assert!(!is_public(address.parse().expect("an address")), "{address}");
         }
+
         for address in [
             "1.1.1.1",
             "172.32.0.1",

@@ -95,6 +95,7 @@ impl Owner {
     pub(crate) async fn own(self: Arc<Self>, mut owned: Owned) {
         let mut shift = Shift::of(&owned, self.per_conversation);
         let mut running = FuturesUnordered::new();
+
         // Dropped at the end, wherever they stand: the next owner makes them again.
         let mut owing = FuturesUnordered::new();
         loop {
@@ -111,6 +112,7 @@ impl Owner {
                     None => break,
                 },
             };
+
             let conversation = match came {
                 Ok(conversation) => conversation,
                 Err(error) => {
@@ -118,10 +120,13 @@ impl Owner {
                     break;
                 }
             };
+
             let mut jobs = self.jobs(&mut shift, &owned, conversation);
+
             while let Some(owed) = conversation.and_then(|conversation| shift.owed.next(conversation)) {
                 owing.push(self.make_owed(owed, shift.partition, Arc::clone(&shift.through), owned.again()));
             }
+
             // Until one of those that had found no room goes on: what begins brings the loop here again for the next.
             while let Some(woken) = shift.owed.wake() {
                 let of_woken = self.jobs(&mut shift, &owned, Some(woken));
@@ -131,6 +136,7 @@ impl Owner {
                     break;
                 }
             }
+
             running.extend(jobs.into_iter().map(|job| self.perform(job)));
         }
 
@@ -142,6 +148,7 @@ impl Owner {
                 "events under way are left to the next owner"
             );
         }
+
         if shift.noted {
             let cleared = tokio::time::timeout(NOTE, owned.attempt(None));
             if !matches!(cleared.await, Ok(Ok(_))) {
@@ -172,11 +179,13 @@ impl Owner {
                 return Ok(None);
             }
         };
+
         let conversation = Conversation::of(&event);
         let numbers = Numbers {
             sequence: incoming.sequence,
             handed: incoming.consumer_sequence,
         };
+
         let allowed = self.allowed(shift, conversation);
         match shift.conversations.place(conversation, numbers, allowed) {
             Placement::Numbers => {
@@ -186,6 +195,7 @@ impl Owner {
                     numbers,
                     "event is read again when its conversation has room"
                 );
+
                 Ok(None)
             }
             Placement::Memory => {
@@ -215,6 +225,7 @@ impl Owner {
             }
             None => tracing::trace!(partition = shift.partition, "event was done before"),
         }
+
         Ok(())
     }
 
@@ -236,7 +247,9 @@ impl Owner {
             }
             Ended::Read(conversation, read_again) => (conversation, read_again),
         };
+
         shift.conversations.was_read(conversation);
+
         match read_again {
             None => tracing::debug!(partition = shift.partition, "event is gone from its stream"),
             // It could be read before: its conversation was known.
@@ -248,6 +261,7 @@ impl Owner {
                 }
             }
         }
+
         Ok(Some(conversation))
     }
 
@@ -258,6 +272,7 @@ impl Owner {
         let Some(conversation) = conversation else {
             return jobs;
         };
+
         let allowed = self.allowed(shift, conversation);
         let conversations = &mut shift.conversations;
         loop {
@@ -269,13 +284,16 @@ impl Owner {
                     Err(_) => break,
                 },
             };
+
             if let Some(held) = conversations.start(conversation) {
                 jobs.push(Job::Perform(Box::new(held), place));
             }
         }
+
         if let Some(numbers) = conversations.read_next(conversation, allowed) {
             jobs.push(Job::Read(conversation, numbers, Box::new(owned.again())));
         }
+
         conversations.forget_idle(conversation);
         jobs
     }
@@ -293,6 +311,7 @@ impl Owner {
         shift.through.fetch_max(incoming.sequence, Ordering::Relaxed);
         let place = shift.gate.enter(&event);
         let partition = shift.partition;
+
         let mut task = Task {
             key: key_of(&event),
             event,
@@ -307,13 +326,16 @@ impl Owner {
             lent: Lent::new(Some(memory), &self.held_back),
             deferred: Mutex::default(),
         };
+
         let Some(inherited) = inherited else {
             shift.careful = false;
             return Ok(Some(Work::Event(Box::new(task))));
         };
+
         if shift.noted && !shift.careful {
             return Ok(Some(Work::Event(Box::new(task))));
         }
+
         match self.evaluator.marker_of(&task, inherited).await? {
             Marker::None => task.marker_read = true,
             // What it owes is called again, and may have ended its owner as well as any other.
@@ -324,10 +346,12 @@ impl Owner {
                 return Ok(None);
             }
         }
+
         let tried = owned.attempt(Some(task.incoming.place())).await;
         let attempts = tried.map_err(HandleEventError::Attempt)?;
         shift.noted = true;
         shift.careful = attempts > 1;
+
         if attempts > MAX_UNCLEAN {
             let detail = format!(
                 "event {}: its owner ended {MAX_UNCLEAN} times while it was under way",
@@ -335,8 +359,10 @@ impl Owner {
             );
             let verdict = Verdict::new("kills_its_owner", detail);
             let memory = task.lent.take_memory();
+
             return Ok(memory.map(|memory| Work::Dead(Box::new((task.incoming, verdict, memory)))));
         }
+
         Ok(Some(Work::Event(Box::new(task))))
     }
 
@@ -345,6 +371,7 @@ impl Owner {
         if incoming.sequence > shift.replay_through {
             return None;
         }
+
         let inherited = match shift.inherited {
             Some(inherited) => inherited,
             None => {
@@ -355,6 +382,7 @@ impl Owner {
                 *shift.inherited.insert(asked)
             }
         };
+
         shift.may_be_done(incoming, inherited.named()).then_some(inherited)
     }
 
@@ -371,6 +399,7 @@ impl Owner {
                     }
                     Work::Event(task) => self.event(*task, place).await,
                 };
+
                 Ended::Performed(conversation, owed.map(Box::new))
             }
             Job::Read(conversation, numbers, again) => {
@@ -392,6 +421,7 @@ impl Owner {
                     tracing::debug!(sequence = numbers.sequence, %error, "cannot read an event again yet");
                 }
             }
+
             pause(wait).await;
             wait = (wait * 2).min(LONGEST_PAUSE);
         }
@@ -402,11 +432,13 @@ impl Owner {
         // Closed only after every partition has ended.
         let slot = Arc::clone(&self.in_flight).acquire_owned().await.ok()?;
         task.lent.begin(slot, place);
+
         let meters = &self.evaluator.performer.meters;
         if matches!(task.pass, Pass::First) {
             let waited = self.evaluator.clock.now().since(task.incoming.published_at);
             meters.lag.record(waited.max(0) as f64 / 1_000.0);
         }
+
         meters.in_flight.increment(1.0);
         let began = self.evaluator.clock.monotonic();
         let from = task.incoming.carrier();
@@ -418,6 +450,7 @@ impl Owner {
         meters
             .seconds
             .record(self.evaluator.clock.monotonic().duration_since(began).as_secs_f64());
+
         deferred.map(|hooks| OwedEvent::of(task, hooks, self.evaluator.clock.monotonic()))
     }
 
@@ -425,6 +458,7 @@ impl Owner {
     async fn try_until_done(&self, task: &Task, carrier: &Carrier) -> Option<Vec<String>> {
         let mut patience = Patience::default();
         let mut again = false;
+
         let mut wait = FIRST_PAUSE;
         loop {
             let error = match self.evaluator.handle(task, again, carrier).await {
@@ -435,11 +469,14 @@ impl Owner {
                 }
                 Err(error) => error,
             };
+
             again = true;
             self.evaluator.performer.meters.again.increment(1);
+
             if error.is_stop() {
                 return None;
             }
+
             let ends = if error.is_absence() {
                 patience.bus_was_away();
                 false
@@ -447,6 +484,7 @@ impl Owner {
                 let longest = self.evaluator.longest_timeout(&task.event);
                 patience.ends(self.evaluator.clock.monotonic(), longest)
             };
+
             let (detail, tries) = (error.chain(), patience.tries());
             if ends {
                 let detail = format!("event {}: {detail}", task.event.id);
@@ -454,6 +492,7 @@ impl Owner {
                     .await;
                 return None;
             }
+
             tracing::warn!(event_id = %task.event.id, tries, error = detail, "event is tried again");
             pause(wait).await;
             wait = (wait * 2).min(LONGEST_PAUSE);
@@ -464,6 +503,7 @@ impl Owner {
     async fn give_up(&self, incoming: &Incoming, verdict: &Verdict) {
         self.evaluator.performer.meters.dead.increment(1);
         let event_id = incoming.headers.event_id();
+
         let mut wait = FIRST_PAUSE;
         loop {
             let bus = &self.evaluator.performer.bus;
@@ -481,9 +521,11 @@ impl Owner {
                     tracing::error!(event_id, sequence = incoming.sequence, %error, "dead letter is not stored, trying again");
                 }
             }
+
             pause(wait).await;
             wait = (wait * 2).min(LONGEST_PAUSE);
         }
+
         incoming.term().await;
     }
 }

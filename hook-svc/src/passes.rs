@@ -36,6 +36,7 @@ impl Passes {
             self.hooks.clear();
             self.hooks.resize(set.hooks().len(), Untold::default());
         }
+
         if let Some(hook) = self.hooks.get_mut(index) {
             hook.latencies_us[hook.count as usize % MAX_TOLD_LATENCIES] = latency_us;
             hook.count = hook.count.saturating_add(1);
@@ -84,9 +85,11 @@ mod tests {
         for us in 1..=25 {
             passes.passed(&set, 1, us);
         }
+
         let told = passes.due(start);
         assert_eq!((told.len(), told[0].hook_id.as_str(), told[0].count), (1, "b", 25));
         assert_eq!(told[0].latencies_us, (6..=25).collect::<Vec<_>>());
+
         passes.passed(&set, 0, 9);
         assert!(passes.due(start + TELL / 2).is_empty());
         assert_eq!(passes.due(start + TELL)[0].latencies_us, [9]);

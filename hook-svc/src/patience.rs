@@ -52,10 +52,12 @@ mod tests {
         let mut quick = Patience::default();
         assert!((0..4).all(|second| !quick.ends(begun + Duration::from_secs(second), LONGEST)));
         assert!(quick.ends(begun + Duration::from_secs(4), LONGEST));
+
         let mut slow = Patience::default();
         assert!(!slow.ends(begun, LONGEST), "once more in any case");
         assert!(slow.ends(begun + LONGEST, LONGEST));
         assert_eq!(slow.tries(), 2);
+
         let mut unseen = Patience::default();
         assert!((0..4).all(|second| !unseen.ends(begun + Duration::from_secs(second), Duration::ZERO)));
         assert!(unseen.ends(begun + Duration::from_secs(4), Duration::ZERO));

@@ -107,6 +107,7 @@ impl Registry {
             zone: zone.to_owned(),
             schedules: watch::channel(None).0,
         };
+
         Self { inner: Arc::new(inner) }
     }
 
@@ -126,6 +127,7 @@ impl Registry {
         let channels = self.inner.bus.kv(CHANNELS);
         watches.spawn(forward(channels, Change::Channels, sender));
         let mut waiting = BTreeMap::new();
+
         let mut view = View::default();
         let mut taken = Taken::Whole;
         loop {
@@ -134,14 +136,18 @@ impl Registry {
                 () = synced_again(&mut synced) => None,
                 () = pause(RELOAD_PAUSE), if taken != Taken::Whole => None,
             };
+
             if let Some(change) = change {
                 view.take(change, &self.inner.pool);
                 pause(COALESCE).await;
             }
+
             while let Ok(change) = changes.try_recv() {
                 view.take(change, &self.inner.pool);
             }
+
             era.send_if_modified(|known| std::mem::replace(known, view.era) != view.era);
+
             if view.is_whole(synced.as_ref()) {
                 taken = self.load(&view, taken == Taken::Partly).await;
                 self.tell_schedules(&view);
@@ -169,6 +175,7 @@ impl Registry {
                     "schedules of hooks are not written yet"
                 );
             }
+
             tokio::select! {
                 changed = told.changed() => if changed.is_err() { return },
                 () = pause(RELOAD_PAUSE), if written.is_err() => {}
@@ -186,6 +193,7 @@ impl Registry {
                 }
                 *told = Some(specs);
             }
+
             changed
         });
     }
@@ -199,8 +207,10 @@ impl Registry {
         if !changed {
             roster.set = Arc::clone(&former.set);
         }
+
         let (hooks, set) = (roster.set.hooks().len(), Arc::clone(&roster.set));
         self.keep(Arc::new(roster));
+
         let mut taken = Taken::Whole;
         if changed || again {
             match self.inner.pool.load(set).await {
@@ -216,19 +226,23 @@ impl Registry {
                 }
             }
         }
+
         if changed {
             // What was told before the set was in force reached nobody.
             for (key, state) in &view.states {
                 view.count(key, state, &self.inner.pool);
             }
         }
+
         let state = |key: &String| view.states.get(key).cloned().unwrap_or_default();
         let all = view.records.iter().map(|(key, record)| (record.clone(), state(key)));
         self.inner.listed.send_replace(Arc::new(all.collect()));
+
         if changed {
             tracing::info!(hooks, "hooks are loaded");
             metrics::gauge!("nexus_hook_hooks_total").set(hooks as f64);
         }
+
         taken
     }
 
@@ -288,6 +302,7 @@ impl Registry {
                 None
             }
         };
+
         let meant = Meant {
             hooks: &self.inner.hooks,
             made_at,
@@ -295,6 +310,7 @@ impl Registry {
         if !change_meant(&self.inner.states, Some(meant), hook_id, decide).await? {
             decided = LastFire::Lost(crate::invocation::HOOK_REPLACED);
         }
+
         Ok(decided)
     }
 
@@ -324,6 +340,7 @@ impl Registry {
             counters = next.as_ref().or(state).map(Counters::from);
             next
         };
+
         match self.change(hook_id, count).await {
             Ok(_) => {
                 if let Some(counters) = counters {
@@ -336,6 +353,7 @@ impl Registry {
                 self.fired(hook_id, now);
             }
         }
+
         Ok(())
     }
 
@@ -397,9 +415,11 @@ fn tell_waiting(told: &mut BTreeMap<String, String>, view: &View) {
             "hook is off until the channel that it needs is configured"
         );
     }
+
     for hook_id in told.keys().filter(|id| !waiting.contains_key(*id)) {
         tracing::info!(hook_id, "hook waits for no channel any more");
     }
+
     *told = waiting;
 }
 
@@ -441,6 +461,7 @@ async fn change_meant(
         let Some(state) = next(entry.as_ref().map(|entry| &entry.value)) else {
             return Ok(true);
         };
+
         // After the state was read: whoever makes another hook of this name writes the state first, and what is written
         // below on the older revision is refused.
         if let Some(meant) = meant
@@ -448,6 +469,7 @@ async fn change_meant(
         {
             return Ok(false);
         }
+
         let written = match &entry {
             None => states.create(&key, &state).await,
             Some(entry) => states.update(&key, &state, entry.revision).await,

@@ -76,28 +76,33 @@ pub fn validate(json: &str) -> Result<HookResult, InvalidResultError> {
     if json.len() > MAX_RESULT_BYTES {
         return Err(InvalidResultError::TooLong(json.len()));
     }
+
     let value: Value = serde_json::from_str(json).map_err(|error| InvalidResultError::NotJson(error.to_string()))?;
     let mut fields = Fields::of(value, "result", "")?;
     let fire: Option<bool> = fields.take("fire")?;
     let disable_hook = fields.take_either("disableHook", "disable_hook")?.unwrap_or(false);
+
     let Some(fire) = fire else {
         return Err(InvalidResultError::Malformed {
             field: "fire".to_owned(),
             problem: "is missing".to_owned(),
         });
     };
+
     if !fire {
         return Ok(HookResult {
             disable_hook,
             ..HookResult::default()
         });
     }
+
     let routed = routing(fields.take("routing")?)?;
     let permissions = fields.take::<PermissionSet>("permissions")?;
     let delivery_context = fields.take_either::<DeliveryContext>("deliveryContext", "delivery_context")?;
     let context = context(fields.take("context")?)?;
     fields.finish()?;
     check_delivery(delivery_context.as_ref())?;
+
     Ok(HookResult {
         fire,
         routing: routed,
@@ -125,8 +130,10 @@ fn routing(value: Option<Value>) -> Result<Option<Routing>, InvalidResultError> 
     let mode: Option<RoutingMode> = fields.take("mode")?;
     let target: Option<String> = fields.take("target")?;
     let mut session: Option<String> = fields.take("session")?;
+
     let mut thread: Option<String> = fields.take("thread")?;
     fields.finish()?;
+
     match (mode, target) {
         (_, None) => {}
         (Some(RoutingMode::Session), Some(target)) => merge(&mut session, target, "routing.session")?,
@@ -139,9 +146,11 @@ fn routing(value: Option<Value>) -> Result<Option<Routing>, InvalidResultError> 
             });
         }
     }
+
     check_key("routing.persona", persona.as_deref())?;
     check_key("routing.session", session.as_deref())?;
     check_key("routing.thread", thread.as_deref())?;
+
     Ok(Some(Routing {
         persona,
         session,
@@ -171,6 +180,7 @@ fn context(value: Option<Value>) -> Result<Option<HookContextPatch>, InvalidResu
     let extracted: Option<Map<String, Value>> = fields.take("extracted")?;
     let include_thread_history: Option<bool> = fields.take_either("includeThreadHistory", "include_thread")?;
     fields.finish()?;
+
     Ok(Some(HookContextPatch {
         system_prompt,
         extracted,

@@ -92,11 +92,13 @@ impl Roster {
             };
             record.enabled && runs && !record.source.is_empty() && waits_for(record, channels).is_none()
         };
+
         let set = HookSet::new(records.iter().filter(sees_events).map(|(_, record)| source_of(record)));
         let traits = records
             .values()
             .map(|record| (record.id.clone(), traits_of(record)))
             .collect();
+
         let mut stored: HashMap<EventId, Vec<StoredFire>> = HashMap::new();
         for (key, record) in records {
             let fired = states.get(key).and_then(|state| state.fired_once.as_ref());
@@ -108,6 +110,7 @@ impl Roster {
                 stored.entry(fired.event_id.clone()).or_default().push(fire);
             }
         }
+
         Self {
             set: Arc::new(set),
             traits,
@@ -208,6 +211,7 @@ pub(crate) mod tests {
         needing.metadata.needs_channels = vec!["webhook:owner".to_owned()];
         let records = [needing, record("plain")];
         let records = records.into_iter().map(|record| (record.id.clone(), record)).collect();
+
         let with = |accounts: &[&str]| {
             let accounts = accounts.iter().map(ToString::to_string).collect();
             let there = ConfiguredChannels {
@@ -216,6 +220,7 @@ pub(crate) mod tests {
             let roster = Roster::of(&records, &BTreeMap::new(), &there);
             ids(&roster).join(" ")
         };
+
         assert_eq!(with(&["demo"]), "plain");
         assert_eq!(with(&["demo", "owner"]), "needing plain");
     }
@@ -237,6 +242,7 @@ pub(crate) mod tests {
             status: HookStatus::Paused,
             ..HookState::default()
         };
+
         let records = vec![
             record("good"),
             HookRecord {
@@ -250,6 +256,7 @@ pub(crate) mod tests {
             record("paused"),
             timed,
         ];
+
         let roster = check(records, vec![("paused", paused)]);
         assert_eq!(ids(&roster), ["good", "paused", "timed"]);
     }
@@ -262,6 +269,7 @@ pub(crate) mod tests {
         };
         let roster = check(vec![record("filed"), made], vec![]);
         assert_eq!(*roster.traits("filed").author, Author::Operator);
+
         for id in ["made", "unknown"] {
             assert!(
                 matches!(*roster.traits(id).author, Author::Agent { made_in: None, .. }),
@@ -277,6 +285,7 @@ pub(crate) mod tests {
             fire: true,
             ..HookResult::default()
         };
+
         let fired_once = Some(FiredOnce {
             event_id: event_id.clone(),
             result,
@@ -286,6 +295,7 @@ pub(crate) mod tests {
             fired_once,
             ..HookState::default()
         };
+
         let roster = check(vec![record("once")], vec![("once", state)]);
         assert_eq!(ids(&roster), [""; 0]);
         assert_eq!(roster.stored_fires(&event_id)[0].hook_id, "once");

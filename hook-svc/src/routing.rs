@@ -70,12 +70,14 @@ fn scope_of(event: &Event, rules: &Rules) -> DmScope {
             return scope;
         }
     }
+
     let identities = &rules.identities;
     let owner = identities.owner.as_ref();
     let owner = owner.and_then(|id| identities.persons.iter().find(|person| person.id == *id));
     let has_address = owner.is_some_and(|owner| owner.addresses.values().any(|ids| !ids.is_empty()));
     let is_page = event.channel == WEBCHAT && event.origin.is_verified() && rules.is_chat_local;
     let is_local = event.origin.speaks_on(event) && (event.channel == CLI || is_page);
+
     let is_timer = event.origin == Origin::System && event.channel == TIMER_CHANNEL;
     if is_timer || is_owners(event, identities) || (is_local && !has_address) {
         DmScope::Main
@@ -114,6 +116,7 @@ pub(crate) mod samples {
             addresses: BTreeMap::from([("telegram".to_owned(), vec![address.to_owned()])]),
             ..Person::default()
         };
+
         Rules {
             identities: Identities {
                 owner: Some("casey".to_owned()),

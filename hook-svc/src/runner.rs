@@ -202,8 +202,10 @@ impl HookSet {
                 }
             }
         }
+
         set.readers = readers(&set.hooks);
         set.longest_timeout_ms = longest(&set.hooks);
+
         set
     }
 

@@ -88,6 +88,7 @@ impl Service for HookService {
     async fn serve(shell: Shell<HooksConfig>) -> anyhow::Result<()> {
         let config = &shell.config;
         let name = member_name(config, &shell.instance);
+
         // Files that are not where they should be would else be hooks that somebody has taken away.
         let is_missing = !config.dir.is_empty() && !Path::new(&config.dir).is_dir();
         ensure!(
@@ -95,11 +96,13 @@ impl Service for HookService {
             "hooks.dir: `{}` is no directory; empty = the registry alone",
             config.dir
         );
+
         let (file, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
         let people = People::read(file, &shell.bus)
             .await
             .context("read the owner's chat pages")?;
         let identities = people.all();
+
         let (rules, followed_rules) = watch::channel(Arc::new(Rules {
             identities: identities.clone(),
             presets,
@@ -107,14 +110,18 @@ impl Service for HookService {
             is_chat_local: config.local_chat,
             deliveries: config.deliveries.clone(),
         }));
+
         if let Some(warning) = warning_of(config.dm_scope) {
             tracing::warn!("hooks.{warning}");
         }
+
         let bindings = Bindings::load(&config.bindings)?;
+
         if !config.dir.is_empty() {
             let listed = std::fs::read_dir(&config.dir);
             drop(listed.with_context(|| format!("hooks.dir: read the directory {}", config.dir))?);
         }
+
         let model = projection_path(config, &name);
         snapshot::bootstrap(&shell.bus, &model).await;
         let projection = Projection::open(&model).context("read model")?;
@@ -122,6 +129,7 @@ impl Service for HookService {
             .identify(identities, shell.clock.now())
             .await
             .context("identities in the read model")?;
+
         let pool_config = pool_config(config, projection.path(), host(&shell, &projection)?);
         let lab = Lab::new(pool_config.clone(), Arc::clone(&shell.clock));
         let pool = Pools::start(pool_config, Arc::clone(&shell.clock))
@@ -139,6 +147,7 @@ impl Service for HookService {
         background.spawn(flush(registry.clone()));
         tend(&shell, &projection, (rules, people), &mut background);
         background.spawn(bindings.clone().follow());
+
         let (timed, clock) = (registry.clone(), Arc::clone(&shell.clock));
         background.spawn(async move { timed.keep_schedules(clock).await });
         let breakers = breakers(&shell, &registry, &pool, &mut background);
@@ -156,6 +165,7 @@ impl Service for HookService {
             &pool,
             &projection,
         );
+
         let lost = LostDispatches::new(Arc::clone(&owner));
         background.spawn(lost.keep(may_join.clone(), shell.shutdown.clone()));
         let group = Group {
@@ -168,28 +178,35 @@ impl Service for HookService {
             batch: READ_BATCH,
             clock: Arc::clone(&shell.clock),
         };
+
         let handler = move |owned| Arc::clone(&owner).own(owned);
         let ended = tokio::select! {
             () = partition::run(shell.bus.clone(), group, shell.shutdown.clone(), handler) => Ok(()),
             fed = &mut feed => fed.context("read model's feed")?.context("read model's feed"),
         };
+
         background.shutdown().await;
         pool.stop().await;
+
         if tokio::time::timeout(LAST_FLUSH, registry.flush()).await.is_err() {
             tracing::warn!("the last counters of hooks are not written");
         }
+
         for api in apis {
             api.stop().await;
         }
+
         lab.stop().await;
         feeding.trigger();
         projection.close().await;
+
         if config.data_dir.is_empty()
             && let Some(folder) = projection.path().parent()
             && let Err(error) = std::fs::remove_dir_all(folder)
         {
             tracing::debug!(folder = %folder.display(), %error, "temporary read model stays behind");
         }
+
         ended
     }
 }
@@ -230,6 +247,7 @@ fn tend(
         projection.clone(),
         Arc::clone(&shell.clock),
     ));
+
     let files = identities::Files {
         identities: shell.common.files.identities.clone(),
         personas: shell.common.files.personas.clone(),
@@ -269,10 +287,12 @@ async fn list_hooks(mut listed: watch::Receiver<Listed>, breakers: Breakers, pro
             state: state.clone(),
             circuit: circuit(&record.id),
         });
+
         let hooks = hooks.collect();
         if let Err(error) = projection.list_hooks(hooks).await {
             tracing::warn!(%error, "the hooks cannot be written to the read model now");
         }
+
         pause(LIST_PAUSE).await;
         // Time runs out, or the registry goes: either way the table is looked at again.
         let changed = async {
@@ -281,6 +301,7 @@ async fn list_hooks(mut listed: watch::Receiver<Listed>, breakers: Breakers, pro
                 _ = circuits.changed() => {}
             }
         };
+
         let _ = tokio::time::timeout(LIST_AGAIN, changed).await;
     }
 }
@@ -293,16 +314,20 @@ fn hooks(shell: &Shell<HooksConfig>, registry: &Registry, background: &mut JoinS
     let synced = (!shell.config.dir.is_empty()).then_some(synced);
     let (following, after) = (registry.clone(), synced.clone());
     background.spawn(async move { following.follow(loaded_sender, era_sender, after).await });
+
     if !shell.config.agent_dir.is_empty() {
         let files = AgentFiles::new(&shell.bus, PathBuf::from(&shell.config.agent_dir));
         background.spawn(async move { files.follow().await });
     }
+
     if synced.is_none() {
         return Hooks { synced, loaded };
     }
+
     let (path, root) = (PathBuf::from(&shell.config.dir), shell.config.root.clone());
     let directory = Directory::new(path, root, &shell.bus, Arc::clone(&shell.clock));
     background.spawn(async move { directory.follow(synced_sender, era).await });
+
     Hooks { synced, loaded }
 }
 
@@ -364,6 +389,7 @@ fn tell(health: &Health, condition: Condition, takes_part: bool) {
     } else {
         "not loaded yet"
     };
+
     health.set("hooks", condition.hooks_loaded, detail);
     health.set("workers", condition.workers > 0, format!("{} up", condition.workers));
     health.set(
@@ -403,6 +429,7 @@ fn owner(
         rules,
         meters: Meters::new(),
     };
+
     let evaluator = Evaluator {
         performer,
         pool: pool.clone(),
@@ -414,8 +441,10 @@ fn owner(
         clock,
         instance: shell.instance.clone(),
     };
+
     let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms).mul_f64(DRAIN_SHARE);
     let (in_flight, per_conversation) = (shell.config.in_flight, shell.config.in_flight_per_conversation);
+
     Arc::new(Owner::new(evaluator, in_flight, per_conversation, drain))
 }
 
@@ -435,10 +464,12 @@ fn host(shell: &Shell<HooksConfig>, projection: &Projection) -> anyhow::Result<A
         hook_usd: shell.config.llm_daily_usd_per_hook,
         all_usd: shell.config.llm_daily_usd,
     };
+
     let model = llm::model(&shell.llm, clock(), shell.shutdown.clone());
     if let Err(why) = &model {
         tracing::info!(why, "hooks have no model");
     }
+
     let fetch = FetchHost::new(&shell.config.grants, Arc::new(Desk::new(projection.clone())))?;
     Ok(Arc::new(LlmHost::new(
         model,

@@ -88,6 +88,7 @@ pub async fn bootstrap(bus: &Bus, path: &Path) {
     if path.exists() {
         return;
     }
+
     match fetch(bus, path).await {
         Ok(Some(name)) => tracing::info!(name, "read model begins with a copy"),
         Ok(None) => tracing::info!("there is no copy of the read model, it is made anew"),
@@ -104,18 +105,22 @@ async fn fetch(bus: &Bus, path: &Path) -> Result<Option<String>, CopyModelError>
     let Some(newest) = known.map_err(|_| CopyModelError::Late(ASK))??.copies.pop() else {
         return Ok(None);
     };
+
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|source| file(folder, source))?;
     }
+
     // Whole or not at all under its name; what a killed process left is written over.
     let unfinished = beside(path, "fetching");
     let fetched = tokio::time::timeout(FETCH, store.get(&newest.name, &unfinished)).await;
     fetched.map_err(|_| CopyModelError::Late(FETCH))??;
+
     for suffix in LOGS {
         let mut log = path.as_os_str().to_owned();
         log.push(suffix);
         remove(Path::new(&log))?;
     }
+
     std::fs::rename(&unfinished, path).map_err(|source| file(path, source))?;
     Ok(Some(newest.name))
 }
@@ -162,8 +167,10 @@ fn ours(objects: Vec<StoredObject>) -> Vec<Copy> {
             stored_at: object.stored_at,
         })
     };
+
     let mut ours: Vec<Copy> = objects.into_iter().filter_map(copy).collect();
     ours.sort_by_key(|copy| copy.sequence);
+
     ours
 }
 
@@ -178,31 +185,37 @@ pub async fn upload(bus: &Bus, projection: &Projection) -> Result<u64, CopyModel
     if bytes > MAX_SNAPSHOT_BYTES {
         return Err(CopyModelError::TooLarge { bytes });
     }
+
     let copy = beside(path, "copying");
     remove(&copy)?;
     let outcome = tokio::time::timeout(MAKE, store(bus, projection, &copy)).await;
     let removed = remove(&copy);
     let events = outcome.map_err(|_| CopyModelError::Late(MAKE))??;
     removed?;
+
     Ok(events)
 }
 
 async fn store(bus: &Bus, projection: &Projection, copy: &Path) -> Result<u64, CopyModelError> {
     let events = projection.copy_to(copy.to_path_buf()).await?;
     let store = bus.objects(SNAPSHOTS);
+
     // Else what failed tries left would keep every further one from having room.
     let swept = store.sweep().await?;
     if swept > 0 {
         tracing::info!(swept, "pieces of unfinished copies are removed");
     }
+
     store.put(&format!("{}{events}", snapshot::folder()), copy).await?;
     let Known {
         mut copies, foreign, ..
     } = known(bus).await?;
     copies.truncate(copies.len().saturating_sub(KEPT));
+
     for old in copies.into_iter().chain(foreign) {
         store.delete(&old.name).await?;
     }
+
     Ok(events)
 }
 
@@ -222,15 +235,18 @@ pub(crate) async fn keep(bus: Bus, projection: Projection, clock: SharedClock) {
 async fn copy_if_due(bus: &Bus, projection: &Projection, now: UnixMillis) -> Result<Option<u64>, CopyModelError> {
     let position = projection.position(Source::Events);
     let Known { copies, end, .. } = known(bus).await?;
+
     // A file that goes further than the stream is of other streams: it is about to be made anew.
     if position > end || !is_due(copies.last(), position, now) {
         return Ok(None);
     }
+
     let marks = bus.kv::<CopyMark>(ATTEMPTS);
     let (mark, revision) = marks.find(KEY).await?;
     if mark.is_some_and(|mark| (0..AGAIN_MS).contains(&now.since(mark.begun_at))) {
         return Ok(None);
     }
+
     match marks.update(KEY, &CopyMark { begun_at: now }, revision).await {
         Ok(_) => upload(bus, projection).await.map(Some),
         Err(CasError::Conflict { .. }) => Ok(None),

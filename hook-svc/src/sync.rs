@@ -84,6 +84,7 @@ fn created(id: &str, file: &HookFile, root: &str, now: UnixMillis) -> HookRecord
         Ok(metadata) => (file.source.clone(), metadata.clone(), None),
         Err(error) => (String::new(), HookMetadata::of(id.to_owned()), Some(error.clone())),
     };
+
     HookRecord {
         id: id.to_owned(),
         source,
@@ -105,6 +106,7 @@ fn updated(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Option<Hook
     if record.content_hash == file.hash && !returned {
         return None;
     }
+
     let mut next = HookRecord {
         content_hash: file.hash.clone(),
         ..record.clone()
@@ -113,6 +115,7 @@ fn updated(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Option<Hook
         next.enabled = true;
         next.disabled_reason = None;
     }
+
     match &file.parsed {
         Ok(metadata) => {
             next.updated_at = if next.source == file.source {
@@ -126,6 +129,7 @@ fn updated(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Option<Hook
         }
         Err(error) => next.parse_error = Some(error.clone()),
     }
+
     Some(next)
 }
 
@@ -182,12 +186,14 @@ pub(crate) mod tests {
         assert_eq!((next.source.as_str(), next.enabled), ("v1", true));
         assert_eq!(next.parse_error.as_deref(), Some("line 3: what is that"));
         assert_eq!(check(Some(&broken("v2")), Some(&next)), None, "noted once");
+
         let mended = check(Some(&file("v1")), Some(&next)).expect("mended");
         assert_eq!(
             (mended.parse_error, mended.updated_at),
             (None, UnixMillis(1)),
             "the same source as before"
         );
+
         let never_good = check(Some(&broken("v1")), None).expect("errored");
         assert!(never_good.source.is_empty() && never_good.parse_error.is_some());
     }
@@ -254,6 +260,7 @@ pub(crate) mod tests {
             origin: HookOrigin::Pushed,
             ..record("pushed")
         };
+
         let records = [record("a"), deleted, pushed];
         let remembered: Vec<_> = remembered(records.iter(), ROOT).into_keys().collect();
         assert_eq!(remembered, ["a"]);

@@ -35,10 +35,12 @@ pub fn specs(
             && status != HookStatus::Disabled
             && waits_for(record, channels).is_none()
     };
+
     for (key, record) in records {
         if !runs(key, record) {
             continue;
         }
+
         for (number, schedule) in record.metadata.schedules.iter().take(MAX_SCHEDULES).enumerate() {
             let zone = record.metadata.timezone.as_deref().unwrap_or(zone);
             // The file was judged when it was read; an entry may be older than what is refused now.
@@ -46,6 +48,7 @@ pub fn specs(
                 wrong.push((record.id.clone(), error.to_string()));
                 continue;
             }
+
             specs.push(ScheduleSpec {
                 id: format!("{PREFIX}{}:{number}", record.id),
                 schedule: schedule.clone(),
@@ -58,6 +61,7 @@ pub fn specs(
             });
         }
     }
+
     (specs, wrong)
 }
 
@@ -87,6 +91,7 @@ mod tests {
             .iter()
             .map(|spec| (spec.id.as_str(), spec.zone.as_str()))
             .collect();
+
         assert_eq!(
             told,
             [

@@ -46,15 +46,19 @@ impl SchedulerConfig {
         if !(1..=60_000).contains(&self.look_every_ms) {
             faults.push("look_every_ms: expected 1 to 60000".to_owned());
         }
+
         if !(1_000..=86_400_000).contains(&self.reconcile_every_ms) {
             faults.push("reconcile_every_ms: expected 1000 to 86400000".to_owned());
         }
+
         if let Err(error) = zone_named(&self.time_zone) {
             faults.push(format!("time_zone: {error}"));
         }
+
         if let Err(wrong) = jobs::specs(&self.jobs, &self.time_zone) {
             faults.extend(wrong);
         }
+
         faults
     }
 }

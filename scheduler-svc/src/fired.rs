@@ -64,6 +64,7 @@ impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> Fired<T> {
     pub async fn run(&self, shutdown: &Shutdown) {
         let options = PullOptions { batch: AT_ONCE };
         let mut pull = self.bus.pull(streams::SCHEDULES, self.consumer, options);
+
         let mut under_way = FuturesUnordered::new();
         loop {
             tokio::select! {
@@ -73,6 +74,7 @@ impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> Fired<T> {
                 incoming = pull.next(), if under_way.len() < AT_ONCE => under_way.push(self.handle(incoming)),
             }
         }
+
         while under_way.next().await.is_some() {}
     }
 
@@ -93,6 +95,7 @@ impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> Fired<T> {
                     error = format!("{error:#}"),
                     "fired timer is handled again"
                 );
+
                 incoming.nak(Some(RETRY_PAUSE)).await;
             }
         }

@@ -46,9 +46,11 @@ impl Service for SchedulerService {
         let _service = shell.bus.serve(service).await.map_err(anyhow::Error::msg)?;
         let owner = Arc::new(keeper.clone()) as Arc<dyn OnFire<ScheduleTimer>>;
         let fired = Fired::new(shell.bus.clone(), Arc::clone(&clock), SCHEDULE_TIMERS, owner);
+
         let registry = intent::service::registry(&shell.common.files.intents)?;
         let look_every = Duration::from_millis(shell.config.look_every_ms);
         let reconcile_every = Duration::from_millis(shell.config.reconcile_every_ms);
+
         let (_, _, intended, ..) = tokio::join!(
             async {
                 if shell.config.ticks {
@@ -61,6 +63,7 @@ impl Service for SchedulerService {
             keeper.run(reconcile_every, &shell.shutdown),
             say(&keeper, &wanted, &shell),
         );
+
         intended.context("intents")
     }
 }
@@ -78,6 +81,7 @@ async fn intents(
         .await
         .context("read the owner's chat pages")?;
     let (put, owner) = watch::channel(known.all().owner);
+
     let needs = intent::service::Needs {
         bus: shell.bus.clone(),
         clock: Arc::clone(clock),
@@ -86,6 +90,7 @@ async fn intents(
         instance: shell.instance.clone(),
         shutdown: shell.shutdown.clone(),
     };
+
     let followed = async {
         identities::follow(path, known, &shell.bus, &shell.shutdown, |read| {
             put.send_replace(read.owner);
@@ -93,6 +98,7 @@ async fn intents(
         .await;
         std::future::pending::<std::convert::Infallible>().await
     };
+
     let ended = tokio::select! {
         ended = intent::service::run(needs, registry) => ended,
         never = followed => match never {},
@@ -100,6 +106,7 @@ async fn intents(
     if ended.is_err() {
         shell.shutdown.trigger();
     }
+
     ended
 }
 
@@ -116,6 +123,7 @@ fn wanted(
     } else {
         std::fs::read_to_string(Path::new(path)).with_context(|| format!("read {path}"))?
     };
+
     let beats = heartbeats(&text, clock.now())?;
     Ok([(jobs::PREFIX, jobs), (heartbeat::PREFIX, beats)])
 }
@@ -165,6 +173,7 @@ mod tests {
             shared::testing::trust_section(),
             key.display()
         );
+
         let environment: Environment = std::iter::empty::<(&str, &str)>().collect();
         let document = Document::parse(Path::new("nexus.toml"), &text, &environment);
         let prepared = prepare::<SchedulerService>(&document, &environment).expect("a sound configuration");

@@ -71,6 +71,7 @@ pub fn tick(minute: Minute, received_at: UnixMillis) -> Result<Event, ParseEvent
         id: TIMER_CHANNEL.to_owned(),
         ..Sender::default()
     };
+
     event.metadata.insert("minute".to_owned(), Value::from(minute.0));
     Ok(event)
 }

@@ -66,6 +66,7 @@ impl Ticker {
     /// the minute begins.
     pub async fn run(mut self, shutdown: &Shutdown) {
         self.learn(shutdown).await;
+
         while !shutdown.is_requested() {
             let wait = match self.publish_due().await {
                 Ok(()) => self.until_next(),
@@ -74,6 +75,7 @@ impl Ticker {
                     REPAIR_PAUSE
                 }
             };
+
             tokio::select! {
                 () = pause(wait) => {}
                 () = shutdown.requested() => {}
@@ -117,12 +119,14 @@ impl Ticker {
         let published = self.bus.publish_once(&out, PUBLISH_TIMEOUT).await?;
         let late_ms = now.since(event.timestamp);
         tracing::debug!(event_id = %event.id, late_ms, duplicate = published.duplicate, "tick is published");
+
         let outcome = if published.duplicate {
             "another_was_first"
         } else {
             "stored"
         };
         metrics::counter!("nexus_scheduler_ticks_total", "outcome" => outcome).increment(1);
+
         Ok(())
     }
 
@@ -140,8 +144,10 @@ async fn last_published(bus: &Bus) -> Result<Option<Minute>, ReadStreamError> {
         subject::token(DEFAULT_ACCOUNT),
         subject::token(TICK_PEER)
     );
+
     let stored = bus.last_on_subject(streams::EVENTS, &place).await?;
     // What somebody else wrote there is no tick.
     let event = stored.and_then(|stored| stored.event(bus.trust()).ok());
+
     Ok(event.and_then(|event| minute_of(&event)))
 }

@@ -106,6 +106,7 @@ impl Timers {
                 Err(PublishError::WrongLastSequence { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
+
             expected = match self.standing::<T>(place).await? {
                 None => 0,
                 // The first try had made it, or another replica set the very same.
@@ -118,6 +119,7 @@ impl Timers {
                 Some((stored, _)) => stored.sequence,
             };
         }
+
         Err(SetTimerError::Contended {
             place: place.set.clone(),
         })
@@ -139,9 +141,11 @@ impl Timers {
             if set.is_some_and(|set| !yields(&set)) {
                 return Ok(TimerOutcome::Newer);
             }
+
             // Deleted by its sequence: a later one has another.
             self.bus.delete_message(streams::SCHEDULES, stored.sequence).await?;
         }
+
         Err(SetTimerError::Contended {
             place: place.set.clone(),
         })

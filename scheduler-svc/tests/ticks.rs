@@ -76,16 +76,22 @@ async fn two_replicas_make_one_tick_a_minute_and_an_outage_is_caught_up() {
         Replica::start(&server, &clock).await,
         Replica::start(&server, &clock).await,
     );
+
     check(&bus, &[0]).await;
+
     clock.advance(29_999);
     check(&bus, &[0]).await;
+
     clock.advance(1);
     check(&bus, &[0, 1]).await;
+
     clock.advance(60_000);
     check(&bus, &[0, 1, 2]).await;
+
     first.stop().await;
     clock.advance(60_000);
     check(&bus, &[0, 1, 2, 3]).await;
+
     second.stop().await;
 
     clock.advance(20 * 60_000);
@@ -93,7 +99,9 @@ async fn two_replicas_make_one_tick_a_minute_and_an_outage_is_caught_up() {
         Replica::start(&server, &clock).await,
         Replica::start(&server, &clock).await,
     );
+
     check(&bus, &[0, 1, 2, 3, 19, 20, 21, 22, 23]).await;
+
     first.stop().await;
     second.stop().await;
     assert_eq!(minutes(&bus).await.len(), 9, "nothing came twice");

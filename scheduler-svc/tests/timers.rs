@@ -115,9 +115,11 @@ async fn a_timer_fires_is_replaced_and_withdrawn() {
         .expect("not poisoned")
         .iter()
         .any(|t| t.nominal > SystemClock.now());
+
     assert!(!early, "none fires early");
     assert_eq!(get(&timers, "far").await.map(|timer| timer.generation), Some(3));
     assert_eq!(get(&timers, "last").await, None);
+
     shutdown.trigger();
     task.await.expect("it ends");
 }
@@ -127,10 +129,12 @@ async fn timers_survive_the_servers_death() {
     let mut server = NatsServer::start().await;
     let bus = connect(&server).await;
     bus.ensure(&topology(1), false).await.expect("the topology is made");
+
     let timers = Timers::new(bus.clone());
     for (id, in_ms) in [("during", 300), ("after", 2_500)] {
         assert_eq!(put(&timers, id, in_ms, 1).await, TimerOutcome::Done);
     }
+
     server.kill9();
     server.restart().await;
     let shutdown = Shutdown::default();
@@ -145,6 +149,7 @@ async fn of_two_who_set_a_timer_the_later_generation_stands() {
     let server = NatsServer::start().await;
     let bus = connect(&server).await;
     bus.ensure(&topology(1), false).await.expect("the topology is made");
+
     let timers = Timers::new(bus);
     for round in 0..20_u64 {
         let id = format!("raced-{round}");

@@ -179,6 +179,7 @@ impl Breaker {
                 ..former
             },
         );
+
         Self {
             recent: Some(recent),
             ..self.clone()
@@ -233,6 +234,7 @@ impl Breaker {
             Circuit::HalfOpen { by, .. } if by == me => true,
             Circuit::Open { .. } | Circuit::HalfOpen { .. } => return None,
         };
+
         let circuit = if opens {
             Circuit::Open {
                 until: later(now, policy.cool_down_ms),
@@ -240,6 +242,7 @@ impl Breaker {
         } else {
             Circuit::Closed
         };
+
         Some(Self {
             failures,
             circuit,
@@ -256,6 +259,7 @@ impl Breaker {
             Circuit::HalfOpen { by, .. } => by == me,
             Circuit::Open { .. } => false,
         };
+
         counts.then(|| Self {
             // A probe that succeeds is a new beginning.
             recent: self.recent.filter(|_| self.is_closed()),
@@ -313,8 +317,10 @@ mod tests {
                     None
                 }
             };
+
             breaker = next.unwrap_or(breaker);
         }
+
         assert_eq!(answers, expected, "{script}");
     }
 
@@ -381,6 +387,7 @@ mod tests {
         for number in 1..=events {
             let now = UnixMillis(number * 1_000);
             untold += 1;
+
             if number % nth == 0 {
                 breaker = breaker
                     .counted(untold, now)
@@ -391,6 +398,7 @@ mod tests {
                 breaker = breaker.succeeded("a").unwrap_or(breaker);
             }
         }
+
         breaker
     }
 
@@ -398,6 +406,7 @@ mod tests {
     fn who_fails_half_of_the_time_is_paused_and_who_fails_a_quarter_is_degraded() {
         assert!(!after(60, 2).is_closed());
         assert!(after(15, 2).is_closed(), "too few to tell");
+
         let (fourth, now) = (after(60, 4), UnixMillis(60_000));
         assert!(fourth.is_closed() && fourth.is_degraded(now));
         assert!(!after(60, 10).is_degraded(now));

@@ -162,6 +162,7 @@ pub async fn pause(duration: Duration) {
     if !is_rehearsed() {
         return tokio::time::sleep(duration).await;
     }
+
     let until = SystemClock.monotonic() + duration;
     loop {
         let left = until.saturating_duration_since(SystemClock.monotonic());

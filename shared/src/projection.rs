@@ -91,11 +91,13 @@ impl Projection {
         if let Some(reason) = &opened.discarded {
             tracing::warn!(path = %path.display(), reason, "read model was discarded, rebuilding it from the streams");
         }
+
         let empty = opened.positions == Positions::default();
         let seen = Arc::new(Seen::new(empty));
         let generation = Arc::new(AtomicU64::new(0));
         let (positions, watched) = watch::channel(opened.positions);
         let (commands, queue) = mpsc::channel(writer::QUEUE);
+
         let writer = Writer {
             path: path.to_path_buf(),
             connection: opened.connection,
@@ -104,11 +106,14 @@ impl Projection {
             people: People::default(),
             generation: Arc::clone(&generation),
         };
+
         spawn("projection-writer", move || writer.run(queue))?;
+
         if !empty {
             let (path, seen) = (path.to_path_buf(), Arc::clone(&seen));
             spawn("projection-ids", move || admit_known(&path, &seen))?;
         }
+
         Ok(Self(Arc::new(Inner {
             path: path.to_path_buf(),
             commands,
@@ -161,6 +166,7 @@ impl Projection {
             .send(command(done))
             .await
             .map_err(|_| ApplyBatchError::Closed)?;
+
         outcome.await.unwrap_or(Err(ApplyBatchError::Closed))
     }
 
@@ -226,6 +232,7 @@ impl Projection {
         if positions.borrow().covers(source, sequence) {
             return Ok(());
         }
+
         let _waiting = Waiting::new(&self.0);
         positions
             .wait_for(|positions| positions.covers(source, sequence))
@@ -359,6 +366,7 @@ impl Projection {
                     generation,
                 });
             }
+
             QueryProjectionError::Sqlite(error)
         })
     }
@@ -398,8 +406,10 @@ fn admit_known(path: &Path, seen: &Seen) {
         while let Some(row) = rows.next()? {
             seen.admit(seen::fingerprint(row.get_ref(0)?.as_str()?));
         }
+
         Ok(())
     };
+
     match admit() {
         Ok(()) => seen.complete(),
         Err(error) => tracing::warn!(%error, "known event ids cannot be listed, every id will be looked up"),

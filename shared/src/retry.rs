@@ -149,12 +149,14 @@ where
             Err(Failure::Permanent(source)) => return Err(RetryError::Refused { attempt, source }),
             Err(Failure::Transient { err, retry_after }) => (err, retry_after),
         };
+
         if schedule.max_attempts != 0 && attempt >= schedule.max_attempts {
             return Err(RetryError::Exhausted {
                 attempts: attempt,
                 source,
             });
         }
+
         let scheduled = waits.next_backoff().unwrap_or(Duration::from_millis(schedule.max_ms));
         let wait = asked.map_or(scheduled, |asked| asked.max(scheduled));
         tokio::select! {
@@ -265,6 +267,7 @@ mod tests {
                 Err(Failure::retry_after(NotYet, asked))
             }
         };
+
         assert_eq!(attempts_until(QUICK, outcome).await, "succeeded at 2");
         assert!(SystemClock.monotonic().duration_since(begun) >= asked);
     }
@@ -277,11 +280,13 @@ mod tests {
             max_ms: 3_600_000,
             ..EXACT
         };
+
         let stop = shutdown.clone();
         let answer = retry(&slow, &shutdown, move |_| {
             stop.trigger();
             std::future::ready(Err::<(), _>(Failure::transient(NotYet)))
         });
+
         assert!(matches!(answer.await, Err(RetryError::Stopped)));
     }
 }

@@ -108,6 +108,7 @@ impl Schedule {
         if text.len() > MAX_SCHEDULE_BYTES {
             return Err(kind_error());
         }
+
         let (kind, rest) = text.trim().split_once(char::is_whitespace).ok_or_else(kind_error)?;
         let rest = rest.trim();
         match kind {
@@ -167,6 +168,7 @@ pub fn next_after(schedule: &Schedule, after: UnixMillis) -> Option<UnixMillis> 
             } else {
                 first_after(cron.from(search_start(after, zone)), after, zone)
             };
+
             next.map(millis)
         }
         Timing::Rrule(rule) => rule.next_after(timestamp(after)?, zone).map(millis),
@@ -190,12 +192,14 @@ fn elapsed_after(cron: &Cron, after: Timestamp, zone: &TimeZone) -> Option<Times
         let change = zone.following(from).next().map(|change| change.timestamp());
         let found = cron.at_or_after(offset.to_datetime(from));
         let found = found.and_then(|time| offset.to_timestamp(time).ok());
+
         match (found, change) {
             (Some(found), Some(change)) if found >= change => from = change,
             (None, Some(change)) => from = change,
             (found, _) => return found,
         }
     }
+
     None
 }
 
@@ -233,11 +237,13 @@ fn every(text: &str, zone: &TimeZone) -> Result<Timing, ParseScheduleError> {
         Some((period, anchor)) => (period.trim(), Some(anchor.trim())),
         None => (text, None),
     };
+
     let period_ms = duration::parse(period).map_err(|error| wrong(&error.to_string()))?;
     let anchor = match anchor {
         Some(text) => instant(text, zone).ok_or_else(|| wrong("expected a time after `from`"))?,
         None => UnixMillis(0),
     };
+
     Ok(Timing::Every {
         period_ms,
         anchor_ms: anchor.0,

@@ -136,6 +136,7 @@ impl Store {
             .path(&path)
             .cache_capacity(CACHE_BYTES)
             .flush_every_ms(Some(BACKGROUND_FLUSH_MS));
+
         let mut opened = config.open().map_err(|error| describe(&path, error));
         for _ in 0..BUSY_ATTEMPTS {
             if !matches!(opened, Err(StoreError::Busy { .. })) {
@@ -144,6 +145,7 @@ impl Store {
             std::thread::park_timeout(BUSY_PAUSE);
             opened = config.open().map_err(|error| describe(&path, error));
         }
+
         let db = opened?;
         let shared = Shared {
             db,
@@ -152,6 +154,7 @@ impl Store {
             flushes_begun: AtomicU64::new(0),
             flushed: tokio::sync::Mutex::new(0),
         };
+
         Ok(Self {
             shared: Arc::new(shared),
         })
@@ -173,9 +176,11 @@ impl Store {
                 let (key, value) = entry.map_err(|error| describe(&self.shared.path, error))?;
                 size.add(weight(&key, &value));
             }
+
             sizes.insert(name.to_owned(), Arc::clone(&size));
             size
         };
+
         Ok(Tree {
             store: self.clone(),
             tree,
@@ -192,12 +197,14 @@ impl Store {
         if *flushed > asked {
             return Ok(());
         }
+
         let number = self.shared.flushes_begun.fetch_add(1, Ordering::SeqCst) + 1;
         let db = self.shared.db.clone();
         let outcome = tokio::task::spawn_blocking(move || db.flush()).await;
         let synced = outcome.map_err(|error| self.access(io::Error::other(error)))?;
         synced.map_err(|error| describe(&self.shared.path, error))?;
         *flushed = number;
+
         Ok(())
     }
 
@@ -253,12 +260,15 @@ impl<T: Serialize + DeserializeOwned> Tree<T> {
             tree: self.name.to_string(),
             detail: error.to_string(),
         })?;
+
         let weight_added = weight(key, &bytes);
         let replaced = self.tree.insert(key, bytes).map_err(|error| self.describe(error))?;
         self.size.add(weight_added);
+
         if let Some(old) = replaced {
             self.size.subtract(weight(key, &old));
         }
+
         Ok(())
     }
 

@@ -94,7 +94,9 @@ async fn an_event_is_stored_once_under_its_partition() {
     let (_server, bus) = world().await;
     let first = publish(&bus, &event(1, "p.1")).await;
     let second = publish(&bus, &event(1, "p.1")).await;
+
     assert!(!first.duplicate && second.duplicate && first.sequence == second.sequence);
+
     let stored = bus
         .at_sequence(streams::EVENTS, first.sequence)
         .await
@@ -103,6 +105,7 @@ async fn an_event_is_stored_once_under_its_partition() {
     let parsed = subject::parse_event(&stored.subject).expect("a stored subject");
     assert_eq!((parsed.channel, parsed.peer), ("test", "p=2E1"));
     assert_eq!(stored.decode::<Event>().expect("it decodes"), event(1, "p.1"));
+
     assert_eq!(
         bus.history(streams::EVENTS, &stored.subject, 1, 10)
             .await
@@ -118,11 +121,13 @@ async fn what_the_server_refuses_for_good_is_an_error_and_no_loop() {
         content: "x".repeat(5 << 20),
         ..event(1, "p")
     };
+
     let error = bus
         .publish(Outgoing::new(subject::event(&big), &big))
         .await
         .expect_err("too large");
     assert!(matches!(error, PublishError::TooLarge { .. }), "{error}");
+
     let once = Outgoing::new("nexus.nowhere".to_owned(), &event(1, "p"));
     let error = bus.publish_once(&once, DEADLINE).await.expect_err("nobody listens");
     assert!(matches!(error, PublishError::NoStream { .. }), "{error}");
@@ -136,12 +141,15 @@ async fn a_session_has_one_claim_until_it_is_released() {
             .await
             .expect("answered")
     };
+
     assert_eq!(claims().await, claim::Claimed::New);
     assert_eq!(claims().await, claim::Claimed::AlreadyHeld);
+
     let mut pull = claim::pull(&bus, 10);
     let taken = tokio::time::timeout(DEADLINE, pull.next())
         .await
         .expect("a claim comes");
+
     assert_eq!(claims().await, claim::Claimed::AlreadyHeld, "while it is held");
     assert!(claim::release(&bus, taken.sequence).await.expect("answered"));
     assert!(
@@ -162,13 +170,17 @@ async fn a_consumer_that_is_not_there_yet_is_waited_for() {
         taken = pull.next() => panic!("nothing is there: {taken:?}"),
         refused = fetcher.ask(1) => refused,
     };
+
     assert!(refused.is_err(), "{refused:?}");
+
     bus.ensure(&topology(1), false).await.expect("the topology is made");
     claim::publish(&bus, &session("main"), &Carrier::default())
         .await
         .expect("claimed");
     let taken = tokio::time::timeout(DEADLINE, pull.next()).await;
+
     assert_eq!(taken.expect("a claim comes").sequence, 1);
+
     fetcher.ask(1).await.expect("it can be asked now");
     let delete = format!("$JS.API.CONSUMER.DELETE.{}.broker", streams::CLAIMS);
     let deleted = bus.ask(&delete, &Headers::new(), bytes::Bytes::new(), DEADLINE).await;
@@ -178,6 +190,7 @@ async fn a_consumer_that_is_not_there_yet_is_waited_for() {
             assert!(fetcher.next().await.is_none(), "nothing comes of one that is gone");
         }
     };
+
     let found_out = tokio::time::timeout(DEADLINE, found_out).await;
     found_out.expect("it is noticed that it is gone");
 }
@@ -193,14 +206,17 @@ async fn the_ledger_fence_lets_one_of_two_owners_write() {
     let second = ledger::append(&bus, &at, &record("b", 2, 0), first, &none)
         .await
         .expect("b takes over");
+
     let late = ledger::append(&bus, &at, &record("a", 1, 1), first, &none)
         .await
         .expect_err("a is stale");
     assert!(matches!(late, ledger::AppendLedgerError::FenceLost { .. }), "{late}");
+
     let twin = ledger::append(&bus, &at, &record("b", 2, 0), first, &none)
         .await
         .expect_err("the same bytes of another attempt");
     assert!(matches!(twin, ledger::AppendLedgerError::FenceLost { .. }), "{twin}");
+
     let read = ledger::read_after(&bus, &at, 0).await.expect("readable");
     let sequences: Vec<u64> = read.iter().map(|(sequence, _)| *sequence).collect();
     assert_eq!(sequences, vec![first, second]);
@@ -214,7 +230,9 @@ async fn a_key_has_one_winner_also_after_it_expired() {
         instance: name.to_owned(),
     };
     let mut watch = kv.watch_all();
+
     assert_eq!(watch.next().await, KvEvent::Current);
+
     let revision = kv
         .create_ttl("k", &member("a"), Duration::from_secs(5))
         .await
@@ -222,14 +240,17 @@ async fn a_key_has_one_winner_also_after_it_expired() {
     let lost = kv.create("k", &member("b")).await.expect_err("taken");
     assert!(matches!(lost, CasError::Conflict { .. }), "{lost}");
     assert!(matches!(watch.next().await, KvEvent::Put { key, .. } if key == "k"));
+
     let gone = tokio::time::timeout(DEADLINE, watch.next()).await.expect("it expires");
     assert!(matches!(&gone, KvEvent::Gone { key, .. } if key == "k"), "{gone:?}");
     assert_eq!(kv.get("k").await.expect("readable"), None);
+
     let stale = kv
         .update("k", &member("a"), revision)
         .await
         .expect_err("another revision by now");
     assert!(matches!(stale, CasError::Conflict { .. }), "{stale}");
+
     let won = kv.create("k", &member("b")).await.expect("free again");
     kv.delete("k", Some(won)).await.expect("ours");
     assert!(kv.entries().await.expect("readable").is_empty());
@@ -240,18 +261,22 @@ async fn a_publish_outlives_a_killed_server_and_readers_go_on() {
     let (mut server, bus) = world().await;
     let mut ordered = bus.ordered(streams::EVENTS, &[], 1).await.expect("the stream is there");
     publish(&bus, &event(1, "p")).await;
+
     assert_eq!(ordered.next().await.decode::<Event>().expect("decodes").content, "1");
+
     server.kill9();
     let waiting = tokio::spawn({
         let bus = bus.clone();
         async move { publish(&bus, &event(2, "p")).await }
     });
+
     server.restart().await;
     // Stored, be it by the second try of a publish whose first answer died with the server.
     waiting.await.expect("no panic");
     let next = tokio::time::timeout(DEADLINE, ordered.next())
         .await
         .expect("it goes on");
+
     assert_eq!(next.decode::<Event>().expect("decodes").content, "2");
 }
 
@@ -283,6 +308,7 @@ fn replica_at(
         batch: 20,
         clock: Arc::new(SystemClock),
     };
+
     let (log, name, open) = (Arc::clone(log), name.to_owned(), open.clone());
     let handler = move |mut owned: partition::Owned| {
         let (log, name, mut open) = (Arc::clone(&log), name.clone(), open.clone());
@@ -290,9 +316,11 @@ fn replica_at(
             while let Some(message) = owned.next().await {
                 let event: Event = message.decode().expect("ours");
                 let number = event.content.parse().expect("a number");
+
                 if event.peer.id == "slow" && open.wait_for(|open| *open).await.is_err() {
                     return;
                 }
+
                 log.lock()
                     .expect("no panic")
                     .push((name.clone(), event.peer.id, number));
@@ -300,6 +328,7 @@ fn replica_at(
             }
         }
     };
+
     let task = tokio::spawn(partition::run(bus.clone(), group, shutdown.clone(), handler));
     (shutdown, task)
 }
@@ -307,10 +336,12 @@ fn replica_at(
 #[tokio::test]
 async fn a_replica_is_not_woken_by_its_own_refreshes() {
     const ALL: u64 = 64;
+
     let (_server, bus) = world().await;
     let (stop, running) = replica(&bus, "a", &Log::default());
     let written = async || bus.stream_state("KV_leases").await.expect("readable").last;
     eventually("all leases are taken", async || written().await >= ALL).await;
+
     // The clock first: what is written until the count is read may only make it look longer.
     let at = SystemClock.monotonic();
     let begun = written().await;
@@ -318,9 +349,11 @@ async fn a_replica_is_not_woken_by_its_own_refreshes() {
         written().await >= begun + 4 * ALL
     })
     .await;
+
     // One refresh each 0.7 s: from the first to the fourth it takes three times as long.
     let took = SystemClock.monotonic().duration_since(at);
     assert!(took >= Duration::from_millis(1_800), "four refreshes within {took:?}");
+
     stop.trigger();
     running.await.expect("no panic");
 }
@@ -331,6 +364,7 @@ async fn two_replicas_share_partitions_and_keep_order_while_they_come_and_go() {
     let log: Log = Arc::default();
     let (stop_a, a) = replica(&bus, "a", &log);
     let mut sent = 0;
+
     let mut send = async |count: u32| {
         for _ in 0..count {
             sent += 1;
@@ -338,8 +372,10 @@ async fn two_replicas_share_partitions_and_keep_order_while_they_come_and_go() {
                 publish(&bus, &event(sent, &format!("peer{peer}"))).await;
             }
         }
+
         sent as usize * 20
     };
+
     let total = send(3).await;
     eventually("a handles all", async || log.lock().expect("ok").len() == total).await;
     let (stop_b, b) = replica(&bus, "b", &log);
@@ -348,16 +384,19 @@ async fn two_replicas_share_partitions_and_keep_order_while_they_come_and_go() {
         log.lock().expect("ok").iter().any(|(name, _, _)| name == "b")
     })
     .await;
+
     stop_a.trigger();
     a.await.expect("a gives everything back");
     let total = send(3).await;
     eventually("b handles all", async || log.lock().expect("ok").len() >= total).await;
     stop_b.trigger();
     b.await.expect("b gives everything back");
+
     let mut by_peer: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for (_, peer, number) in log.lock().expect("ok").iter() {
         by_peer.entry(peer.clone()).or_default().push(*number);
     }
+
     let wanted: Vec<u32> = (1..=(total / 20) as u32).collect();
     assert!(by_peer.values().all(|numbers| *numbers == wanted), "{by_peer:?}");
 }
@@ -374,6 +413,7 @@ async fn consumers(bus: &Bus) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn owners_at_a_tap_miss_nothing_whoever_falls_behind() {
     const MANY: u32 = 1_500;
+
     let (mut server, bus) = world().await;
     let durable = consumers(&bus).await;
     let tap = Tap::default();
@@ -384,9 +424,11 @@ async fn owners_at_a_tap_miss_nothing_whoever_falls_behind() {
             passing.pass(&ordered.next().await).await;
         }
     });
+
     let log: Log = Arc::default();
     let (open, gate) = tokio::sync::watch::channel(true);
     let (stop, running) = replica_at(&bus, "a", &log, Some(tap), &gate);
+
     let handled = async |peer: &str, through: u32| {
         eventually(&format!("{peer} is handled through {through}"), async || {
             let log = log.lock().expect("ok");
@@ -394,6 +436,7 @@ async fn owners_at_a_tap_miss_nothing_whoever_falls_behind() {
         })
         .await;
     };
+
     publish(&bus, &event(1, "slow")).await;
     handled("slow", 1).await;
     eventually("one consumer reads for all", async || {
@@ -403,9 +446,11 @@ async fn owners_at_a_tap_miss_nothing_whoever_falls_behind() {
 
     // Falls behind alone, further than it may at the tap.
     open.send_replace(false);
+
     for number in 2..=MANY {
         publish(&bus, &event(number, "slow")).await;
     }
+
     publish(&bus, &event(1, "quick")).await;
     handled("quick", 1).await;
     open.send_replace(true);
@@ -419,25 +464,31 @@ async fn owners_at_a_tap_miss_nothing_whoever_falls_behind() {
     // What was on its way to the tap is not lost with the connection.
     server.kill9();
     server.restart().await;
+
     for peer in ["slow", "quick"] {
         publish(&bus, &event(MANY + 1, peer)).await;
         handled(peer, MANY + 1).await;
     }
+
     // Whoever takes no part reads no stream; the owners then read it by themselves.
     reader.abort();
+
     for peer in ["slow", "quick"] {
         publish(&bus, &event(MANY + 2, peer)).await;
         handled(peer, MANY + 2).await;
     }
+
     stop.trigger();
     running.await.expect("it gives everything back");
     let log = log.lock().expect("ok");
+
     let of = |peer: &str| {
         log.iter()
             .filter(|(_, of, _)| of == peer)
             .map(|(_, _, number)| *number)
             .collect::<Vec<_>>()
     };
+
     assert_eq!(of("slow"), (1..=MANY + 2).collect::<Vec<_>>());
     assert_eq!(of("quick"), [1, 2, MANY + 1, MANY + 2]);
 }
@@ -450,12 +501,16 @@ async fn a_message_is_pulled_again_until_it_is_acked() {
         .expect("claimed");
     let mut pull = bus.pull(streams::CLAIMS, "broker", PullOptions::default());
     let first = pull.next().await;
+
     assert_eq!(first.delivered, 1);
+
     first.nak(None).await;
     let again = tokio::time::timeout(DEADLINE, pull.next())
         .await
         .expect("it comes again");
+
     assert_eq!(again.delivered, 2);
+
     again.ack().await;
 }
 
@@ -469,7 +524,9 @@ async fn a_service_answers_inboxes_alone() {
         hears.lock().expect("whole").push(question.clone());
         async move { Ok::<_, (usize, String)>(question) }
     });
+
     let _serving = bus.serve(spec).await.expect("served");
+
     for reply in [
         "nexus.ledger.default.main",
         "$KV.approvals.mine",
@@ -478,6 +535,7 @@ async fn a_service_answers_inboxes_alone() {
         let subject = format!("nexus.svc.probe.ask {reply}");
         publish_by_hand(&server.url(), &subject, b"NATS/1.0\r\n\r\n", b"\"mine\"").await;
     }
+
     let answer: Value = bus
         .request("nexus.svc.probe.ask", Headers::new(), &json!("theirs"), DEADLINE)
         .await
@@ -486,8 +544,10 @@ async fn a_service_answers_inboxes_alone() {
         (answer, asked.lock().expect("whole").clone()),
         (json!("theirs"), vec![json!("theirs")])
     );
+
     let ledger = bus.history(streams::LEDGER, "nexus.ledger.>", 1, 10).await;
     assert_eq!(ledger.expect("the ledger").len(), 0);
+
     let value = bus.last_on_subject("KV_approvals", "$KV.approvals.mine").await;
     assert!(value.expect("KV").is_none());
 }

@@ -22,6 +22,7 @@ async fn a_record_that_nobody_could_read_is_not_appended() {
         persona: "default".to_owned(),
         session: "main".to_owned(),
     };
+
     let record = |bytes: usize| LedgerRecord {
         append: AppendId {
             broker: "b".to_owned(),
@@ -34,6 +35,7 @@ async fn a_record_that_nobody_could_read_is_not_appended() {
             reason: "x".repeat(bytes),
         }],
     };
+
     let append = async |bytes| ledger::append(&bus, &session, &record(bytes), 0, &Carrier::default()).await;
     let refused = append(4 * 1_024 * 1_024).await.expect_err("too large");
     assert!(
@@ -46,6 +48,7 @@ async fn a_record_that_nobody_could_read_is_not_appended() {
         ),
         "{refused}"
     );
+
     append(1_000).await.expect("nothing stands before it");
     assert_eq!(ledger::read_after(&bus, &session, 0).await.expect("readable").len(), 1);
 }
@@ -55,18 +58,23 @@ async fn a_value_that_cannot_be_read_counts_as_none_and_is_overwritten_at_its_re
     let (_server, bus) = world().await;
     let kv = bus.kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS);
     assert_eq!(kv.find("k").await.expect("asked"), (None, 0));
+
     let subject = format!("$KV.{}.k", buckets::SESSION_CHECKPOINTS);
     let garbage = Outgoing::raw(subject, Headers::new(), Bytes::from_static(b"\xff"));
     let poisoned = bus.publish(garbage).await.expect("stored").sequence;
+
     assert_eq!(kv.find("k").await.expect("asked"), (None, poisoned));
+
     let floor = SettledFloor {
         sequence: 7,
         position: None,
     };
     let early = kv.update("k", &floor, 0).await;
     assert!(matches!(early, Err(CasError::Conflict { .. })), "{early:?}");
+
     let revision = kv.update("k", &floor, poisoned).await.expect("overwritten");
     assert_eq!(kv.find("k").await.expect("asked"), (Some(floor), revision));
+
     kv.delete("k", None).await.expect("deleted");
     let (value, marker) = kv.find("k").await.expect("asked");
     assert!(value.is_none() && marker > revision);
@@ -106,12 +114,16 @@ async fn headers_that_no_client_can_read_cost_nobody_what_comes_after() {
         let first = bus.publish(good(subject)).await.expect("stored").sequence;
         publish_by_hand(&server.url(), subject, block, b"the \0 payload").await;
         let last = bus.publish(good(subject)).await.expect("stored").sequence;
+
         assert_eq!(last, first + 2);
+
         let mut reader = bus.ordered(streams::DISPATCHES, &[], first).await.expect("readable");
         let read = in_time("the reader goes on", async {
             [reader.next().await.sequence, reader.next().await.sequence]
         });
+
         assert_eq!(read.await, [first, last]);
+
         let letter = in_time("the dead letter", letter(&bus, streams::DISPATCHES, first + 1)).await;
         assert_eq!(letter.payload_bytes().as_deref(), Some(&b"the \0 payload"[..]));
         assert_eq!(
@@ -129,6 +141,7 @@ async fn a_durable_consumer_and_a_watch_go_on_behind_what_cannot_be_read() {
     publish_by_hand(&server.url(), "nexus.claim.default.b", block, b"x").await;
     bus.publish(good("nexus.claim.default.c")).await.expect("stored");
     let mut pull = claim::pull(&bus, 10);
+
     let taken = in_time("the consumer goes on", async {
         let first = pull.next().await;
         first.ack().await;
@@ -136,11 +149,13 @@ async fn a_durable_consumer_and_a_watch_go_on_behind_what_cannot_be_read() {
         last.ack().await;
         (first.sequence, last.sequence)
     });
+
     assert_eq!(taken.await, (1, 3));
 
     let kv = bus.kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS);
     let mut watch = kv.watch_all();
     assert_eq!(watch.next().await, KvEvent::Current);
+
     publish_by_hand(
         &server.url(),
         &format!("$KV.{}.bad", buckets::SESSION_CHECKPOINTS),
@@ -148,6 +163,7 @@ async fn a_durable_consumer_and_a_watch_go_on_behind_what_cannot_be_read() {
         b"x",
     )
     .await;
+
     let value = SettledFloor {
         sequence: 7,
         position: None,
@@ -162,6 +178,7 @@ async fn a_durable_consumer_and_a_watch_go_on_behind_what_cannot_be_read() {
             }
         }
     };
+
     assert_eq!(in_time("the watch goes on", told).await, "good");
 }
 
@@ -175,6 +192,7 @@ async fn a_message_that_ends_the_clients_task_is_gone_for_the_next_process() {
         servers: vec![server.url()],
         ..NatsConfig::default()
     };
+
     let struck = shared::testing::connect(&config, "struck").await;
     let mut reader = struck.ordered(streams::DISPATCHES, &[], 1).await.expect("readable");
     let letter = async {
@@ -183,10 +201,13 @@ async fn a_message_that_ends_the_clients_task_is_gone_for_the_next_process() {
             letter = letter(&bus, streams::DISPATCHES, 1) => letter,
         }
     };
+
     let letter = in_time("the dead letter", Box::pin(letter)).await;
     assert_eq!(letter.payload_bytes().as_deref(), Some(&b"x"[..]));
+
     let again = shared::testing::connect(&config, "again").await;
     let mut reader = again.ordered(streams::DISPATCHES, &[], 1).await.expect("readable");
     let read = in_time("the next process reads on", reader.next()).await;
+
     assert_eq!(read.sequence, last);
 }

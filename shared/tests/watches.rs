@@ -55,6 +55,7 @@ impl Reader {
             }
             KvEvent::Current => return true,
         }
+
         false
     }
 
@@ -84,12 +85,15 @@ async fn a_bucket_that_is_made_anew_is_read_from_its_beginning() {
     let (_server, bus) = world().await;
     written(&bus, &[("a", "1"), ("b", "1"), ("b", "2")]).await;
     let mut reader = Reader::of(&bus).await;
+
     assert_eq!(reader.names(), ["1", "2"]);
 
     assert!(bus.delete_stream(STREAM).await.expect("deleted"));
+
     bus.ensure(&topology(1), false).await.expect("made again");
     written(&bus, &[("a", "3")]).await;
     reader.until_current().await;
+
     assert_eq!((reader.names(), reader.anew), (vec!["3"], 1), "b is gone");
     assert_eq!(reader.known["a"].1, 1, "its revisions count from the beginning");
 
@@ -127,7 +131,9 @@ async fn a_bucket_that_is_put_back_under_a_watch_tells_what_it_holds_now() {
     server.put_back(STREAM, &older);
     server.restart().await;
     reader.until_current().await;
+
     assert_eq!((reader.names(), reader.anew), (vec!["1", "1", "1"], 1));
+
     written(&bus, &[("d", "3")]).await;
     reader.until("d", Some("3")).await;
 }
@@ -151,12 +157,15 @@ async fn a_bucket_that_was_put_back_and_has_grown_since_is_told_apart_by_its_key
         other.restart().await;
         written(&elsewhere, &[("x", "9"), ("b", "9"), ("y", "9"), ("z", "9")]).await;
         other.stop().await;
+
         other.copy_of(STREAM)
     };
+
     server.stop().await;
     server.put_back(STREAM, &grown);
     server.restart().await;
     reader.until_current().await;
+
     assert_eq!((reader.names(), reader.anew), (vec!["1", "9", "9", "9", "9"], 1));
 }
 
@@ -169,6 +178,7 @@ async fn a_server_that_comes_back_as_it_was_tells_only_what_is_new() {
     server.restart().await;
     written(&bus, &[("b", "2")]).await;
     let next = tokio::time::timeout(DEADLINE, reader.watch.next()).await;
+
     assert!(
         matches!(next, Ok(KvEvent::Put { ref key, .. }) if key == "b"),
         "{next:?}"
@@ -187,11 +197,15 @@ async fn a_reader_of_a_stream_that_is_made_anew_has_everybody_look_at_their_posi
     let (_server, bus) = world().await;
     let mut reader = bus.ordered(streams::DISPATCHES, &[], 1).await.expect("readable");
     stored(&bus, "read").await;
+
     assert_eq!(reader.next().await.sequence, 1);
+
     let mut connections = bus.connections();
     connections.begin();
     assert!(bus.delete_stream(streams::DISPATCHES).await.expect("deleted"));
+
     bus.ensure(&topology(1), false).await.expect("made again");
+
     for sequence in 1..=3 {
         assert_eq!(stored(&bus, "another").await, sequence);
     }
@@ -202,5 +216,6 @@ async fn a_reader_of_a_stream_that_is_made_anew_has_everybody_look_at_their_posi
             message = reader.next() => panic!("{} is of another stream", message.sequence),
         }
     };
+
     tokio::time::timeout(DEADLINE, told).await.expect("it is noticed");
 }

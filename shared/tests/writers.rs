@@ -41,6 +41,7 @@ async fn of_sixteen_that_write_equal_bytes_one_wins() {
                 Err(error) => assert!(matches!(error, CasError::Conflict { .. }), "{key}: {error}"),
             }
         }
+
         assert_eq!(winners.len(), 1, "{key}");
         assert_eq!(stored(&bus, &key).await, winners.first().copied());
     }
@@ -56,12 +57,14 @@ async fn a_repetition_is_recognised_by_its_attempt_and_not_by_its_bytes() {
     let first = bus.publish(ours.clone()).await.expect("free");
     let again = bus.publish(ours.clone()).await.expect("its answer was lost");
     assert_eq!(first.sequence, again.sequence, "stored once");
+
     let lost = bus.publish(rival).await.expect_err("somebody else's place");
     assert!(matches!(lost, PublishError::WrongLastSequence { .. }), "{lost}");
 
     let kv = bus.kv::<Member>(buckets::MEMBERS);
     kv.put("k", &equal_bytes()).await.expect("stored");
     let overwritten = bus.publish(ours).await.expect_err("overwritten since");
+
     assert!(
         matches!(overwritten, PublishError::WrongLastSequence { .. }),
         "{overwritten}"

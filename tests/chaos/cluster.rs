@@ -22,6 +22,7 @@ async fn is_caught_up(world: &World, stream: &str) {
         let answer = asked.await.map_err(|error| error.to_string())?;
         let info: Value = serde_json::from_slice(&answer.payload).map_err(|error| error.to_string())?;
         let others = info["cluster"]["replicas"].as_array().map_or(&[][..], Vec::as_slice);
+
         if others.len() == 2 && others.iter().all(|other| other["current"] == true) {
             Ok(())
         } else {
@@ -38,24 +39,30 @@ async fn a_cluster_loses_one_server_at_a_time_and_nothing_else() {
     let mut world = World::start(setup(3)).await;
     let gateways = Gateways::default();
     tell(&world, &gateways);
+
     let load = Load {
         events: 100 * 5 * rounds,
         rate: 100,
         sessions: 50,
         copies: 1,
     };
+
     let sending = tokio::spawn(send(load, gateways.clone()));
+
     for round in 0..rounds {
         let round = usize::try_from(round).unwrap_or(0);
         kill_nats(&mut world, &mut choices, round % 3).await;
+
         for stream in [EVENTS, DISPATCHES, CLAIMS, LEDGER, DELIVERIES] {
             is_caught_up(&world, stream).await;
         }
         kill_service(&mut world, &mut choices, round, &gateways).await;
         kill_service(&mut world, &mut choices, round + 2, &gateways).await;
     }
+
     let accepted = sending.await.expect("the load was sent");
     world.stack.ready().await.expect("everything comes up again");
     let record = settled(&world, &accepted).await;
+
     assert_eq!(record.turns().len() as u64, load.events + load.events / 5);
 }

@@ -63,10 +63,13 @@ async fn kill(world: &mut World, choices: &mut Choices, number: usize) {
     pause(Duration::from_millis(choices.below(700))).await;
     let running = world.stack.service(SERVICE, replica).expect("two replicas run");
     running.kill();
+
     if number % 4 == 3 {
         forget(world, replica);
     }
+
     world.stack.launch(SERVICE, replica).expect("it starts again");
+
     if number % 2 == 1 || choices.below(2) > 0 {
         ready(world, 0).await;
         ready(world, 1).await;
@@ -83,11 +86,13 @@ async fn settled(world: &World) {
         let last = world.bus.last_on_subject(EVENTS, &subject).await.expect("readable");
         wanted.extend(last.map(|last| (usize::from(partition), last.sequence)));
     }
+
     eventually("what is in hand is settled", SETTLE, async || {
         let stored = floors.get("floors.hook").await.map_err(|error| error.to_string())?;
         let floors = stored.map(|entry| entry.value.floors).unwrap_or_default();
         let is_open = |(at, last): &&(usize, u64)| floors.get(*at).is_none_or(|floor| floor < last);
         let open: Vec<_> = wanted.iter().filter(is_open).collect();
+
         if open.is_empty() {
             Ok(())
         } else {
@@ -120,15 +125,18 @@ async fn kill_9_during_sync_reload_and_evaluation_costs_nothing() {
     let mut world = World::start(setup(&model, agents.path())).await;
     let over = Over::default();
     let sending = tokio::spawn(sender::send(world.bus.clone(), Arc::clone(&over)));
+
     let editing = tokio::spawn(files::edit(world.path().join("hooks"), Arc::clone(&over)));
     let making = tokio::spawn(authors::make(world.bus.clone(), Arc::clone(&over)));
     let reusing = tokio::spawn(authors::reuse(world.bus.clone(), Arc::clone(&over)));
+
     for number in 0..kills {
         kill(&mut world, &mut choices, number).await;
         if number % (kills / 4) == kills / 8 {
             kill_nats(&mut world, &mut choices, 0).await;
         }
     }
+
     over.store(true, Ordering::Relaxed);
     world.stack.ready().await.expect("everything comes up again");
     let mut played = Played {
@@ -146,6 +154,7 @@ async fn kill_9_during_sync_reload_and_evaluation_costs_nothing() {
     ready(&mut world, 1).await;
     ready(&mut world, 0).await;
     sender::repeat(&world.bus, &played.sent[..REPEATED.min(played.sent.len())]).await;
+
     let newest = played.edits.len();
     let last = sender::until_all_say(&world, newest).await;
     played.sent.extend(last);
@@ -159,6 +168,7 @@ async fn kill_9_during_sync_reload_and_evaluation_costs_nothing() {
         }
     })
     .await;
+
     println!(
         "{kills} kills of hook-svc and 4 of nats: {} events, {} hooks made, {} lives of one name, {newest} edits, \
          an edit was in force everywhere after {stale} ms at the latest; the model was asked {} times",
@@ -167,5 +177,6 @@ async fn kill_9_during_sync_reload_and_evaluation_costs_nothing() {
         played.lives,
         model.calls()
     );
+
     assert!(played.sent.len() > REPEATED && played.made > 0 && played.lives > 0);
 }

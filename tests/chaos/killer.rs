@@ -48,12 +48,14 @@ pub(crate) async fn kill_service(world: &mut World, choices: &mut Choices, numbe
             running.ready(UP).await.expect("it comes up again");
         }
     }
+
     pause(Duration::from_millis(choices.below(400))).await;
     world
         .stack
         .service(name, replica)
         .expect("two replicas of every service run")
         .kill();
+
     tell(world, gateways);
     pause(Duration::from_millis(choices.below(200))).await;
     world.stack.launch(name, replica).expect("it starts again");

@@ -95,6 +95,7 @@ async fn every_minute_ticked(world: &World, begun: UnixMillis, ended: UnixMillis
     let minute = |at: UnixMillis| at.0.div_euclid(60_000);
     // The one that it began in may have begun before anybody ticked.
     let expected: BTreeSet<i64> = (minute(begun) + 1..=minute(ended)).collect();
+
     eventually("each minute has its tick", SETTLE, async || {
         let events: Vec<(u64, Event)> = read_all(&world.bus, EVENTS).await;
         let ids = events
@@ -102,6 +103,7 @@ async fn every_minute_ticked(world: &World, begun: UnixMillis, ended: UnixMillis
             .filter_map(|(_, event)| event.id.as_str().strip_prefix("timer:tick:"));
         let ticks: Vec<i64> = ids.filter_map(|minute| minute.parse().ok()).collect();
         let missing: Vec<&i64> = expected.iter().filter(|minute| !ticks.contains(minute)).collect();
+
         if missing.is_empty() {
             Ok(expected.len())
         } else {
@@ -119,14 +121,17 @@ async fn kill_9_of_anything_costs_nothing() {
     let gateways = Gateways::default();
     tell(&world, &gateways);
     let seconds = if is_long() { 150 } else { 40 };
+
     let load = Load {
         events: 200 * seconds,
         rate: 200,
         sessions: 100,
         copies: 1,
     };
+
     let begun = SystemClock.now();
     let sending = tokio::spawn(send(load, gateways.clone()));
+
     let mut under_load = 0;
     for number in 0..kills {
         under_load += u32::from(!sending.is_finished());
@@ -135,11 +140,14 @@ async fn kill_9_of_anything_costs_nothing() {
             kill_nats(&mut world, &mut choices, 0).await;
         }
     }
+
     let accepted = sending.await.expect("the load was sent");
     world.stack.ready().await.expect("everything comes up again");
     let minutes = every_minute_ticked(&world, begun, SystemClock.now()).await;
     let record = settled(&world, &accepted).await;
+
     assert_eq!(accepted.len() as u64, load.events);
+
     let answers = record
         .dispatches
         .iter()
@@ -151,6 +159,7 @@ async fn kill_9_of_anything_costs_nothing() {
         load.events + load.events / 5,
         "and one of `note` for every fifth"
     );
+
     println!(
         "{kills} kills, {under_load} of them while events came, and 5 of nats: {} events, {minutes} minutes, {} turns",
         accepted.len(),

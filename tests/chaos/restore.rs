@@ -50,6 +50,7 @@ pub(crate) async fn receive(bus: &Bus) -> Arrived {
     let arrived = Arrived::default();
     let mut parts = bus.core_subscribe("nexus.out.chaos.>").await.expect("subscribed");
     let noted = Arc::clone(&arrived);
+
     tokio::spawn(async move {
         while let Some(part) = parts.next().await {
             let answers = part.headers.get(CAUSATION).unwrap_or_default().to_owned();
@@ -57,6 +58,7 @@ pub(crate) async fn receive(bus: &Bus) -> Arrived {
             *noted.entry(answers).or_default() += 1;
         }
     });
+
     bus.flush().await.expect("flushed");
     arrived
 }
@@ -107,8 +109,10 @@ impl Bench {
             older: tempfile::tempdir().expect("a directory"),
             whole: tempfile::tempdir().expect("a directory"),
         };
+
         let ids = bench.publish(12).await;
         bench.handled(&ids, "before").await;
+
         bench
     }
 
@@ -130,6 +134,7 @@ impl Bench {
             let out = Outgoing::event(&event, self.world.bus.trust());
             self.world.bus.publish(out).await.expect("it is stored");
         }
+
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
@@ -149,11 +154,13 @@ impl Bench {
                 assert!(answer.status().is_success(), "{}", answer.status());
             }
         };
+
         let posts: Vec<_> = ids.iter().map(post).collect();
         stream::iter(posts)
             .buffer_unordered(POSTED_AT_ONCE)
             .collect::<Vec<()>>()
             .await;
+
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
@@ -181,22 +188,26 @@ impl Bench {
                 if missing.is_empty() {
                     return Ok(0);
                 }
+
                 let held = self.held().await?;
                 let lost: Vec<&&String> = missing.iter().filter(|id| !held.contains(**id)).collect();
                 if lost.is_empty() {
                     return Ok(missing.len());
                 }
+
                 let (lost, all) = (lost.len(), ids.len());
                 Err(format!("{lost} of {all} are missing\n{}", self.world.logs()))
             },
         )
         .await;
+
         let arrived = self.arrived();
         let twice: Vec<&String> = arrived
             .iter()
             .filter(|(_, times)| **times > 1)
             .map(|(id, _)| id)
             .collect();
+
         assert!(
             twice.is_empty(),
             "{what}: {} arrived twice: {twice:?}\n{}\n{}",
@@ -204,6 +215,7 @@ impl Bench {
             self.world.log("delivery-svc-0"),
             self.world.log("broker-svc-0")
         );
+
         held
     }
 
@@ -233,6 +245,7 @@ impl Bench {
     /// Starts all services: the adapter first, the others when `EVENTS` holds `published` more than at its start.
     async fn start_services(&mut self, published: u64) {
         self.world.stack.launch("adapter-svc", 0).expect("it starts");
+
         if published > 0 {
             eventually("the spool is published", SETTLE, async || {
                 let state = self
@@ -241,6 +254,7 @@ impl Bench {
                     .stream_state(EVENTS)
                     .await
                     .map_err(|error| error.to_string())?;
+
                 if state.last >= published {
                     Ok(())
                 } else {
@@ -249,9 +263,11 @@ impl Bench {
             })
             .await;
         }
+
         for name in cli::launch::SERVICES.into_iter().filter(|name| *name != "adapter-svc") {
             self.world.stack.launch(name, 0).expect("it starts");
         }
+
         self.world.stack.ready().await.expect("everything comes up");
     }
 
@@ -266,9 +282,11 @@ impl Bench {
         let ids = self.publish(gap).await;
         self.handled(&ids, "the gap").await;
         self.witnessed().await;
+
         if forgets {
             pause(WINDOW).await;
         }
+
         self.end().await;
         copy(&streams, &self.whole.path().join("streams"));
         copy(&self.world.path().join("data"), &self.whole.path().join("data"));
@@ -285,6 +303,7 @@ impl Bench {
                     .stream_state(stream)
                     .await
                     .map_err(|error| error.to_string())?;
+
                 let seen = witnesses.find(stream).await.map_err(|error| error.to_string())?;
                 let seen = seen.0.unwrap_or_default().position.sequence;
                 if seen >= state.last {
@@ -324,7 +343,9 @@ impl Bench {
             }
             Way::Anew => {}
         }
+
         self.start_server().await;
+
         if case.way == Way::Anew {
             assert!(self.world.bus.delete_stream(case.stream).await.expect("deleted"));
             self.world.bus.ensure(&topology(1), false).await.expect("made anew");
@@ -346,16 +367,19 @@ impl Bench {
         let begun: Instant = SystemClock.monotonic();
         let what = format!("{} {:?}, spool: {with_spool}", case.stream, case.way);
         self.begin();
+
         let mut ids = Vec::new();
         if with_spool {
             self.start_server().await;
             self.start_services(0).await;
+
             // Each event is answered by at most so many messages of any stream, and its own.
             let last = self.world.bus.stream_state(EVENTS).await.expect("asked").last;
             self.world.stack.nats[0].stop().await;
             ids = self.spool(last + 40).await;
             self.end().await;
         }
+
         let logs = self.log_lengths();
         self.put_back(case).await;
         let there = self.world.bus.stream_state(EVENTS).await.expect("asked").last;
@@ -377,6 +401,7 @@ impl Bench {
             })
             .await;
         }
+
         let all = self.held().await.expect("asked").len();
         self.end().await;
         println!(

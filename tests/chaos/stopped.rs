@@ -57,11 +57,13 @@ async fn listen(bus: &Bus) -> Arrived {
     let arrived = Arrived::default();
     let mut parts = bus.core_subscribe("nexus.out.>").await.expect("subscribed");
     let noted = Arc::clone(&arrived);
+
     tokio::spawn(async move {
         while let Some(part) = parts.next().await {
             if !part.subject.starts_with("nexus.out.chaos") {
                 continue;
             }
+
             let body: serde_json::Value = serde_json::from_slice(&part.payload).expect("JSON");
             let id = body["delivery"].as_str().expect("a delivery").to_owned();
             *noted
@@ -71,6 +73,7 @@ async fn listen(bus: &Bus) -> Arrived {
                 .or_default() += 1;
         }
     });
+
     bus.flush().await.expect("flushed");
     arrived
 }
@@ -96,6 +99,7 @@ async fn stop_each(stopped: Duration, is_a_day: bool) {
             receiver.url
         )
     };
+
     let accounts: String = (0..SESSIONS).map(account).collect();
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned();
     let mut world = World::start(Setup {
@@ -106,26 +110,33 @@ async fn stop_each(stopped: Duration, is_a_day: bool) {
         ..setup(1)
     })
     .await;
+
     let heard = listen(&world.bus).await;
     let gateways = Gateways::default();
     tell(&world, &gateways);
+
     let load = Load {
         events: u64::from(RATE) * 5 * (stopped.as_secs() + 3),
         rate: RATE,
         sessions: SESSIONS,
         copies: 1,
     };
+
     let sending = tokio::spawn(send(load, gateways));
+
     for (number, name) in (1..).zip(SERVICES) {
         let pid = world.stack.service(name, 0).expect("it runs").pid();
         signal(pid, "STOP");
         pause(stopped).await;
+
         if is_a_day {
             world.clock().set_ahead(number * DAY_MS);
         }
+
         signal(pid, "CONT");
         let running = world.stack.service(name, 0).expect("it runs");
         running.ready(UP).await.expect("it goes on");
+
         eventually("it has noticed that it was stopped", UP, async || {
             let gaps = counted(&world.bus, name, "nexus_bus_gaps_total").await;
             let said = format!("{name} counts {gaps} gaps");
@@ -133,6 +144,7 @@ async fn stop_each(stopped: Duration, is_a_day: bool) {
         })
         .await;
     }
+
     let accepted = sending.await.expect("the load was sent");
     assert_eq!(accepted.len() as u64, load.events);
 
@@ -147,6 +159,7 @@ async fn stop_each(stopped: Duration, is_a_day: bool) {
         }
     })
     .await;
+
     let heard = heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
     check(&world, &record, &heard, &receiver.arrived()).await;
 }
@@ -157,14 +170,17 @@ async fn check(world: &World, record: &Record, heard: &BTreeMap<String, usize>, 
     for dispatch in record.turns().into_iter().flat_map(|(_, dispatches)| dispatches) {
         *turns.entry(dispatch).or_default() += 1;
     }
+
     let mut dispatches: BTreeMap<Ulid, usize> = BTreeMap::new();
     for (_, dispatch) in &record.dispatches {
         *dispatches.entry(dispatch.id).or_default() += 1;
     }
+
     let repeated = record.dispatches.len() - dispatches.len();
     let recognised = counted(&world.bus, "broker-svc", "nexus_broker_repeated_dispatches_total").await;
     let told = counted(&world.bus, "delivery-svc", "nexus_delivery_calls_told_total").await;
     let called_again = counted(&world.bus, "delivery-svc", "nexus_delivery_calls_repeated_total").await;
+
     println!(
         "{} events, {} turns; {repeated} dispatches stored again, {recognised} recognised; {} + {} arrivals, {told} calls told by \
          a former owner, {called_again} called again",
@@ -182,6 +198,7 @@ async fn check(world: &World, record: &Record, heard: &BTreeMap<String, usize>, 
     ] {
         assert_eq!(twice, 0, "{what} that happened twice\n{}", world.log("delivery-svc-1"));
     }
+
     assert_eq!(recognised, repeated as f64, "each repeated dispatch is recognised once");
 }
 

@@ -41,6 +41,7 @@ async fn a_model_that_is_away_is_shown_until_it_is_back() {
     let first = ModelServer::scripted([]).await;
     let (port, base_url) = (first.port(), first.base_url("openai"));
     drop(first);
+
     let world = World::start(Setup {
         hooks: vec![("default-dm-routing.ts", shipped_hook("default-dm-routing.ts"))],
         personas: "personas: {default: {runner: llm}}".to_owned(),
@@ -48,6 +49,7 @@ async fn a_model_that_is_away_is_shown_until_it_is_back() {
         ..Setup::default()
     })
     .await;
+
     let mut page = page::open(&world.gateway()).await;
     let message = json!({ "type": "message", "id": "m1", "text": "hi" }).to_string();
     page.send(Message::text(message)).await.expect("it is said");
@@ -60,6 +62,7 @@ async fn a_model_that_is_away_is_shown_until_it_is_back() {
         !away.to_string().contains("127.0.0.1"),
         "a visitor is not told why: {away}"
     );
+
     let logs = world.logs();
     let warned = logs.lines().any(|line| line.contains("WARN") && line.contains(CANNOT));
     assert!(warned, "{logs}");
@@ -70,10 +73,13 @@ async fn a_model_that_is_away_is_shown_until_it_is_back() {
     let named = ["persona", "session"].map(|key| session[key].as_str().expect("a name"));
     let show = ["session", "show", named[0], named[1]];
     let shown = command(&world, &show).await;
+
     assert!(shown.out.contains(CANNOT), "{shown:?}");
+
     let event = stored["event_id"].as_str().expect("an id");
     let trace = ["trace", event, "--wait", "0"];
     let traced = command(&world, &trace).await;
+
     assert!(traced.out.contains(CANNOT), "{traced:?}");
 
     let back = ModelServer::ruled_at(port, |_, _| Scripted::text("here I am")).await;
@@ -81,16 +87,20 @@ async fn a_model_that_is_away_is_shown_until_it_is_back() {
         while told(&mut page, "away").await["away"] == true {}
         told(&mut page, "part").await
     };
+
     let part = tokio::time::timeout(PATIENCE, over).await;
     let part = part.unwrap_or_else(|_| panic!("an answer in time\n{}", world.logs()));
     assert_eq!(part["text"], "here I am");
+
     eventually("nothing is shown any more", PATIENCE, async || {
         let (shown, traced) = (command(&world, &show).await, command(&world, &trace).await);
         let quiet = !shown.out.contains(CANNOT) && !traced.out.contains(CANNOT) && traced.out.contains("\ncomplete");
         quiet.then_some(()).ok_or_else(|| format!("{shown:?} {traced:?}"))
     })
     .await;
+
     assert!(world.logs().contains("agent answers again"), "{}", world.logs());
+
     drop(back);
     world.stack.stop().await;
 }

@@ -78,6 +78,7 @@ impl Story {
              [broker.approvals.places.ann]\nchannel = \"nats\"\naccountId = \"cards\"\npeerId = \"ann\"\n",
             model.base_url("openai")
         );
+
         let world = World::start(Setup {
             hooks: vec![("answer.ts", ANSWER.to_owned())],
             personas: PERSONAS.to_owned(),
@@ -90,8 +91,10 @@ impl Story {
             ..Setup::default()
         })
         .await;
+
         let replies = world.bus.core_subscribe("nexus.delivery.>").await;
         world.bus.flush().await.expect("the server knows of it");
+
         Self {
             world,
             replies: replies.expect("a subscription"),
@@ -110,6 +113,7 @@ impl Story {
                 let asked_in = one.request.asked_in.as_deref();
                 asked_in.is_some_and(|asked| asked.session == session(peer))
             };
+
             let found = listed.into_iter().find(of_peer);
             found.ok_or_else(|| format!("nobody is asked for {peer}\n{}", self.world.logs()))
         })
@@ -123,6 +127,7 @@ impl Story {
             let at = reply.delivery_context.account_id.as_deref();
             card.is_some_and(|card| card.approval == id) && at == Some(account)
         };
+
         loop {
             if let Some(card) = self.seen.iter().find(|reply| is_it(reply)) {
                 return card.clone();
@@ -151,6 +156,7 @@ impl Story {
         let at = SystemClock.now().0 / 1_000;
         let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key");
         mac.update(format!("m1.{at}.{body}").as_bytes());
+
         let signed = format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()));
         let posted = self
             .client
@@ -160,6 +166,7 @@ impl Story {
             .header("webhook-signature", signed)
             .body(body)
             .send();
+
         let answer = posted.await.expect("the gateway answers");
         (answer.status().as_u16(), answer.json().await.unwrap_or_default())
     }
@@ -170,12 +177,14 @@ impl Story {
         let page = self.client.get(format!("{gateway}{path}")).send().await;
         let page = page.expect("the gateway answers").text().await.expect("a page");
         let fields = page.split("<input type=hidden name=").skip(1);
+
         let mut form: Vec<String> = fields
             .map(|field| {
                 let (name, rest) = field.split_once(" value=\"").expect("a value");
                 format!("{name}={}", rest.split('"').next().unwrap_or_default())
             })
             .collect();
+
         form.push("say=approve".to_owned());
         let (action, _) = path.split_once('?').expect("a query");
         let tapped = self
@@ -184,9 +193,11 @@ impl Story {
             .header("content-type", "application/x-www-form-urlencoded")
             .body(form.join("&"))
             .send();
+
         let tapped = tapped.await.expect("the gateway answers");
         let status = tapped.status();
         let said = tapped.text().await.unwrap_or_default();
+
         assert!(status.is_success() && said.contains("approved"), "{status}: {said}");
     }
 
@@ -216,11 +227,13 @@ impl Story {
             Err(format!("{peer}: {status:?}\n{}", self.world.logs()))
         })
         .await;
+
         let ended = eventually("the turn is over", PATIENCE, async || {
             let mut outcomes = Vec::new();
             let mut over = false;
             let subject = subject::ledger(&session(peer));
             let ledger = self.world.bus.history(streams::LEDGER, &subject, 1, 1_000);
+
             for stored in ledger.await.map_err(|error| error.to_string())? {
                 let record: LedgerRecord = stored.decode().expect("a record");
                 for entry in record.entries {
@@ -230,9 +243,11 @@ impl Story {
                     }
                 }
             }
+
             over.then_some(outcomes).ok_or_else(|| format!("{peer} goes on"))
         })
         .await;
+
         assert!(matches!(&ended[..], [ToolOutcome::Ok { .. }]), "{peer}: {ended:?}");
         assert_eq!(self.changes(id).await, ["asked", "approved", "consumed"]);
     }
@@ -255,7 +270,9 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
     let question = story.asked("p1").await;
     story.kill_broker().await;
     story.restart_server().await;
+
     assert_eq!(story.callback(&question, "ou_1", true, b"a forged key").await.0, 401);
+
     let answered = eventually("the broker is back", PATIENCE, async || {
         match story.callback(&question, "ou_2", true, CALLBACKS).await {
             (503, body) => Err(format!("{body}\n{}", story.world.logs())),
@@ -263,12 +280,16 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
         }
     })
     .await;
+
     assert_eq!(answered.0, 403, "Bob is not the owner: {answered:?}");
+
     let (status, body) = story.callback(&question, "ou_1", true, CALLBACKS).await;
     assert_eq!((status, &body["status"]), (200, &json!("approved")), "{body}");
+
     let (status, body) = story.callback(&question, "ou_1", true, CALLBACKS).await;
     assert_eq!((status, &body["changed"]), (200, &json!(false)), "a replay: {body}");
     assert_eq!(story.callback(&question, "ou_1", false, CALLBACKS).await.0, 409);
+
     story.ran_once("p1", &question).await;
 
     // The link on the card at Ann's own place.
@@ -285,11 +306,13 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
     let card = Card::of(story.card(id, "e2e").await.interactive.as_ref()).expect("a card");
     let code = card.code;
     let told = delivers(&story.world, &format!("Reply: approve {VEILED_CODE}")).await;
+
     assert!(!told.contains(&code), "the event of a card is for everybody: {told}");
     assert!(
         !id.contains(&code.replace('-', "")),
         "the id, which agents know, does not tell it"
     );
+
     let word = |number: u32, from: &str, word: &str| {
         let mut said = event(&format!("e2e:p3/{number}"), "p3", &format!("{word} {code}"));
         said["from"]["id"] = json!(from);
@@ -299,6 +322,7 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
     delivers(&story.world, "bob is not one of those who may decide it").await;
     send(&story.world, &word(5, "ann", "approve")).await;
     delivers(&story.world, "e2e:ann is not one of those who may decide it").await;
+
     let mut forged = word(3, "operator", "approve");
     forged["channel"] = json!("cli");
     let posted = story
@@ -307,11 +331,13 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
         .bearer_auth(token("e2e"))
         .json(&forged)
         .send();
+
     assert_eq!(posted.await.expect("the gateway answers").status().as_u16(), 403);
     assert_eq!(
         story.stands(id).await.expect("it stands").status,
         ApprovalStatus::Pending
     );
+
     brings(&story.world, &word(4, "ann", "approve")).await;
     delivers(&story.world, "it is approved").await;
     story.ran_once("p3", &question).await;
@@ -325,7 +351,9 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
         &["--config", config, "approval", "approve", &question.request.id],
     )
     .await;
+
     assert_eq!(said.code, Some(0), "{said:?}");
+
     story.kill_broker().await;
     story.ran_once("p4", &question).await;
     story.world.stack.stop().await;

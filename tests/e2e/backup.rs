@@ -50,12 +50,14 @@ pub(crate) async fn arrivals(world: &World) -> Heard {
     let mut parts = world.bus.core_subscribe("nexus.out.e2e.>").await.expect("subscribed");
     world.bus.flush().await.expect("the server knows of it");
     let kept = Arc::clone(&heard);
+
     tokio::spawn(async move {
         while let Some(part) = parts.next().await {
             let answers = part.headers.get(CAUSATION).expect("it says what it answers").to_owned();
             *kept.lock().expect("not poisoned").entry(answers).or_default() += 1;
         }
     });
+
     heard
 }
 
@@ -75,6 +77,7 @@ fn stands(record: &Record) -> (BTreeSet<String>, BTreeSet<String>) {
         .receipts
         .iter()
         .filter(|(_, receipt)| matches!(receipt.step, ReceiptStep::Delivered { .. }));
+
     let delivered = delivered
         .map(|(_, receipt)| receipt.causation.event.as_str().to_owned())
         .collect();
@@ -96,6 +99,7 @@ async fn copied_under_load(backup: &Path) -> Copied {
     let world = World::start(setup()).await;
     let heard = arrivals(&world).await;
     let (stop, number) = (AtomicBool::new(false), AtomicU64::new(0));
+
     let load = async |conversation: u64| {
         while !stop.load(Ordering::Relaxed) {
             let number = number.fetch_add(1, Ordering::Relaxed);
@@ -103,6 +107,7 @@ async fn copied_under_load(backup: &Path) -> Copied {
             send(&world, &event(&format!("e2e:{peer}/{number}"), &peer, "hello")).await;
         }
     };
+
     let copy = async {
         let before = eventually("some are answered", PATIENCE, async || {
             let (received, delivered) = stands(&Record::read(&world.bus).await);
@@ -113,11 +118,14 @@ async fn copied_under_load(backup: &Path) -> Copied {
             }
         })
         .await;
+
         let made = world.tried(&["backup", flag(backup)]).await;
         stop.store(true, Ordering::Relaxed);
         made.expect("the backup is made");
+
         before
     };
+
     let all = async {
         let loads = (0..CONVERSATIONS).map(&load);
         futures_util::future::join_all(loads).await;
@@ -126,8 +134,10 @@ async fn copied_under_load(backup: &Path) -> Copied {
     let ((received, delivered), ()) = tokio::join!(copy, all);
     let first = arrived(&heard);
     assert!(first.len() >= BEFORE, "the receiver hears what is delivered: {first:?}");
+
     let key = keys::cluster_key(world.path()).expect("a key");
     std::fs::copy(key, backup.with_extension("key")).expect("the key is kept");
+
     Copied {
         received,
         delivered,
@@ -143,10 +153,13 @@ async fn restored(backup: &Path) -> (World, Heard) {
         ..setup()
     })
     .await;
+
     let heard = arrivals(&world).await;
+
     for name in SERVICES.into_iter().filter(|name| !setup().without.contains(name)) {
         world.stack.launch(name, 0).expect("it starts");
     }
+
     world.stack.ready().await.expect("everything comes up");
     (world, heard)
 }
@@ -157,6 +170,7 @@ async fn decided(backup: &Path, copied: &Copied, word: &str) -> (BTreeSet<String
     let (mut world, heard) = restored(backup).await;
     let held = settled(&world, copied).await;
     assert_eq!(arrived(&heard), BTreeSet::new(), "nothing of the backup leaves unasked");
+
     forgets_its_restore(&mut world).await;
     assert_eq!(settled(&world, copied).await, held, "what waits still waits");
     assert_eq!(arrived(&heard), BTreeSet::new(), "a record that is gone is no decision");
@@ -164,6 +178,7 @@ async fn decided(backup: &Path, copied: &Copied, word: &str) -> (BTreeSet<String
     world.words(&["restore", word]).await;
     let list = world.tried(&["restore", "--list"]).await.expect("listed");
     assert!(list.contains("0 deliveries wait"), "{list}");
+
     for peer in ["p0", "somebody-new"] {
         answers_anew(&world, &heard, peer).await;
     }
@@ -176,6 +191,7 @@ async fn decided(backup: &Path, copied: &Copied, word: &str) -> (BTreeSet<String
             .await
             .expect("asked")
             .messages;
+
         if parked + waiting == 0 {
             Ok(())
         } else {
@@ -183,8 +199,10 @@ async fn decided(backup: &Path, copied: &Copied, word: &str) -> (BTreeSet<String
         }
     })
     .await;
+
     let times = heard.lock().expect("not poisoned").clone();
     assert!(times.values().all(|times| *times == 1), "{word}: {times:?}");
+
     world.stack.stop().await;
     (held, times.into_keys().filter(|id| !id.ends_with(NEW)).collect())
 }
@@ -213,6 +231,7 @@ async fn answers_anew(world: &World, heard: &Heard, peer: &str) {
     let mut new = event(&id, peer, "hello again");
     new["timestamp"] = SystemClock.now().0.into();
     send(world, &new).await;
+
     eventually("what is new is answered", PATIENCE, async || {
         if arrived(heard).contains(&id) {
             Ok(())
@@ -247,12 +266,14 @@ async fn settled(world: &World, copied: &Copied) -> BTreeSet<String> {
         let record = Record::read(&world.bus).await;
         let (restored, answered) = stands(&record);
         let listed = world.json(&["restore", "--list"]).await;
+
         let held: BTreeSet<String> = listed
             .as_array()
             .expect("a list")
             .iter()
             .filter_map(|one| one["event"].as_str().map(str::to_owned))
             .collect();
+
         let open: Vec<&String> = restored.iter().filter(|id| !answered.contains(*id)).collect();
         let turns: usize = record.turns().iter().map(|(_, dispatches)| dispatches.len()).sum();
         let is_idle = record.claims == 0 && record.waiting == 0 && turns == restored.len();
@@ -271,6 +292,7 @@ async fn settled(world: &World, copied: &Copied) -> BTreeSet<String> {
         }
     })
     .await;
+
     let (restored, held) = held;
     assert!(
         received.is_subset(&restored),
@@ -280,6 +302,7 @@ async fn settled(world: &World, copied: &Copied) -> BTreeSet<String> {
         held.is_disjoint(delivered),
         "what was done before the backup began is not done again"
     );
+
     held
 }
 
@@ -299,8 +322,10 @@ async fn accepted_until_refused(gateway: String, stop: &AtomicBool) -> BTreeSet<
                 Err(error) => panic!("{error}"),
             }
         }
+
         accepted
     };
+
     let all = futures_util::future::join_all((0..CONVERSATIONS).map(load)).await;
     all.into_iter().flatten().collect()
 }
@@ -313,6 +338,7 @@ async fn a_backup_at_a_standstill_restores_to_exactly_once_and_nothing_waits() {
     let before = arrivals(&world).await;
     let running = world.tried(&["backup", flag(&backup), "--quiesce"]).await;
     let refused = running.expect_err("services run");
+
     assert!(refused.contains("stop adapter-svc-0, "), "{refused}");
 
     // Under load, from which the services are taken away.
@@ -327,11 +353,14 @@ async fn a_backup_at_a_standstill_restores_to_exactly_once_and_nothing_waits() {
             }
         })
         .await;
+
         stop.store(true, Ordering::Relaxed);
+
         for running in &mut world.stack.services {
             running.terminate();
         }
     };
+
     let (accepted, ()) = tokio::join!(accepted_until_refused(gateway, &stop), stopping);
     world.stack.stop_services().await;
     world.words(&["backup", flag(&backup), "--quiesce"]).await;
@@ -347,6 +376,7 @@ async fn a_backup_at_a_standstill_restores_to_exactly_once_and_nothing_waits() {
         for (id, more) in after.lock().expect("not poisoned").iter() {
             *all.entry(id.clone()).or_default() += more;
         }
+
         let open = accepted.iter().filter(|id| !all.contains_key(*id)).count();
         if open == 0 {
             Ok(all)
@@ -355,11 +385,15 @@ async fn a_backup_at_a_standstill_restores_to_exactly_once_and_nothing_waits() {
         }
     })
     .await;
+
     quiet(&world).await;
+
     for (id, more) in after.lock().expect("not poisoned").iter() {
         *times.entry(id.clone()).or_default() += more;
     }
+
     assert!(times.values().all(|times| *times == 1), "{times:?}");
+
     nothing_is_left_to_decide(&world).await;
     world.stack.stop().await;
 }
@@ -380,10 +414,13 @@ async fn quiet(world: &World) {
 /// Nothing is held, no delivery waits, and every replica counts with positions that hold.
 async fn nothing_is_left_to_decide(world: &World) {
     assert_eq!(world.json(&["recover", "list"]).await, serde_json::json!([]));
+
     let list = world.tried(&["restore", "--list"]).await.expect("listed");
     assert!(list.contains("0 deliveries wait"), "{list}");
+
     let replicas = ask_replicas(&world.bus, REPLICAS_WITHIN).await.expect("asked");
     assert_eq!(replicas.len(), 4, "{replicas:?}");
+
     for replica in replicas {
         assert!(replica.ready, "{replica:?}");
         assert_eq!(replica.parts.get("positions"), None, "{}", replica.instance);
@@ -428,16 +465,21 @@ async fn a_quiesced_backup_is_of_one_moment_and_an_interrupted_one_begins_again(
     killed(here, &["backup", "B"], &here.join("B/UNFINISHED")).await;
     let whole = here.join("B/manifest.json").exists();
     let early = nexus(here, &["restore", "B", "--data", "Y"]).await;
+
     assert_eq!(early.code == Some(0), whole, "{early:?}");
     assert!(whole || early.err.contains("has not ended"), "{early:?}");
+
     if whole {
         std::fs::remove_dir_all(here.join("B")).expect("removed");
         std::fs::remove_dir_all(here.join("Y")).expect("removed");
     }
+
     let made = nexus(here, &["backup", "B", "--quiesce", "--json"]).await;
     assert_eq!(made.code, Some(0), "{made:?}");
+
     let manifest: Value = serde_json::from_str(&made.out).expect("JSON");
     assert_eq!(manifest["quiesced"], true);
+
     eventually("the services go on", COMMAND_PATIENCE, async || {
         let found = nexus(here, &["doctor", "--offline"]).await;
         if found.code == Some(0) {
@@ -447,6 +489,7 @@ async fn a_quiesced_backup_is_of_one_moment_and_an_interrupted_one_begins_again(
         }
     })
     .await;
+
     let down = nexus(here, &["down"]);
     let (down, ended) = tokio::join!(down, running.wait());
     assert!(down.code == Some(0) && ended.expect("it ran").success(), "{down:?}");
@@ -455,8 +498,10 @@ async fn a_quiesced_backup_is_of_one_moment_and_an_interrupted_one_begins_again(
     let restore = ["restore", "B", "--data", flag(&y)];
     killed(here, &restore, &y.join("data/nats-0.restoring")).await;
     let again = nexus(here, &[&restore[..], &["--replace"]].concat()).await;
+
     assert_eq!(again.code, Some(0), "{again:?}");
     assert!(!again.out.contains("is done again"), "{again:?}");
+
     let twice = nexus(here, &restore).await;
     assert!(twice.code == Some(1) && twice.err.contains("--replace"), "{twice:?}");
 
@@ -467,6 +512,7 @@ async fn a_quiesced_backup_is_of_one_moment_and_an_interrupted_one_begins_again(
     bytes[middle] ^= 1;
     std::fs::write(&file, bytes).expect("written");
     let damaged = nexus(here, &["restore", "B", "--data", "Z"]).await;
+
     assert!(
         damaged.code == Some(1) && damaged.err.contains("EVENTS.snapshot is damaged"),
         "{damaged:?}"

@@ -75,8 +75,10 @@ async fn letters(world: &World, service: &str, count: usize) -> Vec<DeadLetter> 
             .map(|(_, l)| l)
             .filter(|l| l.service == service)
             .collect();
+
         // Messages of two conversations are given up side by side.
         own.sort_by_key(|letter| letter.sequence);
+
         if own.len() == count {
             Ok(own)
         } else {
@@ -98,6 +100,7 @@ fn check(letters: &[DeadLetter], all: &[Bad], stream: &str) {
             letter.reason == bad.reason && letter.stream == stream && !letter.detail.is_empty(),
             "{what}"
         );
+
         let kept = |(name, value): (&str, &str)| letter.headers.iter().any(|(n, v)| n == name && v == value);
         assert!(bad.headers.iter().all(kept), "{what}: {:?}", letter.headers);
     }
@@ -132,10 +135,12 @@ async fn on_the_way(bus: &Bus) -> (Vec<Bad>, Vec<Bad>) {
         )
         .await;
     }
+
     let mut parked: Vec<Bad> = garbage();
     for bad in &mut parked {
         bad.headers.insert("Nexus-Delivery-Copy", "1@1");
     }
+
     // Where the good event's answer goes, which has to come through behind all this.
     let stored = bus
         .next_on_subject(streams::DELIVERIES, "nexus.dl.*.nats.e2e.p", 1)
@@ -144,8 +149,10 @@ async fn on_the_way(bus: &Bus) -> (Vec<Bad>, Vec<Bad>) {
     publish(bus, &stored.subject.replacen("nexus.dl", "nexus.parked", 1), &parked).await;
     let receipts: Vec<Bad> = small().collect();
     publish(bus, "nexus.receipt.nats.e2e.p", &receipts).await;
+
     let ledger: Vec<Bad> = small().collect();
     publish(bus, &subject::ledger(&session("q")), &ledger).await;
+
     (claims, parked)
 }
 
@@ -157,6 +164,7 @@ async fn answered(world: &World, event_id: &str, peer: &str) {
         .ordered(streams::RECEIPTS, &[], 1)
         .await
         .expect("receipts can be read");
+
     let delivered = async {
         loop {
             let Ok(receipt) = receipts.next().await.decode::<Receipt>() else {
@@ -167,6 +175,7 @@ async fn answered(world: &World, event_id: &str, peer: &str) {
             }
         }
     };
+
     let waited = tokio::time::timeout(PATIENCE, delivered).await;
     assert!(waited.is_ok(), "{event_id} is not answered\n{}", world.logs());
 }
@@ -187,9 +196,11 @@ async fn what_cannot_be_read_is_a_dead_letter_and_its_partition_goes_on() {
     .await;
     let (session, bus) = (session("p"), world.bus.clone());
     let events: Vec<Bad> = garbage().into_iter().chain(of_events()).collect();
+
     let newer = |schema| bad(&[(SCHEMA, schema)], &b"\xa0"[..], "newer_schema");
     let dispatches: Vec<Bad> = garbage().into_iter().chain([newer("dispatch/999")]).collect();
     let deliveries: Vec<Bad> = garbage().into_iter().chain([newer("reply/999")]).collect();
+
     // All three ways lead to the same conversation, and the good event behind them takes all three.
     publish(&bus, "nexus.event.e2e.default.p", &events).await;
     publish(&bus, &subject::dispatch(&session), &dispatches).await;
@@ -199,34 +210,44 @@ async fn what_cannot_be_read_is_a_dead_letter_and_its_partition_goes_on() {
     publish(&bus, "nexus.delivery.nats.e2e.p", &deliveries).await;
     let (claims, parked) = on_the_way(&bus).await;
     world.stack.launch("delivery-svc", 0).expect("it starts");
+
     // What a timer leaves when it rings.
     for fired in ["nexus.fire.x", "nexus.fire.intent.x", "nexus.fire.approval.x"] {
         publish(&bus, fired, &garbage()).await;
     }
+
     answered(&world, "e2e:p/good", "p").await;
     check(
         &letters(&world, "hook-svc", events.len()).await,
         &events,
         streams::EVENTS,
     );
+
     check_timers(letters(&world, "scheduler-svc", 2 * garbage().len()).await);
     let of_broker = letters(&world, "broker-svc", dispatches.len() + garbage().len() + claims.len()).await;
     let (timers, of_broker): (Vec<_>, Vec<_>) = of_broker.into_iter().partition(|l| l.stream == streams::SCHEDULES);
     check_timers(timers);
     let (of_claims, of_broker): (Vec<_>, Vec<_>) = of_broker.into_iter().partition(|l| l.stream == streams::CLAIMS);
     check_each(of_claims, &claims, streams::CLAIMS);
+
     check(&of_broker, &dispatches, streams::DISPATCHES);
+
     let of_delivery = letters(&world, "delivery-svc", deliveries.len() + parked.len()).await;
     let (of_parked, of_delivery): (Vec<_>, Vec<_>) = of_delivery.into_iter().partition(|l| l.stream == streams::PARKED);
     check_each(of_parked, &parked, streams::PARKED);
+
     check(&of_delivery, &deliveries, streams::DELIVERIES);
+
     let id = EventId::parse("e2e:p/good").expect("an id");
     let trace = cli::trace::await_complete(&bus, &id, PATIENCE)
         .await
         .expect("the read model answers");
+
     assert!(trace.complete, "the read model goes on as well: {trace:?}");
+
     operate(&world).await;
     assert_eq!(world.ended(), Vec::<String>::new(), "a service died\n{}", world.logs());
+
     world.stack.stop().await;
 }
 
@@ -238,6 +259,7 @@ async fn operate(world: &World) {
         assert_eq!(said.code, Some(0), "nexus {arguments:?}: {}{}", said.out, said.err);
         said
     };
+
     let listed = nexus(&["--json", "dlq", "list", "--service", "hook-svc"]).await;
     let listed: Vec<Value> = serde_json::from_str(&listed.out).expect("JSON");
     let of = |reason: &str| {
@@ -246,6 +268,7 @@ async fn operate(world: &World) {
             .find(|row| row["letter"]["reason"] == reason)
             .expect("a letter")
     };
+
     for (reason, word) in [
         ("newer_schema", "event/999"),
         ("oversize", "4194305 bytes"),
@@ -259,6 +282,7 @@ async fn operate(world: &World) {
             shown.out
         );
     }
+
     let before: u64 = listed
         .iter()
         .filter_map(|row| row["number"].as_u64())
@@ -266,11 +290,13 @@ async fn operate(world: &World) {
         .unwrap_or_default();
     let number = of("newer_schema")["number"].to_string();
     nexus(&["dlq", "redrive", &number]).await;
+
     eventually("it is given up again", PATIENCE, async || {
         let listed = nexus(&["--json", "dlq", "list", "--service", "hook-svc"]).await;
         let rows: Vec<Value> = serde_json::from_str(&listed.out).expect("JSON");
         let numbers: Vec<String> = rows.iter().map(|row| row["number"].to_string()).collect();
         let gone = !numbers.contains(&number);
+
         let newer = |row: &&Value| row["letter"]["reason"] == "newer_schema" && row["number"].as_u64() > Some(before);
         if gone && rows.iter().filter(newer).count() == 1 {
             Ok(())
@@ -285,17 +311,21 @@ async fn operate(world: &World) {
 async fn headers_that_cost_everybody_the_connection_cost_no_event() {
     let mut world = World::start(setup()).await;
     answered(&world, "e2e:p/before", "p").await;
+
     let block = b"NATS/1.0\r\nthis line has no colon\r\n\r\n";
     for subject in ["nexus.event.e2e.default.p", "nexus.dispatch.default.p"] {
         publish_by_hand(&world.stack.nats[0].url(), subject, block, b"whole").await;
     }
+
     answered(&world, "e2e:p/behind", "p").await;
     let letters = letters(&world, "bus", 2).await;
     for letter in &letters {
         assert_eq!(letter.payload_bytes().as_deref(), Some(&b"whole"[..]));
         assert_eq!(letter.reason, "unreadable_headers");
     }
+
     assert_eq!(world.ended(), Vec::<String>::new(), "a service died\n{}", world.logs());
+
     world.stack.stop().await;
 }
 
@@ -309,6 +339,7 @@ async fn what_cannot_be_taken_is_refused_with_a_typed_error_and_moves_no_stream(
     let client = cli::http::client().expect("an HTTP client");
     let own = token("e2e");
     let own = Some(own.as_str());
+
     let local = cli::launch::token::read(&cli::launch::token::file(world.path())).expect("the local token");
     let post = async |token: Option<&str>, kind: &str, body: Vec<u8>| {
         let request = client
@@ -320,9 +351,11 @@ async fn what_cannot_be_taken_is_refused_with_a_typed_error_and_moves_no_stream(
             .fold(request, |request, token| request.bearer_auth(token));
         let answer = request.send().await.expect("an answer");
         let status = answer.status().as_u16();
+
         let body: Value = answer.json().await.expect("a JSON body");
         (status, body)
     };
+
     let before = world.bus.stream_state(streams::EVENTS).await.expect("the stream").last;
     let good = event("e2e:p/1", "p", "good");
     let with = |key: &str, value: Value| {
@@ -330,6 +363,7 @@ async fn what_cannot_be_taken_is_refused_with_a_typed_error_and_moves_no_stream(
         changed[key] = value;
         changed.to_string().into_bytes()
     };
+
     let json = "application/json";
     let cases: Vec<(u16, Option<&str>, &str, Vec<u8>)> = vec![
         (401, None, json, good.to_string().into_bytes()),
@@ -346,21 +380,26 @@ async fn what_cannot_be_taken_is_refused_with_a_typed_error_and_moves_no_stream(
         (400, own, json, with("colour", json!("red"))),
         (413, own, json, vec![b' '; 9 * 1024 * 1024]),
     ];
+
     for (wanted, token, kind, body) in cases {
         let told = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
         let (status, answer) = post(token, kind, body).await;
         assert_eq!(status, wanted, "{told}: {answer}");
+
         let error = &answer["error"];
         assert!(
             error["code"].is_string() && error["message"].is_string(),
             "{told}: {answer}"
         );
     }
+
     let after = world.bus.stream_state(streams::EVENTS).await.expect("the stream").last;
     assert_eq!(after, before, "something was stored");
+
     let (status, answer) = post(own, json, good.to_string().into_bytes()).await;
     assert_eq!(status, 200, "{answer}");
     assert_eq!(world.ended(), Vec::<String>::new());
+
     world.stack.stop().await;
 }
 
@@ -373,11 +412,14 @@ async fn ids_of_500_bytes_with_dots_stars_and_spaces_go_the_whole_way() {
             .take(420)
             .collect::<String>()
     };
+
     let peers = [odd("a"), odd("b")];
     for peer in &peers {
         assert!((500..=512).contains(&peer.len()), "{} bytes", peer.len());
+
         let id: String = format!("e2e:{peer}").chars().take(420).collect();
         assert!(id.len() <= 512, "{} bytes", id.len());
+
         let mut heard = world
             .bus
             .core_subscribe(&subject::out("e2e", peer))
@@ -385,6 +427,7 @@ async fn ids_of_500_bytes_with_dots_stars_and_spaces_go_the_whole_way() {
             .expect("a subscription");
         world.bus.flush().await.expect("the server knows");
         answered(&world, &id, peer).await;
+
         let part = tokio::time::timeout(PATIENCE, heard.next())
             .await
             .expect("in time")
@@ -392,13 +435,17 @@ async fn ids_of_500_bytes_with_dots_stars_and_spaces_go_the_whole_way() {
         let part: Value = serde_json::from_slice(&part.payload).expect("JSON");
         assert_eq!(part["content"], "echo: still there?");
         assert_eq!(part["session"]["session"], session(peer).session);
+
         let id = EventId::parse(id).expect("an id");
         let trace = cli::trace::await_complete(&world.bus, &id, PATIENCE)
             .await
             .expect("the read model answers");
+
         assert!(trace.complete, "{trace:?}");
     }
+
     let dead: Vec<(u64, DeadLetter)> = read_all(&world.bus, streams::DLQ).await;
     assert_eq!(dead, []);
+
     world.stack.stop().await;
 }

@@ -30,18 +30,21 @@ async fn a_person_chats_on_the_page_and_a_reload_keeps_the_conversation() {
         println!("SKIPPED: no chromedriver with Chromium on the PATH (Debian: chromium, chromium-driver)");
         return;
     };
+
     let hooks = vec![("default-dm-routing.ts", shipped_hook("default-dm-routing.ts"))];
     let world = World::start(Setup {
         hooks,
         ..Setup::default()
     })
     .await;
+
     let page = format!("{}/", world.gateway());
     browser.go(&page).await.expect("the page opens");
     let say = async |text: &str| {
         browser.write("#message", text).await.expect("the field takes it");
         browser.click("#send").await.expect("the button is there");
     };
+
     say("hello from a browser").await;
     shows(
         &browser,
@@ -50,6 +53,7 @@ async fn a_person_chats_on_the_page_and_a_reload_keeps_the_conversation() {
         &["echo: hello from a browser"],
     )
     .await;
+
     say("<b>not bold</b>").await;
     let sent = ["hello from a browser", "<b>not bold</b>"];
     let received = ["echo: hello from a browser", "echo: <b>not bold</b>"];
@@ -107,9 +111,11 @@ async fn a_page_shows_markdown_and_that_the_model_is_away_and_back() {
         println!("SKIPPED: no chromedriver with Chromium on the PATH (Debian: chromium, chromium-driver)");
         return;
     };
+
     let first = ModelServer::scripted([]).await;
     let (port, base) = (first.port(), first.base_url("openai"));
     drop(first);
+
     let world = World::start(Setup {
         hooks: vec![("default-dm-routing.ts", shipped_hook("default-dm-routing.ts"))],
         personas: "personas: {default: {runner: llm}}".to_owned(),
@@ -117,6 +123,7 @@ async fn a_page_shows_markdown_and_that_the_model_is_away_and_back() {
         ..Setup::default()
     })
     .await;
+
     let page = format!("{}/", world.gateway());
     browser.go(&page).await.expect("the page opens");
 
@@ -126,7 +133,9 @@ async fn a_page_shows_markdown_and_that_the_model_is_away_and_back() {
     stands(&browser, &world, "#thinking:not([hidden])", true).await;
     stands(&browser, &world, "#away:not([hidden])", true).await;
     let sent = browser.texts("#log li.sent").await.expect("the lines");
+
     assert_eq!(sent, ["What is up\nthis week?"]);
+
     pictures(&browser, "away").await;
 
     let back = ModelServer::ruled_at(port, |_, _| Scripted::text(MARKDOWN)).await;
@@ -138,10 +147,12 @@ async fn a_page_shows_markdown_and_that_the_model_is_away_and_back() {
         false,
     )
     .await;
+
     let count = "return ['h3','strong','em','del','ol > li','ul > li','blockquote','th.right','pre code','.markdown a','li.day','img'] \
                  .map(what => document.querySelectorAll('#log ' + what).length)";
     let counts = browser.run(count).await.expect("the counts");
     assert_eq!(counts, json!([1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1, 0]));
+
     let wide = "const { scrollWidth, clientWidth } = document.documentElement; return [document.title, scrollWidth <= clientWidth]";
     pictures(&browser, "markdown").await;
     assert_eq!(browser.run(wide).await.expect("the title"), json!(["Nexus chat", true]));
@@ -149,7 +160,9 @@ async fn a_page_shows_markdown_and_that_the_model_is_away_and_back() {
     browser.go(&page).await.expect("the page opens again");
     stands(&browser, &world, "#log li.received table", true).await;
     let lines = "return document.querySelectorAll('#log > li:not(.day)').length";
+
     assert_eq!(browser.run(lines).await.expect("the lines"), json!(2));
+
     drop(back);
     browser.close().await;
     world.stack.stop().await;
@@ -173,6 +186,7 @@ async fn a_click_on_the_cards_button_approves_the_call_that_waits() {
         println!("SKIPPED: no chromedriver with Chromium on the PATH (Debian: chromium, chromium-driver)");
         return;
     };
+
     let model = pays().await;
     let base = model.base_url("openai");
     let world = World::start(Setup {
@@ -182,10 +196,12 @@ async fn a_click_on_the_cards_button_approves_the_call_that_waits() {
         ..Setup::default()
     })
     .await;
+
     let page = format!("{}/", world.gateway());
     browser.go(&page).await.expect("the page opens");
     browser.write("#message", "pay").await.expect("the field takes it");
     browser.click("#send").await.expect("the button is there");
+
     let buttons = eventually("the card has its buttons", PATIENCE, async || {
         let found = browser.texts("#log .buttons button:enabled").await?;
         if found.len() == 2 {
@@ -195,7 +211,9 @@ async fn a_click_on_the_cards_button_approves_the_call_that_waits() {
         }
     })
     .await;
+
     assert_eq!(buttons, ["Approve", "Deny"]);
+
     pictures(&browser, "approval").await;
 
     // A page that is opened again still has the buttons, though the code stands in no history.
@@ -207,6 +225,7 @@ async fn a_click_on_the_cards_button_approves_the_call_that_waits() {
         }
     })
     .await;
+
     browser
         .click("#log .buttons button.approve")
         .await
@@ -223,9 +242,11 @@ async fn a_click_on_the_cards_button_approves_the_call_that_waits() {
         })
         .await;
     };
+
     ends("done").await;
     let sent = browser.texts("#log li.sent").await.expect("the lines");
     assert_eq!(sent, ["pay", "Approve"]);
+
     decided(&browser, &world).await;
     pictures(&browser, "decided").await;
     browser.go(&page).await.expect("the page opens again");

@@ -47,6 +47,7 @@ async fn processes_follow_the_clock_of_a_test_and_go_on_after_a_day_in_which_the
         ..Setup::default()
     })
     .await;
+
     let clock = world.clock();
     let one_day = u64::try_from(DAY_MS).expect("a day");
 
@@ -54,7 +55,9 @@ async fn processes_follow_the_clock_of_a_test_and_go_on_after_a_day_in_which_the
     clock.set("adapter-svc-0", DAY_MS, one_day);
     send(&world, &event("e2e:a/1", "a", "hello")).await;
     let at = eventually("the event", PATIENCE, async || received(&world, "e2e:a/1").await).await;
+
     assert_eq!(days_ahead(at), 1);
+
     let at = eventually("the turn", PATIENCE, async || written(&world, "a").await).await;
     assert_eq!(days_ahead(at), 0);
 
@@ -62,5 +65,6 @@ async fn processes_follow_the_clock_of_a_test_and_go_on_after_a_day_in_which_the
     clock.set_ahead(2 * one_day);
     send(&world, &event("e2e:b/1", "b", "hello")).await;
     let at = eventually("the turn after two days", PATIENCE, async || written(&world, "b").await).await;
+
     assert_eq!(days_ahead(at), 2);
 }

@@ -71,6 +71,7 @@ impl Operator {
             "--token-file",
             token,
         ];
+
         let sent = self.world.json(&arguments).await;
         sent["id"].as_str().expect("an id").to_owned()
     }
@@ -111,13 +112,16 @@ async fn doctor(operator: &Operator) {
     let (words, _) = operator.fails(1, &["doctor"]).await;
     let bad: Vec<&str> = words.lines().filter_map(|line| line.strip_prefix("BAD  ")).collect();
     assert!(bad.len() == 1 && bad[0].starts_with("scheduler-svc"), "{words}");
+
     for part in ["topology         as it should be", "dead letters     0", "payload "] {
         assert!(words.contains(part), "{part}: {words}");
     }
+
     let (out, _) = operator.fails(1, &["--json", "doctor"]).await;
     let found: Value = serde_json::from_str(&out).expect("JSON");
     let found = found.as_array().expect("a list");
     let names = found.iter().filter_map(|one| one["what"].as_str().map(str::to_owned));
+
     assert_eq!(looked_at(names), documented());
 
     let arguments = ["--server", NOWHERE, "doctor"];
@@ -141,6 +145,7 @@ async fn planned(operator: &Operator) {
         let done = operator.world.bus.ensure(&other, true).await.expect("it is changed");
         assert_eq!(done.updated, ["stream DLQ"]);
     };
+
     differs().await;
     let (out, err) = operator.fails(1, &["topology", "plan"]).await;
     assert!(
@@ -151,6 +156,7 @@ async fn planned(operator: &Operator) {
         err.contains("1 differences; `nexus topology apply` makes them"),
         "{err}"
     );
+
     let (out, _) = operator.fails(1, &["--json", "topology", "plan"]).await;
     let plan: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(
@@ -158,6 +164,7 @@ async fn planned(operator: &Operator) {
         (&json!("stream DLQ"), &json!("max_age"), &json!("86400s")),
         "{plan}"
     );
+
     let (out, err) = operator.fails(1, &["doctor"]).await;
     assert!(
         out.contains("BAD  topology         1 differences, the first: "),
@@ -169,17 +176,21 @@ async fn planned(operator: &Operator) {
         operator.world.words(&["topology", "apply"]).await,
         "changed stream DLQ\n"
     );
+
     operator.world.words(&["topology", "plan"]).await;
     differs().await;
     let done = operator.world.json(&["topology", "apply"]).await;
     let expected = json!({ "created": [], "updated": ["stream DLQ"], "removed": [], "kept": [] });
+
     assert_eq!(done, expected);
+
     let drift = operator.world.bus.drift(&topology(1)).await.expect("it is looked at");
     assert!(drift.is_empty(), "{drift:?}");
 
     let said = nexus(operator.world.path(), &["--server", NOWHERE, "topology", "apply"]).await;
     assert_eq!(said.code, Some(1), "{}", said.out);
     assert!(said.err.contains("is it running?"), "{}", said.err);
+
     let (_, err) = operator.fails(2, &["topology", "destroy"]).await;
     assert!(err.contains("destroy"), "{err}");
 }
@@ -193,6 +204,7 @@ async fn searched(operator: &Operator) {
         hits.filter_map(|hit| hit["event_id"].as_str().map(str::to_owned))
             .collect()
     };
+
     let search = async |more: &[&str]| operator.world.json(&[&["events", "search"], more].concat()).await;
     let found = eventually("both are found", PATIENCE, async || {
         let found = search(&["yellow"]).await;
@@ -201,13 +213,16 @@ async fn searched(operator: &Operator) {
         if both { Ok(found) } else { Err(found.to_string()) }
     })
     .await;
+
     assert!(found["hits"][0]["score"].is_f64(), "{found}");
     assert_eq!(ids(&search(&["yellow", "--channel", "other"]).await), [boat.as_str()]);
+
     let both = ["yellow", "--channel", "other", "--channel", "e2e"];
     assert_eq!(ids(&search(&both).await).len(), 2);
     assert_eq!(ids(&search(&["yellow", "--limit", "1"]).await).len(), 1);
     assert!(ids(&search(&["yellow", "--until", "2"]).await).is_empty());
     assert!(ids(&search(&["yellow", "--since", "1h", "--channel", "other"]).await).contains(&boat));
+
     let words = operator.world.words(&["events", "search", "yellow pears"]).await;
     assert!(
         words.contains(&pears) && words.contains("two yellow pears for the pie"),
@@ -234,6 +249,7 @@ async fn searched(operator: &Operator) {
             "{shown}"
         );
     }
+
     let unknown = ["events", "show", "e2e:nobody"];
     operator.refused(&unknown, "no event e2e:nobody is known").await;
     operator.refused(&["events", "show", "nobody"], "nobody").await;
@@ -253,6 +269,7 @@ async fn tailed(operator: &Operator) {
         }
     })
     .await;
+
     is_tailed(operator, streams::EVENTS, &record.events).await;
     is_tailed(operator, streams::DISPATCHES, &record.dispatches).await;
     is_tailed(operator, streams::LEDGER, &record.ledger).await;
@@ -262,8 +279,10 @@ async fn tailed(operator: &Operator) {
     operator
         .refused(&["tail", "--streams", "claims"], "no stream `claims`: one of events, ")
         .await;
+
     let (_, err) = operator.fails(2, &["tail", "--last", "some"]).await;
     assert!(err.contains("--last"), "{err}");
+
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let server = operator.world.stack.nats[0].url();
@@ -273,6 +292,7 @@ async fn tailed(operator: &Operator) {
     let ended = tokio::time::timeout(PATIENCE, gone.wait_with_output()).await;
     let ended = ended.expect("it ends with its reader").expect("it ends");
     let said = String::from_utf8_lossy(&ended.stderr);
+
     assert!(ended.status.success() && said.is_empty(), "{}: {said}", ended.status);
 }
 
@@ -286,7 +306,9 @@ async fn is_tailed<T: Serialize>(operator: &Operator, name: &str, stored: &[(u64
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
+
     assert!(!stored.is_empty() && printed.len() == stored.len(), "{printed:?}");
+
     let words = operator.world.words(&arguments).await;
     for ((line, words), (sequence, value)) in printed.iter().zip(words.lines()).zip(stored) {
         let value = serde_json::to_value(value).expect("JSON");
@@ -294,9 +316,11 @@ async fn is_tailed<T: Serialize>(operator: &Operator, name: &str, stored: &[(u64
             (&line["stream"], &line["sequence"], &line["payload"]),
             (&json!(name), &json!(sequence), &value)
         );
+
         let columns: Vec<&str> = words.split_whitespace().collect();
         assert_eq!(columns[1..3], [name, &sequence.to_string()], "{words}");
     }
+
     let last = [&arguments[..3], &["--last", "1", "--count", "1"]].concat();
     let last = operator.world.words(&last).await;
     assert_eq!(last.lines().count(), 1, "{last}");
@@ -313,6 +337,7 @@ async fn followed(operator: &Operator) {
             pause(AGAIN).await;
         }
     };
+
     let heard = tokio::select! {
         heard = operator.world.words(&arguments) => heard,
         () = send => panic!("it sends for ever"),
@@ -321,6 +346,7 @@ async fn followed(operator: &Operator) {
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
+
     assert!(
         heard.len() == 2 && heard.iter().all(|one| one["payload"]["content"] == "to be followed"),
         "{heard:?}"
@@ -335,12 +361,14 @@ async fn sick(operator: &Operator) {
         headers,
         Bytes::from_static(b"{"),
     );
+
     operator
         .world
         .bus
         .publish(bad)
         .await
         .expect("the server stores anything");
+
     let letters = eventually("it is given up", PATIENCE, async || {
         let letters: Vec<(u64, DeadLetter)> = read_all(&operator.world.bus, streams::DLQ).await;
         if letters.iter().any(|(_, letter)| letter.reason == "malformed") {
@@ -350,6 +378,7 @@ async fn sick(operator: &Operator) {
         }
     })
     .await;
+
     is_tailed(operator, streams::DLQ, &letters).await;
     let (out, err) = operator.fails(1, &["doctor"]).await;
     assert!(
@@ -357,6 +386,7 @@ async fn sick(operator: &Operator) {
         "{out}"
     );
     assert!(err.contains("things are not as they should be"), "{err}");
+
     let (out, _) = operator.fails(1, &["--json", "doctor"]).await;
     let found: Value = serde_json::from_str(&out).expect("JSON");
     let bad: Vec<&Value> = found
@@ -365,6 +395,7 @@ async fn sick(operator: &Operator) {
         .flatten()
         .filter(|one| one["ok"] == false)
         .collect();
+
     let bad: Vec<&Value> = bad.iter().map(|one| &one["what"]).collect();
     assert_eq!(bad, ["scheduler-svc", "dead letters"], "{out}");
 }

@@ -22,12 +22,14 @@ fn a_service_refuses_a_configuration_that_cannot_be_read() {
     let (missing, folder, bytes) = (here.join("none.toml"), here.join("folder"), here.join("bytes.toml"));
     std::fs::create_dir(&folder).expect("made");
     std::fs::write(&bytes, [0xff, 0xfe, 0x00]).expect("written");
+
     for name in SERVICES {
         for path in [&missing, &folder, &bytes] {
             let text = path.to_str().expect("a path in UTF-8");
             for mode in [None, Some("--check"), Some("--show")] {
                 let words: Vec<&str> = mode.into_iter().collect();
                 let flagged = run(name, here, &[&["--config", text], words.as_slice()].concat(), None);
+
                 let set = run(name, here, &words, Some(path));
                 for ended in [flagged, set] {
                     let said = String::from_utf8_lossy(&ended.stderr);
@@ -53,6 +55,7 @@ fn a_budget_of_dollars_beside_a_model_without_a_price_is_refused_with_key_and_mo
         "personas.yaml",
         "personas: {shop: {runner: llm, limits: {cost_usd: 0.25}}}\n",
     );
+
     write("nexus.toml", &format!("[files]\npersonas = \"personas.yaml\"\n{own}"));
     let keys = [
         ("hook-svc", "hooks.llm_daily_usd_per_hook"),
@@ -63,6 +66,7 @@ fn a_budget_of_dollars_beside_a_model_without_a_price_is_refused_with_key_and_mo
             let words: Vec<&str> = mode.into_iter().collect();
             let ended = run(name, here, &words, None);
             let said = String::from_utf8_lossy(&ended.stderr);
+
             assert_eq!(ended.status.code(), Some(2), "{name} {mode:?}: {said}");
             assert!(
                 said.contains(key) && said.contains("llm.prices.\"m\""),

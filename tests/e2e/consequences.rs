@@ -43,6 +43,7 @@ async fn a_trace_waits_for_the_approval_that_another_agent_s_turn_waits_for() {
         "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nprices.any = {{ input = 0, output = 0 }}\nbase_url = {:?}\n",
         model.base_url("openai")
     );
+
     let agents = shipped_hook("agent-messages.ts").replace("level: \"restricted\"", "level: \"full\"");
     let world = World::start(Setup {
         hooks: vec![("answer.ts", ANSWER.to_owned()), ("agent-messages.ts", agents)],
@@ -51,12 +52,14 @@ async fn a_trace_waits_for_the_approval_that_another_agent_s_turn_waits_for() {
         ..Setup::default()
     })
     .await;
+
     send(&world, &event("e2e:d/1", "d", "delegate")).await;
 
     // The first agent is done and its answer is delivered; the other one waits for a human.
     let pending = eventually("the trace has the question", PATIENCE, async || {
         let told = trace(&world, "e2e:d/1").await;
         let asks = told.steps.iter().any(|step| step.detail == "list_hooks: pending");
+
         let delivered = told
             .steps
             .iter()
@@ -67,11 +70,13 @@ async fn a_trace_waits_for_the_approval_that_another_agent_s_turn_waits_for() {
         }
     })
     .await;
+
     assert!(!pending.complete, "{pending:#?}");
 
     let listed = pending_approvals(&world).await.expect("the approvals");
     let id = listed.first().expect("a question").request.id.clone();
     let said = world.nexus(&["approval", "approve", &id]).await;
+
     assert_eq!(said.code, Some(0), "{said:?}");
 
     let whole = eventually("the trace is complete", PATIENCE, async || {
@@ -82,6 +87,7 @@ async fn a_trace_waits_for_the_approval_that_another_agent_s_turn_waits_for() {
         }
     })
     .await;
+
     let turns = whole.steps.iter().filter(|step| step.stage == Stage::Turn).count();
     let tools: Vec<&str> = whole
         .steps
@@ -89,6 +95,7 @@ async fn a_trace_waits_for_the_approval_that_another_agent_s_turn_waits_for() {
         .filter(|step| step.stage == Stage::Tool)
         .map(|step| step.detail.as_str())
         .collect();
+
     assert_eq!(
         (turns, tools),
         (2, vec!["send_message_to_agent: ok", "list_hooks: ok"]),

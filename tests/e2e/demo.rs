@@ -33,9 +33,12 @@ async fn the_demo_shows_both_chains_and_the_signed_request() {
     let begun = SystemClock.monotonic();
     let said = nexus(directory.path(), &["demo"]).await;
     let took = SystemClock.monotonic().saturating_duration_since(begun);
+
     assert_eq!(said.code, Some(0), "{}\n{}", said.out, said.err);
+
     println!("the demo took {} ms with everything built", took.as_millis());
     assert!(took < WARM, "{took:?}\n{}", said.out);
+
     let words = [
         "a signed GitHub webhook",
         "a chat message",
@@ -45,9 +48,11 @@ async fn the_demo_shows_both_chains_and_the_signed_request() {
         "webhook-timestamp: ",
         "echo: hello, Nexus",
     ];
+
     for word in words {
         assert!(said.out.contains(word), "`{word}` in\n{}", said.out);
     }
+
     for stage in ["event", "hook", "dispatch", "turn", "delivery", "complete"] {
         let shown = said.out.matches(&format!(" {stage} ")).count() + said.out.matches(&format!("\n{stage}\n")).count();
         assert!(shown >= 2, "`{stage}` for both chains in\n{}", said.out);
@@ -59,6 +64,7 @@ async fn came_up(directory: &Path, up: &mut Child) -> String {
     eventually("nexus up", PATIENCE, async || {
         let text = std::fs::read_to_string(directory.join("up.out")).unwrap_or_default();
         assert!(up.try_wait().expect("its state").is_none(), "nexus up ended: {text}");
+
         if text.contains("nexus tail") {
             Ok(text)
         } else {
@@ -77,6 +83,7 @@ async fn configures(here: &Path) {
     };
     run(&["init"], 0).await;
     run(&["config", "check"], 0).await;
+
     assert!(
         run(&["init"], 1).await.contains("--force"),
         "a second init writes over nothing"
@@ -97,6 +104,7 @@ async fn a_newcomer_writes_a_configuration_runs_it_and_stops_it() {
         free_port().expect("a port").to_string(),
         free_port().expect("a port").to_string(),
     ];
+
     let data = ["--data", "X"];
     let mut up = start(
         here,
@@ -111,8 +119,10 @@ async fn a_newcomer_writes_a_configuration_runs_it_and_stops_it() {
             &ports[1],
         ],
     );
+
     let greeting = came_up(here, &mut up).await;
     assert!(greeting.contains(&format!(":{}", ports[1])), "{greeting}");
+
     let config = here.join("X/nexus.toml");
     let config = config.to_str().expect("a path in UTF-8");
     let ask = async |arguments: &[&str]| {
@@ -120,19 +130,23 @@ async fn a_newcomer_writes_a_configuration_runs_it_and_stops_it() {
         assert_eq!(said.code, Some(0), "nexus {arguments:?}: {}{}", said.out, said.err);
         said.out
     };
+
     ask(&["topology", "plan"]).await;
     ask(&["send", "hello", "--id", "story"]).await;
     let trace = ask(&["trace", "local:story", "--wait", "60"]).await;
+
     assert!(
         trace.ends_with("complete\n") && !trace.contains("not complete"),
         "{trace}"
     );
+
     ask(&["config", "check"]).await;
     let second = nexus(here, &["up", data[0], data[1], "--nats-port", &ports[0]]).await;
     assert!(
         second.code == Some(1) && second.err.contains("Nexus runs there already"),
         "{second:?}"
     );
+
     // Side by side: whoever started `nexus up` is who takes note of its end.
     let stop = ["down", data[0], data[1]];
     let (down, ended) = tokio::join!(nexus(here, &stop), ends(&mut up));

@@ -15,24 +15,31 @@ async fn a_chat_message_is_echoed_and_its_chain_is_told() {
         ..Setup::default()
     })
     .await;
+
     let patience = Duration::from_secs(30);
     let (event, answer) = cli::demo::senders::chat(&world.gateway(), "hello there", patience)
         .await
         .expect("an answer");
+
     assert_eq!(answer, "echo: hello there");
+
     let id = EventId::parse(event).expect("an event id");
     let trace = await_complete(&world.bus, &id, patience)
         .await
         .expect("hook-svc answers");
+
     assert!(trace.complete, "{trace:?}\n{}", world.logs());
+
     let stages: Vec<Stage> = trace
         .steps
         .iter()
         .filter(|step| step.depth == 0)
         .map(|step| step.stage)
         .collect();
+
     for stage in [Stage::Event, Stage::Hook, Stage::Dispatch, Stage::Turn, Stage::Delivery] {
         assert!(stages.contains(&stage), "{stage:?} in {trace:?}");
     }
+
     world.stack.stop().await;
 }

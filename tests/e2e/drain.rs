@@ -39,7 +39,9 @@ async fn roll(world: &mut World, gateways: &Gateways, name: &'static str, replic
     let code = running.ended(DRAIN + MARGIN).await;
     let took = SystemClock.monotonic().saturating_duration_since(asked);
     let tail = running.log_tail();
+
     assert_eq!(code, Some(0), "{name} ended with {code:?} after {took:?}\n{tail}");
+
     println!("{name}-{replica} drained in {} ms", took.as_millis());
     tell(world, gateways);
     world.stack.launch(name, replica).expect("it starts again");
@@ -54,6 +56,7 @@ async fn every_service_drains_under_load_and_nothing_is_lost() {
         "NEXUS__TELEMETRY__DRAIN_TIMEOUT_MS".to_owned(),
         DRAIN.as_millis().to_string(),
     )];
+
     let mut world = World::start(Setup {
         environment,
         replicas: 2,
@@ -61,6 +64,7 @@ async fn every_service_drains_under_load_and_nothing_is_lost() {
         ..Setup::default()
     })
     .await;
+
     let gateways = Gateways::default();
     tell(&world, &gateways);
     let load = Load {
@@ -69,12 +73,15 @@ async fn every_service_drains_under_load_and_nothing_is_lost() {
         sessions: 50,
         copies: 1,
     };
+
     let sending = tokio::spawn(send(load, gateways.clone()));
+
     for name in SERVICES {
         for replica in 0..2 {
             roll(&mut world, &gateways, name, replica).await;
         }
     }
+
     let accepted = sending.await.expect("the load was sent");
     let record = eventually("every promise is kept", SETTLE, async || {
         let record = Record::read(&world.bus).await;
@@ -86,7 +93,9 @@ async fn every_service_drains_under_load_and_nothing_is_lost() {
         }
     })
     .await;
+
     assert_eq!(accepted.len() as u64, load.events);
     assert_eq!(record.turns().len() as u64, load.events);
+
     world.stack.stop().await;
 }

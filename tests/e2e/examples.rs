@@ -64,8 +64,10 @@ async fn world(receiver: &Receiver, model: &ModelServer, now: UnixMillis) -> Wor
         "stripe-high-value.ts",
         "work-whatsapp-routing.ts",
     ];
+
     hooks.extend(names.map(|name| (name, example_hook(name))));
     let variable = |name: &str, value: String| (name.to_owned(), value);
+
     World::start(Setup {
         hooks,
         personas: PERSONAS.to_owned(),
@@ -117,6 +119,7 @@ async fn stripe(world: &World) {
     let at = SystemClock.now().0 / 1_000;
     let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).expect("a key");
     mac.update(format!("{at}.{body}").as_bytes());
+
     let code: String = mac
         .finalize()
         .into_bytes()
@@ -133,6 +136,7 @@ async fn stripe(world: &World) {
         .send()
         .await
         .expect("the gateway answers");
+
     assert!(
         posted.status().is_success(),
         "{}",
@@ -162,12 +166,15 @@ async fn are_off(world: &World) {
         .iter()
         .filter_map(|hook| hook["id"].as_str())
         .collect();
+
     assert_eq!(ids, WAITING);
+
     let shown = world.words(&["hook", "show", "heartbeat"]).await;
     assert!(
         shown.contains("waiting") && shown.contains("`webhook:owner`"),
         "{shown}"
     );
+
     let log = world.log("hook-svc-0");
     assert_eq!(log.matches("off until the channel").count(), WAITING.len(), "{log}");
 
@@ -178,6 +185,7 @@ async fn are_off(world: &World) {
             .into_iter()
             .find(|(_, record)| record.event_id.as_str() == "timer:tick:1");
         let (_, record) = record.ok_or("not yet")?;
+
         assert!(record.hooks.is_empty(), "nobody fired or failed: {record:?}");
         Ok::<(), String>(())
     })
@@ -194,6 +202,7 @@ async fn come_on(world: &mut World) {
         (on == WAITING.len()).then_some(()).ok_or(log)
     })
     .await;
+
     let waiting = world.json(&["hook", "list", "--status", "waiting"]).await;
     assert_eq!(waiting, json!([]));
 }
@@ -211,12 +220,14 @@ async fn the_hooks_that_ship_wait_for_their_channels_and_then_deliver() {
         .await
         .expect("the catch-all answers");
     assert_eq!(answer, "echo: hello");
+
     stripe(&world).await;
     brings(
         &world,
         &message("sms:1", "+1555000", "Which code did Chase send? I cannot log in"),
     )
     .await;
+
     brings(
         &world,
         &message(
@@ -226,6 +237,7 @@ async fn the_hooks_that_ship_wait_for_their_channels_and_then_deliver() {
         ),
     )
     .await;
+
     let mut work = message("whatsapp:1", "+49170", "Where is the report?");
     work["account_id"] = json!("work");
     brings(&world, &work).await;
@@ -236,6 +248,7 @@ async fn the_hooks_that_ship_wait_for_their_channels_and_then_deliver() {
         mom["content"].as_str().is_some_and(|text| text.contains("Chase")),
         "{mom}"
     );
+
     told(&receiver, &world, "/owner", "travel").await;
     let work = told(&receiver, &world, "/whatsapp", "+49170").await;
     assert_eq!(work["persona"], "work");
@@ -251,7 +264,9 @@ async fn the_hooks_that_ship_wait_for_their_channels_and_then_deliver() {
         looked.await.map_err(|_| format!("not yet\n{}", world.logs()))
     })
     .await;
+
     assert_eq!(casey["persona"], "phone-caller");
+
     told(&receiver, &world, "/owner", "heartbeat").await;
 
     // What came while a hook was off is not made up for, and nothing is delivered twice.
@@ -266,7 +281,9 @@ async fn the_hooks_that_ship_wait_for_their_channels_and_then_deliver() {
         "{:?}",
         receiver.calls()
     );
+
     let letters = world.bus.stream_state(streams::DLQ).await.expect("the stream answers");
     assert_eq!(letters.last, 0, "no dead letter");
+
     world.stack.stop().await;
 }

@@ -34,6 +34,7 @@ fn words(line: &str) -> Vec<String> {
             words.extend(part.split_whitespace().map(str::to_owned));
         }
     }
+
     words.remove(0);
     words
 }
@@ -53,6 +54,7 @@ async fn in_force(directory: &Path, server: &str) {
         number += 1;
         let id = format!("local:probe-{number}");
         let sent = nexus(directory, &["--server", server, "send", "hello again", "--id", &id]).await;
+
         let traced = nexus(directory, &["--server", server, "trace", &id, "--wait", "5"]).await;
         if traced.out.contains("greet") {
             Ok(())
@@ -72,7 +74,9 @@ async fn the_first_hook_is_made_tested_pushed_and_seen_in_a_trace() {
     let here = directory.path();
     let begun = SystemClock.monotonic();
     let init = nexus(here, &["init"]).await;
+
     assert_eq!(init.code, Some(0), "{init:?}");
+
     let ports = [
         free_port().expect("a port").to_string(),
         free_port().expect("a port").to_string(),
@@ -80,12 +84,16 @@ async fn the_first_hook_is_made_tested_pushed_and_seen_in_a_trace() {
     let _up = start(here, "up", &["up", "--nats-port", &ports[0], "--http-port", &ports[1]]);
     came_up(here).await;
     let server = format!("nats://127.0.0.1:{}", ports[0]);
+
     let up = SystemClock.monotonic();
+
     for words in commands() {
         let mut arguments = vec!["--server", server.as_str()];
         arguments.extend(words.iter().map(String::as_str));
         let done = nexus(here, &arguments).await;
+
         assert_eq!(done.code, Some(0), "nexus {words:?}: {}{}", done.out, done.err);
+
         let expected = match (words[0].as_str(), words.get(1).map_or("", String::as_str)) {
             ("hook", "new") => "drafts/greet.ts",
             ("hook", "test") if words.iter().any(|word| word == "good bye") => "outcome   passes",
@@ -99,20 +107,25 @@ async fn the_first_hook_is_made_tested_pushed_and_seen_in_a_trace() {
             ("send", _) => "local:",
             (other, _) => panic!("a command that the story does not know: {other}"),
         };
+
         assert!(
             done.out.contains(expected),
             "`{expected}` of nexus {words:?} in\n{}{}",
             done.out,
             done.err
         );
+
         if words.starts_with(&["hook".to_owned(), "push".to_owned()]) {
             in_force(here, &server).await;
         }
     }
+
     let done = SystemClock.monotonic();
     let (starting, page) = (up.duration_since(begun), done.duration_since(up));
     println!("`nexus init` and `nexus up` took {starting:?}, the commands of the page {page:?}");
+
     assert!(starting + page < FIVE_MINUTES, "{starting:?} and {page:?}");
+
     let down = nexus(here, &["down"]).await;
     assert_eq!(down.code, Some(0), "{down:?}");
 }

@@ -32,6 +32,7 @@ async fn beat(bus: &Bus) {
             &order,
             Duration::from_secs(20),
         );
+
         let fired: ScheduleFired = asked.await.map_err(|error| error.to_string())?;
         assert_eq!(fired.events.len(), 1, "{fired:?}");
         Ok::<(), String>(())
@@ -50,6 +51,7 @@ async fn asked(agent: &mut Agent, answer: &str) {
         request.messages.last().map(|message| message.content.as_str()),
         Some("Anything?")
     );
+
     agent.answer(&question, answer).await;
 }
 
@@ -74,9 +76,11 @@ async fn a_heartbeat_asks_its_persona_and_delivers_only_what_is_worth_saying() {
         .core_subscribe("nexus.out.e2e.owner")
         .await
         .expect("the owner listens");
+
     world.bus.flush().await.expect("it is known");
     beat(&world.bus).await;
     asked(&mut agent, &format!(" {QUIET}\n")).await;
+
     eventually("the quiet answer is kept back", PATIENCE, async || {
         let receipts: Vec<(u64, Receipt)> = read_all(&world.bus, streams::RECEIPTS).await;
         let steps: Vec<ReceiptStep> = receipts.into_iter().map(|(_, receipt)| receipt.step).collect();
@@ -86,9 +90,12 @@ async fn a_heartbeat_asks_its_persona_and_delivers_only_what_is_worth_saying() {
         }
     })
     .await;
+
     beat(&world.bus).await;
     asked(&mut agent, "Your train is late.").await;
     let said = heard(&mut told).await;
+
     assert!(said.to_string().contains("Your train is late."), "{said}");
+
     world.stack.stop().await;
 }

@@ -34,6 +34,7 @@ fn tomorrow(hour: i64) -> (String, UnixMillis) {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+
     let month = if from_march < 10 {
         from_march + 3
     } else {
@@ -41,6 +42,7 @@ fn tomorrow(hour: i64) -> (String, UnixMillis) {
     };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     let due = UnixMillis(days * 24 * HOUR_MS + hour * HOUR_MS - ZONE.1);
+
     (format!("{year:04}-{month:02}-{day:02}T{hour:02}:00"), due)
 }
 
@@ -62,6 +64,7 @@ fn model(request: &Recorded) -> Scripted {
         |name: &str, arguments: Value| Scripted::calls([Call::new(&format!("c{}", told.len() + 1), name, &arguments)]);
     let schedule = |hour| json!({"type": "at", "local": tomorrow(hour).0, "zone": ZONE.0});
     let interview = json!({"subject": "interview", "message": "good luck", "target": "here"});
+
     let is = |part| said.contains(part);
     match told.len() {
         0 if is("remind me") => call("schedule_intent", wish("remind", &interview, &schedule(8))),
@@ -94,6 +97,7 @@ fn half_an_answer() -> Scripted {
     };
     let mut bytes = Wire::OpenAi.stream(&speech);
     bytes.truncate(bytes.len() / 2);
+
     Scripted::Raw {
         bytes,
         cut: Cut::Whole,
@@ -113,6 +117,7 @@ impl Story {
             "[llm]\nprovider = \"openai\"\nmodel = \"any\"\nprices.any = {{ input = 0, output = 0 }}\nbase_url = {:?}\n[scheduler]\nclock_offset_ms = 0\n",
             server.base_url("openai")
         );
+
         let world = World::start(Setup {
             hooks: vec![("answer.ts", ANSWER.to_owned())],
             personas: PERSONAS.to_owned(),
@@ -120,6 +125,7 @@ impl Story {
             ..Setup::default()
         })
         .await;
+
         Self { world, model: server }
     }
 
@@ -135,6 +141,7 @@ impl Story {
             let stored = ledger.map_err(|error| error.to_string())?;
             let records = stored.iter().filter_map(|stored| stored.decode::<LedgerRecord>().ok());
             let entries: Vec<LedgerEntry> = records.flat_map(|record| record.entries).collect();
+
             if entries.iter().any(is) {
                 return Ok(());
             }
@@ -154,6 +161,7 @@ impl Story {
             .stack
             .launch("scheduler-svc", 0)
             .expect("the scheduler starts");
+
         self.world.stack.ready().await.expect("it comes up again");
     }
 }
@@ -171,6 +179,7 @@ async fn an_agent_asks_moves_and_withdraws_by_tools() {
             .ok_or_else(|| format!("due at {due}"))
     })
     .await;
+
     let lineage = &moved.lineage[0];
     assert_eq!((lineage.by.as_str(), lineage.old_due), ("agent:default", Some(due)));
     assert_eq!(lineage.why, "the interview was moved");
@@ -194,10 +203,12 @@ async fn asked_once(story: &mut Story) -> UnixMillis {
     story.world.stack.launch("broker-svc", 0).expect("it starts again");
     signal(scheduler, "CONT");
     story.world.stack.ready().await.expect("it comes up again");
+
     let over = |entry: &LedgerEntry| matches!(entry, LedgerEntry::TurnCompleted { .. });
     story.noted("p", "the turn is over", over).await;
     let all: IntentList = ask(&story.world.bus, "list", &ListIntents::default()).await;
     let due: Vec<_> = all.intents.iter().map(|intent| intent.due).collect();
+
     assert_eq!(due, [Some(tomorrow(8).1)], "asked twice, there once");
     tomorrow(8).1
 }
@@ -214,12 +225,15 @@ async fn withdrawn_while_it_runs(story: &Story) {
         asked.then_some(()).ok_or_else(|| story.world.logs())
     })
     .await;
+
     story.says(1, "q", "stop it").await;
     delivers(&story.world, r#""status":"canceled""#).await;
     let interrupted = |entry: &LedgerEntry| matches!(entry, LedgerEntry::TurnInterrupted { .. });
     story.noted("p", "its turn is interrupted", interrupted).await;
     let canceled = at(&story.world.bus, IntentStatus::Canceled).await;
+
     assert_eq!(canceled.intent.id, running.intent.id);
+
     let sent = delivered(&story.world).await;
     assert!(!sent.iter().any(|text| text.contains("half")), "{sent:?}");
 }
@@ -233,8 +247,10 @@ async fn fires_at_its_time(story: &mut Story, moved: &Intent) {
         id: moved.intent.id,
         agent: None,
     };
+
     let told: IntentHistory = ask(&story.world.bus, "get", &own).await;
     assert_eq!(told.intent.fired, 1);
+
     let ways: Vec<IntentStatus> = told.history.iter().map(|record| record.to).collect();
     let expected = [
         IntentStatus::Proposed,
@@ -243,7 +259,9 @@ async fn fires_at_its_time(story: &mut Story, moved: &Intent) {
         IntentStatus::Pending,
         IntentStatus::Running,
     ];
+
     assert_eq!(ways[..expected.len()], expected);
+
     let sent = delivered(&story.world).await;
     assert_eq!(sent.iter().filter(|text| *text == "Good luck!").count(), 1, "{sent:?}");
 }

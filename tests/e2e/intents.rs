@@ -70,6 +70,7 @@ async fn an_agent_asks_for_its_own_future() {
         ..Setup::default()
     })
     .await;
+
     let mut agent = Agent::listen(&world.bus).await;
 
     // Fired: nobody says anything, and the agent is asked again.
@@ -77,11 +78,14 @@ async fn an_agent_asks_for_its_own_future() {
     let question = agent.asked().await;
     agent.answer(&question, &remind(2)).await;
     let due = agent.asked().await;
+
     assert_eq!(last(&due), "Reminder: interview. good luck");
     assert!(request(&due).system_prompt.contains("the interview is at nine"));
+
     agent.answer(&due, "Good luck with the interview!").await;
     let done = at(&world.bus, IntentStatus::Completed).await;
     assert_eq!((done.fired, done.intent.kind.as_str()), (1, "remind"));
+
     eventually(
         "both answers are delivered, without the element",
         PATIENCE,
@@ -91,6 +95,7 @@ async fn an_agent_asks_for_its_own_future() {
                 .events
                 .iter()
                 .filter(|(_, event)| event.direction == Direction::Sent);
+
             let sent: Vec<&str> = sent.map(|(_, event)| event.content.as_str()).collect();
             if sent == ["I will remind you.", "Good luck with the interview!"] {
                 Ok(())
@@ -108,14 +113,18 @@ async fn an_agent_asks_for_its_own_future() {
         .answer(&question, &remind(3_600).replace("remind\"", "dance\""))
         .await;
     let refused = at(&world.bus, IntentStatus::Rejected).await;
+
     assert_eq!(
         refused.rejection.map(|rejection| rejection.code()),
         Some("unknown_kind")
     );
+
     send(&world, &event("e2e:p/3", "p", "and?")).await;
     let question = agent.asked().await;
     let told = request(&question).system_prompt;
+
     assert!(told.contains("unknown_kind") && told.contains("dance"), "{told}");
+
     agent.answer(&question, &remind(3_600)).await;
 
     // Rescheduled: the same intent, its lineage told, fired at the new time.
@@ -127,18 +136,22 @@ async fn an_agent_asks_for_its_own_future() {
         by: None,
         reason: "the interview was moved".to_owned(),
     };
+
     let answer: IntentAnswer = ask(&world.bus, "reschedule", &moved).await;
     assert_eq!((answer.id, answer.status), (pending.intent.id, IntentStatus::Pending));
+
     let due = agent.asked().await;
     agent.answer(&due, "Now!").await;
     let own = GetIntent {
         id: pending.intent.id,
         agent: None,
     };
+
     eventually("it is completed, and its history says how", PATIENCE, async || {
         let told: IntentHistory = ask(&world.bus, "get", &own).await;
         let ways: Vec<IntentStatus> = told.history.iter().map(|record| record.to).collect();
         let lineage = told.history.iter().find_map(|record| record.lineage.as_ref());
+
         let expected = [
             IntentStatus::Proposed,
             IntentStatus::Pending,
@@ -147,6 +160,7 @@ async fn an_agent_asks_for_its_own_future() {
             IntentStatus::Running,
             IntentStatus::Completed,
         ];
+
         if ways == expected && lineage.is_some_and(|lineage| lineage.why == "the interview was moved") {
             Ok(())
         } else {
@@ -154,5 +168,6 @@ async fn an_agent_asks_for_its_own_future() {
         }
     })
     .await;
+
     world.stack.stop().await;
 }

@@ -50,6 +50,7 @@ const LOOKED_AT: Duration = Duration::from_secs(120);
 fn says(request: &Recorded) -> Scripted {
     let told = request.tool_results();
     let list = |status: &str| Scripted::calls([Call::new(status, "list_hooks", &json!({ "status": status }))]);
+
     if request.last_user_text() != QUESTION {
         let body = request.body.to_string();
         let wanted = body
@@ -58,6 +59,7 @@ fn says(request: &Recorded) -> Scripted {
             .and_then(|rest| rest.split('.').next());
         return Scripted::text(&format!("The report {}", wanted.unwrap_or("that nobody wants")));
     }
+
     match told.as_slice() {
         [] => list("disabled"),
         [_] => list("active"),
@@ -87,6 +89,7 @@ impl Story {
             ..Setup::default()
         })
         .await;
+
         Self { world, model }
     }
 
@@ -98,10 +101,12 @@ impl Story {
         });
         let proposed = self.world.json(&["intent", "propose", &wish.to_string()]).await;
         assert_eq!(proposed["status"], "pending", "{proposed}");
+
         let id = proposed["id"].as_str().expect("an id");
         eventually("the intent ends", LOOKED_AT, async || {
             let shown = self.world.json(&["intent", "show", id]).await;
             let history = shown["history"].as_array().cloned().unwrap_or_default();
+
             let text = |field: &Value| field.as_str().unwrap_or_default().to_owned();
             match history.last().map(|last| (text(&last["to"]), text(&last["why"]))) {
                 Some((to, why)) if to == "completed" || to == "failed" => Ok((to, why)),
@@ -127,18 +132,22 @@ async fn a_script_decides_over_calls(story: &Story) {
     send(&story.world, &event("e2e:ann/1", "ann", QUESTION)).await;
     let said = delivers(&story.world, "I was told").await;
     let calls = story.model.requests();
+
     assert_eq!(calls.len(), 3, "two calls and the answer: {said}");
     assert_eq!(calls[1].tool_results(), [refused]);
+
     let told = calls[2].tool_results();
     assert_eq!((told.len(), told[0].as_str()), (2, refused));
     assert!(told[1].contains("turn/policy"), "hook-svc lists the hooks: {told:?}");
 
     let off = story.world.words(&["hook", "disable", "turn/policy"]).await;
     assert!(off.contains("turn/policy is disabled"), "{off}");
+
     send(&story.world, &event("e2e:ben/1", "ben", QUESTION)).await;
     let closed = "error: hook `policy` could not decide";
     delivers(&story.world, closed).await;
     let told = story.model.requests()[5].tool_results();
+
     assert!(
         told.len() == 2 && told.iter().all(|told| told.starts_with(closed)),
         "{told:?}"
@@ -153,6 +162,7 @@ async fn a_schedule_wakes_its_hook(story: &Story) {
     .await;
     let listed = story.world.words(&["schedule", "list", "hook:"]).await;
     assert!(listed.contains(YEARLY), "{listed}");
+
     let next = story.world.words(&["schedule", "next", YEARLY, "--count", "1"]).await;
     assert!(next.contains("-01-01") && next.contains("09:00:00"), "{next}");
     assert!(
@@ -165,14 +175,17 @@ async fn a_schedule_wakes_its_hook(story: &Story) {
     let fired = story.world.json(&["schedule", "fire", YEARLY]).await;
     let event = fired["events"][0].as_str().expect("an event");
     assert!(event.starts_with("timer:hook:report:0:"), "{fired}");
+
     let said = delivers(&story.world, "The report").await;
     assert_eq!(said, "The report that hook:report:0 asks for");
+
     let asked = story.model.requests().pop().expect("a request");
     assert_eq!(
         asked.last_user_text(),
         "[no text]",
         "a timer says nothing, and no provider is sent nothing"
     );
+
     let traced = story.world.words(&["trace", event, "--wait", "60"]).await;
     assert!(
         traced.ends_with("complete\n") && !traced.contains("not complete"),
@@ -184,6 +197,7 @@ async fn a_schedule_wakes_its_hook(story: &Story) {
 async fn intents_run_it(story: &Story) {
     let (to, why) = story.runs("May").await;
     assert!(to == "completed" && why.starts_with("fired: "), "{to}: {why}");
+
     delivers(&story.world, "The report of May").await;
     let (to, why) = story.runs("none").await;
     assert_eq!((to.as_str(), why.as_str()), ("completed", "passed"));
@@ -200,8 +214,10 @@ async fn intents_run_it(story: &Story) {
         }
     })
     .await;
+
     let (to, why) = story.runs("June").await;
     assert!(to == "failed" && why.contains("switched off"), "{to}: {why}");
+
     let said = delivered(&story.world).await;
     let reports = said.iter().filter(|said| said.contains("The report")).count();
     assert_eq!(reports, 2, "one each: {said:?}");

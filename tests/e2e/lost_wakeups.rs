@@ -61,6 +61,7 @@ async fn begun(bus: &Bus, dispatch: &Dispatch) -> Vec<UnixMillis> {
         .history(streams::LEDGER, &subject, 1, 256)
         .await
         .expect("the ledger");
+
     let begins = |entry: &LedgerEntry| {
         matches!(entry, LedgerEntry::TurnStarted { dispatches, .. }
             if dispatches.iter().any(|one| one.id == dispatch.id))
@@ -69,6 +70,7 @@ async fn begun(bus: &Bus, dispatch: &Dispatch) -> Vec<UnixMillis> {
         let record: LedgerRecord = message.decode().expect("a record");
         (message.published_at, record)
     });
+
     records
         .filter(|(_, record)| record.entries.iter().any(begins))
         .map(|(at, _)| at)
@@ -103,8 +105,10 @@ async fn owner_dies(world: &mut World, agent: &mut Agent) -> [Dispatch; 2] {
     claim::publish(&world.bus, &open.target, &none).await.expect("claimed");
     let question = agent.asked().await;
     store(&world.bus, &left).await;
+
     let again = claim::publish(&world.bus, &left.target, &none).await;
     assert_eq!(again.expect("answered"), Claimed::AlreadyHeld);
+
     store(&world.bus, &other).await;
     claim::publish(&world.bus, &other.target, &none).await.expect("claimed");
     eventually("the broker knows that another waits", PATIENCE, async || {
@@ -116,12 +120,14 @@ async fn owner_dies(world: &mut World, agent: &mut Agent) -> [Dispatch; 2] {
         let pending = samples
             .iter()
             .find(|sample| sample.name == "nexus_broker_claims_pending");
+
         pending
             .filter(|sample| sample.value >= 2.0)
             .map(drop)
             .ok_or_else(|| world.logs())
     })
     .await;
+
     claims_are_taken(&world.bus, false).await;
     agent.answer(&question, "done").await;
     eventually("the session is given back", PATIENCE, async || {
@@ -131,11 +137,13 @@ async fn owner_dies(world: &mut World, agent: &mut Agent) -> [Dispatch; 2] {
             .ok_or_else(|| format!("{claims} claims\n{}", world.logs()))
     })
     .await;
+
     world.stack.service("broker-svc", 0).expect("a broker").kill();
     assert!(
         begun(&world.bus, &left).await.is_empty(),
         "it was given back with something left"
     );
+
     claims_are_taken(&world.bus, true).await;
     [left, other]
 }
@@ -150,6 +158,7 @@ async fn publisher_dies(world: &mut World) -> (Dispatch, UnixMillis) {
         stored.ok().flatten().ok_or_else(|| world.logs())
     })
     .await;
+
     world.stack.service("hook-svc", 0).expect("a hook-svc").kill();
     let claim = subject::claim(&session("evaluated"));
     let claimed = world
@@ -157,7 +166,9 @@ async fn publisher_dies(world: &mut World) -> (Dispatch, UnixMillis) {
         .last_on_subject(streams::CLAIMS, &claim)
         .await
         .expect("CLAIMS");
+
     assert!(claimed.is_none(), "it died before it claimed");
+
     claims_are_taken(&world.bus, true).await;
     (stored.decode().expect("a dispatch"), stored.published_at)
 }
@@ -173,12 +184,14 @@ async fn every_dispatch_comes_to_its_turn_whoever_dies_between_two_publishes() {
         ..Setup::default()
     })
     .await;
+
     let mut agent = Agent::listen(&world.bus).await;
 
     let left = owner_dies(&mut world, &mut agent).await;
     agent.serve();
     world.stack.launch("broker-svc", 0).expect("it starts again");
     world.stack.ready().await.expect("the broker comes up");
+
     let up = SystemClock.now();
     for dispatch in &left {
         healed(&world, dispatch, up).await;
@@ -188,6 +201,7 @@ async fn every_dispatch_comes_to_its_turn_whoever_dies_between_two_publishes() {
     healed(&world, &dispatch, since).await;
     world.stack.launch("hook-svc", 0).expect("it starts again");
     send(&world, &event("e2e:evaluated/2", "evaluated", "2")).await;
+
     eventually("the next one has its turn", PATIENCE, async || {
         let subject = subject::dispatch(&session("evaluated"));
         let last = world.bus.last_on_subject(streams::DISPATCHES, &subject).await;
@@ -203,6 +217,7 @@ async fn every_dispatch_comes_to_its_turn_whoever_dies_between_two_publishes() {
     for (_, dispatch) in &dispatches {
         assert_eq!(begun(&world.bus, dispatch).await.len(), 1, "{}", dispatch.event_id);
     }
+
     world.stack.stop().await;
 }
 
@@ -218,22 +233,27 @@ async fn fast_enough(world: &World) {
                 format!("lost-{round}-{number}")
             }
         };
+
         let mut lost = Vec::new();
         for number in 0..LOST {
             let dispatch = dispatch(&peer(number), 100 * (round + 1) + number);
             let since = store(&world.bus, &dispatch).await;
             lost.push((dispatch, since));
         }
+
         let mut took = Vec::new();
         for (dispatch, since) in &lost {
             took.push(healed(world, dispatch, *since).await);
         }
+
         took.sort_unstable();
         let median = took[took.len() / 2];
         if median < HEALED_WITHIN {
             return;
         }
+
         told.push(median);
     }
+
     panic!("medians of {told:?}, promised are {HEALED_WITHIN:?}\n{}", world.logs());
 }

@@ -29,6 +29,7 @@ impl Client {
             .stdout(Stdio::piped())
             .spawn()
             .expect("nexus mcp");
+
         let (input, output) = (program.stdin.take(), program.stdout.take());
         let mut client = Self {
             input: input.expect("its input"),
@@ -36,13 +37,16 @@ impl Client {
             asked: 0,
             _program: program,
         };
+
         let hello = json!({
             "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "story", "version": "1" }
         });
         let welcome = client.ask("initialize", hello).await;
         assert_eq!(welcome["result"]["serverInfo"]["name"], "nexus", "{welcome}");
+
         let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
         client.say(&ready).await;
+
         client
     }
 
@@ -56,6 +60,7 @@ impl Client {
         let id = self.asked;
         self.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))
             .await;
+
         let answer = async {
             loop {
                 let line = self.output.next_line().await.expect("its output").expect("an answer");
@@ -65,6 +70,7 @@ impl Client {
                 }
             }
         };
+
         tokio::time::timeout(PATIENCE, answer).await.expect("an answer in time")
     }
 
@@ -83,12 +89,14 @@ async fn fires(world: &World) {
         number += 1;
         let id = format!("e2e:mcp/{number}");
         send(world, &event(&id, "anna", "there is cake")).await;
+
         let record = eventually("its record", PATIENCE, async || {
             let record = Record::read(&world.bus).await;
             let known = record.invocations.iter().any(|(_, one)| one.event_id.as_str() == id);
             if known { Ok(record) } else { Err(world.logs()) }
         })
         .await;
+
         let fired = record.dispatches.iter().any(|(_, dispatch)| dispatch.hook_id == "cake");
         if fired { Ok(()) } else { Err(world.logs()) }
     })
@@ -100,12 +108,14 @@ async fn an_agent_makes_a_hook_over_mcp_and_it_fires() {
     let world = World::start(Setup::default()).await;
     let mut client = Client::start(&world).await;
     let offered = client.ask("tools/list", json!({})).await;
+
     let names: Vec<&str> = offered["result"]["tools"]
         .as_array()
         .into_iter()
         .flatten()
         .filter_map(|tool| tool["name"].as_str())
         .collect();
+
     let all = [
         "create_hook",
         "list_hooks",
@@ -114,14 +124,18 @@ async fn an_agent_makes_a_hook_over_mcp_and_it_fires() {
         "delete_hook",
         "search_events",
     ];
+
     assert_eq!(names, all);
+
     let bad = client
         .call(
             "create_hook",
             json!({ "name": "cake", "description": "d", "mode": "persistent", "script": "return {" }),
         )
         .await;
+
     assert_eq!(bad["isError"], true, "{bad}");
+
     let made = json!({
         "name": "cake", "description": "speaks of cake", "mode": "persistent",
         "script": "if (!ctx.event.content.includes('cake')) return { fire: false };\n\
@@ -129,16 +143,20 @@ async fn an_agent_makes_a_hook_over_mcp_and_it_fires() {
     });
     let made = client.call("create_hook", made).await;
     assert_ne!(made["isError"], true, "{made}");
+
     let listed = client.call("list_hooks", json!({ "created_by": "agent:tester" })).await;
     assert_eq!(listed["structuredContent"]["hooks"][0]["id"], "cake", "{listed}");
+
     fires(&world).await;
     let gone = client.call("delete_hook", json!({ "name": "cake" })).await;
     assert_ne!(gone["isError"], true, "{gone}");
+
     let kept = client.call("get_hook", json!({ "name": "cake" })).await;
     assert_eq!(
         kept["structuredContent"]["hook"]["disabled_reason"], "deleted",
         "{kept}"
     );
+
     let absent = client.call("get_hook", json!({ "name": "pie" })).await;
     assert_eq!(absent["isError"], true, "{absent}");
 }

@@ -57,29 +57,38 @@ async fn schedules(operator: &Operator) {
     })
     .await;
     assert!(operator.world.words(&["schedule", "list"]).await.contains(BEAT));
+
     let listed = operator.world.json(&["schedule", "list", "persona:"]).await;
     assert!(listed.to_string().contains(BEAT), "{listed}");
+
     let next = operator.world.json(&["schedule", "next", BEAT, "--count", "3"]).await;
     assert_eq!(next["firings"].as_array().map(Vec::len), Some(3), "{next}");
+
     let text = operator
         .world
         .json(&["schedule", "next", "cron 0 9 * * MON-FRI", "--zone", "Europe/Berlin"])
         .await;
     assert_eq!(text["zone"], "Europe/Berlin");
+
     let why = operator.refused(&["schedule", "next", "every 1s"]).await;
     assert!(!why.is_empty(), "what is not admitted is not shown");
+
     let paused = operator
         .world
         .json(&["schedule", "pause", BEAT, "--reason", "holidays"])
         .await;
     assert_eq!(paused["paused"]["note"], "holidays", "{paused}");
     assert_eq!(paused["next"], Value::Null);
+
     let resumed = operator.world.json(&["schedule", "resume", BEAT]).await;
     assert!(resumed["next"].is_object() && resumed["paused"].is_null(), "{resumed}");
+
     let again = operator.refused(&["schedule", "resume", BEAT]).await;
     assert!(again.contains("not paused"), "{again}");
+
     let fired = operator.world.json(&["schedule", "fire", BEAT]).await;
     assert_eq!(fired["events"].as_array().map(Vec::len), Some(1), "{fired}");
+
     let future = operator
         .refused(&[
             "schedule",
@@ -91,7 +100,9 @@ async fn schedules(operator: &Operator) {
             "2026-01-01T00:00:00Z",
         ])
         .await;
+
     assert!(future.contains("before"), "{future}");
+
     backfilled(operator).await;
     assert!(
         operator
@@ -111,17 +122,23 @@ async fn backfilled(operator: &Operator) {
             .await
             .contains(job)
     );
+
     let words = operator.world.words(&["schedule", "next", job, "--count", "2"]).await;
     assert_eq!(words.matches("09:00:00").count(), 2, "{words}");
+
     let days = ["--from", "2026-01-01T00:00:00Z", "--until", "2026-01-04T00:00:00Z"];
     let arguments = [&["schedule", "backfill", job], days.as_slice()].concat();
     let filled = operator.world.json(&arguments).await;
+
     assert_eq!(filled["events"].as_array().map(Vec::len), Some(3), "{filled}");
     assert_eq!(operator.world.json(&arguments).await, filled, "the same events again");
+
     let words = operator.world.words(&arguments).await;
     assert!(words.contains("timer:config:report:"), "{words}");
+
     let shown = operator.world.words(&["schedule", "show", job]).await;
     assert!(shown.contains(job) && shown.contains("cron 0 9 * * *"), "{shown}");
+
     let again = operator
         .refused(&["schedule", "backfill", job, "--from", "2020-01-01T00:00:00Z"])
         .await;
@@ -137,14 +154,18 @@ async fn intents(operator: &Operator) {
         for (key, value) in more.as_object().cloned().unwrap_or_default() {
             wish[key] = value;
         }
+
         wish.to_string()
     };
+
     let first = operator.world.json(&["intent", "propose", &wish(json!({}))]).await;
     assert_eq!(first["status"], "pending", "{first}");
+
     let id = first["id"].as_str().expect("an id").to_owned();
     let listed = operator.world.json(&["intent", "list", "--status", "pending"]).await;
     assert_eq!(listed["intents"][0]["intent"]["id"], first["id"], "{listed}");
     assert!(operator.world.words(&["intent", "list"]).await.contains(&id));
+
     let moved = operator
         .world
         .json(&[
@@ -156,20 +177,26 @@ async fn intents(operator: &Operator) {
             "later",
         ])
         .await;
+
     assert_ne!(moved["due"], first["due"], "{moved}");
+
     let shown = operator.world.json(&["intent", "show", &id]).await;
     assert_eq!(shown["history"].as_array().map(Vec::len), Some(4), "{shown}");
+
     let canceled = operator.world.words(&["intent", "cancel", &id, "--reason", "no"]).await;
     assert!(canceled.contains("canceled"), "{canceled}");
 
     let strict = wish(json!({ "approval": "before_admission" }));
     let asked = operator.world.json(&["intent", "propose", &strict]).await;
     assert_eq!(asked["status"], "proposed", "{asked}");
+
     let id = asked["id"].as_str().expect("an id").to_owned();
     let mallory = operator.refused(&["intent", "approve", &id, "--by", "mallory"]).await;
     assert!(mallory.contains("not the owner"), "{mallory}");
+
     let approved = operator.world.json(&["intent", "approve", &id, "--note", "fine"]).await;
     assert_eq!(approved["status"], "pending", "{approved}");
+
     let shown = operator.world.json(&["intent", "show", &id]).await;
     let last = &shown["history"][1];
     assert_eq!(
@@ -177,10 +204,12 @@ async fn intents(operator: &Operator) {
         (&json!("operator"), &json!("fine")),
         "{shown}"
     );
+
     let dance = operator
         .refused(&["intent", "propose", &wish(json!({ "kind": "dance" }))])
         .await;
     assert!(dance.contains("unknown_kind"), "{dance}");
+
     let nobody = operator
         .refused(&["intent", "show", "01JDGZX4Q8AAAAAAAAK7Q2M9PX"])
         .await;

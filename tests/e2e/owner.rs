@@ -31,6 +31,7 @@ async fn hear(page: &mut Page, kind: &str) -> Value {
             }
         }
     };
+
     let heard = tokio::time::timeout(PATIENCE + Duration::from_secs(1), next).await;
     heard.unwrap_or_else(|_| panic!("`{kind}` in time"))
 }
@@ -42,6 +43,7 @@ async fn level(world: &World, content: &str) -> Level {
         let found = dispatches
             .iter()
             .find(|(_, dispatch)| dispatch.message.content == content);
+
         found
             .map(|(_, dispatch)| dispatch.permissions.level)
             .ok_or_else(|| format!("{dispatches:?}"))
@@ -57,12 +59,15 @@ async fn a_page_is_the_owners_once_it_opened_the_link_and_until_it_is_removed() 
         ..Setup::default()
     })
     .await;
+
     let mut page = page::open(&world.gateway()).await;
     let visitor = hear(&mut page, "ready").await["peer"]
         .as_str()
         .expect("a visitor")
         .to_owned();
+
     assert_eq!(visitor, page::visitor());
+
     let message = |id: &str| json!({ "type": "message", "id": id, "text": id });
     say(&mut page, message("before the link")).await;
     assert_eq!(level(&world, "before the link").await, Level::Minimal);
@@ -72,13 +77,16 @@ async fn a_page_is_the_owners_once_it_opened_the_link_and_until_it_is_removed() 
     let token = link.strip_prefix("http://here/#owner=").expect("a token behind `#`");
     say(&mut page, json!({ "type": "claim", "link": token })).await;
     hear(&mut page, "owner").await;
+
     assert!(world.words(&["owner", "list"]).await.contains(&visitor));
+
     // Every replica of hook-svc hears of it within a moment; each message is one more try.
     let mut tries = 0;
     eventually("the page is the owner's", PATIENCE, async || {
         tries += 1;
         let content = format!("try {tries}");
         say(&mut page, message(&content)).await;
+
         let found = level(&world, &content).await;
         if found == Level::Full {
             Ok(())
@@ -96,6 +104,7 @@ async fn a_page_is_the_owners_once_it_opened_the_link_and_until_it_is_removed() 
         refused.code == Some(1) && refused.err.contains("may not post on channel"),
         "{refused:?}"
     );
+
     world.words(&["send", "I am the owner", "--peer", &visitor]).await;
     assert_eq!(level(&world, "I am the owner").await, Level::Minimal);
 
@@ -105,6 +114,7 @@ async fn a_page_is_the_owners_once_it_opened_the_link_and_until_it_is_removed() 
         tries += 1;
         let content = format!("later {tries}");
         say(&mut page, message(&content)).await;
+
         let found = level(&world, &content).await;
         if found == Level::Minimal {
             Ok(())
@@ -113,5 +123,6 @@ async fn a_page_is_the_owners_once_it_opened_the_link_and_until_it_is_removed() 
         }
     })
     .await;
+
     world.stack.stop().await;
 }

@@ -53,6 +53,7 @@ async fn faults_of(name: &str, text: &str) -> Vec<String> {
     if fences.is_empty() {
         return Vec::new();
     }
+
     let badly_said: Vec<String> = fences
         .iter()
         .flat_map(|fence| {
@@ -62,6 +63,7 @@ async fn faults_of(name: &str, text: &str) -> Vec<String> {
                 .map(|fault| format!("{name}:{}: {fault}", fence.line))
         })
         .collect();
+
     if !badly_said.is_empty() {
         return badly_said;
     }
@@ -71,12 +73,14 @@ async fn faults_of(name: &str, text: &str) -> Vec<String> {
         Err(why) => return vec![format!("{name}: {why}")],
     };
     let mut faults = Vec::new();
+
     let mut printed = String::new();
     for fence in &fences {
         if let Some(reason) = fence.attribute("norun") {
             println!("{name}:{}: not run: {reason}", fence.line);
             continue;
         }
+
         match block(&mut terminal, fence, &printed).await {
             Ok(said) => printed = said.unwrap_or(printed),
             Err(why) => {
@@ -86,9 +90,11 @@ async fn faults_of(name: &str, text: &str) -> Vec<String> {
             }
         }
     }
+
     if let Err(why) = terminal.close().await {
         faults.push(format!("{name}: {why}"));
     }
+
     faults
 }
 
@@ -100,9 +106,11 @@ async fn block(terminal: &mut Terminal, fence: &Fence, before: &str) -> Result<O
             None => Ok(None),
         };
     }
+
     if fence.attribute("up").is_some() {
         terminal.up().await?;
     }
+
     match (fence.language.as_str(), fence.attribute("stays")) {
         ("sh", Some(text)) => terminal.stay(&fence.text, text).await.map(|()| Some(String::new())),
         ("sh", None) => terminal.run(&fence.text).await.map(Some),

@@ -36,6 +36,7 @@ fn forged() -> Outgoing {
             reason: "mine now".to_owned(),
         }],
     };
+
     Outgoing::new(subject::ledger(&session("p")), &record)
 }
 
@@ -54,12 +55,14 @@ async fn an_agent_answers_and_can_do_nothing_else() {
         ..Setup::default()
     })
     .await;
+
     let bus = connected(&world, "agent").await;
     let mut agent = Agent::listen(&bus).await;
     send(&world, &event("e2e:p/1", "p", "hello")).await;
     let question = agent.asked().await;
     refused(&world, &bus).await;
     agent.answer(&question, "hello yourself").await;
+
     eventually("the answer is delivered", PATIENCE, async || {
         let record = Record::read(&world.bus).await;
         let delivered = record.delivered().len();
@@ -72,6 +75,7 @@ async fn an_agent_answers_and_can_do_nothing_else() {
 
     let operator = connected(&world, "operator").await;
     operates(&operator).await;
+
     // Nobody takes the record away: the services' own user neither.
     let (by_operator, by_service) = (
         operator.purge_subject(streams::EVENTS, "nexus.ev.none"),
@@ -86,7 +90,9 @@ async fn an_agent_answers_and_can_do_nothing_else() {
     let mut stranger = login(world.path(), "agent", vec![world.stack.nats[0].url()]).expect("a password");
     stranger.user = "nexus".to_owned();
     let stranger = Bus::connect(&stranger, "stranger").await;
+
     assert!(stranger.is_err(), "an agent's password is nobody else's");
+
     world.stack.stop().await;
 }
 
@@ -100,23 +106,28 @@ async fn operates(operator: &Bus) {
     let all = ListApprovals::default();
     let listed = operator.request::<_, ApprovalList>("nexus.svc.approval.list", Headers::new(), &all, PATIENCE);
     assert!(listed.await.expect("an answer").approvals.is_empty());
+
     let decision = decision();
     let decided = operator.request::<_, Value>("nexus.svc.approval.decide", Headers::new(), &decision, PATIENCE);
     let decided = decided.await;
+
     assert!(
         matches!(decided, Err(RequestError::Service { code: 404, .. })),
         "{decided:?}"
     );
+
     let applied = operator
         .ensure(&topology(1), true)
         .await
         .expect("the topology is looked at");
     assert!(applied.created.is_empty(), "{applied:?}");
+
     let gone = operator.delete_message(streams::DLQ, 1).await;
     assert!(
         matches!(gone, Ok(false) | Err(ReadStreamError::Refused { .. })),
         "{gone:?}"
     );
+
     let put = Outgoing::raw("$KV.approvals.mine".to_owned(), Headers::new(), "{}".into());
     let forged = forged();
     let (appended, put) = tokio::join!(
@@ -135,6 +146,7 @@ async fn refused(world: &World, bus: &Bus) {
     let put = Outgoing::raw("$KV.approvals.mine".to_owned(), Headers::new(), "{}".into());
     let event = Outgoing::raw("nexus.event.e2e.default.p".to_owned(), Headers::new(), "{}".into());
     let forged = forged();
+
     // Each of them waits in vain for its answer: all at once.
     let (decided, listed, appended, put, event, state) = tokio::join!(
         bus.request::<_, Value>("nexus.svc.approval.decide", Headers::new(), &decision, SILENCE),
@@ -144,6 +156,7 @@ async fn refused(world: &World, bus: &Bus) {
         bus.publish_once(&event, SILENCE),
         bus.request::<_, Value>("$JS.API.STREAM.INFO.EVENTS", Headers::new(), &nothing, SILENCE),
     );
+
     // No word of a service: the question does not reach it.
     let unheard = |error: &RequestError| matches!(error, RequestError::Timeout { .. });
     assert!(
@@ -154,17 +167,22 @@ async fn refused(world: &World, bus: &Bus) {
         listed.as_ref().is_err_and(unheard),
         "nor does it look into others' intents: {listed:?}"
     );
+
     for written in [appended, put, event] {
         assert!(written.is_err(), "{written:?}");
     }
+
     assert!(
         state.as_ref().is_err_and(unheard),
         "nor does it read streams: {state:?}"
     );
+
     let ledger = world.bus.history(streams::LEDGER, "nexus.ledger.>", 1, 1_000).await;
     let records = ledger.expect("the ledger").into_iter().map(|stored| stored.decode());
     let forged = |record: LedgerRecord| record.append.broker == "mallory";
+
     assert!(!records.flatten().any(forged), "history is the broker's");
+
     let value = world.bus.last_on_subject("KV_approvals", "$KV.approvals.mine").await;
     assert!(value.expect("KV").is_none());
 }

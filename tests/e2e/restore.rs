@@ -81,6 +81,7 @@ async fn a_restore_onto_a_server_asks_first_what_it_may_and_goes_on_where_it_was
     assert!(refused.err.contains("$JS.API.STREAM.DELETE.EVENTS"), "{refused:?}");
     assert_eq!(world.bus.restore_under_way().await, Ok(None));
     assert_eq!(world.bus.stream_state(streams::EVENTS).await.expect("asked"), before);
+
     let taken = said(restorer(&world, &["restore", flag(&backup)])).await;
     assert!(taken.err.contains("--replace destroys"), "{taken:?}");
 
@@ -97,6 +98,7 @@ async fn a_restore_onto_a_server_asks_first_what_it_may_and_goes_on_where_it_was
         }
     })
     .await;
+
     // It may have ended already.
     let _ = killed.kill().await;
     let again = said(restorer(&world, &["restore", flag(&backup), "--replace"])).await;
@@ -112,6 +114,7 @@ async fn a_restore_onto_a_server_asks_first_what_it_may_and_goes_on_where_it_was
     let second = posted(&world, "p", 2).await;
     answered(&world, &heard, &second).await;
     let times = heard.lock().expect("not poisoned").clone();
+
     assert_eq!(times.into_iter().collect::<Vec<_>>(), [(first, 1), (second, 1)]);
 
     // Another key than that of the backup is said.
@@ -119,12 +122,16 @@ async fn a_restore_onto_a_server_asks_first_what_it_may_and_goes_on_where_it_was
     let told = world
         .nexus(&["restore", flag(&backup), "--data", flag(&elsewhere)])
         .await;
+
     assert_eq!(told.code, Some(0), "{told:?}");
+
     std::fs::write(elsewhere.join("cluster.key"), "7c".repeat(32)).expect("another key");
     let told = world
         .nexus(&["restore", flag(&backup), "--data", flag(&elsewhere), "--replace"])
         .await;
+
     assert!(told.code == Some(0) && told.err.contains("count as open"), "{told:?}");
+
     world.stack.stop().await;
 }
 
@@ -157,11 +164,13 @@ async fn what_is_held_is_listed_and_told_until_an_operator_has_decided() {
     let heard = arrivals(&world).await;
     let first = posted(&world, "p", 1).await;
     answered(&world, &heard, &first).await;
+
     // Two replies wait, and the receipts are lost.
     let deliverer = world.stack.service("delivery-svc", 0).expect("it runs");
     deliverer.terminate();
     deliverer.ended(PATIENCE).await;
     let (second, third) = (posted(&world, "p", 2).await, posted(&world, "p", 3).await);
+
     eventually("two replies wait", PATIENCE, async || {
         match world
             .bus
@@ -175,6 +184,7 @@ async fn what_is_held_is_listed_and_told_until_an_operator_has_decided() {
         }
     })
     .await;
+
     forget_receipts(&world).await;
     begin(&mut world, &["delivery-svc"]).await;
 
@@ -186,8 +196,10 @@ async fn what_is_held_is_listed_and_told_until_an_operator_has_decided() {
         }
     })
     .await;
+
     let told = positions(&world, "delivery-svc-0").await.expect("it is told");
     assert!(told.starts_with("degraded: witness of RECEIPTS"), "{told}");
+
     let doctor = world.nexus(&["doctor", "--offline"]).await;
     assert!(
         doctor.out.contains("put back to an older state: RECEIPTS"),
@@ -207,7 +219,9 @@ async fn what_is_held_is_listed_and_told_until_an_operator_has_decided() {
     world.words(&["recover", "redo", &redone]).await;
     world.words(&["recover", "skip", &skipped]).await;
     answered(&world, &heard, &second).await;
+
     assert_eq!(world.json(&["recover", "list"]).await, serde_json::json!([]));
+
     let unknown = world.tried(&["recover", "skip", "01M84AK0PVX2606425M07Z9QXA"]).await;
     assert!(unknown.expect_err("unknown").contains("nothing with id"));
 
@@ -218,8 +232,10 @@ async fn what_is_held_is_listed_and_told_until_an_operator_has_decided() {
         }
     })
     .await;
+
     let times = heard.lock().expect("not poisoned").clone();
     assert!(!times.contains_key(&third), "{times:?}");
     assert!(times.len() == 3 && times.values().all(|times| *times == 1), "{times:?}");
+
     world.stack.stop().await;
 }

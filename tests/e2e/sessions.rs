@@ -101,16 +101,19 @@ impl Operator {
             .iter()
             .find(|one| one["session"]["session"] == session)
             .expect("it is listed");
+
         let count = records["records"].to_string();
         let out = self
             .world
             .words(&["session", "tail", PERSONA, session, "--all", "--count", &count])
             .await;
+
         let records: Vec<Value> = out
             .lines()
             .map(|line| serde_json::from_str(line).expect("a line of JSON"))
             .collect();
         assert_eq!(records.len().to_string(), count);
+
         let entries = records.iter().flat_map(|record| record["entries"].as_array());
         entries.flatten().cloned().collect()
     }
@@ -143,16 +146,20 @@ async fn nobody(operator: &Operator) {
         let why = operator.refused(&["session", action, PERSONA, "nobody"]).await;
         assert!(why.contains("there is no session default/nobody"), "{action}: {why}");
     }
+
     let why = operator.refused(&["session", "fork", PERSONA, "nobody", "new"]).await;
     assert!(why.contains("there is no session default/nobody"), "{why}");
+
     let why = operator.refused(&["session", "release", PERSONA, "nobody"]).await;
     assert!(why.contains("is not quarantined"), "{why}");
+
     let said = operator
         .world
         .nexus(&["session", "queue", PERSONA, "nobody", "--mode", "loud"])
         .await;
     assert_eq!(said.code, Some(2), "{}", said.err);
     assert_eq!(operator.world.json(&["session", "list"]).await, json!([]));
+
     // It has nothing to do.
     operator.world.words(&["session", "wait", PERSONA, "nobody"]).await;
 }
@@ -163,27 +170,34 @@ async fn looked_at(operator: &mut Operator) -> String {
     let (question, request) = operator.asked().await;
     let turn = request.turn.to_string();
     let shown = operator.stands("it runs", |view| view["running"].is_object()).await;
+
     assert_eq!(
         (&shown["running"]["turn"], &shown["idle"], &shown["waiting"]),
         (&json!(turn), &json!(false), &json!(0)),
         "{shown}"
     );
+
     let words = operator.world.words(&["session", "show", PERSONA, ANN]).await;
     assert!(words.contains(&format!("turn {turn} runs")), "{words}");
+
     let why = operator
         .refused(&["session", "wait", PERSONA, ANN, "--seconds", "1"])
         .await;
     assert!(why.contains("is not idle after 1 s"), "{why}");
+
     let top = operator.world.json(&["top", "--count", "1"]).await;
     assert_eq!(top["sessions"][0]["session"], "default/s-ann", "{top}");
     assert_eq!(top["sessions"][0]["queued"], 1, "{top}");
+
     let words = operator.world.words(&["top", "--plain", "--count", "1"]).await;
     assert!(words.contains("default/s-ann"), "{words}");
 
     operator.agent.answer(&question, "answer 1").await;
     operator.is_idle().await;
     let words = operator.world.words(&["session", "wait", PERSONA, ANN]).await;
+
     assert_eq!(words, "default/s-ann is idle\n");
+
     let shown = operator.ann("show", &[]).await;
     assert_eq!(
         (&shown["running"], &shown["idle"], &shown["turns_in_history"]),
@@ -191,18 +205,23 @@ async fn looked_at(operator: &mut Operator) -> String {
         "{shown}"
     );
     assert_eq!(shown["head"], json!(turn), "{shown}");
+
     let words = operator.world.words(&["session", "show", PERSONA, ANN]).await;
     assert!(words.contains("idle") && words.contains("1 turns"), "{words}");
+
     let words = operator.world.words(&["session", "list"]).await;
     assert!(words.contains(ANN) && words.contains("1 of 1 sessions"), "{words}");
+
     let others = operator.world.json(&["session", "list", "--persona", "other"]).await;
     assert_eq!(others, json!([]));
+
     let entries = operator.entries(ANN).await;
     let kinds: Vec<&str> = entries.iter().filter_map(|entry| entry["kind"].as_str()).collect();
     assert!(
         kinds.starts_with(&["session_opened"]) && kinds.contains(&"turn_completed"),
         "{kinds:?}"
     );
+
     turn
 }
 
@@ -219,43 +238,54 @@ async fn queued_and_interrupted(operator: &mut Operator) -> String {
         "--overflow",
         "old",
     ];
+
     let ordered = operator
         .ann("queue", &[&settings[..], &["--reason", "it is loud"]].concat())
         .await;
     assert!(ordered["id"].is_string() && ordered["sequence"].is_u64(), "{ordered}");
+
     let wanted = json!({ "mode": "collect", "debounce_ms": 1_000, "cap": 7, "overflow": "old" });
     operator.stands("it has them", |view| view["queue"] == wanted).await;
     let carried = operator.of_kind("ordered").await;
+
     assert_eq!(
         (&carried[0]["order"]["id"], &carried[0]["order"]["reason"]),
         (&ordered["id"], &json!("it is loud")),
         "{carried:?}"
     );
+
     let words = operator.world.words(&["session", "show", PERSONA, ANN]).await;
     assert!(words.contains("mode collect"), "{words}");
+
     operator.says("ann", 2).await;
     let (question, _) = operator.asked().await;
     operator.says("ann", 3).await;
     operator.says("ann", 4).await;
     operator.stands("both wait", |view| view["waiting"] == 2).await;
     let words = operator.world.words(&["session", "show", PERSONA, ANN]).await;
+
     assert!(words.contains("waiting  2"), "{words}");
 
     operator.agent.answer(&question, "answer 2").await;
     let (_, both) = operator.asked().await;
     let begun = operator.of_kind("turn_started").await;
     let merged = begun[2]["dispatches"].as_array().map(Vec::len);
+
     assert_eq!((&begun[2]["turn"], merged), (&json!(both.turn), Some(2)), "{begun:?}");
+
     operator.says("ann", 5).await;
     operator.stands("one waits", |view| view["waiting"] == 1).await;
     let words = operator
         .world
         .words(&["session", "interrupt", PERSONA, ANN, "--reason", "wrong way"])
         .await;
+
     assert!(words.starts_with("interrupt is ordered of default/s-ann: "), "{words}");
+
     let (question, behind) = operator.asked().await;
     let last = &behind.messages.last().expect("a message").content;
     assert!(last.contains("message 5"), "{last}");
+
     let interrupted = operator.of_kind("turn_interrupted").await;
     assert_eq!(interrupted.len(), 1, "{interrupted:?}");
     assert_eq!(
@@ -264,8 +294,10 @@ async fn queued_and_interrupted(operator: &mut Operator) -> String {
         "{interrupted:?}"
     );
     assert!(operator.of_kind("dispatch_dropped").await.is_empty());
+
     operator.agent.answer(&question, "answer 5").await;
     operator.is_idle().await;
+
     both.turn.to_string()
 }
 
@@ -279,12 +311,15 @@ async fn aborted(operator: &mut Operator) {
     let (_, request) = operator.asked().await;
     operator.says("ann", 7).await;
     operator.stands("one waits", |view| view["waiting"] == 1).await;
+
     let ordered = operator.ann("abort", &["--reason", "enough"]).await;
     operator.is_idle().await;
     let interrupted = operator.of_kind("turn_interrupted").await;
+
     assert_eq!(interrupted.len(), 2, "{interrupted:?}");
     assert_eq!(interrupted[1]["turn"], json!(request.turn), "{interrupted:?}");
     assert_eq!(interrupted[1]["reason"], "abort by operator", "{interrupted:?}");
+
     let dropped = operator.of_kind("dispatch_dropped").await;
     assert_eq!(dropped.len(), 1, "{dropped:?}");
     assert_eq!(
@@ -292,6 +327,7 @@ async fn aborted(operator: &mut Operator) {
         (&json!("e2e:ann/7"), &json!("aborted")),
         "{dropped:?}"
     );
+
     let carried = operator.of_kind("ordered").await;
     let last = &carried.last().expect("it is carried out")["order"];
     assert_eq!(
@@ -299,6 +335,7 @@ async fn aborted(operator: &mut Operator) {
         (&ordered["id"], &json!("enough")),
         "{last}"
     );
+
     let shown = operator.ann("show", &[]).await;
     assert_eq!(
         (&shown["waiting"], &shown["running"]),
@@ -315,13 +352,16 @@ async fn failed(operator: &mut Operator) -> String {
         error: "I cannot".to_owned(),
         retryable: false,
     };
+
     let to = question.reply.as_deref().expect("a place to answer");
     let cannot = payload(&cannot, Format::Json);
     operator.world.bus.core_publish(to, &Headers::new(), cannot).await;
     operator.is_idle().await;
     let failed = operator.of_kind("turn_failed").await;
+
     assert_eq!(failed.len(), 1, "{failed:?}");
     assert_eq!(failed[0]["turn"], json!(request.turn), "{failed:?}");
+
     request.turn.to_string()
 }
 
@@ -336,31 +376,38 @@ async fn forked(operator: &mut Operator, through: &[(&str, usize)]) {
             "{fork}"
         );
         assert_eq!((&fork["idle"], &fork["waiting"]), (&json!(true), &json!(0)), "{fork}");
+
         let why = operator.refused(&["session", "fork", PERSONA, ANN, &name]).await;
         assert!(
             why.contains(&format!("there is a session default/{name} already")),
             "{why}"
         );
     }
+
     let never = "01JDGZX4Q8AAAAAAAAK7Q2M9PX";
     let why = operator
         .refused(&["session", "fork", PERSONA, ANN, BRANCH, "--turn", never])
         .await;
+
     assert!(why.contains("no turn 01JDGZX4Q8AAAAAAAAK7Q2M9PX"), "{why}");
 
     let whole = operator.world.words(&["session", "fork", PERSONA, ANN, BRANCH]).await;
     assert!(whole.contains("session  default/s-branch"), "{whole}");
+
     operator.says("branch", 9).await;
     let (question, request) = operator.asked().await;
     assert_eq!(request.session.session, BRANCH);
+
     let remembers: Vec<&str> = request.messages.iter().map(|said| said.content.as_str()).collect();
     let has = |part: &str| remembers.iter().any(|said| said.contains(part));
     for part in ["message 1", "answer 5", "[interrupted]", "[failed: ", "message 9"] {
         assert!(has(part), "{part}: {remembers:?}");
     }
+
     operator.agent.answer(&question, "answer 9").await;
     operator.world.words(&["session", "wait", PERSONA, BRANCH]).await;
     let shown = operator.ann("show", &[]).await;
+
     assert_eq!(shown["turns_in_history"], 6, "its origin knows nothing of it: {shown}");
 }
 
@@ -373,6 +420,7 @@ async fn parked(operator: &Operator) {
         tries: None,
         since: UnixMillis(1_800_000_000_000),
     };
+
     let key = &subject::session_key(&parked);
     let marks = operator.world.bus.kv::<SessionMark>(SESSION_OVERRIDES);
     marks.put(key, &mark).await.expect("parked");
@@ -380,17 +428,20 @@ async fn parked(operator: &Operator) {
         .world
         .json(&["session", "show", PERSONA, &parked.session])
         .await;
+
     assert_eq!(
         shown["quarantined"],
         json!({ "why": "claim came again and again", "since": 1_800_000_000_000_i64 }),
         "{shown}"
     );
+
     let words = operator
         .world
         .words(&["session", "show", PERSONA, &parked.session])
         .await;
     let why = "quarantined since 2027-01-15T08:00:00Z: its claim came again and again";
     assert!(words.contains(why), "{words}");
+
     operator
         .world
         .words(&["session", "release", PERSONA, &parked.session])
@@ -403,6 +454,7 @@ async fn parked(operator: &Operator) {
 async fn anew(operator: &Operator) {
     let arguments = ["session", "tail", PERSONA, ANN, "--count", "2"];
     let follow = operator.world.nexus(&arguments);
+
     // Whoever listens has begun at some moment: there is something to be heard until then.
     let order = async {
         loop {
@@ -410,11 +462,13 @@ async fn anew(operator: &Operator) {
             pause(AGAIN).await;
         }
     };
+
     let heard: Said = tokio::select! {
         heard = follow => heard,
         () = order => panic!("it orders for ever"),
     };
     assert_eq!((heard.code, heard.out.lines().count()), (Some(0), 2), "{}", heard.err);
+
     operator.is_idle().await;
     let shown = operator.ann("show", &[]).await;
     assert_eq!(
@@ -422,18 +476,23 @@ async fn anew(operator: &Operator) {
         (&json!(0), &Value::Null),
         "{shown}"
     );
+
     let resets = operator.of_kind("session_reset").await;
     assert_eq!(resets[0]["reason"], "by operator", "{resets:?}");
+
     let fork = operator.ann("fork", &["anew"]).await;
     assert_eq!(
         (&fork["turns_in_history"], &fork["head"]),
         (&json!(0), &Value::Null),
         "nor does a fork remember: {fork}"
     );
+
     let branch = operator.world.json(&["session", "show", PERSONA, BRANCH]).await;
     assert_eq!(branch["turns_in_history"], 7, "{branch}");
+
     let all = operator.world.json(&["session", "list", "--limit", "2"]).await;
     assert_eq!(all.as_array().map(Vec::len), Some(2), "{all}");
+
     let words = operator.world.words(&["session", "list", "--limit", "2"]).await;
     assert!(words.contains("2 of 6 sessions"), "{words}");
 }

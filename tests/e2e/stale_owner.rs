@@ -24,6 +24,7 @@ async fn owners(bus: &Bus) -> Vec<(u64, u64, String)> {
             }
         }
     }
+
     owners
 }
 
@@ -90,6 +91,7 @@ async fn a_broker_stopped_past_its_claim_is_refused_by_the_fence() {
         ..Setup::default()
     })
     .await;
+
     let mut agent = Agent::listen(&world.bus).await;
     let session = session("p");
     send(&world, &event("e2e:p/1", "p", "first")).await;
@@ -98,12 +100,14 @@ async fn a_broker_stopped_past_its_claim_is_refused_by_the_fence() {
         .await
         .pop()
         .expect("an owner before anybody is asked");
+
     let stopped = world
         .stack
         .services
         .iter()
         .find(|running| running.instance == stale)
         .expect("a broker of ours");
+
     signal(stopped.pid(), "STOP");
 
     let after = agent.asked().await;
@@ -112,11 +116,13 @@ async fn a_broker_stopped_past_its_claim_is_refused_by_the_fence() {
         after.headers.get(TURN),
         "the same turn is asked for again"
     );
+
     let (_, epoch, owner) = owners(&world.bus).await.pop().expect("an owner");
     assert!(
         epoch == first_epoch + 1 && owner != stale,
         "{owner} took it from {stale} in epoch {epoch}"
     );
+
     agent.answer(&after, "from the owner").await;
     delivered(&world).await;
 
@@ -124,6 +130,7 @@ async fn a_broker_stopped_past_its_claim_is_refused_by_the_fence() {
     signal(stopped.pid(), "CONT");
     noticed(&world, &stale).await;
     let refused = append_as_it_would(&world.bus, &session, known).await;
+
     assert!(
         matches!(refused, Err(AppendLedgerError::FenceLost { .. })),
         "{refused:?}"
@@ -137,14 +144,17 @@ async fn a_broker_stopped_past_its_claim_is_refused_by_the_fence() {
         .into_iter()
         .find(|(_, e, _)| *e == epoch)
         .expect("the new epoch");
+
     let late = |(sequence, ledger): &&(u64, LedgerRecord)| *sequence > overtaken && ledger.append.epoch == first_epoch;
     assert_eq!(
         record.ledger.iter().filter(late).count(),
         0,
         "the stopped broker appended"
     );
+
     let said: Vec<String> = replies(&record);
     assert_eq!(said, ["from the owner", "agent: second"]);
+
     world.stack.stop().await;
 }
 

@@ -74,6 +74,7 @@ pub(crate) async fn send(world: &World, event: &Value) {
         .json(event)
         .send()
         .await;
+
     let answer = answer.expect("the gateway answers");
     let status = answer.status();
     assert!(
@@ -96,6 +97,7 @@ pub(crate) fn dispatch(peer: &str, number: u64) -> Dispatch {
     let event_id = EventId::parse(format!("e2e:{peer}/{number}")).expect("an event id");
     let timestamp = SystemClock.now();
     let one = sample::dispatch(event_id, number, "answer", session(peer), timestamp);
+
     Dispatch {
         queue_mode: Some(QueueMode::Followup),
         message: Message {
@@ -157,6 +159,7 @@ impl Agent {
                     .last()
                     .map(|message| message.content.clone())
                     .unwrap_or_default();
+
                 self.answer(&question, &format!("agent: {said}")).await;
             }
         });

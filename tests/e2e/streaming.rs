@@ -29,10 +29,12 @@ async fn a_page_sees_an_answer_while_it_is_made() {
         ..Setup::default()
     })
     .await;
+
     let mut page = page::open(&world.gateway()).await;
     let message = json!({ "type": "message", "id": "m1", "text": "hi" }).to_string();
     page.send(Message::text(message)).await.expect("it is said");
     let mut pieces = String::new();
+
     let seen = async {
         loop {
             let frame = page.next().await.expect("the page stays open").expect("a frame");
@@ -49,6 +51,7 @@ async fn a_page_sees_an_answer_while_it_is_made() {
             }
         }
     };
+
     let whole = tokio::time::timeout(PATIENCE + Duration::from_secs(1), seen).await;
     let whole = whole.unwrap_or_else(|_| panic!("an answer in time\n{}", world.logs()));
     assert_eq!(whole, "Hello world");
@@ -56,5 +59,6 @@ async fn a_page_sees_an_answer_while_it_is_made() {
         gate.exists() && whole.starts_with(&pieces) && !pieces.is_empty(),
         "{pieces}"
     );
+
     world.stack.stop().await;
 }

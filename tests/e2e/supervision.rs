@@ -25,6 +25,7 @@ impl Up {
             .expect("a directory");
         let ports = [0; 2].map(|_: u8| free_port().expect("a port").to_string());
         let child = start(directory.path(), "up", &arguments(&ports));
+
         Self {
             directory,
             ports,
@@ -104,6 +105,7 @@ fn descendants(of: u32) -> Vec<ProcessName> {
             Some((pid, parent))
         })
         .collect();
+
     let mut found = vec![of];
     let mut next = 0;
     while next < found.len() {
@@ -114,8 +116,10 @@ fn descendants(of: u32) -> Vec<ProcessName> {
                 .filter(|(_, parent)| *parent == above)
                 .map(|(pid, _)| *pid),
         );
+
         next += 1;
     }
+
     found.into_iter().skip(1).filter_map(ProcessName::find).collect()
 }
 
@@ -132,9 +136,12 @@ async fn nothing_outlives_a_nexus_up_that_is_killed_while_it_starts() {
         up.until("it starts", started(count)).await;
         let pid = up.child.id().expect("it runs");
         let below = descendants(pid);
+
         assert!(below.len() >= count, "{below:?}");
+
         up.signal(Signal::KILL);
         assert_eq!(up.ends().await, None, "killed");
+
         up.nothing_is_left(&below).await;
     }
 }
@@ -149,7 +156,9 @@ async fn every_signal_that_ends_nexus_up_ends_what_it_runs() {
         up.until("it starts", started(2)).await;
         let below = descendants(up.child.id().expect("it runs"));
         up.signal(signal);
+
         assert_eq!(up.ends().await, Some(code), "{signal:?}");
+
         up.nothing_is_left(&below).await;
     }
 }
@@ -174,9 +183,11 @@ async fn a_running_nexus_restarts_what_dies_is_one_and_can_be_killed() {
         });
         found.unwrap_or_else(|| panic!("{name} runs")).clone()
     };
+
     for name in ["delivery-svc", "nats-server"] {
         send(Signal::KILL, &by_name(name));
     }
+
     let log = up.data().join("log/up.log");
     for part in ["delivery-svc-0", "nats-0"] {
         up.until("it is started again", |_| {
@@ -184,8 +195,10 @@ async fn a_running_nexus_restarts_what_dies_is_one_and_can_be_killed() {
         })
         .await;
     }
+
     let said = std::fs::read_to_string(here.join("up.out")).expect("its output");
     assert!(said.contains("delivery-svc-0 ended (signal: 9 (SIGKILL))"), "{said}");
+
     let config = up.data().join("nexus.toml");
     let config = config.to_str().expect("a path in UTF-8");
     eventually("the server takes the operator's password", PATIENCE, async || {
@@ -197,6 +210,7 @@ async fn a_running_nexus_restarts_what_dies_is_one_and_can_be_killed() {
         }
     })
     .await;
+
     // Whoever has no password does nothing.
     let url = format!("nats://127.0.0.1:{}", up.ports[0]);
     let stranger = nexus(Path::new("/"), &["--server", &url, "topology", "plan"]).await;
@@ -205,6 +219,7 @@ async fn a_running_nexus_restarts_what_dies_is_one_and_can_be_killed() {
     let below = descendants(pid);
     up.signal(Signal::KILL);
     assert_eq!(up.ends().await, None, "killed");
+
     // At once: what the killed one left has perhaps not ended yet.
     let mut again = command(&here, &arguments(&up.ports))
         .stdout(Stdio::null())
@@ -218,6 +233,7 @@ async fn a_running_nexus_restarts_what_dies_is_one_and_can_be_killed() {
         }
     })
     .await;
+
     // Workers of hooks hold nothing of the directory: they end a moment after the service that they die with.
     eventually("all of the killed one ends", PATIENCE, async || {
         let left: Vec<&ProcessName> = below.iter().filter(|process| process.is_running()).collect();
@@ -228,9 +244,11 @@ async fn a_running_nexus_restarts_what_dies_is_one_and_can_be_killed() {
         }
     })
     .await;
+
     let down = nexus(&here, &["down", "--data", "X"]).await;
     assert_eq!(down.code, Some(0), "{down:?}");
     assert!(again.wait().await.expect("it ran").success());
+
     let down = nexus(&here, &["down", "--data", "X"]).await;
     assert!(down.code == Some(1) && down.err.contains("nothing runs in"), "{down:?}");
 }
@@ -243,6 +261,7 @@ async fn down_ends_what_holds_the_directory_and_nobody_else() {
     up.signal(Signal::KILL);
     up.ends().await;
     up.nothing_is_left(&[]).await;
+
     // A stray that holds the directory, and a record that names a process which has only the id of one that was ours.
     let handle = std::fs::File::open(up.data()).expect("opened");
     let mut stray = std::process::Command::new("sleep")
@@ -250,6 +269,7 @@ async fn down_ends_what_holds_the_directory_and_nobody_else() {
         .stdin(handle)
         .spawn()
         .expect("it starts");
+
     let mut stranger = std::process::Command::new("sleep")
         .arg("600")
         .spawn()
@@ -258,14 +278,17 @@ async fn down_ends_what_holds_the_directory_and_nobody_else() {
     let words: Vec<&str> = other.split(' ').collect();
     let recycled = format!("{} 1 {}\n", words[0], words[2]);
     std::fs::write(up.data().join("run/nexus.pid"), &recycled).expect("written");
+
     let children = up.data().join("run/children");
     std::fs::write(children.join(words[0]), &recycled).expect("written");
 
     let down = nexus(&here, &["down", "--data", "X"]).await;
     assert_eq!(down.code, Some(0), "{down:?}");
     assert!(down.out.contains(&format!("left: {}", stray.id())), "{}", down.out);
+
     stray.wait().expect("it ended");
     assert!(stranger.try_wait().expect("its state").is_none(), "a stranger goes on");
+
     stranger.kill().expect("it ends");
     stranger.wait().expect("it ended");
 }

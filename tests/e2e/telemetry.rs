@@ -45,6 +45,7 @@ fn setup(collector: &Collector) -> Setup {
         ("NEXUS__TELEMETRY__OTLP_ENDPOINT", collector.endpoint()),
         ("NEXUS__TELEMETRY__LOG", "json".to_owned()),
     ];
+
     Setup {
         hooks: vec![
             ("tick.ts", TICK.replace("watcher", &page::visitor())),
@@ -77,6 +78,7 @@ fn way(spans: &[Span], root: &Span) -> Result<(), String> {
     let turn = child(spans, evaluated, "broker-svc", "broker.turn")?;
     let attempt = child(spans, turn, "delivery-svc", "delivery.attempt")?;
     child(spans, attempt, "adapter-svc", "webchat.forward")?;
+
     if [evaluated, turn, attempt]
         .iter()
         .all(|span| span.event_id == root.event_id)
@@ -96,6 +98,7 @@ async fn traced(collector: &Collector, service: &str, name: &str, event_id: &str
             .iter()
             .find(is)
             .ok_or_else(|| format!("no {name} for {event_id} in {spans:#?}"))?;
+
         let own: Vec<Span> = spans.iter().filter(|span| span.trace == root.trace).cloned().collect();
         way(&own, root).map(|()| root.clone())
     })
@@ -107,6 +110,7 @@ async fn one_trace_covers_the_five_processes() {
     let collector = Collector::start().await;
     let mut world = World::start(setup(&collector)).await;
     let mut page = page::open(&world.gateway()).await;
+
     // The scheduler starts with the page open: the tick of the running minute goes the whole way to it.
     world.stack.launch("scheduler-svc", 0).expect("it starts");
     let part = tokio::time::timeout(PATIENCE, async {
@@ -119,6 +123,7 @@ async fn one_trace_covers_the_five_processes() {
             }
         }
     });
+
     part.await
         .unwrap_or_else(|_| panic!("the page is not told of the tick\n{}", world.logs()));
     let root = eventually("the tick's span", PATIENCE, async || {
@@ -130,7 +135,9 @@ async fn one_trace_covers_the_five_processes() {
             .ok_or_else(|| format!("{spans:#?}"))
     })
     .await;
+
     assert_eq!(root.parent, "", "a tick begins a trace");
+
     traced(&collector, "scheduler-svc", "scheduler.tick", &root.event_id).await;
     let services: Vec<String> = collector
         .spans()
@@ -138,6 +145,7 @@ async fn one_trace_covers_the_five_processes() {
         .filter(|span| span.trace == root.trace)
         .map(|span| span.service)
         .collect();
+
     for service in cli::launch::SERVICES {
         assert!(
             services.iter().any(|known| known == service),
@@ -151,6 +159,7 @@ async fn one_trace_covers_the_five_processes() {
         accepted.parent.is_empty() && accepted.trace != root.trace,
         "a chat message is a trace of its own"
     );
+
     world.stack.stop().await;
 }
 
@@ -191,6 +200,7 @@ async fn says(world: &World, at: (&str, &str), (field, id): (&str, &str), ids: &
             .find(|value| !value.is_empty())
             .map(str::to_owned)
     };
+
     let line = eventually("the failure is logged", PATIENCE, async || {
         provoke().await;
         let log = world.log(instance);
@@ -199,6 +209,7 @@ async fn says(world: &World, at: (&str, &str), (field, id): (&str, &str), ids: &
         found.ok_or_else(|| format!("{message} of {id}: {log}"))
     })
     .await;
+
     for id in ids {
         assert!(of(&line, id).is_some(), "{id} in {line}");
     }
@@ -213,6 +224,7 @@ async fn audit_takes(world: &World, bytes: i64) {
         assert!(answer["error"].is_null(), "{answer}");
         answer
     };
+
     let mut config = ask("INFO", Bytes::new()).await["config"].clone();
     config["max_msg_size"] = bytes.into();
     ask("UPDATE", config.to_string().into()).await;
@@ -226,6 +238,7 @@ async fn each_failure_names_its_ids(world: &World) {
     let garbage = Outgoing::raw("nexus.event.e2e.default.p".to_owned(), headers, GARBAGE);
     world.bus.publish(garbage).await.expect("the server stores anything");
     let _page = page::open(&world.gateway()).await;
+
     let part: Headers = [(CAUSATION, "e2e:part")].into_iter().collect();
     let to_the_page = subject::webchat("default", &page::visitor());
     for (instance, message, id, ids) in FAILURES {
@@ -242,6 +255,7 @@ async fn each_failure_names_its_ids(world: &World) {
         &["--server", &server, "--json", "intent", "propose", wish],
     )
     .await;
+
     let answer: Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
     let intent = answer["id"].as_str().expect("an id");
     let at = ("scheduler-svc-0", "records are not in AUDIT yet");
@@ -257,6 +271,7 @@ async fn metrics_parse_and_failures_name_their_ids() {
         ..setup(&collector)
     })
     .await;
+
     each_failure_names_its_ids(&world).await;
     let client = cli::http::client().expect("an HTTP client");
     for running in &world.stack.services {
@@ -266,19 +281,26 @@ async fn metrics_parse_and_failures_name_their_ids() {
             .send()
             .await
             .expect("an answer");
+
         assert_eq!(answer.status().as_u16(), 200);
+
         let text = answer.text().await.expect("a text");
         let samples = parse(&text).unwrap_or_else(|fault| panic!("{}: {fault}", running.instance));
         let is_ours = |name: &str| samples.iter().any(|sample| sample.name.starts_with(name));
+
         assert!(is_ours("nexus_build_info"), "{}: {text}", running.instance);
+
         let own = format!("nexus_{}_", running.name.trim_end_matches("-svc"));
         assert!(is_ours(&own), "{own}… in {text}");
     }
+
     // Nobody hears of traces any more, and nobody is held up by it.
     drop(collector);
     let answered = chat(&world.gateway(), "still there?", Duration::from_secs(60))
         .await
         .expect("an answer");
+
     assert_eq!(answered.1, "echo: still there?");
+
     world.stack.stop().await;
 }

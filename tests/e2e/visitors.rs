@@ -32,6 +32,7 @@ async fn one_visitor_learns_nothing_of_another_and_waits_for_nobody_elses_approv
         asked => Scripted::text(&format!("heard: {asked}")),
     })
     .await;
+
     let world = World::start(Setup {
         hooks: vec![("answer.ts", ANSWER.to_owned())],
         personas: PERSONAS.to_owned(),
@@ -46,6 +47,7 @@ async fn one_visitor_learns_nothing_of_another_and_waits_for_nobody_elses_approv
 
     send(&world, &event("e2e:v1/1", "v1", "my number is 4711")).await;
     delivers(&world, "heard: my number is 4711").await;
+
     // The first visitor's next turn waits for the owner.
     send(&world, &event("e2e:v1/2", "v1", "list the hooks")).await;
     delivers(&world, "Approval needed").await;
@@ -57,10 +59,12 @@ async fn one_visitor_learns_nothing_of_another_and_waits_for_nobody_elses_approv
         .iter()
         .filter(|request| request.last_user_text().contains("the others"));
     let theirs: Vec<String> = theirs.map(|request| format!("{request:?}")).collect();
+
     assert!(
         !theirs.is_empty() && theirs.iter().all(|text| !text.contains("4711")),
         "{theirs:?}"
     );
+
     // The same visitor is remembered once the owner has said no.
     let asked = eventually("the approval is listed", PATIENCE, async || {
         let first = pending_approvals(&world).await?.into_iter().next();
@@ -69,17 +73,20 @@ async fn one_visitor_learns_nothing_of_another_and_waits_for_nobody_elses_approv
     .await;
     let said = world.nexus(&["approval", "deny", &asked]).await;
     assert_eq!(said.code, Some(0), "{said:?}");
+
     send(&world, &event("e2e:v1/3", "v1", "and now?")).await;
     delivers(&world, "heard: and now?").await;
     let mine = model
         .requests()
         .into_iter()
         .filter(|request| request.last_user_text() == "and now?");
+
     let mine: Vec<String> = mine.map(|request| format!("{request:?}")).collect();
     assert!(
         mine.iter().any(|text| text.contains("4711")),
         "{mine:?} {:?}",
         delivered(&world).await
     );
+
     world.stack.stop().await;
 }

@@ -58,6 +58,7 @@ impl Collector {
                 tokio::spawn(serve(stream, Arc::clone(&kept)));
             }
         });
+
         Self { address, spans, server }
     }
 
@@ -156,5 +157,6 @@ fn spans(request: ExportTraceServiceRequest) -> Vec<Span> {
             });
         }
     }
+
     found
 }

@@ -55,6 +55,7 @@ fn capabilities(browser: &std::path::Path, profile: &std::path::Path) -> Value {
         "--disable-sync",
         &profile,
     ];
+
     json!({ "capabilities": { "alwaysMatch": {
         "browserName": "chrome",
         "goog:chromeOptions": { "binary": browser, "args": flags },
@@ -75,6 +76,7 @@ impl Browser {
             .prefix("nexus-browser-")
             .tempdir()
             .expect("a temporary directory");
+
         let port = cli::launch::nats::free_port().expect("a free port");
         let mut command = Command::new(driver);
         command
@@ -82,9 +84,11 @@ impl Browser {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
+
         let driver = command.kill_on_drop(true).spawn().expect("chromedriver starts");
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
         let base = format!("http://127.0.0.1:{port}");
+
         eventually("chromedriver", START, async || {
             client
                 .get(format!("{base}/status"))
@@ -93,6 +97,7 @@ impl Browser {
                 .map_err(|error| error.to_string())
         })
         .await;
+
         let asked = client
             .post(format!("{base}/session"))
             .json(&capabilities(&browser, profile.path()))
@@ -102,6 +107,7 @@ impl Browser {
             .as_str()
             .unwrap_or_else(|| panic!("no browser: {answer}"));
         let session = format!("{base}/session/{id}");
+
         Some(Self {
             client,
             session,
@@ -195,6 +201,7 @@ impl Browser {
         let Some(folder) = std::env::var_os("NEXUS_SCREENSHOTS").map(PathBuf::from) else {
             return Ok(());
         };
+
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         let order = json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": size });
         self.command("goog/cdp/execute", &order).await?;
@@ -204,6 +211,7 @@ impl Browser {
         let data = taken["data"].as_str().ok_or("no picture")?;
         let bytes = BASE64.decode(data).map_err(|error| error.to_string())?;
         std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+
         std::fs::write(folder.join(format!("{name}.png")), bytes).map_err(|error| error.to_string())
     }
 

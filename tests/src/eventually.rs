@@ -22,6 +22,7 @@ pub async fn eventually<T>(what: &str, deadline: Duration, mut look: impl AsyncF
             pause(LOOK_EVERY).await;
         }
     });
+
     match waited.await {
         Ok(value) => value,
         Err(_) => panic!("{what}: not within {} s: {last}", deadline.as_secs()),

@@ -41,10 +41,12 @@ pub async fn send(load: Load, gateways: Gateways) -> BTreeSet<String> {
         let (client, gateways) = (client.clone(), Arc::clone(&gateways));
         conversations.push(tokio::spawn(conversation(load, session, client, gateways)));
     }
+
     let mut accepted = BTreeSet::new();
     for sender in conversations {
         accepted.extend(sender.await.expect("a sender panicked"));
     }
+
     accepted
 }
 
@@ -53,6 +55,7 @@ async fn conversation(load: Load, session: u64, client: reqwest::Client, gateway
     let mut accepted = Vec::new();
     let gap = Duration::from_secs_f64(load.sessions as f64 / f64::from(load.rate));
     pause(gap.mul_f64(session as f64 / load.sessions as f64)).await;
+
     let mut tick = tokio::time::interval(gap);
     for number in (0..load.events).filter(|number| number % load.sessions == session) {
         tick.tick().await;
@@ -62,11 +65,14 @@ async fn conversation(load: Load, session: u64, client: reqwest::Client, gateway
             "peer": { "kind": "dm", "id": session.to_string() }, "from": { "id": session.to_string() },
             "content": number.to_string(), "content_types": ["text"],
         });
+
         for copy in 0..load.copies {
             post(&client, &gateways, &event, session as usize + copy as usize).await;
         }
+
         accepted.push(id);
     }
+
     accepted
 }
 
@@ -78,6 +84,7 @@ async fn post(client: &reqwest::Client, gateways: &Gateways, event: &serde_json:
                 .bearer_auth(token("chaos"))
                 .json(event)
                 .timeout(PATIENCE);
+
             match request.send().await {
                 Ok(answer) if answer.status().is_success() => return,
                 Ok(answer) if answer.status().as_u16() == 503 => {}
@@ -89,6 +96,7 @@ async fn post(client: &reqwest::Client, gateways: &Gateways, event: &serde_json:
                 Err(_) => {}
             }
         }
+
         pause(Duration::from_millis(50)).await;
     }
 }

@@ -23,8 +23,10 @@ pub fn parse(text: &str) -> Result<Vec<Sample>, String> {
     if !text.ends_with('\n') {
         return Err("the last line does not end".to_owned());
     }
+
     let mut types: BTreeMap<String, String> = BTreeMap::new();
     let mut series = BTreeSet::new();
+
     let mut samples = Vec::new();
     for line in text.lines() {
         let fault = |what: &str| format!("{what}: `{line}`");
@@ -33,6 +35,7 @@ pub fn parse(text: &str) -> Result<Vec<Sample>, String> {
             if !is_name(name) || !["counter", "gauge", "histogram", "summary", "untyped"].contains(&kind) {
                 return Err(fault("no such type"));
             }
+
             if types.insert(name.to_owned(), kind.to_owned()).is_some() {
                 return Err(fault("a second type"));
             }
@@ -41,12 +44,14 @@ pub fn parse(text: &str) -> Result<Vec<Sample>, String> {
             if !has_type(&types, &sample) {
                 return Err(fault("of no type that was told before"));
             }
+
             if !series.insert((sample.name.clone(), sample.labels.clone())) {
                 return Err(fault("told twice"));
             }
             samples.push(sample);
         }
     }
+
     Ok(samples)
 }
 
@@ -60,10 +65,12 @@ fn has_type(types: &BTreeMap<String, String>, sample: &Sample) -> bool {
     if let Some(kind) = of(&sample.name) {
         return kind != "histogram";
     }
+
     let suffixes = ["_bucket", "_sum", "_count"];
     let family = suffixes.iter().find_map(|suffix| sample.name.strip_suffix(suffix));
     let bucket = sample.name.ends_with("_bucket");
     let bounded = sample.labels.iter().any(|(name, _)| name == "le");
+
     family.and_then(of).is_some_and(|kind| {
         if bucket {
             kind == "histogram" && bounded
@@ -80,12 +87,14 @@ fn sample(line: &str) -> Option<Sample> {
         Some(rest) => labels(rest)?,
         None => (Vec::new(), rest),
     };
+
     let value = match rest.strip_prefix(' ')? {
         "+Inf" => f64::INFINITY,
         "-Inf" => f64::NEG_INFINITY,
         "NaN" => f64::NAN,
         number => number.parse().ok()?,
     };
+
     is_name(name).then(|| Sample {
         name: name.to_owned(),
         labels,
@@ -100,9 +109,11 @@ fn labels(mut rest: &str) -> Option<(Vec<(String, String)>, &str)> {
         if let Some(after) = rest.strip_prefix('}') {
             return Some((found, after));
         }
+
         let (name, after) = rest.split_once("=\"")?;
         let mut value = String::new();
         let mut letters = after.char_indices();
+
         let end = loop {
             match letters.next()? {
                 (at, '"') => break at,
@@ -114,9 +125,11 @@ fn labels(mut rest: &str) -> Option<(Vec<(String, String)>, &str)> {
                 (_, letter) => value.push(letter),
             }
         };
+
         if !is_name(name) || name.contains(':') {
             return None;
         }
+
         found.push((name.to_owned(), value));
         rest = &after[end + 1..];
         rest = rest.strip_prefix(',').unwrap_or(rest);

@@ -46,6 +46,7 @@ impl Receiver {
                 tokio::spawn(serve(socket, pace, Arc::clone(&noted)));
             }
         });
+
         Self { url, calls }
     }
 
@@ -78,9 +79,11 @@ async fn serve(mut socket: TcpStream, pace: Duration, calls: Arc<Mutex<Vec<Call>
             }
             continue;
         };
+
         read.drain(..length);
         calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
         pause(pace).await;
+
         let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
         if socket.write_all(answer).await.is_err() {
             return;
@@ -96,6 +99,7 @@ fn whole(read: &[u8]) -> Option<(Call, usize)> {
         let line = head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.map(|value| value.trim().to_owned())
     };
+
     let length = end + 4 + field("content-length")?.parse::<usize>().ok()?;
     let body = read.get(end + 4..length)?;
     let call = Call {
@@ -103,5 +107,6 @@ fn whole(read: &[u8]) -> Option<(Call, usize)> {
         path: head.split(' ').nth(1).unwrap_or_default().to_owned(),
         body: serde_json::from_slice(body).unwrap_or_default(),
     };
+
     Some((call, length))
 }

@@ -26,6 +26,7 @@ const PAGE: usize = 256;
 pub async fn read_all<T: Wire>(bus: &Bus, stream: &str) -> Vec<(u64, T)> {
     let state = bus.stream_state(stream).await.expect("the stream can be asked");
     let mut found = Vec::new();
+
     let mut from = state.first;
 
     // By direct reads, not by a consumer: whoever waits reads a stream many times, and an abandoned consumer stays for
@@ -37,6 +38,7 @@ pub async fn read_all<T: Wire>(bus: &Bus, stream: &str) -> Vec<(u64, T)> {
             let next = bus.next_on_subject(stream, EVERYTHING, from).await;
             page.extend(next.expect("the leader can be asked"));
         }
+
         let Some(last) = page.last() else { break };
         from = last.sequence + 1;
 
@@ -47,6 +49,7 @@ pub async fn read_all<T: Wire>(bus: &Bus, stream: &str) -> Vec<(u64, T)> {
             found.push((message.sequence, value));
         }
     }
+
     found
 }
 
@@ -83,6 +86,7 @@ impl Record {
             .into_iter()
             .filter(|(_, event)| seen.insert(event.id.clone()))
             .collect();
+
         let waiting = bus
             .stream_state(streams::DELIVERIES)
             .await
@@ -93,6 +97,7 @@ impl Record {
             .await
             .expect("it can be asked")
             .messages;
+
         Self {
             repeated_events: count - events.len(),
             events,
@@ -119,6 +124,7 @@ impl Record {
                 completed.push((*turn, started.get(turn).cloned().unwrap_or_default()));
             }
         }
+
         completed
     }
 
@@ -143,22 +149,27 @@ impl Record {
         if lost > 0 {
             faults.push(format!("{lost} accepted events are not stored"));
         }
+
         if self.repeated_events > 0 {
             faults.push(format!("{} events are stored again", self.repeated_events));
         }
+
         self.check_invocations(&mut faults);
         self.check_dispatches(&mut faults);
         self.check_turns(&mut faults);
         self.check_deliveries(&mut faults);
+
         for (_, letter) in self.dead.iter().take(3) {
             faults.push(format!(
                 "dead letter of {}: {} {}",
                 letter.service, letter.reason, letter.detail
             ));
         }
+
         if self.waiting + self.claims > 0 {
             faults.push(format!("{} deliveries and {} claims wait", self.waiting, self.claims));
         }
+
         faults
     }
 
@@ -167,6 +178,7 @@ impl Record {
         for (_, record) in &self.invocations {
             *counted.entry(record.event_id.as_str()).or_default() += 1;
         }
+
         let without = self
             .events
             .iter()
@@ -194,9 +206,11 @@ impl Record {
                 })
                 .collect::<Vec<_>>()
         };
+
         let wanted: BTreeSet<Ulid> = self.invocations.iter().flat_map(|(_, record)| fired(record)).collect();
         let there: BTreeSet<Ulid> = self.dispatches.iter().map(|(_, dispatch)| dispatch.id).collect();
         let (missing, extra) = (wanted.difference(&there).count(), there.difference(&wanted).count());
+
         let twice = self.dispatches.len() - there.len();
         if missing + extra + twice > 0 {
             faults.push(format!(
@@ -210,6 +224,7 @@ impl Record {
         for dispatch in self.turns().into_iter().flat_map(|(_, dispatches)| dispatches) {
             *answered.entry(dispatch).or_default() += 1;
         }
+
         let without = self
             .dispatches
             .iter()
@@ -219,12 +234,14 @@ impl Record {
         if without + twice > 0 {
             faults.push(format!("{without} dispatches have no turn, {twice} have more than one"));
         }
+
         let order: BTreeMap<Ulid, (&SessionRef, u64)> = self
             .dispatches
             .iter()
             .map(|(_, dispatch)| (dispatch.id, (&dispatch.target, dispatch.event_seq)))
             .collect();
         let mut last: BTreeMap<&SessionRef, u64> = BTreeMap::new();
+
         let mut inversions = 0;
         for (session, sequence) in self
             .turns()
@@ -235,6 +252,7 @@ impl Record {
             let before = last.insert(session, *sequence).unwrap_or(0);
             inversions += usize::from(before > *sequence);
         }
+
         if inversions > 0 {
             faults.push(format!(
                 "{inversions} turns ran before one of an earlier event of their session"
@@ -247,17 +265,20 @@ impl Record {
         let turns: BTreeSet<Ulid> = self.turns().into_iter().map(|(turn, _)| turn).collect();
         let without = turns.iter().filter(|turn| !delivered.contains_key(turn)).count();
         let unknown = delivered.keys().filter(|delivery| !turns.contains(delivery)).count();
+
         let twice = delivered.values().filter(|count| **count > 1).count();
         if without + unknown + twice > 0 {
             faults.push(format!(
                 "deliveries: {without} missing, {unknown} of no turn, {twice} receipted twice"
             ));
         }
+
         let sent = self
             .events
             .iter()
             .filter(|(_, event)| event.direction == Direction::Sent)
             .count();
+
         if sent != delivered.len() {
             faults.push(format!("{} deliveries, but {sent} sent events", delivered.len()));
         }

@@ -57,6 +57,7 @@ fn tokens() -> String {
              channels = {channels:?}\n"
         )
     };
+
     SOURCES.iter().map(entry).collect()
 }
 
@@ -117,11 +118,13 @@ impl World {
             let made = keys::cluster_key(directory.path()).expect("a key");
             std::fs::copy(Path::new(&backup).with_extension("key"), made).expect("the key is put in place");
         }
+
         let plan = plan(directory.path(), setup);
         let stack = Stack::start(plan)
             .await
             .unwrap_or_else(|error| panic!("the world does not start: {error:#}"));
         let bus = stack.bus("test").await.expect("the server answers");
+
         Self { stack, bus, directory }
     }
 
@@ -208,17 +211,20 @@ fn clock_of(directory: &Path) -> ProcessClock {
 fn plan(directory: &Path, setup: Setup) -> Plan {
     let hooks = directory.join("hooks");
     std::fs::create_dir_all(&hooks).expect("a hooks directory");
+
     for (name, text) in &setup.hooks {
         let path = hooks.join(name);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder of hooks");
         std::fs::write(path, text).expect("a hook file");
     }
+
     let mut files = String::new();
     let given = [
         ("personas", &setup.personas),
         ("identities", &setup.identities),
         ("channels", &setup.channels),
     ];
+
     for (key, text) in given {
         if !text.is_empty() {
             let path = directory.join(format!("{key}.yaml"));
@@ -226,14 +232,18 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
             files.push_str(&format!("{key} = {path:?}\n"));
         }
     }
+
     let mut plan = Plan::all(directory, setup.replicas.max(1));
     plan.servers = setup.servers.max(1);
     plan.environment = setup.environment;
+
     if setup.sets_clock {
         plan.environment.push(clock_of(directory).variable());
     }
+
     plan.users = setup.users;
     plan.services.retain(|(name, _)| !setup.without.contains(name));
+
     // Two cores carry up to ten services and three servers: a hook that waits for the processor is not looping.
     plan.config = format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\n\n[files]\n{files}\n[adapter]\nlisten = \"127.0.0.1:0\"\n{}\n\
@@ -241,5 +251,6 @@ fn plan(directory: &Path, setup: Setup) -> Plan {
         setup.adapter,
         tokens()
     );
+
     plan
 }

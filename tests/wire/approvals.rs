@@ -143,9 +143,11 @@ pub(crate) fn asked_of_all() -> Confirmation {
             initiator.proof = Proof::Nobody;
         }
     }
+
     for vote in &mut confirmation.trail.votes {
         vote.counts_for = vec![1];
     }
+
     confirmation
 }
 

@@ -183,6 +183,7 @@ pub(crate) fn book() -> AgentBook {
         firings: 1,
         tokens: 4_000,
     };
+
     AgentBook {
         bookings: [(ulid(1), booking)].into_iter().collect(),
         spent: [(19_675, Charge { firings: 2, tokens: 9 })].into_iter().collect(),

@@ -21,6 +21,7 @@ fn turn_entries() -> Vec<LedgerEntry> {
         name: "pay".to_owned(),
         arguments: json!({ "amount": 5 }),
     };
+
     vec![
         LedgerEntry::SessionOpened { session: session() },
         LedgerEntry::Owned {

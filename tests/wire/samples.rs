@@ -214,6 +214,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         platform_ids: vec!["9".to_owned()],
         outcome,
     };
+
     let steps = [
         ReceiptStep::AttemptStarted {
             attempt: 1,
@@ -247,6 +248,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
             by: Some("delivery-svc-0".to_owned()),
         },
     ];
+
     let receipt = |step| Receipt {
         delivery: ulid(1),
         session: session(),
@@ -255,6 +257,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         at: AT,
         step,
     };
+
     steps.into_iter().map(receipt).collect()
 }
 
@@ -296,6 +299,7 @@ pub(crate) fn invocations() -> EventInvocations {
             stack: some("at a.ts:1"),
         },
     ];
+
     let hook = |outcome| HookInvocation {
         hook_id: "h".to_owned(),
         latency_us: 120,
@@ -306,6 +310,7 @@ pub(crate) fn invocations() -> EventInvocations {
         llm_cost_usd: 0.0,
         search_calls: 4,
     };
+
     EventInvocations {
         event_id: id(),
         event_seq: 99,
@@ -357,6 +362,7 @@ pub(crate) fn agent_request() -> AgentRequest {
         content: text.to_owned(),
         attachments: Vec::new(),
     };
+
     AgentRequest {
         turn: ulid(1),
         session: session(),

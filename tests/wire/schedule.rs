@@ -26,10 +26,12 @@ pub(crate) fn schedule() -> ScheduleRecord {
         content: "wake".to_owned(),
         metadata: serde_json::Map::from_iter([("k".to_owned(), serde_json::json!(1))]),
     };
+
     let next = NextFiring {
         nominal: AT.plus(60_000),
         due: AT.plus(60_003),
     };
+
     ScheduleRecord {
         paused: Some(Pause {
             note: "holiday".to_owned(),

@@ -88,9 +88,11 @@ impl Tap {
             until: self.until,
             sig: self.sig.clone(),
         };
+
         link.verify(checks, id, now)?;
         let text = format!("page.{id}.{}.{}", self.at, self.sig);
         checks.signed(Algorithm::Sha256, &[text.as_bytes()], &bytes(&self.stamp))?;
+
         checks.fresh(self.at, now)
     }
 }
@@ -124,6 +126,7 @@ mod tests {
         assert!(check(&link(), "a1", now));
         assert!(!check(&link(), "a2", now));
         assert!(!check(&link(), "a1", UnixMillis(1_000_000)));
+
         for wrong in [
             Link {
                 by: "bob".to_owned(),
@@ -160,6 +163,7 @@ mod tests {
                 until,
                 sig,
             } = link();
+
             let say = "approve".to_owned();
             Tap {
                 by,
@@ -172,6 +176,7 @@ mod tests {
                 say,
             }
         };
+
         let made = |at: i64| stamp(&Key::new("secret"), "a1", at, &link().sig);
         let check = |tap: &Tap, now: i64| tap.verify(&checks(), "a1", UnixMillis::from_seconds(now)).is_ok();
         assert!(check(&tap(500, made(500)), 600));

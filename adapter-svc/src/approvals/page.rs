@@ -36,9 +36,11 @@ pub fn question(confirmation: &Confirmation, link: &Link, at: i64, stamp: &str) 
         escaped(&request.policy),
         escaped(confirmation.status.name()),
     );
+
     if confirmation.status != ApprovalStatus::Pending {
         return head;
     }
+
     let field = |name: &str, value: &str| format!("<input type=hidden name={name} value=\"{}\">", escaped(value));
     let fields = [
         field("by", &link.by),
@@ -50,6 +52,7 @@ pub fn question(confirmation: &Confirmation, link: &Link, at: i64, stamp: &str) 
         field("stamp", stamp),
     ]
     .concat();
+
     let action = format!("/approvals/{}/decide", escaped(&request.id));
     format!(
         "{head}<form method=post action=\"{action}\">{fields}<button name=say value=approve>Approve</button> \

@@ -20,6 +20,7 @@ impl AdapterConfig {
                 }
             }
         }
+
         faults
     }
 }
@@ -34,6 +35,7 @@ mod tests {
         let config: AdapterConfig = toml::from_str(text).expect("it parses");
         let edge = |channel: &str| BTreeMap::from([("roof".to_owned(), channel.to_owned())]);
         let faults = config.faults_beside(&edge("telegram"));
+
         assert!(
             faults.len() == 1
                 && faults[0].starts_with("http.tokens[0].source: `telegram` is the channel of edges.roof"),

@@ -34,6 +34,7 @@ fn an_open_door_is_refused_where_others_reach_it_and_warned_of_elsewhere() {
             "{refused}: {faults:?}"
         );
     }
+
     for sound in [
         "http.open = true",
         "hosts = [\"localhost\", \"127.0.0.1\"]\nhttp.open = true",
@@ -70,6 +71,7 @@ fn every_fault_is_named_with_its_key() {
         persons = true
         mapping.from = "header:x-user"
     "#;
+
     let faults = check(text).join("\n");
     for key in [
         "max_concurrent:",
@@ -115,12 +117,15 @@ fn a_key_that_anybody_has_is_refused_wherever_it_is() {
         ("[webhook.s]\nscheme = \"telegram\"\nsecret = \"SECRET\"", "seven77"),
         ("[http]\nlocal_token = \"SECRET\"", "short"),
     ];
+
     for (section, weak) in sections {
         assert!(faulty(section, weak), "{section}: {weak}");
     }
+
     let (_file, reference) = secret("fifteen-letters");
     let short = format!("[webhook.s]\nscheme = \"github\"\nsecret = \"{reference}\"");
     let config: AdapterConfig = toml::from_str(&short).unwrap();
+
     assert_eq!(config.faults(), Vec::<String>::new());
     assert!(config.warnings()[0].starts_with("webhook.s.secret: "));
 }

@@ -67,12 +67,15 @@ impl WebhookConfig {
         if self.scheme == Scheme::Hmac {
             faults.extend(self.hmac.faults().into_iter().map(|fault| format!("hmac.{fault}")));
         }
+
         if let Err(fault) = self.endpoint(name) {
             faults.push(fault);
         }
+
         if let Some(Err(weak)) = self.verify_token.as_ref().map(|token| key::text(token.reveal())) {
             faults.push(format!("verify_token: {weak}"));
         }
+
         faults.extend(self.trust_faults());
         faults
     }
@@ -87,9 +90,11 @@ impl WebhookConfig {
                 "mapping.id: {expected} (of `hmac`: `{{id}}` in hmac.signed and hmac.id_header)"
             ));
         }
+
         if matches!(self.mapping.id, Some(Pick::Constant(_))) {
             faults.push("mapping.id: a constant would make all deliveries one event".to_owned());
         }
+
         if self.persons && !is_signed {
             faults.push("persons: an unsigned source proves nobody; choose a scheme that signs".to_owned());
         }
@@ -106,12 +111,14 @@ impl WebhookConfig {
             if !self.persons {
                 faults.push("channel: only a source with `persons = true` may name another channel".to_owned());
             }
+
             if channel.is_empty() || is_reserved(channel) || channel.eq_ignore_ascii_case(WEBCHAT) {
                 faults.push(format!(
                     "channel: `{channel}` is the system's own or empty; choose another"
                 ));
             }
         }
+
         faults
     }
 

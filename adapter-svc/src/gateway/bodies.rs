@@ -95,6 +95,7 @@ impl Bodies {
             self.bytes += more;
             *self.of.entry(own).or_default() += more;
         }
+
         Ok(given_up)
     }
 
@@ -122,6 +123,7 @@ impl Bodies {
             return;
         };
         self.bytes -= held.bytes;
+
         if let Some(bytes) = self.of.get_mut(&held.block) {
             *bytes -= held.bytes;
             if *bytes == 0 {
@@ -174,6 +176,7 @@ mod tests {
             assert_eq!(bodies.grow(id, bytes), Ok(Vec::new()));
             id
         });
+
         assert_eq!(bodies.grow(honest, 10), Ok(vec![greedy]), "its oldest goes");
         assert_eq!(bodies.bytes(), 60);
         assert_eq!(bodies.grow(greedy, 1), Err(NoRoom), "it was given up");
@@ -182,8 +185,10 @@ mod tests {
 
         bodies.arrived(second);
         assert_eq!(bodies.grow(honest, 10), Err(NoRoom), "what has come is not given up");
+
         bodies.close(second);
         assert_eq!(bodies.grow(honest, 70), Ok(Vec::new()));
+
         bodies.close(honest);
         assert_eq!((bodies.bytes(), bodies.held.len(), bodies.of.len()), (0, 0, 0));
     }
@@ -198,6 +203,7 @@ mod tests {
                 id
             })
             .collect();
+
         let honest = bodies.open(address(1));
         assert_eq!(bodies.grow(honest, 30), Ok(small[..3].to_vec()));
         assert_eq!(bodies.grow(honest, 100), Err(NoRoom), "larger than all there is");
@@ -208,16 +214,21 @@ mod tests {
         let begun = SystemClock.monotonic();
         let at = |ms: u64| begun + Duration::from_millis(ms);
         let mut body = Arrival::begin(begun);
+
         assert_eq!(body.left(at(1_000)), Duration::from_secs(4));
+
         for second in 1..60 {
             body.arrived(1_024, at(second * 1_000));
             assert_eq!(body.left(at(second * 1_000)), PATIENCE, "as fast as it must");
         }
+
         body.arrived(10_000_000, at(60_000));
         assert_eq!(body.left(at(60_000)), PATIENCE, "nothing is saved up");
+
         for step in 1..=9 {
             body.arrived(1, at(60_000 + step * 500));
         }
+
         assert!(
             body.left(at(64_500)) < Duration::from_millis(520),
             "a byte is no sign of life"

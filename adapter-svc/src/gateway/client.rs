@@ -72,6 +72,7 @@ impl Client {
         if !peer.trusted {
             return Self(peer.address);
         }
+
         let mut client = peer.address;
         let lines = headers.get_all(FORWARDED_FOR).iter().rev();
         let hops = lines.flat_map(|line| line.to_str().unwrap_or("?").rsplit(','));
@@ -81,10 +82,12 @@ impl Client {
                 break;
             };
             client = address;
+
             if !trusted.contains(address) {
                 break;
             }
         }
+
         Self(client)
     }
 }
@@ -126,9 +129,11 @@ mod tests {
                 "{address}"
             );
         }
+
         let all = networks(&["0.0.0.0/0", "::/0"]);
         assert!(all.contains("1.2.3.4".parse().expect("an address")));
         assert!(all.contains("ff::1".parse().expect("an address")));
+
         for text in ["", "10.0.0.0/33", "fd00::/129", "host", "10.0.0.0/x", "10.0.0/8"] {
             assert_eq!(Networks::parse(&[text.to_owned()]), Err(text.to_owned()));
         }
@@ -141,10 +146,12 @@ mod tests {
             address,
             trusted: trusted.contains(address),
         };
+
         let mut headers = HeaderMap::new();
         for line in forwarded {
             headers.append(FORWARDED_FOR, line.parse().expect("a header"));
         }
+
         Client::of(peer, &headers, &trusted).0.to_string()
     }
 
@@ -161,6 +168,7 @@ mod tests {
             client("10.0.0.1", &["203.0.113.9, 198.51.100.1, 10.0.0.2"]),
             "198.51.100.1"
         );
+
         assert_eq!(
             client("10.0.0.1", &["203.0.113.9", "198.51.100.1:4711"]),
             "198.51.100.1"
@@ -171,6 +179,7 @@ mod tests {
             "10.0.0.1",
             "not what stands before it"
         );
+
         assert_eq!(client("10.0.0.1", &["10.0.0.3, 10.0.0.2"]), "10.0.0.3");
     }
 }

@@ -39,6 +39,7 @@ impl Hosts {
         let Self::Local(further) = self else {
             return Ok(());
         };
+
         // HTTP/2 has it in the URI.
         let said = match headers.get(header::HOST) {
             Some(value) => String::from_utf8_lossy(value.as_bytes()).into_owned(),
@@ -87,6 +88,7 @@ mod tests {
         ] {
             assert!(check("127.0.0.1", host) && check("::1", host), "{host}");
         }
+
         for host in [
             "evil.example",
             "evil.example:8080",

@@ -46,12 +46,14 @@ impl Pace {
                 from = OTHERS;
             }
         }
+
         let full_at = self.full_at.entry(from).or_insert(now);
         let after = (*full_at).max(now) + self.each;
         let lacks = after.saturating_duration_since(now).saturating_sub(self.holds);
         if !lacks.is_zero() {
             return Err(lacks);
         }
+
         *full_at = after;
         Ok(())
     }
@@ -84,10 +86,12 @@ mod tests {
         let mut pace = Pace::new(10, 3);
         let begun = SystemClock.monotonic();
         let at = |ms| begun + Duration::from_millis(ms);
+
         let one = address("192.0.2.1");
         for _ in 0..3 {
             assert_eq!(pace.admit(one, at(0)), Ok(()));
         }
+
         assert_eq!(pace.admit(one, at(0)), Err(Duration::from_millis(100)));
         assert_eq!(
             pace.admit(one, at(40)),
@@ -97,9 +101,11 @@ mod tests {
         assert_eq!(pace.admit(address("192.0.2.2"), at(40)), Ok(()), "another has its own");
         assert_eq!(pace.admit(one, at(100)), Ok(()));
         assert_eq!(pace.admit(one, at(100)), Err(Duration::from_millis(100)));
+
         for _ in 0..3 {
             assert_eq!(pace.admit(one, at(60_000)), Ok(()), "it holds no more than a burst");
         }
+
         assert!(pace.admit(one, at(60_000)).is_err());
     }
 
@@ -124,11 +130,13 @@ mod tests {
         for number in 1..=u32::try_from(MAX_ADDRESSES).expect("few") {
             assert_eq!(pace.admit(IpAddr::V4(Ipv4Addr::from_bits(number)), now), Ok(()));
         }
+
         assert_eq!(pace.admit(address("192.0.2.1"), now), Ok(()));
         assert!(
             pace.admit(address("192.0.2.2"), now).is_err(),
             "shared with the one before"
         );
+
         let later = now + Duration::from_secs(2);
         assert_eq!(pace.admit(address("192.0.2.2"), later), Ok(()));
         assert_eq!(pace.full_at.len(), 1, "full buckets are forgotten");

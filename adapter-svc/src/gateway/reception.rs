@@ -94,6 +94,7 @@ impl Reception {
         let bytes = read(&parts.headers, body, max, &room).await?;
         room.arrived();
         drop(receiving);
+
         Ok(Received {
             bytes,
             _place: self.place()?,
@@ -157,6 +158,7 @@ async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Resul
     let mut chunks = body.into_data_stream();
     let mut whole = BytesMut::with_capacity(announced.unwrap_or(0).min(FIRST_BYTES));
     let mut read = 0_usize;
+
     let mut arrival = Arrival::begin(SystemClock.monotonic());
 
     loop {
@@ -172,6 +174,7 @@ async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Resul
         let chunk = chunk.map_err(|error| Refusal::BrokenBody(chain(&error)))?;
         arrival.arrived(chunk.len(), SystemClock.monotonic());
         read = read.saturating_add(chunk.len());
+
         if read <= max {
             room.grow(chunk.len())?;
             whole.extend_from_slice(&chunk);

@@ -57,6 +57,7 @@ impl Taken {
         if most <= held + 1 {
             return false;
         }
+
         let crowded = self
             .places
             .iter()
@@ -68,8 +69,10 @@ impl Taken {
         else {
             return false;
         };
+
         metrics::counter!("nexus_adapter_webchat_moved_total").increment(1);
         place.leave.trigger();
+
         true
     }
 }
@@ -121,6 +124,7 @@ impl Shares {
         if held >= self.0.per_address || (taken.places.len() >= self.0.total && !taken.make_room(held)) {
             return None;
         }
+
         let (number, leave) = (taken.next, Shutdown::default());
         taken.next += 1;
         *taken.of.entry(block).or_default() += 1;
@@ -129,8 +133,10 @@ impl Shares {
             heard_at: now,
             leave: leave.clone(),
         };
+
         taken.places.insert(number, place);
         let of = self.clone();
+
         Some(Share { of, number, leave })
     }
 }
@@ -160,10 +166,13 @@ mod tests {
         let shares = Shares::new(3, 2);
         let first = shares.take(address(1), now);
         let held = [shares.take(address(1), now), shares.take(address(2), now)];
+
         assert!(first.is_some() && held.iter().all(Option::is_some));
         assert!(shares.take(address(1), now).is_none(), "it has two");
+
         drop(first);
         assert!(shares.take(address(3), now).is_some());
+
         drop(held);
         assert!(shares.taken().places.is_empty() && shares.taken().of.is_empty());
     }
@@ -175,16 +184,19 @@ mod tests {
         let crowd: Vec<Share> = (0..12)
             .map(|number| shares.take(address(number / 4), now).expect("a place"))
             .collect();
+
         let later = now + Duration::from_secs(1);
         for share in crowd.iter().filter(|share| share.number != 6) {
             share.heard(later);
         }
+
         let newcomer = shares.take(address(9), later).expect("a place of the crowd's");
         let left: Vec<u64> = crowd
             .iter()
             .filter(|share| share.leave().is_requested())
             .map(|share| share.number)
             .collect();
+
         assert_eq!(left, [6], "it said nothing");
 
         // Nine more come: from then on nobody has so many more than another that one would have to leave.
@@ -192,6 +204,7 @@ mod tests {
         assert_eq!(shares.taken().places.len(), 12);
         assert!(shares.take(address(40), later).is_none(), "each has one");
         assert!(!newcomer.leave().is_requested() && !others.is_empty());
+
         drop((crowd, newcomer, others));
         assert!(shares.taken().places.is_empty() && shares.taken().of.is_empty());
     }

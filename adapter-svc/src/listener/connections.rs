@@ -108,6 +108,7 @@ impl Connection {
                 }
             }
         }
+
         match oldest {
             None => Some((Rank::NoHead, self.idle_since)),
             Some(since) => Some((Rank::Unfinished, since)),
@@ -160,6 +161,7 @@ impl Connections {
         } else {
             None
         };
+
         if let Some(victim) = victim {
             self.remove(victim);
         }
@@ -171,6 +173,7 @@ impl Connections {
             idle_since: now,
             requests: BTreeMap::new(),
         };
+
         self.unlist(block);
         let address = self.addresses.entry(block).or_default();
         address.count += 1;
@@ -179,6 +182,7 @@ impl Connections {
             .extend(connection.standing().map(|(rank, since)| (rank, since, id)));
         self.open.insert(id, connection);
         self.list(block);
+
         Admission::Admitted { id, instead_of: victim }
     }
 
@@ -223,15 +227,18 @@ impl Connections {
         };
         let block = connection.block;
         self.unlist(block);
+
         if let Some(address) = self.addresses.get_mut(&block) {
             if let Some((rank, since)) = connection.standing() {
                 address.turns.remove(&(rank, since, id));
             }
             address.count -= 1;
+
             if address.count == 0 {
                 self.addresses.remove(&block);
             }
         }
+
         self.list(block);
     }
 
@@ -241,6 +248,7 @@ impl Connections {
             return;
         };
         self.unlist(block);
+
         if let (Some(connection), Some(address)) = (self.open.get_mut(&id), self.addresses.get_mut(&block)) {
             if let Some((rank, since)) = connection.standing() {
                 address.turns.remove(&(rank, since, id));
@@ -249,6 +257,7 @@ impl Connections {
             let turn = connection.standing().map(|(rank, since)| (rank, since, id));
             address.turns.extend(turn);
         }
+
         self.list(block);
     }
 
@@ -350,6 +359,7 @@ mod tests {
         for id in 0..3 {
             assert_eq!(table.admit(&format!("2001:db8::{id}"), id), admitted(id, None));
         }
+
         assert_eq!(table.admit("2001:db8::99", 3), admitted(3, 0));
 
         let mut table = Table::new();
@@ -358,6 +368,7 @@ mod tests {
             let at = table.at(id);
             assert_eq!(table.connections.admit(proxy, true, at), admitted(id, None));
         }
+
         assert_eq!(table.admit("192.0.2.1", 9), admitted(4, 0), "the total holds for all");
     }
 
@@ -379,16 +390,20 @@ mod tests {
         for id in 0..4 {
             table.admit(&format!("192.0.2.{id}"), id);
         }
+
         let half = table.connections.begin(0, table.at(4));
         table.connections.advance(0, half, Progress::Receiving, table.at(4));
         let worked = table.connections.begin(1, table.at(4));
 
         assert_eq!(table.admit("192.0.2.10", 5), admitted(4, 2));
         assert_eq!(table.admit("192.0.2.11", 6), admitted(5, 3));
+
         for id in [4, 5] {
             table.connections.begin(id, table.at(7));
         }
+
         assert_eq!(table.admit("192.0.2.12", 8), admitted(6, 0), "its body had not come");
+
         table.connections.begin(6, table.at(9));
         assert_eq!(table.admit("192.0.2.13", 9), Admission::Full);
 
@@ -406,8 +421,10 @@ mod tests {
             Some(table.at(10)),
             "from the first moment"
         );
+
         let one = table.connections.begin(0, table.at(5));
         assert_eq!(table.connections.deadline(0), None);
+
         table.connections.advance(0, one, Progress::Answering, table.at(6));
         let two = table.connections.begin(0, table.at(7));
         assert_eq!(
@@ -415,14 +432,17 @@ mod tests {
             Some(table.at(36)),
             "whatever else is asked"
         );
+
         table.connections.finish(0, one, table.at(8));
         assert_eq!(table.connections.deadline(0), None);
+
         table.connections.finish(0, two, table.at(9));
         assert_eq!(
             table.connections.deadline(0),
             Some(table.at(19)),
             "between requests as well"
         );
+
         table.connections.remove(0);
         assert!(
             table.connections.is_empty()

@@ -64,6 +64,7 @@ impl Lines {
                 table.ends.insert(id, Arc::clone(&end));
                 table.count();
                 let lines = self.clone();
+
                 Some(Line { lines, id, end })
             }
             Admission::Full => {

@@ -29,6 +29,7 @@ fn check(endpoint: &Endpoint, pairs: &[(&str, &str)], payload: &Value, verified:
     let map = headers(pairs);
     let body = payload.to_string();
     let (now, fresh) = (UnixMillis(5_000), Ulid::from_parts(1, 2));
+
     let delivery = Delivery {
         headers: &map,
         body: body.as_bytes(),
@@ -37,6 +38,7 @@ fn check(endpoint: &Endpoint, pairs: &[(&str, &str)], payload: &Value, verified:
         now,
         fresh,
     };
+
     let [event] = webhook(endpoint, &delivery).unwrap().try_into().unwrap();
     event
 }
@@ -51,8 +53,10 @@ fn a_github_delivery_is_known_by_its_body_and_keeps_its_name_type_and_payload() 
             ("x-mine", "1"),
             ("x-my-signature", "no"),
         ];
+
         check(&endpoint(Scheme::Github), &pairs, &payload, &Verified::default())
     };
+
     let event = with("72d3162e");
     let hash = sha256_hex(&[payload.to_string().as_bytes()]);
     assert_eq!(event.id.as_str(), format!("webhook:shop/{hash}"));
@@ -63,6 +67,7 @@ fn a_github_delivery_is_known_by_its_body_and_keeps_its_name_type_and_payload() 
     );
     assert_eq!((event.channel.as_str(), event.peer.id.as_str()), ("webhook", "shop"));
     assert_eq!(event.content, "shop issues opened o/r");
+
     assert_eq!(event.metadata["event_type"], "issues");
     assert_eq!(event.metadata["delivery_id"], "72d3162e");
     assert_eq!(event.metadata["payload"], payload);
@@ -88,13 +93,16 @@ fn metas_entries_are_events_of_their_own() {
             now: UnixMillis(5),
             fresh: Ulid::from_parts(1, 2),
         };
+
         let events = webhook(&source, &delivery).unwrap();
         events.into_iter().map(|event| event.id.to_string()).collect::<Vec<_>>()
     };
+
     let entry = |id: &str| json!({"id": id, "time": 5, "changes": [{"field": "messages"}]});
     let both = ids(&json!({"object": "page", "entry": [entry("1"), entry("2")]}));
     assert_eq!(both.len(), 2);
     assert_ne!(both[0], both[1]);
+
     let second = ids(&json!({"object": "page", "entry": [entry("2"), entry("3")]}));
     assert_eq!(
         second[0], both[1],
@@ -110,6 +118,7 @@ fn a_source_that_proves_persons_says_so() {
     source.channel = Some("telegram".to_owned());
     source.mapping.from = Some(Pick::Body("/from".to_owned()));
     let event = check(&source, &[], &json!({"from": "4711"}), &Verified::default());
+
     assert_eq!((event.channel.as_str(), event.from.id.as_str()), ("telegram", "4711"));
     assert_eq!(
         (&event.origin, event.speaks_for),
@@ -124,21 +133,26 @@ fn without_an_id_the_signed_time_and_body_identify() {
             delivery_id: None,
             timestamp,
         };
+
         check(endpoint, &[("x-id", "9")], &json!({"a": 1}), &verified)
             .id
             .as_str()
             .to_owned()
     };
+
     let mut source = endpoint(Scheme::Hmac);
     source.hmac.id_header = Some("x-id".to_owned());
     let of_body = format!("webhook:shop/{}", sha256_hex(&[b"{\"a\":1}"]));
+
     assert_eq!(id(&source, None), of_body);
     assert_eq!(
         id(&source, Some(7)),
         format!("webhook:shop/{}", sha256_hex(&[b"7.{\"a\":1}"]))
     );
+
     source.dedupe = Dedupe::Body;
     assert_eq!(id(&source, Some(7)), of_body);
+
     let unsigned = endpoint(Scheme::Unsigned);
     assert_eq!(id(&unsigned, None), format!("webhook:shop/{}", Ulid::from_parts(1, 2)));
 }
@@ -152,8 +166,10 @@ fn an_id_that_is_too_long_or_unprintable_is_hashed() {
             .as_str()
             .to_owned()
     };
+
     let long = "a.* ".repeat(125);
     assert_eq!(id(&long[..490]), format!("webhook:shop/{}", &long[..490]));
+
     for own in [long.as_str(), "a\0b", "line\nbreak"] {
         let expected = sha256_hex(&[own.as_bytes()]);
         if own.len() > 499 || own.contains(char::is_control) {
@@ -183,6 +199,7 @@ fn a_mapping_says_where_fields_stand() {
         ]
         .into(),
     };
+
     let payload = json!({"order": {"id": 42, "note": "two pies", "total": 9.5}, "customer": "c7", "name": "Ada", "at": 1_700_000_000});
     let event = check(&source, &[("x-kind", "order.paid")], &payload, &Verified::default());
     assert_eq!(event.id.as_str(), "webhook:shop/42");
@@ -195,6 +212,7 @@ fn a_mapping_says_where_fields_stand() {
         (&event.metadata["total"], &event.metadata["event_type"]),
         (&json!(9.5), &json!("order.paid"))
     );
+
     assert_eq!(
         (&event.metadata["priority"], &event.metadata["webhook_source"]),
         (&json!("high"), &json!("shop"))

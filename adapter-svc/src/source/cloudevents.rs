@@ -85,6 +85,7 @@ pub fn structured(value: Value, scope: &Scope, now: UnixMillis) -> Result<Event,
         (None, Some(_)) => return Err(attribute("data_base64", "base64")),
         (Some(_), Some(_)) => return Err(attribute("data_base64", "either it or `data`")),
     };
+
     event(attributes, data, scope, now)
 }
 
@@ -104,6 +105,7 @@ pub fn binary(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) 
 
     let kind = content_type(headers);
     let is_json = kind == "application/json" || kind.ends_with("+json");
+
     if !kind.is_empty() {
         let said = content_type_as_said(headers);
         attributes.insert("datacontenttype".to_owned(), Value::String(said));
@@ -116,6 +118,7 @@ pub fn binary(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) 
     } else {
         Data::Bytes(body.to_vec())
     };
+
     event(attributes, data, scope, now)
 }
 
@@ -128,6 +131,7 @@ fn event(
     if required(&attributes, "specversion")? != "1.0" {
         return Err(attribute("specversion", "1.0"));
     }
+
     check_names(&attributes)?;
 
     let (id, source, kind) = (
@@ -135,6 +139,7 @@ fn event(
         required(&attributes, "source")?,
         required(&attributes, "type")?,
     );
+
     // A URI reference holds none of these.
     if source.contains(|c: char| c == '|' || c.is_whitespace() || c.is_control()) {
         return Err(attribute("source", "a URI reference"));
@@ -149,6 +154,7 @@ fn event(
             UnixMillis(at.as_millisecond())
         }
     };
+
     let peer = match (optional(&attributes, "nexuspeer")?, optional(&attributes, "subject")?) {
         (Some(peer), _) => peer,
         (None, Some(subject)) => subject,
@@ -165,6 +171,7 @@ fn event(
         id: source.to_owned(),
         ..Sender::default()
     };
+
     event.content = kind.to_owned();
     event.metadata.insert("is_group".to_owned(), json!(false));
     event.metadata.insert("event_type".to_owned(), json!(kind));
@@ -172,6 +179,7 @@ fn event(
     event
         .metadata
         .insert("cloudevents".to_owned(), Value::Object(attributes));
+
     Ok(scope.admit(event, now)?)
 }
 
@@ -194,9 +202,11 @@ fn carry(event: &mut Event, data: Data) -> Result<(), ReadCloudEventError> {
     if too_deep(&payload, MAX_DEPTH) {
         return Err(attribute("data", "fewer than 100 nested levels"));
     }
+
     if let Value::String(text) = &payload {
         event.content = text.replace('\0', "\u{fffd}");
     }
+
     event.metadata.insert("payload".to_owned(), payload);
     Ok(())
 }
@@ -246,6 +256,7 @@ fn percent_decoded(text: &str) -> Option<String> {
         } else {
             None
         };
+
         match digits {
             Some(byte) => {
                 bytes.extend(byte);
@@ -257,6 +268,7 @@ fn percent_decoded(text: &str) -> Option<String> {
             }
         }
     }
+
     String::from_utf8(bytes).ok()
 }
 
@@ -314,6 +326,7 @@ mod tests {
             ("ce-nexuspeer", "room"),
             ("content-type", "application/json; charset=utf-8"),
         ];
+
         let event = binary(&headers(&pairs), b"{\"a\":1}", NOW).unwrap();
         assert_eq!(event.id.as_str(), "door:urn:x/1 \u{20ac}");
         assert_eq!((event.peer.id.as_str(), event.timestamp), ("room", NOW));
@@ -332,14 +345,17 @@ mod tests {
             ("ce-source", "s"),
             ("ce-id", "1"),
         ];
+
         assert_eq!(binary(&headers(&pairs), b"hi", NOW).unwrap().content, "hi");
         assert_eq!(
             binary(&headers(&pairs), b"\xff\x00", NOW).unwrap().metadata["payload_base64"],
             "/wA="
         );
+
         let mut value = example();
         value.as_object_mut().unwrap().remove("data");
         value["data_base64"] = json!("aGk=");
+
         assert_eq!(structured(value, NOW).unwrap().content, "hi");
     }
 
@@ -351,6 +367,7 @@ mod tests {
             structured(value, NOW).unwrap_err().to_string()
         };
         assert_eq!(with("id", Value::Null), "attribute `id` is missing");
+
         for (name, wrong) in [
             ("specversion", json!("0.3")),
             ("source", json!("a b")),
@@ -362,6 +379,7 @@ mod tests {
         ] {
             assert!(with(name, wrong).contains(&format!("`{name}`")), "{name}");
         }
+
         assert!(with("nexuschannel", json!("timer")).contains("timer"));
         assert!(structured(json!([]), NOW).is_err());
     }

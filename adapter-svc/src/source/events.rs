@@ -155,9 +155,11 @@ fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ReadEventsError> {
             format!("body {path}")
         },
     };
+
     let value = serde_path_to_error::deserialize(&mut reader)
         .map_err(|error| malformed(error.inner().to_string(), &error.path().to_string()))?;
     reader.end().map_err(|error| malformed(error.to_string(), "."))?;
+
     Ok(value)
 }
 
@@ -169,6 +171,7 @@ fn cbor<T: DeserializeOwned>(body: &[u8]) -> Result<T, ReadEventsError> {
         detail,
         place,
     };
+
     let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, MAX_CBOR_DEPTH);
     let value = value.map_err(|error| malformed(error.to_string(), at(rest)))?;
     if rest.is_empty() {
@@ -212,8 +215,10 @@ mod tests {
         let place = |kind: &str, body: &[u8]| check(kind, body).unwrap_err().place().to_owned();
         let json = "application/json";
         let with = |second: &str| format!("[{},{second}]", one("crm:1"));
+
         assert_eq!(place(json, with(r#"{"id":7}"#).as_bytes()), "body [1].id");
         assert_eq!(place(json, with(&one("crm:")).as_bytes()), "body[1]");
+
         let foreign = one("crm:2").replace("\"crm\"", "\"telegram\"");
         assert_eq!(place(json, with(&foreign).as_bytes()), "body[1]");
         assert!(matches!(
@@ -224,6 +229,7 @@ mod tests {
         assert_eq!(place(json, b"\xff"), "body");
         assert_eq!(place(json, format!("{} x", one("a:1")).as_bytes()), "body");
         assert_eq!(place("text/plain", b""), "header content-type");
+
         assert!(place("application/cbor", b"\x1c").starts_with("body byte"));
         assert!(place("application/cbor", &[0x81; 10_000]).starts_with("body byte"));
         assert_eq!(place(cloudevents::BATCH, b"[{}]"), "body[0]");

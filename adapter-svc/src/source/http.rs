@@ -24,6 +24,7 @@ pub async fn post(State(gateway): State<Gateway>, request: Request) -> Result<Re
         .headers
         .get(header::AUTHORIZATION)
         .map(|value| value.to_str().unwrap_or_default());
+
     let scope = gateway.access.scope(authorization).ok_or(Refusal::Unauthorized)?;
     let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
     let events = read(&parts.headers, &body, scope, gateway.clock.now())?;
@@ -34,6 +35,7 @@ pub async fn post(State(gateway): State<Gateway>, request: Request) -> Result<Re
         .accept("http", &events, &carrier)
         .instrument(span)
         .await?;
+
     let ids: Vec<&str> = events.iter().map(|event| event.id.as_str()).collect();
     Ok(axum::Json(json!({ "accepted": ids.len(), "ids": ids })).into_response())
 }

@@ -122,6 +122,7 @@ pub async fn connect(
         .max_frame_size(MAX_MESSAGE_BYTES);
     Ok(upgrade.on_upgrade(async move |socket| {
         metrics::gauge!("nexus_adapter_webchat_sockets").increment(1.0);
+
         if let Some((socket, visitor)) = greet(socket, &account).await {
             let mut page = Page {
                 cards: Cards::of(gateway.bus.clone()),
@@ -133,8 +134,10 @@ pub async fn connect(
                 silent: 0,
                 place,
             };
+
             page.converse().await;
         }
+
         metrics::gauge!("nexus_adapter_webchat_sockets").decrement(1.0);
     }))
 }
@@ -161,12 +164,14 @@ async fn greet(mut socket: WebSocket, account: &str) -> Option<(WebSocket, Strin
             let error = Refusal::Malformed { detail, place }.describe();
             tracing::info!(%error, "chat page is turned away");
             let words = serde_json::to_string(&ToPage::Error { id: None, error }).ok()?;
+
             // Either the page reads why, or it has gone.
             let _ = tokio::time::timeout(SEND_WITHIN, socket.send(Message::Text(words.into()))).await;
             let close = CloseFrame {
                 code: close_code::POLICY,
                 reason: "no key".into(),
             };
+
             let _ = tokio::time::timeout(SEND_WITHIN, socket.send(Message::Close(Some(close)))).await;
             None
         }
@@ -202,6 +207,7 @@ impl Page {
             code: close_code::AWAY,
             reason: "the server is going away".into(),
         };
+
         // The page may be gone already; it comes back by itself either way.
         let _ = tokio::time::timeout(SEND_WITHIN, self.socket.send(Message::Close(Some(frame)))).await;
     }
@@ -214,6 +220,7 @@ impl Page {
             peer: &visitor,
         })
         .await?;
+
         let items = history(&self.gateway, &account, &visitor).await;
         self.say(&ToPage::History { items }).await?;
 
@@ -265,9 +272,11 @@ impl Page {
 
     async fn hear(&mut self, message: Message) -> Result<(), Gone> {
         self.silent = 0;
+
         if matches!(message, Message::Text(_) | Message::Binary(_)) {
             self.place.heard(self.gateway.clock.monotonic());
         }
+
         match message {
             Message::Text(text) => self.take(&text).await,
             Message::Binary(bytes) => match std::str::from_utf8(&bytes) {
@@ -312,6 +321,7 @@ impl Page {
             }
             Err((detail, place)) => return self.refuse(None, &Refusal::Malformed { detail, place }).await,
         };
+
         if let Err(refusal) = self.gateway.paced(self.client) {
             return self.refuse(Some(&id), &refusal).await;
         }
@@ -388,14 +398,17 @@ impl Page {
 
         let span = consumer_span("webchat.forward", &Carrier::read(&message.headers));
         let event_id = part.event_id.clone();
+
         async {
             self.say(&ToPage::Part(part.into())).await?;
+
             if let Some(reply) = &message.reply {
                 self.gateway
                     .bus
                     .core_publish(reply, &Headers::new(), bytes::Bytes::from_static(b"{}"))
                     .await;
             }
+
             tracing::debug!(event_id, peer = self.visitor, "part is shown");
             Ok(())
         }

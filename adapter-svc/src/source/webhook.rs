@@ -45,10 +45,12 @@ pub async fn post(
         .webhooks
         .get(&source)
         .ok_or_else(|| Refusal::UnknownSource(short(&source)))?;
+
     let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
 
     let now = gateway.clock.now();
     let verified = endpoint.verify(&parts.headers, &body, now)?;
+
     let payload = payload::read(&parts.headers, &body)?;
     if endpoint.scheme == Scheme::Slack
         && let Some(challenge) = slack::challenge(&payload)
@@ -64,6 +66,7 @@ pub async fn post(
         now,
         fresh: gateway.ids.ulid(),
     };
+
     let events = normalize::webhook(endpoint, &delivery)?;
 
     let (span, carrier) = accept_span(&parts.headers);
@@ -72,8 +75,10 @@ pub async fn post(
         .accept("webhook", &events, &carrier)
         .instrument(span)
         .await?;
+
     let ids: Vec<&EventId> = events.iter().map(|event| &event.id).collect();
     tracing::info!(event_id = %ids[0], events = ids.len(), source, "webhook accepted");
+
     Ok(axum::Json(json!({ "id": ids[0], "ids": ids })).into_response())
 }
 
@@ -91,6 +96,7 @@ pub async fn get(
         .webhooks
         .get(&source)
         .and_then(|endpoint| endpoint.verify_token.as_ref());
+
     let token = token.ok_or_else(|| Refusal::UnknownSource(short(&source)))?;
     match meta::challenge(token, &query) {
         Some(challenge) => Ok(challenge.into_response()),

@@ -26,6 +26,7 @@ impl Process {
             env!("CARGO_MANIFEST_DIR"),
             sha256_hex(&[TOKEN.as_bytes()])
         );
+
         std::fs::write(folder.path().join("nexus.toml"), token).expect("a configuration");
         let child = Command::new(env!("CARGO_BIN_EXE_adapter-svc"))
             .current_dir(folder.path())
@@ -37,6 +38,7 @@ impl Process {
             .stderr(std::fs::File::create(folder.path().join("log")).expect("a log"))
             .spawn()
             .expect("it starts");
+
         let mut process = Self {
             child,
             base: String::new(),
@@ -44,6 +46,7 @@ impl Process {
         eventually("the process listens", async || {
             let log = || std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
             assert!(matches!(process.child.try_wait(), Ok(None)), "it ended: {}", log());
+
             match announced(&run) {
                 Some(address) => {
                     process.base = format!("http://{address}");
@@ -53,6 +56,7 @@ impl Process {
             }
         })
         .await;
+
         process
     }
 
@@ -95,16 +99,20 @@ async fn killed_between_sync_and_publish_it_publishes_at_the_next_start_once() {
     let bus = connect(&nats).await;
     let client = reqwest::Client::builder().build().expect("a client");
     let mut process = Process::start(&nats, &folder).await;
+
     // Without a stream to go to, what is accepted stays between sync and publish.
     nats.kill9();
     assert!(post(&client, &process.base, 0, 40).await);
+
     process.kill9();
     nats.restart().await;
     let mut process = Process::start(&nats, &folder).await;
     stored(&bus, 40).await;
     process.kill9();
     let process = Process::start(&nats, &folder).await;
+
     assert!(post(&client, &process.base, 40, 1).await);
+
     let messages = stored(&bus, 41).await;
     let mut last = [None; 7];
     for message in messages {
@@ -113,7 +121,9 @@ async fn killed_between_sync_and_publish_it_publishes_at_the_next_start_once() {
             event.timestamp.0,
             usize::try_from(event.timestamp.0 % 7).expect("small"),
         );
+
         assert!(last[key] < Some(number), "order of conversation {key}");
+
         last[key] = Some(number);
     }
 }
@@ -124,15 +134,20 @@ async fn started_while_nats_is_away_it_takes_events_and_publishes_them_later() {
     nats.kill9();
     let client = reqwest::Client::builder().build().expect("a client");
     let mut process = Process::start(&nats, &folder).await;
+
     assert!(post(&client, &process.base, 0, 20).await);
+
     // Killed before any server ever answered: what it had answered is on the disk.
     process.kill9();
     let process = Process::start(&nats, &folder).await;
     assert!(post(&client, &process.base, 20, 20).await);
+
     nats.restart().await;
     let bus = connect(&nats).await;
     stored(&bus, 40).await;
+
     assert!(post(&client, &process.base, 40, 1).await);
+
     stored(&bus, 41).await;
 }
 
@@ -140,36 +155,44 @@ async fn started_while_nats_is_away_it_takes_events_and_publishes_them_later() {
 async fn killed_at_any_instant_under_load_it_loses_nothing() {
     const ROUNDS: u64 = 8;
     const BATCH: u64 = 20;
+
     let (nats, folder) = (NatsServer::start().await, tempfile::tempdir().expect("a folder"));
     let bus = connect(&nats).await;
     let client = reqwest::Client::builder().build().expect("a client");
+
     let mut next = 0;
     for round in 0..ROUNDS {
         let mut process = Process::start(&nats, &folder).await;
         let base = process.base.clone();
+
         // A batch that was not answered is posted again to the next process, as any client does.
         for _ in 0..=round {
             assert!(post(&client, &base, next, BATCH).await);
             next += BATCH;
         }
+
         let late = tokio::spawn({
             let client = client.clone();
             async move { post(&client, &base, next, BATCH).await }
         });
         tokio::task::yield_now().await;
         process.kill9();
+
         if late.await.expect("it ends") {
             next += BATCH;
         }
     }
+
     let process = Process::start(&nats, &folder).await;
     assert!(post(&client, &process.base, next, 1).await);
+
     eventually("the spool is drained", async || {
         let messages = bus.history("EVENTS", "nexus.ev.>", 1, 1_000).await.unwrap_or_default();
         let ids: std::collections::BTreeSet<String> = messages
             .iter()
             .map(|m| m.headers.get("Nexus-Event").unwrap_or_default().to_owned())
             .collect();
+
         assert_eq!(ids.len(), messages.len(), "an event is stored twice");
         (0..=next).all(|n| ids.contains(&format!("crm:{n}")))
     })

@@ -20,14 +20,17 @@ async fn one_event_a_batch_and_cbor_are_stored_in_order() {
         (one.status, &one.body),
         (200, &json!({ "accepted": 1, "ids": ["crm:1"] }))
     );
+
     let many: Vec<Value> = (2..=600).map(|n| event(&format!("crm:{n}"))).collect();
     let answer = world.post("/v1/events", &JSON, json!(many).to_string()).await;
     assert_eq!((answer.status, &answer.body["accepted"]), (200, &json!(599)));
+
     let mut cbor = Vec::new();
     ciborium::into_writer(&event("crm:601"), &mut cbor).expect("cbor");
     let answer = world
         .post("/v1/events", &[("content-type", "application/cbor")], cbor)
         .await;
+
     assert_eq!(answer.status, 200, "{:?}", answer.body);
 
     let stored = world.stored(601).await;
@@ -37,13 +40,16 @@ async fn one_event_a_batch_and_cbor_are_stored_in_order() {
         stored[0].subject
     );
     assert_eq!(stored[0].headers.get("Nexus-Schema"), Some("event/2"));
+
     let ids: Vec<String> = world
         .events(601)
         .await
         .iter()
         .map(|event| event.id.to_string())
         .collect();
+
     assert_eq!(ids, (1..=601).map(|n| format!("crm:{n}")).collect::<Vec<_>>());
+
     world.stop().await;
 }
 
@@ -64,10 +70,12 @@ async fn cloudevents_come_in_three_modes() {
     let world = World::start("").await;
     let of = |id: &str| json!({ "specversion": "1.0", "type": "t", "source": "/s", "id": id, "data": { "n": 1 } });
     let structured = [("content-type", "application/cloudevents+json; charset=utf-8")];
+
     assert_eq!(
         world.post("/v1/events", &structured, of("1").to_string()).await.status,
         200
     );
+
     let batch = [("content-type", "application/cloudevents-batch+json")];
     assert_eq!(
         world
@@ -76,6 +84,7 @@ async fn cloudevents_come_in_three_modes() {
             .status,
         200
     );
+
     let binary = [
         ("ce-specversion", "1.0"),
         ("ce-type", "t"),
@@ -83,7 +92,9 @@ async fn cloudevents_come_in_three_modes() {
         ("ce-id", "4"),
         ("content-type", "text/plain"),
     ];
+
     assert_eq!(world.post("/v1/events", &binary, "hello").await.status, 200);
+
     let events = world.events(4).await;
     let ids: Vec<&str> = events.iter().map(|event| event.id.as_str()).collect();
     assert_eq!(ids, ["crm:/s/1", "crm:/s/2", "crm:/s/3", "crm:/s/4"]);
@@ -91,6 +102,7 @@ async fn cloudevents_come_in_three_modes() {
         (events[1].metadata["payload"]["n"].as_i64(), events[3].content.as_str()),
         (Some(1), "hello")
     );
+
     world.stop().await;
 }
 
@@ -102,11 +114,14 @@ async fn without_the_token_nothing_is_taken() {
         let answer = world.post("/v1/events", &headers, event("crm:1").to_string()).await;
         assert_eq!((answer.status, answer.code()), (401, "unauthorized"));
     }
+
     let answer = world.post_open("/v1/events", &JSON, event("crm:1").to_string()).await;
     assert_eq!((answer.status, answer.code()), (401, "unauthorized"));
     assert_eq!(world.last().await, 0);
+
     let taken = world.post("/v1/events", &JSON, event("crm:1").to_string()).await;
     assert_eq!(taken.status, 200);
+
     world.events(1).await;
     world.stop().await;
 }
@@ -120,6 +135,7 @@ async fn a_token_posts_on_its_channels_below_its_source_only() {
     let answer = world
         .post("/v1/events", &JSON, json!([event("crm:1"), foreign]).to_string())
         .await;
+
     assert_eq!((answer.status, answer.code()), (403, "channel_not_allowed"));
     assert_eq!(answer.body["error"]["where"], "body[1]");
 
@@ -129,7 +145,9 @@ async fn a_token_posts_on_its_channels_below_its_source_only() {
     forged["source_adapter"] = json!("timer");
     forged["reply_to"] = json!("mail:77");
     let answer = world.post("/v1/events", &JSON, forged.to_string()).await;
+
     assert_eq!(answer.body, json!({ "accepted": 1, "ids": ["crm:timer:tick:1"] }));
+
     let stored = world.events(1).await.remove(0);
     assert_eq!(
         (stored.id.as_str(), stored.source_adapter.as_str()),
@@ -140,6 +158,7 @@ async fn a_token_posts_on_its_channels_below_its_source_only() {
         ("token:crm-1", Some("crm:mail:77"))
     );
     assert!(stored.speaks_for.is_empty());
+
     world.stop().await;
 }
 
@@ -151,15 +170,19 @@ async fn an_update_of_another_sources_event_is_an_event_of_ones_own() {
     let world = World::start(&tokens).await;
     let of_mail = [JSON[0], ("authorization", "Bearer the other token")];
     let first = world.post("/v1/events", &of_mail, event("mail:77").to_string()).await;
+
     assert_eq!(first.body["ids"], json!(["mail:77"]));
+
     for direction in ["updated", "deleted"] {
         let mut forged = event("mail:77");
         forged["direction"] = json!(direction);
         let answer = world.post("/v1/events", &JSON, forged.to_string()).await;
         assert_eq!(answer.body["ids"], json!(["crm:mail:77"]), "{direction}");
     }
+
     let ids: Vec<String> = world.events(3).await.iter().map(|event| event.id.to_string()).collect();
     assert_eq!(ids, ["mail:77", "crm:mail:77", "crm:mail:77"]);
+
     world.stop().await;
 }
 
@@ -169,11 +192,15 @@ async fn the_open_door_brings_strangers_below_open() {
     let mut said = event("timer:tick:1");
     said["channel"] = json!("telegram");
     let answer = world.post_open("/v1/events", &JSON, said.to_string()).await;
+
     assert_eq!(answer.body["ids"], json!(["open:timer:tick:1"]));
+
     let wrong = [JSON[0], ("authorization", "Bearer other")];
     assert_eq!(world.post("/v1/events", &wrong, said.to_string()).await.status, 401);
+
     let stored = world.events(1).await.remove(0);
     assert!(stored.origin.is_open() && stored.speaks_for.is_empty(), "{stored:?}");
+
     for own in ["cli", "timer", "webhook"] {
         said["channel"] = json!(own);
         assert_eq!(
@@ -182,6 +209,7 @@ async fn the_open_door_brings_strangers_below_open() {
             "{own}"
         );
     }
+
     world.stop().await;
 }
 
@@ -194,6 +222,7 @@ async fn this_machines_token_has_two_channels_and_speaks_for_nobody() {
     let world = World::with(nats, folder, &format!("http.local_token = \"{reference}\"")).await;
     let bearer = format!("Bearer {local}");
     let headers = [JSON[0], ("authorization", bearer.as_str())];
+
     for (channel, status) in [
         ("cli", 200),
         ("http", 200),
@@ -206,6 +235,7 @@ async fn this_machines_token_has_two_channels_and_speaks_for_nobody() {
         let answer = world.post("/v1/events", &headers, said.to_string()).await;
         assert_eq!(answer.status, status, "{channel}: {:?}", answer.body);
     }
+
     for stored in world.events(2).await {
         assert!(stored.id.as_str().starts_with("local:on-"), "{}", stored.id);
         assert_eq!(
@@ -213,6 +243,7 @@ async fn this_machines_token_has_two_channels_and_speaks_for_nobody() {
             ("token:local", 0)
         );
     }
+
     world.stop().await;
 }
 
@@ -226,6 +257,7 @@ async fn one_bad_event_refuses_its_batch_and_names_its_place() {
         serde_json::from_str(&format!("{{\"a\":{}1{}}}", "[".repeat(110), "]".repeat(110))).expect("json");
     let mut hops = event("crm:9");
     hops["hops"] = json!(100);
+
     let long = format!("crm:{}", "a.* ".repeat(127));
     let too_long = event(&format!("{long}12345"));
     for (wrong, status, word) in [
@@ -249,10 +281,13 @@ async fn one_bad_event_refuses_its_batch_and_names_its_place() {
         assert_eq!(answer.status, status, "{word}: {message}");
         assert!(message.contains(word), "{word} in {message}");
     }
+
     assert_eq!(world.last().await, 0);
+
     let answer = world.post("/v1/events", &JSON, event(&long).to_string()).await;
     assert_eq!(answer.status, 200, "{:?}", answer.body);
     assert_eq!(world.events(1).await[0].id.as_str(), long);
+
     world.stop().await;
 }
 
@@ -267,6 +302,7 @@ async fn a_trace_that_the_caller_began_goes_on() {
             event("crm:1").to_string(),
         )
         .await;
+
     world
         .post(
             "/v1/events",
@@ -274,8 +310,10 @@ async fn a_trace_that_the_caller_began_goes_on() {
             event("crm:2").to_string(),
         )
         .await;
+
     let stored = world.stored(2).await;
     assert_eq!(stored[0].headers.get("traceparent"), Some(parent));
     assert_eq!(stored[1].headers.get("traceparent"), None);
+
     world.stop().await;
 }

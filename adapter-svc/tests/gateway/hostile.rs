@@ -50,6 +50,7 @@ fn crowd() -> usize {
     let files = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     let soft = files.and_then(|rest| rest.split_whitespace().next()?.parse::<usize>().ok());
     let room = soft.unwrap_or(1_024).saturating_sub(1_400).max(300);
+
     if is_long() {
         assert!(
             room >= LONG_CROWD,
@@ -58,6 +59,7 @@ fn crowd() -> usize {
         );
         return LONG_CROWD;
     }
+
     room.min(1_500)
 }
 
@@ -101,10 +103,13 @@ async fn probe(client: &reqwest::Client, world: &World, number: usize) -> Durati
         .bearer_auth(TOKEN)
         .header("content-type", "application/json")
         .body(event.to_string());
+
     assert_eq!(posted.send().await.expect("an answer").status(), 200);
+
     let middle = SystemClock.monotonic();
     let page = client.get(format!("{}/webchat", world.base)).send().await;
     assert_eq!(page.expect("a page").status(), 200);
+
     middle.duration_since(begun).max(middle.elapsed_now())
 }
 
@@ -138,14 +143,18 @@ async fn withstands(addresses: u8) {
                 1,
                 1 + u8::try_from(number % usize::from(addresses)).expect("few"),
             );
+
             let (_, begin) = silences[number % silences.len()];
             held.extend(open(to, from, begin).await);
         }
+
         held
     };
+
     let mut opening = std::pin::pin!(opening);
     let mut slowest = Duration::ZERO;
     let mut probes = 0;
+
     let held = loop {
         probes += 1;
         tokio::select! {
@@ -154,6 +163,7 @@ async fn withstands(addresses: u8) {
             took = probe(&client, &world, probes) => slowest = slowest.max(took),
         }
     };
+
     for _ in 0..20 {
         probes += 1;
         slowest = slowest.max(probe(&client, &world, probes).await);
@@ -164,8 +174,10 @@ async fn withstands(addresses: u8) {
         "{crowd} connections from {addresses} addresses: {probes} probes, slowest {slowest:?}, {grown} bytes more"
     );
     let promised = Duration::from_secs(if is_long() { 1 } else { 5 });
+
     assert!(slowest < promised, "an honest client waited {slowest:?}");
     assert!(grown <= 64 * 1024 * 1024, "{grown} bytes more");
+
     drop(held);
     world.stop().await;
 }
@@ -188,13 +200,16 @@ async fn every_silence_has_an_end() {
             .await
             .expect("it listens");
         let mut answer = Vec::new();
+
         // Whatever was answered, the service ends the connection.
         let ended = tokio::time::timeout(Duration::from_secs(30), stream.read_to_end(&mut answer)).await;
         assert!(ended.is_ok(), "{name} stays open");
+
         if name == "half body" {
             assert!(String::from_utf8_lossy(&answer).contains("408"), "{name}: {answer:?}");
         }
     }
+
     world.stop().await;
 }
 
@@ -209,8 +224,10 @@ async fn an_answer_that_is_not_read_has_an_end() {
         // The client asks and never reads: at some point the service stops reading, then ends the connection.
         while stream.write_all(&ask).await.is_ok() {}
     };
+
     let ended = tokio::time::timeout(Duration::from_secs(60), writing).await;
     assert!(ended.is_ok(), "the connection stays open");
+
     world.stop().await;
 }
 
@@ -221,14 +238,17 @@ async fn half_sent_bodies_take_no_places() {
     for _ in 0..100 {
         held.extend(open(server(&world), Ipv4Addr::LOCALHOST, HALF_BODY).await);
     }
+
     for number in 0..10 {
         let event = json!({ "id": format!("crm:{number}"), "timestamp": 5, "channel": "crm" });
         let answer = world.post("/v1/events", &JSON, event.to_string()).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
+
     let mut answer = [0; 64];
     let read = held[0].read(&mut answer).await.expect("it is answered");
     assert!(String::from_utf8_lossy(&answer[..read]).contains("408"));
+
     world.stop().await;
 }
 
@@ -243,6 +263,7 @@ async fn behind_a_trusted_proxy_each_client_has_its_own_pace() {
         let headers = [JSON[0], ("x-forwarded-for", client)];
         world.post("/v1/events", &headers, event).await.status
     };
+
     assert_eq!(ask("spoofed, 198.51.100.1", 1).await, 200);
     assert_eq!(ask("198.51.100.2", 2).await, 200);
     assert_eq!(ask("other, 198.51.100.1", 3).await, 429);
@@ -254,8 +275,10 @@ async fn behind_a_trusted_proxy_each_client_has_its_own_pace() {
         let answer = page.header("x-forwarded-for", client).send().await;
         answer.expect("an answer").status().as_u16()
     };
+
     assert_eq!(ask("198.51.100.7").await, 200);
     assert_eq!(ask("198.51.100.8").await, 429, "nobody else's word counts");
+
     world.stop().await;
 }
 
@@ -269,14 +292,17 @@ async fn chat_pages_of_one_address_are_bounded_and_take_no_places_of_requests() 
     let Err(tokio_tungstenite::tungstenite::Error::Http(answer)) = refused else {
         panic!("a third page is connected");
     };
+
     assert_eq!(answer.status(), 503);
     assert_eq!(world.get("/webchat").await.0, 200);
+
     drop(one);
     eventually("its place is free again", async || {
         let third = tokio_tungstenite::connect_async(&url).await;
         third.is_ok()
     })
     .await;
+
     drop(two);
     world.stop().await;
 }
@@ -293,6 +319,7 @@ async fn http2_bodies_larger_than_the_window_arrive() {
         .header("authorization", format!("Bearer {TOKEN}"))
         .body(())
         .expect("a request");
+
     let (answer, mut body) = client.send_request(request, false).expect("it is sent");
     let event = json!({ "id": "crm:1", "timestamp": 5, "channel": "crm", "content": "x".repeat(300_000) });
     let mut rest = Bytes::from(event.to_string());
@@ -303,8 +330,10 @@ async fn http2_bodies_larger_than_the_window_arrive() {
         let part = rest.split_to(room.min(rest.len()));
         body.send_data(part, rest.is_empty()).expect("it is sent");
     }
+
     assert_eq!(answer.await.expect("an answer").status(), 200);
     assert_eq!(world.events(1).await[0].id.as_str(), "crm:1");
+
     drop((client, body));
     pause(Duration::ZERO).await;
     driven.abort();

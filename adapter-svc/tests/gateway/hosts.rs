@@ -12,10 +12,13 @@ async fn another_sites_name_for_this_machine_is_turned_away() {
         let headers = [("content-type", "application/json"), ("host", host)];
         world.post("/v1/events", &headers, event.clone()).await
     };
+
     let refused = post("evil.example:8080").await;
     assert_eq!((refused.status, refused.code()), (421, "foreign_host"), "{refused:?}");
+
     for host in ["localhost:8080", "chat.example.com"] {
         assert_eq!(post(host).await.status, 200, "{host}");
+
         let headers = [("content-type", "application/json"), ("host", host)];
         let open = world.post_open("/v1/events", &headers, event.clone()).await;
         assert_eq!(
@@ -24,5 +27,6 @@ async fn another_sites_name_for_this_machine_is_turned_away() {
             "behind a proxy as well: {host}"
         );
     }
+
     world.stop().await;
 }

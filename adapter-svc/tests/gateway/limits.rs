@@ -18,6 +18,7 @@ async fn a_full_spool_refuses_and_takes_again_once_it_is_drained() {
     let mut world = World::start("spool_max_bytes = 100000").await;
     world.nats.kill9();
     let mut taken = 0;
+
     let refused = loop {
         let answer = world
             .post("/v1/events", &JSON, event(&format!("crm:{taken}"), 20_000).to_string())
@@ -27,13 +28,16 @@ async fn a_full_spool_refuses_and_takes_again_once_it_is_drained() {
         }
         taken += 1;
     };
+
     assert_eq!(
         (refused.status, refused.code(), refused.retry_after.as_deref()),
         (503, "spool_full", Some("1"))
     );
     assert_eq!(taken, 4);
+
     world.nats.restart().await;
     assert_eq!(world.events(taken).await.len(), 4);
+
     eventually("there is room again", async || {
         world
             .post("/v1/events", &JSON, event("crm:more", 20_000).to_string())
@@ -42,7 +46,9 @@ async fn a_full_spool_refuses_and_takes_again_once_it_is_drained() {
             == 200
     })
     .await;
+
     assert!(world.health.readiness().parts.contains_key("spool"));
+
     world.stop().await;
 }
 
@@ -58,6 +64,7 @@ async fn what_the_server_would_never_take_is_refused_at_the_door() {
         "",
     )
     .await;
+
     let answer = world.post("/v1/events", &JSON, event("crm:1", 9_000).to_string()).await;
     assert_eq!((answer.status, answer.code()), (413, "too_large"));
     assert_eq!(
@@ -67,6 +74,7 @@ async fn what_the_server_would_never_take_is_refused_at_the_door() {
             .status,
         200
     );
+
     world.events(1).await;
     world.stop().await;
 }
@@ -87,6 +95,7 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
         let event = Event::new(EventId::parse(id).expect("an id"), "crm", "p", UnixMillis(1));
         Parcel::of(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).expect("a parcel")
     };
+
     let broken = Parcel {
         subject: "nexus event".to_owned(),
         ..of("crm:1")
@@ -97,8 +106,10 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
         shared::store::Store::open(folder.path().join("spool")).is_ok()
     })
     .await;
+
     let world = World::with(NatsServer::start().await, folder, "").await;
     assert_eq!(world.events(1).await[0].id.as_str(), "crm:2");
+
     eventually("the letter is there", async || {
         world
             .bus
@@ -107,6 +118,7 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
             .is_ok_and(|state| state.messages == 1)
     })
     .await;
+
     let letter: DeadLetter = world.bus.history("DLQ", "nexus.dlq.>", 1, 10).await.expect("letters")[0]
         .decode()
         .expect("a letter");
@@ -114,8 +126,10 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
         (letter.service.as_str(), letter.reason.as_str()),
         ("adapter-svc", "refused")
     );
+
     let event: Event = ciborium::from_reader(letter.payload_bytes().expect("bytes").as_slice()).expect("an event");
     assert_eq!(event.id.as_str(), "crm:1");
+
     world.stop().await;
 }
 
@@ -130,8 +144,10 @@ async fn an_event_that_lists_too_much_is_refused_by_name() {
         };
         let mut event = event("crm:1", 1);
         event[field] = vec![entry; count].into();
+
         event.to_string()
     };
+
     for (field, most) in [
         ("participants", 1_000),
         ("attachments", 100),
@@ -144,6 +160,7 @@ async fn an_event_that_lists_too_much_is_refused_by_name() {
         let answer = world.post("/v1/events", &JSON, listing(field, most)).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
+
     world.stop().await;
 }
 
@@ -164,11 +181,13 @@ async fn requests_without_end_are_ended() {
         let mut answer = vec![0; 64];
         let read = stream.read(&mut answer).await.expect("it is ended");
         let answer = String::from_utf8_lossy(&answer[..read]);
+
         match expected {
             None => assert_eq!(read, 0, "{sent}: {answer}"),
             Some(status) => assert!(answer.contains(status), "{sent}: {answer}"),
         }
     }
+
     world.stop().await;
 }
 
@@ -182,11 +201,14 @@ async fn an_address_that_asks_too_fast_is_told_when_to_come_again() {
     for number in 0..3 {
         assert_eq!(ask(number).await.status, 200, "{number}");
     }
+
     let refused = ask(3).await;
     assert_eq!((refused.status, refused.code()), (429, "too_fast"));
     assert_eq!(refused.retry_after.as_deref(), Some("1"));
+
     world.clock.advance(1_000);
     assert_eq!(ask(3).await.status, 200, "there is room again");
     assert_eq!(ask(4).await.status, 429);
+
     world.stop().await;
 }

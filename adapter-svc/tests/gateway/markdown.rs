@@ -9,11 +9,13 @@ async fn the_pages_markdown_is_read_safely_and_as_it_is_meant() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let bun = root.join("../.tools/bin/bun");
     let tests = root.join("tests/gateway/markdown.test.js");
+
     let ran = Command::new(&bun)
         .arg("test")
         .arg(&tests)
         .output()
         .await
         .unwrap_or_else(|error| panic!("{}: {error}", bun.display()));
+
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }

@@ -25,10 +25,13 @@ async fn check(world: World, headers: &[(&str, &str)], wrong: (&str, &str), body
     let refused = world.post("/hooks/s", &broken, body.to_owned()).await;
     assert_eq!(refused.status, 401, "{:?}", refused.body);
     assert_eq!(world.last().await, 0);
+
     let answer = world.post("/hooks/s", headers, body.to_owned()).await;
     assert_eq!(answer.status, 200, "{:?}", answer.body);
+
     let events = world.events(1).await;
     assert_eq!(events[0].id.as_str(), id);
+
     world.stop().await;
 }
 
@@ -51,6 +54,7 @@ async fn slack() {
          channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&\
          response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F\
          96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c";
+
     let headers = [
         ("x-slack-request-timestamp", "1531420618"),
         (
@@ -59,6 +63,7 @@ async fn slack() {
         ),
         ("content-type", "application/x-www-form-urlencoded"),
     ];
+
     let hash = adapter_svc::source::webhook::signature::sha256_hex(&[b"1531420618.", body.as_bytes()]);
     let id = format!("webhook:s/{hash}");
     check(world, &headers, ("x-slack-request-timestamp", "1531420619"), body, &id).await;
@@ -71,6 +76,7 @@ async fn telegram() {
         ("x-telegram-bot-api-secret-token", "s3cret-token_1"),
         ("content-type", "application/json"),
     ];
+
     let wrong = ("x-telegram-bot-api-secret-token", "s3cret-token_2");
     check(
         world,
@@ -91,12 +97,14 @@ async fn generic_hmac() {
     let world = source("hmac", key, more, 0).await;
     let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("a key");
     mac.update(body.as_bytes());
+
     let signature = format!("sha256={}", hex::encode(mac.finalize().into_bytes()));
     let headers = [
         ("x-sig", signature.as_str()),
         ("x-kind", "rfc4231"),
         ("x-id", "not signed"),
     ];
+
     let hash = adapter_svc::source::webhook::signature::sha256_hex(&[body.as_bytes()]);
     let wrong = format!("sha256={}", "0".repeat(64));
     check(world, &headers, ("x-sig", &wrong), body, &format!("webhook:s/{hash}")).await;
@@ -109,6 +117,7 @@ async fn the_challenges_of_meta_and_slack_are_answered_and_are_no_events() {
     let toml = format!("[webhook.m]\nscheme = \"meta\"\nsecret = \"{reference}\"\nverify_token = \"{reference}\"");
     let world = World::with(shared::testing::nats::NatsServer::start().await, folder, &toml).await;
     let ask = "/hooks/m?hub.mode=subscribe&hub.challenge=1158201444&hub.verify_token=";
+
     assert_eq!(
         world.get(&format!("{ask}app-secret")).await,
         (200, "1158201444".to_owned())
@@ -116,5 +125,6 @@ async fn the_challenges_of_meta_and_slack_are_answered_and_are_no_events() {
     assert_eq!(world.get(&format!("{ask}else")).await.0, 401);
     assert_eq!(world.get("/hooks/none?hub.mode=subscribe").await.0, 404);
     assert_eq!(world.last().await, 0);
+
     world.stop().await;
 }

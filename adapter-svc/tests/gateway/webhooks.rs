@@ -44,6 +44,7 @@ async fn real_deliveries_are_accepted_or_rejected_as_they_say() {
         println!("skipped: fixtures absent");
         return;
     };
+
     let folder = tempfile::tempdir().expect("a folder");
     let mut toml = String::new();
     for (index, case) in cases.iter().enumerate() {
@@ -54,18 +55,23 @@ async fn real_deliveries_are_accepted_or_rejected_as_they_say() {
             toml,
             "[webhook.case-{index}]\nscheme = \"{scheme}\"\nsecret = \"{reference}\"\ntolerance_s = {tolerance}"
         );
+
         written.expect("text");
     }
+
     let nats = shared::testing::nats::NatsServer::start().await;
     let world = World::with(nats, folder, &toml).await;
+
     let mut accepted = 0;
     for (index, case) in cases.iter().enumerate() {
         if let Some(seconds) = case.clock {
             world.clock.set(UnixMillis::from_seconds(seconds));
         }
+
         let headers: Vec<(&str, &str)> = case.headers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         let body = STANDARD.decode(&case.body_b64).expect("base64");
         let before = world.stored(accepted).await.len() as u64;
+
         let answer = world.post(&format!("/hooks/case-{index}"), &headers, body).await;
         if case.expect == "accept" {
             assert_eq!(answer.status, 200, "{}: {:?}", case.id, answer.body);
@@ -77,7 +83,9 @@ async fn real_deliveries_are_accepted_or_rejected_as_they_say() {
             assert_eq!(world.last().await, before, "{}", case.id);
         }
     }
+
     assert!(accepted > 0);
+
     world.stop().await;
 }
 
@@ -92,15 +100,19 @@ async fn a_delivery_that_comes_again_is_one_event() {
                 r#"{"id":"d 1.*"}"#,
             )
             .await;
+
         assert_eq!(
             (answer.status, answer.body["id"].as_str()),
             (200, Some("webhook:open/d 1.*"))
         );
     }
+
     let answer = world.post("/hooks/open", &[], r#"{"id":"2"}"#).await;
     assert_eq!(answer.status, 200);
+
     let ids: Vec<String> = world.events(2).await.iter().map(|event| event.id.to_string()).collect();
     assert_eq!(ids, ["webhook:open/d 1.*", "webhook:open/2"]);
+
     world.stop().await;
 }
 
@@ -116,9 +128,11 @@ async fn nobody_squats_the_id_of_a_signed_webhook() {
         serde_json::json!({ "id": "webhook:std/msg_1", "timestamp": 5, "channel": channel, "content": "squat" })
             .to_string()
     };
+
     let json = [("content-type", "application/json")];
     let by_token = world.post("/v1/events", &json, squat("crm")).await;
     assert_eq!(by_token.body["ids"][0], "crm:webhook:std/msg_1");
+
     let open = world.post_open("/v1/events", &json, squat("telegram")).await;
     assert_eq!(open.body["ids"][0], "open:webhook:std/msg_1");
     assert_eq!(world.post_open("/v1/events", &json, squat("webhook")).await.status, 400);
@@ -127,21 +141,25 @@ async fn nobody_squats_the_id_of_a_signed_webhook() {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key");
     mac.update(format!("msg_1.1700000000.{body}").as_bytes());
     let signature = format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()));
+
     let headers = [
         ("content-type", "application/json"),
         ("webhook-id", "msg_1"),
         ("webhook-timestamp", "1700000000"),
         ("webhook-signature", signature.as_str()),
     ];
+
     let real = world.post("/hooks/std", &headers, body).await;
     assert_eq!(
         (real.status, real.body["ids"][0].as_str()),
         (200, Some("webhook:std/msg_1"))
     );
+
     let events = world.events(3).await;
     // Of three conversations any may be stored first.
     let stored = events.iter().find(|event| event.id.as_str() == "webhook:std/msg_1");
     assert_eq!(stored.expect("the signed one").metadata["payload"]["real"], 1);
+
     world.stop().await;
 }
 
@@ -158,8 +176,10 @@ async fn a_webhook_that_names_the_owner_speaks_for_nobody() {
         source("plain", ""),
         source("bridge", "persons = true\nchannel = \"telegram\"")
     );
+
     let nats = shared::testing::nats::NatsServer::start().await;
     let world = World::with(nats, folder, &toml).await;
+
     let headers = [
         ("content-type", "application/json"),
         ("x-telegram-bot-api-secret-token", "a secret token of telegram"),
@@ -172,8 +192,10 @@ async fn a_webhook_that_names_the_owner_speaks_for_nobody() {
                 r#"{"update_id":1,"from":"4711"}"#,
             )
             .await;
+
         assert_eq!(answer.status, 200, "{:?}", answer.body);
     }
+
     let events = world.events(2).await;
     assert_eq!(
         (events[0].channel.as_str(), events[0].from.id.as_str()),
@@ -185,6 +207,7 @@ async fn a_webhook_that_names_the_owner_speaks_for_nobody() {
         (events[1].channel.as_str(), events[1].speaks_for.as_slice()),
         ("telegram", &["*".to_owned()][..])
     );
+
     world.stop().await;
 }
 
@@ -204,8 +227,10 @@ async fn what_cannot_be_an_event_is_refused_with_its_place() {
         let error = &answer.body["error"];
         assert!(error["message"].is_string() && error["where"].is_string(), "{error}");
     }
+
     let large = world.post("/hooks/open", &[], vec![b' '; 1024 * 1024 + 1]).await;
     assert_eq!((large.status, large.code()), (413, "too_large"));
     assert_eq!(world.last().await, 0);
+
     world.stop().await;
 }

@@ -67,6 +67,7 @@ impl World {
         let mut config: AdapterConfig = toml::from_str(toml).expect("the section parses");
         config.listen = ([127, 0, 0, 1], 0).into();
         config.data_dir = folder.path().join("spool");
+
         config.http.tokens.push(TokenConfig {
             name: "crm-1".to_owned(),
             sha256: sha256_hex(&[TOKEN.as_bytes()]),
@@ -74,7 +75,9 @@ impl World {
             channels: vec!["crm".to_owned(), "cloudevents".to_owned()],
             persons: Vec::new(),
         });
+
         assert_eq!(config.faults(), Vec::<String>::new());
+
         let around = Surroundings {
             bus: bus.clone(),
             clock: clock.clone(),
@@ -83,9 +86,11 @@ impl World {
             shutdown: shutdown.clone(),
             drain: Duration::from_secs(2),
         };
+
         let running = Running::start(&config, around).await.expect("it starts");
         let base = format!("http://{}", running.address);
         let client = reqwest::Client::builder().timeout(DEADLINE).build().expect("a client");
+
         Self {
             nats,
             bus,
@@ -130,12 +135,14 @@ impl World {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
+
         let response = request.send().await.expect("an answer");
         let status = response.status().as_u16();
         let retry_after = response
             .headers()
             .get("retry-after")
             .map(|value| value.to_str().expect("text").to_owned());
+
         let body = serde_json::from_slice(&response.bytes().await.expect("a body")).unwrap_or(Value::Null);
         Answer {
             status,
@@ -190,6 +197,7 @@ pub(crate) async fn connect(nats: &NatsServer) -> Bus {
     let bus = shared::testing::connect(&config, "test").await;
     let mut streams = topology(1).streams;
     streams.retain(|stream| ["EVENTS", "DLQ", "KV_identities"].contains(&stream.name.as_str()));
+
     bus.ensure(
         &Topology {
             streams,
@@ -200,6 +208,7 @@ pub(crate) async fn connect(nats: &NatsServer) -> Bus {
     )
     .await
     .expect("the streams");
+
     bus
 }
 
@@ -211,11 +220,13 @@ pub(crate) async fn stored(bus: &Bus, count: u64) -> Vec<Stored> {
             .is_ok_and(|state| state.messages >= count)
     })
     .await;
+
     let messages = bus
         .history("EVENTS", "nexus.ev.>", 1, 1_000)
         .await
         .expect("the messages");
     assert_eq!(messages.len() as u64, count);
+
     messages
 }
 

@@ -36,6 +36,7 @@ pub(super) async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, 
         persona: forking.persona,
         session: forking.to,
     };
+
     let fold = as_it_was(&broker, &from, forking.turn).await?;
     let entries = forked_entries(fold, &to);
     let record = LedgerRecord {
@@ -48,6 +49,7 @@ pub(super) async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, 
         held_ms: 0,
         entries,
     };
+
     let appended = ledger::append(&broker.bus, &to, &record, 0, &Carrier::default()).await;
     match appended {
         Ok(_) => show(broker, to).await,
@@ -65,6 +67,7 @@ async fn as_it_was(broker: &Broker, from: &SessionRef, turn: Option<Ulid>) -> Re
         if let Some(fold) = forked(&stretch, turn) {
             return Ok(fold);
         }
+
         if stretch.upon.is_none() {
             let why = match turn {
                 _ if through.is_none() && stretch.records.is_empty() => format!("there is no session {from}"),
@@ -73,6 +76,7 @@ async fn as_it_was(broker: &Broker, from: &SessionRef, turn: Option<Ulid>) -> Re
             };
             return Err((404, why));
         }
+
         through = stretch.upon;
     }
 }
@@ -85,6 +89,7 @@ fn forked(stretch: &Stretch, turn: Option<Ulid>) -> Option<Fold> {
         Some(LedgerEntry::Checkpoint { fold, .. }) => restored(fold).unwrap_or_default(),
         Some(_) | None => Fold::default(),
     };
+
     let newest = state.history.back().map(|exchange| exchange.turn).or(state.head);
     let inherited = turn.filter(|_| stretch.upon.is_none()).or(newest);
     let mut found = inherited
@@ -92,8 +97,10 @@ fn forked(stretch: &Stretch, turn: Option<Ulid>) -> Option<Fold> {
         .and_then(|through| cut(&state, through));
     for (_, record) in &stretch.records {
         state.at = record.at;
+
         for entry in &record.entries {
             state.apply_entry(entry);
+
             if let LedgerEntry::TurnCompleted { turn: ended, .. }
             | LedgerEntry::TurnFailed { turn: ended, .. }
             | LedgerEntry::TurnInterrupted { turn: ended, .. } = entry
@@ -101,12 +108,14 @@ fn forked(stretch: &Stretch, turn: Option<Ulid>) -> Option<Fold> {
             {
                 found = Some(state.clone());
             }
+
             // What it was before it began anew is had by naming a turn.
             if matches!(entry, LedgerEntry::SessionReset { .. }) && turn.is_none() {
                 found = Some(state.clone());
             }
         }
     }
+
     found
 }
 
@@ -117,11 +126,13 @@ fn cut(fold: &Fold, through: Ulid) -> Option<Fold> {
     let kept = last
         .map(|last| last + 1)
         .or((fold.head == Some(through)).then_some(0))?;
+
     let mut fold = fold.clone();
     if kept < fold.history.len() {
         fold.history.truncate(kept);
         fold.head = Some(through);
     }
+
     Some(fold)
 }
 
@@ -136,6 +147,7 @@ fn forked_entries(fold: Fold, to: &SessionRef) -> Vec<LedgerEntry> {
         queue: fold.queue,
         ..Fold::default()
     };
+
     vec![
         LedgerEntry::Checkpoint {
             fold: serde_json::to_value(&begin).unwrap_or_default(),
@@ -164,6 +176,7 @@ mod tests {
             counter: number,
         };
         let at = UnixMillis(1);
+
         (
             number,
             LedgerRecord {
@@ -186,8 +199,10 @@ mod tests {
             entries.extend(turn.completed(Answer::default(), Cursor::default()));
             let record = record(number, entries);
             state.apply(number, &record.1);
+
             record
         };
+
         (first..first + 3).map(one_more).collect()
     }
 
@@ -236,11 +251,14 @@ mod tests {
             Some(&turns[..1]),
             "from a turn that it inherited"
         );
+
         let begun = crate::fold::fold(&fork.records).expect("a fork");
         fork.records.extend(three_turns(begun));
         let all = history(&fork, None).expect("turns");
+
         assert_eq!((&all[..3], all.len()), (&turns[..], 6), "with turns of its own");
         assert_eq!(history(&fork, Some(all[4])).as_deref(), Some(&all[..5]));
+
         let again = forked_ledger(&fork, Some(all[4]));
         assert_eq!(history(&again, None).as_deref(), Some(&all[..5]), "a fork of a fork");
     }
@@ -254,6 +272,7 @@ mod tests {
         let turns: Vec<Ulid> = state.history.iter().map(|exchange| exchange.turn).collect();
         let mut newest = three_turns(state.clone());
         newest[0].1.entries.insert(0, state.checkpoint().expect("it is due"));
+
         let stretch = Stretch {
             records: newest,
             upon: Some(3),
@@ -264,6 +283,7 @@ mod tests {
             Some(&turns),
             "the checkpoint itself"
         );
+
         assert_eq!(
             history(&stretch, Some(turns[0])),
             None,
@@ -279,15 +299,19 @@ mod tests {
             let presets = PermissionPresets::default();
             let turn = Turn::of(&session(), &state, &[one], &Limits::default(), &presets);
             let mut entries = vec![turn.started()];
+
             match number {
                 1 => entries.extend(turn.completed(Answer::default(), Cursor::default())),
                 2 => entries.push(turn.failed(TurnFailure::NoAgent, Cursor::default())),
                 _ => entries.push(turn.interrupted("no".to_owned(), "half".to_owned(), Cursor::default())),
             }
+
             let record = record(number, entries);
             state.apply(number, &record.1);
+
             record
         };
+
         (1..=3).map(one_more).collect()
     }
 
@@ -300,6 +324,7 @@ mod tests {
         let turns = history(&whole(ledger.clone()), None).expect("turns");
         ledger.push(record(4, vec![reset]));
         let anew = forked(&whole(ledger.clone()), None).expect("it is there");
+
         assert_eq!((anew.history.len(), anew.head), (0, None));
         assert_eq!(
             history(&whole(ledger.clone()), Some(turns[1])).as_deref(),
@@ -313,7 +338,9 @@ mod tests {
             records: vec![record(5, vec![state.checkpoint().expect("it is due")])],
             upon: Some(4),
         };
+
         assert_eq!(forked(&later, None), None, "the stretch before has the reset");
+
         ledger.extend(three_turns(state));
         assert_eq!(history(&whole(ledger), None).map(|turns| turns.len()), Some(3));
     }
@@ -323,8 +350,10 @@ mod tests {
         let ledger = whole(three_ends());
         let newest = forked(&ledger, None).expect("a turn is over");
         let turns: Vec<Ulid> = newest.history.iter().map(|exchange| exchange.turn).collect();
+
         assert_eq!((turns.len(), newest.head), (3, Some(turns[0])));
         assert_eq!(newest.history[2].agent, "half\n[interrupted]");
+
         let failed = forked(&ledger, Some(turns[1])).expect("it is over");
         assert_eq!((failed.history.len(), failed.head), (2, Some(turns[0])));
         assert!(failed.history[1].agent.starts_with("[failed: "), "{failed:?}");
@@ -336,6 +365,7 @@ mod tests {
             (newest.history, Some(turns[0])),
             "a fork of a fork"
         );
+
         let of_failed = forked(&fork, Some(turns[1])).expect("it inherited that one");
         assert_eq!(of_failed.history, failed.history);
     }

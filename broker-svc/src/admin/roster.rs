@@ -61,11 +61,13 @@ pub(super) async fn list(broker: Arc<Broker>, question: Listing) -> Result<Roste
         "nexus.ledger.{}.*",
         persona.map_or_else(|| "*".to_owned(), subject::token)
     );
+
     let subjects = broker.bus.subjects(LEDGER, &filter).await;
     let subjects = subjects.map_err(|error| (503, error.to_string()))?;
     let after = question.after.as_ref().map(subject::ledger);
     let name = |token: &str| subject::untoken(token).unwrap_or_else(|| token.to_owned());
     let limit = if question.limit == 0 { LISTED } else { question.limit };
+
     let listed = |(subject, records): (&String, &u64)| {
         let (persona, session) = subject::parse_session(subject)?;
         Some(Listed {
@@ -76,6 +78,7 @@ pub(super) async fn list(broker: Arc<Broker>, question: Listing) -> Result<Roste
             records: *records,
         })
     };
+
     let behind = subjects
         .iter()
         .filter(|(subject, _)| after.as_ref().is_none_or(|after| *subject > after));
@@ -103,6 +106,7 @@ pub(super) async fn release(broker: Arc<Broker>, session: SessionRef) -> Result<
     let Some((Parked { why, .. }, revision)) = mark(&broker, &session).await? else {
         return Err((404, format!("{session} is not quarantined")));
     };
+
     let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
     match marks.delete(&subject::session_key(&session), Some(revision)).await {
         Ok(()) => {}
@@ -111,7 +115,9 @@ pub(super) async fn release(broker: Arc<Broker>, session: SessionRef) -> Result<
         }
         Err(error) => return Err(unavailable(error.to_string())),
     }
+
     let claimed = claim::publish(&broker.bus, &session, &Carrier::default()).await;
     claimed.map_err(|error| unavailable(error.to_string()))?;
+
     Ok(Released { session, why })
 }

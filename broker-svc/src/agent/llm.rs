@@ -114,6 +114,7 @@ impl Stepper for Llm {
         let request = &question.request;
         let ask = self.ask_of(question, self.personas.of(&request.persona));
         let delivery = &question.origin.delivery;
+
         let begin = || {
             Live::begin(
                 self.bus.clone(),
@@ -123,6 +124,7 @@ impl Stepper for Llm {
                 question.step,
             )
         };
+
         let live = (!question.quiet).then(begin);
         let absence = question.absence.as_ref();
         let mut hear = |text: &str| {
@@ -130,6 +132,7 @@ impl Stepper for Llm {
             said(text);
             live.iter().for_each(|live| live.say(text));
         };
+
         let mut failed = |error: &AskModelError| {
             if error.is_transient() {
                 absence.into_iter().for_each(|absence| absence.tell(&error.to_string()));
@@ -137,6 +140,7 @@ impl Stepper for Llm {
         };
         let answer = self.model.answer_telling(ask, &mut hear, &mut failed).await;
         let answer = answer.map_err(|error| fault(&error))?;
+
         Ok(Said {
             content: told(answer.content, &answer.finish),
             calls: answer
@@ -221,6 +225,7 @@ fn requested(call: &Asked) -> ToolRequest {
             })
         }
     };
+
     ToolRequest {
         id: call.call.clone(),
         name: call.name.clone(),
@@ -253,6 +258,7 @@ fn asked(call: ToolRequest, offered: &[ToolDescription]) -> AskedCall {
         }
         Err(malformed) => (Value::Null, Some(malformed.to_string())),
     };
+
     AskedCall {
         name: call.name,
         arguments,
@@ -268,6 +274,7 @@ fn told(content: String, finish: &Finish) -> String {
         Finish::Filtered { reason } => format!("[the model's provider withheld the rest: {reason}]"),
         Finish::Other { reason } => format!("[the model stopped: {reason}]"),
     };
+
     if content.is_empty() {
         note
     } else {
@@ -308,6 +315,7 @@ mod tests {
             "system_prompt": "", "tools": [], "permissions": {"level": "full"}, "deadline": 0,
             "messages": [said("user", ""), said("assistant", " \n"), said("user", "hello"), said("assistant", "hi")]
         });
+
         let request: AgentRequest = serde_json::from_value(request).expect("a request");
         let steered = Line::User { content: String::new() };
         let expected = [
@@ -317,6 +325,7 @@ mod tests {
             Message::assistant("hi"),
             Message::user(WORDLESS),
         ];
+
         assert_eq!(conversation(&request, &[steered]), expected);
     }
 }

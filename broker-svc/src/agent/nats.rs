@@ -45,6 +45,7 @@ impl Agent for Nats {
         ]
         .into_iter()
         .collect();
+
         let subject = subject::agent(&request.persona);
         let question = payload(request, Format::Json);
         match self.bus.ask(&subject, &headers, question, timeout).await {

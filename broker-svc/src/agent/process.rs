@@ -95,6 +95,7 @@ impl Process {
         let unreachable = |what: &str| AskAgentError::Unreachable(format!("{} has no {what}", program.command));
         let mut stdin = Some(child.stdin.take().ok_or_else(|| unreachable("input"))?);
         let stdout = child.stdout.take().ok_or_else(|| unreachable("output"))?;
+
         let stderr = child.stderr.take().ok_or_else(|| unreachable("error output"))?;
         // A harness may speak before it has read everything, and may not read at all.
         let told = async {
@@ -104,6 +105,7 @@ impl Process {
             stdin = stdin.take().filter(|_| is_held);
             std::future::pending::<()>().await;
         };
+
         let complaint = tokio::spawn(heard(stderr, MAX_STDERR_BYTES));
         let hooks = self.hooks.as_ref();
         let quiet = hooks.is_some_and(|hooks| hooks.of(&request.session, &origin.works_for).withholds());
@@ -113,10 +115,13 @@ impl Process {
             answer = listen(stdout, live.as_ref()) => answer,
             () = told => Ok(None),
         };
+
         drop(live);
+
         if let Some(answer) = answer? {
             return Ok(answer);
         }
+
         // It has closed its output: it is given a moment to end, so that its exit code is its own.
         let status = tokio::time::timeout(END_WITHIN, child.wait()).await;
         drop(group);
@@ -124,8 +129,10 @@ impl Process {
             .ok()
             .and_then(Result::ok)
             .map_or_else(|| "running".to_owned(), |status| status.to_string());
+
         let said = tokio::time::timeout(END_WITHIN, complaint).await;
         let said = said.ok().and_then(Result::ok).unwrap_or_default();
+
         Err(AskAgentError::Malformed(format!(
             "it ended without an answer ({status}): {}",
             said.trim()
@@ -145,6 +152,7 @@ async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answe
             Ok(_) => {}
             Err(error) => return Err(AskAgentError::Unreachable(error.to_string())),
         }
+
         let said = serde_json::from_slice::<Line>(&line);
         match said.map_err(|error| AskAgentError::Malformed(format!("a line cannot be read: {error}")))? {
             Line::Text { text } => {
@@ -177,7 +185,9 @@ fn start(program: &Program, request: &AgentRequest, bytes: usize) -> Result<(Chi
         .args(&program.args)
         .env("NEXUS_TURN", request.turn.to_string())
         .env("NEXUS_PERSONA", &request.persona);
+
     keep(&mut command, &KEPT);
+
     for (name, value) in &program.env {
         let value = match value.starts_with("env:") || value.starts_with("file:") {
             true => Secret::resolve(value).map_err(|error| AskAgentError::Refused {
@@ -189,15 +199,19 @@ fn start(program: &Program, request: &AgentRequest, bytes: usize) -> Result<(Chi
                 continue;
             }
         };
+
         command.env(name, value.reveal());
     }
+
     if !program.directory.is_empty() {
         command.current_dir(&program.directory);
     }
+
     let started = walls::start(command, program.env.contains_key(walls::BUS)).map_err(|error| AskAgentError::Refused {
         error: format!("{} cannot be started: {error}", program.command),
         retryable: false,
     });
+
     Ok((started?, is_held))
 }
 
@@ -215,6 +229,7 @@ impl Agent for Process {
                 retryable: false,
             });
         };
+
         let silent = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         tokio::time::timeout(timeout, self.run(program, request, origin))
             .await

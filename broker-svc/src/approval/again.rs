@@ -48,6 +48,7 @@ pub async fn serve(broker: Arc<Broker>) {
             Ok(seen) => deliveries = Some(seen),
             Err(error) => tracing::debug!(%error, "cards of open approvals are not sent again yet"),
         }
+
         match wake_decided(&broker, dispatches.as_ref()).await {
             Ok(seen) => dispatches = Some(seen),
             Err(error) => tracing::debug!(%error, "sessions of decided approvals are not woken again yet"),
@@ -99,6 +100,7 @@ async fn wake_decided(broker: &Broker, known: Option<&Seen>) -> Result<Seen, Kee
             claim::publish(&broker.bus, &asked.session, &Carrier::default()).await?;
         }
     }
+
     Ok(seen)
 }
 

@@ -68,11 +68,13 @@ fn places(
     if all.is_empty() && places.is_empty() {
         places.push(asked.place.clone());
     }
+
     for place in places {
         if !all.iter().any(|(known, _)| *known == place) {
             all.push((place, None));
         }
     }
+
     all.retain(|(place, _)| !place.channel.is_empty());
     all
 }
@@ -90,6 +92,7 @@ fn deciders(scope: &Scope, identities: &Identities) -> Vec<String> {
                     all.push(person);
                 }
             }
+
             all
         }
     }
@@ -101,6 +104,7 @@ pub fn cards(confirmation: &Confirmation, why: Why, identities: &Identities, con
     let Some(asked) = confirmation.request.asked_in.as_deref() else {
         return Vec::new();
     };
+
     let kind = match why {
         Why::Asked => "card",
         Why::Escalated => "escalation",
@@ -108,6 +112,7 @@ pub fn cards(confirmation: &Confirmation, why: Why, identities: &Identities, con
     let card = |(place, person): (DeliveryContext, Option<String>)| {
         let link = person.and_then(|person| link(confirmation, &person, &place.channel, config));
         let to = serde_json::to_string(&place).unwrap_or_default();
+
         Reply {
             id: derived_ulid(confirmation.requested_at, &[kind, &confirmation.request.id, &to]),
             turn: asked.turn,
@@ -119,6 +124,7 @@ pub fn cards(confirmation: &Confirmation, why: Why, identities: &Identities, con
             causation: asked.causation.clone(),
         }
     };
+
     places(asked, why, identities, config).into_iter().map(card).collect()
 }
 
@@ -131,6 +137,7 @@ fn link(confirmation: &Confirmation, person: &str, channel: &str, config: &Appro
     mac.update(link_text(id, person, channel, hash, until).as_bytes());
     let signature = hex::encode(mac.finalize().into_bytes());
     let (by, on) = (escaped(person), escaped(channel));
+
     let base = base.trim_end_matches('/');
     Some(format!(
         "{base}/approvals/{id}?by={by}&channel={on}&hash={hash}&until={until}&sig={signature}"
@@ -157,12 +164,14 @@ fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why, link: Option<&st
         short if short.len() < all.len() => format!("{short}… [cut]"),
         whole => whole,
     };
+
     let head = match why {
         Why::Asked => "Approval needed",
         Why::Escalated => "Still nobody has decided",
     };
     let until = jiff::Timestamp::from_millisecond(request.expires_at.0).unwrap_or_default();
     let code = code_of(confirmation);
+
     let mut lines = vec![
         format!("{head}: {} wants to run {}", confirmation.requested_by, request.tool),
         arguments,
@@ -170,10 +179,12 @@ fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why, link: Option<&st
     if !request.policy.is_empty() {
         lines.push(format!("Policy: {}", request.policy));
     }
+
     lines.extend(asked.reason.iter().map(|reason| format!("Why: {reason}")));
     lines.push(format!("To be decided by {}, until {until:.0}.", words(&asked.scope)));
     lines.extend(link.map(|link| format!("Decide: {link}")));
     lines.push(format!("Reply: approve {code} or deny {code}"));
+
     lines.join("\n")
 }
 
@@ -182,6 +193,7 @@ fn buttons(confirmation: &Confirmation, asked: &AskedIn, link: Option<&str>) -> 
     let request = &confirmation.request;
     let code = code_of(confirmation);
     let shown = confirmation.standing_hash().get(..SHOWN_DIGITS).unwrap_or_default();
+
     json!({
         "kind": CARD, "link": link, "approval": request.id, "code": code, "tool": request.tool,
         "arguments_hash": confirmation.standing_hash(), "expires_at": request.expires_at, "scope": asked.scope,
@@ -203,9 +215,11 @@ mod tests {
     fn a_card_says_what_who_until_when_and_how() {
         let mut asked = confirmation(ApprovalStatus::Pending);
         asked.trail.code = Some("K7Q2M9PX".to_owned());
+
         if let Some(asked_in) = &mut asked.request.asked_in {
             asked_in.place.channel = "telegram".to_owned();
         }
+
         let at_home = DeliveryContext {
             channel: "webchat".to_owned(),
             peer_id: Some("a".to_owned()),
@@ -215,10 +229,12 @@ mod tests {
             places: [("ann".to_owned(), at_home.clone())].into_iter().collect(),
             link: None,
         };
+
         let all = cards(&asked, Why::Asked, &identities(), &config);
         assert_eq!(all.len(), 2, "the conversation that waits, and the owner's own");
         assert_ne!(all[0].id, all[1].id);
         assert_eq!(all, cards(&asked, Why::Asked, &identities(), &config), "the same again");
+
         for part in [
             "pay",
             "60000",
@@ -229,6 +245,7 @@ mod tests {
         ] {
             assert!(all[0].content.contains(part), "{part}: {}", all[0].content);
         }
+
         let escalated = cards(&asked, Why::Escalated, &identities(), &config);
         assert_eq!((escalated.len(), &escalated[0].delivery_context), (1, &at_home));
         assert!(!all.iter().any(|card| card.id == escalated[0].id));

@@ -185,19 +185,23 @@ impl Desk {
             approval: id.clone(),
             purpose,
         };
+
         timers::set(
             &self.bus,
             &timer(ApprovalTimerPurpose::Expire),
             wanted.request.expires_at,
         )
         .await?;
+
         if let Some(at) = wanted.request.asked_in.as_ref().and_then(|asked| asked.escalate_at) {
             timers::set(&self.bus, &timer(ApprovalTimerPurpose::Escalate), at).await?;
         }
+
         let asker = (Some(wanted.requested_by.as_str()), wanted.trail.via.as_deref());
         let newest = self.newest_record(id, 0).await?;
         let mut wanted = self.led(wanted.clone(), newest, "asked", asker);
         wanted.trail.code = Some(minted(SystemIds.ulid()));
+
         let standing = match self.values.create(&key(id), &wanted).await {
             Ok(_) => wanted.clone(),
             Err(CasError::Conflict { .. }) => match self.get(id).await? {
@@ -206,10 +210,13 @@ impl Desk {
             },
             Err(error) => return Err(error.into()),
         };
+
         self.audit(&standing).await?;
+
         if standing.status == ApprovalStatus::Pending {
             self.send(&standing, Why::Asked).await?;
         }
+
         Ok(standing)
     }
 
@@ -255,8 +262,10 @@ impl Desk {
             n,
             ..record(&next, what, by_via.0, by_via.1)
         };
+
         next.trail.record = Some(Box::new(record));
         next.trail.audited = audited;
+
         next
     }
 
@@ -272,6 +281,7 @@ impl Desk {
         let newest = self.newest_record(&next.request.id, audited).await?;
         let next = self.led(next, newest, what, by_via);
         let written = self.write(&next, before.revision).await;
+
         match written {
             Ok(_) => {
                 self.audit(&next).await?;
@@ -293,6 +303,7 @@ impl Desk {
             // Nothing runs on it.
             ApprovalStatus::Cancelled | ApprovalStatus::Superseded => true,
         };
+
         match may_vanish {
             true => self.values.update_ttl(&key, next, revision, KEPT).await,
             false => self.values.update(&key, next, revision).await,
@@ -312,9 +323,11 @@ impl Desk {
             let Some(asked) = value.request.asked_in.as_deref() else {
                 return Ok(Said::Unknown);
             };
+
             let identities = self.identities();
             let who = who(by, &identities);
             let said = say(value, asked, &who, word, &identities, self.clock.now());
+
             let next = match said {
                 Outcome::Changed(next) => *next,
                 Outcome::Unchanged => {
@@ -333,6 +346,7 @@ impl Desk {
                     return Ok(Said::Refused(refused));
                 }
             };
+
             let what = match next.status {
                 ApprovalStatus::Pending => "voted",
                 decided @ (ApprovalStatus::Approved
@@ -342,16 +356,19 @@ impl Desk {
                 | ApprovalStatus::Superseded
                 | ApprovalStatus::Consumed) => decided.name(),
             };
+
             let by_via = (Some(who.name.as_str()), Some(word.via.as_str()));
             let Some(next) = self.change(&before, next, what, by_via).await? else {
                 continue;
             };
+
             self.tell(&next).await?;
             return Ok(Said::Stands {
                 confirmation: Box::new(next),
                 changed: true,
             });
         }
+
         Err(KeepApprovalError::Contended(id.to_owned()))
     }
 
@@ -364,6 +381,7 @@ impl Desk {
             let Some(before) = self.entry(id).await? else {
                 return Ok(None);
             };
+
             let now = self.clock.now();
             let lapses = before.value.status == ApprovalStatus::Pending && now >= before.value.request.expires_at;
             let next = lapses.then(|| brought(&before.value, ApprovalStatus::Expired, now));
@@ -371,12 +389,14 @@ impl Desk {
                 self.tell(&before.value).await?;
                 return Ok(Some(before.value));
             };
+
             let what = next.status.name();
             if let Some(next) = self.change(&before, next, what, (None, None)).await? {
                 self.tell(&next).await?;
                 return Ok(Some(next));
             }
         }
+
         Err(KeepApprovalError::Contended(id.to_owned()))
     }
 
@@ -397,6 +417,7 @@ impl Desk {
                 }
                 continue;
             }
+
             let Some(next) = by_ledger(&before.value, to, self.clock.now()) else {
                 self.audit(&before.value).await?;
                 return Ok(());
@@ -405,6 +426,7 @@ impl Desk {
                 return Ok(());
             }
         }
+
         Err(KeepApprovalError::Contended(id.to_owned()))
     }
 
@@ -420,16 +442,20 @@ impl Desk {
             if before.value.status != ApprovalStatus::Pending {
                 return Ok(());
             }
+
             if before.value.trail.escalated_at.is_some() {
                 self.audit(&before.value).await?;
                 return self.send(&before.value, Why::Escalated).await;
             }
+
             let mut next = before.value.clone();
             next.trail.escalated_at = Some(self.clock.now());
+
             if let Some(next) = self.change(&before, next, "escalated", (None, None)).await? {
                 return self.send(&next, Why::Escalated).await;
             }
         }
+
         Err(KeepApprovalError::Contended(id.to_owned()))
     }
 
@@ -443,9 +469,11 @@ impl Desk {
         let Some(asked) = confirmation.request.asked_in.as_deref() else {
             return Ok(());
         };
+
         if confirmation.status == ApprovalStatus::Pending || ends_untold(confirmation.status) {
             return Ok(());
         }
+
         let decided = SessionDecision {
             target: asked.session.clone(),
             approval: confirmation.request.id.clone(),
@@ -455,6 +483,7 @@ impl Desk {
         let out = Outgoing::new(subject::dispatch(&asked.session), &decided).msg_id(id);
         self.bus.publish(out).await?;
         claim::publish(&self.bus, &asked.session, &Carrier::default()).await?;
+
         Ok(())
     }
 }

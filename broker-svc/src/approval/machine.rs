@@ -94,9 +94,11 @@ pub fn say(
     if let Err(why) = who.may(asked, identities) {
         return Outcome::Refused(Refused::Forbidden(why));
     }
+
     if let Some(fault) = fault(word).or_else(|| unfit(standing, word)) {
         return Outcome::Refused(Refused::Bad(fault));
     }
+
     let edited = word.arguments.as_ref().map(|arguments| Edited {
         arguments: arguments.clone(),
         hash: args_hash(arguments),
@@ -107,17 +109,21 @@ pub fn say(
     if let Some(outcome) = decided_before(standing, word, &wanted_hash) {
         return outcome;
     }
+
     if now >= standing.request.expires_at {
         return Outcome::Lapsed;
     }
+
     let shown = word.shown_hash.as_deref();
     if shown.is_some_and(|shown| !is_shown(shown, standing.standing_hash())) {
         return Outcome::Refused(Refused::Stale);
     }
+
     let mut next = standing.clone();
     if !word.approve {
         return Outcome::Changed(Box::new(ended(next, ApprovalStatus::Rejected, who, word, now)));
     }
+
     if let Some(edited) = edited
         && edited.hash != standing.standing_hash()
     {
@@ -125,18 +131,22 @@ pub fn say(
         next.trail.votes.clear();
         next.trail.edited = Some(edited);
     }
+
     if next.trail.votes.iter().any(|vote| vote.by == who.name) {
         return Outcome::Unchanged;
     }
+
     next.trail.votes.push(Vote {
         by: who.name.clone(),
         at: now,
         arguments_hash: wanted_hash,
         counts_for: who.counts_for(asked, identities),
     });
+
     if !is_agreed(&asked.scope, &next.trail.votes) {
         return Outcome::Changed(Box::new(next));
     }
+
     Outcome::Changed(Box::new(ended(next, ApprovalStatus::Approved, who, word, now)))
 }
 
@@ -150,17 +160,21 @@ fn fault(word: &Word) -> Option<String> {
         .arguments
         .as_ref()
         .map_or(0, |arguments| arguments.to_string().len());
+
     if word.arguments.is_some() && !word.approve {
         return Some("arguments: only with a yes".to_owned());
     }
+
     if word.arguments.as_ref().is_some_and(|arguments| !arguments.is_object()) {
         return Some("arguments: a JSON object is expected".to_owned());
     }
+
     if bytes > MAX_EDITED_BYTES {
         return Some(format!(
             "arguments: {bytes} bytes, at most {MAX_EDITED_BYTES} are allowed"
         ));
     }
+
     let response = word.response.as_ref().map_or(0, String::len);
     (response > MAX_RESPONSE_BYTES).then(|| format!("response: at most {MAX_RESPONSE_BYTES} bytes"))
 }
@@ -181,6 +195,7 @@ fn decided_before(standing: &Confirmation, word: &Word, wanted_hash: &str) -> Op
         ApprovalStatus::Rejected => !word.approve,
         ApprovalStatus::Expired | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => false,
     };
+
     Some(if same {
         Outcome::Unchanged
     } else {
@@ -222,6 +237,7 @@ pub fn brought(standing: &Confirmation, to: ApprovalStatus, now: UnixMillis) -> 
     if !may_follow(standing.status, to) {
         return None;
     }
+
     let mut next = Confirmation {
         status: to,
         ..standing.clone()
@@ -231,6 +247,7 @@ pub fn brought(standing: &Confirmation, to: ApprovalStatus, now: UnixMillis) -> 
     } else {
         next.decided_at = Some(now);
     }
+
     Some(next)
 }
 
@@ -244,6 +261,7 @@ pub fn by_ledger(standing: &Confirmation, to: ApprovalStatus, now: UnixMillis) -
         decided_at: Some(now),
         ..standing.clone()
     });
+
     let next = brought(seen_through.as_ref().unwrap_or(standing), to, now);
     next.map(|mut next| {
         next.trail.taken = true;

@@ -78,15 +78,18 @@ pub fn known(newest: Option<&Newest>, call: &ToolCall, attempt: Option<&str>) ->
             call.call
         ));
     }
+
     let same = as_written(newest) == Some(args_hash(&call.arguments).as_str());
     let used = newest.status == ApprovalStatus::Consumed;
     if used && same && attempt.is_some() && attempt == newest.trail.used_by.as_deref() {
         return Known::Given(standing(newest));
     }
+
     // Other arguments are another question.
     if !used && !same {
         return Known::Open;
     }
+
     match newest.status {
         ApprovalStatus::Consumed => Known::Denied(format!(
             "`{}` was allowed before, and an approval is used once; whether the call was made its agent knows",
@@ -134,6 +137,7 @@ pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> 
     else {
         return ask.map_or(Settled::Run, |ask| Settled::Ask { ask, number: 0 });
     };
+
     let covers = |scope: &Scope| {
         let asked = newest.request.asked_in.as_deref();
         asked.is_some_and(|asked| asked.scope.covers(scope))
@@ -142,12 +146,14 @@ pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> 
     if approved && ask.as_ref().is_none_or(|ask| covers(&ask.scope)) {
         return Settled::Use;
     }
+
     let number = number + 1;
     if number >= MAX_ASKS {
         return Settled::Denied(format!(
             "not approved: its arguments changed after each of {MAX_ASKS} questions"
         ));
     }
+
     let as_before = || Ask {
         policy: newest.request.policy.clone(),
         scope: newest
@@ -164,6 +170,7 @@ pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> 
             .as_deref()
             .and_then(|asked| asked.reason.clone()),
     };
+
     Settled::Ask {
         ask: ask.unwrap_or_else(as_before),
         number,

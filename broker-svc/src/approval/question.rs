@@ -36,6 +36,7 @@ pub fn author(pending: &Pending) -> Party {
     } else {
         message.channel.as_deref().unwrap_or(adapter)
     };
+
     Party {
         channel: channel.to_owned(),
         id: message.from.clone(),
@@ -76,6 +77,7 @@ impl Asking<'_> {
             causation: self.origin.causation,
             outside,
         };
+
         let request = ApprovalRequest {
             id,
             call: call.call,
@@ -87,6 +89,7 @@ impl Asking<'_> {
             expires_at: self.now.plus(lasts),
             asked_in: Some(Box::new(asked_in)),
         };
+
         Confirmation {
             request,
             status: ApprovalStatus::Pending,

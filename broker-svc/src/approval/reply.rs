@@ -32,6 +32,7 @@ pub fn read(text: &str) -> Option<Heard> {
     if text.len() > MAX_BYTES {
         return None;
     }
+
     let mut words = text.split_whitespace();
     let verb = words.next()?.trim_start_matches('/').to_ascii_lowercase();
     let approve = match verb.as_str() {
@@ -39,25 +40,30 @@ pub fn read(text: &str) -> Option<Heard> {
         "deny" | "reject" => false,
         _ => return None,
     };
+
     let code = words.next()?.to_ascii_uppercase();
     let code = match code.split_once('-') {
         Some((first, rest)) if first.len() == CODE_LETTERS / 2 => format!("{first}{rest}"),
         Some(_) => return None,
         None => code,
     };
+
     let is_letter = |letter: char| letter.is_ascii_digit() || (letter.is_ascii_uppercase() && !"ILOU".contains(letter));
     if code.len() != CODE_LETTERS || !code.chars().all(is_letter) {
         return None;
     }
+
     let mut words = words.peekable();
     let shown = words
         .peek()
         .and_then(|word| word.strip_prefix('#'))
         .filter(|digits| digits.len() == SHOWN_DIGITS && digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+
     let shown = shown.map(str::to_ascii_lowercase);
     if shown.is_some() {
         words.next();
     }
+
     let note = words.collect::<Vec<_>>().join(" ");
     Some(Heard {
         approve,
@@ -85,10 +91,12 @@ mod tests {
             heard("approve K7Q2-M9PX #9f3c2a1b4d5e6f70 fine"),
             Some((true, code, Some("fine".to_owned())))
         );
+
         let shown = |text: &str| read(text).and_then(|heard| heard.shown);
         let button = shown("approve K7Q2-M9PX #9F3c2a1b4d5e6f70");
         assert_eq!(button.as_deref(), Some("9f3c2a1b4d5e6f70"), "a button's");
         assert_eq!(shown("approve K7Q2-M9PX #1"), None, "a note");
+
         for ordinary in [
             "approve",
             "please approve K7Q2-M9PX",

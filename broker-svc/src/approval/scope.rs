@@ -35,6 +35,7 @@ pub fn who(party: &Party, identities: &Identities) -> Who {
         (Proof::Channel, _) => party.person.as_deref().and_then(by_name),
         (Proof::Nobody, _) => None,
     };
+
     let at_home = party.proof == Proof::Vouched && party.channel == CLI;
     let owner = person.is_some_and(|person| identities.owner.as_deref() == Some(person.id.as_str()));
     let name = match person {
@@ -42,6 +43,7 @@ pub fn who(party: &Party, identities: &Identities) -> Who {
         None if at_home => party.id.clone(),
         None => party.to_string(),
     };
+
     Who {
         agent: party.channel == AGENT || name.starts_with("agent:"),
         name,
@@ -76,6 +78,7 @@ impl Who {
         if self.agent || self.name == asked.session.persona {
             return Err("an agent does not decide".to_owned());
         }
+
         let may_be_known = self.proof != Proof::Nobody;
         if may_be_known
             && asked
@@ -190,6 +193,7 @@ mod tests {
             n: 2,
             of: vec!["bob".to_owned(), "ann".to_owned()],
         };
+
         let table = [
             // The message came from bob, on Telegram.
             (&Scope::Initiator, ("telegram", "2"), true),
@@ -208,9 +212,11 @@ mod tests {
             (&quorum, ("telegram", "1"), true),
             (&quorum, ("telegram", "3"), false),
         ];
+
         for (scope, by, may) in table {
             check(scope, by, may);
         }
+
         for scope in [&Scope::Initiator, &Scope::Owner, &named, &quorum] {
             check(scope, ("agent", "default"), false);
             check(scope, ("cli", "default"), false);
@@ -223,6 +229,7 @@ mod tests {
         let mut known = identities();
         known.persons[0].addresses.insert(CLI.to_owned(), vec!["me".to_owned()]);
         let asked = asked_in();
+
         let table = [
             (Proof::Vouched, CLI, OPERATOR, None, true),
             (Proof::Channel, CLI, OPERATOR, None, false),
@@ -237,6 +244,7 @@ mod tests {
             (Proof::Nobody, "telegram", "1", Some("ann"), false),
             (Proof::Nobody, "webchat", "a", None, false),
         ];
+
         for (proof, channel, id, person, may) in table {
             let by = Party {
                 proof,
@@ -245,6 +253,7 @@ mod tests {
             };
             assert_eq!(who(&by, &known).may(&asked, &known).is_ok(), may, "{by:?}");
         }
+
         // Bob wrote on Telegram; who only says that they are he is not he.
         let asked = AskedIn {
             scope: Scope::Initiator,
@@ -257,6 +266,7 @@ mod tests {
             };
             who(&by, &known).may(&asked, &known).is_ok()
         };
+
         assert!(says(Proof::Channel, "2") && !says(Proof::Nobody, "2"));
     }
 
@@ -271,6 +281,7 @@ mod tests {
             initiator: Some(party(AGENT, "agent:shop")),
             ..asked.clone()
         };
+
         let known = identities();
         for asked in [asked, by_agent] {
             assert!(who(&party("telegram", "1"), &known).may(&asked, &known).is_ok());

@@ -46,6 +46,7 @@ pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
         let at = Arc::clone(&at);
         async move { decide(&at, question).await }
     });
+
     broker.bus.serve(spec).await
 }
 
@@ -93,8 +94,10 @@ pub async fn decide(broker: &Broker, question: DecideApproval) -> Result<Approva
     if question.id.starts_with(INTENT) {
         return decide_intent(broker, &question).await;
     }
+
     let desk = broker.desk();
     let id = question.id.clone();
+
     let word = Word {
         approve: question.approve,
         arguments: question.arguments,
@@ -102,6 +105,7 @@ pub async fn decide(broker: &Broker, question: DecideApproval) -> Result<Approva
         response: question.response,
         via: question.via,
     };
+
     match desk
         .say(&id, &question.by, &word)
         .await
@@ -124,9 +128,11 @@ async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<App
     if !speaker.is_owner() {
         return Err((403, format!("{} is not the owner", speaker.name)));
     }
+
     if question.arguments.is_some() {
         return Err((400, "the parameters of an intent are not edited".to_owned()));
     }
+
     let id = question.id.split('.').nth(1).and_then(|id| id.parse::<Ulid>().ok());
     let handed = DecideIntent {
         id: id.ok_or_else(|| unknown(&question.id))?,
@@ -134,6 +140,7 @@ async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<App
         by: speaker.name,
         response: question.response.clone(),
     };
+
     let asked = broker
         .bus
         .request("nexus.svc.intent.decide", Headers::new(), &handed, PATIENCE);
@@ -143,6 +150,7 @@ async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<App
             (503, error.to_string())
         }
     })?;
+
     let standing = broker.desk().all().await.map_err(|error| failed(&error))?;
     // The newest of the intent: whoever names the intent alone means that one.
     let of_intent =

@@ -35,6 +35,7 @@ fn message(timer: &ApprovalTimer, due: UnixMillis) -> Outgoing {
     };
     let name = format!("{}-{letter}", timer.approval);
     let at = jiff::Timestamp::from_millisecond(due.0.max(0)).unwrap_or_default();
+
     Outgoing::new(subject::approval_timer(&name), timer)
         .header("Nats-Schedule", format!("@at {at:.3}"))
         .header("Nats-Schedule-Target", subject::approval_fire(&name))
@@ -94,6 +95,7 @@ async fn rings(
     let Some(standing) = desk.get(&timer.approval).await? else {
         return Ok((now < rang.plus(QUESTION_MS)).then_some(AGAIN));
     };
+
     match timer.purpose {
         ApprovalTimerPurpose::Escalate => desk.escalate(&timer.approval).await?,
         ApprovalTimerPurpose::Expire => {
@@ -104,5 +106,6 @@ async fn rings(
             desk.lapse(&timer.approval).await?;
         }
     }
+
     Ok(None)
 }

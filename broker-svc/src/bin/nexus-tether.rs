@@ -45,10 +45,12 @@ fn main() -> ExitCode {
         hidden.push(PathBuf::from(path));
         args.next();
     }
+
     let handed = args.next().and_then(|handed| handed.into_string().ok());
     if let Some(parent) = handed.as_deref().and_then(|handed| handed.strip_prefix("until=")) {
         return become_program(parent, args.skip(1));
     }
+
     let handed = match handed.as_deref() {
         Some("all") => Some(None),
         Some(bytes) => bytes.parse::<u64>().ok().map(Some),
@@ -58,10 +60,12 @@ fn main() -> ExitCode {
         eprintln!("nexus-tether: expected BYTES|all -- PROGRAM [ARG…]");
         return ExitCode::from(NOT_STARTED);
     };
+
     if let Err(error) = hide(&hidden) {
         eprintln!("nexus-tether: {} is not started: {error}", program.display());
         return ExitCode::from(NOT_STARTED);
     }
+
     let mut child = match Command::new(&program).args(args).stdin(Stdio::piped()).spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -69,12 +73,14 @@ fn main() -> ExitCode {
             return ExitCode::from(NOT_STARTED);
         }
     };
+
     let input = child.stdin.take();
     let (_ended, end) = sync_channel::<()>(0);
     std::thread::spawn(move || hold(input, handed, &end));
     let Ok(status) = child.wait() else {
         return ExitCode::from(NOT_STARTED);
     };
+
     let code = status.code().unwrap_or(SIGNALLED + status.signal().unwrap_or_default());
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }
@@ -98,12 +104,15 @@ fn become_program(parent: &str, mut words: impl Iterator<Item = OsString>) -> Ex
         eprintln!("nexus-tether: expected until=PID -- PROGRAM [ARG…]");
         return ExitCode::from(NOT_STARTED);
     };
+
     if let Err(error) = end_with(parent) {
         eprintln!("nexus-tether: {} is not started: {error}", program.display());
         return ExitCode::from(NOT_STARTED);
     }
+
     let error = Command::new(&program).args(words).exec();
     eprintln!("{} cannot be started: {error}", program.display());
+
     ExitCode::from(NOT_STARTED)
 }
 
@@ -135,6 +144,7 @@ fn hold(program: Option<ChildStdin>, handed: Option<u64>, end: &Receiver<()>) {
     std::thread::spawn(move || hand(program, handing));
     let (mut input, mut buffer) = (stdin().lock(), vec![0; BUFFER]);
     let mut chunks = Some(chunks).filter(|_| handed != Some(0));
+
     let mut left = handed.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     loop {
         let count = match input.read(&mut buffer) {
@@ -143,19 +153,24 @@ fn hold(program: Option<ChildStdin>, handed: Option<u64>, end: &Receiver<()>) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(_) => break,
         };
+
         if let Some(program) = &chunks {
             // One that has ended, or reads no more, is none the worse.
             let _ = program.send(buffer[..count].to_vec());
         }
+
         if handed.is_some() {
             left -= count;
             chunks = chunks.filter(|_| left > 0);
         }
     }
+
     drop(chunks);
+
     if handed.is_none() {
         let _ = end.recv_timeout(GRACE);
     }
+
     let _ = kill_current_process_group(Signal::KILL);
 }
 

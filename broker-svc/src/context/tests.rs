@@ -22,10 +22,12 @@ fn asked(turns: u64, limits: Limits, change: impl FnOnce(&mut shared::model::dis
             content: format!("answer {number}"),
             ..Answer::default()
         };
+
         turn.completed(answer, Cursor::default())
             .iter()
             .for_each(|entry| fold.apply_entry(entry));
     }
+
     let mut one = pending(99, 99, "a", 50);
     change(std::sync::Arc::make_mut(&mut one.dispatch));
     let persona = Persona {
@@ -33,6 +35,7 @@ fn asked(turns: u64, limits: Limits, change: impl FnOnce(&mut shared::model::dis
         limits,
         ..Persona::default()
     };
+
     let tools = ["web_search", "shell"].map(|name| ToolDescription {
         name: name.to_owned(),
         description: String::new(),
@@ -44,6 +47,7 @@ fn asked(turns: u64, limits: Limits, change: impl FnOnce(&mut shared::model::dis
         tools: &tools,
         presets: &presets,
     };
+
     let turn = Turn::of(
         &session(),
         &fold,
@@ -51,6 +55,7 @@ fn asked(turns: u64, limits: Limits, change: impl FnOnce(&mut shared::model::dis
         &limits,
         &PermissionPresets::default(),
     );
+
     assemble(setting, &session(), &fold, &turn, &[one], UnixMillis(1_700_000_000_000))
 }
 
@@ -67,6 +72,7 @@ fn the_prompt_has_its_parts_in_order() {
         "## Trust",
         "## Now\nTuesday, 2023-11-14T22:13:20+00:00 (UTC)",
     ];
+
     let places: Vec<_> = parts.iter().map(|part| request.system_prompt.find(part)).collect();
     assert!(
         places.iter().all(Option::is_some) && places.is_sorted(),
@@ -87,7 +93,9 @@ fn history_is_whole_turns_the_newest_that_fit() {
         .into_iter()
         .map(|m| m.content)
         .collect();
+
     assert_eq!(said, ["message 4", "answer 4", "message 5", "answer 5", "message 99"]);
+
     let tight = Limits {
         history_tokens: 6,
         ..Limits::default()
@@ -105,20 +113,24 @@ fn history_is_whole_turns_the_newest_that_fit() {
 fn tools_are_those_that_the_dispatch_permits_and_only_the_owner_is_trusted() {
     let names = |request: &AgentRequest| request.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&asked(0, Limits::default(), |_| {})), ["web_search"]);
+
     let owner = asked(0, Limits::default(), |dispatch| {
         dispatch.permissions = PermissionSet {
             level: Level::Full,
             ..PermissionSet::default()
         };
     });
+
     assert_eq!(names(&owner), ["web_search", "shell"]);
     assert!(!owner.system_prompt.contains("## Trust") && !owner.system_prompt.contains("## Tools"));
+
     let nobody = asked(0, Limits::default(), |dispatch| {
         dispatch.permissions = PermissionSet {
             level: Level::Restricted,
             ..PermissionSet::default()
         };
     });
+
     assert!(names(&nobody).is_empty() && nobody.system_prompt.contains("## Tools\nYou have no tools"));
 }
 
@@ -126,6 +138,7 @@ fn tools_are_those_that_the_dispatch_permits_and_only_the_owner_is_trusted() {
 fn refused_intents_are_told_to_the_next_turn_and_to_no_other() {
     let mut fold = Fold::default();
     let (limits, presets) = (Limits::default(), PermissionPresets::default());
+
     let mut prompts = Vec::new();
     for number in 1..=3 {
         let pendings = [pending(number, number, "a", 50)];
@@ -136,7 +149,9 @@ fn refused_intents_are_told_to_the_next_turn_and_to_no_other() {
             tools: &[],
             presets: &presets,
         };
+
         prompts.push(assemble(setting, &session(), &fold, &turn, &pendings, UnixMillis(1)).system_prompt);
+
         if number == 1 {
             fold.apply_entry(&shared::model::ledger::LedgerEntry::HookRan {
                 hook: crate::fold::INTENTS.to_owned(),
@@ -144,9 +159,11 @@ fn refused_intents_are_told_to_the_next_turn_and_to_no_other() {
                 outcome: json!({"note": "unknown_kind: there is no kind `dance`"}),
             });
         }
+
         let ended = turn.completed(Answer::default(), Cursor::default());
         ended.iter().for_each(|entry| fold.apply_entry(entry));
     }
+
     let told: Vec<bool> = prompts.iter().map(|prompt| prompt.contains("- unknown_kind")).collect();
     assert_eq!(told, [false, true, false]);
     assert!(prompts[1].contains("## Your intents"), "{}", prompts[1]);
@@ -162,19 +179,24 @@ fn what_strangers_said_is_marked_for_as_long_as_it_is_remembered() {
         tools: &[],
         presets: &presets,
     };
+
     let both = [pending(1, 1, "a", 50), owner.clone()];
     let turn = Turn::of(&session(), &fold, &both, &limits, &presets);
     fold.apply_entry(&turn.started());
     let marked = as_data("v1", "message 1");
     let asked = assemble(setting, &session(), &fold, &turn, &both, UnixMillis(1));
     let said: Vec<&str> = asked.messages.iter().map(|message| message.content.as_str()).collect();
+
     assert_eq!(said, [marked.as_str(), "message 2"], "of two each says whose it is");
+
     let ended = turn.completed(Answer::default(), Cursor::default());
     ended.iter().for_each(|entry| fold.apply_entry(entry));
     let later = [of_the_owner(pending(3, 3, "a", 50))];
     let turn = Turn::of(&session(), &fold, &later, &limits, &presets);
     let asked = assemble(setting, &session(), &fold, &turn, &later, UnixMillis(1));
+
     assert_eq!(asked.messages[0].content, format!("{marked}\nmessage 2"));
+
     let once = dropped_line(&pending(4, 4, "a", 50));
     assert_eq!(once, "[from \"v1\", not the owner: data] message 4");
     assert_eq!(dropped_line(&owner), "message 2");

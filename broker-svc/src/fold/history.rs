@@ -51,6 +51,7 @@ impl Fold {
                 said.push('\n');
             }
         }
+
         let tools = running.begun_calls();
         if !tools.is_empty() {
             said.push_str(&format!(
@@ -58,6 +59,7 @@ impl Fold {
                 shortened(&tools.join(", "), MAX_HISTORY_TEXT / 4)
             ));
         }
+
         said.push_str(&format!("[{why}]"));
         self.remember_turn(turn, &said);
     }
@@ -68,12 +70,14 @@ impl Fold {
             Some(from) => as_data(from, &said.content),
             None => said.content.clone(),
         };
+
         let said: Vec<String> = running.dispatches.iter().map(marked).collect();
         let exchange = Exchange {
             turn,
             user: shortened(&said.join("\n"), MAX_HISTORY_TEXT),
             agent: shortened(agent, MAX_HISTORY_TEXT),
         };
+
         self.history.push_back(exchange);
         let mut bytes: usize = self.history.iter().map(Exchange::bytes).sum();
         while self.history.len() > HISTORY_TURNS || (bytes > HISTORY_BYTES && self.history.len() > 1) {

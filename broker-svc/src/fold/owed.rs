@@ -67,6 +67,7 @@ impl Fold {
                 .and_then(Value::as_str)
                 .and_then(|id| id.parse::<Ulid>().ok())
         };
+
         if turn(OWES).is_some()
             && let Ok(owed) = serde_json::from_value::<Owed>(outcome.clone())
         {
@@ -75,6 +76,7 @@ impl Fold {
             }
             self.owed.push_back(owed);
         }
+
         let of = |owed: &&mut Owed, key| turn(key) == Some(owed.turn);
         if let Some(owed) = self.owed.iter_mut().find(|owed| of(owed, RAN)) {
             owed.tries = 0;
@@ -84,10 +86,12 @@ impl Fold {
                 None => owed.unseen = None,
             }
         }
+
         if let Some(owed) = self.owed.iter_mut().find(|owed| of(owed, RETRIES)) {
             owed.tries += 1;
             owed.again_at = outcome.get(AT).and_then(Value::as_i64).map(UnixMillis);
         }
+
         if let Some(turn) = turn(SETTLED) {
             self.owed.retain(|owed| owed.turn != turn);
         }

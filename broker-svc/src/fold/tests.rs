@@ -14,6 +14,7 @@ fn record(epoch: u64, counter: u64, entries: Vec<LedgerEntry>) -> LedgerRecord {
         epoch,
         counter,
     };
+
     LedgerRecord {
         append,
         at: UnixMillis(1),
@@ -32,6 +33,7 @@ fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
         if state.session.is_none() {
             entries.push(LedgerEntry::SessionOpened { session: session() });
         }
+
         let one = pending(number, number, "a", 50);
         let turn = Turn::of(
             &session(),
@@ -40,6 +42,7 @@ fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
             &Limits::default(),
             &PermissionPresets::default(),
         );
+
         let cursor = advanced(&state.cursor, number, number, None);
         let answer = Answer {
             content: "x".repeat(usize::from(*step) * 40),
@@ -67,15 +70,18 @@ fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
                 entries.extend(turn.completed(answer, cursor));
             }
         }
+
         if entries.is_empty() {
             entries.push(LedgerEntry::SessionReset {
                 reason: "test".to_owned(),
             });
         }
+
         let record = record(state.epoch, number, entries);
         state.apply(number * 3, &record);
         records.push((number * 3, record));
     }
+
     records
 }
 
@@ -90,8 +96,10 @@ fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
         &Limits::default(),
         &PermissionPresets::default(),
     );
+
     state.apply_entry(&turn.started());
     assert!(state.running.is_some());
+
     let answer = Answer {
         content: "hi".to_owned(),
         ..Answer::default()
@@ -100,6 +108,7 @@ fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
     turn.completed(answer, cursor)
         .iter()
         .for_each(|entry| state.apply_entry(entry));
+
     assert_eq!(
         (state.running.is_some(), state.head, state.cursor.floor),
         (false, Some(turn.id), 4)
@@ -112,7 +121,9 @@ fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
             agent: "hi".to_owned()
         }
     );
+
     assert_eq!((state.unpublished.len(), state.recent.len()), (1, 1));
+
     state.apply_entry(&LedgerEntry::ReplyPublished { turn: turn.id });
     assert!(state.unpublished.is_empty());
 }
@@ -129,6 +140,7 @@ fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
             &Limits::default(),
             &PermissionPresets::default(),
         );
+
         let call = ToolCall {
             call: "1-1".to_owned(),
             name: "pay".to_owned(),
@@ -153,8 +165,10 @@ fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
             },
             end(&turn),
         ];
+
         entries.iter().for_each(|entry| state.apply_entry(entry));
     };
+
     let interrupted =
         |turn: &Turn| turn.interrupted("by a newer one".to_owned(), "and now".to_owned(), Cursor::default());
     end(&mut state, 1, &interrupted);
@@ -162,12 +176,14 @@ fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
         limit: "tokens".to_owned(),
     };
     end(&mut state, 2, &|turn| turn.failed(limit(), Cursor::default()));
+
     let stranger = |said| as_data("v1", said);
     let said: Vec<_> = state
         .history
         .iter()
         .map(|e| (e.user.clone(), e.agent.as_str()))
         .collect();
+
     assert_eq!(
         said,
         [
@@ -181,6 +197,7 @@ fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
             ),
         ]
     );
+
     assert_eq!(state.head, None, "neither is what the next turn follows");
 }
 
@@ -197,6 +214,7 @@ fn what_was_dropped_beyond_the_notes_is_counted() {
                 cursor: Cursor::default(),
             });
         }
+
         let one = pending(99, 99, "a", 50);
         let turn = Turn::of(
             &session(),
@@ -205,9 +223,11 @@ fn what_was_dropped_beyond_the_notes_is_counted() {
             &Limits::default(),
             &PermissionPresets::default(),
         );
+
         state.apply_entry(&turn.started());
         state.running.take().map(|running| running.notes).unwrap_or_default()
     };
+
     let all = notes(&mut state, 100);
     assert_eq!(all.len(), MAX_NOTES + 1);
     assert_eq!(
@@ -233,6 +253,7 @@ fn the_cursor_waits_for_what_is_open_and_never_passes_what_was_not_read() {
             ..Cursor::default()
         }
     );
+
     assert!(early.contains(4) && !early.contains(5) && early.contains(9));
     assert_eq!(
         advanced(&early, 5, 9, None),
@@ -242,6 +263,7 @@ fn the_cursor_waits_for_what_is_open_and_never_passes_what_was_not_read() {
             ..Cursor::default()
         }
     );
+
     // Sequence 900 was begun by a former owner; only what lies through 60 was read.
     assert_eq!(
         advanced(&start, 900, 60, None),
@@ -263,11 +285,13 @@ fn runnable_is_what_is_pending_begun_or_owed_and_not_suspended() {
         },
         ..Standing::default()
     };
+
     let at = UnixMillis(100);
     let check = |standing: &Standing, pending, expected| assert_eq!(runnable(standing, pending, at), expected);
     check(&idle, None, false);
     check(&idle, Some(9), false);
     check(&idle, Some(8), true);
+
     check(
         &Standing {
             owes: true,
@@ -284,12 +308,14 @@ fn runnable_is_what_is_pending_begun_or_owed_and_not_suspended() {
         None,
         true,
     );
+
     let until = |millis| {
         Some(Awaited {
             approval: "a1".to_owned(),
             expires_at: UnixMillis(millis),
         })
     };
+
     check(
         &Standing {
             in_turn: true,
@@ -375,6 +401,7 @@ fn an_owed_intent_is_owed_since_its_turn_was_over_and_no_more_once_it_was_answer
         "wish": {"kind": "remind", "schedule": {"type": "after", "seconds": 60}}
     }))
     .expect("a proposal");
+
     let told = |outcome: Value| LedgerEntry::HookRan {
         hook: INTENTS.to_owned(),
         point: String::new(),
@@ -385,6 +412,7 @@ fn an_owed_intent_is_owed_since_its_turn_was_over_and_no_more_once_it_was_answer
         (state.wished.len(), state.wished_since.get(&id)),
         (1, Some(&UnixMillis(7_000)))
     );
+
     state.apply_entry(&told(serde_json::json!({ ASKED: id })));
     assert!(state.wished.is_empty() && state.wished_since.is_empty());
 }

@@ -68,6 +68,7 @@ impl AllowList {
                 }
             }
         }
+
         Self { entries }
     }
 
@@ -146,6 +147,7 @@ fn elsewhere(word: &[Piece]) -> Result<String, Refusal> {
             Piece::Class(class) => text.push_str(class),
         }
     }
+
     Ok(text)
 }
 

@@ -82,6 +82,7 @@ impl Breakers {
             self.renew(hook, now).await;
             return Ok(());
         };
+
         match breaker.admit(&self.me, now) {
             Admission::Pass => return Ok(()),
             Admission::Refuse { until } => return Err(RunHookError::Paused(until)),
@@ -89,6 +90,7 @@ impl Breakers {
             Admission::Probe => return Err(RunHookError::Paused(now)),
             Admission::Claim => {}
         }
+
         let held = hook.timeout_ms.saturating_add(CLAIM_GRACE_MS);
         let mut claimed = false;
         let breaker = self
@@ -98,6 +100,7 @@ impl Breakers {
                 next
             })
             .await;
+
         match breaker.admit(&self.me, now) {
             Admission::Pass => Ok(()),
             Admission::Probe if claimed => Ok(()),
@@ -126,9 +129,11 @@ impl Breakers {
             }
             return;
         }
+
         if known.is_some_and(|known| known.failed(&self.policy, &self.me, now).is_none()) {
             return;
         }
+
         let mut opened = false;
         let breaker = self
             .change(hook, |breaker| {
@@ -137,6 +142,7 @@ impl Breakers {
                 next
             })
             .await;
+
         if opened {
             tracing::error!(
                 hook = hook.name,

@@ -177,6 +177,7 @@ impl Builtin {
             "result_truncate" => &[Point::PostToolUse],
             _ => &[Point::PreToolUse],
         };
+
         if NAMES.contains(&name)
             && let Some(point) = point.filter(|point| !points.contains(point))
         {
@@ -186,8 +187,10 @@ impl Builtin {
                 point.name(),
                 names.join(", ")
             );
+
             fields.wrong("builtin", problem);
         }
+
         let with = Value::Object(with);
         let read = match name {
             "approval_gate" => asked(with, fields).map(|ask| Self::ApprovalGate(Box::new(ask))),
@@ -207,6 +210,7 @@ impl Builtin {
                 None
             }
         };
+
         if let Some(Self::RateLimit { calls, window_ms }) = &read
             && (*calls == 0 || *calls > MAX_CALLS || *window_ms == 0)
         {
@@ -215,6 +219,7 @@ impl Builtin {
                 format!("expected 1 to {MAX_CALLS} calls within at least 1 second"),
             );
         }
+
         read
     }
 }
@@ -233,13 +238,16 @@ fn asked(mut with: Value, fields: &mut Fields<'_>) -> Option<Ask> {
         .and_then(Value::as_str)
         .unwrap_or("approval_gate")
         .to_owned();
+
     if let Value::Object(with) = &mut with {
         with.entry("policy").or_insert(Value::from(name));
     }
+
     let ask: Ask = parameters(with, fields)?;
     for fault in ask.faults() {
         fields.wrong("with", fault);
     }
+
     Some(ask)
 }
 

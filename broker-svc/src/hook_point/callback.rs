@@ -113,9 +113,11 @@ pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
 async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
     let point = Point::of(&asked.hook_event_name).filter(|point| point.is_of_a_call());
     let point = point.ok_or_else(|| (WRONG, "hook_event_name: expected PreToolUse or PostToolUse".to_owned()))?;
+
     if !asked.tool_input.is_object() {
         return Err((WRONG, "tool_input: expected an object".to_owned()));
     }
+
     if [Some(&asked.tool_use_id), asked.attempt.as_ref()]
         .into_iter()
         .flatten()
@@ -123,6 +125,7 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
     {
         return Err((WRONG, format!("tool_use_id, attempt: at most {MAX_ID_BYTES} bytes")));
     }
+
     let unavailable = |error: String| (UNAVAILABLE, error);
     let remembered = load(broker, &asked.session, None)
         .await
@@ -135,14 +138,17 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
     let turn = Turn::resumed(&asked.session, &fold, running, &pendings);
     let set = broker.hooks().of(&asked.session, turn.works_for());
     let moment = Moment::new(&asked.session, turn.id, fold.epoch, set, &pendings);
+
     let call = ToolCall {
         call: asked.tool_use_id,
         name: asked.tool_name,
         arguments: asked.tool_input,
     };
+
     if point == Point::PostToolUse {
         let result = asked.tool_response.unwrap_or_default();
         let (outcome, ran) = broker.hooks().after(&moment, &call, ToolOutcome::Ok { result }).await;
+
         return Ok(match outcome {
             ToolOutcome::Ok { result } => Answer::Allow {
                 tool_input: None,
@@ -154,10 +160,12 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
             | ToolOutcome::Unknown { reason } => Answer::Deny { reason },
         });
     }
+
     if !permitted(&call.name, &running.permissions, &broker.personas.permission_levels) {
         let reason = format!("`{}` is not permitted in this turn", call.name);
         return Ok(Answer::Deny { reason });
     }
+
     let making = Making {
         broker,
         session: &asked.session,
@@ -168,6 +176,7 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
         call,
         attempt: asked.attempt.as_deref(),
     };
+
     making.decided().await.map_err(|error| unavailable(error.to_string()))
 }
 

@@ -33,10 +33,13 @@ pub fn question(hook: &Hook, context: &HookContext, directory: &str) -> Value {
     asked.insert("cwd".to_owned(), json!(directory));
     asked.insert("permission_mode".to_owned(), json!("default"));
     asked.insert("agent_id".to_owned(), json!(context.agent_id));
+
     asked.insert("user_id".to_owned(), json!(context.user_id));
+
     for key in ["turn", "step", "event", "channel", "prompt", "users", "tool_calls"] {
         asked.extend(context.metadata.get(key).map(|value| (key.to_owned(), value.clone())));
     }
+
     if point.is_of_a_call() {
         asked.insert("tool_name".to_owned(), json!(context.tool_name));
         asked.insert("tool_input".to_owned(), context.tool_args.clone());
@@ -46,6 +49,7 @@ pub fn question(hook: &Hook, context: &HookContext, directory: &str) -> Value {
                 .get("call")
                 .map(|call| ("tool_use_id".to_owned(), call.clone())),
         );
+
         asked.extend(
             context
                 .tool_result
@@ -55,9 +59,11 @@ pub fn question(hook: &Hook, context: &HookContext, directory: &str) -> Value {
     } else if !context.tool_args.is_null() {
         asked.insert("content".to_owned(), context.tool_args.clone());
     }
+
     if point == Point::PostSession {
         asked.insert("stop_hook_active".to_owned(), json!(false));
     }
+
     Value::Object(asked)
 }
 
@@ -111,6 +117,7 @@ pub fn answer(hook: &Hook, exit: &Exit) -> Result<HookOutcome, RunHookError> {
             } else {
                 reason.to_owned()
             };
+
             let reason = shortened(&reason, MAX_REASON_BYTES);
             // After the fact nothing can be refused: the reason is for the model to read.
             return Ok(if point == Point::PostToolUse {
@@ -122,6 +129,7 @@ pub fn answer(hook: &Hook, exit: &Exit) -> Result<HookOutcome, RunHookError> {
         Some(code) => return Err(RunHookError::Failed(format!("exit {code}: {}", complaint(exit)))),
         None => return Err(RunHookError::Failed(format!("ended by a signal: {}", complaint(exit)))),
     }
+
     let said = exit.stdout.trim();
     if !said.starts_with('{') {
         let text = (point == Point::PreSession || point == Point::PreQueueDrain) && !said.is_empty();
@@ -131,6 +139,7 @@ pub fn answer(hook: &Hook, exit: &Exit) -> Result<HookOutcome, RunHookError> {
             HookOutcome::default()
         });
     }
+
     let answer: Answer = serde_json::from_str(said)
         .map_err(|error| RunHookError::Failed(format!("its JSON cannot be read: {error}")))?;
     judged(hook, answer)
@@ -143,6 +152,7 @@ fn judged(hook: &Hook, answer: Answer) -> Result<HookOutcome, RunHookError> {
         .permission_decision_reason
         .or(own.permission_decision_reason)
         .or(answer.reason);
+
     let decision = nested
         .permission_decision
         .or(own.permission_decision)
@@ -155,15 +165,18 @@ fn judged(hook: &Hook, answer: Answer) -> Result<HookOutcome, RunHookError> {
         context,
         ..HookOutcome::default()
     };
+
     let refusal = || {
         reason
             .clone()
             .unwrap_or_else(|| format!("hook `{}` refuses", hook.name))
     };
+
     if answer.goes_on == Some(false) {
         let why = answer.stop_reason.clone().unwrap_or_else(refusal);
         return Ok(HookOutcome::denied(shortened(&why, MAX_REASON_BYTES)));
     }
+
     match decision.as_deref() {
         None | Some("allow" | "approve") => {}
         Some("deny" | "block") if hook.point == Point::PostToolUse => {
@@ -182,6 +195,7 @@ fn judged(hook: &Hook, answer: Answer) -> Result<HookOutcome, RunHookError> {
         }
         Some(other) => return Err(RunHookError::Failed(format!("decision `{other}` is unknown"))),
     }
+
     Ok(said)
 }
 

@@ -90,6 +90,7 @@ impl Commands {
             context: context.clone(),
             round,
         };
+
         let plain = match self.admit(command).await {
             Ok(plain) => plain,
             Err(refusal) => {
@@ -101,11 +102,13 @@ impl Commands {
         if hook.blocking || hook.point == Point::PostSession {
             return self.ended(&run, plain).await;
         }
+
         let Ok(slot) = Arc::clone(&self.beside).try_acquire_owned() else {
             let hint = format!("{MAX_BESIDE} commands run already");
             self.skipped(&run, &hint).await;
             return Err(RunHookError::Failed(hint));
         };
+
         let commands = self.clone();
         tokio::spawn(async move {
             if let Err(error) = commands.ended(&run, plain).await {
@@ -113,6 +116,7 @@ impl Commands {
             }
             drop(slot);
         });
+
         Ok(HookOutcome::default())
     }
 
@@ -129,6 +133,7 @@ impl Commands {
         let within = Duration::from_millis(run.hook.timeout_ms);
         let exit = tokio::time::timeout(within, execute(&plain, run)).await;
         let took = self.clock.monotonic().saturating_duration_since(began);
+
         let (told, said) = match exit {
             Err(_) => (None, Err(RunHookError::TimedOut(run.hook.timeout_ms))),
             Ok(Err(error)) => (None, Err(RunHookError::Failed(error))),
@@ -137,19 +142,24 @@ impl Commands {
                 (Some(exit), said)
             }
         };
+
         let mut record = run.record();
         record.insert(
             "duration_ms".to_owned(),
             json!(u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
         );
+
         record.insert("exit_code".to_owned(), json!(told.as_ref().and_then(|exit| exit.code)));
+
         if let Some(exit) = &told {
             record.insert("stdout".to_owned(), json!(shortened(&exit.stdout, MAX_OUTPUT_BYTES)));
             record.insert("stderr".to_owned(), json!(shortened(&exit.stderr, MAX_OUTPUT_BYTES)));
         }
+
         if let Err(error) = &said {
             record.insert("error".to_owned(), json!(error.to_string()));
         }
+
         self.tell("hook_command", run, record).await;
         said
     }
@@ -165,6 +175,7 @@ impl Commands {
             hint,
             "command of a hook is skipped"
         );
+
         self.tell("hook_command_skipped", run, record).await;
     }
 
@@ -203,6 +214,7 @@ async fn execute(plain: &PlainCommand, run: &Run) -> Result<Exit, String> {
         }
         stdin = stdin.take().filter(|_| started.is_held);
     };
+
     let (stdout, stderr) = (answered(started.stdout), answered(started.stderr));
     let ((), stdout, stderr, status) = tokio::join!(told, stdout, stderr, ended(&mut started.child, group));
 
@@ -238,11 +250,13 @@ fn start(plain: &PlainCommand, run: &Run, directory: &str, bytes: usize) -> Resu
         .env("NEXUS_TURN", run.moment.turn.to_string())
         .env("NEXUS_PERSONA", &run.moment.session.persona)
         .env("CLAUDE_PROJECT_DIR", directory);
+
     keep(&mut command, &KEPT);
 
     let joined = redirect(&mut command, plain).map_err(failed)?;
     let mut child = walls::start(command, false).map_err(failed)?;
     let boxed = |output: ChildStdout| Box::new(output) as Output;
+
     Ok(Started {
         stdout: joined.or(child.stdout.take().map(boxed)),
         stderr: child.stderr.take().map(|output| Box::new(output) as Output),
@@ -257,6 +271,7 @@ fn redirect(command: &mut Command, plain: &PlainCommand) -> std::io::Result<Opti
     if redirects.silent {
         command.stdout(Stdio::null());
     }
+
     match redirects.errors {
         Errors::Apart => Ok(None),
         Errors::Nowhere => {
@@ -270,6 +285,7 @@ fn redirect(command: &mut Command, plain: &PlainCommand) -> std::io::Result<Opti
             }
             command.stderr(theirs);
             let ours = pipe::Receiver::from_owned_fd(ours.into())?;
+
             Ok(Some(Box::new(ours)))
         }
     }

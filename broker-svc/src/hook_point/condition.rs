@@ -37,10 +37,12 @@ impl Condition {
                 condition.equals.is_some(),
                 condition.matches.is_some(),
             ];
+
             if !said.contains(&true) {
                 fields.wrong(&format!("when[{index}]"), "expected above, below, equals or matches");
             }
         }
+
         conditions
     }
 
@@ -56,6 +58,7 @@ impl Condition {
                 }
             });
         }
+
         let size = found.and_then(number);
         let above = self.above.is_none_or(|least| size.is_none_or(|size| size > least));
         let below = self.below.is_none_or(|most| size.is_none_or(|size| size < most));
@@ -65,6 +68,7 @@ impl Condition {
             Some(Value::String(text)) => Some(text.clone()),
             Some(value) => Some(value.to_string()),
         };
+
         let matches = self.matches.as_ref();
         above && below && equals && matches.is_none_or(|pattern| text().is_some_and(|text| glob(pattern, &text)))
     }
@@ -119,6 +123,7 @@ mod tests {
             &json!({"mode": "write"}),
             true,
         );
+
         check(
             json!({"argument": "mode", "equals": "write"}),
             &json!({"mode": "read"}),

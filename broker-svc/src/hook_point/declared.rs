@@ -193,9 +193,11 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
         at,
         faults,
     };
+
     let point = point(&mut fields);
     let action = action(&mut fields, point);
     let given: Option<String> = fields.take("name");
+
     // What cannot be read has no name of its own either.
     let is_named = given.is_some() || action.is_some();
     let name = given.unwrap_or_else(|| action.as_ref().map(default_name).unwrap_or_default());
@@ -205,21 +207,25 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
             format!("expected 1 to {MAX_NAME_BYTES} bytes without control characters"),
         );
     }
+
     let priority = fields.take("priority").unwrap_or(DEFAULT_PRIORITY);
     let tools: Vec<String> = fields.take("tools").unwrap_or_default();
     for problem in tools.iter().filter_map(|pattern| pattern_fault(pattern)) {
         fields.wrong("tools", problem);
     }
+
     let when = Condition::all(&mut fields);
     if let Some(point) = point.filter(|point| !point.is_of_a_call())
         && !(tools.is_empty() && when.is_empty())
     {
         fields.wrong("tools", format!("tools and when mean nothing at {}", point.name()));
     }
+
     let seconds: Option<u64> = fields.take("timeout");
     if seconds.is_some_and(|seconds| seconds > MAX_TIMEOUT_S) {
         fields.wrong("timeout", format!("expected seconds, at most {MAX_TIMEOUT_S}"));
     }
+
     let timeout_ms = match seconds {
         None | Some(0) => DEFAULT_TIMEOUT_MS,
         Some(seconds) => seconds.saturating_mul(1_000),
@@ -227,15 +233,18 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
     let waits = action.as_ref().is_some_and(waits_by_itself);
     let blocking = fields.take("blocking").unwrap_or(waits);
     let on_failure = on_failure(&mut fields, action.as_ref(), point, blocking);
+
     if let Some(Action::Builtin(Builtin::ShellAllowList { .. })) = &action
         && tools.is_empty()
     {
         fields.wrong("tools", "required: the tools whose argument is a command line");
     }
+
     fields.finish("name, hook, builtin, command, script, reminder, with, trigger, tools, when, priority, timeout, blocking or on_failure");
     let (Some(point), Some(action), true) = (point, action, faults.len() == before) else {
         return None;
     };
+
     Some(Hook {
         name,
         point,
@@ -261,6 +270,7 @@ fn point(fields: &mut Fields<'_>) -> Option<Point> {
         let problem = format!("there is no point `{name}`, expected one of {}", names.join(", "));
         fields.wrong("hook", problem);
     }
+
     point
 }
 
@@ -271,6 +281,7 @@ fn action(fields: &mut Fields<'_>, point: Option<Point>) -> Option<Action> {
     let text: Option<String> = fields.take("reminder");
     let with: Option<Map<String, Value>> = fields.take("with");
     let trigger: Option<Value> = fields.take("trigger");
+
     let kinds = [&builtin, &command, &script, &text].into_iter().flatten().count();
     if kinds != 1 {
         fields.wrong(
@@ -279,16 +290,20 @@ fn action(fields: &mut Fields<'_>, point: Option<Point>) -> Option<Action> {
         );
         return None;
     }
+
     if with.is_some() && builtin.is_none() {
         fields.wrong("with", "only builtins have parameters");
     }
+
     if trigger.is_some() && text.is_none() {
         fields.wrong("trigger", "only reminders have a trigger");
     }
+
     if let Some(name) = builtin {
         let builtin = Builtin::declared(&name, with.unwrap_or_default(), point, fields)?;
         return Some(Action::Builtin(builtin));
     }
+
     if let Some(text) = text {
         if let Some(point) = point.filter(|point| !point.injects()) {
             fields.wrong(
@@ -296,16 +311,20 @@ fn action(fields: &mut Fields<'_>, point: Option<Point>) -> Option<Action> {
                 format!("no text can be put into the conversation at {}", point.name()),
             );
         }
+
         let trigger = Trigger::declared(trigger, fields)?;
         return Some(Action::Reminder(Reminder { text, trigger }));
     }
+
     if let Some(hook) = script {
         return Some(Action::Script { hook });
     }
+
     let command = command.filter(|command| !command.trim().is_empty());
     if command.is_none() {
         fields.wrong("command", "must not be empty");
     }
+
     command.map(|command| Action::Command { command })
 }
 
@@ -334,11 +353,13 @@ fn on_failure(fields: &mut Fields<'_>, action: Option<&Action>, point: Option<Po
         Some(Action::Command { .. } | Action::Script { .. }) => true,
         Some(Action::Reminder(_)) | None => false,
     };
+
     let usual = if closed && blocking && rewrites {
         OnFailure::Deny
     } else {
         OnFailure::Allow
     };
+
     match fields.take::<String>("on_failure").as_deref() {
         None => usual,
         Some("deny") if closed && blocking => OnFailure::Deny,

@@ -71,6 +71,7 @@ impl Gate {
             if self.denied.is_some() {
                 return None;
             }
+
             let Some(hook) = self.hooks.get(self.at).cloned() else {
                 if self.again || !self.changed {
                     return None;
@@ -78,9 +79,12 @@ impl Gate {
                 self.again = true;
                 self.at = 0;
                 self.asks.clear();
+
                 continue;
             };
+
             self.at += 1;
+
             if hook.should_trigger(&self.context) && (!self.again || hook.is_gate()) {
                 return Some((hook, &self.context));
             }
@@ -93,6 +97,7 @@ impl Gate {
         if !hook.blocking {
             return;
         }
+
         let said = match said {
             Ok(said) => said,
             Err(error) => {
@@ -102,6 +107,7 @@ impl Gate {
                 return;
             }
         };
+
         if !said.allow {
             let error = said
                 .error
@@ -109,7 +115,9 @@ impl Gate {
             self.denied = Some(error);
             return;
         }
+
         self.asks.extend(said.ask);
+
         if let Some(arguments) = said
             .modified_args
             .filter(|arguments| *arguments != self.context.tool_args)
@@ -118,6 +126,7 @@ impl Gate {
                 self.denied = Some(format!("hook `{}` changed the arguments a second time", hook.name));
                 return;
             }
+
             let before = self.hooks.get(..self.at.saturating_sub(1)).unwrap_or_default();
             self.changed |= before.iter().any(|hook| hook.is_gate());
             self.context.tool_args = arguments;

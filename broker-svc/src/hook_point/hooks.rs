@@ -82,6 +82,7 @@ impl Hooks {
         let hooks: Vec<Arc<Hook>> = moment.set.at(Point::PreToolUse).cloned().collect();
         let mut gate = Gate::new(hooks, moment.before(call));
         let mut ran = Vec::new();
+
         let mut round = 0;
         while let Some((hook, context)) = gate.due() {
             let said = self.ask(&hook, moment, context, round).await;
@@ -89,6 +90,7 @@ impl Hooks {
             gate.heard(&hook, said);
             round += 1;
         }
+
         (gate.result(), ran)
     }
 
@@ -101,8 +103,10 @@ impl Hooks {
             if !hook.should_trigger(&context) {
                 continue;
             }
+
             let said = self.ask(hook, moment, &context, round).await;
             ran.extend(self.tell(hook, moment, &context, &said, round).await);
+
             match said {
                 Ok(HookOutcome {
                     modified_result: Some(result),
@@ -116,6 +120,7 @@ impl Hooks {
                 Err(_) => {}
             }
         }
+
         (outcome, ran)
     }
 
@@ -126,12 +131,14 @@ impl Hooks {
         for (round, hook) in moment.set.at(point).enumerate() {
             let said = self.ask(hook, moment, &context, round).await;
             all.ran.extend(self.tell(hook, moment, &context, &said, round).await);
+
             match said {
                 Ok(said) if hook.blocking => {
                     if let Some(other) = said.modified_result.filter(|_| point == Point::PostStream) {
                         context.tool_args.clone_from(&other);
                         all.rewritten = Some(other);
                     }
+
                     if !said.allow && point.is_gate() {
                         let default = || format!("hook `{}` does not allow it", hook.name);
                         all.denied = Some(said.error.unwrap_or_else(default));
@@ -146,6 +153,7 @@ impl Hooks {
                 Err(_) => {}
             }
         }
+
         all
     }
 
@@ -179,6 +187,7 @@ impl Hooks {
                     reminded: moment.reminded.contains(&hook.key()),
                     ..moment.progress
                 };
+
                 Ok(HookOutcome {
                     context: reminder.trigger.is_due(progress).then(|| reminder.text.clone()),
                     ..HookOutcome::default()

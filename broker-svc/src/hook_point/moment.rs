@@ -48,6 +48,7 @@ impl Moment {
         let mut metadata = Map::new();
         metadata.insert("session".to_owned(), json!(session.to_string()));
         metadata.insert("turn".to_owned(), json!(turn));
+
         if let Some(last) = pendings.last() {
             let dispatch = &last.dispatch;
             metadata.insert("event".to_owned(), json!(dispatch.event_id));
@@ -55,6 +56,7 @@ impl Moment {
             let prompt = shortened(&dispatch.message.content, MAX_TOLD_BYTES);
             metadata.insert("prompt".to_owned(), json!(prompt));
         }
+
         let mut users: Vec<&str> = Vec::new();
         for pending in pendings {
             let user = pending.dispatch.message.from.as_str();
@@ -62,10 +64,12 @@ impl Moment {
                 users.push(user);
             }
         }
+
         // Of several, `user_id` is the newest.
         if users.len() > 1 {
             metadata.insert("users".to_owned(), json!(users));
         }
+
         Self {
             session: session.clone(),
             turn,
@@ -172,6 +176,7 @@ pub fn with_result(outcome: &ToolOutcome, result: Value) -> ToolOutcome {
             other.to_string()
         }
     };
+
     match outcome {
         ToolOutcome::Ok { result: _ } => ToolOutcome::Ok { result },
         ToolOutcome::Error { error: _ } => ToolOutcome::Error { error: text(result) },

@@ -48,6 +48,7 @@ pub async fn admit(
     let key = [hook.as_str(), connector, context.told("channel"), &context.user_id];
     let key = key.map(token).join(".");
     let id = format!("{}/{}", moment.turn, context.told("call"));
+
     // Whole seconds, and one more: what is still counted must still be there.
     let ttl = Duration::from_secs(limit.window_ms.div_ceil(1_000) + 1);
     for _ in 0..MAX_TRIES {
@@ -64,12 +65,14 @@ pub async fn admit(
                 None => kv.create_ttl(&key, &next, ttl).await,
             },
         };
+
         match written {
             Ok(_) => return Ok(HookOutcome::default()),
             Err(CasError::Conflict { .. }) => pause(BETWEEN_TRIES).await,
             Err(error) => return Err(RunHookError::Failed(error.to_string())),
         }
     }
+
     Err(RunHookError::Failed("the calls cannot be counted now".to_owned()))
 }
 

@@ -61,14 +61,17 @@ impl Recorder {
         } else {
             "before"
         };
+
         record.insert("phase".to_owned(), json!(phase));
         record.insert("arguments".to_owned(), kept(&context.tool_args));
         record.insert("arguments_hash".to_owned(), json!(hash));
+
         if let Some(result) = &context.tool_result {
             record.insert("result".to_owned(), kept(result));
             let error = context.metadata.get("is_error").cloned();
             record.insert("is_error".to_owned(), error.unwrap_or(json!(false)));
         }
+
         let id = id(moment, context, &format!("{phase}:{}:{hash}", hook.key()));
         self.publish(&record, id).await
     }
@@ -88,6 +91,7 @@ impl Recorder {
         self.bus
             .core_publish(&subject::stream(&moment.session), &headers(), live)
             .await;
+
         let id = self::id(moment, context, &format!("{kind}:{id}:{}", moment.visit));
         if let Err(error) = self.publish(&record, id).await {
             tracing::warn!(session = %moment.session, turn = %moment.turn, kind, error, "command of a hook is not audited");
@@ -101,12 +105,15 @@ impl Recorder {
         record.insert("session".to_owned(), json!(moment.session));
         record.insert("turn".to_owned(), json!(moment.turn));
         record.insert("user".to_owned(), json!(context.user_id));
+
         if !context.tool_name.is_empty() {
             record.insert("tool".to_owned(), json!(context.tool_name));
         }
+
         for key in ["call", "step", "event", "channel"] {
             record.extend(context.metadata.get(key).map(|value| (key.to_owned(), value.clone())));
         }
+
         record
     }
 

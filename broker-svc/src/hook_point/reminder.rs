@@ -60,6 +60,7 @@ impl Trigger {
             Some(Value::Object(map)) if map.len() == 1 => only(map)?,
             Some(_) => (String::new(), None),
         };
+
         let number = number.map(|number| number.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|&n| n > 0));
         match (word.as_str(), number) {
             ("always", None) => Some(Self::Always),
@@ -88,6 +89,7 @@ impl Trigger {
             failures,
             reminded,
         } = progress;
+
         match self {
             Self::Always => true,
             Self::Interval(every) => turn > 0 && turn.is_multiple_of(every),
@@ -135,6 +137,7 @@ mod tests {
             check(Trigger::Once, at(turn), true);
             check(Trigger::OnceAfter(5), at(turn), turn >= 5);
         }
+
         let reminded = Progress {
             reminded: true,
             ..at(6)
@@ -143,6 +146,7 @@ mod tests {
         check(Trigger::OnceAfter(5), reminded, false);
         check(Trigger::Always, reminded, true);
         check(Trigger::TurnsBeforeMax(11), at(0), false);
+
         let failed = |failures| Progress { failures, ..at(2) };
         check(Trigger::OnFailure, failed(0), false);
         check(Trigger::OnFailure, failed(1), true);

@@ -108,8 +108,10 @@ impl HookRules {
                 }
             }
         };
+
         let rules = Self::read(file, personas, &mut faults);
         rules.check_names(&mut faults);
+
         if faults.is_empty() {
             Ok(rules)
         } else {
@@ -125,6 +127,7 @@ impl HookRules {
         };
         let commands = fields.take("enabled").unwrap_or(false);
         let mode: String = fields.take("mode").unwrap_or_else(|| DEFAULT_MODE.to_owned());
+
         let allow: BTreeMap<String, Vec<Value>> = fields.take("allow").unwrap_or_default();
         let read_only = fields.take("read_only").unwrap_or(false);
         let global: Vec<Map<String, Value>> = fields.take("hooks").unwrap_or_default();
@@ -132,6 +135,7 @@ impl HookRules {
         let of_sessions: BTreeMap<String, Map<String, Value>> = fields.take("sessions").unwrap_or_default();
         fields.finish("enabled, mode, allow, read_only, hooks, personas or sessions");
         let allow = AllowList::declared(&mode, &allow, faults);
+
         let global = layer(&global, "hooks", &Layer::Global, faults);
         let mut by_persona: BTreeMap<String, Vec<Arc<Hook>>> = BTreeMap::new();
         for (name, persona) in &personas.personas {
@@ -141,8 +145,10 @@ impl HookRules {
                 &Layer::Persona(name.clone()),
                 faults,
             );
+
             by_persona.entry(name.clone()).or_default().extend(read);
         }
+
         for (name, hooks) in &of_personas {
             let at = format!("personas.{name}");
             if name != DEFAULT_PERSONA && !personas.personas.contains_key(name) {
@@ -152,13 +158,16 @@ impl HookRules {
                     problem,
                 });
             }
+
             let read = layer(hooks, &at, &Layer::Persona(name.clone()), faults);
             by_persona.entry(name.clone()).or_default().extend(read);
         }
+
         let sessions = of_sessions.into_iter().map(|(pattern, map)| {
             let read = session_layer(&pattern, map, faults);
             (pattern, read)
         });
+
         Self {
             commands,
             allow,
@@ -183,6 +192,7 @@ impl HookRules {
                 });
             }
         };
+
         seen(&self.global, &mut wide, "hooks".to_owned());
         let mut all = wide.clone();
         for (persona, hooks) in &self.personas {
@@ -190,6 +200,7 @@ impl HookRules {
             seen(hooks, &mut known, format!("personas.{persona}"));
             all.extend(known);
         }
+
         for (pattern, layer) in &self.sessions {
             seen(&layer.hooks, &mut all, format!("sessions.{pattern}"));
         }
@@ -218,17 +229,21 @@ impl HookRules {
                 DEFAULT_PERSONA
             };
             hooks.extend(self.personas.get(name).into_iter().flatten().cloned());
+
             let named = session.to_string();
             for (_, layer) in self.sessions.iter().filter(|(pattern, _)| glob(pattern, &named)) {
                 read_only |= layer.read_only;
                 hooks.extend(layer.hooks.iter().cloned());
             }
         }
+
         if read_only && !hooks.iter().any(|hook| guards_everything(hook)) {
             hooks.push(Arc::new(guard()));
         }
+
         hooks.sort_by_cached_key(|hook| hook.order());
         hooks.dedup_by(|one, other| one.order() == other.order() && one.point == other.point);
+
         // A command hook without the flag is none.
         hooks.retain(|hook| self.commands || !matches!(hook.action, Action::Command { .. }));
         HookSet { hooks, read_only }
@@ -240,6 +255,7 @@ impl HookRules {
             let Action::Command { command } = &hook.action else {
                 continue;
             };
+
             if !self.commands {
                 tracing::warn!(
                     hook = hook.name,
@@ -287,6 +303,7 @@ fn layer(maps: &[Map<String, Value>], at: &str, layer: &Layer, faults: &mut Vec<
             problem: format!("{} hooks, at most {MAX_HOOKS}", maps.len()),
         });
     }
+
     let read = maps.iter().enumerate();
     read.filter_map(|(index, map)| declared(map, &format!("{at}[{index}]"), layer, faults))
         .map(Arc::new)
@@ -298,12 +315,15 @@ fn session_layer(pattern: &str, map: Map<String, Value>, faults: &mut Vec<HookFa
     let mut fields = Fields { map, at: &at, faults };
     let read_only: Option<bool> = fields.take("read_only");
     let hooks: Vec<Map<String, Value>> = fields.take("hooks").unwrap_or_default();
+
     if read_only == Some(false) {
         fields.wrong("read_only", "a session only tightens: expected true, or nothing");
     }
+
     if !pattern.contains('/') {
         fields.wrong("", "expected a pattern of persona/session, such as shop/*");
     }
+
     fields.finish("read_only or hooks");
     SessionLayer {
         read_only: read_only.unwrap_or(false),

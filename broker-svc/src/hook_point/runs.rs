@@ -88,24 +88,30 @@ impl Ran {
             Ok(said) if said.is_silent() => return None,
             Ok(said) => {
                 keep(&mut told, "error", said.error.as_deref());
+
                 if !said.side_effects.is_empty() {
                     told.insert("side_effects".to_owned(), json!(said.side_effects));
                 }
+
                 if !said.hidden_tools.is_empty() && hook.blocking {
                     told.insert(HIDDEN.to_owned(), json!(said.hidden_tools));
                 }
+
                 if let Some(context) = said.context.as_ref().filter(|_| hook.blocking) {
                     told.insert(CONTEXT.to_owned(), json!(shortened(context, MAX_CONTEXT_BYTES)));
                 }
+
                 if let Action::Reminder(reminder) = &hook.action
                     && reminder.trigger.is_once()
                 {
                     told.insert(REMINDED.to_owned(), json!(hook.key()));
                 }
+
                 word(said)
             }
             Err(error) => {
                 keep(&mut told, "error", Some(&error.to_string()));
+
                 match error {
                     RunHookError::OffList(_) => "skipped",
                     RunHookError::TimedOut(_)
@@ -115,6 +121,7 @@ impl Ran {
                 }
             }
         };
+
         told.insert("result".to_owned(), json!(result));
         Some(Self {
             hook: hook.key(),

@@ -42,6 +42,7 @@ pub async fn run(
         event: serde_json::to_value(event).map_err(|error| failed(error.to_string()))?,
         now: Some(now),
     };
+
     let within = Duration::from_millis(hook.timeout_ms);
     let answer = bus
         .request::<_, HookRun>(SERVICE, Headers::new(), &question, within)
@@ -64,6 +65,7 @@ fn event(hook: &Hook, moment: &Moment, context: &HookContext, now: UnixMillis) -
         hook.point.name(),
         moment.progress.turn
     );
+
     let mut event = Event::new(EventId::parse(id).ok()?, CHANNEL, &moment.session.to_string(), now);
     event.origin = Origin::System;
     event.from.id.clone_from(&context.user_id);
@@ -72,8 +74,10 @@ fn event(hook: &Hook, moment: &Moment, context: &HookContext, now: UnixMillis) -
     let Ok(Value::Object(told)) = serde_json::to_value(context) else {
         return None;
     };
+
     event.metadata = told;
     event.metadata.insert("point".to_owned(), json!(hook.point.name()));
+
     Some(event)
 }
 
@@ -81,6 +85,7 @@ fn judged(run: HookRun) -> Result<HookOutcome, RunHookError> {
     if let Some(error) = run.error {
         return Err(RunHookError::Failed(error));
     }
+
     let said = run.result.filter(|_| run.fired).and_then(|result| result.context);
     let Some(said) = said.and_then(|context| context.extracted) else {
         return if run.fired {
@@ -89,6 +94,7 @@ fn judged(run: HookRun) -> Result<HookOutcome, RunHookError> {
             Ok(HookOutcome::default())
         };
     };
+
     let read = serde_json::from_value(Value::Object(said));
     read.map_err(|error| RunHookError::Failed(format!("`context.extracted`: {error}")))
 }

@@ -13,17 +13,21 @@ pub fn truncated(result: &Value, max_chars: usize) -> Option<Value> {
             rendered.as_str()
         }
     };
+
     // Fewer bytes than characters there are not.
     if text.len() <= max_chars {
         return None;
     }
+
     let all = text.chars().count();
     if all <= max_chars {
         return None;
     }
+
     let (at, _) = text.char_indices().nth(max_chars)?;
     let kept = whole(text, at);
     let left = kept.chars().count();
+
     Some(Value::from(format!("{kept}… [cut: {left} of {all} characters]")))
 }
 
@@ -39,6 +43,7 @@ fn whole(text: &str, at: usize) -> &str {
         }
         at -= before.len_utf8();
     }
+
     &text[..at]
 }
 

@@ -21,13 +21,17 @@ impl Veil {
             let found = self.held.find(mark);
             let upto = found.unwrap_or_else(|| self.held.len() - begun(&self.held, mark));
             let rest = self.held.split_off(upto);
+
             if keeps {
                 shown.push_str(&self.held);
             }
+
             self.held = rest;
+
             if found.is_none() {
                 return shown;
             }
+
             self.held.drain(..mark.len());
             self.hides = !self.hides;
         }
@@ -55,11 +59,13 @@ mod tests {
         for size in [1, 2, 3, 7, answer.len().max(1)] {
             let mut veil = Veil::default();
             let characters: Vec<char> = answer.chars().collect();
+
             let mut shown = String::new();
             for piece in characters.chunks(size) {
                 shown.push_str(&veil.pass(&piece.iter().collect::<String>()));
             }
             shown.push_str(&veil.end());
+
             assert_eq!(shown, expected, "in pieces of {size}");
         }
     }

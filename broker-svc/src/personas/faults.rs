@@ -38,15 +38,18 @@ pub(super) fn of(personas: &Personas) -> Vec<PersonaFault> {
             faults.push(fault(format!("mcp_servers.{name}.{key}"), problem));
         }
     }
+
     for (name, reference) in &personas.credentials {
         if !(reference.starts_with("env:") || reference.starts_with("file:")) {
             let problem = "expected a reference, `env:NAME` or `file:/path`".to_owned();
             faults.push(fault(format!("credentials.{name}"), problem));
         }
     }
+
     for (name, persona) in &personas.personas {
         of_persona(personas, name, persona, &mut faults);
     }
+
     faults.extend(patterns::faults(personas));
     faults
 }
@@ -62,11 +65,13 @@ pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<PersonaFault>
         // Where no model can be asked at all, that is a fault by itself.
         let model = persona.model.as_deref().or_else(|| llm.usable().ok())?;
         let error = llm.prices.bounding(model).err()?;
+
         Some(fault(
             format!("personas.{name}.limits.cost_usd"),
             format!("{most} US dollars bound nothing: {error}"),
         ))
     });
+
     bounded.collect()
 }
 
@@ -80,6 +85,7 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
     if !is_zone(zone) {
         wrong("timezone", format!("`{zone}` is not the name of a time zone"));
     }
+
     let limits = &persona.limits;
     let bounds = [
         ("limits.wall_ms", limits.wall_ms),
@@ -88,9 +94,11 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
         ("max_tokens", persona.max_tokens.map_or(1, u64::from)),
         ("limits.tokens", limits.tokens.unwrap_or(1)),
     ];
+
     for (key, _) in bounds.into_iter().filter(|(_, bound)| *bound == 0) {
         wrong(key, "must be at least 1".to_owned());
     }
+
     let remembered = [
         ("limits.history_turns", limits.history_turns, HISTORY_TURNS),
         (
@@ -99,6 +107,7 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
             MAX_SENT_HISTORY / TOKEN_BYTES,
         ),
     ];
+
     for (key, wanted, most) in remembered {
         if wanted > most {
             wrong(
@@ -107,23 +116,28 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
             );
         }
     }
+
     if limits.cost_usd.is_some_and(|most| !most.is_finite() || most < 0.0) {
         wrong("limits.cost_usd", "expected US dollars, not negative".to_owned());
     }
+
     for server in &persona.mcp_servers {
         if !personas.mcp_servers.contains_key(server) {
             wrong("mcp_servers", format!("`{server}` is not among `mcp_servers`"));
         }
     }
+
     for (index, confirm) in persona.requires_confirmation.iter().enumerate() {
         let key = format!("requires_confirmation[{index}]");
         if confirm.tools.is_empty() {
             wrong(&format!("{key}.tools"), "at least one glob of a tool's name".to_owned());
         }
+
         for problem in confirm.ask.faults() {
             wrong(&format!("{key}.ask"), problem);
         }
     }
+
     let program = persona.process.as_ref().map(|program| program.command.as_str());
     match (persona.runner, program) {
         (Runner::Process, None | Some("")) => wrong("process.command", "required where runner is process".to_owned()),

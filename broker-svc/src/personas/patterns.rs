@@ -26,6 +26,7 @@ pub(super) fn faults(personas: &Personas) -> Vec<PersonaFault> {
         let listed = own.chain(confirmed(persona).map(|(key, pattern)| (at(&key), pattern)));
         faults.extend(listed.filter_map(|(key, pattern)| Some(fault(key, pattern_fault(pattern)?))));
     }
+
     faults
 }
 
@@ -46,6 +47,7 @@ pub(super) fn idle(personas: &Personas) -> Vec<PersonaFault> {
             faults.extend(unknown(&format!("personas.{name}.{key}"), pattern, &[persona]));
         }
     }
+
     faults
 }
 
@@ -61,6 +63,7 @@ pub(super) fn empty_levels(personas: &Personas) -> Vec<String> {
         let allowed = rules.allow.as_deref().unwrap_or_default().join("`, `");
         format!("permission_levels.{level}: it allows `{allowed}`, which no persona has: whoever has this level has no tools")
     });
+
     told.collect()
 }
 

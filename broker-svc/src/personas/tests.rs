@@ -13,6 +13,7 @@ fn a_name_that_is_not_there_is_answered_by_default() {
     let text = "personas:\n  default: {runner: nats, prompt: hi}\n  bob: {runner: echo, limits: {wall_ms: 5}}\n";
     let personas = Personas::parse(text).expect("a good file");
     assert_eq!(personas.of("atlas").prompt, "hi");
+
     assert_eq!(
         personas.of("bob").limits,
         Limits {
@@ -39,6 +40,7 @@ fn faults_name_the_key_and_what_is_expected_there() {
             "personas.a.limits.history_tokens: at most 8192",
         ],
     );
+
     check(
         "personas: {a: {runner: eco}}",
         &["personas.a.runner", "eco", "`echo`", "`llm`"],
@@ -47,9 +49,11 @@ fn faults_name_the_key_and_what_is_expected_there() {
         "personas: {a: {limits: {wall_ms: 0}}}",
         &["personas.a.limits.wall_ms", "at least 1"],
     );
+
     // All faults of meaning at once.
     check("mcp_servers: {a: {}}", &["mcp_servers.a.command", "`url`"]);
     check("personas: {a: {mcp_servers: [b]}}", &["personas.a.mcp_servers", "`b`"]);
+
     let text = "credentials: {k: s3cret}\npersonas: {a: {runner: process}, b: {timezone: Mars}}";
     check(
         text,
@@ -67,8 +71,10 @@ fn a_payment_above_the_limit_is_confirmed_and_so_is_one_that_does_not_say_how_mu
         let asks = personas.of("shop").confirmations(tool, &arguments);
         asks.map(|ask| ask.policy.clone()).collect::<Vec<_>>()
     };
+
     assert_eq!(asked("pay", serde_json::json!({"amount": 50_000})), [""; 0]);
     assert_eq!(asked("pay", serde_json::json!({"amount": 50_000.5})), ["payments"]);
+
     // Whoever writes a second rule does not take the first away.
     assert_eq!(
         asked("pay_all", serde_json::json!({"amount": "5"})),
@@ -77,6 +83,7 @@ fn a_payment_above_the_limit_is_confirmed_and_so_is_one_that_does_not_say_how_mu
     assert_eq!(asked("pay_all", serde_json::json!({"amount": 5})), ["all"]);
     assert_eq!(asked("wipe", serde_json::json!({})), [""]);
     assert_eq!(asked("look", serde_json::json!({})), [""; 0]);
+
     let wrong = "personas: {shop: {requires_confirmation: [{ask: {expires_ms: 0}}]}}";
     let error = Personas::parse(wrong).expect_err("nobody could decide").to_string();
     assert!(
@@ -124,12 +131,15 @@ personas: {a: {runner: llm, tools: [' '], permissions: {tools: {deny: ['']}}, re
         } else {
             &[]
         };
+
         assert_eq!(found, expected, "{tools} {pattern}");
         assert_eq!(idle(&persona("nats", tools, pattern)), [""; 0], "its tools are its own");
     }
+
     let two = "permission_levels: {group: {deny: [shell]}}\npersonas: {a: {runner: llm}, b: {runner: RUNNER}}";
     assert_eq!(idle(&two.replace("RUNNER", "llm")), ["permission_levels.group.deny"]);
     assert_eq!(idle(&two.replace("RUNNER", "process, process: {command: x}")), [""; 0]);
+
     let asked = "personas: {a: {runner: llm, requires_confirmation: [{tools: [create_hook, pay]}]}}";
     assert_eq!(idle(asked), ["personas.a.requires_confirmation[0].tools"]);
 }
@@ -147,6 +157,7 @@ fn a_level_that_allows_what_nobody_has_is_told() {
         [""; 0],
         "it may have one of its own"
     );
+
     let server = "mcp_servers: {brave: {command: x}}\npersonas: {a: {runner: llm, mcp_servers: [brave]}}";
     assert_eq!(told(server), [""; 0]);
 }
@@ -177,6 +188,7 @@ personas:
     hooks: [{hook: PreToolUse, builtin: audit_log}]
   mine: {runner: process, process: {command: ./agent.sh, args: [-v], env: {KEY: 'env:KEY'}, directory: /tmp}}
 ";
+
     let personas = Personas::parse(text).expect("a good file");
     assert!(personas.ask_models());
     assert_eq!(personas.of("shop").limits.cost_usd, Some(0.25));
@@ -194,11 +206,13 @@ fn a_limit_of_dollars_needs_the_models_price() {
         let faults = personas.unbound(&llm).into_iter().map(|fault| fault.to_string());
         assert_eq!(faults.collect::<Vec<_>>(), told, "{persona}");
     };
+
     let fault = "personas.shop.limits.cost_usd: 0.25 US dollars bound nothing: `m` has no price, expected \
                      llm.prices.\"m\" (of 0 where it costs nothing)";
     let own = serde_json::json!({"provider": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"});
     let mut priced = own.clone();
     priced["prices"] = serde_json::json!({"m": {"input": 0, "output": 0}});
+
     check("{runner: llm, limits: {cost_usd: 0.25}}", &own, &[fault]);
     check("{runner: llm, limits: {cost_usd: 0.25}}", &priced, &[]);
     check(

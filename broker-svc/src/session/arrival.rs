@@ -92,6 +92,7 @@ impl Arrival {
             content: String::new(),
             stranger: None,
         };
+
         match self {
             Self::Dispatch(pending) => pending.reference(),
             Self::Order(placed) => named("order", placed.order.id, placed.sequence),

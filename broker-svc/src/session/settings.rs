@@ -50,6 +50,7 @@ impl Policy {
         };
         let channel = self.channels.get(&dispatch.delivery_context.channel);
         let settings = said.or(own).or(channel.copied().unwrap_or_default()).or(self.common);
+
         Rules {
             mode: settings.mode.unwrap_or_default(),
             debounce_ms: settings.debounce_ms.unwrap_or(DEBOUNCE_MS),
@@ -90,21 +91,25 @@ mod tests {
             QueueSettings::default(),
             Policy::default().rules(QueueSettings::default(), &one),
         );
+
         assert_eq!(
             (global.mode, global.debounce_ms, global.cap, global.overflow),
             (QueueMode::Followup, 1_000, 20, Overflow::Summarize)
         );
+
         policy.common = QueueSettings {
             cap: Some(3),
             ..mode(QueueMode::Collect)
         };
         assert_eq!(policy.rules(none, &one).mode, QueueMode::Collect);
+
         policy.channels.insert("webchat".to_owned(), mode(QueueMode::Steer));
         assert_eq!(policy.rules(none, &one).mode, QueueMode::Steer);
         assert_eq!(
             policy.rules(mode(QueueMode::Interrupt), &one).mode,
             QueueMode::Interrupt
         );
+
         one.queue_mode = Some(QueueMode::Followup);
         let rules = policy.rules(mode(QueueMode::Interrupt), &one);
         assert_eq!((rules.mode, rules.cap), (QueueMode::Followup, 3));
@@ -117,8 +122,10 @@ mod tests {
             level,
             ..PermissionSet::default()
         };
+
         assert!(policy.may_join(&at(Level::Minimal), &at(Level::Full)));
         assert!(!policy.may_join(&at(Level::Full), &at(Level::Minimal)));
+
         let careful = PermissionSet {
             tools: Some(ToolRules {
                 allow: None,
@@ -126,6 +133,7 @@ mod tests {
             }),
             ..at(Level::Full)
         };
+
         assert!(!policy.may_join(&at(Level::Full), &careful));
         assert!(policy.may_join(&careful, &careful));
     }

@@ -60,6 +60,7 @@ fn told(effects: &[Effect]) -> Vec<String> {
         ),
         Effect::Wake { at } => format!("wake {}", at.since(NOW)),
     };
+
     effects.iter().map(effect).collect()
 }
 
@@ -96,13 +97,16 @@ fn journal(state: State) -> Option<Running> {
         &limits,
         &shared::model::identity::PermissionPresets::default(),
     );
+
     fold.at = NOW;
     fold.apply_entry(&turn.started());
+
     let call = |id: &str| ToolCall {
         call: id.to_owned(),
         name: "look".to_owned(),
         arguments: serde_json::Value::Null,
     };
+
     match state {
         State::Idle => return None,
         State::Running | State::Streaming => {}
@@ -116,6 +120,7 @@ fn journal(state: State) -> Option<Running> {
                 tool_calls: vec![call("1-1"), call("1-2")],
                 usage: Usage::default(),
             });
+
             fold.apply_entry(&LedgerEntry::ToolStarted {
                 call: "1-1".to_owned(),
                 name: "look".to_owned(),
@@ -124,6 +129,7 @@ fn journal(state: State) -> Option<Running> {
             });
         }
     }
+
     fold.running
 }
 
@@ -137,6 +143,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
             ["start 1"]
         );
     }
+
     let mut said = told(&machine.handle(arrived((2..2 + count).map(|n| message(n, mode)).collect()), NOW));
     if let Some(mut running) = journal(state).filter(|_| !said.contains(&"cancel".to_owned())) {
         // The tool in flight, and the model that is answering, come to their end first.
@@ -159,7 +166,9 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
                 unseen: false,
             }),
         };
+
         ends.iter().for_each(|entry| running.apply(entry, STAMP));
+
         loop {
             let steering = machine.is_steering();
             match next(&running, Situation { held_ms: 0, steering }) {
@@ -176,6 +185,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
                         outcome,
                         unseen: false,
                     };
+
                     running.apply(&finished, STAMP);
                 }
                 Step::Run { call } => {
@@ -190,13 +200,16 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
             }
         }
     }
+
     said.push("|".to_owned());
+
     if state == State::Idle && !machine.is_running() {
         said.extend(drained(&mut machine));
     } else {
         said.extend(told(&machine.handle(Input::TurnEnded, NOW)));
         said.extend(drained(&mut machine));
     }
+
     assert_eq!(machine.lowest_open(&[]), None, "something was forgotten: {said:?}");
     said.join(", ")
 }
@@ -206,6 +219,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
 fn every_cell_of_the_table_of_queue_modes() {
     use QueueMode::{Collect, Followup, Interrupt, Steer, SteerBacklog};
     use State::{Idle, Running, Streaming, Tool};
+
     let table = [
         (Followup, Idle, 1, "start 2, |"),
         (Followup, Idle, 3, "start 2, |, start 3, start 4"),
@@ -275,12 +289,14 @@ fn every_cell_of_the_table_of_queue_modes() {
             "cancel, drop 2 superseded, drop 3 superseded, |, start 4",
         ),
     ];
+
     let wrong: Vec<String> = table
         .iter()
         .map(|&(mode, state, count, expected)| (mode, state, count, expected, cell(mode, state, count)))
         .filter(|(_, _, _, expected, got)| expected != got)
         .map(|(mode, state, count, expected, got)| format!("{mode:?} {state:?} {count}: {expected} / {got}"))
         .collect();
+
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
@@ -293,6 +309,7 @@ fn what_is_pending_at_one_look_is_ordered_by_event_then_priority_then_hook() {
         pending(9, 1, "a", 50),
         pending(10, 1, "z", 90),
     ];
+
     let mut said = told(&machine.handle(arrived(batch), NOW));
     said.extend(drained(&mut machine));
     assert_eq!(said, ["start 10", "start 9", "start 8", "start 7"]);
@@ -317,16 +334,20 @@ fn a_turn_that_a_former_owner_began_runs_and_what_it_has_seen_is_not_queued_agai
         dispatch: message(number, QueueMode::Steer).reference(),
         backlog,
     };
+
     fold.apply_entry(&steered(2, false));
     fold.apply_entry(&steered(3, true));
     let mut machine = Session::new(&fold, Arc::default());
+
     assert!(machine.is_running());
+
     let batch = vec![
         message(1, QueueMode::Followup),
         message(2, QueueMode::Steer),
         message(3, QueueMode::SteerBacklog),
         message(4, QueueMode::Followup),
     ];
+
     assert!(machine.handle(arrived(batch), NOW).is_empty());
     assert!(!machine.is_steering(), "it was put in already");
     assert_eq!(machine.lowest_open(&[1, 2]), Some(3));
@@ -344,6 +365,7 @@ fn collected_messages_to_different_places_become_different_turns() {
         context.reply_to_id = Some(number.to_string());
         one
     };
+
     let batch = vec![
         to(1, "a"),
         to(2, "b"),
@@ -351,6 +373,7 @@ fn collected_messages_to_different_places_become_different_turns() {
         message(4, QueueMode::Followup),
         to(5, "a"),
     ];
+
     let mut said = told(&machine.handle(arrived(batch), NOW));
     said.extend(drained(&mut machine));
     assert_eq!(said, ["start 1+3", "start 2", "start 4", "start 5"]);
@@ -364,6 +387,7 @@ fn a_debounce_counts_from_the_last_arrival_and_ends_at_last() {
         one.arrived = NOW.plus(ms);
         one
     };
+
     assert_eq!(told(&machine.handle(arrived(vec![at(1, 0)]), NOW)), ["wake 1000"]);
     assert_eq!(
         told(&machine.handle(arrived(vec![at(2, 900)]), NOW.plus(900))),
@@ -371,12 +395,14 @@ fn a_debounce_counts_from_the_last_arrival_and_ends_at_last() {
     );
     assert_eq!(told(&machine.handle(Input::Tick, NOW.plus(1_899))), ["wake 1900"]);
     assert_eq!(told(&machine.handle(Input::Tick, NOW.plus(1_900))), ["start 1+2"]);
+
     let mut machine = Session::default();
     for number in 1..=11 {
         let ms = i64::try_from(number - 1).expect("small") * 950;
         let said = told(&machine.handle(arrived(vec![at(number, ms)]), NOW.plus(ms)));
         assert_eq!(said, [format!("wake {}", (ms + 1_000).min(10_000))], "{number}");
     }
+
     let all = machine.handle(Input::Tick, NOW.plus(10_000));
     assert!(matches!(&all[..], [Effect::Start { pendings, .. }] if pendings.len() == 11));
 }
@@ -390,24 +416,30 @@ fn what_has_no_room_is_dropped_as_the_session_says() {
             overflow: Some(overflow),
             ..QueueSettings::default()
         };
+
         assert_eq!(
             told(&machine.handle(order_to(1, Wanted::Queue { settings }), NOW)),
             ["carry queue"]
         );
+
         let batch = (10..15).map(|n| message(n, QueueMode::Followup)).collect();
         assert_eq!(
             told(&machine.handle(arrived(batch), NOW)),
             ["start 10"],
             "what waited for an idle session is not too much"
         );
+
         drop(machine.handle(Input::TurnEnded, NOW));
         drop(machine.handle(Input::TurnEnded, NOW));
         assert_eq!(machine.queued(), 2);
+
         let more = arrived(vec![message(20, QueueMode::Followup)]);
         let mut said = told(&machine.handle(more, NOW));
         said.extend(drained(&mut machine));
+
         assert_eq!(said, expected);
     };
+
     check(
         Overflow::Summarize,
         &["drop 13 overflow: summarized", "start 14", "start 20"],
@@ -428,9 +460,11 @@ fn orders_are_carried_out_once_and_in_their_place() {
     );
     assert_eq!(machine.lowest_open(&[1]), Some(2));
     assert_eq!(told(&machine.handle(Input::TurnEnded, NOW)), ["carry reset", "start 2"]);
+
     let said = told(&machine.handle(order_to(12, Wanted::Abort), NOW));
     assert_eq!(said, ["drop 3 aborted", "cancel", "carry abort"]);
     assert!(machine.handle(Input::TurnEnded, NOW).is_empty());
+
     let mut again = Session {
         ids: machine.ids.clone(),
         ..Session::default()
@@ -449,16 +483,22 @@ fn what_is_withdrawn_is_dropped_where_it_waits_and_cancelled_where_it_runs_alone
     };
     let mut machine = Session::default();
     let batch = (1..4).map(|n| message(n, QueueMode::Followup)).collect();
+
     assert_eq!(told(&machine.handle(arrived(batch), NOW)), ["start 1"]);
+
     let waits = machine.handle(order_to(10, take_back(2, false)), NOW);
     assert_eq!(told(&waits), ["drop 2 withdrawn", "carry withdraw"]);
+
     let asks = machine.handle(order_to(11, take_back(1, true)), NOW);
     assert_eq!(told(&asks), ["carry withdraw"], "the turn that wants it goes on");
+
     let runs = machine.handle(order_to(12, take_back(1, false)), NOW);
     assert_eq!(told(&runs), ["cancel", "carry withdraw"]);
     assert_eq!(told(&machine.handle(Input::TurnEnded, NOW)), ["start 3"]);
+
     let steers = machine.handle(arrived(vec![message(5, QueueMode::Steer)]), NOW);
     assert!(steers.is_empty() && machine.take_steering().len() == 1);
+
     let joined = machine.handle(order_to(13, take_back(3, false)), NOW);
     assert_eq!(told(&joined), ["carry withdraw"], "it is another's turn as well");
 
@@ -466,15 +506,18 @@ fn what_is_withdrawn_is_dropped_where_it_waits_and_cancelled_where_it_runs_alone
     let Input::Arrived(orders) = &early else {
         panic!("an order");
     };
+
     let Arrival::Order(placed) = &orders[0] else {
         panic!("an order");
     };
+
     let mut fold = Fold::default();
     fold.apply_entry(&LedgerEntry::Ordered {
         order: Box::new(placed.order.clone()),
         sequence: 14,
         cursor: shared::model::ledger::Cursor::default(),
     });
+
     let later = Session::new(&fold, Arc::default());
     for mut machine in [machine, later] {
         let _ = machine.handle(early.clone(), NOW);

@@ -72,6 +72,7 @@ impl SendMessage {
             "wait_for_reply": {"type": "boolean", "description": "Whether its answer is the result of this call."}
         });
         let text = "Sends a message to another agent, which sees it as any other message.";
+
         Self {
             bus,
             clock,
@@ -88,11 +89,13 @@ impl SendMessage {
             "at": self.clock.now(), "reason": "hops", "hops": hops, "from": asked.session, "to": to,
             "turn": asked.turn, "call": asked.call.call, "event": asked.origin.causation.event,
         });
+
         let headers: Headers = [(CONTENT_TYPE, Format::Json.content_type())].into_iter().collect();
         let out = Outgoing::raw(subject::audit("agent"), headers, record.to_string().into_bytes().into()).msg_id(id);
         if let Err(error) = self.bus.publish(out).await {
             tracing::warn!(session = %asked.session, turn = %asked.turn, %error, "refusal is not audited");
         }
+
         tracing::warn!(session = %asked.session, turn = %asked.turn, to, hops, "message to an agent is refused");
         failed(format!("refused: more than {MAX_HOPS} messages have led to each other"))
     }
@@ -107,6 +110,7 @@ impl SendMessage {
                 }
             }
         };
+
         let part = tokio::time::timeout(within, answer).await.ok().flatten();
         part.map(|part| part.content)
     }
@@ -127,6 +131,7 @@ fn message(call: &ToolCall, to: &str, content: String) -> Option<Event> {
         display_name: Some(from.persona.clone()),
         ..Sender::default()
     };
+
     event.content = content;
     event.content_types = vec!["text".to_owned()];
     event.hops = asked.origin.causation.hops.saturating_add(1);
@@ -134,8 +139,10 @@ fn message(call: &ToolCall, to: &str, content: String) -> Option<Event> {
     event.metadata.insert("from".to_owned(), json!(from.persona));
     event.metadata.insert("session".to_owned(), json!(from.session));
     event.metadata.insert("turn".to_owned(), json!(asked.turn));
+
     let works_for: Vec<&SessionRef> = std::iter::once(from).chain(&asked.origin.works_for).collect();
     event.metadata.insert(WORKS_FOR.to_owned(), json!(works_for));
+
     Some(event)
 }
 
@@ -158,9 +165,11 @@ impl Tool for SendMessage {
         if call.call.origin.causation.hops >= MAX_HOPS {
             return self.refuse(&call, &wanted.to).await;
         }
+
         let Some(event) = message(&call, &wanted.to, wanted.content) else {
             return failed("there is no agent of this name");
         };
+
         // Listening begins before anybody can answer.
         let parts = match self.bus.core_subscribe(&subject::out(&wanted.to, &event.peer.id)).await {
             Ok(parts) => parts,
@@ -174,16 +183,19 @@ impl Tool for SendMessage {
                 reason: error.to_string(),
             };
         }
+
         if !wanted.wait_for_reply {
             return ToolOutcome::Ok {
                 result: json!({"sent": event.id}),
             };
         }
+
         let left = call.call.deadline.saturating_duration_since(self.clock.monotonic());
         let reply = tokio::select! {
             reply = self.reply(parts, &event.id, left.min(MAX_WAIT)) => reply,
             () = call.call.cancel.cancelled() => None,
         };
+
         ToolOutcome::Ok {
             result: json!({"sent": event.id, "reply": reply, "answered": reply.is_some()}),
         }
@@ -232,6 +244,7 @@ impl Tool for AgentStatus {
                 .and_then(Value::as_str)
                 .map(str::to_owned)
         };
+
         let session = SessionRef {
             persona: text("agent").unwrap_or_default(),
             session: text("session").unwrap_or_else(|| "main".to_owned()),
@@ -245,6 +258,7 @@ impl Tool for AgentStatus {
             Err(RequestError::Service { code: 404, .. }) => ("unknown", None),
             Err(error) => return failed(format!("not available: {error}")),
         };
+
         ToolOutcome::Ok {
             result: json!({"agent": agent, "session": named, "status": status, "since": since}),
         }
@@ -290,6 +304,7 @@ mod tests {
         let turn = |awaits: Value| json!({"turn": "01M80A4BYPJANS8A4KMNFK7P5E", "began_at": 5, "awaits": awaits});
         let shown = |running: Value, idle: bool| json!({"running": running, "idle": idle, "active_at": 3, "epoch": 1});
         let since = |at| Some(UnixMillis(at));
+
         assert_eq!(status(shown(turn(Value::Null), false)), ("at work", since(5)));
         assert_eq!(
             status(shown(turn(json!("a1")), true)),

@@ -40,10 +40,12 @@ pub(super) fn builtins(bus: &Bus, clock: &SharedClock) -> Vec<Arc<dyn Tool>> {
             clock: Arc::clone(clock),
         })
     });
+
     let agents: [Arc<dyn Tool>; 2] = [
         Arc::new(SendMessage::new(bus.clone(), Arc::clone(clock))),
         Arc::new(AgentStatus::new(bus.clone())),
     ];
+
     services.chain(agents).collect()
 }
 

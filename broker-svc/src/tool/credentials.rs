@@ -90,6 +90,7 @@ mod tests {
             tools: None,
             credentials: granted.map(|names| names.iter().map(|&name| name.to_owned()).collect()),
         };
+
         let credentials = Credentials::of(Arc::new(known), &permissions);
         credentials.resolve(name).map(|secret| secret.reveal().to_owned())
     }
@@ -107,6 +108,7 @@ mod tests {
             not("github"),
             "unless said otherwise"
         );
+
         assert_eq!(check(Level::Full, None, "other"), not("other"));
     }
 }

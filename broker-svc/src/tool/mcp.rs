@@ -79,11 +79,13 @@ impl Servers {
                 return Vec::new();
             }
         };
+
         connection.keep_up(server).await;
         let tools = connection.tools();
         let tools = tools.iter().take(MAX_TOOLS).filter_map(|tool| {
             let name = named(server, &tool.name)?;
             let idempotent = declared.idempotent.iter().any(|pattern| glob(pattern, &tool.name));
+
             Some(Arc::new(McpTool {
                 description: ToolDescription {
                     name,
@@ -96,6 +98,7 @@ impl Servers {
                 connection: Arc::clone(&connection),
             }) as Arc<dyn Tool>)
         });
+
         tools.collect()
     }
 
@@ -121,10 +124,12 @@ impl Servers {
         if let Some(open) = place.open.as_ref().filter(|open| open.is_open()) {
             return Ok(Arc::clone(open));
         }
+
         let began = self.clock.monotonic();
         if let Some((_, error)) = place.failed.as_ref().filter(|(until, _)| began < *until) {
             return Err(error.clone());
         }
+
         let connecting = connect(server, declared, &self.references);
         let opened = tokio::time::timeout(START_WITHIN, connecting).await;
         match opened.unwrap_or_else(|_| Err("did not answer in time".to_owned())) {
@@ -203,13 +208,16 @@ impl Tool for McpTool {
                 return failed(error.to_string());
             }
         }
+
         let meta = named_call(&call);
         let arguments = match call.call.call.arguments {
             Value::Object(map) => map,
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
         };
+
         let mut params = CallToolRequestParams::new(self.remote.clone()).with_arguments(arguments);
         params.meta = Some(meta);
+
         // A request whose future is dropped is cancelled at the server as well.
         tokio::select! {
             answer = self.connection.peer.call_tool(params) => match answer {
@@ -245,14 +253,17 @@ fn outcome(result: &CallToolResult) -> ToolOutcome {
             }
         })
         .collect();
+
     let text = texts.join("\n");
     if result.is_error == Some(true) {
         return failed(text);
     }
+
     let result = match &result.structured_content {
         Some(structured) => structured.clone(),
         None => json!(text),
     };
+
     ToolOutcome::Ok { result }
 }
 

@@ -32,14 +32,17 @@ impl Checker<'_> {
                 return Err(format!("{at}: is not allowed"));
             }
         };
+
         if let Some(reference) = rules.get("$ref").and_then(Value::as_str) {
             let found = reference.strip_prefix('#').and_then(|path| self.root.pointer(path));
             let found = found.ok_or_else(|| format!("{at}: the schema's `{reference}` cannot be read"))?;
             self.check(found, value, at, depth + 1)?;
         }
+
         kind(rules, value, at)?;
         bounds(rules, value, at)?;
         self.combined(rules, value, at, depth)?;
+
         match value {
             Value::Object(members) => self.object(rules, members, at, depth),
             Value::Array(items) => match rules.get("items") {
@@ -58,6 +61,7 @@ impl Checker<'_> {
                 return Err(format!("{at}.{name}: is missing"));
             }
         }
+
         let known = rules.get("properties").and_then(Value::as_object);
         for (name, member) in members {
             let schema = known.and_then(|known| known.get(name));
@@ -66,21 +70,26 @@ impl Checker<'_> {
                 self.check(schema, member, &format!("{at}.{name}"), depth + 1)?;
             }
         }
+
         Ok(())
     }
 
     fn combined(&self, rules: &Map<String, Value>, value: &Value, at: &str, depth: usize) -> Checked {
         let list = |key: &str| rules.get(key).and_then(Value::as_array);
         let fits = |schema: &Value| self.check(schema, value, at, depth + 1).is_ok();
+
         for schema in list("allOf").into_iter().flatten() {
             self.check(schema, value, at, depth + 1)?;
         }
+
         if list("anyOf").is_some_and(|all| !all.iter().any(fits)) {
             return Err(format!("{at}: fits none of what it may be"));
         }
+
         if list("oneOf").is_some_and(|all| all.iter().filter(|schema| fits(schema)).count() != 1) {
             return Err(format!("{at}: does not fit exactly one of what it may be"));
         }
+
         match rules.get("not") {
             Some(schema) if fits(schema) => Err(format!("{at}: is what it must not be")),
             Some(_) | None => Ok(()),
@@ -99,18 +108,22 @@ fn kind(rules: &Map<String, Value>, value: &Value, at: &str) -> Checked {
         Some("integer") => value.as_f64().is_some_and(|number| number.fract() == 0.0),
         Some(_) | None => false,
     };
+
     let fits = match rules.get("type") {
         None => true,
         Some(Value::Array(kinds)) => kinds.iter().any(is),
         Some(kind) => is(kind),
     };
+
     if !fits {
         return Err(format!("{at}: expected {}", rules["type"]));
     }
+
     let one_of = rules.get("enum").and_then(Value::as_array);
     if one_of.is_some_and(|all| !all.contains(value)) {
         return Err(format!("{at}: expected one of {}", rules["enum"]));
     }
+
     match rules.get("const") {
         Some(only) if only != value => Err(format!("{at}: expected {only}")),
         Some(_) | None => Ok(()),
@@ -129,11 +142,13 @@ fn bounds(rules: &Map<String, Value>, value: &Value, at: &str) -> Checked {
         Value::Array(items) => (Some(count(items.len())), ["minItems", "maxItems"]),
         Value::Null | Value::Bool(_) | Value::Object(_) => return Ok(()),
     };
+
     let [least, most] = keys.map(|key| rules.get(key).and_then(Value::as_f64));
     let size = size.unwrap_or_default();
     if let Some(least) = least.filter(|least| size < *least) {
         return Err(format!("{at}: {} {least}, found {size}", keys[0]));
     }
+
     match most.filter(|most| size > *most) {
         Some(most) => Err(format!("{at}: {} {most}, found {size}", keys[1])),
         None => Ok(()),
@@ -158,6 +173,7 @@ mod tests {
             },
             "$defs": {"depth": {"type": "integer", "minimum": 1}}
         });
+
         let check = |arguments: Value, expected: Option<&str>| {
             let told = misfit(&schema, &arguments);
             match expected {
@@ -168,6 +184,7 @@ mod tests {
                 ),
             }
         };
+
         check(
             json!({"path": "äöü", "depth": 2.0, "kinds": ["file"], "when": null}),
             None,
@@ -178,6 +195,7 @@ mod tests {
         check(json!({"path": ""}), Some("minLength"));
         check(json!({"path": "long"}), Some("maxLength"));
         check(json!({"path": "a", "depth": 0}), Some("arguments.depth: minimum 1"));
+
         check(json!({"path": "a", "depth": 1.5}), Some("integer"));
         check(json!({"path": "a", "kinds": ["file", "x"]}), Some("arguments.kinds[1]"));
         check(

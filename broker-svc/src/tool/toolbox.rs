@@ -28,6 +28,7 @@ impl Toolbox {
     pub fn new(bus: &Bus, clock: &SharedClock, personas: &Personas) -> Self {
         let builtins = catalogue::builtins(bus, clock);
         let named = builtins.into_iter().map(|tool| (tool.description().name.clone(), tool));
+
         Self {
             builtins: Arc::new(named.collect()),
             servers: Servers::new(
@@ -63,6 +64,7 @@ impl Toolbox {
         if let Some(builtin) = self.builtins.get(name).filter(|_| wanted) {
             return Some(Arc::clone(builtin));
         }
+
         // The other servers may be slow, or gone, and are not asked.
         for server in persona.mcp_servers.iter().filter(|server| may_be_of(server, name)) {
             let tools = self.servers.tools(server).await;
@@ -70,6 +72,7 @@ impl Toolbox {
                 return Some(tool);
             }
         }
+
         None
     }
 }

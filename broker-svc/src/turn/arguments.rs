@@ -23,6 +23,7 @@ fn write(value: &Value, out: &mut String) {
             let mut keys: Vec<&String> = map.keys().collect();
             keys.sort_unstable();
             out.push('{');
+
             for (index, key) in keys.into_iter().enumerate() {
                 if index > 0 {
                     out.push(',');
@@ -31,16 +32,19 @@ fn write(value: &Value, out: &mut String) {
                 out.push(':');
                 write(&map[key], out);
             }
+
             out.push('}');
         }
         Value::Array(items) => {
             out.push('[');
+
             for (index, item) in items.iter().enumerate() {
                 if index > 0 {
                     out.push(',');
                 }
                 write(item, out);
             }
+
             out.push(']');
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => out.push_str(&value.to_string()),
@@ -57,6 +61,7 @@ pub fn bounded_outcome(outcome: ToolOutcome) -> ToolOutcome {
             if text.len() <= MAX_OUTCOME_BYTES {
                 return ToolOutcome::Ok { result };
             }
+
             ToolOutcome::Ok {
                 result: Value::from(cut(&text)),
             }

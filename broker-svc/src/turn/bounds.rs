@@ -56,12 +56,14 @@ mod tests {
             arguments: half.clone(),
             fault: None,
         });
+
         let said = Said {
             calls: calls.into_iter().collect(),
             attachments: attached.then_some(attachment).into_iter().collect(),
             opaque: opaque.then_some(half),
             ..Said::default()
         };
+
         excess_of(&said).is_none()
     }
 

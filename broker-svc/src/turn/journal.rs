@@ -292,6 +292,7 @@ pub fn sum(one: &Usage, other: &Usage) -> Usage {
     } else {
         0.0
     };
+
     Usage {
         tokens_in: one.tokens_in.saturating_add(other.tokens_in),
         tokens_out: one.tokens_out.saturating_add(other.tokens_out),

@@ -78,6 +78,7 @@ pub fn next(running: &Running, situation: Situation) -> Step {
             _ => Step::Observe { call, outcome },
         };
     }
+
     let (asked, open) = match running.answered() {
         None => (0, None),
         Some((step, content, [])) if !running.ends_steered() => {
@@ -90,9 +91,11 @@ pub fn next(running: &Running, situation: Situation) -> Step {
         }
         Some((step, _, calls)) => (step, first_open(running, calls)),
     };
+
     if let Some((call, begun)) = open {
         return tool_step(running, situation, call, begun);
     }
+
     match exceeded(running, situation.held_ms) {
         Some(limit) => Step::Fail { limit },
         None if running.model_calls() >= running.limits.model_calls => Step::Fail { limit: "model_calls" },
@@ -114,6 +117,7 @@ fn tool_step(running: &Running, situation: Situation, call: &ToolCall, begun: bo
     if begun {
         return Step::Recover { call };
     }
+
     if situation.steering {
         let reason = SKIPPED_FOR_NEWER.to_owned();
         return Step::Skip {
@@ -121,6 +125,7 @@ fn tool_step(running: &Running, situation: Situation, call: &ToolCall, begun: bo
             outcome: ToolOutcome::Skipped { reason },
         };
     }
+
     match exceeded(running, situation.held_ms) {
         Some(limit) => Step::Fail { limit },
         None => Step::Run { call },
@@ -130,13 +135,16 @@ fn tool_step(running: &Running, situation: Situation, call: &ToolCall, begun: bo
 /// The limit that a further effect would exceed.
 fn exceeded(running: &Running, held_ms: u64) -> Option<&'static str> {
     let limits = &running.limits;
+
     if left_ms(running, held_ms) == 0 {
         return Some("wall_ms");
     }
+
     let tokens = running.usage.tokens_in.saturating_add(running.usage.tokens_out);
     if limits.tokens.is_some_and(|most| tokens >= most) {
         return Some("tokens");
     }
+
     limits
         .cost_usd
         .is_some_and(|most| running.usage.cost_usd >= most)

@@ -35,8 +35,10 @@ fn a_turn_run_again_is_the_same_turn_with_the_same_reply() {
 fn an_answer_in_the_ledger_is_not_asked_for_again() {
     let mut fold = Fold::default();
     assert_eq!(turn().recovered(&fold), None);
+
     fold.apply_entry(&turn().started());
     assert_eq!(turn().recovered(&fold), Some(None));
+
     let answered = LedgerEntry::ModelAnswered {
         opaque: None,
         attachments: Vec::new(),
@@ -46,6 +48,7 @@ fn an_answer_in_the_ledger_is_not_asked_for_again() {
         tool_calls: Vec::new(),
         usage: Usage::default(),
     };
+
     fold.apply_entry(&answered);
     assert_eq!(
         turn().recovered(&fold).flatten().map(|answer| answer.content),
@@ -91,6 +94,7 @@ fn what_follows_a_question() {
     let late = TurnFailure::Limit {
         limit: "wall_ms".to_owned(),
     };
+
     check(Ok(Answer::default()), 0, 0, Next::Complete(Answer::default()));
     check(
         refused(false),
@@ -101,6 +105,7 @@ fn what_follows_a_question() {
     check(refused(true), 1_000, 0, Next::AskAgain);
     check(refused(true), 0, 0, Next::Fail(late.clone()));
     check(Err(AskAgentError::NoAgent), 701, 299, Next::AskAgain);
+
     check(Err(AskAgentError::NoAgent), 700, 300, Next::Fail(TurnFailure::NoAgent));
     check(Err(AskAgentError::Silent(60)), 1, 0, Next::AskAgain);
     check(Err(AskAgentError::Silent(60)), 0, 0, Next::Fail(late));
@@ -113,9 +118,11 @@ fn an_agent_that_cannot_be_understood_is_asked_three_times() {
         after(outcome, 1_000, 0, malformed, &Limits::default())
     };
     assert_eq!((check(1), check(MAX_MALFORMED - 1)), (Next::AskAgain, Next::AskAgain));
+
     let failed = check(MAX_MALFORMED);
     let Next::Fail(TurnFailure::Agent { error }) = failed else {
         panic!("{failed:?}")
     };
+
     assert!(error.contains("no JSON"), "{error}");
 }

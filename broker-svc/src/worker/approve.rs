@@ -79,18 +79,22 @@ impl Worker<'_> {
         let Some(awaited) = awaited.filter(|_| self.cancelled.is_none()) else {
             return Ok(false);
         };
+
         if self.machine.is_steering() {
             self.withdraw("superseded by a newer message");
             return Ok(false);
         }
+
         if self.broker.clock.now() < awaited.expires_at {
             return Box::pin(self.still_waits(&awaited.approval)).await;
         }
+
         let standing = self.broker.desk().lapse(&awaited.approval).await?;
         let decision = match standing.filter(|standing| standing.status != ApprovalStatus::Pending) {
             Some(standing) => decision_of(&standing),
             None => ended(&awaited.approval, ApprovalStatus::Expired, None),
         };
+
         self.stage_decision(decision);
         Ok(false)
     }
@@ -138,6 +142,7 @@ impl Worker<'_> {
                     continue;
                 }
             };
+
             match Box::pin(self.broker.desk().id_of(&heard.code)).await {
                 Some(id) => {
                     Box::pin(self.obey(&pending, heard, id)).await?;
@@ -147,6 +152,7 @@ impl Worker<'_> {
                 None => listened.others.push(Arrival::Dispatch(pending)),
             }
         }
+
         Ok(listened)
     }
 
@@ -166,6 +172,7 @@ impl Worker<'_> {
         // What the ledger has withdrawn is not there to be decided.
         self.mark_approvals().await;
         let dispatch = &pending.dispatch;
+
         let word = Word {
             approve: heard.approve,
             arguments: None,
@@ -173,11 +180,13 @@ impl Worker<'_> {
             response: heard.note,
             via: "chat".to_owned(),
         };
+
         let mut by = author(pending);
         // A code counts from an account alone that a platform proves: a token may speak for persons, and decides nothing.
         if !dispatch.message.origin.is_verified() {
             by.proof = Proof::Nobody;
         }
+
         // The answer is read by everybody in the conversation, and whoever knows the code may try it: it does not say it.
         let told = match self.broker.desk().say(&id, &by, &word).await? {
             Said::Stands { confirmation, .. } if confirmation.status == ApprovalStatus::Pending => {
@@ -187,6 +196,7 @@ impl Worker<'_> {
             Said::Refused(refused) => refused.to_string(),
             Said::Unknown => "there is no such approval".to_owned(),
         };
+
         // A repeated dispatch has the same id, whenever it was evaluated: its answer is the same delivery.
         let at = UnixMillis(i64::try_from(dispatch.id.timestamp_ms()).unwrap_or(i64::MAX));
         let answer = Reply {
@@ -199,6 +209,7 @@ impl Worker<'_> {
             interactive: None,
             causation: dispatch.causation.clone(),
         };
+
         self.broker.desk().answer(&answer).await?;
         Ok(())
     }
@@ -222,6 +233,7 @@ impl Worker<'_> {
             let error = format!("the approver's arguments do not fit the tool's schema: {unfit}");
             return Ok(self.denied(call, error));
         }
+
         let begins_with = ToolCall {
             arguments: arguments.clone(),
             ..call.clone()
@@ -232,15 +244,18 @@ impl Worker<'_> {
             Some(Gated::Run { arguments }) => (arguments, None),
             Some(Gated::Ask { ask, arguments }) => (arguments, Some(*ask)),
         };
+
         if gated != arguments
             && let Some(unfit) = thinking.misfit(&call.name, &gated)
         {
             let error = format!("hooks made arguments that do not fit the tool's schema: {unfit}");
             return Ok(self.denied(call, error));
         }
+
         let (personas, session) = (&self.broker.personas, &self.claimed.session);
         let flagged = personas.confirmations(session, thinking.turn.works_for(), &call.name, &gated);
         let ask = together(flagged.cloned().chain(asks));
+
         self.settle(thinking, call, gated, ask).await
     }
 
@@ -261,6 +276,7 @@ impl Worker<'_> {
         };
         let asked = running.last_asked(&call.call).cloned();
         let standing = stands(running, &call.call, &args_hash(&arguments), ask.as_ref());
+
         let times = running.times_asked(&call.call);
         match (standing, asked, ask) {
             (Standing::None, _, None) => Ok(Confirmed::Run(ToolCall { arguments, ..call })),
@@ -292,11 +308,13 @@ impl Worker<'_> {
                 let ask = ask
                     .or(asked.as_ref().map(|asked| asked.ask.clone()))
                     .unwrap_or_default();
+
                 if let Some(asked) = asked.filter(|asked| asked.status == ApprovalStatus::Approved) {
                     self.marks.push((asked.approval.clone(), ApprovalStatus::Superseded));
                     let why = Some("the arguments changed after the approval, or others must approve them");
                     self.stage_decision(ended(&asked.approval, ApprovalStatus::Superseded, why));
                 }
+
                 let stepped = self.ask_human(thinking, &call, arguments, &ask).await?;
                 Ok(Confirmed::Stepped(stepped))
             }
@@ -336,18 +354,22 @@ impl Worker<'_> {
         let Some(wanted) = self.question(thinking, call, arguments, ask) else {
             return Ok(Stepped::On);
         };
+
         // Nobody is asked by a broker that does not own the session.
         self.owner.own().await?;
         let standing = self.broker.desk().ask(&wanted).await?;
         let request = standing.request.clone();
         tracing::info!(session = %self.claimed.session, approval = request.id, tool = request.tool, "a human is asked");
         self.owner.stage(LedgerEntry::ApprovalRequested { request });
+
         if standing.status != ApprovalStatus::Pending {
             self.stage_decision(decision_of(&standing));
             return Ok(Stepped::On);
         }
+
         self.owner.commit().await?;
         self.mark_approvals().await;
+
         Ok(Stepped::Ended(Ended::Suspended))
     }
 
@@ -357,6 +379,7 @@ impl Worker<'_> {
         let (turn, times) = (running.turn.to_string(), running.times_asked(&call.call).to_string());
         let parts = ["approval", &turn, &call.call, &hash, &times];
         let id = derived_ulid(running.began_at, &parts).to_string();
+
         let asking = Asking {
             session: &self.claimed.session,
             turn: running.turn,
@@ -364,14 +387,17 @@ impl Worker<'_> {
             origin: thinking.turn.origin(),
             now: self.broker.clock.now(),
         };
+
         let schema = thinking.offer(&call.name).map(|offer| &offer.description.parameters);
         let schema = schema.filter(|schema| schema.to_string().len() <= MAX_SCHEMA_BYTES);
         let call = ToolCall {
             arguments,
             ..call.clone()
         };
+
         let mut question = asking.question(id, call, ask, None);
         question.trail.schema = schema.cloned().map(Box::new);
+
         Some(question)
     }
 

@@ -46,6 +46,7 @@ impl Patience {
         limits: &Limits,
     ) -> Next {
         self.attempt += 1;
+
         match &outcome {
             Err(AskAgentError::NoAgent) => {
                 self.absent_since.get_or_insert(asked);
@@ -62,6 +63,7 @@ impl Patience {
                 | AskAgentError::Waits(_),
             ) => self.absent_since = None,
         }
+
         let absent = self
             .absent_since
             .map_or(0, |since| millis(ended.saturating_duration_since(since)));
@@ -108,31 +110,37 @@ impl Worker<'_> {
             Hooked::On => {}
             hooked @ (Hooked::Denied(_) | Hooked::Over) => return Ok(self.ended_by(hooked)),
         }
+
         loop {
             let asked = self.broker.clock.monotonic();
             let left = millis(self.left());
             if left == 0 {
                 return Ok(Self::over("wall_ms"));
             }
+
             let timeout = Duration::from_millis(left.min(persona.limits.reply_timeout_ms));
             let setting = Setting {
                 persona,
                 tools: &[],
                 presets: &self.broker.personas.permission_levels,
             };
+
             let now = self.broker.clock.now();
             let mut request = assemble(setting, &self.claimed.session, self.owner.fold(), turn, pendings, now);
             request.deadline = now.plus(i64::try_from(left).unwrap_or(i64::MAX));
+
             for text in self.owner.fold().running.iter().flat_map(|running| running.injected()) {
                 request.system_prompt.push_str("\n\n## Note\n");
                 request.system_prompt.push_str(text);
             }
+
             let origin = turn.origin();
             self.owner.live()?;
             let question = std::pin::pin!(agent.ask(&request, &origin, timeout));
             let Some(mut outcome) = self.beside(question).await? else {
                 return Ok(self.cancelled_turn(String::new()));
             };
+
             if let Err(AskAgentError::Waits(approval)) = &outcome {
                 match self.waits_for_word(turn, approval).await? {
                     Waiting::Suspended => return Ok(Ended::Suspended),
@@ -143,12 +151,15 @@ impl Worker<'_> {
                     }
                 }
             }
+
             let ended = self.broker.clock.monotonic();
             let left_ms = millis(self.left());
+
             match &outcome {
                 Ok(_) => self.absence.iter().for_each(Absence::over),
                 Err(error) => self.not_answered(turn, error),
             }
+
             match patience.after(outcome, (asked, ended), left_ms, &persona.limits) {
                 Next::Complete(mut answer) => {
                     return Ok(match self.after_model(&moment, &mut answer.content, &[]).await? {
@@ -175,18 +186,23 @@ impl Worker<'_> {
         let Some(standing) = standing.filter(|standing| is_asked_in(standing, turn, &self.claimed.session)) else {
             return Ok(Waiting::Unknown);
         };
+
         if standing.status != ApprovalStatus::Pending {
             return Ok(Waiting::Decided);
         }
+
         let request = standing.request;
         tracing::info!(session = %self.claimed.session, approval = request.id, tool = request.tool, "an agent waits for a human");
+
         let known = self.owner.fold().running.as_ref();
         if known.is_none_or(|running| !running.has_asked(&request.id)) {
             let request = request.clone();
             self.owner.stage(LedgerEntry::ApprovalRequested { request });
         }
+
         self.owner.stage(LedgerEntry::ApprovalRequested { request });
         self.owner.commit().await?;
+
         // Its end may have been told before the ledger knew of it.
         Ok(match self.is_suspended() {
             true => Waiting::Suspended,
@@ -206,8 +222,10 @@ impl Worker<'_> {
         if open.is_empty() {
             return Ok(());
         }
+
         // A turn that is somebody else's by now goes on, and its questions with it.
         self.owner.own().await?;
+
         for approval in open {
             self.broker.desk().bring(&approval, ApprovalStatus::Cancelled).await?;
             let standing = self.broker.desk().get(&approval).await?;
@@ -215,11 +233,13 @@ impl Worker<'_> {
             let decision = standing.as_ref().map_or_else(gone, decision_of);
             self.stage_decision(decision);
         }
+
         Ok(())
     }
 
     pub(super) fn not_answered(&self, turn: &Turn, error: &AskAgentError) {
         tracing::info!(session = %self.claimed.session, turn = %turn.id, %error, "agent did not answer");
+
         match error {
             AskAgentError::NoAgent
             | AskAgentError::Silent(_)

@@ -38,6 +38,7 @@ impl Worker<'_> {
                     None => std::future::pending().await,
                 }
             };
+
             let wait = LOOKS_AFTER_RING
                 .get(looks)
                 .map_or(LOOK_EVERY, |&ms| Duration::from_millis(ms));
@@ -52,11 +53,14 @@ impl Worker<'_> {
                 }
                 () = pause(wait) => looks = looks.saturating_add(1),
             }
+
             let before = self.looked_through;
             self.look_up().await?;
+
             if self.looked_through > before {
                 looks = LOOKS_AFTER_RING.len();
             }
+
             if self.cancelled.is_some() || !self.effects.is_empty() || suspended && self.goes_on() {
                 return Ok(None);
             }

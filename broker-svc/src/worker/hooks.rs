@@ -46,12 +46,14 @@ impl Worker<'_> {
         self.visits = self.visits.wrapping_add(1);
         let fold = self.owner.fold();
         let running = fold.running.as_ref();
+
         let progress = Progress {
             turn: running.map_or(0, |running| running.model_calls()),
             max: running.map_or(0, |running| running.limits.model_calls),
             failures: running.map_or(0, |running| running.failures()),
             reminded: false,
         };
+
         moment.at(fold.epoch, self.visits, progress, fold.reminded.clone())
     }
 
@@ -67,15 +69,18 @@ impl Worker<'_> {
             let arguments = call.arguments.clone();
             return Ok(Some(Gated::Run { arguments }));
         }
+
         // What is done outside over a call rests upon the answer that asks for it.
         if moment.set.acts(Point::PreToolUse) {
             self.owner.own().await?;
         }
+
         let (hooks, now) = (self.broker.hooks().clone(), self.now(moment));
         let mut chain = Box::pin(tokio::time::timeout(self.left(), hooks.gate(&now, call)));
         let Some(Ok((gated, ran))) = self.beside(chain.as_mut()).await? else {
             return Ok(None);
         };
+
         self.ran(ran);
         Ok(Some(gated))
     }
@@ -90,11 +95,13 @@ impl Worker<'_> {
         if !moment.set.has(Point::PostToolUse) {
             return Ok(Some(outcome));
         }
+
         let (hooks, now) = (self.broker.hooks().clone(), self.now(moment));
         let mut seen = Box::pin(tokio::time::timeout(self.left(), hooks.after(&now, call, outcome)));
         let Some(Ok((outcome, ran))) = self.beside(seen.as_mut()).await? else {
             return Ok(None);
         };
+
         self.ran(ran);
         Ok(Some(outcome))
     }
@@ -109,12 +116,14 @@ impl Worker<'_> {
         if paces.asked == step {
             return Ok(Hooked::On);
         }
+
         if step == 1 {
             if self.owner.fold().head.is_none()
                 && self.point(moment, Point::PreSession, Value::Null).await? == Hooked::Over
             {
                 return Ok(Hooked::Over);
             }
+
             for point in [Point::PreQueueDrain, Point::PostQueueDrain] {
                 if self.point(moment, point, Value::Null).await? == Hooked::Over {
                     return Ok(Hooked::Over);
@@ -123,10 +132,12 @@ impl Worker<'_> {
         } else if self.had_calls() && self.point(moment, Point::PostTool, Value::Null).await? == Hooked::Over {
             return Ok(Hooked::Over);
         }
+
         let hooked = self.point(moment, Point::PreStream, Value::Null).await?;
         if hooked == Hooked::On {
             paces.asked = step;
         }
+
         Ok(hooked)
     }
 
@@ -138,12 +149,14 @@ impl Worker<'_> {
             .running
             .as_ref()
             .and_then(|running| running.answered());
+
         let Some((step, calls)) = answered.map(|(step, _, calls)| (step, json!(calls))) else {
             return Ok(Hooked::On);
         };
         if std::mem::replace(&mut paces.batch, step) == step {
             return Ok(Hooked::On);
         }
+
         self.point(moment, Point::PreTool, calls).await
     }
 
@@ -193,17 +206,20 @@ impl Worker<'_> {
             let call = |call: &AskedCall| json!({"name": call.name, "arguments": call.arguments});
             moment.telling("tool_calls", calls.iter().map(call).collect())
         };
+
         let Some(said) = self.hooks_at(&moment, Point::PostStream, told).await? else {
             return Ok(Hooked::Over);
         };
         if let Some(error) = said.denied {
             return Ok(Hooked::Denied(error));
         }
+
         match said.rewritten {
             Some(Value::String(text)) => *content = text,
             Some(other) => *content = other.to_string(),
             None => {}
         }
+
         Ok(Hooked::On)
     }
 
@@ -217,11 +233,13 @@ impl Worker<'_> {
         if !moment.set.has(point) {
             return Ok(Some(Said::default()));
         }
+
         let (hooks, now) = (self.broker.hooks().clone(), self.now(moment));
         let mut asked = Box::pin(tokio::time::timeout(self.left(), hooks.at(&now, point, told)));
         let Some(Ok(mut said)) = self.beside(asked.as_mut()).await? else {
             return Ok(None);
         };
+
         self.ran(std::mem::take(&mut said.ran));
         Ok(Some(said))
     }

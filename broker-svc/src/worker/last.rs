@@ -58,9 +58,11 @@ impl Worker<'_> {
         let running = self.owner.fold().running.as_ref();
         let unseen = running.and_then(|running| running.unseen());
         let unseen = unseen.map(|(call, outcome)| (call, outcome.clone()));
+
         if unseen.is_none() && !moment.set.has(Point::PostSession) {
             return;
         }
+
         self.owner.stage(owes(&Owed {
             turn: turn.id,
             outcome: ended.to_owned(),
@@ -80,12 +82,14 @@ impl Worker<'_> {
             if owed.unseen.is_some() {
                 return Due::Observe(owed);
             }
+
             let set = self.broker.hooks().of(&self.claimed.session, &owed.works_for);
             let next = set.at(Point::PostSession).find(|hook| !owed.done.contains(&hook.key()));
             let Some(hook) = next.cloned() else {
                 self.owner.stage(settled(owed.turn));
                 continue;
             };
+
             return match owed.again_at.filter(|at| *at > self.broker.clock.now()) {
                 Some(at) => Due::At(at),
                 None => Due::Run(owed, hook),
@@ -106,9 +110,11 @@ impl Worker<'_> {
     /// [`RunSessionError`] where the session is not ours any more.
     pub(super) async fn begin_last(&mut self) -> Result<Option<UnixMillis>, RunSessionError> {
         self.gather();
+
         if !self.lasts.is_empty() {
             return Ok(None);
         }
+
         let due = match self.due() {
             Due::Nothing => return Ok(None),
             Due::At(at) => return Ok(Some(at)),
@@ -116,6 +122,7 @@ impl Worker<'_> {
         };
         self.owner.own().await?;
         self.owner.live()?;
+
         let hooks = self.broker.hooks().clone();
         let epoch = self.owner.fold().epoch;
         let over = |owed: &Owed| {
@@ -129,6 +136,7 @@ impl Worker<'_> {
                 let Some((call, outcome)) = owed.unseen else {
                     return Ok(None);
                 };
+
                 self.lasts.spawn(async move {
                     let (_, ran) = Box::pin(hooks.after(&moment, &call, outcome)).await;
                     let (turn, hook, failed) = (owed.turn, None, false);
@@ -144,6 +152,7 @@ impl Worker<'_> {
                 let moment = over(&owed);
                 let told = json!({ "outcome": owed.outcome });
                 let attempt = usize::try_from(owed.tries).unwrap_or(usize::MAX);
+
                 self.lasts.spawn(async move {
                     let (ran, failed) = Box::pin(hooks.last(&hook, &moment, told, attempt)).await;
                     Done {
@@ -155,6 +164,7 @@ impl Worker<'_> {
                 });
             }
         }
+
         Ok(None)
     }
 
@@ -171,6 +181,7 @@ impl Worker<'_> {
                 return;
             }
         };
+
         self.ran(done.ran);
         let tries = self.owner.fold().owed.front().map_or(0, |owed| owed.tries);
         let wait = usize::try_from(tries).ok().and_then(|tries| AGAIN_AFTER.get(tries));
@@ -190,9 +201,11 @@ impl Worker<'_> {
     pub(super) async fn keep_up(&mut self) -> Result<(), RunSessionError> {
         loop {
             self.begin_last().await?;
+
             if self.owner.fold().owed.len() <= MAX_BEHIND {
                 return Ok(());
             }
+
             self.still_ours()?;
             self.claimed.slot.lend();
             tokio::select! {
@@ -213,11 +226,14 @@ impl Worker<'_> {
                 self.resume().await?;
                 continue;
             }
+
             if self.owner.fold().owed.is_empty() {
                 return self.flush().await;
             }
+
             self.claimed.slot.lend();
             self.yields = self.yields || self.must_rest();
+
             let again_at = match self.yields {
                 true => {
                     self.gather();
@@ -227,11 +243,14 @@ impl Worker<'_> {
                 }
                 false => self.begin_last().await?,
             };
+
             if self.lasts.is_empty() && again_at.is_none() {
                 return self.flush().await;
             }
+
             self.flush().await?;
             self.listen().await?;
+
             if self.yields {
                 // What else there is to do is for whoever takes the session next.
                 self.effects.clear();
@@ -242,6 +261,7 @@ impl Worker<'_> {
                 self.drive().await?;
                 continue;
             }
+
             let left = again_at.map(|at| u64::try_from(at.since(self.broker.clock.now())).unwrap_or(0));
             self.wait_for_last(left.map(Duration::from_millis)).await?;
         }
@@ -265,9 +285,11 @@ impl Worker<'_> {
                 None => lasts.join_next().await,
             }
         };
+
         let done = self.beside(std::pin::pin!(next)).await?;
         self.lasts = lasts;
         done.flatten().into_iter().for_each(|done| self.has_run(done));
+
         Ok(())
     }
 }

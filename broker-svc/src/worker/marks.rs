@@ -46,6 +46,7 @@ impl Worker<'_> {
                 .filter_map(|asked| Some((asked.approval.clone(), over(running, asked)?)));
             marks.collect()
         });
+
         self.marks.extend(marks);
         self.mark_approvals().await;
     }
@@ -66,6 +67,7 @@ impl Worker<'_> {
             self.strays.clear();
             return;
         };
+
         let mut unused = Vec::new();
         let mut marks = Vec::new();
         for asked in &running.asked {
@@ -75,11 +77,13 @@ impl Worker<'_> {
                 None => {}
             }
         }
+
         let known = |id: &String| running.asked.iter().any(|asked| asked.approval == *id);
         let strays = self.strays.iter().filter(|id| !known(id)).cloned();
         marks.extend(strays.map(|id| (id, ApprovalStatus::Cancelled)));
         self.strays.clear();
         self.marks.extend(marks);
+
         for approval in unused {
             self.cancel(approval, "its turn is over");
         }

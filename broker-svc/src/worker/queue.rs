@@ -48,33 +48,43 @@ impl Worker<'_> {
         look.bad.retain(|bad| !cursor.contains(bad.stored.sequence));
         self.bad.extend(look.bad.iter().map(|bad| bad.stored.sequence));
         let (good, left) = self.sift(look.good).await?;
+
         let Listened {
             others,
             words,
             questions,
             empty,
         } = Box::pin(self.hear(good)).await?;
+
         let effects = self.machine.handle(Input::Arrived(others), self.broker.clock.now());
+
         for bad in look.bad {
             self.give_up(&bad).await?;
         }
+
         // Only now the machine knows what lies open below them. A question is known before its end is.
         let asked = !questions.is_empty();
+
         for (sequence, request) in questions {
             self.take_question(sequence, request);
         }
+
         self.note(effects);
         self.write_left_out(&left);
+
         for word in &words {
             self.drop_word(word);
         }
+
         for (sequence, approval) in empty {
             self.drop_told(sequence, &approval);
         }
+
         // The agent's gate finds in the ledger that it is known; what cancels a turn is appended with the turn's end.
         if asked && self.cancelled.is_none() {
             self.owner.commit().await?;
         }
+
         Ok(())
     }
 
@@ -89,6 +99,7 @@ impl Worker<'_> {
                 let id = arrival.id();
                 turn.dispatches.iter().any(|dispatch| Some(dispatch.id) == id)
             });
+
             let doubt = if is_running {
                 None
             } else {
@@ -97,9 +108,11 @@ impl Worker<'_> {
                     .of(self.broker, &self.era, session, &cursor, &arrival)
                     .await?
             };
+
             if doubt.is_some() {
                 self.machine.know(arrival.id(), &[arrival.sequence()]);
             }
+
             match (doubt, arrival) {
                 (None, arrival) => good.push(arrival),
                 (Some(Doubt::Repeated), arrival) => left.repeated.push(arrival),
@@ -110,6 +123,7 @@ impl Worker<'_> {
                 (Some(Doubt::Consumed | Doubt::Unknown), arrival) => left.consumed.push(arrival),
             }
         }
+
         Ok((good, left))
     }
 
@@ -122,6 +136,7 @@ impl Worker<'_> {
             tracing::warn!(%session, dispatches, "dispatches were handled before, as the ledger says");
             metrics::counter!("nexus_broker_recovered_dispatches_total").increment(dispatches as u64);
         }
+
         for arrival in &left.repeated {
             tracing::warn!(%session, dispatch_id = ?arrival.id(), "dispatch came before, as its subject says");
             metrics::counter!("nexus_broker_repeated_dispatches_total").increment(1);
@@ -131,6 +146,7 @@ impl Worker<'_> {
         if let Some(last) = left.consumed.last() {
             self.drop_arrival(last, &consumed, HANDLED);
         }
+
         let one_by_one = left.repeated.iter().map(|arrival| (arrival, REPEATED));
         for (arrival, reason) in one_by_one.chain(left.held.iter().map(|arrival| (arrival, HELD))) {
             self.drop_arrival(arrival, &[arrival.sequence()], reason);
@@ -152,6 +168,7 @@ impl Worker<'_> {
             .bus
             .dead_letter_record(bad.letter(self.broker.clock.now()))
             .await?;
+
         let dispatch = bad.reference();
         self.bad.remove(&dispatch.sequence);
         let cursor = self.cursor_after(&[dispatch.sequence]);
@@ -161,6 +178,7 @@ impl Worker<'_> {
             reason,
             cursor,
         });
+
         self.owner.commit().await
     }
 
@@ -185,6 +203,7 @@ impl Worker<'_> {
             session = %self.claimed.session, dispatch_id = %pending.dispatch.id, event_id = %pending.dispatch.event_id,
             reason = reason.name(), "dispatch is dropped"
         );
+
         metrics::counter!("nexus_broker_dropped_total", "reason" => reason.name()).increment(1);
         let content = match reason {
             DropReason::Summarized | DropReason::Superseded => dropped_line(pending),
@@ -194,6 +213,7 @@ impl Worker<'_> {
             | DropReason::OverflowNew
             | DropReason::Withdrawn => String::new(),
         };
+
         self.owner.stage(LedgerEntry::DispatchDropped {
             dispatch: DispatchRef {
                 content,
@@ -208,10 +228,12 @@ impl Worker<'_> {
         let Placed { sequence, order } = placed;
         let (wanted, by) = (order.wanted.name(), order.by.as_str());
         tracing::info!(session = %self.claimed.session, wanted, by, reason = order.reason, "order is carried out");
+
         if order.wanted == Wanted::Reset {
             let reason = format!("by {}", order.by);
             self.owner.stage(LedgerEntry::SessionReset { reason });
         }
+
         let cursor = self.cursor_after(&[sequence]);
         let order = Box::new(order);
         self.owner.stage(LedgerEntry::Ordered {
@@ -247,11 +269,13 @@ impl Worker<'_> {
         self.consumed.extend(consumed);
         let bad = self.bad.first().copied();
         let open = self.machine.lowest_open(consumed).into_iter().chain(bad).min();
+
         let mut cursor = self.owner.fold().cursor.clone();
         for &sequence in consumed {
             cursor = advanced(&cursor, sequence, self.looked_through, open);
             let (stored_at_ns, event_seq) = self.stamps.remove(&sequence).unwrap_or_default();
             cursor.event_seq = cursor.event_seq.max(event_seq);
+
             if stored_at_ns > 0 && cursor.newest.as_ref().is_none_or(|newest| newest.sequence < sequence) {
                 cursor.newest = Some(Position {
                     incarnation: self.era.incarnation.clone(),
@@ -260,6 +284,7 @@ impl Worker<'_> {
                 });
             }
         }
+
         cursor
     }
 }

@@ -102,6 +102,7 @@ impl Worker<'_> {
         if self.drain(thinking).await? == Hooked::Over {
             return Ok(self.stopped(Hooked::Over));
         }
+
         self.owner.own().await?;
         self.owner.live()?;
         let left = self.left();
@@ -116,12 +117,15 @@ impl Worker<'_> {
             Some(Err(_)) => return Ok(Stepped::Ended(Self::over("wall_ms"))),
             Some(Ok(outcome)) => outcome,
         };
+
         let error = match outcome {
             Ok(mut said) => {
                 self.absence.iter().for_each(Absence::over);
+
                 if let Some(failure) = excess_of(&said) {
                     return Ok(Stepped::Ended(Ended::Failed(failure)));
                 }
+
                 *patience = Patience::default();
                 let hooked = self
                     .after_model(&thinking.moment, &mut said.content, &said.calls)
@@ -131,11 +135,13 @@ impl Worker<'_> {
                     self.answered(step, withheld(said));
                     return Ok(self.stopped(hooked));
                 }
+
                 self.answered(step, said);
                 return Ok(Stepped::On);
             }
             Err(error) => error,
         };
+
         self.not_answered(thinking.turn, &error);
         self.ask_again(thinking, error, asked, patience).await
     }
@@ -145,7 +151,9 @@ impl Worker<'_> {
         if !self.machine.is_steering() {
             return Ok(Hooked::On);
         }
+
         let mut hooked = self.point(&thinking.moment, Point::PreQueueDrain, Value::Null).await?;
+
         for Steering { pending, backlog } in self.machine.take_steering() {
             let dispatch = DispatchRef {
                 content: steered(&pending),
@@ -153,9 +161,11 @@ impl Worker<'_> {
             };
             self.owner.stage(LedgerEntry::Steered { dispatch, backlog });
         }
+
         if hooked == Hooked::On {
             hooked = self.point(&thinking.moment, Point::PostQueueDrain, Value::Null).await?;
         }
+
         Ok(hooked)
     }
 
@@ -168,6 +178,7 @@ impl Worker<'_> {
         request
             .tools
             .retain(|tool| !hiding.iter().any(|pattern| glob(pattern, &tool.name)));
+
         Question {
             request,
             so_far: running.map(|running| running.lines()).unwrap_or_default(),
@@ -192,6 +203,7 @@ impl Worker<'_> {
     ) -> Result<Stepped, RunSessionError> {
         let ended = self.broker.clock.monotonic();
         let left_ms = millis(self.left());
+
         let outcome: Result<Answer, AskAgentError> = Err(error);
         match patience.after(outcome, (asked, ended), left_ms, &thinking.persona.limits) {
             Next::Fail(failure) => Ok(Stepped::Ended(Ended::Failed(failure))),
@@ -212,6 +224,7 @@ impl Worker<'_> {
             .enumerate()
             .map(|(index, call)| (id(index), call.fault.clone()))
             .collect();
+
         let calls = said.calls.into_iter().enumerate().map(|(index, call)| ToolCall {
             call: id(index),
             name: call.name,
@@ -226,6 +239,7 @@ impl Worker<'_> {
             attachments: said.attachments,
             model: said.model,
         });
+
         for (call, fault) in faults {
             if let Some(error) = fault {
                 self.finished(call, ToolOutcome::Error { error });
@@ -240,17 +254,20 @@ impl Worker<'_> {
             self.finished(call.call, ToolOutcome::Error { error });
             return Ok(Stepped::On);
         }
+
         let asked_for = call.arguments.clone();
         let call = match self.confirm(thinking, call).await? {
             Confirmed::Run(call) => call,
             Confirmed::Stepped(stepped) => return Ok(stepped),
         };
+
         self.owner.stage(LedgerEntry::ToolStarted {
             call: call.call.clone(),
             name: call.name.clone(),
             args_hash: args_hash(&call.arguments),
             arguments: (call.arguments != asked_for).then(|| call.arguments.clone()),
         });
+
         self.run(thinking, call).await
     }
 
@@ -265,6 +282,7 @@ impl Worker<'_> {
     fn refused(&self, thinking: &Thinking<'_>, call: &ToolCall) -> Option<String> {
         let known = thinking.offer(&call.name).is_some();
         let presets = &self.broker.personas.permission_levels;
+
         // One answer for both, so that a model does not learn which tools there are.
         let hidden = self
             .owner
@@ -272,11 +290,13 @@ impl Worker<'_> {
             .running
             .as_ref()
             .map(|running| running.hidden.as_slice());
+
         let hidden = hidden
             .unwrap_or_default()
             .iter()
             .any(|pattern| glob(pattern, &call.name));
         let may = known && !hidden && permitted(&call.name, &thinking.turn.permissions, presets);
+
         (!may).then(|| format!("there is no tool `{}` in this turn", call.name))
     }
 
@@ -290,27 +310,33 @@ impl Worker<'_> {
             thinking.offer(&call.name).is_some_and(|offer| offer.idempotent) && self.refused(thinking, &call).is_none();
         let running = self.owner.fold().running.as_ref();
         let begun_with = running.and_then(|running| running.begun_with(&call.call)).cloned();
+
         let call = self.begun(call);
         if again {
             let arguments = begun_with.unwrap_or(call.arguments);
             return self.run(thinking, ToolCall { arguments, ..call }).await;
         }
+
         let reason = INTERRUPTED.to_owned();
         let arguments = begun_with.unwrap_or(call.arguments);
         let outcome = ToolOutcome::Unknown { reason };
+
         self.called(thinking, ToolCall { arguments, ..call }, outcome).await
     }
 
     async fn run(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
         self.owner.own().await?;
         self.mark_approvals().await;
+
         // To append and to mark may have taken long: somebody else may own the session, and run the tool.
         self.owner.live()?;
         let cancel = CancellationToken::new();
+
         // Whatever ends the wait, the tool is told.
         let told = cancel.clone().drop_guard();
         let ran = call.clone();
         let left = self.left();
+
         let asked = Call {
             session: self.claimed.session.clone(),
             turn: thinking.turn.id,
@@ -322,6 +348,7 @@ impl Worker<'_> {
             deadline: self.broker.clock.monotonic() + left,
             cancel: cancel.clone(),
         };
+
         let mut work = std::pin::pin!(tokio::time::timeout(left, thinking.stepper.call(asked)));
         let outcome = self.beside(work.as_mut()).await?;
         let ended = match outcome {
@@ -332,6 +359,7 @@ impl Worker<'_> {
             Some(Err(_)) => Self::over("wall_ms"),
             None => self.cancelled_turn(String::new()),
         };
+
         cancel.cancel();
         let outcome = match tokio::time::timeout(STOP_GRACE, work).await {
             Ok(Ok(outcome)) => outcome,
@@ -339,11 +367,13 @@ impl Worker<'_> {
                 reason: INTERRUPTED.to_owned(),
             },
         };
+
         // The turn is over: whoever waits for its end does not wait for hooks.
         match thinking.moment.set.has(Point::PostToolUse) {
             true => self.unseen(ran, outcome),
             false => self.finished(ran.call, outcome),
         }
+
         Ok(Stepped::Ended(ended))
     }
 }

@@ -79,6 +79,7 @@ impl Worker<'_> {
             let Some(Ok(offers)) = self.beside(std::pin::pin!(tools)).await? else {
                 return Ok(self.ended_by(Hooked::Over));
             };
+
             let request = self.request(turn, pendings, persona, &offers);
             let thinking = Thinking {
                 turn,
@@ -89,9 +90,11 @@ impl Worker<'_> {
                 initiator: initiator(pendings),
                 moment: self.moment(turn, pendings),
             };
+
             if let Some(ended) = Box::pin(self.steps(&thinking, &mut pace)).await? {
                 return Ok(ended);
             }
+
             // Whether it was cancelled meanwhile is seen above.
             self.beside(std::pin::pin!(pause(TOOLS_AGAIN))).await?;
         }
@@ -105,9 +108,11 @@ impl Worker<'_> {
             tools: &tools,
             presets: &self.broker.personas.permission_levels,
         };
+
         // The same whenever the turn is taken up, so that its model calls share one beginning.
         let began = self.owner.fold().running.as_ref().map(|running| running.began_at);
         let began = began.unwrap_or_else(|| self.broker.clock.now());
+
         assemble(setting, &self.claimed.session, self.owner.fold(), turn, pendings, began)
     }
 
@@ -116,9 +121,11 @@ impl Worker<'_> {
         let Pace { patience, paces } = pace;
         loop {
             self.look_up().await?;
+
             if self.cancelled.is_some() {
                 return Ok(Some(self.cancelled_turn(String::new())));
             }
+
             let situation = Situation {
                 held_ms: self.claimed.hold.held_ms(),
                 steering: self.machine.is_steering(),
@@ -127,6 +134,7 @@ impl Worker<'_> {
             let Some(step) = running.map(|running| next(running, situation)) else {
                 return Ok(Some(Self::over("journal")));
             };
+
             let stepped = match step {
                 Step::Ask { step } => match self.before_model(&thinking.moment, step, paces).await? {
                     Hooked::On => self.ask_model(thinking, step, patience).await?,
@@ -148,6 +156,7 @@ impl Worker<'_> {
                 Step::Finish { content, attachments } => Stepped::Ended(Ended::Settled { content, attachments }),
                 Step::Fail { limit } => Stepped::Ended(Self::over(limit)),
             };
+
             if let Stepped::Ended(ended) = stepped {
                 return Ok(Some(ended));
             }
@@ -160,12 +169,14 @@ impl Worker<'_> {
         if thinking.offer(&call.name).is_some() || self.left().is_zero() {
             return false;
         }
+
         let running = self.owner.fold().running.as_ref();
         let asked = running.and_then(|running| running.last_asked(&call.call));
         let is_approved = asked.is_some_and(|asked| asked.status == ApprovalStatus::Approved);
         if !begun && !is_approved {
             return false;
         }
+
         let away = thinking.stepper.away(&self.claimed.session.persona, &call.name);
         away.is_some_and(|away| !begun || away.idempotent)
     }

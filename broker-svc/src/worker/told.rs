@@ -38,6 +38,7 @@ impl Worker<'_> {
                     // Its asker may have been killed between the value and the card.
                     self.broker.desk().tell_asked(&standing).await?;
                 }
+
                 Ok(true)
             }
             Some(standing) => {
@@ -52,16 +53,19 @@ impl Worker<'_> {
                     self.stage_decision(ended(approval, ApprovalStatus::Cancelled, why));
                     return Ok(false);
                 };
+
                 self.owner.own().await?;
                 let standing = self
                     .broker
                     .desk()
                     .ask(&restored(request, self.broker.clock.now()))
                     .await?;
+
                 let waits = standing.status == ApprovalStatus::Pending;
                 if !waits {
                     self.stage_decision(decision_of(&standing));
                 }
+
                 Ok(waits)
             }
         }
@@ -79,6 +83,7 @@ impl Worker<'_> {
             self.drop_told(sequence, &approval);
             return;
         };
+
         let running = self.owner.fold().running.as_ref();
         if running.is_some_and(|running| running.is_open(&decision.id)) {
             let cursor = Some(self.cursor_after(&[sequence]));
@@ -91,8 +96,10 @@ impl Worker<'_> {
                 sequence: Some(sequence),
                 cursor,
             });
+
             return;
         }
+
         let known = running.and_then(|running| running.asked.iter().find(|asked| asked.approval == decision.id));
         match (running, known) {
             (Some(running), Some(asked)) => {
@@ -102,6 +109,7 @@ impl Worker<'_> {
             (Some(_), None) => self.stray(decision.id.clone()),
             (None, _) => self.marks.push((decision.id.clone(), ApprovalStatus::Cancelled)),
         }
+
         let id = decision.id.parse().unwrap_or(Ulid::nil());
         self.drop_named("approval", id, sequence, NOT_AWAITED);
     }
@@ -131,19 +139,23 @@ impl Worker<'_> {
             listened.empty.push((told.sequence, told.approval));
             return Ok(());
         };
+
         let running = self.owner.fold().running.as_ref();
         let is_known = running.is_some_and(|running| running.has_asked(&told.approval));
         let is_new = !is_known && is_outside(standing.request.asked_in.as_deref());
         let decision = decision_of(&standing);
+
         if is_new {
             listened.questions.push((told.sequence, standing.request));
         }
+
         if decision.status != ApprovalStatus::Pending {
             let decision = Some(decision);
             listened.others.push(Arrival::Decision(Told { decision, ..told }));
         } else if !is_new {
             listened.empty.push((told.sequence, told.approval));
         }
+
         Ok(())
     }
 

@@ -81,6 +81,7 @@ impl Worker<'_> {
             self.end(&turn, pendings, Ended::Failed(failure));
             return self.flush().await;
         }
+
         let agent = self.broker.agent(persona.runner);
         let hooks = self.broker.hooks().of(&self.claimed.session, &works_for(pendings));
         let hooked = !hooks.is_empty();
@@ -92,6 +93,7 @@ impl Worker<'_> {
             }
             return Ok(());
         }
+
         self.flush().await?;
         let (turn, answered) = self.begin(pendings, persona, true);
         self.owner.own().await?;
@@ -99,6 +101,7 @@ impl Worker<'_> {
         let (bus, clock) = (self.broker.bus.clone(), self.broker.clock.clone());
         let session = self.claimed.session.clone();
         self.absence = Some(Absence::of(bus, clock, session, turn.id, &turn.origin().delivery));
+
         let ended = match (answered, agent.steps()) {
             (_, Some(stepper)) => Box::pin(self.think(&turn, pendings, persona, stepper)).await?,
             (
@@ -111,15 +114,19 @@ impl Worker<'_> {
             ) => Ended::Settled { content, attachments },
             (None, None) => Box::pin(self.ask(&turn, pendings, persona, agent.as_ref())).await?,
         };
+
         // Whoever asks the agent next shows it anew.
         self.absence = None;
+
         if matches!(ended, Ended::Suspended) {
             return self.flush().await;
         }
+
         let ended = self.wishes(&turn, ended).await?;
         self.settle_outside().await?;
         self.end(&turn, pendings, ended);
         self.flush().await?;
+
         self.keep_up().await
     }
 
@@ -130,24 +137,29 @@ impl Worker<'_> {
             .last()
             .map(|last| (last.dispatch.event_id.clone(), last.dispatch.id));
         *self.claimed.begun.lock().unwrap_or_else(PoisonError::into_inner) = named;
+
         let session = &self.claimed.session;
         if let Some(running) = &self.owner.fold().running {
             let turn = Turn::resumed(session, self.owner.fold(), running, pendings);
             let answered = turn.recovered(self.owner.fold()).flatten();
             return (turn, answered);
         }
+
         let now = self.broker.clock.now();
         if let Some(reason) = persona.reset.due(self.owner.fold().active_at, now) {
             self.owner.stage(LedgerEntry::SessionReset { reason });
         }
+
         if compacts && let Some(compacted) = compaction(self.owner.fold(), &persona.limits) {
             self.owner.stage(compacted);
         }
+
         let presets = &self.broker.personas.permission_levels;
         let mut turn = Turn::of(session, self.owner.fold(), pendings, &persona.limits, presets);
         if let Some(ceiling) = &persona.permissions {
             turn.permissions = merged(&[&turn.permissions, ceiling], presets);
         }
+
         self.owner.stage(turn.started());
         (turn, None)
     }
@@ -158,12 +170,14 @@ impl Worker<'_> {
         if let Some(answer) = answered {
             return (turn, Ended::Answered(answer));
         }
+
         let presets = &self.broker.personas.permission_levels;
         let setting = Setting {
             persona,
             tools: &[],
             presets,
         };
+
         let now = self.broker.clock.now();
         let request = assemble(setting, &self.claimed.session, self.owner.fold(), &turn, pendings, now);
         let timeout = Duration::from_millis(persona.limits.wall_ms);
@@ -171,6 +185,7 @@ impl Worker<'_> {
             Ok(answer) => Ended::Answered(answer),
             Err(error) => Ended::Failed(failure_of(&error)),
         };
+
         (turn, ended)
     }
 
@@ -183,9 +198,11 @@ impl Worker<'_> {
         let sequences: Vec<u64> =
             running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());
         let cursor = self.cursor_after(&sequences);
+
         if !matches!(ended, Ended::Suspended) {
             self.owe_hooks(turn, pendings, ended.name());
         }
+
         let text: usize = pendings.iter().map(|p| p.dispatch.message.content.len()).sum();
         let label = match ended {
             Ended::Answered(answer) => {
@@ -211,6 +228,7 @@ impl Worker<'_> {
                 "interrupted"
             }
         };
+
         self.turns += 1;
         self.unmeasured.extend(pendings.iter().map(|p| p.dispatch.timestamp));
         metrics::counter!("nexus_broker_turns_total", "outcome" => label).increment(1);
@@ -220,6 +238,7 @@ impl Worker<'_> {
     pub(super) async fn flush(&mut self) -> Result<(), RunSessionError> {
         self.owner.commit().await?;
         self.staged_bytes = 0;
+
         // Only what the ledger says is settled: the sweeper takes our word for it. It has to look at a session whose
         // intents nobody has answered for.
         let consumed = std::mem::take(&mut self.consumed);
@@ -227,16 +246,20 @@ impl Worker<'_> {
             self.broker
                 .settled(|settled| consumed.into_iter().for_each(|sequence| settled.add(sequence)));
         }
+
         self.mark_approvals().await;
         self.owner.publish_replies().await?;
+
         if self.owner.fold().running.is_none() {
             *self.claimed.begun.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
+
         let now = self.broker.clock.now();
         for dispatched in self.unmeasured.drain(..) {
             let took = u64::try_from(now.since(dispatched)).unwrap_or(0);
             metrics::histogram!("nexus_broker_turn_latency_seconds").record(seconds(took));
         }
+
         Ok(())
     }
 }

@@ -62,6 +62,7 @@ impl Worker<'_> {
         if found.proposals.is_empty() && found.refusals.is_empty() {
             return Ok(as_it_was(content, attachments, usage));
         }
+
         if let Some(usage) = usage {
             self.owner.stage(LedgerEntry::ModelAnswered {
                 step: 1,
@@ -73,11 +74,13 @@ impl Worker<'_> {
                 model: None,
             });
         }
+
         self.owner.own().await?;
         let refused = found.refusals.iter();
         let mut notes: Vec<String> = refused
             .map(|refusal| format!("A <hook-intent> of yours was refused: {refusal}"))
             .collect();
+
         let mut owed = Vec::new();
         for (place, wish) in found.proposals.into_iter().enumerate() {
             let question = self.proposal(turn, place, wish);
@@ -87,12 +90,15 @@ impl Worker<'_> {
                 None => notes.push(unanswered(&question)),
             }
         }
+
         for note in notes.iter().take(MAX_NOTES) {
             self.owner.stage(told(json!({ NOTE: shortened(note, MAX_NOTE_BYTES) })));
         }
+
         for question in owed {
             self.owner.stage(told(json!({ ASKS: question })));
         }
+
         Ok(Ended::Settled {
             content: found.text,
             attachments,
@@ -104,6 +110,7 @@ impl Worker<'_> {
         let session = &self.claimed.session;
         let at = UnixMillis(i64::try_from(turn.id.timestamp_ms()).unwrap_or(i64::MAX));
         let origin = turn.origin();
+
         ProposeIntent {
             id: Some(derived_ulid(at, &["intent", &turn.id.to_string(), &place.to_string()])),
             wish,
@@ -124,6 +131,7 @@ impl Worker<'_> {
             if self.unanswered {
                 return None;
             }
+
             let bus = &self.broker.bus;
             match bus.request(PROPOSE, Headers::new(), question, ANSWER_WITHIN).await {
                 Ok(IntentAnswer { rejection, .. }) => {
@@ -139,11 +147,14 @@ impl Worker<'_> {
                     );
                 }
             }
+
             self.unanswered = attempt == tries;
+
             if !self.unanswered {
                 pause(ASK_AGAIN).await;
             }
         }
+
         None
     }
 
@@ -162,13 +173,16 @@ impl Worker<'_> {
                 None if self.broker.clock.now().since(since) > GIVE_UP_MS => Some(unanswered(&question)),
                 None => break,
             };
+
             let mut outcome = json!({ ASKED: id });
             if let Some(note) = note {
                 outcome[NOTE] = json!(shortened(&note, MAX_NOTE_BYTES));
             }
+
             self.owner.stage(told(outcome));
             self.owner.commit().await?;
         }
+
         Ok(())
     }
 }

@@ -39,6 +39,7 @@ async fn a_broker_of_its_own() {
     let (Some(url), Some(personas)) = (told(URL), told(PERSONAS)) else {
         return;
     };
+
     let name = format!("child-{}", std::process::id());
     let _running = match told(MODEL) {
         Some(base_url) => {
@@ -48,6 +49,7 @@ async fn a_broker_of_its_own() {
                 base_url,
                 ..LlmConfig::default()
             };
+
             let model = llm::open(config, Arc::new(SystemClock), Shutdown::default()).expect("a usable model");
             let broker = broker_at(&url, &name, &personas, BrokerConfig::default()).await;
             (run_broker(Arc::new(broker.with_model(model))), None)
@@ -57,6 +59,7 @@ async fn a_broker_of_its_own() {
             (running, Some(gate))
         }
     };
+
     std::future::pending::<()>().await;
 }
 
@@ -75,6 +78,7 @@ impl Brokers {
         let mut told = vec![(URL, bench.server.url()), (PERSONAS, personas.to_owned())];
         told.extend(model.map(|model| (MODEL, model.base_url("openai"))));
         told.push((shared::clock::TEST_CLOCK, clock.variable().1));
+
         Self {
             running: Self::child(&told),
             told,
@@ -127,6 +131,7 @@ async fn a_model_s_turn(dies: bool) {
         Some(_) => Scripted::text("done"),
     })
     .await;
+
     let personas = format!(
         "personas: {{default: {{runner: llm, {LIMITS}, requires_confirmation: [{{tools: [create_hook], {WEEK}}}]}}}}"
     );
@@ -142,15 +147,18 @@ async fn a_model_s_turn(dies: bool) {
     let id = asked(&bench.entries(&main).await).pop().expect("a question").id;
     says(&desk(&bench), &id, true, None).await;
     is_done(&bench, &main).await;
+
     assert_eq!(count.load(Ordering::SeqCst), 1, "the tool runs once");
     assert_eq!(
         model.requests().len(),
         2,
         "the model is asked once behind the tool, with time to answer"
     );
+
     // The card, and the answer.
     let replies = bench.until_replies(2).await;
     assert_eq!(replies.last().map(|reply| reply.content.as_str()), Some("done"));
+
     service.stop().await;
 }
 
@@ -171,12 +179,14 @@ async fn a_program_s_turn_goes_on_that_was_approved_after_a_day() {
         let folder = tempfile::tempdir().expect("a folder");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/gated.py");
         let (url, paid) = (bench.server.url(), folder.path().join("payments"));
+
         let personas = format!(
             "personas: {{default: {{runner: process, {LIMITS}, requires_confirmation: [{{tools: [pay], {WEEK}}}], \
              process: {{command: python3, args: ['{}'], env: {{NATS_URL: '{url}', PAYMENTS: '{}'}}}}}}}}",
             script.display(),
             paid.display()
         );
+
         let mut brokers = Brokers::start(&bench, &personas, None);
         let main = session("main");
         bench.publish(&trusted(&main, 1, None)).await;
@@ -185,6 +195,7 @@ async fn a_program_s_turn_goes_on_that_was_approved_after_a_day() {
         brokers.pass_a_day(dies).await;
         says(&desk(&bench), &id, true, None).await;
         is_done(&bench, &main).await;
+
         assert_eq!(payments(folder.path()), ["60000"]);
     }
 }
@@ -208,9 +219,12 @@ async fn an_agent_on_nats_is_asked_again_with_the_time_that_is_left_after_a_day(
         let request: Value = serde_json::from_slice(&remote.question.payload).expect("JSON");
         let deadline = request["deadline"].as_i64().expect("an instant");
         let ahead = deadline - SystemClock.now().0 - i64::try_from(DAY_MS).expect("a day");
+
         assert!((1..=30_000).contains(&ahead), "{ahead} ms are left");
+
         let allowed = remote.gate("c1", "pay", 60_000, None).await;
         assert_eq!(allowed["decision"], "allow", "{allowed}");
+
         remote.answers("paid").await;
         is_done(&remote.bench, &remote.main).await;
     }
@@ -224,6 +238,7 @@ async fn a_turn_that_has_used_its_time_fails_of_it_once_whichever_broker_has_it(
         .core_subscribe("nexus.agent.default")
         .await
         .expect("a subscription");
+
     bench.bus.flush().await.expect("it is known");
     // The agent never answers; a question may take as long as the turn.
     let personas = "personas: {default: {runner: nats, limits: {wall_ms: 6000, reply_timeout_ms: 60000}}}";
@@ -232,6 +247,7 @@ async fn a_turn_that_has_used_its_time_fails_of_it_once_whichever_broker_has_it(
     bench.send(&main, 1).await;
     next(&mut questions).await;
     brokers.running.kill().await.expect("SIGKILL");
+
     // A day without a broker: at most a tenth of it counts.
     brokers.clock.set_ahead(DAY_MS);
     brokers.running = Brokers::child(&brokers.told);
@@ -239,6 +255,7 @@ async fn a_turn_that_has_used_its_time_fails_of_it_once_whichever_broker_has_it(
     let request: Value = serde_json::from_slice(&again.payload).expect("JSON");
     let deadline = request["deadline"].as_i64().expect("an instant");
     let left = deadline - SystemClock.now().0 - i64::try_from(DAY_MS).expect("a day");
+
     assert!(
         left > 1_000,
         "a day without a broker is no time of the turn: {left} ms are left"
@@ -247,7 +264,9 @@ async fn a_turn_that_has_used_its_time_fails_of_it_once_whichever_broker_has_it(
     eventually("the turn's end", async || !failures(&bench, &main).await.is_empty()).await;
     bench.until_replies(1).await;
     let limit = "wall_ms".to_owned();
+
     assert_eq!(failures(&bench, &main).await, [TurnFailure::Limit { limit }]);
+
     let more = tokio::time::timeout(std::time::Duration::from_millis(10), questions.next()).await;
     assert!(more.is_err(), "it is asked again without time to answer");
 }

@@ -85,6 +85,7 @@ pub(crate) fn identities() -> Identities {
         addresses: [("*".to_owned(), vec!["ann@mail".to_owned()])].into(),
         ..person("ann")
     };
+
     Identities {
         owner: Some("ann".to_owned()),
         persons: vec![ann, person("bob"), person("cid")],
@@ -118,12 +119,14 @@ pub(crate) async fn serving_with(url: &str, name: &str, personas: &str, hooks: &
     };
     let broker = broker_at(url, name, personas, BrokerConfig::default()).await;
     let rules = HookRules::parse(hooks, &broker.personas).expect("hooks");
+
     let broker = broker
         .answering(Arc::new(agent))
         .knowing(identities())
         .with_hooks(rules);
     let broker = Arc::new(broker);
     let service = approval::service::serve(&broker).await.expect("a service");
+
     Serving {
         running: run_broker(broker),
         service,
@@ -147,6 +150,7 @@ impl Story {
         let asked = bench.bus.core_subscribe(SUBJECT).await.expect("a subscription");
         bench.bus.flush().await.expect("it is known");
         let broker = serving_with(&bench.server.url(), "b1", personas, hooks).await;
+
         Self {
             brokers: vec![broker],
             asked,
@@ -291,6 +295,7 @@ pub(crate) async fn say(bus: &Bus, word: &DecideApproval) -> Result<ApprovalAnsw
         word,
         Duration::from_secs(20),
     );
+
     asked.await.map_err(|error| match error {
         RequestError::Service { code, .. } => code,
         other @ (RequestError::NoResponder { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. }) => {
@@ -306,12 +311,16 @@ async fn a_payment_above_a_limit_runs_only_after_a_yes_once_with_what_was_approv
     story.plays("model", "I pay", &["look", "pay"]).await;
     story.plays("look", "seen", &[]).await;
     let request = story.suspended().await;
+
     assert_eq!((request.tool.as_str(), request.call.as_str()), ("pay", "1-2"));
+
     let card = story.bench.replies().await.pop().expect("a card");
     assert!(card.content.contains("60000") && card.interactive.is_some(), "{card:?}");
+
     // Another message does not wake it, and is not lost.
     story.send(2, None).await;
     eventually("the slot is free", async || story.bench.claims().await == 0).await;
+
     // The broker that asked is gone; another one goes on.
     let first = story.brokers.remove(0);
     let second = serving(&story.bench.server.url(), "b2", "{policy: payments}").await;
@@ -322,10 +331,13 @@ async fn a_payment_above_a_limit_runs_only_after_a_yes_once_with_what_was_approv
         .says(&request.id, "operator", true, Some(less.clone()))
         .await
         .expect("taken");
+
     assert_eq!((answer.status, answer.changed), (ApprovalStatus::Approved, true));
+
     let paid = story.plays("pay", "paid", &[]).await;
     let with: Value = serde_json::from_str(&paid.heard[0]).expect("JSON");
     assert_eq!(with, less, "exactly what was approved");
+
     story.plays("model", "done", &[]).await;
     story.plays("model", "and two", &[]).await;
     eventually("both replies", async || story.replies().await.len() == 2).await;
@@ -334,12 +346,14 @@ async fn a_payment_above_a_limit_runs_only_after_a_yes_once_with_what_was_approv
         .says(&request.id, "operator", true, None)
         .await
         .expect("the same again");
+
     assert!(!again.changed);
     assert_eq!(story.says(&request.id, "operator", false, None).await, Err(409));
     assert_eq!(
         story.audit(&request.id).await,
         ["asked", "approved", "consumed", "refused"]
     );
+
     story.stop().await;
 }
 
@@ -350,15 +364,18 @@ async fn a_no_and_no_answer_are_not_the_same() {
     story.plays("model", "I pay", &["pay"]).await;
     let request = story.suspended().await;
     story.says(&request.id, "ann", false, None).await.expect("a no");
+
     // The model insists.
     story.plays("model", "but I must", &["pay"]).await;
     eventually("asked again", async || {
         asked(&story.bench.entries(&story.main).await).len() == 2
     })
     .await;
+
     let second = asked(&story.bench.entries(&story.main).await).remove(1);
     story.becomes(&second.id, ApprovalStatus::Expired).await;
     assert_eq!(story.says(&second.id, "ann", true, None).await, Err(409), "too late");
+
     story.plays("model", "so be it", &[]).await;
     story.ends("so be it").await;
     let error = |outcome: ToolOutcome| {
@@ -367,14 +384,17 @@ async fn a_no_and_no_answer_are_not_the_same() {
         };
         error
     };
+
     assert_eq!(error(story.told("1-1").await), "declined by ann");
     assert_eq!(error(story.told("2-1").await), "not approved: nobody decided in time");
+
     let entries = story.bench.entries(&story.main).await;
     assert!(
         !entries
             .iter()
             .any(|entry| matches!(entry, LedgerEntry::ToolStarted { .. }))
     );
+
     story.stop().await;
 }
 
@@ -383,34 +403,42 @@ async fn only_those_who_may_decide_and_several_where_several_must() {
     let mut story = Story::begin("{scope: {kind: quorum, n: 2, of: [ann, bob]}}").await;
     story.send(1, None).await;
     story.plays("model", "I pay", &["pay"]).await;
+
     let id = story.suspended().await.id;
     for stranger in ["cid", "operator", "agent:default", "default"] {
         assert_eq!(story.says(&id, stranger, true, None).await, Err(403), "{stranger}");
     }
+
     let stale = DecideApproval {
         arguments_hash: Some("00".to_owned()),
         ..word(&id, "ann", true, None)
     };
     assert_eq!(say(&story.bench.bus, &stale).await, Err(409));
     assert_eq!(story.says("0", "ann", true, None).await, Err(404));
+
     let code = story.code(&id).await;
     assert_eq!(
         story.says(&code, "ann", true, None).await,
         Err(404),
         "a code decides only in a channel"
     );
+
     let one = story.says(&id, "ann", true, None).await.expect("by its id");
     assert_eq!(
         (one.status, one.votes.as_slice()),
         (ApprovalStatus::Pending, &["ann".to_owned()][..])
     );
+
     let two = story.says(&id, "bob", true, None).await.expect("the second");
     assert_eq!(two.status, ApprovalStatus::Approved);
+
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
     let audit = story.audit(&id).await;
+
     assert_eq!(audit.iter().filter(|what| *what == "refused").count(), 5, "{audit:?}");
+
     story.stop().await;
 }
 
@@ -419,11 +447,13 @@ async fn words_that_do_not_count_fill_no_audit() {
     let mut story = Story::begin("{}").await;
     story.send(1, None).await;
     story.plays("model", "I pay", &["pay"]).await;
+
     let id = story.suspended().await.id;
     for number in 0..40 {
         let said = story.says(&id, &format!("stranger-{number}"), true, None).await;
         assert_eq!(said, Err(403), "{number}");
     }
+
     let audit = story.audit(&id).await;
     assert_eq!(audit.iter().filter(|what| *what == "refused").count(), 16, "{audit:?}");
 
@@ -432,7 +462,9 @@ async fn words_that_do_not_count_fill_no_audit() {
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
+
     assert!(story.audit(&id).await.contains(&"approved".to_owned()));
+
     story.stop().await;
 }
 
@@ -442,6 +474,7 @@ async fn a_decision_that_was_not_told_is_told_by_the_sweeper() {
     story.send(1, None).await;
     story.plays("model", "I pay", &["pay"]).await;
     let id = story.suspended().await.id;
+
     // As by a service that died right after its write.
     let key = format!("ask.{id}");
     let values = story.bench.bus.kv::<Confirmation>("approvals");
@@ -453,6 +486,7 @@ async fn a_decision_that_was_not_told_is_told_by_the_sweeper() {
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
+
     story.stop().await;
 }
 
@@ -464,12 +498,15 @@ async fn a_newer_message_that_steers_and_an_abort_withdraw_the_question() {
     let first = story.suspended().await.id;
     story.send(2, Some(QueueMode::Steer)).await;
     let heard = story.plays("model", "I pay after all", &["pay"]).await;
+
     assert!(
         heard.heard.last().is_some_and(|said| said.contains("message 2")),
         "{heard:?}"
     );
+
     story.becomes(&first, ApprovalStatus::Cancelled).await;
     assert_eq!(story.says(&first, "ann", true, None).await, Err(409));
+
     eventually("asked again", async || {
         asked(&story.bench.entries(&story.main).await).len() == 2
     })
@@ -479,11 +516,13 @@ async fn a_newer_message_that_steers_and_an_abort_withdraw_the_question() {
     story.plays("model", "three", &[]).await;
     story.becomes(&second, ApprovalStatus::Cancelled).await;
     story.ends("three").await;
+
     let entries = story.bench.entries(&story.main).await;
     assert!(
         !entries
             .iter()
             .any(|entry| matches!(entry, LedgerEntry::ToolStarted { .. }))
     );
+
     story.stop().await;
 }

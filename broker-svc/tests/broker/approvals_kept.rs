@@ -39,11 +39,14 @@ async fn a_change_that_nobody_told_audit_of_is_told_once_by_whoever_finds_it() {
     story.send(1, None).await;
     story.plays("model", "I pay", &["pay"]).await;
     let id = story.suspended().await.id;
+
     assert_eq!(story.says(&id, "cid", true, None).await, Err(403));
+
     write(&story, &id, |value| {
         value.status = ApprovalStatus::Approved;
         value.decided_by = Some("ann".to_owned());
         let before = value.trail.record.take().expect("what was asked");
+
         value.trail.record = Some(Box::new(ApprovalRecord {
             what: "approved".to_owned(),
             n: before.n + 1,
@@ -52,15 +55,19 @@ async fn a_change_that_nobody_told_audit_of_is_told_once_by_whoever_finds_it() {
         }));
     })
     .await;
+
     // The word that is said again, the sweeper and the turn find it at once.
     let (again, bus) = (word(&id, "ann", true, None), story.bench.bus.clone());
     let (one, other) = tokio::join!(say(&bus, &again), say(&bus, &again));
     assert!(one.is_ok() && other.is_ok(), "{one:?} {other:?}");
+
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
     story.becomes(&id, ApprovalStatus::Consumed).await;
+
     assert_eq!(changes(&story, &id).await, ["asked", "approved", "consumed"]);
+
     story.stop().await;
 }
 
@@ -70,18 +77,23 @@ async fn audit_has_each_change_once_while_others_are_refused() {
     story.send(1, None).await;
     story.plays("model", "I pay", &["pay"]).await;
     let id = story.suspended().await.id;
+
     let mut words = tokio::task::JoinSet::new();
     for by in ["cid", "ann", "cid", "cid", "bob", "ann", "cid", "bob"] {
         let (bus, word) = (story.bench.bus.clone(), word(&id, by, true, None));
         words.spawn(async move { say(&bus, &word).await });
     }
+
     let said = words.join_all().await;
     assert_eq!(said.iter().filter(|said| **said == Err(403)).count(), 4, "{said:?}");
+
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
     story.becomes(&id, ApprovalStatus::Consumed).await;
+
     assert_eq!(changes(&story, &id).await, ["asked", "voted", "approved", "consumed"]);
+
     story.stop().await;
 }
 
@@ -96,6 +108,7 @@ hooks:
     when: [{argument: amount, above: 100000}]
     with: {always: true, reads: []}
 ";
+
     let mut story = Story::begin_with(&personas("{}"), hooks).await;
     story.send(1, None).await;
     story.plays("model", "I pay", &["pay"]).await;
@@ -105,7 +118,9 @@ hooks:
     story.plays("model", "so be it", &[]).await;
     story.becomes(&id, ApprovalStatus::Cancelled).await;
     story.ends("so be it").await;
+
     assert_eq!(changes(&story, &id).await, ["asked", "approved", "cancelled"]);
+
     story.stop().await;
 }
 
@@ -117,7 +132,9 @@ async fn what_a_dead_owner_withdrew_is_withdrawn_for_people_too() {
     let id = story.suspended().await.id;
     story.send(2, Some(QueueMode::Steer)).await;
     let (asked, _) = story.effect().await;
+
     assert_eq!(asked.name, "model");
+
     story.becomes(&id, ApprovalStatus::Cancelled).await;
     // As by an owner that died between the ledger and KV, while its turn goes on.
     write(&story, &id, |value| value.status = ApprovalStatus::Pending).await;
@@ -138,7 +155,9 @@ async fn a_question_that_the_ledger_never_asked_ends_with_its_turn() {
     let asked = story.suspended().await;
     story.says(&asked.id, "ann", true, None).await.expect("taken");
     let (paying, to) = story.effect().await;
+
     assert_eq!(paying.name, "pay");
+
     // As by an owner that died right after it had asked, and whose successor asked another question.
     let values = story.bench.bus.kv::<Confirmation>("approvals");
     let mut stray = story.stands(&asked.id).await;
@@ -150,12 +169,14 @@ async fn a_question_that_the_ledger_never_asked_ends_with_its_turn() {
     story.says(&id, "ann", true, None).await.expect("taken");
     story.answer(&to, "paid", &[]).await;
     story.plays("model", "done", &[]).await;
+
     story.ends("done").await;
     story.becomes(&id, ApprovalStatus::Cancelled).await;
     eventually("the other was used", async || {
         story.stands(&asked.id).await.status == ApprovalStatus::Consumed
     })
     .await;
+
     story.stop().await;
 }
 
@@ -166,6 +187,7 @@ async fn of_many_words_at_once_and_the_end_of_time_one_wins() {
     story.plays("model", "I pay", &["pay"]).await;
     let request = story.suspended().await;
     let id = request.id;
+
     let mut words = tokio::task::JoinSet::new();
     for number in 0..24_u64 {
         let (bus, id) = (story.bench.bus.clone(), id.clone());
@@ -175,6 +197,7 @@ async fn of_many_words_at_once_and_the_end_of_time_one_wins() {
             (approve, say(&bus, &word(&id, "ann", approve, None)).await)
         });
     }
+
     let mut changed = 0;
     let mut all = Vec::new();
     while let Some(said) = words.join_next().await {
@@ -187,7 +210,9 @@ async fn of_many_words_at_once_and_the_end_of_time_one_wins() {
             Err(code) => assert_eq!(code, 409),
         }
     }
+
     assert!(changed <= 1, "one decision: {all:?}");
+
     let standing = story.stands(&id).await.status;
     match standing {
         ApprovalStatus::Approved | ApprovalStatus::Consumed => {
@@ -200,11 +225,14 @@ async fn of_many_words_at_once_and_the_end_of_time_one_wins() {
             panic!("{other:?}")
         }
     }
+
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
     let decided = |entry: &&LedgerEntry| matches!(entry, LedgerEntry::ApprovalDecided { .. });
+
     assert_eq!(story.bench.entries(&story.main).await.iter().filter(decided).count(), 1);
     assert!(story.desk().get(&id).await.expect("KV").is_some());
+
     story.stop().await;
 }
 
@@ -226,11 +254,15 @@ async fn an_escalation_is_told_once_through_a_restart_of_the_server() {
     story.bench.server.restart().await;
     eventually("it is escalated", async || escalations(&story).await > 0).await;
     eventually("it is told", async || changes(&story, &id).await.len() == 2).await;
+
     assert_eq!(changes(&story, &id).await, ["asked", "escalated"]);
+
     story.says(&id, "ann", false, None).await.expect("a no");
     story.plays("model", "so be it", &[]).await;
     story.ends("so be it").await;
+
     assert_eq!(escalations(&story).await, 1);
+
     story.stop().await;
 }
 
@@ -240,6 +272,7 @@ async fn whoever_rings_again_sends_the_card_that_a_dead_one_did_not() {
     story.send(1, None).await;
     story.plays("model", "I pay", &["pay"]).await;
     let id = story.suspended().await.id;
+
     write(&story, &id, |value| {
         value.trail.escalated_at = Some(value.requested_at);
         let before = value.trail.record.take().expect("what was asked");
@@ -251,13 +284,16 @@ async fn whoever_rings_again_sends_the_card_that_a_dead_one_did_not() {
         }));
     })
     .await;
+
     for _ in 0..2 {
         story.desk().escalate(&id).await.expect("it is told");
     }
+
     assert_eq!(
         (escalations(&story).await, changes(&story, &id).await),
         (1, vec!["asked".to_owned(), "escalated".to_owned()])
     );
+
     story.stop().await;
 }
 
@@ -270,6 +306,7 @@ async fn a_timer_that_rings_before_its_question_is_stored_waits_for_it() {
     late.request.id = "01JDGZX4Q8AAAAAAAAK7Q2M9PX".to_owned();
     late.trail = Trail::default();
     let id = late.request.id.clone();
+
     let timer = ApprovalTimer {
         approval: id.clone(),
         purpose: ApprovalTimerPurpose::Escalate,
@@ -280,6 +317,7 @@ async fn a_timer_that_rings_before_its_question_is_stored_waits_for_it() {
         let lag = story.bench.bus.consumer_lag(streams::SCHEDULES, APPROVAL_TIMERS).await;
         lag.expect("it can be asked")
     };
+
     eventually("it has rung", async || consumer().await.all() > 0).await;
     let values = story.bench.bus.kv::<Confirmation>("approvals");
     values.create(&key(&id), &late).await.expect("written");
@@ -287,6 +325,7 @@ async fn a_timer_that_rings_before_its_question_is_stored_waits_for_it() {
         story.stands(&id).await.trail.escalated_at.is_some()
     })
     .await;
+
     story.stop().await;
 }
 
@@ -299,8 +338,10 @@ async fn the_last_change_of_an_approval_is_told_soon_though_whoever_made_it_is_g
     story.says(&id, "ann", false, None).await.expect("taken");
     story.plays("model", "so be it", &[]).await;
     story.ends("so be it").await;
+
     // Refusals stand in between, and are no changes.
     assert_eq!(story.says(&id, "cid", true, None).await, Err(403));
+
     write(&story, &id, |value| {
         let before = value.trail.record.take().expect("what was said");
         value.trail.record = Some(Box::new(ApprovalRecord {
@@ -310,11 +351,13 @@ async fn the_last_change_of_an_approval_is_told_soon_though_whoever_made_it_is_g
         }));
     })
     .await;
+
     let second = serving(&story.bench.server.url(), "b2", "{}").await;
     eventually("it is told", async || {
         changes(&story, &id).await == ["asked", "rejected", "cancelled"]
     })
     .await;
+
     second.stop().await;
     story.stop().await;
 }

@@ -52,9 +52,11 @@ impl Killing {
             level: Level::Full,
             ..PermissionSet::default()
         };
+
         bench.publish(&one).await;
         bench.claim(&main).await;
         let desk = Desk::new(&bench.bus, Arc::new(SystemClock), Arc::default(), Default::default());
+
         let mut story = Self {
             owner: child_of(&bench.server.url()),
             bench,
@@ -62,6 +64,7 @@ impl Killing {
             main,
             desk,
         };
+
         story.plays("model", "I pay", &["pay"]).await;
         let mut id = None;
         eventually("the turn waits", async || {
@@ -73,6 +76,7 @@ impl Killing {
             id.is_some()
         })
         .await;
+
         story.owner.kill().await.expect("SIGKILL");
         (story, id.expect("a question"))
     }
@@ -126,6 +130,7 @@ impl Killing {
 async fn killed_while_pending_with_a_server_that_restarts_the_tool_runs_once() {
     let (mut story, id) = Killing::begin().await;
     story.bench.server.restart().await;
+
     // Nobody runs the session when the word comes.
     story.approves(&id).await;
     story.next_owner();
@@ -133,6 +138,7 @@ async fn killed_while_pending_with_a_server_that_restarts_the_tool_runs_once() {
     story.plays("model", "done", &[]).await;
     story.is_done().await;
     story.becomes(&id, ApprovalStatus::Consumed).await;
+
     assert!(matches!(&story.outcomes().await[..], [ToolOutcome::Ok { .. }]));
 }
 
@@ -145,6 +151,7 @@ async fn killed_between_the_word_and_the_tool_it_runs_at_most_once() {
         shared::clock::pause(Duration::from_millis(wait_ms)).await;
         story.owner.kill().await.expect("SIGKILL");
         story.next_owner();
+
         let mut paid = 0;
         loop {
             let (effect, to) = story.effect().await;
@@ -159,6 +166,7 @@ async fn killed_between_the_word_and_the_tool_it_runs_at_most_once() {
                 }
             }
         }
+
         story.is_done().await;
         story.becomes(&id, ApprovalStatus::Consumed).await;
         assert!(paid <= 1, "paid {paid} times");
@@ -172,11 +180,14 @@ async fn killed_while_the_tool_runs_it_is_not_run_again_and_the_approval_is_used
     story.approves(&id).await;
     story.next_owner();
     let (effect, _) = story.effect().await;
+
     assert_eq!(effect.name, "pay");
+
     story.owner.kill().await.expect("SIGKILL");
     story.next_owner();
     story.plays("model", "done", &[]).await;
     story.is_done().await;
     story.becomes(&id, ApprovalStatus::Consumed).await;
+
     assert!(matches!(&story.outcomes().await[..], [ToolOutcome::Unknown { .. }]));
 }

@@ -55,6 +55,7 @@ async fn a_forged_decision_on_the_sessions_subject_decides_nothing() {
     let dispatches = subject::dispatch(&story.main);
     let forged = Outgoing::new(dispatches.clone(), &told).msg_id(format!("{id}:approved"));
     story.bench.bus.publish(forged).await.expect("published");
+
     // One that says what was decided, and one about a session that asks nothing.
     let said = json!({
         "target": story.main, "approval": id, "at": 1,
@@ -66,16 +67,19 @@ async fn a_forged_decision_on_the_sessions_subject_decides_nothing() {
     ]
     .into_iter()
     .collect();
+
     let said = Outgoing::raw(dispatches.clone(), headers, said.to_string().into());
     story.bench.bus.publish(said).await.expect("published");
     let approval = "01JDGZX4Q8AAAAAAAAK7Q2M9PX".to_owned();
     let unknown = SessionDecision { approval, ..told };
+
     story
         .bench
         .bus
         .publish(Outgoing::new(dispatches, &unknown))
         .await
         .expect("published");
+
     wake(&story).await;
     eventually("all of them are over", async || {
         let entries = story.bench.entries(&story.main).await;
@@ -83,14 +87,18 @@ async fn a_forged_decision_on_the_sessions_subject_decides_nothing() {
         entries.iter().filter(dropped).count() == 3
     })
     .await;
+
     assert_eq!(payments_begun(&story).await, 0);
     assert_eq!(story.stands(&id).await.status, ApprovalStatus::Pending);
+
     // The word of one who may decide is obeyed.
     story.says(&id, "ann", false, None).await.expect("declined");
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
+
     assert_eq!(payments_begun(&story).await, 0);
     assert!(matches!(story.told("1-1").await, ToolOutcome::Error { error } if error.contains("declined by ann")));
+
     story.stop().await;
 }
 
@@ -105,19 +113,24 @@ async fn a_question_whose_value_is_gone_is_asked_again_under_its_id_with_a_new_c
         values.get(&key(&id)).await.expect("KV").is_some()
     })
     .await;
+
     eventually("a card is sent again", async || cards(&story).await.len() == 2).await;
     assert_eq!(payments_begun(&story).await, 0);
+
     let again = story.stands(&id).await;
     assert_eq!(
         (again.request.id.as_str(), again.status),
         (id.as_str(), ApprovalStatus::Pending)
     );
+
     story.says(&id, "ann", true, None).await.expect("approved");
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
     story.becomes(&id, ApprovalStatus::Consumed).await;
+
     assert_eq!(payments_begun(&story).await, 1);
+
     story.stop().await;
 }
 
@@ -130,17 +143,22 @@ async fn an_older_value_is_asked_anew_and_its_votes_are_void() {
     values.put(&key(&id), &older).await.expect("put back");
     wake(&story).await;
     eventually("a card is sent again", async || cards(&story).await.len() == 2).await;
+
     let again = story.stands(&id).await;
     assert_eq!((again.status, again.trail.votes.len()), (ApprovalStatus::Pending, 0));
+
     story.says(&id, "bob", true, None).await.expect("one of two");
     assert_eq!(payments_begun(&story).await, 0, "ann's yes was lost with the value");
+
     story.says(&id, "ann", true, None).await.expect("two of two");
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
     story.becomes(&id, ApprovalStatus::Consumed).await;
     let audit: Vec<String> = story.audit(&id).await;
+
     assert_eq!(audit, ["asked", "voted", "asked", "voted", "approved", "consumed"]);
+
     story.stop().await;
 }
 
@@ -154,12 +172,15 @@ async fn a_value_that_is_used_where_the_ledger_has_no_beginning_never_runs() {
         status: ApprovalStatus::Consumed,
         ..entry.value
     };
+
     values.update(&key(&id), &used, entry.revision).await.expect("written");
     story.bench.claim(&story.main).await;
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
+
     assert_eq!(payments_begun(&story).await, 0);
     assert!(matches!(story.told("1-1").await, ToolOutcome::Unknown { .. }));
+
     story.stop().await;
 }
 
@@ -172,12 +193,16 @@ async fn a_call_that_was_given_out_is_not_given_again_where_kv_is_put_back() {
     says(&agent.desk, &id, true, None).await;
     let values = agent.bench.bus.kv::<Confirmation>("approvals");
     let approved = values.get(&key(&id)).await.expect("KV").expect("asked").value;
+
     assert_eq!(agent.gate("t1", "pay", 60_000, Some("a")).await, allowed(60_000));
+
     values.put(&key(&id), &approved).await.expect("put back");
+
     for attempt in [Some("b"), None, Some("a")] {
         let again = agent.gate("t1", "pay", 60_000, attempt).await;
         assert!(reason(&again).contains("used once"), "{again}");
     }
+
     agent.answers("done").await;
     eventually("the turn", async || agent.bench.completed(&agent.main).await.len() == 1).await;
     gate.stop().await;
@@ -193,17 +218,21 @@ async fn a_decision_stays_in_kv_until_the_ledger_has_it() {
         let stored = bus.last_on_subject("KV_approvals", &subject).await;
         stored.expect("KV").expect("a value")
     };
+
     let brokers = std::mem::take(&mut story.brokers);
     let desk = std::sync::Arc::clone(&brokers[0].running.broker);
+
     for broker in brokers {
         broker.stop().await;
     }
+
     crate::approvals::say_at(desk.desk(), &crate::approvals::word(&id, "ann", false, None)).await;
     assert_eq!(
         stored().await.headers.get("Nats-TTL"),
         None,
         "the owner may be away for long"
     );
+
     story
         .brokers
         .push(crate::approvals::serving(&story.bench.server.url(), "b2", "{}").await);
@@ -213,6 +242,7 @@ async fn a_decision_stays_in_kv_until_the_ledger_has_it() {
         stored().await.headers.get("Nats-TTL").is_some()
     })
     .await;
+
     assert_eq!(story.stands(&id).await.status, ApprovalStatus::Rejected);
     assert!(
         story
@@ -224,6 +254,7 @@ async fn a_decision_stays_in_kv_until_the_ledger_has_it() {
             .messages
             >= 2
     );
+
     story.stop().await;
 }
 
@@ -237,12 +268,14 @@ async fn a_card_that_its_queue_has_lost_is_sent_again() {
     story.plays("model", "I pay", &["pay"]).await;
     story.suspended().await;
     eventually("a card is sent", async || cards(&story).await.len() == 1).await;
+
     let card = cards(&story).await.remove(0);
 
     story.bench.server.stop().await;
     story.bench.server.put_back(streams::DELIVERIES, &deliveries);
     story.bench.server.restart().await;
     eventually("the card is sent again", async || cards(&story).await.len() == 1).await;
+
     assert_eq!(cards(&story).await.remove(0), card, "under its own id");
 
     story.stop().await;
@@ -253,9 +286,11 @@ async fn a_decision_that_dispatches_has_lost_reaches_its_turn() {
     let (mut story, id) = waiting("{}").await;
     let brokers = std::mem::take(&mut story.brokers);
     let deciding = std::sync::Arc::clone(&brokers[0].running.broker);
+
     for broker in brokers {
         broker.stop().await;
     }
+
     story.bench.server.stop().await;
     let older = [streams::DISPATCHES, streams::CLAIMS].map(|stream| (stream, story.bench.server.copy_of(stream)));
     story.bench.server.restart().await;
@@ -263,9 +298,11 @@ async fn a_decision_that_dispatches_has_lost_reaches_its_turn() {
 
     // The decision, and the wake-up for it, are lost.
     story.bench.server.stop().await;
+
     for (stream, copy) in &older {
         story.bench.server.put_back(stream, copy);
     }
+
     story.bench.server.restart().await;
     story
         .brokers
@@ -275,5 +312,6 @@ async fn a_decision_that_dispatches_has_lost_reaches_its_turn() {
     story.ends("done").await;
     assert_eq!(payments_begun(&story).await, 0);
     assert_eq!(story.stands(&id).await.status, ApprovalStatus::Rejected);
+
     story.stop().await;
 }

@@ -27,6 +27,7 @@ async fn an_approved_call_that_many_ask_for_on_two_brokers_is_given_out_once() {
     let url = bench.server.url();
     let (first, gate) = gated(&url, "b1", REMOTE).await;
     let (second, other_gate) = gated(&url, "b2", REMOTE).await;
+
     let mut agent = Remote::begin(bench).await;
     for turn in 0..turns() {
         for number in 0..CALLS_OF_A_TURN {
@@ -36,19 +37,24 @@ async fn an_approved_call_that_many_ask_for_on_two_brokers_is_given_out_once() {
             let askers = (0..ASKERS).map(|_| agent.try_gate(&call, "pay", amount, None, PATIENCE));
             let answers = join_all(askers).await;
             let given = answers.iter().flatten().filter(|answer| **answer == allowed(amount));
+
             assert_eq!(given.count(), 1, "{call}: {answers:?}");
         }
+
         agent.next_turn(turn + 2).await;
     }
+
     agent.answers("done").await;
     let turns = usize::try_from(turns() + 1).expect("few");
     eventually("the turns", async || {
         agent.bench.completed(&agent.main).await.len() == turns
     })
     .await;
+
     for gate in [gate, other_gate] {
         gate.stop().await;
     }
+
     for running in [first, second] {
         running.stop().await;
     }

@@ -31,6 +31,7 @@ async fn say(story: &Story, number: u64, said: &Said, text: String) {
     one.message.origin = Origin::parse(origin).expect("an origin");
     one.message.proven = !one.message.origin.is_open();
     one.message.person = person.map(str::to_owned);
+
     story.bench.publish(&one).await;
     story.bench.claim(&story.main).await;
 }
@@ -42,12 +43,14 @@ async fn nobody_is_the_owner_by_what_his_message_calls_itself() {
     story.plays("model", "I pay", &["pay"]).await;
     let id = story.suspended().await.id;
     let code = story.code(&id).await;
+
     let said = |event, channel, from, brought| Said {
         event,
         channel,
         from,
         brought,
     };
+
     let stranger = ("verified:telegram/bot", None);
     let strangers = [
         said("cli:x", None, "operator", stranger),
@@ -61,6 +64,7 @@ async fn nobody_is_the_owner_by_what_his_message_calls_itself() {
         said("agent:x:y", Some("mail"), "ann@mail", ("system", Some("ann"))),
         said("out:x", Some("mail"), "ann@mail", ("system", Some("ann"))),
     ];
+
     for (index, stranger) in strangers.iter().enumerate() {
         say(&story, 10 + index as u64, stranger, format!("approve {code}")).await;
         eventually("the stranger is answered", async || {
@@ -68,15 +72,20 @@ async fn nobody_is_the_owner_by_what_his_message_calls_itself() {
         })
         .await;
     }
+
     assert_eq!(story.stands(&id).await.status, ApprovalStatus::Pending);
+
     let refused = story.audit(&id).await.iter().filter(|what| *what == "refused").count();
     assert_eq!(refused, strangers.len());
+
     // The dispatch says whom the event's origin proves, whatever the event's id is called.
     let ann = said("mybot:x", Some("mail"), "ann@mail", ("verified:mail/home", Some("ann")));
     say(&story, 30, &ann, format!("approve {code}")).await;
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
+
     assert_eq!(story.stands(&id).await.decided_by.as_deref(), Some("ann"));
+
     story.stop().await;
 }
 
@@ -90,9 +99,12 @@ async fn who_is_taken_out_of_the_identities_decides_no_more_and_who_is_put_in_do
         owner: Some("bob".to_owned()),
         ..identities()
     });
+
     assert_eq!(story.says(&id, "ann", true, None).await, Err(403));
+
     let said = story.says(&id, "bob", true, None).await.expect("taken");
     assert_eq!(said.status, ApprovalStatus::Approved);
+
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
@@ -108,13 +120,17 @@ personas: {default: [{name: desk, hook: PreToolUse, builtin: approval_gate, tool
     let mut story = Story::begin_with("personas: {default: {}}", hooks).await;
     story.send(1, None).await;
     story.plays("model", "I pay", &["pay"]).await;
+
     let request = story.suspended().await;
     let id = request.id;
     assert_eq!(request.policy, "owner, desk");
+
     let early = story.says(&id, "bob", true, None).await.expect("noted");
     assert_eq!(early.status, ApprovalStatus::Pending, "the owner was not heard");
+
     let both = story.says(&id, "ann", true, None).await.expect("taken");
     assert_eq!(both.status, ApprovalStatus::Approved);
+
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
@@ -130,12 +146,14 @@ async fn arguments_that_an_approver_wrote_are_approved_by_those_whom_they_concer
     let mut story = Story::begin_with(&personas, "").await;
     story.send(1, None).await;
     story.plays("model", "I pay", &["pay"]).await;
+
     let first = story.suspended().await;
     let much = json!({"step": 1, "amount": 200_000});
     story
         .says(&first.id, "bob", true, Some(much.clone()))
         .await
         .expect("taken");
+
     eventually("asked again", async || {
         asked(&story.bench.entries(&story.main).await).len() == 2
     })
@@ -145,15 +163,19 @@ async fn arguments_that_an_approver_wrote_are_approved_by_those_whom_they_concer
     let bob = Scope::Named {
         names: vec!["bob".to_owned()],
     };
+
     // Both rules fit now, and the one does not take the other's place.
     let of = vec![Scope::Owner, bob];
     assert_eq!((&second.arguments, scope), (&much, Scope::All { of }));
+
     story.becomes(&first.id, ApprovalStatus::Superseded).await;
     let said = story.says(&second.id, "bob", true, None).await.expect("taken");
     assert_eq!(said.status, ApprovalStatus::Pending);
+
     story.says(&second.id, "ann", true, None).await.expect("taken");
     let paid = story.plays("pay", "paid", &[]).await;
     assert_eq!(serde_json::from_str::<Value>(&paid.heard[0]).expect("JSON"), much);
+
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
     story.stop().await;
@@ -171,8 +193,10 @@ async fn who_works_for_an_agent_asks_as_that_agent_would() {
     story.bench.publish(&one).await;
     story.bench.claim(&story.main).await;
     story.plays("model", "I pay", &["pay"]).await;
+
     let request = story.suspended().await;
     assert_eq!(request.policy, "boss");
+
     story.says(&request.id, "ann", false, None).await.expect("a no");
     story.plays("model", "so be it", &[]).await;
     story.ends("so be it").await;
@@ -191,6 +215,7 @@ async fn a_message_that_waits_while_a_word_is_said_behind_it_is_answered_afterwa
     word.message.from = "v1".to_owned();
     word.message.content = format!("approve {}", story.code(&id).await);
     story.bench.publish(&word).await;
+
     story.bench.claim(&story.main).await;
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "done", &[]).await;
@@ -206,6 +231,7 @@ async fn a_word_in_the_channel_decides_and_is_no_message_to_the_agent() {
     story.plays("model", "I pay", &["pay"]).await;
     let id = story.suspended().await.id;
     let code = story.code(&id).await;
+
     let say = async |event: u64, from: &str, text: String| {
         let mut one = dispatch(&story.main, event);
         one.queue_mode = Some(QueueMode::Steer);
@@ -214,6 +240,7 @@ async fn a_word_in_the_channel_decides_and_is_no_message_to_the_agent() {
         story.bench.publish(&one).await;
         story.bench.claim(&story.main).await;
     };
+
     say(2, "v2", format!("approve {code}")).await;
     eventually("the stranger is answered", async || story.replies().await.len() == 1).await;
     assert!(
@@ -222,24 +249,30 @@ async fn a_word_in_the_channel_decides_and_is_no_message_to_the_agent() {
         story.replies().await
     );
     assert_eq!(story.stands(&id).await.status, ApprovalStatus::Pending);
+
     say(3, "v1", format!("approve {code} go on")).await;
     story.plays("pay", "paid", &[]).await;
     let heard = story.plays("model", "done", &[]).await;
+
     assert!(!heard.heard.iter().any(|said| said.contains("approve")), "{heard:?}");
+
     eventually("the replies", async || story.replies().await.len() == 3).await;
     assert_eq!(
         story.replies().await[1..],
         ["it is approved".to_owned(), "done".to_owned()]
     );
+
     let repeats = |reply: &String| reply.to_lowercase().contains(&code.to_lowercase());
     assert!(
         !story.replies().await.iter().any(repeats),
         "whoever reads along knows the code"
     );
+
     let standing = story.stands(&id).await;
     assert_eq!(
         (standing.decided_by.as_deref(), standing.response.as_deref()),
         (Some("test:v1"), Some("go on"))
     );
+
     story.stop().await;
 }

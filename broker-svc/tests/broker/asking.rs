@@ -90,6 +90,7 @@ impl Remote {
         bench.claim(&main).await;
         let question = next(&mut questions).await;
         let request: Value = serde_json::from_slice(&question.payload).expect("JSON");
+
         Self {
             desk: desk(&bench),
             turn: request["turn"].clone(),
@@ -105,6 +106,7 @@ impl Remote {
         let before = self.turn.clone();
         self.bench.publish(&trusted(&self.main, event, None)).await;
         self.bench.claim(&self.main).await;
+
         while self.turn == before {
             // One that took long to answer was asked again.
             self.answers("done").await;
@@ -127,6 +129,7 @@ impl Remote {
             "tool_input": {"amount": amount}, "attempt": attempt
         });
         let subject = "nexus.svc.turn.gate";
+
         self.bench
             .bus
             .request(subject, Headers::new(), &question, patience)
@@ -192,10 +195,13 @@ async fn an_agent_asks_the_gate_again_until_a_human_has_decided_and_is_given_the
     let bench = Bench::start().await;
     let (running, gate) = gated(&bench.server.url(), "b1", REMOTE).await;
     let agent = Remote::begin(bench).await;
+
     assert_eq!(agent.gate("t0", "pay", 10, None).await, allowed(10), "nobody is asked");
+
     let first = agent.asks("t1", 60_000).await;
     assert_eq!(agent.asks("t1", 60_000).await, first, "the same question");
     assert!(reason(&agent.gate("t1", "wipe", 60_000, None).await).contains("an id of its own"));
+
     says(&agent.desk, &first, true, Some(json!({"amount": 40_000}))).await;
     assert_eq!(agent.gate("t1", "pay", 60_000, Some("a")).await, allowed(40_000));
     assert_eq!(
@@ -203,19 +209,23 @@ async fn an_agent_asks_the_gate_again_until_a_human_has_decided_and_is_given_the
         allowed(40_000),
         "its answer was lost"
     );
+
     for attempt in [Some("b"), None] {
         let again = agent.gate("t1", "pay", 60_000, attempt).await;
         assert!(reason(&again).contains("used once"), "{again}");
     }
+
     let declined = agent.asks("t2", 60_000).await;
     says(&agent.desk, &declined, false, None).await;
     assert_eq!(
         reason(&agent.gate("t2", "pay", 60_000, None).await),
         "declined by operator"
     );
+
     let former = agent.asks("t3", 60_000).await;
     says(&agent.desk, &former, true, None).await;
     let latter = agent.asks("t3", 70_000).await;
+
     assert_ne!(former, latter, "the yes was to other arguments");
     assert_eq!(
         becomes(&agent.desk, &former, ApprovalStatus::Superseded)
@@ -224,11 +234,14 @@ async fn an_agent_asks_the_gate_again_until_a_human_has_decided_and_is_given_the
             .used_by,
         None
     );
+
     says(&agent.desk, &latter, true, None).await;
     assert_eq!(agent.gate("t3", "pay", 70_000, None).await, allowed(70_000));
+
     let left = agent.asks("t4", 60_000).await;
     let wired = agent.gate("t6", "wire", 1, None).await;
     assert_eq!((&wired["decision"], &wired["policy"]), (&json!("ask"), &json!("wires")));
+
     let hurry = agent.gate("t5", "hurry", 1, None).await;
     let lapsed = hurry["approval"].as_str().expect("an id").to_owned();
     eventually("nobody decides in time", async || {
@@ -236,6 +249,7 @@ async fn an_agent_asks_the_gate_again_until_a_human_has_decided_and_is_given_the
         answer["decision"] == "deny" && reason(&answer).contains("in time")
     })
     .await;
+
     eventually("the ledger has every question", async || {
         asked(&agent.bench.entries(&agent.main).await).len() == 7
     })
@@ -243,6 +257,7 @@ async fn an_agent_asks_the_gate_again_until_a_human_has_decided_and_is_given_the
     agent.answers("done").await;
     eventually("the turn", async || agent.bench.completed(&agent.main).await.len() == 1).await;
     becomes(&agent.desk, &left, ApprovalStatus::Cancelled).await;
+
     let ends = [
         (&first, vec!["asked", "approved", "consumed"], ApprovalStatus::Consumed),
         (&declined, vec!["asked", "rejected"], ApprovalStatus::Rejected),
@@ -255,14 +270,17 @@ async fn an_agent_asks_the_gate_again_until_a_human_has_decided_and_is_given_the
         (&left, vec!["asked", "cancelled"], ApprovalStatus::Cancelled),
         (&lapsed, vec!["asked", "expired"], ApprovalStatus::Expired),
     ];
+
     for (id, records, status) in ends {
         // What becomes of a question is told to AUDIT after it stands in KV.
         let wanted = format!("{id}: {records:?}");
         eventually(&wanted, async || audit(&agent.bench, id).await == records).await;
         assert_eq!(agent.decided(id).await.last(), Some(&status));
     }
+
     let over = agent.try_gate("t7", "pay", 1, None, DEADLINE).await;
     assert!(matches!(over, Err(RequestError::Service { code: 409, .. })), "{over:?}");
+
     gate.stop().await;
     running.stop().await;
 }
@@ -273,6 +291,7 @@ async fn a_call_given_by_a_broker_that_dies_over_it_is_given_again_to_its_attemp
     let mut first = child_of(&bench, REMOTE);
     let mut agent = Remote::begin(bench).await;
     let mut id = String::new();
+
     // The gate is announced a moment after the broker runs.
     eventually("the gate asks", async || {
         let answer = agent.try_gate("t1", "pay", 60_000, Some("a"), SHORT).await;
@@ -281,11 +300,13 @@ async fn a_call_given_by_a_broker_that_dies_over_it_is_given_again_to_its_attemp
         !id.is_empty()
     })
     .await;
+
     let records = agent.bench.bus.core_subscribe(&subject::approval_audit(&id)).await;
     let mut records = records.expect("a subscription");
     agent.bench.bus.flush().await.expect("it is known");
     says(&agent.desk, &id, true, None).await;
     let given = agent.try_gate("t1", "pay", 60_000, Some("a"), SHORT);
+
     let killed = async {
         loop {
             let record = next(&mut records).await;
@@ -298,6 +319,7 @@ async fn a_call_given_by_a_broker_that_dies_over_it_is_given_again_to_its_attemp
             }
         }
     };
+
     let (_, ()) = tokio::join!(given, killed);
     let _second = child_of(&agent.bench, REMOTE);
     eventually("the same attempt is answered", async || {
@@ -305,11 +327,14 @@ async fn a_call_given_by_a_broker_that_dies_over_it_is_given_again_to_its_attemp
         answer.is_ok_and(|answer| answer == allowed(60_000))
     })
     .await;
+
     assert!(reason(&agent.gate("t1", "pay", 60_000, Some("b")).await).contains("used once"));
+
     // Whoever took the session over asks its agent again, for the same turn.
     agent.question = next(&mut agent.questions).await;
     let request: Value = serde_json::from_slice(&agent.question.payload).expect("JSON");
     assert_eq!(request["turn"], agent.turn);
+
     agent.answers("done").await;
     eventually("the turn", async || agent.bench.completed(&agent.main).await.len() == 1).await;
     assert_eq!(audit(&agent.bench, &id).await, ["asked", "approved", "consumed"]);
@@ -344,6 +369,7 @@ pub(crate) async fn suspended(bench: &Bench, main: &SessionRef) -> String {
         times == 2 && bench.claims().await == 0
     })
     .await;
+
     id
 }
 
@@ -354,11 +380,13 @@ async fn the_documented_agent_waits_for_a_human_without_its_broker_and_pays_what
     let personas = example(&bench, folder.path());
     let desk = desk(&bench);
     let mut broker = child_of(&bench, &personas);
+
     let stories: [(bool, Option<Value>, &str); 3] = [
         (true, None, "paid 60000"),
         (true, Some(json!({"amount": 40_000})), "paid 40000"),
         (false, None, "not paid: declined by operator"),
     ];
+
     for (number, (approve, arguments, said)) in stories.into_iter().enumerate() {
         let here = session(&number.to_string());
         bench.publish(&trusted(&here, 1, None)).await;
@@ -368,6 +396,7 @@ async fn the_documented_agent_waits_for_a_human_without_its_broker_and_pays_what
         says(&desk, &id, approve, arguments).await;
         broker = child_of(&bench, &personas);
         eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
+
         eventually("its reply", async || {
             let replies = bench.replies().await;
             replies
@@ -375,6 +404,7 @@ async fn the_documented_agent_waits_for_a_human_without_its_broker_and_pays_what
                 .any(|reply| reply.session == here && reply.content == said)
         })
         .await;
+
         let (status, end) = match approve {
             true => (ApprovalStatus::Consumed, vec!["asked", "approved", "consumed"]),
             false => (ApprovalStatus::Rejected, vec!["asked", "rejected"]),
@@ -382,6 +412,7 @@ async fn the_documented_agent_waits_for_a_human_without_its_broker_and_pays_what
         becomes(&desk, &id, status).await;
         assert_eq!(audit(&bench, &id).await, end);
     }
+
     assert_eq!(payments(folder.path()), ["60000", "40000"]);
 }
 
@@ -390,6 +421,7 @@ async fn an_agent_killed_with_its_broker_after_the_word_pays_at_most_once() {
     let bench = Bench::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let personas = example(&bench, folder.path());
+
     let desk = desk(&bench);
     // Where the yes is there, where the call is given out, and some way behind it.
     for (number, (what, wait_ms)) in [("approved", 0), ("consumed", 0), ("consumed", 40)]
@@ -406,6 +438,7 @@ async fn an_agent_killed_with_its_broker_after_the_word_pays_at_most_once() {
         let mut records = records.expect("a subscription");
         bench.bus.flush().await.expect("it is known");
         says(&desk, &id, true, None).await;
+
         loop {
             let record = next(&mut records).await;
             let record = shared::wire::envelope::decode::<ApprovalRecord>(&record.headers, &record.payload);
@@ -413,13 +446,16 @@ async fn an_agent_killed_with_its_broker_after_the_word_pays_at_most_once() {
                 break;
             }
         }
+
         pause(Duration::from_millis(wait_ms)).await;
         broker.kill().await.expect("SIGKILL");
         let broker = child_of(&bench, &personas);
         eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
         becomes(&desk, &id, ApprovalStatus::Consumed).await;
         let paid = payments(folder.path()).len() - before;
+
         assert!(paid <= 1, "paid {paid} times");
+
         drop(broker);
     }
 }
@@ -431,16 +467,21 @@ async fn a_turn_goes_on_whose_question_another_run_of_its_agent_has_superseded()
     let mut agent = Remote::begin(bench).await;
     let former = agent.asks("t1", 60_000).await;
     agent.waits(&former).await;
+
     assert_eq!(suspended(&agent.bench, &agent.main).await, former);
+
     // A run that was thought dead asks about the same call with other arguments.
     let latter = agent.asks("t1", 70_000).await;
     becomes(&agent.desk, &former, ApprovalStatus::Superseded).await;
     says(&agent.desk, &latter, true, None).await;
     agent.question = next(&mut agent.questions).await;
+
     assert_eq!(agent.gate("t1", "pay", 70_000, None).await, allowed(70_000));
+
     agent.answers("done").await;
     eventually("the turn", async || agent.bench.completed(&agent.main).await.len() == 1).await;
     assert_eq!(agent.decided(&former).await, [ApprovalStatus::Superseded]);
+
     gate.stop().await;
     running.stop().await;
 }

@@ -72,6 +72,7 @@ pub(crate) fn session(name: &str) -> SessionRef {
 pub(crate) fn dispatch(to: &SessionRef, event: u64) -> Dispatch {
     let event_id = EventId::parse(format!("test:{}/{event}", to.session)).expect("an event id");
     let timestamp = SystemClock.now();
+
     Dispatch {
         delivery_context: DeliveryContext {
             channel: "test".to_owned(),
@@ -134,6 +135,7 @@ impl Bench {
             held_ms: 0,
             entries,
         };
+
         let appended = ledger::append(&self.bus, session, &record, last, &Carrier::default()).await;
         appended.expect("it is appended");
     }
@@ -202,6 +204,7 @@ impl Bench {
                 events.push(started[&turn].clone());
             }
         }
+
         events
     }
 
@@ -295,6 +298,7 @@ pub(crate) fn run_broker(broker: Arc<Broker>) -> Running {
         tokio::spawn(auditor::serve(Arc::clone(&broker))),
         tokio::spawn(breakers::serve(Arc::clone(&broker))),
     ];
+
     Running { broker, tasks }
 }
 

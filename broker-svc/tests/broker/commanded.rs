@@ -42,6 +42,7 @@ async fn a_hook_script_of_claude_code_refuses_and_allows_unchanged() {
     let hooks = format!(
         "enabled: true\nallow: {{all: ['{command}']}}\nhooks: [{{name: claude, hook: PreToolUse, command: '{command}', blocking: true}}]"
     );
+
     for (name, arguments, refused) in [
         ("bad", json!({"name": "a", "script": "rm -rf /"}), true),
         ("good", json!({"name": "a", "script": "return {fire: false}"}), false),
@@ -55,13 +56,17 @@ async fn a_hook_script_of_claude_code_refuses_and_allows_unchanged() {
             .core_subscribe(&subject::stream(&here))
             .await
             .expect("a stream");
+
         send(&bench, &here, 1, &["*"], 0).await;
         eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
         let told = server.requests()[1].tool_results();
+
         assert_eq!(count.load(Ordering::SeqCst), usize::from(!refused), "{name}: {told:?}");
+
         if refused {
             assert_eq!(told, ["error: Blocked: the script removes files"]);
         }
+
         // Nothing is streamed before the tool: the first that is heard is the command's record.
         let heard = live.next().await.expect("a record");
         let heard: Value = serde_json::from_slice(&heard.payload).expect("JSON");
@@ -69,11 +74,14 @@ async fn a_hook_script_of_claude_code_refuses_and_allows_unchanged() {
             (&heard["kind"], &heard["exit_code"]),
             (&json!("hook_command"), &json!(if refused { 2 } else { 0 }))
         );
+
         running.stop().await;
     }
+
     let records = bench.hook_records().await;
     let commands = records.iter().filter(|record| record["kind"] == "hook_command").count();
     assert_eq!(commands, 2, "{records:?}");
+
     service.stop().await;
 }
 
@@ -87,6 +95,7 @@ async fn what_is_off_the_list_or_too_slow_or_broken_refuses_and_is_told() {
     std::fs::write(&slow, "sleep 600 & echo $! > \"$1\"; wait\n").expect("a script");
     let children = folder.path().join("children");
     let slow = format!("sh {} {}", slow.display(), children.display());
+
     let cases = [
         ("off", format!("touch {}", witness.display()), "not allowed", "skipped"),
         (
@@ -98,6 +107,7 @@ async fn what_is_off_the_list_or_too_slow_or_broken_refuses_and_is_told() {
         ("slow", slow.clone(), "no answer within 5000 ms", "failed"),
         ("broken", "false".to_owned(), "exit 1", "failed"),
     ];
+
     for (name, command, reason, result) in cases {
         let hooks = format!(
             "enabled: true\nallow: {{all: ['{slow}', 'false']}}\nhooks: [{{name: gate, hook: PreToolUse, command: '{command}', blocking: true, timeout: 5}}]"
@@ -108,17 +118,21 @@ async fn what_is_off_the_list_or_too_slow_or_broken_refuses_and_is_told() {
         let here = session(name);
         send(&bench, &here, 1, &["*"], 0).await;
         eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
+
         let told = server.requests()[1].tool_results();
         assert!(told[0].contains(reason), "{name}: {told:?}");
         assert_eq!(results(&bench.entries(&here).await), [result], "{name}");
+
         running.stop().await;
     }
+
     assert_eq!(
         count.load(Ordering::SeqCst),
         0,
         "no gate that does not answer lets a call pass"
     );
     assert!(!witness.exists(), "what is off the list was never run");
+
     let pid = std::fs::read_to_string(&children).expect("it had begun");
     let process = PathBuf::from(format!("/proc/{}/stat", pid.trim()));
     eventually("the child is gone", async || {
@@ -126,16 +140,19 @@ async fn what_is_off_the_list_or_too_slow_or_broken_refuses_and_is_told() {
         stat.is_empty() || stat.contains(") Z ")
     })
     .await;
+
     let records = bench.hook_records().await;
     let skipped: Vec<&Value> = records
         .iter()
         .filter(|record| record["kind"] == "hook_command_skipped")
         .collect();
+
     assert_eq!(skipped.len(), 2, "{records:?}");
     assert!(
         skipped[1]["hint"].as_str().is_some_and(|hint| hint.contains("&&")),
         "{skipped:?}"
     );
+
     service.stop().await;
 }
 
@@ -148,6 +165,7 @@ async fn a_command_rewrites_arguments_and_the_tool_gets_exactly_those() {
     let said = json!({"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "allow",
         "updatedInput": {"status": "paused"}, "additionalContext": "the list was narrowed"}});
     std::fs::write(&answer, said.to_string()).expect("an answer");
+
     let command = format!("cat {}", answer.display());
     let hooks = format!(
         "enabled: true\nallow: {{default: ['{command}']}}\nhooks: [{{name: narrow, hook: PreToolUse, command: '{command}', blocking: true}}]"
@@ -155,10 +173,12 @@ async fn a_command_rewrites_arguments_and_the_tool_gets_exactly_those() {
     let server = insisting("list_hooks", json!({"status": "active"}), 1).await;
     let llm = config(&server, Provider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, &hooks, llm).await;
+
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     let request = server.requests().pop().expect("a request");
+
     assert_eq!(
         request.tool_results(),
         [r#"{"status":"paused"}"#],
@@ -169,11 +189,14 @@ async fn a_command_rewrites_arguments_and_the_tool_gets_exactly_those() {
         "{}",
         request.body
     );
+
     let entries = bench.entries(&main).await;
     let started = entries.iter().any(|entry| {
         matches!(entry, LedgerEntry::ToolStarted { arguments: Some(arguments), .. } if *arguments == json!({"status": "paused"}))
     });
+
     assert!(started, "{entries:?}");
+
     running.stop().await;
     service.stop().await;
 }
@@ -196,17 +219,22 @@ async fn a_hook_that_keeps_failing_is_paused_on_every_broker_and_probed_by_one()
         let breakers = Arc::clone(breakers);
         tokio::spawn(async move { breakers.follow().await })
     });
+
     for _ in 0..3 {
         one.record(&hook, true).await;
     }
+
     // Failures in a row count together, whoever had them.
     for _ in 0..2 {
         other.record(&hook, true).await;
     }
+
     eventually("both know", async || one.admit(&hook).await.is_err()).await;
     assert!(other.admit(&hook).await.is_err());
+
     let shown = bench.bus.kv::<Breaker>(buckets::BREAKERS).entries().await.expect("KV");
     assert_eq!((shown.len(), shown[0].1.value.hook_id.as_str()), (1, "turn:gate"));
+
     // Whoever begins late hears of it; another declaration of the same name is not meant.
     let late = breakers("b3");
     let other_hook = only("hooks: [{name: gate, hook: PreToolUse, script: turn/other}]");
@@ -215,16 +243,20 @@ async fn a_hook_that_keeps_failing_is_paused_on_every_broker_and_probed_by_one()
     eventually("the third knows", async || late.admit(&hook).await.is_err()).await;
     late.admit(&other_hook).await.expect("it never failed");
     clock.advance(301_000);
+
     let (first, second) = tokio::join!(one.admit(&hook), other.admit(&hook));
     assert!(first.is_ok() != second.is_ok(), "one probes: {first:?} {second:?}");
+
     let prober = if first.is_ok() { &one } else { &other };
     // Its turn is cancelled, and nobody hears of the probe again.
     clock.advance(301_000);
     prober.admit(&hook).await.expect("its claim has run out");
     prober.record(&hook, false).await;
+
     for breakers in [&one, &other, &late] {
         eventually("it runs again", async || breakers.admit(&hook).await.is_ok()).await;
     }
+
     following.iter().for_each(tokio::task::JoinHandle::abort);
     follows.abort();
 }
@@ -238,6 +270,7 @@ enabled: true
 allow: {all: ['false']}
 hooks: [{name: gate, hook: PreToolUse, command: 'false', blocking: true}]
 ";
+
     let server = insisting("list_hooks", json!({}), 7).await;
     let llm = || config(&server, Provider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, hooks, llm()).await;
@@ -249,13 +282,16 @@ hooks: [{name: gate, hook: PreToolUse, command: 'false', blocking: true}]
         .iter()
         .map(|told| told.contains("keeps failing"))
         .collect::<Vec<_>>();
+
     assert_eq!(paused, [false, false, false, false, false, true, true], "{told:?}");
+
     let runs = async || {
         let records = bench.hook_records().await;
         records.iter().filter(|record| record["kind"] == "hook_command").count()
     };
     assert_eq!(runs().await, 5, "five in a row");
     assert_eq!(count.load(Ordering::SeqCst), 0, "and no call was let through");
+
     running.stop().await;
     service.stop().await;
 }
@@ -271,6 +307,7 @@ async fn of_what_a_command_says_the_beginning_is_told_in_whole_characters() {
     let hooks = format!(
         "enabled: true\nallow: {{all: ['{command}']}}\nhooks: [{{name: long, hook: Stop, command: '{command}', blocking: true}}]"
     );
+
     let server = ModelServer::scripted([Scripted::text("hello")]).await;
     let llm = config(&server, Provider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, &hooks, llm).await;
@@ -280,11 +317,13 @@ async fn of_what_a_command_says_the_beginning_is_told_in_whole_characters() {
         let mut told = records.into_iter().filter(|record| record["kind"] == "hook_command");
         told.next().map(|record| record["stdout"].clone())
     };
+
     eventually("it is told", async || told().await.is_some()).await;
     assert_eq!(
         told().await,
         Some(json!(begins)),
         "the character at the cut is left out"
     );
+
     running.stop().await;
 }

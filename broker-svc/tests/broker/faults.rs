@@ -32,20 +32,25 @@ async fn a_bad_dispatch_is_dropped_with_a_dead_letter_and_the_session_goes_on() 
     bench.bus.publish(raw(Headers::new())).await.expect("garbage is stored");
     let newer: Headers = [(SCHEMA, "dispatch/999")].into_iter().collect();
     bench.bus.publish(raw(newer)).await.expect("a newer one is stored");
+
     let stray = Outgoing::new(subject::dispatch(&main), &dispatch(&session("other"), 1));
     bench.bus.publish(stray).await.expect("a stray one is stored");
     bench.send(&main, 2).await;
     eventually("the good one", async || bench.completed(&main).await == ["test:main/2"]).await;
     let letters = bench.dead_letters().await;
     let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_str()).collect();
+
     assert_eq!(reasons, ["malformed", "newer_schema", "wrong_session"]);
     assert_eq!(letters[0].payload_bytes().as_deref(), Some(&garbage[..]));
+
     let entries = bench.entries(&main).await;
     let dropped = entries
         .iter()
         .filter(|entry| matches!(entry, LedgerEntry::DispatchDropped { .. }))
         .count();
+
     assert_eq!(dropped, 3);
+
     eventually("no claim", async || bench.claims().await == 0).await;
     running.stop().await;
 }
@@ -54,14 +59,17 @@ async fn a_bad_dispatch_is_dropped_with_a_dead_letter_and_the_session_goes_on() 
 async fn the_cursor_passes_no_bad_dispatch_whose_letter_is_not_written() {
     let bench = Bench::start().await;
     let main = session("main");
+
     let mut sequences = Vec::new();
     for _ in 0..3 {
         let garbage = Outgoing::raw(subject::dispatch(&main), Headers::new(), Bytes::from_static(&[0xff]));
         sequences.push(bench.bus.publish(garbage).await.expect("garbage is stored").sequence);
     }
+
     let running = bench.run("b1", "").await;
     bench.send(&main, 2).await;
     eventually("the good one", async || bench.completed(&main).await.len() == 1).await;
+
     let mut dropped = Vec::new();
     for entry in bench.entries(&main).await {
         if let LedgerEntry::DispatchDropped { dispatch, cursor, .. } = entry {
@@ -69,8 +77,10 @@ async fn the_cursor_passes_no_bad_dispatch_whose_letter_is_not_written() {
             dropped.push((dispatch.sequence, open));
         }
     }
+
     let expected: Vec<(u64, usize)> = sequences.iter().copied().zip([2, 1, 0]).collect();
     assert_eq!(dropped, expected);
+
     running.stop().await;
 }
 
@@ -95,12 +105,15 @@ async fn a_session_whose_claim_came_often_and_that_nobody_tried_is_run() {
     let running = bench.run("b1", "").await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     eventually("no claim", async || bench.claims().await == 0).await;
+
     assert_eq!(bench.dead_letters().await, []);
+
     let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
     eventually("no mark", async || {
         marks.get(&session_key(&main)).await.expect("a bucket").is_none()
     })
     .await;
+
     running.stop().await;
 }
 
@@ -111,6 +124,7 @@ async fn a_session_that_goes_nowhere_is_quarantined_and_can_be_released() {
     let garbage = Outgoing::raw(subject::ledger(&main), Headers::new(), Bytes::from_static(&[0xff]));
     let garbage = bench.bus.publish(garbage).await.expect("garbage is stored").sequence;
     let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
+
     let tried = SessionMark {
         session: main.clone(),
         quarantined: None,
@@ -120,6 +134,7 @@ async fn a_session_that_goes_nowhere_is_quarantined_and_can_be_released() {
         }),
         since: UnixMillis(1),
     };
+
     marks.create(&key, &tried).await.expect("a mark");
     let running = bench.run("b1", "").await;
     eventually("the last try is counted", async || {
@@ -127,12 +142,16 @@ async fn a_session_that_goes_nowhere_is_quarantined_and_can_be_released() {
         mark.quarantined.is_some() || mark.tries.is_some_and(|tries| tries.begun == MAX_TRIES)
     })
     .await;
+
     eventually("a dead letter", async || bench.dead_letters().await.len() == 1).await;
     eventually("no claim", async || bench.claims().await == 0).await;
     let mark = marks.get(&key).await.expect("a bucket").expect("a mark");
+
     assert!(mark.value.quarantined.is_some() && mark.value.session == main);
+
     bench.bus.delete_message(LEDGER, garbage).await.expect("mended");
     assert_eq!(bench.ledger(&main).await, []);
+
     // A claim for a parked session is ended at once; once the mark is gone the session runs.
     bench.claim(&main).await;
     eventually("that claim is ended", async || bench.claims().await == 0).await;
@@ -150,6 +169,7 @@ async fn the_tries_of_a_claim_that_is_gone_are_not_those_of_the_one_that_has_its
     bench.server.restart().await;
     let gone = delivered_often(&bench, &main).await;
     let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
+
     let tried = SessionMark {
         session: main.clone(),
         quarantined: None,
@@ -159,16 +179,20 @@ async fn the_tries_of_a_claim_that_is_gone_are_not_those_of_the_one_that_has_its
         }),
         since: UnixMillis(1),
     };
+
     marks.create(&key, &tried).await.expect("a mark");
 
     bench.server.stop().await;
     bench.server.put_back(CLAIMS, &older);
     bench.server.restart().await;
     let new = delivered_often(&bench, &main).await;
+
     assert_eq!(new.sequence, gone.sequence, "it was given out again");
+
     let running = bench.run("b1", "").await;
     eventually("both turns", async || bench.completed(&main).await.len() == 2).await;
     assert_eq!(bench.dead_letters().await, []);
+
     running.stop().await;
 }
 
@@ -176,18 +200,22 @@ async fn the_tries_of_a_claim_that_is_gone_are_not_those_of_the_one_that_has_its
 async fn a_broker_takes_no_more_claims_than_it_has_slots() {
     const SLOTS: usize = 8;
     const SESSIONS: usize = 20;
+
     let bench = Bench::start().await;
     let config = BrokerConfig {
         max_active_turns: SLOTS,
         ..BrokerConfig::default()
     };
+
     let patient = "personas: {default: {runner: nats, limits: {no_agent_ms: 60000}}}";
     let _running = bench.run_with("b1", patient, config).await;
+
     let mut most = 0;
     for number in 0..SESSIONS {
         bench.send(&session(&format!("s{number}")), 1).await;
         most = most.max(in_hand(&bench).await);
     }
+
     // Some more looks once all slots are at work: what the broker took beyond them would lie there.
     let mut looks = 0;
     eventually("all slots are at work", async || {
@@ -197,7 +225,9 @@ async fn a_broker_takes_no_more_claims_than_it_has_slots() {
         looks > 20
     })
     .await;
+
     assert_eq!(most, SLOTS as u64);
+
     let mut pull = claim::pull(&bench.bus, SESSIONS);
     for _ in SLOTS..SESSIONS {
         let left = tokio::time::timeout(DEADLINE, pull.next()).await.expect("a claim");
@@ -222,6 +252,7 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
     let main = session("main");
     let one = dispatch(&main, 1);
     let sequence = bench.publish(&one).await;
+
     let pending = Pending {
         arrived: UnixMillis(0),
         sequence,
@@ -229,6 +260,7 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
         carrier: Carrier::default(),
         is_repeated: false,
     };
+
     let turn = Turn::of(
         &main,
         &Fold::default(),
@@ -236,6 +268,7 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
         &Limits::default(),
         &shared::model::identity::PermissionPresets::default(),
     );
+
     let cursor = advanced(&Fold::default().cursor, sequence, sequence, None);
     let mut entries = vec![
         LedgerEntry::SessionOpened { session: main.clone() },
@@ -245,6 +278,7 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
         },
         turn.started(),
     ];
+
     entries.extend(turn.completed(
         Answer {
             content: "last words".to_owned(),
@@ -252,6 +286,7 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
         },
         cursor,
     ));
+
     let append = AppendId {
         broker: "dead".to_owned(),
         epoch: 1,
@@ -263,6 +298,7 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
         held_ms: 0,
         entries,
     };
+
     ledger::append(&bench.bus, &main, &record, 0, &Carrier::default())
         .await
         .expect("appended");
@@ -270,6 +306,7 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
     let running = bench.run("b1", "").await;
     eventually("its reply", async || bench.replies().await.len() == 1).await;
     running.stop().await;
+
     // The next owner finds it not noted, publishes it again, and the server knows its id.
     bench.send(&main, 2).await;
     let second = bench.run("b2", "").await;
@@ -277,8 +314,10 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
         bench.replies().await.len() >= 2 && bench.claims().await == 0
     })
     .await;
+
     let said: Vec<String> = bench.replies().await.into_iter().map(|reply| reply.content).collect();
     assert_eq!(said, ["last words", "echo: message 2"]);
+
     second.stop().await;
 }
 
@@ -292,6 +331,7 @@ async fn a_dispatch_published_again_outside_of_the_servers_window_is_not_run_aga
         bench.completed(&main).await.len() == 1 && bench.claims().await == 0
     })
     .await;
+
     // Without its message id the server cannot know it.
     let again = Outgoing::new(subject::dispatch(&main), &one);
     bench.bus.publish(again).await.expect("stored");
@@ -302,6 +342,8 @@ async fn a_dispatch_published_again_outside_of_the_servers_window_is_not_run_aga
     let dropped = entries
         .iter()
         .any(|e| matches!(e, LedgerEntry::DispatchDropped { reason, .. } if reason == "duplicate"));
+
     assert!(dropped && bench.replies().await.len() == 2);
+
     running.stop().await;
 }

@@ -81,20 +81,24 @@ async fn what_a_hook_rewrites_after_the_approval_is_asked_again_and_runs_once_as
     let bench = Bench::start().await;
     let (count, service) = connector(&bench, Value::Null).await;
     let folder = tempfile::tempdir().expect("a folder");
+
     // It insists: the second call is as the first.
     let server = insisting("create_hook", json!({"name": "a", "script": "b"}), 2).await;
     let (running, decisions) = gated(&bench, "b1", &server, &hooks(folder.path())).await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
     let first = question(&bench, 1).await;
+
     assert_eq!(
         (first.tool.as_str(), &first.arguments["script"]),
         ("create_hook", &json!("b"))
     );
+
     std::fs::write(folder.path().join("changed"), "").expect("a file");
     let yes = |id: &str| word(id, "operator", true, None);
     say(&bench.bus, &yes(&first.id)).await.expect("taken");
     let second = question(&bench, 2).await;
+
     assert_eq!(second.arguments["script"], json!("rewritten"));
     assert_ne!(second.arguments_hash, first.arguments_hash);
     assert_eq!(
@@ -102,23 +106,28 @@ async fn what_a_hook_rewrites_after_the_approval_is_asked_again_and_runs_once_as
         0,
         "what was approved is not what would run"
     );
+
     eventually("the first is superseded", async || {
         status(&bench, &first.id).await == ApprovalStatus::Superseded
     })
     .await;
     say(&bench.bus, &yes(&second.id)).await.expect("taken");
     let third = question(&bench, 3).await;
+
     assert_eq!(count.load(Ordering::SeqCst), 1, "once, with the second yes");
+
     say(&bench.bus, &word(&third.id, "operator", false, None))
         .await
         .expect("taken");
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     assert_eq!(count.load(Ordering::SeqCst), 1, "a no is a no, however it insists");
+
     let told = server.requests().last().expect("a request").tool_results();
     assert!(
         told[0].contains("rewritten"),
         "the tool was called with what was approved: {told:?}"
     );
+
     eventually("the second is used", async || {
         status(&bench, &second.id).await == ApprovalStatus::Consumed
     })
@@ -138,32 +147,41 @@ async fn arguments_that_change_after_every_approval_never_run_whoever_goes_on() 
     let (mut running, mut decisions) = gated(&bench, "b1", &server, &hooks).await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
+
     let mut expected = "b".to_owned();
     for number in 1..=8 {
         let asked = question(&bench, number).await;
         assert_eq!(asked.arguments["script"], json!(expected));
+
         expected = format!("v{number}");
         std::fs::write(folder.path().join("changed"), &expected).expect("a file");
+
         if number == 3 {
             // Whoever asked is gone, in whatever it does, and another broker goes on.
             drop((running, decisions));
             (running, decisions) = gated(&bench, "b2", &server, &hooks).await;
         }
+
         // An approver who edits is not obeyed either, where a hook makes something else of it.
         let edited = (number == 5).then(|| json!({"name": "a", "script": "edited"}));
+
         if number == 5 {
             // What no call could take is refused while whoever writes it can mend it.
             let unfit = word(&asked.id, "operator", true, Some(json!({"name": "a", "script": 7})));
             assert_eq!(say(&bench.bus, &unfit).await.expect_err("does not fit"), 400);
         }
+
         say(&bench.bus, &word(&asked.id, "operator", true, edited))
             .await
             .expect("taken");
     }
+
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     assert_eq!(count.load(Ordering::SeqCst), 0, "nothing of it was approved as it is");
+
     let told = server.requests().last().expect("a request").tool_results();
     assert!(told[0].contains("changed after each of 8 approvals"), "{told:?}");
+
     running.stop().await;
     decisions.stop().await;
     service.stop().await;

@@ -16,6 +16,7 @@ const HEALED_WITHIN: Duration = Duration::from_secs(30);
 async fn a_dispatch_without_a_claim_and_a_claim_that_vanished_are_healed() {
     let bench = Bench::start().await;
     let running = bench.run("b1", "").await;
+
     // One publisher died between dispatch and claim; one owner between release and look, which leaves the same.
     let (unclaimed, released) = (session("unclaimed"), session("released.*> "));
     bench.send(&released, 1).await;
@@ -23,14 +24,18 @@ async fn a_dispatch_without_a_claim_and_a_claim_that_vanished_are_healed() {
         bench.completed(&released).await.len() == 1 && bench.claims().await == 0
     })
     .await;
+
     let begun = SystemClock.monotonic();
     bench.publish(&dispatch(&unclaimed, 1)).await;
     bench.publish(&dispatch(&released, 2)).await;
+
     for (to, turns) in [(&unclaimed, 1), (&released, 2)] {
         eventually("the turn", async || bench.completed(to).await.len() == turns).await;
     }
+
     let took = SystemClock.monotonic().saturating_duration_since(begun);
     assert!(took < HEALED_WITHIN, "{took:?}");
+
     running.stop().await;
 }
 
@@ -44,6 +49,7 @@ async fn another_broker_sweeps_once_the_first_is_gone() {
         bench.completed(&main).await.len() == 1 && bench.claims().await == 0
     })
     .await;
+
     // Ends without giving its lease back.
     drop(first);
     let second = bench.run("b2", "").await;
@@ -51,7 +57,9 @@ async fn another_broker_sweeps_once_the_first_is_gone() {
     bench.publish(&dispatch(&main, 2)).await;
     eventually("the second turn", async || bench.completed(&main).await.len() == 2).await;
     let took = SystemClock.monotonic().saturating_duration_since(begun);
+
     assert!(took < HEALED_WITHIN, "{took:?}");
+
     second.stop().await;
 }
 
@@ -62,11 +70,14 @@ async fn a_claim_that_a_dead_broker_held_comes_again() {
     bench.send(&main, 1).await;
     let mut pull = claim::pull(&bench.bus, 1);
     let held = pull.next().await;
+
     assert_eq!(held.subject, subject::claim(&main));
+
     drop(pull);
     let running = bench.run("b1", "").await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     eventually("no claim", async || bench.claims().await == 0).await;
+
     assert_eq!(
         bench
             .bus
@@ -76,5 +87,6 @@ async fn a_claim_that_a_dead_broker_held_comes_again() {
             .messages,
         0
     );
+
     running.stop().await;
 }

@@ -43,10 +43,12 @@ pub(crate) async fn connector(bench: &Bench, answer: Value) -> (Arc<AtomicUsize>
             }
         }
     };
+
     let spec = ServiceSpec::new("hook", "test")
         .endpoint("list", counted(answer.clone()))
         .endpoint("create", counted(answer));
     let service = bench.bus.serve(spec).await.expect("a service");
+
     (count, service)
 }
 
@@ -69,15 +71,19 @@ async fn in_read_only_mode_no_write_happens_however_the_model_insists() {
 read_only: true
 hooks: [{hook: PreToolUse, builtin: read_only_guard}]
 ";
+
     let llm = config(&server, Provider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, hooks, llm).await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+
     assert_eq!(count.load(Ordering::SeqCst), 0, "nothing was written");
+
     let told = server.requests().last().expect("a request").tool_results();
     assert_eq!(told.len(), 4);
     assert!(told.iter().all(|told| told.contains("read-only mode")), "{told:?}");
+
     let entries = bench.entries(&main).await;
     let denied = ran(&entries);
     assert!(
@@ -89,12 +95,14 @@ hooks: [{hook: PreToolUse, builtin: read_only_guard}]
             .iter()
             .any(|entry| matches!(entry, LedgerEntry::ToolStarted { .. }))
     );
+
     let records = bench.hook_records().await;
     assert_eq!(records.len(), 4, "each denial is audited: {records:?}");
     assert_eq!(
         (&records[0]["hook"], &records[0]["result"]),
         (&json!("read_only_guard"), &json!("denied"))
     );
+
     running.stop().await;
     service.stop().await;
 }
@@ -105,6 +113,7 @@ async fn every_call_of_a_connector_is_logged_before_it_runs_and_after() {
     let bus = bench.bus.clone();
     let logged_before = Arc::new(AtomicUsize::new(0));
     let logged = Arc::clone(&logged_before);
+
     // The connector looks itself: the record of this very call must be there.
     let spec = ServiceSpec::new("hook", "test").endpoint("list", move |question: Value| {
         let (bus, logged) = (bus.clone(), Arc::clone(&logged));
@@ -114,6 +123,7 @@ async fn every_call_of_a_connector_is_logged_before_it_runs_and_after() {
                 .await;
             let stored = stored.map_err(|error| (500, error.to_string()))?;
             let read = |payload: &[u8]| serde_json::from_slice::<Value>(payload).unwrap_or_default();
+
             let is_of_this = |record: &Value| record["phase"] == "before" && record["arguments"] == question;
             if stored
                 .iter()
@@ -122,9 +132,11 @@ async fn every_call_of_a_connector_is_logged_before_it_runs_and_after() {
             {
                 logged.fetch_add(1, Ordering::SeqCst);
             }
+
             Ok::<_, (usize, String)>(json!({"hooks": []}))
         }
     });
+
     let service = bench.bus.serve(spec).await.expect("a service");
     let server = insisting("list_hooks", json!({"status": "active"}), 3).await;
     let hooks = "
@@ -132,12 +144,15 @@ hooks:
   - {name: before, hook: PreToolUse, builtin: audit_log, tools: [list_*], priority: 1}
   - {name: after, hook: PostToolUse, builtin: audit_log, tools: [list_*]}
 ";
+
     let llm = config(&server, Provider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, hooks, llm).await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+
     assert_eq!(logged_before.load(Ordering::SeqCst), 3);
+
     let records = bench.hook_records().await;
     let phases: Vec<&str> = records.iter().filter_map(|record| record["phase"].as_str()).collect();
     assert_eq!(phases, ["before", "after", "before", "after", "before", "after"]);
@@ -146,6 +161,7 @@ hooks:
         (&records[0]["tool"], &records[0]["user"]),
         (&json!("list_hooks"), &json!("v1"))
     );
+
     running.stop().await;
     service.stop().await;
 }
@@ -161,12 +177,14 @@ async fn a_long_result_is_cut_before_the_model_reads_it() {
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+
     let told = server.requests()[1].tool_results();
     assert_eq!(
         told[0],
         format!("{}… [cut: 8000 of 9000 characters]", "ü".repeat(8_000))
     );
     assert_eq!(count.load(Ordering::SeqCst), 1);
+
     running.stop().await;
     service.stop().await;
 }
@@ -181,27 +199,35 @@ async fn ten_calls_a_minute_hold_over_three_brokers() {
         insisting("list_hooks", json!({}), 6).await,
         insisting("list_hooks", json!({}), 6).await,
     ];
+
     let mut brokers = Vec::new();
     for (number, server) in servers.iter().enumerate() {
         let llm = config(server, Provider::OpenAi, "openai");
         brokers.push(bench.run_hooked(&format!("b{number}"), PERSONA, hooks, llm).await);
     }
+
     let sessions: Vec<_> = (0..9).map(|number| session(&format!("s{number}"))).collect();
     for here in &sessions {
         send(&bench, here, 1, &["*"], 0).await;
     }
+
     for here in &sessions {
         eventually("the turn", async || bench.completed(here).await.len() == 1).await;
     }
+
     assert_eq!(count.load(Ordering::SeqCst), 10, "54 calls were asked for");
+
     let mut refused = 0;
     for here in &sessions {
         refused += ran(&bench.entries(here).await).len();
     }
+
     assert_eq!(refused, 44);
+
     for broker in brokers {
         broker.stop().await;
     }
+
     service.stop().await;
 }
 
@@ -215,6 +241,7 @@ async fn hooks_of_the_stream_put_text_in_hide_tools_and_redact() {
     std::fs::write(&hide, r#"{"hiddenTools": ["list_*"]}"#).expect("an answer");
     let redact = folder.path().join("redact.json");
     std::fs::write(&redact, r#"{"updatedOutput": "[redacted]"}"#).expect("an answer");
+
     let hooks = format!(
         "enabled: true
 allow: {{all: [cat *]}}
@@ -227,12 +254,14 @@ hooks:
         hide.display(),
         redact.display()
     );
+
     let llm = config(&server, Provider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, &hooks, llm).await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     let requests = server.requests();
+
     assert!(!requests[0].offered_tools().contains(&"list_hooks".to_owned()));
     assert!(requests[0].last_user_text().contains("be kind"), "{}", requests[0].body);
     assert!(
@@ -240,6 +269,7 @@ hooks:
         "{}",
         requests[1].body
     );
+
     let told = requests[1].tool_results();
     assert!(
         told[0].contains("no tool `list_hooks`"),
@@ -247,11 +277,14 @@ hooks:
     );
     assert_eq!(count.load(Ordering::SeqCst), 0);
     assert_eq!(bench.until_replies(1).await[0].content, "[redacted]");
+
     send(&bench, &main, 2, &["*"], 0).await;
     eventually("another turn", async || bench.completed(&main).await.len() == 2).await;
     let injected = ran(&bench.entries(&main).await);
     let kind = injected.iter().filter(|(hook, ..)| hook == "hi").count();
+
     assert_eq!(kind, 1, "a session begins once: {injected:?}");
+
     running.stop().await;
     service.stop().await;
 }
@@ -267,6 +300,7 @@ async fn twenty_hooks_that_let_everything_be_cost_next_to_nothing() {
                - {{name: b{number}, hook: PostToolUse, builtin: result_truncate}}\n"
         )
     };
+
     let hooks: String = std::iter::once("hooks:\n".to_owned())
         .chain((0..20).map(hook))
         .collect();
@@ -278,19 +312,24 @@ async fn twenty_hooks_that_let_everything_be_cost_next_to_nothing() {
         name: "list_hooks".to_owned(),
         arguments: json!({"status": "active", "created_by": "agent:atlas"}),
     };
+
     let result = json!({"hooks": ["a".repeat(1_000)]});
     let began = SystemClock.monotonic();
+
     for _ in 0..rounds {
         // As a turn does: its hooks are found once, its one call goes through both points.
         let moment = Moment::new(&main, ulid::Ulid::nil(), 1, hooks.of(&main, &[]), &[]);
         let (gated, ran) = hooks.gate(&moment, &call).await;
         assert!(matches!(gated, Gated::Run { .. }) && ran.is_empty());
+
         let outcome = ToolOutcome::Ok { result: result.clone() };
         let (outcome, ran) = hooks.after(&moment, &call, outcome).await;
         assert!(matches!(outcome, ToolOutcome::Ok { .. }) && ran.is_empty());
     }
+
     let took = SystemClock.monotonic().saturating_duration_since(began) / rounds;
     println!("20 hooks before and 20 after one call: {took:?} a turn");
     let most = std::time::Duration::from_millis(if is_long() { 1 } else { 100 });
+
     assert!(took < most, "{took:?}");
 }

@@ -27,16 +27,19 @@ async fn a_script_decides_by_the_contract_of_all_hooks() {
         .endpoint("run", |question: Value| async move {
             let context = &question["event"]["metadata"];
             assert_eq!((&question["hook"], &question["event"]["channel"]), (&json!("turn/policy"), &json!("turn")));
+
             let extracted = match context["tool_args"]["status"].as_str() {
                 Some("active") => json!({"modified_args": {"status": "paused"}, "side_effects": ["narrowed"]}),
                 _ => json!({"allow": false, "error": format!("{} is not for {}", context["tool_name"], context["user_id"])}),
             };
+
             Ok::<_, (usize, String)>(json!({
                 "fired": true, "result": {"fire": true, "disableHook": false, "context": {"extracted": extracted}}, "latency_us": 1,
                 "llm_calls": 0, "llm_tokens_in": 0, "llm_tokens_out": 0, "llm_cost_usd": 0.0, "search_calls": 0
             }))
         })
         .endpoint("list", |question: Value| async move { Ok::<_, (usize, String)>(question) });
+
     let service = bench.bus.serve(spec).await.expect("a service");
     let hooks = "hooks: [{name: policy, hook: PreToolUse, script: turn/policy, tools: [list_*]}]";
     for (status, expected) in [
@@ -49,9 +52,12 @@ async fn a_script_decides_by_the_contract_of_all_hooks() {
         let here = session(status);
         send(&bench, &here, 1, &["*"], 0).await;
         eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
+
         assert_eq!(server.requests()[1].tool_results(), [expected]);
+
         running.stop().await;
     }
+
     service.stop().await;
     // Nobody runs scripts: the gate denies.
     let server = insisting("list_hooks", json!({"status": "active"}), 1).await;
@@ -61,7 +67,9 @@ async fn a_script_decides_by_the_contract_of_all_hooks() {
     let here = session("nobody");
     send(&bench, &here, 1, &["*"], 0).await;
     eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
+
     assert!(server.requests()[1].tool_results()[0].contains("could not decide"));
+
     running.stop().await;
 }
 
@@ -74,6 +82,7 @@ hooks:
   - {hook: PostToolUse, builtin: result_truncate, with: {max_chars: 3}}
   - {name: hi, hook: pre_session, reminder: be kind}
 ";
+
     let server = ModelServer::scripted([]).await;
     let llm = config(&server, Provider::OpenAi, "openai");
     let running = bench.run_hooked("b1", personas, hooks, llm).await;
@@ -83,12 +92,14 @@ hooks:
         .core_subscribe("nexus.agent.default")
         .await
         .expect("a subject");
+
     let main = session("main");
     bench.send(&main, 1).await;
     let question = tokio::time::timeout(DEADLINE, questions.next())
         .await
         .expect("in time")
         .expect("a question");
+
     let request: Value = serde_json::from_slice(&question.payload).expect("JSON");
     assert!(
         request["system_prompt"]
@@ -96,25 +107,32 @@ hooks:
             .is_some_and(|prompt| prompt.contains("be kind")),
         "{request}"
     );
+
     let ask = async |turn: &Value, point: &str, tool: &str| {
         let asked = json!({
             "turn": turn, "session": {"persona": "default", "session": "main"}, "hook_event_name": point, "tool_use_id": "t1",
             "tool_name": tool, "tool_input": {"query": "x"}, "tool_response": "abcdef"
         });
+
         bench
             .bus
             .request::<Value, Value>("nexus.svc.turn.gate", Headers::new(), &asked, DEADLINE)
             .await
     };
+
     let turn = &request["turn"];
     let allowed = ask(turn, "PreToolUse", "web_search").await.expect("an answer");
     assert_eq!(allowed, json!({"decision": "allow", "tool_input": {"query": "x"}}));
+
     let denied = ask(turn, "PreToolUse", "shell").await.expect("an answer");
     assert_eq!(denied["reason"], "`shell` is not permitted in this turn");
+
     let cut = ask(turn, "PostToolUse", "web_search").await.expect("an answer");
     assert_eq!(cut["tool_response"], "abc… [cut: 3 of 6 characters]");
+
     let over = ask(&json!("01M80A4BYPJANS8A4KMNFK7P5E"), "PreToolUse", "web_search").await;
     assert!(matches!(over, Err(RequestError::Service { code: 409, .. })), "{over:?}");
+
     gate.stop().await;
     running.stop().await;
 }
@@ -126,6 +144,7 @@ async fn whoever_works_for_an_agent_is_bound_by_its_hooks() {
 hooks: []
 personas: {strict: [{hook: PreToolUse, builtin: read_only_guard, with: {always: true, reads: []}}]}
 ";
+
     let personas = "personas: {default: {runner: llm}, strict: {runner: llm, tools: []}}";
     let server = insisting("list_hooks", json!({}), 1).await;
     let running = bench
@@ -134,13 +153,16 @@ personas: {strict: [{hook: PreToolUse, builtin: read_only_guard, with: {always: 
     let main = session("main");
     let mut dispatch = dispatch(&main, 1);
     dispatch.permissions.level = shared::model::permission::Level::Full;
+
     let works_for = json!([{"persona": "strict", "session": "main"}]);
     dispatch.message.metadata.insert("works_for".to_owned(), works_for);
     bench.publish(&dispatch).await;
     bench.claim(&main).await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     let told = server.requests()[1].tool_results();
+
     assert!(told[0].contains("read-only mode"), "{told:?}");
+
     running.stop().await;
 }
 
@@ -153,6 +175,7 @@ async fn an_agents_message_says_for_whom_it_is_sent() {
         1,
     )
     .await;
+
     let running = bench
         .run_hooked("b1", PERSONA, "", config(&server, Provider::OpenAi, "openai"))
         .await;
@@ -164,11 +187,13 @@ async fn an_agents_message_says_for_whom_it_is_sent() {
         .history(streams::EVENTS, "nexus.ev.*.agent.>", 1, 10)
         .await
         .expect("events");
+
     let event: Event = events[0].decode().expect("an event");
     assert_eq!(
         event.metadata["works_for"],
         json!([{"persona": "default", "session": "main"}])
     );
+
     running.stop().await;
 }
 
@@ -186,6 +211,7 @@ async fn what_runs_at_a_turns_end_runs_however_it_ended_and_again_where_it_faile
                    open(path, 'a').write(sys.stdin.read() + '\\n')\nsys.exit(1 if first else 0)\n";
     std::fs::write(notes.with_extension("py"), program).expect("a program");
     let command = noting(&notes);
+
     let hooks = format!(
         "enabled: true\nallow: {{all: ['{command}']}}\nhooks: [{{name: note, hook: Stop, command: '{command}'}}]"
     );
@@ -193,16 +219,19 @@ async fn what_runs_at_a_turns_end_runs_however_it_ended_and_again_where_it_faile
     let running = bench
         .run_hooked("b1", PERSONA, &hooks, config(&server, Provider::OpenAi, "openai"))
         .await;
+
     let main = session("main");
     for event in 1..=2 {
         send(&bench, &main, event, &["*"], 0).await;
     }
+
     let lines = || {
         let text = std::fs::read_to_string(&notes).unwrap_or_default();
         text.lines()
             .map(|line| serde_json::from_str::<Value>(line).expect("JSON"))
             .collect::<Vec<_>>()
     };
+
     eventually("three runs", async || lines().len() == 3).await;
     let told: Vec<Value> = lines().iter().map(|line| line["content"]["outcome"].clone()).collect();
     assert_eq!(
@@ -211,6 +240,7 @@ async fn what_runs_at_a_turns_end_runs_however_it_ended_and_again_where_it_faile
         "the first run failed and was tried again"
     );
     assert_eq!(lines()[0]["hook_event_name"], "Stop");
+
     eventually("both are settled", async || {
         let ran = ran(&bench.entries(&main).await);
         ran.iter().filter(|(_, _, told)| told.get("settled").is_some()).count() == 2
@@ -230,6 +260,7 @@ async fn what_is_owed_at_a_turns_end_is_run_by_whoever_takes_the_session_next() 
     let hooks = format!(
         "enabled: true\nallow: {{all: ['{command}']}}\nhooks: [{{name: note, hook: post_session, command: '{command}'}}]"
     );
+
     let server = ModelServer::ruled(|_, _| Scripted::text("hello")).await;
     let llm = || config(&server, Provider::OpenAi, "openai");
     let first = bench.run_hooked("b1", PERSONA, &hooks, llm()).await;
@@ -237,6 +268,7 @@ async fn what_is_owed_at_a_turns_end_is_run_by_whoever_takes_the_session_next() 
     send(&bench, &main, 1, &["*"], 0).await;
     eventually("the first", async || notes.exists()).await;
     first.stop().await;
+
     // A broker that died between the turn's end and its hooks: the ledger says what is owed.
     let entries = bench.entries(&main).await;
     let mut turn = None;
@@ -245,6 +277,7 @@ async fn what_is_owed_at_a_turns_end_is_run_by_whoever_takes_the_session_next() 
             turn = Some(*completed);
         }
     }
+
     let owed = broker_svc::hook_point::runs::owes(&Owed {
         turn: turn.expect("a turn"),
         outcome: "completed".to_owned(),
@@ -257,5 +290,6 @@ async fn what_is_owed_at_a_turns_end_is_run_by_whoever_takes_the_session_next() 
         std::fs::read_to_string(&notes).unwrap_or_default().lines().count() == 2
     })
     .await;
+
     second.stop().await;
 }

@@ -37,6 +37,7 @@ async fn a_broker_of_its_own() {
         asks: SUBJECT.to_owned(),
         tools: ["look", "pay"].map(|tool| (tool, idempotent.contains(tool))).to_vec(),
     };
+
     let name = format!("child-{}", std::process::id());
     let broker = broker_at(&url, &name, "", BrokerConfig::default()).await;
     let _running = run_broker(Arc::new(broker.answering(Arc::new(agent))));
@@ -71,6 +72,7 @@ async fn turn(kill: Kill, idempotent: &str) -> Went {
     let mut owner = child_of(&url, idempotent);
     let main = session("main");
     let mut one = dispatch(&main, 1);
+
     // Ids follow from it: the ledgers of two runs are compared.
     one.timestamp = UnixMillis(1_769_000_000_000);
     one.id = dispatch_id(&one.event_id, one.timestamp, &one.hook_id);
@@ -78,22 +80,27 @@ async fn turn(kill: Kill, idempotent: &str) -> Went {
         level: Level::Full,
         ..PermissionSet::default()
     };
+
     bench.publish(&one).await;
     bench.claim(&main).await;
     let (mut effects, mut number) = (BTreeMap::new(), 0);
+
     let done = async {
         loop {
             let question = asked.next().await.expect("a question");
             let effect: Effect = serde_json::from_slice(&question.payload).expect("an effect");
             number += 1;
+
             if kill != Kill::BeforeEffect(number) {
                 *effects.entry((effect.name.clone(), effect.id.clone())).or_insert(0) += 1;
             }
+
             if [Kill::BeforeEffect(number), Kill::AfterEffect(number)].contains(&kill) {
                 owner.kill().await.expect("SIGKILL");
                 owner = child_of(&url, idempotent);
                 continue;
             }
+
             let answer = serde_json::to_vec(&script(&effect)).expect("JSON");
             let reply = question.reply.expect("a place to answer");
             bench
@@ -102,11 +109,13 @@ async fn turn(kill: Kill, idempotent: &str) -> Went {
                 .await;
         }
     };
+
     tokio::select! {
         () = done => {}
         () = eventually("the reply", async || !bench.replies().await.is_empty()) => {}
     }
     let entries = bench.entries(&main).await;
+
     Went {
         entries: entries
             .into_iter()
@@ -145,11 +154,13 @@ async fn killed_between_an_effect_and_its_append_only_what_may_be_is_repeated() 
         let repeated: Vec<_> = went.effects.iter().filter(|(_, times)| **times > 1).collect();
         let unknown = |entry: &&LedgerEntry| matches!(entry, LedgerEntry::ToolFinished { outcome: ToolOutcome::Unknown { reason }, .. } if reason == "interrupted");
         let unknown = went.entries.iter().filter(unknown).count();
+
         assert_eq!(
             (went.effects.len(), went.replies.as_slice()),
             (EFFECTS, &["done".to_owned()][..]),
             "{kill:?}"
         );
+
         match &repeated[..] {
             [] => assert_eq!(unknown, 1, "{kill:?}: a payment, and nobody knows"),
             [((name, _), 2)] => assert!(name != "pay" && unknown == 0, "{kill:?}: {repeated:?}"),

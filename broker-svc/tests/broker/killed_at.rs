@@ -88,6 +88,7 @@ async fn a_broker_of_its_own() {
         asks,
         tools: vec![("look", true), ("pay", true)],
     };
+
     let name = format!("child-{}", std::process::id());
     let broker = broker_at(&url, &name, &story.personas(), BrokerConfig::default()).await;
     let rules = HookRules::parse(story.hooks(), &broker.personas).expect("hooks");
@@ -132,6 +133,7 @@ impl Turn {
             .core_subscribe("nexus.ledger.>")
             .await
             .expect("a subscription");
+
         bench.bus.flush().await.expect("they are known");
         let main = session("main");
         let turn = Self {
@@ -147,6 +149,7 @@ impl Turn {
             seen: 0,
             approved: BTreeSet::new(),
         };
+
         turn.send(1, None).await;
         turn
     }
@@ -169,6 +172,7 @@ impl Turn {
     /// A record was appended; kills whoever did, where it is the one.
     async fn recorded(&mut self, kill_at: Option<usize>) {
         self.seen += 1;
+
         if kill_at == Some(self.seen) {
             let lives = self.owner.try_wait().expect("a process");
             assert_eq!(lives, None, "{:?}: nobody lives that could be killed", self.story);
@@ -176,6 +180,7 @@ impl Turn {
             self.alive += 1;
             self.owner = Self::broker(&self.bench, self.story, self.alive);
         }
+
         if self.story == Story::Approved {
             for request in asked(&self.bench.entries(&self.main).await) {
                 self.approve(request.id).await;
@@ -195,11 +200,13 @@ impl Turn {
         if question.subject != format!("test.of.{}", self.alive) {
             return;
         }
+
         let effect: Effect = serde_json::from_slice(&question.payload).expect("an effect");
         let id = (effect.name.clone(), effect.id.clone());
         if self.story == Story::Steered && effect.id == "1-1" && !self.happened.contains_key(&id) {
             self.send(2, Some(QueueMode::Steer)).await;
         }
+
         let outcome = script(&effect);
         self.happened.entry(id).or_insert((effect, 0)).1 += 1;
         let tools: Vec<&str> = outcome.tools.iter().map(String::as_str).collect();
@@ -233,6 +240,7 @@ async fn turn(story: Story, kill_at: Option<usize>) -> Went {
             () = &mut late => panic!("{story:?}, killed at {kill_at:?}: {:#?}", turn.bench.entries(&turn.main).await),
         }
     }
+
     let entries = turn.bench.entries(&turn.main).await;
     Went {
         entries: entries.iter().filter_map(line).collect(),
@@ -256,12 +264,15 @@ fn line(entry: &LedgerEntry) -> Option<String> {
     if let LedgerEntry::Owned { .. } | LedgerEntry::HookRan { .. } | LedgerEntry::ReplyPublished { .. } = entry {
         return None;
     }
+
     if let LedgerEntry::ApprovalRequested { request } = entry {
         return Some(format!("asked {} {}", request.call, request.arguments_hash));
     }
+
     if let LedgerEntry::ApprovalDecided { decision, .. } = entry {
         return Some(format!("{:?} by {:?}", decision.status, decision.decided_by));
     }
+
     Some(format!("{:?}", unstamped(entry.clone())))
 }
 
@@ -269,9 +280,11 @@ fn line(entry: &LedgerEntry) -> Option<String> {
 async fn killed_everywhere(story: Story) {
     let undisturbed = turn(story, None).await;
     assert!(undisturbed.happened.values().all(|(_, times)| *times == 1));
+
     let kills = (1..=undisturbed.records).map(async |at| (at, turn(story, Some(at)).await));
     let all: Vec<(usize, Went)> = stream::iter(kills).buffer_unordered(AT_ONCE).collect().await;
     assert_eq!(all.len(), undisturbed.records);
+
     for (at, went) in all {
         assert_eq!(went.killed, 1, "{story:?}, record {at} of {}", undisturbed.records);
         assert_eq!(went.entries, undisturbed.entries, "{story:?}, killed at record {at}");

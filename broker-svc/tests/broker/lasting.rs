@@ -68,16 +68,19 @@ async fn a_word_an_interrupt_and_a_newer_message_do_not_wait_for_the_hooks_of_th
     story.send(1, None).await;
     story.plays("model", "one", &[]).await;
     eventually("the hook runs", async || slow.begun() == 1).await;
+
     let question = async |story: &Story, number: usize| {
         eventually("the turn waits", async || {
             asked(&story.bench.entries(&story.main).await).len() == number
         })
         .await;
+
         asked(&story.bench.entries(&story.main).await)
             .pop()
             .expect("a question")
             .id
     };
+
     // A human's word.
     story.send(2, None).await;
     story.plays("model", "I pay", &["pay"]).await;
@@ -85,6 +88,7 @@ async fn a_word_an_interrupt_and_a_newer_message_do_not_wait_for_the_hooks_of_th
     story.says(&first, "operator", true, None).await.expect("taken");
     story.plays("pay", "paid", &[]).await;
     story.plays("model", "two", &[]).await;
+
     // An interrupt.
     story.send(3, None).await;
     story.plays("model", "I pay", &["pay"]).await;
@@ -92,26 +96,32 @@ async fn a_word_an_interrupt_and_a_newer_message_do_not_wait_for_the_hooks_of_th
     story.send(4, Some(QueueMode::Interrupt)).await;
     story.plays("model", "four", &[]).await;
     story.becomes(&second, ApprovalStatus::Cancelled).await;
+
     // A message that steers.
     story.send(5, None).await;
     story.plays("model", "I pay", &["pay"]).await;
     question(&story, 3).await;
     story.send(6, Some(QueueMode::Steer)).await;
     let heard = story.plays("model", "six", &[]).await;
+
     assert!(
         heard.heard.last().is_some_and(|said| said.ends_with("message 6")),
         "{heard:?}"
     );
+
     eventually("the replies", async || story.replies().await.len() == 4).await;
     assert_eq!(story.replies().await, ["one", "two", "four", "six"]);
     assert_eq!(slow.begun(), 1, "all of it beside the first hook");
+
     slow.may_end();
     eventually("every turn's hook has run", async || {
         let ran = ran(&story.bench.entries(&story.main).await);
         ran.iter().filter(|(_, _, told)| told.get("settled").is_some()).count() == 5
     })
     .await;
+
     assert_eq!(slow.begun(), 5);
+
     story.stop().await;
 }
 
@@ -123,6 +133,7 @@ async fn a_session_whose_last_hook_runs_keeps_no_slot_from_others() {
         max_active_turns: 1,
         ..BrokerConfig::default()
     };
+
     let broker = broker_at(&bench.server.url(), "b1", "", config).await;
     let rules = HookRules::parse(&slow.hooks(), &broker.personas).expect("hooks");
     let running = run_broker(Arc::new(broker.with_hooks(rules)));
@@ -134,10 +145,12 @@ async fn a_session_whose_last_hook_runs_keeps_no_slot_from_others() {
         bench.completed(&other).await.len() == 1
     })
     .await;
+
     // The first goes on beside its own hook as well.
     bench.send(&one, 2).await;
     eventually("a second turn", async || bench.completed(&one).await.len() == 2).await;
     slow.may_end();
+
     for session in [&one, &other] {
         eventually("nothing is owed", async || {
             let entries = bench.entries(session).await;
@@ -147,10 +160,12 @@ async fn a_session_whose_last_hook_runs_keeps_no_slot_from_others() {
                     .filter(|(_, _, told): &&(_, _, Value)| told.get(key).is_some())
                     .count()
             };
+
             told("owes") > 0 && told("owes") == told("settled")
         })
         .await;
     }
+
     eventually("no claim is left", async || bench.claims().await == 0).await;
     running.stop().await;
 }

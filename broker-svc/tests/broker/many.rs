@@ -54,6 +54,7 @@ async fn say(bench: &Bench, count: u64, event: u64, replies: u64) {
     });
     said.await;
     let patience = Duration::from_secs(60) + Duration::from_millis(20) * u32::try_from(count).unwrap_or(u32::MAX);
+
     let begun = SystemClock.monotonic();
     while bench.bus.stream_state(DELIVERIES).await.expect("replies").messages < replies {
         let waited = SystemClock.monotonic().saturating_duration_since(begun);
@@ -75,13 +76,16 @@ async fn sessions_that_have_had_their_turn_cost_a_broker_next_to_nothing() {
     let pid = owner.id().expect("it runs");
     let begun = SystemClock.monotonic();
     say(&bench, all, 1, all).await;
+
     let first = rate(all, begun);
     eventually("no claim is left", async || bench.claims().await == 0).await;
     let after_all = peak(pid);
     let begun = SystemClock.monotonic();
+
     for round in 1..=rounds {
         say(&bench, active, 1 + round, all + round * active).await;
     }
+
     let then = rate(active * rounds, begun);
     let at_last = peak(pid);
     println!(
@@ -89,9 +93,11 @@ async fn sessions_that_have_had_their_turn_cost_a_broker_next_to_nothing() {
         after_all / 1_024,
         at_last / 1_024
     );
+
     let at_once = active.min(BrokerConfig::default().max_active_turns as u64);
     let most = MOST_KIB + at_once * MOST_KIB_EACH;
     assert!(at_last < most, "{at_last} KiB, at most {most}");
+
     owner.kill().await.expect("it is ended");
 }
 
@@ -107,6 +113,7 @@ async fn of_many_messages_behind_a_turn_each_has_one_end_and_as_many_wait_as_may
         asks: SUBJECT.to_owned(),
         tools: vec![("web_search", true)],
     };
+
     let running = bench.run_answering("b1", Arc::new(agent)).await;
     let main = session("main");
     bench.send(&main, 1).await;
@@ -115,6 +122,7 @@ async fn of_many_messages_behind_a_turn_each_has_one_end_and_as_many_wait_as_may
         bench.publish(&dispatch(&main, event)).await;
     });
     said.await;
+
     let begun_or_dropped = async || {
         let entries = bench.entries(&main).await;
         let those = entries.iter().map(|entry| {
@@ -123,50 +131,62 @@ async fn of_many_messages_behind_a_turn_each_has_one_end_and_as_many_wait_as_may
             }
             u64::from(matches!(entry, LedgerEntry::DispatchDropped { .. }))
         });
+
         those.sum::<u64>()
     };
+
     // What is dropped is in the ledger before the next tool runs. On a busy machine the turn may come to its limit meanwhile,
     // and the next one begins.
     eventually("all but as many as may wait have begun or are dropped", async || {
         if begun_or_dropped().await >= count - cap {
             return true;
         }
+
         // A look takes up sixty-four: a ring makes it look at each call.
         bench.claim(&main).await;
         answer(&bench.bus, &held, "let me see", &["web_search"]).await;
         let (_, tool) = effect(&mut asked).await;
         answer(&bench.bus, &tool, "nothing", &[]).await;
         held = effect(&mut asked).await.1;
+
         false
     })
     .await;
+
     // Nothing moves while the call that is held has no answer.
     let waiting = count - begun_or_dropped().await;
     answer(&bench.bus, &held, "one", &[]).await;
+
     for _ in 0..waiting {
         let (_, to) = effect(&mut asked).await;
         answer(&bench.bus, &to, "next", &[]).await;
     }
+
     eventually("all is over", async || bench.claims().await == 0).await;
     let mut fold = Fold::default();
     let mut ends: BTreeMap<u64, u32> = BTreeMap::new();
+
     let mut notes = 0;
     for (sequence, record) in bench.ledger(&main).await {
         for entry in &record.entries {
             if let LedgerEntry::DispatchDropped { dispatch, .. } = entry {
                 *ends.entry(dispatch.sequence).or_default() += 1;
             }
+
             if let LedgerEntry::TurnStarted { dispatches, .. } = entry {
                 dispatches
                     .iter()
                     .for_each(|d| *ends.entry(d.sequence).or_default() += 1);
             }
         }
+
         fold.apply(sequence, &record);
         notes = notes.max(fold.running.as_ref().map_or(0, |running| running.notes.len()));
     }
+
     assert_eq!(ends.len() as u64, count);
     assert!(ends.values().all(|times| *times == 1), "{ends:?}");
     assert!(notes > 0 && notes <= MAX_NOTES + 1, "{notes} lines");
+
     running.stop().await;
 }

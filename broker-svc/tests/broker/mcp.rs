@@ -37,6 +37,7 @@ async fn servers() -> Option<(PathBuf, tempfile::TempDir)> {
         println!("SKIPPED: NEXUS_NPM=absent");
         return None;
     }
+
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path();
     for name in ["package.json", "bun.lock"] {
@@ -45,10 +46,12 @@ async fn servers() -> Option<(PathBuf, tempfile::TempDir)> {
             .join(name);
         std::fs::copy(from, place.join(name)).expect("a copy");
     }
+
     // Bun's cache is the user's: of several tests, in whatever process, one at a time fills it.
     let lock = std::fs::File::create(std::env::temp_dir().join("nexus-mcp-servers.lock")).expect("a lock");
     let lock = tokio::task::spawn_blocking(move || lock.lock().map(|()| lock)).await;
     let _held = lock.expect("no panic").expect("the lock");
+
     let mut why = String::new();
     for _ in 0..TRIES {
         match install(place).await {
@@ -56,8 +59,10 @@ async fn servers() -> Option<(PathBuf, tempfile::TempDir)> {
             Err(error) => why = error,
         }
     }
+
     let why = format!("the MCP servers cannot be fetched from the npm registry: {why}");
     assert!(!says("CI", "true"), "{why}; NEXUS_NPM=absent leaves this out");
+
     println!("SKIPPED: {why}");
     None
 }
@@ -73,6 +78,7 @@ async fn install(place: &Path) -> Result<(), String> {
         .current_dir(place)
         .stdin(Stdio::null())
         .kill_on_drop(true);
+
     let done = tokio::time::timeout(INSTALLED_WITHIN, install.output()).await;
     let done = done
         .map_err(|error| error.to_string())?
@@ -89,10 +95,12 @@ async fn an_agent_uses_the_tools_of_a_server_that_its_permissions_name() {
     let Some((servers, _folder)) = servers().await else {
         return;
     };
+
     let bench = Bench::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("note.txt"), "the cake is in the oven").expect("a file");
     let (index, files) = (servers.join("server-filesystem/dist/index.js"), folder.path());
+
     let personas = format!(
         "mcp_servers:\n  files: {{command: '{}', args: ['{}', '{}'], idempotent: ['read_*']}}\n\
          personas:\n  default: {{runner: llm, tools: [], mcp_servers: [files]}}\n",
@@ -100,6 +108,7 @@ async fn an_agent_uses_the_tools_of_a_server_that_its_permissions_name() {
         index.display(),
         files.display(),
     );
+
     let (note, stolen) = (files.join("note.txt"), files.join("stolen.txt"));
     let server = ModelServer::ruled(move |request, _| match request.tool_results().last() {
         None => Scripted::calls([
@@ -109,6 +118,7 @@ async fn an_agent_uses_the_tools_of_a_server_that_its_permissions_name() {
         Some(_) => Scripted::text(&request.tool_results().join(" | ")),
     })
     .await;
+
     let running = bench
         .run_asking("b1", &personas, config(&server, Provider::OpenAi, "openai"))
         .await;
@@ -116,16 +126,19 @@ async fn an_agent_uses_the_tools_of_a_server_that_its_permissions_name() {
     send(&bench, &main, 1, &["files__read_*"], 0).await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     let offered = server.requests()[0].offered_tools();
+
     assert!(
         !offered.is_empty() && offered.iter().all(|name| name.starts_with("files__read_")),
         "{offered:?}"
     );
+
     let reply = bench.until_replies(1).await.pop().expect("a reply").content;
     assert!(
         reply.contains("the cake is in the oven") && reply.contains("no tool `files__write_file`"),
         "{reply}"
     );
     assert!(!files.join("stolen.txt").exists());
+
     running.stop().await;
 }
 
@@ -144,8 +157,10 @@ async fn listening(servers: &Path) -> (Child, u16) {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .kill_on_drop(true);
+
         (http.spawn().expect("a server"), port)
     };
+
     let (mut http, mut port) = start();
     eventually("it listens", async || {
         if http.try_wait().expect("its state").is_some() {
@@ -154,6 +169,7 @@ async fn listening(servers: &Path) -> (Child, u16) {
         tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()
     })
     .await;
+
     (http, port)
 }
 
@@ -162,16 +178,19 @@ async fn a_server_at_an_address_gets_the_credential_only_for_turns_that_have_it(
     let Some((servers, _folder)) = servers().await else {
         return;
     };
+
     let bench = Bench::start().await;
     let (mut http, port) = listening(&servers).await;
     let secret = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(secret.path(), "t0ken").expect("a secret");
+
     let personas = format!(
         "credentials: {{every: 'file:{}'}}\n\
          mcp_servers:\n  every: {{url: 'http://127.0.0.1:{port}/mcp', headers: {{x-token: 'credential:every'}}}}\n\
          personas:\n  default: {{runner: llm, tools: [], mcp_servers: [every]}}\n",
         secret.path().display(),
     );
+
     let server = ModelServer::ruled(|request, _| match request.tool_results().last() {
         None => Scripted::calls([Call::new("c1", "every__echo", &json!({"message": "hello there"}))]),
         Some(result) => Scripted::text(result),
@@ -180,17 +199,21 @@ async fn a_server_at_an_address_gets_the_credential_only_for_turns_that_have_it(
     let running = bench
         .run_asking("b1", &personas, config(&server, Provider::Anthropic, "anthropic"))
         .await;
+
     let without = session("without");
     send(&bench, &without, 1, &["every__*"], 0).await;
     eventually("the turn", async || bench.completed(&without).await.len() == 1).await;
+
     let outcome = bench.entries(&without).await.into_iter().find_map(|entry| {
         let LedgerEntry::ToolFinished { outcome, .. } = entry else {
             return None;
         };
         Some(outcome)
     });
+
     let error = "credential `every` is not granted to this turn".to_owned();
     assert_eq!(outcome, Some(ToolOutcome::Error { error }));
+
     let granted = session("granted");
     let mut dispatch = crate::bench::dispatch(&granted, 1);
     dispatch.permissions.level = shared::model::permission::Level::Full;
@@ -199,7 +222,9 @@ async fn a_server_at_an_address_gets_the_credential_only_for_turns_that_have_it(
     eventually("the turn", async || bench.completed(&granted).await.len() == 1).await;
     let mut replies = bench.until_replies(2).await;
     replies.retain(|reply| reply.session == granted);
+
     assert!(replies[0].content.contains("hello there"), "{}", replies[0].content);
+
     let requests = server.requests();
     assert!(
         requests
@@ -207,6 +232,7 @@ async fn a_server_at_an_address_gets_the_credential_only_for_turns_that_have_it(
             .all(|request| !request.body.to_string().contains("t0ken")),
         "no secret is shown"
     );
+
     running.stop().await;
     http.kill().await.expect("it is ended");
 }

@@ -61,12 +61,14 @@ async fn an_approved_call_waits_for_its_server_and_an_interrupt_does_not() {
          personas:\n  default: {{runner: llm, tools: [], mcp_servers: [shop], requires_confirmation: [{{tools: ['shop__*']}}]}}\n",
         program.display()
     );
+
     let server = ModelServer::ruled(|request, _| match request.tool_results().last() {
         Some(result) => Scripted::text(result),
         None if request.body.to_string().contains("message 2") => Scripted::text("as you like"),
         None => Scripted::calls([Call::new("c1", "shop__pay", &json!({"amount": 5}))]),
     })
     .await;
+
     let llm = || config(&server, Provider::OpenAi, "openai");
     let first = bench.run_asking("b1", &personas, llm()).await;
     let (main, other) = (session("main"), session("other"));
@@ -75,6 +77,7 @@ async fn an_approved_call_waits_for_its_server_and_an_interrupt_does_not() {
         eventually("its slot is free", async || bench.claims().await == 0).await;
         asked(&bench.entries(here).await).pop().expect("a question").id
     };
+
     send(&bench, &main, 1, &["*"], 0).await;
     let main_question = question(&main).await;
     send(&bench, &other, 1, &["*"], 0).await;
@@ -84,30 +87,37 @@ async fn an_approved_call_waits_for_its_server_and_an_interrupt_does_not() {
     let second = bench.run_asking("b2", &personas, llm()).await;
     approve(second.broker.desk(), &main_question).await;
     approve(second.broker.desk(), &other_question).await;
+
     let decided = async |here| {
         let entries = bench.entries(here).await;
         entries
             .iter()
             .any(|entry| matches!(entry, LedgerEntry::Owned { broker, .. } if broker == "b2"))
     };
+
     eventually("both go on", async || decided(&main).await && decided(&other).await).await;
     eventually("the server is tried again and again", async || lines(&tried) >= 2).await;
+
     // Whoever does not want it any more does not wait.
     let mut stop = dispatch(&other, 2);
     stop.queue_mode = Some(QueueMode::Interrupt);
     bench.publish(&stop).await;
     eventually("the other turn", async || bench.completed(&other).await.len() == 1).await;
     let ended = |entry: &LedgerEntry| matches!(entry, LedgerEntry::ToolFinished { .. });
+
     assert!(!bench.entries(&main).await.iter().any(ended), "it waits");
+
     std::fs::remove_file(&away).expect("it is back");
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     assert_eq!(lines(&paid), 1, "paid once");
+
     // Behind the cards that asked for both, and after the turn that it is of.
     eventually("the answer", async || {
         let mut replies = bench.replies().await.into_iter();
         replies.any(|reply| reply.session == main && reply.content == "paid")
     })
     .await;
+
     for (id, status) in [
         (&main_question, ApprovalStatus::Consumed),
         (&other_question, ApprovalStatus::Cancelled),
@@ -118,6 +128,7 @@ async fn an_approved_call_waits_for_its_server_and_an_interrupt_does_not() {
         })
         .await;
     }
+
     second.stop().await;
 }
 
@@ -132,6 +143,7 @@ async fn tools_that_a_server_has_more_of_are_offered_to_the_next_turn() {
          personas:\n  default: {{runner: llm, tools: [], mcp_servers: [shop]}}\n",
         program.display()
     );
+
     let server = ModelServer::ruled(|request, _| match request.tool_results().last() {
         Some(result) => Scripted::text(result),
         None => Scripted::calls([Call::new("c1", "shop__pay", &json!({"amount": 5}))]),
@@ -140,12 +152,14 @@ async fn tools_that_a_server_has_more_of_are_offered_to_the_next_turn() {
     let running = bench
         .run_asking("b1", &personas, config(&server, Provider::OpenAi, "openai"))
         .await;
+
     let main = session("main");
     for event in 1..=2_u64 {
         send(&bench, &main, event, &["*"], 0).await;
         let turns = usize::try_from(event).expect("few");
         eventually("the turn", async || bench.completed(&main).await.len() == turns).await;
     }
+
     let offered: Vec<Vec<String>> = server
         .requests()
         .iter()
@@ -156,5 +170,6 @@ async fn tools_that_a_server_has_more_of_are_offered_to_the_next_turn() {
         offered.last(),
         Some(&vec!["shop__pay".to_owned(), "shop__refund".to_owned()])
     );
+
     running.stop().await;
 }

@@ -44,6 +44,7 @@ pub(crate) async fn send(bench: &Bench, to: &shared::model::session::SessionRef,
         }),
         credentials: None,
     };
+
     dispatch.causation.hops = hops;
     bench.publish(&dispatch).await;
     bench.claim(to).await;
@@ -82,6 +83,7 @@ async fn a_model_uses_a_tool_over_each_wire_and_answers() {
     let bench = Bench::start().await;
     let served = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&served);
+
     let spec = ServiceSpec::new("hook", "test").endpoint("list", move |question: Value| {
         let counted = Arc::clone(&counted);
         async move {
@@ -89,7 +91,9 @@ async fn a_model_uses_a_tool_over_each_wire_and_answers() {
             Ok::<_, (usize, String)>(json!({"hooks": [question["status"]]}))
         }
     });
+
     let service = bench.bus.serve(spec).await.expect("a service");
+
     for (number, (provider, name)) in [
         (Provider::OpenAi, "openai"),
         (Provider::Gemini, "gemini"),
@@ -106,6 +110,7 @@ async fn a_model_uses_a_tool_over_each_wire_and_answers() {
             .core_subscribe(&subject::stream(&here))
             .await
             .expect("a stream");
+
         send(&bench, &here, 1, &["list_*"], 0).await;
         eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
         assert_eq!(server.calls(), 2, "{name}");
@@ -115,16 +120,20 @@ async fn a_model_uses_a_tool_over_each_wire_and_answers() {
             ["list_hooks", "list_intents"],
             "{name}"
         );
+
         let entries = bench.entries(&here).await;
         let reply = bench.until_replies(number + 1).await.pop().expect("a reply");
         assert_eq!(reply.content, r#"it says {"hooks":["active"]}"#, "{name}");
+
         let mut costs = 0.0;
         for entry in &entries {
             if let LedgerEntry::ModelAnswered { usage, .. } = entry {
                 costs += usage.cost_usd;
             }
         }
+
         assert!((costs - 2.0 * 0.000_092).abs() < 1e-9, "{name}: {costs}");
+
         let mut partial = String::new();
         let mut done = false;
         while !done {
@@ -133,9 +142,12 @@ async fn a_model_uses_a_tool_over_each_wire_and_answers() {
             partial.push_str(piece["text"].as_str().unwrap_or_default());
             done = piece["done"] == true;
         }
+
         assert_eq!(partial, reply.content, "{name}");
+
         running.stop().await;
     }
+
     service.stop().await;
 }
 
@@ -154,6 +166,7 @@ async fn what_must_not_be_run_is_not_started_and_the_model_is_told() {
                 call("create_hook", "{\"name\": \"a\", \"script\": \"b\"}"),
                 call("search_events", "{\"query\": \"x\"}"),
             ];
+
             Scripted::calls(calls.into_iter().enumerate().map(|(index, call)| Call {
                 id: Some(format!("c{index}")),
                 ..call
@@ -163,6 +176,7 @@ async fn what_must_not_be_run_is_not_started_and_the_model_is_told() {
         }
     })
     .await;
+
     let running = bench
         .run_asking("b1", PERSONA, config(&server, Provider::OpenAi, "openai"))
         .await;
@@ -170,12 +184,15 @@ async fn what_must_not_be_run_is_not_started_and_the_model_is_told() {
     send(&bench, &main, 1, &["search_*"], 0).await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     let told = server.requests()[1].tool_results();
+
     assert!(told[0].contains("malformed arguments"), "{told:?}");
     assert!(told[1].contains("schema") && told[1].contains("query"), "{told:?}");
     assert!(told[2].contains("no tool `create_hook`"), "{told:?}");
     assert_eq!(told[3], "error: not available", "nobody serves it");
+
     let entries = bench.entries(&main).await;
     assert_eq!((started(&entries), outcomes(&entries).len()), (1, 4), "{entries:?}");
+
     running.stop().await;
 }
 
@@ -188,11 +205,14 @@ async fn a_personas_ceiling_holds_whatever_the_dispatch_allows() {
     let running = bench
         .run_asking("b1", personas, config(&server, Provider::OpenAi, "openai"))
         .await;
+
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     let offered = server.requests()[0].offered_tools();
+
     assert_eq!(offered, ["disable_hook", "get_hook", "list_hooks", "search_events"]);
+
     running.stop().await;
 }
 
@@ -204,11 +224,13 @@ async fn agents_write_to_each_other_as_events_and_not_for_ever() {
     let running = bench
         .run_asking("b1", PERSONA, config(&server, Provider::OpenAi, "openai"))
         .await;
+
     for (name, hops) in [("near", 2), ("far", MAX_HOPS)] {
         let here = session(name);
         send(&bench, &here, 1, &["*"], hops).await;
         eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
     }
+
     let events = bench
         .bus
         .history(streams::EVENTS, "nexus.ev.*.agent.>", 1, 10)
@@ -221,16 +243,20 @@ async fn agents_write_to_each_other_as_events_and_not_for_ever() {
         "{}",
         events[0].id
     );
+
     assert_eq!((events[0].hops, events[0].content.as_str()), (3, "are you there?"));
+
     let audited = bench
         .bus
         .history(streams::AUDIT, "nexus.audit.agent", 1, 10)
         .await
         .expect("audit");
     assert_eq!(audited.len(), 1);
+
     let mut replies = bench.until_replies(2).await;
     replies.retain(|reply| reply.session == session("far"));
     assert!(replies[0].content.contains("refused"), "{}", replies[0].content);
+
     running.stop().await;
 }
 
@@ -244,6 +270,7 @@ async fn an_agent_that_waits_hears_the_reply() {
         .await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
+
     let mut sent = None;
     eventually("the event", async || {
         let events = bench
@@ -252,9 +279,11 @@ async fn an_agent_that_waits_hears_the_reply() {
             .await
             .expect("events");
         sent = events.first().map(|stored| stored.decode::<Event>().expect("an event"));
+
         sent.is_some()
     })
     .await;
+
     let sent = sent.expect("an event");
     // As channel `agent` of delivery-svc sends it.
     let headers = [(shared::wire::headers::CAUSATION, sent.id.as_str())]
@@ -265,7 +294,9 @@ async fn an_agent_that_waits_hears_the_reply() {
         .bus
         .core_publish(&subject::out("bob", &sent.peer.id), &headers, part)
         .await;
+
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     assert!(bench.until_replies(1).await[0].content.contains("I am"));
+
     running.stop().await;
 }

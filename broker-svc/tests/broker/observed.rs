@@ -36,9 +36,11 @@ impl Slow {
              fcntl.flock(open(here + '/held'), fcntl.LOCK_SH)\n",
         )
         .expect("a program");
+
         let held = std::fs::File::create(folder.path().join("held")).expect("a file");
         held.lock().expect("a lock");
         let command = format!("python3 {} {}", program.display(), folder.path().display());
+
         Self { folder, command, held }
     }
 
@@ -106,16 +108,20 @@ async fn a_finished_tool_is_in_the_ledger_before_the_hooks_behind_it_have_ended(
     let first = run(&bench, "b1", &hooks, &server).await;
     send(&bench, &main, 1, None).await;
     slow.begun(1).await;
+
     // As if killed: nothing of it is said to the server any more.
     drop(first);
     slow.go();
     let second = run(&bench, "b2", &hooks, &server).await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+
     assert_eq!(count.load(Ordering::SeqCst), 1, "the tool ran once");
+
     let result = json!("a result");
     let ok = ToolOutcome::Ok { result };
     assert_eq!(ends(&bench.entries(&main).await), [(true, ok.clone()), (false, ok)]);
     assert_eq!(slow.asked().len(), 2);
+
     second.stop().await;
     service.stop().await;
 }
@@ -125,6 +131,7 @@ async fn a_call_that_a_crash_interrupted_is_told_of_as_any_other() {
     let bench = Bench::start().await;
     let (begun, never) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (tell, wait) = (Arc::clone(&begun), Arc::clone(&never));
+
     let spec = ServiceSpec::new("hook", "test").endpoint("create", move |_: Value| {
         let (tell, wait) = (Arc::clone(&tell), Arc::clone(&wait));
         async move {
@@ -133,6 +140,7 @@ async fn a_call_that_a_crash_interrupted_is_told_of_as_any_other() {
             Ok::<_, (usize, String)>(Value::Null)
         }
     });
+
     let service = bench.bus.serve(spec).await.expect("a service");
     let server = insisting("create_hook", json!({"name": "a", "script": "b"}), 1).await;
     let hooks = "
@@ -140,6 +148,7 @@ hooks:
   - {name: before, hook: PreToolUse, builtin: audit_log}
   - {name: after, hook: PostToolUse, builtin: audit_log}
 ";
+
     let main = session("main");
     let first = run(&bench, "b1", hooks, &server).await;
     send(&bench, &main, 1, None).await;
@@ -147,11 +156,13 @@ hooks:
     drop(first);
     let second = run(&bench, "b2", hooks, &server).await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
+
     let records = bench.hook_records().await;
     let phases: Vec<_> = records
         .iter()
         .map(|record| (&record["phase"], &record["result"]))
         .collect();
+
     assert_eq!(
         phases,
         [
@@ -160,6 +171,7 @@ hooks:
         ]
     );
     assert_eq!(records[1]["arguments"]["name"], "a");
+
     never.notify_waiters();
     second.stop().await;
     service.stop().await;
@@ -176,6 +188,7 @@ async fn an_interrupt_does_not_wait_for_the_hooks_behind_a_call_and_they_run_all
     send(&bench, &main, 1, None).await;
     slow.begun(1).await;
     send(&bench, &main, 2, Some(QueueMode::Interrupt)).await;
+
     eventually("the interruption", async || {
         let entries = bench.entries(&main).await;
         entries
@@ -183,15 +196,18 @@ async fn an_interrupt_does_not_wait_for_the_hooks_behind_a_call_and_they_run_all
             .any(|entry| matches!(entry, LedgerEntry::TurnInterrupted { .. }))
     })
     .await;
+
     slow.go();
     eventually("the newest", async || bench.completed(&main).await.len() == 1).await;
     eventually("what was owed", async || settled(&bench.entries(&main).await) == 1).await;
+
     assert_eq!(
         slow.asked()[1]["tool_response"],
         "a result",
         "the call of the turn that is over"
     );
     assert!(count.load(Ordering::SeqCst) >= 1);
+
     running.stop().await;
     service.stop().await;
 }
@@ -207,7 +223,9 @@ async fn a_new_turn_does_not_wait_for_the_last_hooks_of_the_one_before() {
     slow.begun(1).await;
     send(&bench, &main, 2, None).await;
     eventually("the second", async || bench.completed(&main).await.len() == 2).await;
+
     assert_eq!((slow.asked().len(), settled(&bench.entries(&main).await)), (1, 0));
+
     slow.go();
     eventually("both are settled", async || settled(&bench.entries(&main).await) == 2).await;
     let asked = slow.asked();
@@ -215,10 +233,12 @@ async fn a_new_turn_does_not_wait_for_the_last_hooks_of_the_one_before() {
         .iter()
         .map(|asked| (&asked["user_id"], &asked["prompt"]))
         .collect();
+
     assert_eq!(
         told,
         [(&json!("v1"), &json!("message 1")), (&json!("v1"), &json!("message 2"))]
     );
+
     running.stop().await;
 }
 
@@ -245,16 +265,21 @@ async fn a_last_hook_that_fails_is_tried_again_and_the_others_are_not() {
          - {{name: good, hook: Stop, command: '{first}', priority: 1}}\n  \
          - {{name: bad, hook: Stop, command: '{second}', priority: 2}}\n"
     );
+
     let server = ModelServer::ruled(|_, _| Scripted::text("hello")).await;
     let main = session("main");
     let running = run(&bench, "b1", &hooks, &server).await;
     send(&bench, &main, 1, None).await;
     eventually("it is settled", async || settled(&bench.entries(&main).await) == 1).await;
     let lines = |path: &Path| std::fs::read_to_string(path).unwrap_or_default().lines().count();
+
     assert_eq!((lines(&good), lines(&bad)), (1, 2));
+
     let records = bench.hook_records().await;
     let commands = records.iter().filter(|record| record["kind"] == "hook_command");
     let codes: Vec<_> = commands.map(|record| record["exit_code"].clone()).collect();
+
     assert_eq!(codes, [0, 1, 0], "each run is told of");
+
     running.stop().await;
 }

@@ -29,6 +29,7 @@ fn belief(session: &SessionRef, sequence: u64) -> (ManualClock, Claimed) {
     let clock = ManualClock::at(UnixMillis(0));
     let hold = Hold::new(Arc::new(clock.clone()), clock.monotonic(), Duration::from_secs(3));
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a slot");
+
     let claimed = Claimed {
         session: session.clone(),
         sequence,
@@ -37,6 +38,7 @@ fn belief(session: &SessionRef, sequence: u64) -> (ManualClock, Claimed) {
         slot: Slot::new(permit, Arc::new(Semaphore::new(1))),
         begun: Mutex::default(),
     };
+
     (clock, claimed)
 }
 
@@ -55,6 +57,7 @@ fn spawn(broker: &Arc<Broker>, claimed: Claimed) -> tokio::task::JoinHandle<Resu
 async fn of_two_owners_at_once_only_one_appends_each_turn() {
     let bench = Bench::start().await;
     let main = session("main");
+
     let (one, other) = (bench.broker("b1", "").await, bench.broker("b2", "").await);
     for event in 1..=20 {
         bench.send(&main, event).await;
@@ -62,14 +65,17 @@ async fn of_two_owners_at_once_only_one_appends_each_turn() {
         let (_, first) = belief(&main, sequence);
         let (_, second) = belief(&main, sequence);
         let (first, second) = (spawn(&one, first), spawn(&other, second));
+
         for outcome in [first.await.expect("no panic"), second.await.expect("no panic")] {
             assert!(
                 matches!(outcome, Ok(()) | Err(RunSessionError::FenceLost)),
                 "{outcome:?}"
             );
         }
+
         assert_eq!(bench.completed(&main).await.len() as u64, event);
     }
+
     assert_eq!(bench.replies().await.len(), 20);
 }
 
@@ -84,6 +90,7 @@ async fn overtaken(fate: impl Fn(&ManualClock)) -> RunSessionError {
         .core_subscribe(&subject::agent("default"))
         .await
         .expect("an agent");
+
     bench.bus.flush().await.expect("it is known");
     bench.send(&main, 1).await;
     let sequence = held_claim(&bench).await;
@@ -92,8 +99,10 @@ async fn overtaken(fate: impl Fn(&ManualClock)) -> RunSessionError {
     let asked_first = agent.next().await.expect("a question");
     let (_, claimed) = belief(&main, sequence);
     let second = spawn(&quick, claimed);
+
     let asked_second = agent.next().await.expect("the same question");
     assert_eq!(asked_first.headers.get(TURN), asked_second.headers.get(TURN));
+
     fate(&clock);
     let say = async |to: Option<String>, content: &str| {
         let answer = AgentReply::Answer {
@@ -109,14 +118,18 @@ async fn overtaken(fate: impl Fn(&ManualClock)) -> RunSessionError {
             )
             .await;
     };
+
     say(asked_second.reply, "from the owner").await;
     second.await.expect("no panic").expect("the owner finishes");
     let before = bench.ledger(&main).await;
     say(asked_first.reply, "from the stale one").await;
     let ended = first.await.expect("no panic").expect_err("it is not the owner");
+
     assert_eq!(bench.ledger(&main).await, before, "it appended nothing");
+
     let said: Vec<String> = bench.replies().await.into_iter().map(|reply| reply.content).collect();
     assert_eq!(said, ["from the owner"]);
+
     let completed = bench.entries(&main).await;
     assert_eq!(
         completed
@@ -125,6 +138,7 @@ async fn overtaken(fate: impl Fn(&ManualClock)) -> RunSessionError {
             .count(),
         1
     );
+
     eventually("the owner gave the claim back", async || bench.claims().await == 0).await;
     ended
 }

@@ -40,6 +40,7 @@ async fn the_documented_examples_answer() {
             "bash heard: message 1",
         ),
     ];
+
     for (number, (name, program, expected)) in programs.into_iter().enumerate() {
         let personas = format!("personas: {{default: {{runner: process, process: {{{program}}}}}}}");
         let running = bench.run("b1", &personas).await;
@@ -47,7 +48,9 @@ async fn the_documented_examples_answer() {
         bench.send(&here, 1).await;
         eventually("the turn", async || bench.completed(&here).await.len() == 1).await;
         let reply = bench.until_replies(number + 1).await.pop().expect("a reply");
+
         assert_eq!(reply.content, expected);
+
         running.stop().await;
     }
 }
@@ -57,6 +60,7 @@ async fn a_program_that_does_not_end_is_killed_with_its_children() {
     let bench = Bench::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let children = folder.path().join("children");
+
     // The child outlives its parent's death unless the whole group is killed.
     let script = format!("sleep 600 & echo $! >> {}; wait", children.display());
     let personas = format!(
@@ -65,12 +69,14 @@ async fn a_program_that_does_not_end_is_killed_with_its_children() {
     let running = bench.run("b1", &personas).await;
     let main = session("main");
     bench.send(&main, 1).await;
+
     eventually("the failure", async || {
         bench.entries(&main).await.iter().any(|entry| {
             matches!(entry, LedgerEntry::TurnFailed { failure: TurnFailure::Limit { limit }, .. } if limit == "wall_ms")
         })
     })
     .await;
+
     let pids = std::fs::read_to_string(&children).expect("it had begun");
     for pid in pids.split_whitespace() {
         let process = PathBuf::from(format!("/proc/{pid}/stat"));
@@ -80,6 +86,7 @@ async fn a_program_that_does_not_end_is_killed_with_its_children() {
         })
         .await;
     }
+
     running.stop().await;
 }
 
@@ -104,6 +111,7 @@ async fn a_program_ends_with_a_broker_that_is_killed() {
     let bench = Bench::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let lines = folder.path().join("lines");
+
     // Neither does it read its input, nor do its children.
     let script = format!(
         "trap '' TERM; (while true; do echo x >> {}; sleep 0.05; done) & wait",
@@ -114,9 +122,11 @@ async fn a_program_ends_with_a_broker_that_is_killed() {
     let url = bench.server.url();
     let mut broker = child("programs::a_broker_of_its_own", &[(URL, &url), (PERSONAS, &personas)]);
     bench.send(&session("main"), 1).await;
+
     let written = || std::fs::metadata(&lines).map_or(0, |lines| lines.len());
     eventually("it is at work", async || written() > 4).await;
     broker.kill().await.expect("SIGKILL");
+
     eventually("it is silent", async || {
         let before = written();
         pause(Duration::from_secs(1)).await;
@@ -133,12 +143,14 @@ async fn a_program_that_says_nothing_is_told_of_with_its_complaint() {
     let running = bench.run("b1", personas).await;
     let main = session("main");
     bench.send(&main, 1).await;
+
     eventually("the failure", async || {
         bench.entries(&main).await.iter().any(|entry| {
             matches!(entry, LedgerEntry::TurnFailed { failure: TurnFailure::Agent { error }, .. } if error.contains("no key"))
         })
     })
     .await;
+
     running.stop().await;
 }
 
@@ -175,19 +187,23 @@ async fn is_read(pid: u32) -> bool {
 async fn no_program_of_the_same_user_reads_the_environment_of_a_broker() {
     let bench = Bench::start().await;
     let folder = tempfile::tempdir().expect("a folder");
+
     // Whoever we are, a user without rights can start it there.
     let service = folder.path().join("broker-svc");
     std::fs::copy(env!("CARGO_BIN_EXE_broker-svc"), &service).expect("a copy");
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("it may be read");
+
     if let Some(why) = hindrance(&service).await {
         return println!("SKIPPED: no user without rights can run {}: {why}", service.display());
     }
+
     let secret = ("NEXUS_TEST_SECRET", "s3cret");
     let mut open = unprivileged("/bin/sleep")
         .arg("600")
         .env(secret.0, secret.1)
         .spawn()
         .expect("it runs");
+
     eventually("of any other they read it", async || {
         is_read(open.id().expect("a process")).await
     })
@@ -203,6 +219,7 @@ async fn no_program_of_the_same_user_reads_the_environment_of_a_broker() {
         .stderr(Stdio::null())
         .spawn()
         .expect("it runs");
+
     let pid = broker.id().expect("a process");
     let named = format!("/proc/{pid}/cmdline");
     eventually("it has begun", async || {
@@ -210,7 +227,9 @@ async fn no_program_of_the_same_user_reads_the_environment_of_a_broker() {
         of_it && !is_read(pid).await
     })
     .await;
+
     assert_eq!(broker.try_wait().expect("a process"), None, "it lives");
+
     broker.kill().await.expect("SIGKILL");
     open.kill().await.expect("SIGKILL");
 }

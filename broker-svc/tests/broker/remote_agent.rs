@@ -19,6 +19,7 @@ fn agent(bench: &Bench, memory: &Path, mode: &str) -> Child {
     let url = bench.server.url();
     let address = url.strip_prefix("nats://").expect("a NATS address");
     let mut command = Command::new("python3");
+
     command
         .arg(script)
         .args([address, "default"])
@@ -26,6 +27,7 @@ fn agent(bench: &Bench, memory: &Path, mode: &str) -> Child {
         .arg(mode)
         .stdin(Stdio::null())
         .kill_on_drop(true);
+
     command.spawn().expect("python3 is there")
 }
 
@@ -43,17 +45,22 @@ async fn an_agent_killed_in_the_middle_of_a_turn_works_once_and_answers_when_it_
     let running = bench.run("b1", REMOTE).await;
     let main = session("main");
     bench.send(&main, 1).await;
+
     // It notes the turn as done and dies before it answers.
     assert!(!first.wait().await.expect("it ends").success());
     assert_eq!(lines(&memory).await.len(), 1);
+
     let mut second = agent(&bench, &memory, "live");
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     bench.send(&main, 2).await;
     eventually("two replies", async || bench.replies().await.len() == 2).await;
     let done = lines(&memory).await;
+
     assert_eq!(done.len(), 2, "each turn was worked on once: {done:?}");
+
     let said: Vec<String> = bench.replies().await.into_iter().map(|reply| reply.content).collect();
     assert_eq!(said, ["python: message 1", "python: message 2"]);
+
     running.stop().await;
     second.kill().await.expect("it is ended");
 }
@@ -67,6 +74,7 @@ async fn where_nobody_serves_the_persona_the_user_is_told() {
     bench.send(&main, 1).await;
     eventually("a reply", async || bench.replies().await.len() == 1).await;
     let entries = bench.entries(&main).await;
+
     let failed = entries.iter().any(|e| {
         matches!(
             e,
@@ -76,10 +84,12 @@ async fn where_nobody_serves_the_persona_the_user_is_told() {
             }
         )
     });
+
     assert!(
         failed && bench.replies().await[0].content.contains("Nobody is there"),
         "{entries:?}"
     );
+
     running.stop().await;
 }
 
@@ -94,6 +104,7 @@ async fn a_broker_asked_to_stop_in_the_middle_of_a_turn_hands_it_to_another() {
     bench.send(&main, 1).await;
     eventually("the turn begins", async || !bench.ledger(&main).await.is_empty()).await;
     first.stop().await;
+
     let second = bench.run("b2", personas).await;
     let mut python = agent(&bench, &memory, "live");
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
@@ -112,9 +123,11 @@ async fn an_agent_that_is_away_is_noted_until_it_answers() {
         let entry = notes.get(&subject::away_key(&main)).await.expect("KV answers");
         entry.map(|entry| entry.value)
     };
+
     bench.send(&main, 1).await;
     eventually("a note", async || noted().await.is_some()).await;
     let away = noted().await.expect("a note");
+
     assert_eq!((&away.session, away.why.as_str()), (&main, "nobody serves the persona"));
     assert!(away.until > away.since, "{away:?}");
 

@@ -59,6 +59,7 @@ async fn older_dispatches_are_not_run_again_and_new_ones_are_run() {
     let turns = turns(&bench, &main).await;
     assert_eq!(turns.len(), 30);
     assert!(turns.values().all(|times| *times == 1), "{turns:?}");
+
     run(&bench, "b4", &main, 31..32, 31).await;
 }
 
@@ -71,6 +72,7 @@ async fn an_older_ledger_holds_what_it_cannot_know() {
     let older = bench.server.copy_of(LEDGER);
     bench.server.restart().await;
     run(&bench, "b2", &main, 4..9, 8).await;
+
     let b2 = bench.broker("b2", "").await;
     b2.ledger_witness().check(SystemClock.now()).await.expect("kept");
     drop(b2);
@@ -85,6 +87,7 @@ async fn an_older_ledger_holds_what_it_cannot_know() {
         bench.bus.held().entries().await.is_ok_and(|held| held.len() == 5)
     })
     .await;
+
     let held = bench.bus.held().entries().await.expect("readable");
     assert!(held.iter().all(|(_, entry)| entry.value.kind == HeldKind::Dispatch));
     assert_eq!(bench.replies().await.len(), replies, "nothing is said twice");
@@ -97,6 +100,7 @@ async fn an_older_ledger_holds_what_it_cannot_know() {
         bench.replies().await.len() == replies + 1
     })
     .await;
+
     running.stop().await;
 }
 
@@ -133,6 +137,7 @@ async fn a_dispatch_of_an_old_event_that_comes_again_is_recognised_by_its_subjec
         made.timestamp = UnixMillis(made.timestamp.0).plus(-200_000);
         made
     };
+
     let first = old(1);
     run_both(&bench, &main, [&first, &old(2)]).await;
 
@@ -141,7 +146,9 @@ async fn a_dispatch_of_an_old_event_that_comes_again_is_recognised_by_its_subjec
     bench.bus.publish(out).await.expect("stored");
     bench.claim(&main).await;
     is_dropped(&bench, &main, "repeated").await;
+
     assert!(turns(&bench, &main).await.values().all(|times| *times == 1));
+
     running.stop().await;
 }
 
@@ -155,6 +162,7 @@ async fn a_dispatch_that_is_evaluated_again_long_afterwards_is_known_by_the_ledg
         made.id = Ulid::from_parts(made.id.timestamp_ms() - 200_000, made.id.random());
         made
     };
+
     let first = old(1);
     run_both(&bench, &main, [&first, &old(2)]).await;
 
@@ -165,14 +173,18 @@ async fn a_dispatch_that_is_evaluated_again_long_afterwards_is_known_by_the_ledg
         .next_on_subject(DISPATCHES, &subject, 1)
         .await
         .expect("readable");
+
     let sequence = stored.expect("it is there").sequence;
     assert!(bench.bus.delete_message(DISPATCHES, sequence).await.expect("deleted"));
+
     let mut again = first.clone();
     again.timestamp = SystemClock.now();
     let out = Outgoing::new(subject, &again).msg_id("later");
     bench.bus.publish(out).await.expect("stored");
     bench.claim(&main).await;
     is_dropped(&bench, &main, "handled before").await;
+
     assert_eq!(turns(&bench, &main).await.len(), 2);
+
     running.stop().await;
 }

@@ -51,8 +51,10 @@ async fn live_through(bench: &Bench, session: &SessionRef, from: u64, to: u64) {
     for event in from..=to {
         bench.publish(&dispatch(session, event)).await;
     }
+
     bench.claim(session).await;
     let begun = SystemClock.monotonic();
+
     let patience = DEADLINE + Duration::from_millis(20 * to.saturating_sub(from));
     while bench.claims().await > 0 {
         let waited = SystemClock.monotonic().saturating_duration_since(begun);
@@ -65,16 +67,19 @@ async fn live_through(bench: &Bench, session: &SessionRef, from: u64, to: u64) {
 async fn a_session_with_a_long_life_answers_as_fast_as_a_new_one() {
     let (turns, trials) = if is_long() { (10_000, 200) } else { (600, 15) };
     let bench = Bench::start().await;
+
     // One fold is remembered: whoever comes back after somebody else is folded from the ledger.
     let config = BrokerConfig {
         fold_cache: 1,
         ..BrokerConfig::default()
     };
     let running = bench.run_with("b1", "", config).await;
+
     let (old, other) = (session("old"), session("other"));
     for from in (1..=turns).step_by(500) {
         live_through(&bench, &old, from, turns.min(from + 499)).await;
     }
+
     let mut replies = heard(&bench).await;
     let (mut of_old, mut of_new) = (Vec::new(), Vec::new());
     for trial in 1..=trials {
@@ -82,6 +87,7 @@ async fn a_session_with_a_long_life_answers_as_fast_as_a_new_one() {
         of_old.push(answered(&bench, &mut replies, &old, turns + trial).await);
         of_new.push(answered(&bench, &mut replies, &session(&format!("new-{trial}")), 1).await);
     }
+
     let (old, new) = (percentile(&mut of_old, 0.5), percentile(&mut of_new, 0.5));
     println!("after {turns} turns, cold: p50 {old:.2} ms, a new session {new:.2} ms ({trials} trials)");
     let most = if is_long() {
@@ -89,7 +95,9 @@ async fn a_session_with_a_long_life_answers_as_fast_as_a_new_one() {
     } else {
         10.0 * new + 250.0
     };
+
     assert!(old < most, "{old} ms, {new} ms");
+
     running.stop().await;
 }
 
@@ -101,23 +109,30 @@ async fn a_hot_session_does_not_hold_up_a_quiet_one() {
     let mut replies = heard(&bench).await;
     let (hot, quiet) = (session("hot"), session("quiet"));
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
+
     let mut event = 0;
     for round in 0..rounds {
         for _ in 0..each {
             event += 1;
             alone.push(answered(&bench, &mut replies, &quiet, event).await);
         }
+
         for number in 1..=queued {
             bench.publish(&dispatch(&hot, round * queued + number)).await;
         }
+
         bench.claim(&hot).await;
+
         while bench.claims().await > 0 && beside.len() < usize::try_from((round + 1) * each).expect("few") {
             event += 1;
             beside.push(answered(&bench, &mut replies, &quiet, event).await);
         }
+
         live_through(&bench, &hot, 1, 0).await;
     }
+
     assert!(!beside.is_empty(), "the hot session was done before anything was asked");
+
     let told = |name: &str, of: &mut Vec<f64>| {
         let (p50, p99) = (percentile(of, 0.5), percentile(of, 0.99));
         println!("{name}: p50 {p50:.2} ms, p99 {p99:.2} ms over {}", of.len());
@@ -130,6 +145,8 @@ async fn a_hot_session_does_not_hold_up_a_quiet_one() {
     if is_long() {
         assert!(with.1 <= 1.2 * without.1, "p99: {} ms, {} ms", without.1, with.1);
     }
+
     assert!(with.0 < 10.0 * without.0 + 250.0, "{} ms, {} ms", without.0, with.0);
+
     running.stop().await;
 }

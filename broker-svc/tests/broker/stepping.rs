@@ -113,6 +113,7 @@ impl Stepper for Scripted {
             Line::User { content } => Some(content.clone()),
             Line::Assistant { .. } | Line::Tool { .. } => None,
         }));
+
         let effect = Effect {
             name: "model".to_owned(),
             id: question.step.to_string(),
@@ -124,6 +125,7 @@ impl Stepper for Scripted {
             arguments: json!({ "step": question.step, "amount": 60_000 }),
             fault: None,
         };
+
         Ok(Said {
             content: outcome.text,
             calls: outcome.tools.into_iter().map(call).collect(),

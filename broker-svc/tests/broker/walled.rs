@@ -92,6 +92,7 @@ async fn a_broker_of_its_own() {
     let hidden = [folder.join("secrets").display().to_string()];
     let said = Walls::of(None, &hidden, &[], std::slice::from_ref(&url)).raise();
     println!("{said:?}");
+
     let broker = broker_at(&url, "walled", &personas(folder, &url), BrokerConfig::default()).await;
     let _running = run_broker(Arc::new(broker));
     std::future::pending::<()>().await;
@@ -108,16 +109,19 @@ async fn wants(bench: &Bench, owner: &Child, persona: &str, folder: &Path) -> Va
         .rsplit_once(':')
         .and_then(|(_, port)| port.parse().ok())
         .expect("a port");
+
     let mut one = dispatch(&to, 1);
     one.message.content = json!({
         "secret": folder.join("secrets/password"), "work": folder.join("work"), "port": port, "broker": owner.id(),
     })
     .to_string();
+
     bench.publish(&one).await;
     bench.claim(&to).await;
     let answers = async || bench.replies().await.into_iter().find(|reply| reply.session == to);
     eventually("the answer", async || answers().await.is_some()).await;
     let reply = answers().await.expect("it stays");
+
     serde_json::from_str(&reply.content).expect("JSON")
 }
 
@@ -126,6 +130,7 @@ async fn a_program_reaches_no_secret_no_server_and_not_the_broker() {
     if says("NEXUS_SANDBOX", "absent") {
         return println!("SKIPPED: NEXUS_SANDBOX=absent");
     }
+
     let bench = Bench::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     for (name, text) in [("secrets/password", "pw"), ("work/wants.py", SCRIPT)] {
@@ -133,6 +138,7 @@ async fn a_program_reaches_no_secret_no_server_and_not_the_broker() {
         std::fs::create_dir_all(path.parent().expect("one")).expect("made");
         std::fs::write(path, text).expect("written");
     }
+
     let (url, at) = (bench.server.url(), folder.path().display().to_string());
     let owner = child("walled::a_broker_of_its_own", &[(URL, &url), (FOLDER, &at)]);
     let found = wants(&bench, &owner, "default", folder.path()).await;
@@ -141,14 +147,17 @@ async fn a_program_reaches_no_secret_no_server_and_not_the_broker() {
         "broker": "PermissionError", "server": "PermissionError", "others": "connected", "own": "mine",
         "environment": "",
     });
+
     assert_eq!(found, expected);
     assert_eq!(
         std::fs::read_to_string(folder.path().join("secrets/password")).expect("there"),
         "pw"
     );
+
     // An operator who tells a program of the server lets it reach it, and nothing else.
     let found = wants(&bench, &owner, "told", folder.path()).await;
     let mut told = expected;
     told["server"] = json!("connected");
+
     assert_eq!(found, told);
 }

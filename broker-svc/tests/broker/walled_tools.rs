@@ -100,23 +100,27 @@ async fn a_broker_of_its_own() {
         "{:?}",
         Walls::of(None, &hidden, &[], std::slice::from_ref(&url)).raise()
     );
+
     let server = command(folder, &url, "mcp");
     let personas = format!(
         "mcp_servers:\n  wants: {{command: python3, args: {:?}}}\n\
          personas:\n  default: {{runner: llm, tools: [], mcp_servers: [wants]}}\n",
         &server[1..]
     );
+
     let hook = command(folder, &url, "hook").join(" ");
     let hooks = format!(
         "enabled: true\nallow: {{all: ['{hook}']}}\n\
          hooks: [{{name: looks, hook: PreToolUse, command: '{hook}', blocking: true}}]"
     );
+
     let config = LlmConfig {
         provider: Provider::OpenAi,
         model: "any".to_owned(),
         base_url,
         ..LlmConfig::default()
     };
+
     let model = llm::open(config, Arc::new(SystemClock), Shutdown::default()).expect("a usable model");
     let broker = broker_at(&url, "walled", &personas, BrokerConfig::default()).await;
     let rules = HookRules::parse(&hooks, &broker.personas).expect("hooks");
@@ -129,6 +133,7 @@ async fn a_command_hook_and_an_mcp_server_reach_no_secret_and_no_server() {
     if says("NEXUS_SANDBOX", "absent") {
         return println!("SKIPPED: NEXUS_SANDBOX=absent");
     }
+
     let bench = Bench::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     for (name, text) in [
@@ -142,6 +147,7 @@ async fn a_command_hook_and_an_mcp_server_reach_no_secret_and_no_server() {
         std::fs::create_dir_all(path.parent().expect("one")).expect("made");
         std::fs::write(path, text).expect("written");
     }
+
     let model = ModelServer::ruled(|request, _| match request.tool_results().last() {
         Some(result) => Scripted::text(result),
         None => Scripted::calls([Call::new("c1", "wants__look", &json!({}))]),
@@ -152,6 +158,7 @@ async fn a_command_hook_and_an_mcp_server_reach_no_secret_and_no_server() {
         folder.path().display().to_string(),
         model.base_url("openai"),
     );
+
     let _owner = child(
         "walled_tools::a_broker_of_its_own",
         &[(URL, &url), (FOLDER, &at), (MODEL, &base)],
@@ -166,7 +173,9 @@ async fn a_command_hook_and_an_mcp_server_reach_no_secret_and_no_server() {
     });
     let reply = bench.until_replies(1).await.pop().expect("a reply").content;
     let by_server: Value = serde_json::from_str(&reply).unwrap_or_else(|_| json!(reply));
+
     assert_eq!(by_server, expected, "the MCP server");
+
     let noted = std::fs::read_to_string(folder.path().join("work/hook.json")).expect("the hook ran");
     let by_hook: Value = serde_json::from_str(&noted).expect("JSON");
     assert_eq!(by_hook, expected, "the command hook");

@@ -69,6 +69,7 @@ fn judged(question: &ProposeIntent) -> IntentAnswer {
     let rejection = dances.then(|| Rejection::UnknownKind {
         kind: question.wish.kind.clone(),
     });
+
     IntentAnswer {
         id: question.id.expect("a name"),
         status: if dances {
@@ -109,6 +110,7 @@ async fn story(kill: Kill) -> Went {
     let mut owner = child_of(&url);
     let main = session("main");
     bench.send(&main, 1).await;
+
     let mut went = Went::default();
     let (mut number, mut sent) = (0, 1);
     let story = async {
@@ -137,6 +139,7 @@ async fn story(kill: Kill) -> Went {
             }
         }
     };
+
     let done = async {
         eventually("two replies", async || {
             let replies = bench.replies().await.len();
@@ -148,12 +151,14 @@ async fn story(kill: Kill) -> Went {
         })
         .await;
     };
+
     tokio::select! {
         () = story => {}
         () = done => {}
     }
     went.replies = bench.replies().await.into_iter().map(|reply| reply.content).collect();
     went.entries = bench.entries(&main).await;
+
     went
 }
 
@@ -166,15 +171,19 @@ async fn intents_are_asked_for_once_and_refusals_reach_the_next_turn_whoever_is_
         Kill::Unanswered(2),
         Kill::Answered(2),
     ];
+
     let stories = kills.map(async |kill| (kill, story(kill).await));
     for (kill, went) in futures_util::future::join_all(stories).await {
         assert_eq!(went.replies, ["I will remind you.", "I see."], "{kill:?}");
+
         let [first, second] = went.prompts.as_slice() else {
             panic!("{kill:?}: the agent is asked once for each turn: {:?}", went.prompts)
         };
         assert!(!first.contains("Your intents"), "{first}");
+
         let told = ["`dance` was rejected: unknown_kind", "takes no attributes"];
         assert!(told.iter().all(|told| second.contains(told)), "{kill:?}: {second}");
+
         let kinds: Vec<Vec<&str>> = went
             .wishes
             .values()
@@ -185,10 +194,12 @@ async fn intents_are_asked_for_once_and_refusals_reach_the_next_turn_whoever_is_
             kinds.iter().all(|kinds| kinds.windows(2).all(|two| two[0] == two[1])),
             "{kill:?}: a name is one intent: {kinds:?}"
         );
+
         let count = |is: fn(&LedgerEntry) -> bool| went.entries.iter().filter(|entry| is(entry)).count();
         let answered = count(|entry| matches!(entry, LedgerEntry::ModelAnswered { .. }));
         let noted = count(|entry| matches!(entry, LedgerEntry::HookRan { .. }));
         let completed = count(|entry| matches!(entry, LedgerEntry::TurnCompleted { .. }));
+
         assert_eq!((answered, noted, completed), (2, 2, 2), "{kill:?}");
     }
 }
@@ -201,6 +212,7 @@ async fn the_scheduler_is_told_of_a_session_that_begins_anew() {
     let main = session("main");
     bench.send(&main, 1).await;
     eventually("a reply", async || bench.replies().await.len() == 1).await;
+
     let order = SessionOrder {
         id: Ulid::from_parts(1, 1),
         target: main.clone(),
@@ -209,6 +221,7 @@ async fn the_scheduler_is_told_of_a_session_that_begins_anew() {
         reason: String::new(),
         at: SystemClock.now(),
     };
+
     let out = Outgoing::new(subject::dispatch(&main), &order);
     bench.bus.publish(out).await.expect("an order is stored");
     bench.claim(&main).await;
@@ -216,8 +229,10 @@ async fn the_scheduler_is_told_of_a_session_that_begins_anew() {
         .await
         .expect("in time")
         .expect("a word");
+
     let reset: TellReset = serde_json::from_slice(&question.payload).expect("a reset");
     assert_eq!((reset.agent.as_str(), reset.session.as_str()), ("default", "main"));
+
     tell(&bench, &question, &IntentList::default()).await;
     running.stop().await;
 }
@@ -232,11 +247,13 @@ async fn what_nobody_answers_for_is_asked_for_later() {
     let mut owner = child_of(&url);
     let main = session("main");
     bench.send(&main, 1).await;
+
     let mut turn = async |content: &str| {
         let question = tokio::time::timeout(DEADLINE, asked.next()).await;
         let question = question.expect("in time").expect("a question");
         let request: AgentRequest = serde_json::from_slice(&question.payload).expect("a request");
         let content = content.to_owned();
+
         tell(
             &bench,
             &question,
@@ -246,16 +263,20 @@ async fn what_nobody_answers_for_is_asked_for_later() {
             },
         )
         .await;
+
         request.system_prompt
     };
+
     turn(ANSWER).await;
     eventually("the reply, without a scheduler", async || {
         bench.replies().await.len() == 1
     })
     .await;
+
     owner.kill().await.expect("SIGKILL");
     let _owner = child_of(&url);
     let mut wished = listener(&bench, "nexus.svc.intent.propose").await;
+
     let mut names = BTreeMap::new();
     while names.len() < 2 {
         let question = tokio::time::timeout(DEADLINE, wished.next()).await;
@@ -264,16 +285,20 @@ async fn what_nobody_answers_for_is_asked_for_later() {
         tell(&bench, &question, &judged(&wish)).await;
         names.insert(wish.id, wish.wish.kind);
     }
+
     let kinds: Vec<String> = names.into_values().collect();
     assert!(kinds.contains(&"remind".to_owned()) && kinds.contains(&"dance".to_owned()));
+
     let settled =
         |entry: &LedgerEntry| matches!(entry, LedgerEntry::HookRan { outcome, .. } if outcome.get("asked").is_some());
     eventually("both are settled", async || {
         bench.entries(&main).await.iter().filter(|entry| settled(entry)).count() == 2
     })
     .await;
+
     bench.send(&main, 2).await;
     let prompt = turn("I see.").await;
     assert!(prompt.contains("`dance` was rejected: unknown_kind"), "{prompt}");
+
     eventually("the other reply", async || bench.replies().await.len() == 2).await;
 }

@@ -46,15 +46,19 @@ impl Owner {
         let Some(awaited) = self.fold.awaited().cloned() else {
             return false;
         };
+
         if self.cancelled || self.machine.is_steering() {
             self.decided(world, &awaited.approval, ApprovalStatus::Cancelled);
             return false;
         }
+
         if world.now < awaited.expires_at.0 {
             return true;
         }
+
         let status = world.lapse(&awaited.approval).unwrap_or(ApprovalStatus::Expired);
         self.decided(world, &awaited.approval, status);
+
         false
     }
 
@@ -65,6 +69,7 @@ impl Owner {
             arguments: gated(running.arguments_of(call)),
             ..call.clone()
         };
+
         let hash = args_hash(&call.arguments);
         let needed = call.name == "pay" && asks(turn.id);
         let standing = stands(running, &call.call, &hash, None);
@@ -72,6 +77,7 @@ impl Owner {
             .last_asked(&call.call)
             .filter(|asked| asked.status == ApprovalStatus::Approved);
         let superseded = superseded.map(|asked| asked.approval.clone());
+
         let refused = match standing {
             Standing::None if needed => return self.ask(world, turn, &call, hash, faults),
             Standing::None | Standing::Approved => return Confirmed::Run(call.arguments),
@@ -89,12 +95,14 @@ impl Owner {
             Standing::Superseded => "superseded",
             Standing::Used => "used",
         };
+
         let outcome = ToolOutcome::Error {
             error: refused.to_owned(),
         };
         let call = call.call;
         let unseen = false;
         self.stage(world, LedgerEntry::ToolFinished { call, outcome, unseen });
+
         Confirmed::On
     }
 
@@ -102,15 +110,18 @@ impl Owner {
         if !self.commit(world, faults) || faults && world.chance.once_in(15) {
             return Confirmed::Gone;
         }
+
         let running = self.fold.running.as_ref().expect("a turn runs");
         let times = running.times_asked(&call.call).to_string();
         let parts = ["approval", &turn.id.to_string(), &call.call, &hash, &times];
         let id = derived_ulid(running.began_at, &parts).to_string();
         let kept = world.ask(&id);
+
         // Asked in KV, and not in the ledger.
         if faults && world.chance.once_in(8) {
             return Confirmed::Gone;
         }
+
         let request = ApprovalRequest {
             id: id.clone(),
             call: call.call.clone(),
@@ -122,7 +133,9 @@ impl Owner {
             expires_at: UnixMillis(kept.expires_at),
             asked_in: None,
         };
+
         self.stage(world, LedgerEntry::ApprovalRequested { request });
+
         for id in std::mem::take(&mut self.superseded) {
             // Said in KV once the ledger says it, or by nobody.
             if self.commit(world, faults) {
@@ -132,10 +145,12 @@ impl Owner {
                 return Confirmed::Gone;
             }
         }
+
         if kept.status != ApprovalStatus::Pending {
             self.decided(world, &id, kept.status);
             return Confirmed::On;
         }
+
         if self.commit(world, faults) {
             Confirmed::Suspended
         } else {
@@ -160,8 +175,10 @@ impl Owner {
                 sequence,
                 cursor,
             };
+
             return self.stage(world, entry);
         }
+
         let id = approval.parse().unwrap_or(Ulid::nil());
         self.drop_named(world, "approval", id, sequence);
     }
@@ -179,6 +196,7 @@ impl Owner {
             reason: "not awaited".to_owned(),
             cursor,
         };
+
         self.stage(world, dropped);
     }
 
@@ -189,6 +207,7 @@ impl Owner {
             let reason = "by ada".to_owned();
             self.stage(world, LedgerEntry::SessionReset { reason });
         }
+
         let cursor = self.cursor_after(&[sequence]);
         let order = Box::new(order);
         let entry = LedgerEntry::Ordered {
@@ -196,6 +215,7 @@ impl Owner {
             sequence,
             cursor,
         };
+
         self.stage(world, entry);
     }
 
@@ -209,6 +229,7 @@ impl Owner {
                     args_hash: args_hash(&arguments),
                     arguments: (arguments != call.arguments).then_some(arguments),
                 };
+
                 self.stage(world, started);
                 self.call(world, turn, call, faults)
             }
@@ -232,9 +253,11 @@ impl Owner {
                 } else {
                     ApprovalStatus::Cancelled
                 };
+
                 (asked.approval.clone(), status)
             })
         });
+
         marks.collect()
     }
 }

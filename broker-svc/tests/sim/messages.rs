@@ -19,14 +19,18 @@ const MOST_DISPATCHES: u64 = 14;
 impl World {
     pub(crate) fn dispatch(&mut self) {
         let number = self.arrivals.len() as u64 + 1;
+
         if self.dispatches().count() as u64 >= MOST_DISPATCHES {
             return;
         }
+
         use QueueMode::{Collect, Followup, Interrupt, Steer, SteerBacklog};
+
         let modes = [Followup, Followup, Collect, Steer, SteerBacklog, Interrupt];
         let mode = modes[usize::try_from(self.chance.below(6)).unwrap_or(0)];
         let event_id = EventId::parse(format!("test:{number}")).expect("an event id");
         let timestamp = UnixMillis(self.now);
+
         let permissions = PermissionSet {
             level: if self.chance.once_in(4) {
                 Level::Minimal
@@ -35,6 +39,7 @@ impl World {
             },
             ..PermissionSet::default()
         };
+
         let peer = self.chance.below(2).to_string();
         let dispatch = made(number, event_id, timestamp, mode, permissions, peer);
         self.say(&format!("dispatch {number} {mode:?}"));

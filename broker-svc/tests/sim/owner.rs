@@ -97,6 +97,7 @@ impl Owner {
         if !self.is_live(world.now) {
             return Fate::Gone;
         }
+
         match std::mem::replace(&mut self.phase, Phase::Drive) {
             Phase::Take => self.take(world, faults),
             Phase::Drive => self.drive(world, faults),
@@ -117,6 +118,7 @@ impl Owner {
                         outcome,
                     },
                 );
+
                 self.phase = Phase::Turn(turn);
                 Fate::On
             }
@@ -130,12 +132,15 @@ impl Owner {
                 let last = world.arrivals.len() as u64;
                 let unseen = (last > self.looked).then_some(last);
                 let may_go_on = standing.awaits.is_some() && unseen.is_some();
+
                 if may_go_on || runnable(&standing, unseen, UnixMillis(world.now)) {
                     world.publish_claim();
                 }
+
                 if standing.awaits.is_none() {
                     world.caches[self.name] = Some((self.fold.clone(), self.published.clone()));
                 }
+
                 Fate::Gone
             }
         }
@@ -147,9 +152,11 @@ impl Owner {
         self.machine = Session::new(&self.fold, Arc::default());
         self.looked = self.fold.cursor.floor;
         self.look(world);
+
         if self.stays_suspended(world) {
             return self.rest(world, faults);
         }
+
         if let Some(running) = self.fold.running.clone() {
             let answers = running.answers();
             let found: Vec<Pending> = world
@@ -157,11 +164,13 @@ impl Owner {
                 .filter(|p| answers.contains(&p.sequence))
                 .cloned()
                 .collect();
+
             self.phase = Phase::Turn(Turn::resumed(&session(), &self.fold, &running, &found));
         } else if !self.fold.unpublished.is_empty() {
             // What a former owner left is published by an owner only.
             return self.commit_and_publish(world, faults);
         }
+
         Fate::On
     }
 
@@ -172,10 +181,12 @@ impl Owner {
             self.published = published;
             return;
         }
+
         let is_checkpoint =
             |(_, record): &(u64, LedgerRecord)| matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { .. }));
         let from = world.ledger.iter().rposition(is_checkpoint).unwrap_or(0);
         self.fold = broker_svc::fold::fold(&world.ledger[from..]).expect("a whole ledger");
+
         assert_eq!(self.fold, world.truth, "a checkpoint and the tail are the whole");
     }
 
@@ -212,6 +223,7 @@ impl Owner {
                         reason: reason.name().to_owned(),
                         cursor,
                     };
+
                     self.stage(world, dropped);
                 }
                 Effect::Cancel { .. } => self.cancelled = true,
@@ -241,6 +253,7 @@ impl Owner {
     fn open_record(&mut self, world: &mut World) {
         self.fold.at = UnixMillis(world.now);
         self.fold.held_ms = held_ms(world);
+
         if self.fold.last_sequence > 0 && world.chance.once_in(12) {
             let due = Fold {
                 since_checkpoint: CHECKPOINT_EVERY,
@@ -248,14 +261,17 @@ impl Owner {
             };
             self.push(due.checkpoint().expect("it is small"));
         }
+
         if self.fold.session.is_none() {
             self.push(LedgerEntry::SessionOpened { session: session() });
         }
+
         if !self.owned {
             self.owned = true;
             let (epoch, broker) = (self.fold.epoch + 1, self.name.to_string());
             self.push(LedgerEntry::Owned { epoch, broker });
         }
+
         for turn in std::mem::take(&mut self.published) {
             if self.fold.unpublished.iter().any(|reply| reply.turn == turn) {
                 self.push(LedgerEntry::ReplyPublished { turn });
@@ -273,22 +289,26 @@ impl Owner {
         if !self.owned {
             self.open_record(world);
         }
+
         if self.staged.is_empty() {
             // Nothing to append: whoever acts on it is fenced by its deadline.
             return self.is_live(world.now);
         }
+
         world.appends += 1;
         let append = AppendId {
             broker: self.name.to_string(),
             epoch: self.fold.epoch,
             counter: world.appends,
         };
+
         let record = LedgerRecord {
             append: append.clone(),
             at: self.fold.at,
             held_ms: self.fold.held_ms,
             entries: std::mem::take(&mut self.staged),
         };
+
         match world.append(self.fold.last_sequence, record, faults) {
             Some(sequence) => {
                 self.fold.appended(sequence, append);
@@ -306,6 +326,7 @@ impl Owner {
         if !self.commit(world, faults) {
             return Fate::Gone;
         }
+
         for reply in &self.fold.unpublished {
             if !self.published.contains(&reply.turn) {
                 // A crash between two publishes, or before the first.
@@ -316,6 +337,7 @@ impl Owner {
                 self.published.push(reply.turn);
             }
         }
+
         Fate::On
     }
 
@@ -330,10 +352,13 @@ impl Owner {
                     &limits,
                     &PermissionPresets::default(),
                 );
+
                 self.stage(world, turn.started());
+
                 if !self.commit(world, faults) {
                     return Fate::Gone;
                 }
+
                 self.phase = Phase::Turn(turn);
                 Fate::On
             }
@@ -352,17 +377,20 @@ impl Owner {
                     self.machine.handle(Input::Tick, UnixMillis(world.now))
                 };
                 self.note(world, effects);
+
                 Fate::On
             }
             Some(_) => panic!("it is done at once"),
             None => {
                 self.look(world);
+
                 if self.effects.is_empty() {
                     self.phase = Phase::Release;
                     if !self.staged.is_empty() {
                         return self.commit_and_publish(world, faults);
                     }
                 }
+
                 Fate::On
             }
         }
@@ -370,6 +398,7 @@ impl Owner {
 
     fn turn(&mut self, world: &mut World, turn: Turn, faults: bool) -> Fate {
         self.look(world);
+
         if self.cancelled {
             let cursor = self.turn_cursor();
             return self.end(
@@ -378,6 +407,7 @@ impl Owner {
                 faults,
             );
         }
+
         let situation = Situation {
             held_ms: held_ms(world),
             steering: self.machine.is_steering(),
@@ -389,6 +419,7 @@ impl Owner {
                     let dispatch = pending.reference();
                     self.stage(world, LedgerEntry::Steered { dispatch, backlog });
                 }
+
                 if !self.commit(world, faults) {
                     return Fate::Gone;
                 }
@@ -408,6 +439,7 @@ impl Owner {
                         unseen: false,
                     },
                 );
+
                 self.phase = Phase::Turn(turn);
             }
             Step::Observe { call, outcome } | Step::Skip { call, outcome } => {
@@ -419,6 +451,7 @@ impl Owner {
                         unseen: false,
                     },
                 );
+
                 self.phase = Phase::Turn(turn);
             }
             Step::Finish { content, .. } => {
@@ -432,6 +465,7 @@ impl Owner {
                 return self.end(world, turn.failed(failure, cursor), faults);
             }
         }
+
         Fate::On
     }
 
@@ -453,6 +487,7 @@ impl Owner {
             (1, 2) => &["pay", "pay"],
             _ => &[],
         };
+
         let call = |(index, name): (usize, &&str)| ToolCall {
             call: format!("{step}-{}", index + 1),
             name: (*name).to_owned(),
@@ -467,6 +502,7 @@ impl Owner {
             attachments: Vec::new(),
             model: None,
         };
+
         self.stage(world, answered);
     }
 
@@ -480,15 +516,19 @@ impl Owner {
         if let Some(awaited) = self.fold.awaited().cloned() {
             self.decided(world, &awaited.approval, ApprovalStatus::Cancelled);
         }
+
         let marks = self.give_up();
         self.stage(world, entry);
         self.cancelled = false;
+
         let fate = self.commit_and_publish(world, faults);
         if fate == Fate::On {
             marks.into_iter().for_each(|(id, status)| world.bring(&id, status));
         }
+
         let effects = self.machine.handle(Input::TurnEnded, UnixMillis(world.now));
         self.note(world, effects);
+
         fate
     }
 }

@@ -65,8 +65,10 @@ impl World {
             expires_at,
             edited,
         };
+
         let kept = *self.kept.entry(id.to_owned()).or_insert(asked);
         self.say(&format!("asked {}", kept.status.name()));
+
         kept
     }
 
@@ -110,19 +112,23 @@ impl World {
         let Some(Kept { status, edited, .. }) = self.kept.get(id).copied() else {
             return;
         };
+
         let is_told = [
             ApprovalStatus::Approved,
             ApprovalStatus::Rejected,
             ApprovalStatus::Expired,
         ];
+
         if !is_told.contains(&status) || faults && self.chance.once_in(4) {
             return;
         }
+
         let told = |arrival: &Arrival| matches!(arrival, Arrival::Decision(told) if told.approval == id);
         // The server knows the id for a while, and sometimes no more.
         if self.arrivals.iter().any(told) && !(faults && self.chance.once_in(6)) {
             return self.claim_perhaps();
         }
+
         let sequence = self.arrivals.len() as u64 + 1;
         let decision = Some(decision(id, status, edited));
         let approval = id.to_owned();
@@ -131,6 +137,7 @@ impl World {
             approval,
             decision,
         }));
+
         self.claim_perhaps();
     }
 
@@ -148,12 +155,14 @@ impl World {
         if open.is_empty() {
             return;
         }
+
         let which = usize::try_from(self.chance.below(open.len() as u64)).unwrap_or(0);
         let status = if self.chance.once_in(3) {
             ApprovalStatus::Rejected
         } else {
             ApprovalStatus::Approved
         };
+
         if self.lapse(&open[which]) == Some(ApprovalStatus::Pending) {
             self.decide(&open[which], status);
             if status == ApprovalStatus::Approved && self.chance.once_in(3) {
@@ -162,6 +171,7 @@ impl World {
                 kept.edited = Some(amount);
             }
         }
+
         self.tell(&open[which], true);
     }
 
@@ -184,16 +194,19 @@ impl World {
         if orders.len() >= MOST_ORDERS {
             return;
         }
+
         let sequence = self.arrivals.len() as u64 + 1;
         let settings = QueueSettings {
             mode: Some(QueueMode::Followup),
             ..QueueSettings::default()
         };
+
         // What is taken back may have come, be under way, be over, or come later.
         let dispatches: Vec<Ulid> = self.dispatches().map(|pending| pending.dispatch.id).collect();
         let which = usize::try_from(self.chance.below(dispatches.len() as u64 + 1)).unwrap_or(0);
         let dispatch = dispatches.get(which).copied().unwrap_or(Ulid::nil());
         let spares_turn = self.chance.once_in(3);
+
         let wanted = [
             Wanted::Abort,
             Wanted::Interrupt,
@@ -201,6 +214,7 @@ impl World {
             Wanted::Queue { settings },
             Wanted::Withdraw { dispatch, spares_turn },
         ];
+
         let wanted = wanted[usize::try_from(self.chance.below(5)).unwrap_or(0)].clone();
         let at = UnixMillis(self.now);
         let order = SessionOrder {
@@ -211,6 +225,7 @@ impl World {
             reason: String::new(),
             at,
         };
+
         let again = orders.first().filter(|_| self.chance.once_in(4)).cloned();
         let order = again.unwrap_or(order);
         self.say(&format!("order {}", order.wanted.name()));

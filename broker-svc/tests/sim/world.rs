@@ -103,6 +103,7 @@ impl World {
             18 if faults && self.chance.once_in(4) => self.pass(EXPIRES_MS),
             _ => self.work(faults),
         }
+
         self.check();
     }
 
@@ -133,10 +134,12 @@ impl World {
         let to = usize::try_from(self.chance.below(3)).unwrap_or(0);
         let now = self.now;
         let free = self.owners[to].is_none();
+
         let Some(claim) = &mut self.claim else { return };
         if !free || claim.held_until.is_some_and(|until| now < until) {
             return;
         }
+
         claim.held_until = Some(now + ACK_WAIT_MS);
         let sequence = claim.sequence;
         self.say(&format!("claim {sequence} to {to}"));
@@ -156,6 +159,7 @@ impl World {
         let Some(mut owner) = self.owners[who].take() else {
             return;
         };
+
         // A sign of life, where it is not too late for one.
         if owner.is_live(self.now) && !(faults && self.chance.once_in(6)) {
             owner.held_until = self.now + ACK_WAIT_MS;
@@ -163,6 +167,7 @@ impl World {
                 claim.held_until = Some(self.now + ACK_WAIT_MS);
             }
         }
+
         match owner.step(self, faults) {
             Fate::On => self.owners[who] = Some(owner),
             Fate::Gone => {
@@ -191,6 +196,7 @@ impl World {
             .iter()
             .map(Arrival::sequence)
             .find(|&s| !cursor.contains(s));
+
         runnable(&standing, open, UnixMillis(self.now))
     }
 
@@ -209,12 +215,15 @@ impl World {
             {
                 return self.tell(&id, false);
             }
+
             let newest = self.arrivals.len() as u64;
             if std::mem::replace(&mut self.woken_for, newest) == newest {
                 return;
             }
+
             return self.publish_claim();
         }
+
         if self.claim.is_none() && self.is_runnable() {
             self.say("the sweeper claims");
             self.publish_claim();
@@ -241,6 +250,7 @@ impl World {
                 stored = (theirs.append == record.append).then_some(*sequence);
             }
         }
+
         stored
     }
 
@@ -249,13 +259,16 @@ impl World {
         self.say(&format!("{broker} does {name}"));
         let times = self.effects.entry((turn, name.to_owned())).or_insert(0);
         *times += 1;
+
         assert!(!name.starts_with("pay") || *times == 1, "{name} twice");
+
         let running = self
             .truth
             .running
             .as_ref()
             .expect("an effect is in a turn that the ledger knows");
         assert_eq!(running.turn, turn, "an effect of another turn");
+
         if let Some(step) = name.strip_prefix("model ") {
             assert_ne!(
                 running.answered().map(|(step, _, _)| step.to_string()).as_deref(),
@@ -269,18 +282,21 @@ impl World {
                 Some(None),
                 "a tool that was not begun, or is over"
             );
+
             let asked = running.last_asked(call);
             let is_approved = asked.is_some_and(|asked| asked.status == ApprovalStatus::Approved);
             assert!(
                 !name.starts_with("pay") || !asks(turn) || is_approved,
                 "nobody has approved {name}"
             );
+
             if let Some(asked) = asked.filter(|_| is_approved) {
                 let begun = running.begun_with(call).unwrap_or(&serde_json::Value::Null);
                 let edited = asked.edited.as_ref().map(args_hash);
                 let approved = edited.as_ref().unwrap_or(&asked.arguments_hash);
                 assert_eq!(&args_hash(begun), approved, "{name} with what nobody approved");
             }
+
             if let Some(kept) = asked.and_then(|asked| self.kept.get(&asked.approval)) {
                 let may = [ApprovalStatus::Approved, ApprovalStatus::Consumed].contains(&kept.status);
                 assert!(may, "{name}, and people read that it is {}", kept.status.name());
@@ -322,7 +338,9 @@ impl World {
             .iter()
             .flatten()
             .filter(|owner| owner.may_act(self.now, last));
+
         assert!(acting.count() <= 1, "two owners at once");
+
         let cursor = &self.truth.cursor;
         let running: BTreeSet<u64> = self
             .truth
@@ -330,6 +348,7 @@ impl World {
             .iter()
             .flat_map(|running| running.dispatches.iter().map(|d| d.sequence))
             .collect();
+
         let ended = self.ended();
         for sequence in self.arrivals.iter().map(Arrival::sequence) {
             let over = ended.contains_key(&sequence);
@@ -374,6 +393,7 @@ impl World {
                 }
             }
         }
+
         ends
     }
 
@@ -384,11 +404,13 @@ impl World {
             if !busy && self.claim.is_none() && !self.is_runnable() && self.truth.awaited().is_none() {
                 return;
             }
+
             if self.chance.once_in(10) {
                 self.pass(400);
             }
             self.step(false);
         }
+
         panic!("it does not come to rest:\n{}", self.trace);
     }
 
@@ -397,11 +419,13 @@ impl World {
         let ended = self.ended();
         assert_eq!(ended.len(), self.arrivals.len(), "a message is lost");
         assert_eq!(self.owed().next(), None, "a reply is not published");
+
         let more = self.effects.values().filter(|times| **times > 1).map(|times| times - 1);
         assert!(
             more.sum::<u32>() <= self.lost,
             "an effect is repeated without anybody being lost"
         );
+
         let whole = broker_svc::fold::fold(&self.ledger).expect("a whole ledger");
         assert_eq!(whole, self.truth);
     }

@@ -35,14 +35,17 @@ pub(super) async fn begin(bus: &Bus, manifest: &Manifest) -> Result<()> {
     } else {
         HoldDecision::Waiting
     };
+
     let hold = RestoreHold {
         backup: manifest.id.clone(),
         until: manifest.ended_at,
         at: Some(SystemClock.now()),
         decision,
     };
+
     let written = holds.put(HOLD_KEY, &hold).await;
     written.context("hold deliveries that may have been made before")?;
+
     Ok(())
 }
 
@@ -65,6 +68,7 @@ async fn held(bus: &Bus, hold: &RestoreHold) -> Result<Vec<Reply>> {
         if state.messages == 0 {
             continue;
         }
+
         let mut sequence = state.first;
         while let Some(stored) = bus.next_on_subject(stream, ">", sequence).await? {
             sequence = stored.sequence + 1;
@@ -74,8 +78,10 @@ async fn held(bus: &Bus, hold: &RestoreHold) -> Result<Vec<Reply>> {
             }
         }
     }
+
     let made = made(bus, &replies).await?;
     replies.retain(|reply| !made.contains(&reply.id));
+
     Ok(replies)
 }
 
@@ -107,6 +113,7 @@ async fn made(bus: &Bus, replies: &[Reply]) -> Result<HashSet<Ulid>> {
                 .await?;
         }
     }
+
     Ok(made)
 }
 
@@ -116,6 +123,7 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
     let Some(found) = holds.get(HOLD_KEY).await.context("read what a restore has left")? else {
         bail!("no restore has left anything to be decided");
     };
+
     let mut hold = found.value;
     let is_decided = hold.decision != HoldDecision::Waiting;
     let waiting = if is_decided {
@@ -123,12 +131,15 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
     } else {
         held(&bus, &hold).await?
     };
+
     if options.list {
         return list(common, &waiting);
     }
+
     if is_decided {
         bail!("the restore of backup {} is decided already", hold.backup);
     }
+
     hold.decision = if options.drop {
         HoldDecision::Drop {
             through: everything_in_deliveries(&bus).await?,
@@ -136,16 +147,20 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
     } else {
         HoldDecision::Send
     };
+
     let written = holds.update(HOLD_KEY, &hold, found.revision).await;
     written.context("write the decision")?;
+
     let what = if options.drop { "dropped" } else { "sent" };
     if common.json {
         return json(&json!({ "decision": what, "deliveries": waiting.len() }));
     }
+
     say!(
         "{} deliveries are {what}; nothing waits for the restore any more",
         waiting.len()
     );
+
     Ok(())
 }
 
@@ -174,8 +189,10 @@ fn list(common: &Common, waiting: &[Reply]) -> Result<()> {
                 })
             })
             .collect();
+
         return json(&rows);
     }
+
     let mut rows = table(&["delivery", "event", "to", "text"]);
     for reply in waiting {
         let target = &reply.delivery_context;
@@ -187,10 +204,12 @@ fn list(common: &Common, waiting: &[Reply]) -> Result<()> {
             plain(&brief(&reply.content, 60)),
         ]);
     }
+
     say!("{rows}");
     say!(
         "{} deliveries wait; they may have been made before the restore",
         waiting.len()
     );
+
     Ok(())
 }

@@ -70,6 +70,7 @@ pub fn snapshot_file(directory: &Path, name: &str) -> PathBuf {
 pub fn begin(directory: &Path) -> Result<()> {
     let shown = directory.display();
     std::fs::create_dir_all(directory).with_context(|| format!("make {shown}"))?;
+
     let is_ours = directory.join(UNFINISHED).exists();
     if !is_ours
         && std::fs::read_dir(directory)
@@ -79,15 +80,19 @@ pub fn begin(directory: &Path) -> Result<()> {
     {
         bail!("{shown} is not empty: a backup is written into a directory of its own");
     }
+
     let text = "A backup of Nexus has begun here and has not ended: it cannot be restored. `nexus backup` into this directory begins again.\n";
     write_synced(&directory.join(UNFINISHED), text.as_bytes())?;
+
     for file in [FILE, CHECKSUM] {
         remove(&directory.join(file))?;
     }
+
     let streams = directory.join(STREAMS);
     if streams.exists() {
         std::fs::remove_dir_all(&streams).with_context(|| format!("remove {}", streams.display()))?;
     }
+
     std::fs::create_dir_all(&streams).with_context(|| format!("make {}", streams.display()))
 }
 
@@ -121,6 +126,7 @@ impl Manifest {
             }
             bail!("{shown} holds no backup: there is no {FILE}");
         }
+
         let text = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
         let sum = std::fs::read_to_string(directory.join(CHECKSUM)).with_context(|| format!("read {CHECKSUM}"))?;
         if sum.split_whitespace().next() != Some(hex::encode(Sha256::digest(&text)).as_str()) {
@@ -129,6 +135,7 @@ impl Manifest {
                 path.display()
             );
         }
+
         let manifest: Self = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
         if manifest.format != FORMAT {
             bail!(
@@ -136,6 +143,7 @@ impl Manifest {
                 manifest.format
             );
         }
+
         for stream in &manifest.streams {
             let file = snapshot_file(directory, &stream.name);
             let (sha256, bytes) = super::checksum(&file)?;
@@ -143,6 +151,7 @@ impl Manifest {
                 bail!("{} is damaged: its checksum is not the manifest's", file.display());
             }
         }
+
         Ok(manifest)
     }
 }
@@ -180,6 +189,7 @@ mod tests {
             config: json!({"name": "EVENTS"}),
             state: json!({"first_seq": 1, "last_seq": 2, "messages": 2, "bytes": 9}),
         };
+
         Manifest {
             format: FORMAT.to_owned(),
             id: "any".to_owned(),
@@ -203,9 +213,12 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let here = directory.path();
         let error = |here: &Path| format!("{:#}", Manifest::check(here).expect_err("refused"));
+
         assert!(error(here).contains("holds no backup"));
+
         let manifest = sample(here);
         assert!(error(here).contains("has not ended"));
+
         manifest.finish(here).expect("written");
         assert_eq!(Manifest::check(here).expect("whole"), manifest);
         assert!(begin(here).is_err(), "a whole backup is not written over");
@@ -213,6 +226,7 @@ mod tests {
         let file = snapshot_file(here, "EVENTS");
         std::fs::write(&file, "evenTs").expect("written");
         assert!(error(here).contains("EVENTS.snapshot is damaged"), "one bit");
+
         std::fs::write(&file, "events").expect("written");
         let text = std::fs::read_to_string(here.join(FILE)).expect("read");
         std::fs::write(
@@ -220,7 +234,9 @@ mod tests {
             text.replace("\"quiesced\": false", "\"quiesced\": true"),
         )
         .expect("written");
+
         assert!(error(here).contains("manifest.json is damaged"));
+
         std::fs::remove_file(&file).expect("removed");
         std::fs::write(here.join(FILE), text).expect("written");
         assert!(error(here).contains("EVENTS.snapshot"), "a missing file");

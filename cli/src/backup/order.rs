@@ -46,6 +46,7 @@ pub(super) fn left_out() -> Vec<(String, String)> {
         format!("OBJ_{}", objects::SNAPSHOTS),
         "copies of the read model are made anew from the streams".to_owned(),
     );
+
     let spool = (
         "adapter-svc's spool".to_owned(),
         "events that were accepted and are not yet in EVENTS stay on that host's disk (adapter.data_dir)".to_owned(),
@@ -54,6 +55,7 @@ pub(super) fn left_out() -> Vec<(String, String)> {
         "the cluster's key".to_owned(),
         "it is a secret: keep the file that [trust] cluster_key names, restored events are checked with it".to_owned(),
     );
+
     buckets.into_iter().chain([copies, spool, key]).collect()
 }
 
@@ -81,7 +83,9 @@ mod tests {
             let is_out = left_out().iter().any(|(out, _)| out == name);
             assert!(copied.contains(name) != is_out, "{name}");
         }
+
         assert_eq!(copied.last().map(String::as_str), Some(streams::EVENTS), "sources last");
+
         let at = |name: &str| copied.iter().position(|copied| copied == name).expect(name);
         for (before, after) in [
             ("KV_attempts", streams::RECEIPTS),
@@ -95,6 +99,7 @@ mod tests {
         ] {
             assert!(at(before) < at(after), "{before} before {after}");
         }
+
         assert_eq!(ordered(&["OTHERS".to_owned()]), Vec::<String>::new());
     }
 }

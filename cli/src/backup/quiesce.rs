@@ -90,22 +90,26 @@ impl Standstill {
             none_runs(bus, &shown).await?;
             return Ok(Self::Stopped { data: shown });
         }
+
         let own = ProcessName::own()?;
         let asked = data.join(ASKED);
         if read(&asked).is_some_and(|other| other.is_running()) {
             return Err(QuiesceError::Busy { data: shown }.into());
         }
+
         std::fs::write(&asked, format!("{own}\n")).context("ask for a standstill")?;
         let standstill = Self::Asked {
             asked,
             begun: SystemClock.monotonic(),
         };
+
         let standing = data.join(STANDING);
         while read(&standing).as_ref() != Some(&own) {
             let in_time = standstill.in_time();
             in_time.context("the services have not finished what is under way")?;
             pause(LOOK_EVERY).await;
         }
+
         Ok(standstill)
     }
 
@@ -121,9 +125,11 @@ impl Standstill {
     /// Fails if the standstill is over, or something was written to what was `copied`: it is not of one moment then.
     pub(super) async fn check(&self, bus: &Bus, copied: &[CopiedStream]) -> Result<()> {
         self.in_time()?;
+
         if let Self::Stopped { data } = self {
             none_runs(bus, data).await?;
         }
+
         // Timers that the server itself lets go off are written into SCHEDULES alone, and nobody has heard them.
         for stream in copied.iter().filter(|stream| stream.name != streams::SCHEDULES) {
             let (from, to) = (stream.head.position().last, bus.stream_state(&stream.name).await?.last);
@@ -132,6 +138,7 @@ impl Standstill {
                 return Err(QuiesceError::Moved { stream, from, to }.into());
             }
         }
+
         Ok(())
     }
 }
@@ -141,6 +148,7 @@ async fn none_runs(bus: &Bus, data: &str) -> Result<()> {
     if running.is_empty() {
         return Ok(());
     }
+
     let names: Vec<&str> = running.iter().map(|replica| replica.instance.as_str()).collect();
     Err(QuiesceError::ServicesRun {
         data: data.to_owned(),

@@ -41,19 +41,23 @@ pub async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
         manifest: &manifest,
         is_quiet: common.json,
     };
+
     let restored = match &options.data {
         Some(data) => into_directory(&source, options, data).await?,
         None => onto_server(common, options, &source).await?,
     };
     tell_key(common, options, &manifest);
+
     if common.json {
         return json(&restored);
     }
+
     say!(
         "restored backup {} of {} streams and buckets",
         manifest.id,
         restored.len()
     );
+
     if !manifest.quiesced {
         say!(
             "it was made while work went on: what was done from {} on is done again; deliveries as old as that wait\n\
@@ -61,6 +65,7 @@ pub async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
             super::shown_time(manifest.begun_at)
         );
     }
+
     Ok(())
 }
 
@@ -72,6 +77,7 @@ fn tell_key(common: &Common, options: &RestoreOptions, manifest: &Manifest) {
     let here = here.and_then(|text| SealKey::parse(&text).ok());
     let configured = trust(common);
     let key = here.as_ref().or_else(|| configured.cluster()).map(SealKey::fingerprint);
+
     if key.as_ref() == Some(sealed) {
         return;
     }
@@ -111,6 +117,7 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
     let hold = Hold::take(&data).await?;
     let store = data.join(STORE);
     let is_taken = store.is_dir() && std::fs::read_dir(&store).context("list the store")?.next().is_some();
+
     if is_taken && !options.replace {
         bail!(
             "{} holds the streams of a Nexus already; --replace moves them aside",
@@ -122,6 +129,7 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
     if unfinished.exists() {
         std::fs::remove_dir_all(&unfinished).with_context(|| format!("remove {}", unfinished.display()))?;
     }
+
     let server = server_alone(&data, &unfinished, &hold).await?;
     let restored = restore_all(&server.bus, source, 1).await?;
     server.stop().await;
@@ -135,8 +143,10 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
     } else if store.exists() {
         std::fs::remove_dir(&store).with_context(|| format!("remove {}", store.display()))?;
     }
+
     std::fs::rename(&unfinished, &store).with_context(|| format!("put {} in place", store.display()))?;
     remove_read_models(&data)?;
+
     Ok(restored)
 }
 
@@ -145,6 +155,7 @@ fn remove_read_models(data: &Path) -> Result<()> {
     let Ok(entries) = std::fs::read_dir(data.join("data")) else {
         return Ok(());
     };
+
     let is_model = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with(READ_MODELS))
@@ -152,6 +163,7 @@ fn remove_read_models(data: &Path) -> Result<()> {
     for path in entries.flatten().map(|entry| entry.path()).filter(is_model) {
         std::fs::remove_dir_all(&path).with_context(|| format!("remove {}", path.display()))?;
     }
+
     Ok(())
 }
 
@@ -164,6 +176,7 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
         let names: Vec<&str> = running.iter().map(|replica| replica.instance.as_str()).collect();
         bail!("services run on this server: stop {} first", names.join(", "));
     }
+
     let told = bus.restore_under_way().await.map_err(anyhow::Error::msg);
     let under_way = told.context("ask whether a restore is under way")?;
     let listed = bus.stream_names().await.map_err(anyhow::Error::msg);
@@ -184,19 +197,23 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
         .iter()
         .map(|stream| stream.name.clone())
         .collect();
+
     bus.may_restore(&there, &names)
         .await
         .context("nothing was changed; the user `restore` may (docs/operations.md)")?;
 
     let marked = bus.begin_restore(&source.manifest.id).await.map_err(anyhow::Error::msg);
     marked.context("mark the restore")?;
+
     for name in &there {
         let deleted = bus.delete_stream(name).await.map_err(anyhow::Error::msg);
         deleted.with_context(|| format!("delete stream {name}"))?;
     }
+
     let restored = restore_all(&bus, source, replicas).await?;
     let ended = bus.end_restore().await.map_err(anyhow::Error::msg);
     ended.context("take the mark of the restore away")?;
+
     Ok(restored)
 }
 
@@ -224,23 +241,28 @@ async fn restore_all(bus: &Bus, source: &Source<'_>, replicas: usize) -> Result<
                 state.last
             );
         }
+
         restored.push(state);
     }
+
     let made = bus.ensure(&topology(replicas), true).await;
     made.context("make the streams that are not in the backup")?;
     held::begin(bus, source.manifest).await?;
+
     Ok(restored)
 }
 
 async fn restore_one(bus: &Bus, stream: &CopiedStream, directory: &Path, replicas: usize) -> Result<Restored> {
     let mut head = stream.head.clone();
     head.config["num_replicas"] = replicas.into();
+
     // Positions that were taken behind the copy name messages that this stream does not have.
     head.renew_incarnation(&SystemIds.ulid().to_string());
     let path = snapshot_file(directory, &stream.name);
     let file = tokio::fs::File::open(&path).await;
     let mut file = file.with_context(|| format!("open {}", path.display()))?;
     let state = bus.restore_stream(&stream.name, &head, &mut file).await?;
+
     let expected = stream.head.position();
     if state.last < expected.last {
         bail!(
@@ -250,6 +272,7 @@ async fn restore_one(bus: &Bus, stream: &CopiedStream, directory: &Path, replica
             expected.last
         );
     }
+
     Ok(Restored {
         name: stream.name.clone(),
         messages: state.messages,

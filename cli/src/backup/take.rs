@@ -28,23 +28,27 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
             .map_err(anyhow::Error::msg)
             .context("list the streams")?,
     );
+
     if !names.iter().any(|name| name == streams::EVENTS) {
         bail!(
             "there is nothing to back up: the server has no stream {}",
             streams::EVENTS
         );
     }
+
     begin(&options.directory)?;
     // Ends with this: the services go on, also where the backup fails.
     let standstill = match &options.quiesce {
         Some(data) => Some(Standstill::begin(&bus, data).await?),
         None => None,
     };
+
     let begun_at = SystemClock.now();
     let copied = copy_all(common, &bus, &names, &options.directory).await?;
     if let Some(standstill) = &standstill {
         standstill.check(&bus, &copied).await?;
     }
+
     let manifest = Manifest {
         format: FORMAT.to_owned(),
         id: SystemIds.ulid().to_string(),
@@ -56,8 +60,10 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
         streams: copied,
         left_out: left_out(),
     };
+
     drop(standstill);
     manifest.finish(&options.directory)?;
+
     tell(common, &manifest, &options.directory)
 }
 
@@ -71,6 +77,7 @@ async fn copy_all(common: &Common, bus: &Bus, names: &[String], directory: &Path
         }
         copied.push(stream);
     }
+
     Ok(copied)
 }
 
@@ -82,6 +89,7 @@ async fn copy(bus: &Bus, name: &str, directory: &Path) -> Result<CopiedStream> {
     file.sync_all()
         .await
         .with_context(|| format!("sync {}", path.display()))?;
+
     let (sha256, bytes) = super::checksum(&path)?;
     Ok(CopiedStream {
         name: name.to_owned(),
@@ -95,6 +103,7 @@ fn tell(common: &Common, manifest: &Manifest, directory: &Path) -> Result<()> {
     if common.json {
         return json(manifest);
     }
+
     let bytes: u64 = manifest.streams.iter().map(|stream| stream.bytes).sum();
     let UnixMillis(took) = UnixMillis(manifest.ended_at.0 - manifest.begun_at.0);
     say!(
@@ -105,11 +114,14 @@ fn tell(common: &Common, manifest: &Manifest, directory: &Path) -> Result<()> {
         took,
         directory.display()
     );
+
     if manifest.cluster_key.is_none() {
         say!("the cluster's key is not known here ([trust] cluster_key): `restore` cannot tell whether it is the same");
     }
+
     for (what, why) in &manifest.left_out {
         say!("not included: {what} ({why})");
     }
+
     Ok(())
 }

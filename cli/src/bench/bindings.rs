@@ -29,11 +29,13 @@ pub(super) fn run(span: Duration) -> Result<Figure> {
     let table = Table::parse(&file()?).map_err(|faults| anyhow!(faults.join("; ")))?;
     let events = (0..EVENTS).map(event).collect::<Result<Vec<_>>>()?;
     let began = SystemClock.monotonic();
+
     let mut asked = 0_u64;
     loop {
         for event in &events {
             table.decide(event).context("no binding fits an event")?;
         }
+
         asked += EVENTS as u64;
         let took = SystemClock.monotonic().duration_since(began);
         if took >= span {

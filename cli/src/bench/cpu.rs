@@ -33,6 +33,7 @@ fn used(stack: &Stack) -> Vec<(String, f64)> {
         .services
         .iter()
         .map(|service| (service.name.to_owned(), service.pid()));
+
     servers
         .chain(services)
         .map(|(name, pid)| (name, with_children(pid)))
@@ -45,6 +46,7 @@ fn with_children(pid: u32) -> f64 {
         .into_iter()
         .flatten()
         .flatten();
+
     let of_threads: Vec<String> = threads
         .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
         .collect();
@@ -54,8 +56,10 @@ fn with_children(pid: u32) -> f64 {
         .chain(children.split_whitespace())
         .filter_map(|child| child.parse().ok())
         .collect();
+
     all.sort_unstable();
     all.dedup();
+
     own(pid) + all.into_iter().map(with_children).sum::<f64>()
 }
 
@@ -69,5 +73,6 @@ fn own(pid: u32) -> f64 {
             .and_then(|field| field.parse::<f64>().ok())
             .unwrap_or(0.0)
     };
+
     (ticks(11) + ticks(12)) / TICKS_PER_SECOND * 1_000.0
 }

@@ -50,6 +50,7 @@ async fn asking(directory: &Path, options: &BenchOptions, durability: &str) -> R
     fill(&bus, options).await?;
     watch(&bus, options.events).await?;
     let total = latency::paced(options);
+
     let mut records = Answers::listen(&bus, "nexus.invocation.>").await?;
     let recorded = tokio::spawn(async move {
         let event_of = |message: &shared::bus::CoreMessage| {
@@ -59,6 +60,7 @@ async fn asking(directory: &Path, options: &BenchOptions, durability: &str) -> R
         let heard = records.until(total, event_of).await;
         heard.map(|()| records.heard)
     });
+
     let publish = move |event: Event| {
         let bus = bus.clone();
         async move { publish(&bus, &event).await }
@@ -66,6 +68,7 @@ async fn asking(directory: &Path, options: &BenchOptions, durability: &str) -> R
     let sent = latency::send_all("asking", options, publish).await?;
     let recorded = recorded.await.context("a listener panicked")??;
     stack.stop().await;
+
     Ok(Latencies::of(&latency::spans(&sent, &recorded)))
 }
 
@@ -83,12 +86,14 @@ async fn one(directory: &Path, options: &BenchOptions, durability: &str, firing:
         ..plan
     })
     .await?;
+
     let bus = stack.bus("nexus-bench").await?;
     fill(&bus, options).await?;
     stack.launch("hook-svc", 0)?;
     stack.ready().await?;
     let rate = watch(&bus, options.events).await?;
     stack.stop().await;
+
     Ok(rate)
 }
 
@@ -100,9 +105,11 @@ async fn fill(bus: &Bus, options: &BenchOptions) -> Result<()> {
             publish(bus, &event).await
         })
         .buffer_unordered(WRITERS);
+
     while let Some(outcome) = published.next().await {
         outcome?;
     }
+
     Ok(())
 }
 
@@ -110,6 +117,7 @@ async fn fill(bus: &Bus, options: &BenchOptions) -> Result<()> {
 async fn watch(bus: &Bus, events: u64) -> Result<f64> {
     let first = (events as f64 * WARM) as u64;
     let mut began = None;
+
     let deadline = SystemClock.monotonic() + DEADLINE;
     loop {
         let done = bus.stream_state(INVOCATIONS).await?.last;
@@ -117,13 +125,16 @@ async fn watch(bus: &Bus, events: u64) -> Result<f64> {
         if done >= first && began.is_none() {
             began = Some((now, done));
         }
+
         if done >= events {
             let (from, at) = began.unwrap_or((now, 0));
             return Ok((done - at) as f64 / seconds(from, now));
         }
+
         if now > deadline {
             bail!("{done} of {events} events were evaluated in {} s", DEADLINE.as_secs());
         }
+
         pause(Duration::from_millis(10)).await;
     }
 }

@@ -43,12 +43,14 @@ impl Bare {
             .kill_on_drop(true)
             .spawn()
             .context("start bun")?;
+
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let mut bare = Self {
             _child: child,
             stdin: stdin.context("a pipe")?,
             stdout: stdout.context("a pipe")?,
         };
+
         bare.answer().await?;
         Ok(bare)
     }
@@ -86,16 +88,19 @@ pub(super) async fn run(
     for _ in 0..workers {
         all.push(Bare::start(folder, count).await?);
     }
+
     let alone = latencies(&mut all[0], events, span / 2).await?;
     let began = SystemClock.monotonic();
     let running = all.into_iter().map(|bare| {
         let events = events.to_vec();
         tokio::spawn(async move { flood(bare, &events, span).await })
     });
+
     let mut done = 0;
     for one in running.collect::<Vec<_>>() {
         done += one.await.context("a reader panicked")??;
     }
+
     let seconds = SystemClock.monotonic().duration_since(began).as_secs_f64();
     Ok(Figure {
         events_per_s: done as f64 / seconds,
@@ -118,9 +123,11 @@ async fn latencies(bare: &mut Bare, events: &[String], span: Duration) -> Result
         bare.answer().await?;
         all.push(SystemClock.monotonic().duration_since(began).as_secs_f64() * 1e6);
     }
+
     // Until then it was interpreted.
     let mut warm = all.split_off(all.len() / 2);
     warm.sort_by(f64::total_cmp);
+
     Ok(warm)
 }
 
@@ -128,6 +135,7 @@ async fn latencies(bare: &mut Bare, events: &[String], span: Duration) -> Result
 async fn flood(mut bare: Bare, events: &[String], span: Duration) -> Result<u64> {
     let frames: Vec<&[String]> = events.chunks_exact(BATCH).collect();
     let end = SystemClock.monotonic() + span;
+
     let (mut asked, mut done) = (0, 0);
     while SystemClock.monotonic() < end {
         while asked - done < DEPTH {
@@ -137,5 +145,6 @@ async fn flood(mut bare: Bare, events: &[String], span: Duration) -> Result<u64>
         bare.answer().await?;
         done += 1;
     }
+
     Ok((done * BATCH) as u64)
 }

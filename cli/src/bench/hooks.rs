@@ -71,6 +71,7 @@ pub(super) async fn execute(common: &Common, options: &BenchHooksOptions) -> Res
     let span = Duration::try_from_secs_f64(options.seconds).context("--seconds")?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let workers = if options.workers == 0 { cores } else { options.workers };
+
     let mut rows = Vec::new();
     for &count in &options.counts {
         if count == 0 {
@@ -78,12 +79,15 @@ pub(super) async fn execute(common: &Common, options: &BenchHooksOptions) -> Res
         }
         rows.push(row(count, workers, span).await?);
     }
+
     let bindings = bindings::run(span)?;
     if common.json {
         return json(&Table { hooks: rows, bindings });
     }
+
     print(&rows, workers);
     bindings.print();
+
     Ok(())
 }
 
@@ -93,25 +97,31 @@ async fn row(count: usize, workers: usize, span: Duration) -> Result<Row> {
     for (number, text) in (0..count).map(|number| (number, source(number, false))) {
         std::fs::write(folder.path().join(format!("bench-{number}.ts")), text).context("write a hook")?;
     }
+
     let events = events(count)?;
     let texts = events
         .iter()
         .map(serde_json::to_string)
         .collect::<Result<Vec<_>, _>>()?;
+
     let floor = floor::run(folder.path(), count, workers, &texts, span).await?;
     let mut figures = [Figure::default(); 4];
+
     let arranged = [
         (false, Sandbox::Absent),
         (false, Sandbox::Enforce),
         (true, Sandbox::Absent),
         (true, Sandbox::Enforce),
     ];
+
     for (figure, (matching, sandbox)) in figures.iter_mut().zip(arranged) {
         bar.set_message(format!("{count} hooks: @match {matching}, sandbox {sandbox:?}"));
         *figure = arrangement(count, matching, sandbox, workers, &events, span).await?;
     }
+
     bar.finish_and_clear();
     let [all, all_confined, matched, matched_confined] = figures;
+
     Ok(Row {
         hooks: count,
         floor,
@@ -147,8 +157,10 @@ fn events(count: usize) -> Result<Vec<Event>> {
             .chain("lorem ipsum ".chars().cycle())
             .take(TEXT)
             .collect();
+
         Ok(event)
     };
+
     (0..EVENTS).map(one).collect()
 }
 
@@ -181,10 +193,12 @@ async fn arrangement(
             Arc::new(NoHost),
         )
     };
+
     let pool = Pools::start(config, Arc::new(SystemClock)).await?;
     pool.load(Arc::new(HookSet::new(hooks))).await?;
     let measured = measure(&pool, workers, events, span).await;
     pool.stop().await;
+
     measured
 }
 
@@ -196,9 +210,11 @@ async fn measure(pool: &Pools, workers: usize, events: &[Event], span: Duration)
         }
         pause(Duration::from_millis(5)).await;
     }
+
     // Warm, in every worker.
     flood(pool, events, span / 2).await?;
     let mut alone = Vec::new();
+
     let end = SystemClock.monotonic() + span / 2;
     for event in events.iter().cycle() {
         let began = SystemClock.monotonic();
@@ -208,10 +224,12 @@ async fn measure(pool: &Pools, workers: usize, events: &[Event], span: Duration)
         evaluate(pool, event).await?;
         alone.push(SystemClock.monotonic().duration_since(began).as_secs_f64() * 1e6);
     }
+
     alone.sort_by(f64::total_cmp);
     let began = SystemClock.monotonic();
     let done = flood(pool, events, span).await?;
     let seconds = SystemClock.monotonic().duration_since(began).as_secs_f64();
+
     Ok(Figure {
         events_per_s: done as f64 / seconds,
         p50_us: percentile(&alone, 0.5),
@@ -242,6 +260,7 @@ async fn evaluate(pool: &Pools, event: &Event) -> Result<()> {
         now: event.timestamp,
         only: in_force.set().seeing(event),
     };
+
     let mut evaluation = pool.evaluate(&in_force, &job, &Seats::default());
     while let Some(step) = evaluation.next().await {
         match step {
@@ -250,6 +269,7 @@ async fn evaluate(pool: &Pools, event: &Event) -> Result<()> {
             Step::Done(_) => return Ok(()),
         }
     }
+
     bail!("an event was not evaluated")
 }
 
@@ -260,6 +280,7 @@ fn print(rows: &[Row], workers: usize) {
             figure.events_per_s, figure.p50_us, figure.p99_us
         )
     };
+
     say!("{workers} workers; events a second, and one event alone p50/p99");
     let mut shown = table(&[
         "hooks",
@@ -269,6 +290,7 @@ fn print(rows: &[Row], workers: usize) {
         "@match: one called",
         "@match, confined",
     ]);
+
     for row in rows {
         shown.add_row([
             row.hooks.to_string(),
@@ -279,5 +301,6 @@ fn print(rows: &[Row], workers: usize) {
             figure(row.matched_confined),
         ]);
     }
+
     say!("{shown}");
 }

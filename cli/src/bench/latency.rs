@@ -40,6 +40,7 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Latenci
     let mut replies = Answers::listen(&bus, "nexus.out.bench.*").await?;
     let mut dispatches = Answers::listen(&bus, "nexus.dispatch.>").await?;
     let total = paced(options);
+
     let dispatched = tokio::spawn(async move {
         let event_of = |message: &shared::bus::CoreMessage| {
             let dispatch: Dispatch = decode(&message.headers, &message.payload).ok()?;
@@ -47,6 +48,7 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Latenci
         };
         dispatches.until(total, event_of).await.map(|()| dispatches.heard)
     });
+
     let answered = tokio::spawn(async move {
         let event_of = |message: &shared::bus::CoreMessage| message.headers.get(CAUSATION).map(str::to_owned);
         replies.until(total, event_of).await.map(|()| replies.heard)
@@ -56,9 +58,11 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Latenci
         let sender = sender.clone();
         async move { sender.post(&[event]).await }
     };
+
     let sent = send_all("latency", options, post).await?;
     let dispatched = dispatched.await.context("a listener panicked")??;
     let answered = answered.await.context("a listener panicked")??;
+
     Ok(Latencies {
         dispatch: spans(&sent, &dispatched),
         reply: spans(&sent, &answered),
@@ -83,6 +87,7 @@ where
     let gap = Duration::from_secs(1) / u32::try_from(options.rate.max(1)).unwrap_or(u32::MAX);
     let warm = WARM_UP_SECONDS * options.rate;
     let mut sent = HashMap::new();
+
     let mut sending = Vec::new();
     for number in 0..paced(options) {
         let due = began + gap * u32::try_from(number).unwrap_or(u32::MAX);
@@ -90,15 +95,19 @@ where
         if !wait.is_zero() {
             pause(wait).await;
         }
+
         let event = setting::event(run, number, options, SystemClock.now())?;
         if number >= warm {
             sent.insert(event.id.as_str().to_owned(), due);
         }
+
         sending.push(tokio::spawn(send(event)));
     }
+
     for one in sending {
         one.await.context("a sender panicked")??;
     }
+
     Ok(sent)
 }
 

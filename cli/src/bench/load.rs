@@ -42,6 +42,7 @@ impl Sender {
                 .bearer_auth(&self.token)
                 .header("content-type", "application/json")
                 .body(body.clone());
+
             let answer = posted.send().await.context("post events")?;
             match answer.status().as_u16() {
                 200..300 => return Ok(()),
@@ -91,12 +92,14 @@ impl Answers {
                     SILENCE.as_secs()
                 );
             };
+
             let Some(event) = event_of(&message) else { continue };
             let now = SystemClock.monotonic();
             let before = self.heard.len();
             self.heard.entry(event).or_insert(now);
             self.repeated += u64::from(self.heard.len() == before);
         }
+
         Ok(())
     }
 }

@@ -26,6 +26,7 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<f64> {
     let mut spec = topology(stack.nats.len()).streams.swap_remove(1);
     spec.name = "BENCH_RAW".to_owned();
     spec.subjects = vec!["bench.raw.*".to_owned()];
+
     bus.ensure(
         &Topology {
             streams: vec![spec],
@@ -35,6 +36,7 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<f64> {
         true,
     )
     .await?;
+
     let messages = if options.durability.iter().any(|d| d == "power") {
         MESSAGES / 20
     } else {
@@ -42,6 +44,7 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<f64> {
     };
     let payload = Bytes::from(vec![b'x'; options.size]);
     let next = Arc::new(AtomicU64::new(0));
+
     let began = SystemClock.monotonic();
     let writers = (0..WRITERS).map(|_| {
         let (bus, payload, next) = (bus.clone(), payload.clone(), Arc::clone(&next));
@@ -56,8 +59,10 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<f64> {
             }
         })
     });
+
     for writer in writers.collect::<Vec<_>>() {
         writer.await.context("a writer panicked")??;
     }
+
     Ok(messages as f64 / seconds(began, SystemClock.monotonic()))
 }

@@ -77,9 +77,11 @@ pub(super) async fn execute(common: &Common, options: &BenchReadModelOptions) ->
         ensure!(events >= 100, "--events: at least 100");
         rows.push(row(events, model.clone()).await?);
     }
+
     if common.json {
         return json(&rows);
     }
+
     print(&rows);
     Ok(())
 }
@@ -90,6 +92,7 @@ async fn row(events: u64, model: Option<Arc<dyn Embedder>>) -> Result<Row> {
     let projection = Projection::open(&folder.path().join("read-model.sqlite"))?;
     let rows_per_s = events as f64 / take_in(&projection, events).await?;
     let (mut model_per_s, mut embedded_per_s) = (None, None);
+
     let keeping = match model {
         None => None,
         Some(model) => {
@@ -97,13 +100,16 @@ async fn row(events: u64, model: Option<Arc<dyn Embedder>>) -> Result<Row> {
             model_per_s = Some(alone(&*model, events.min(ALONE)).await?);
             let began = SystemClock.monotonic();
             let keeping = tokio::spawn(keep::run(projection.clone(), model, Arc::new(SystemClock)));
+
             while (projection.vectors() as u64) < events {
                 pause(Duration::from_millis(20)).await;
             }
             embedded_per_s = Some(events as f64 / seconds(began));
+
             Some(keeping)
         }
     };
+
     bar.set_message(format!("{events} events are searched"));
     let some = |n: u64, words: u64| text(1 + (n * 7_919) % events, words);
     let two_words = ask(&projection, |n| query(some(n, 2))).await?;
@@ -113,15 +119,19 @@ async fn row(events: u64, model: Option<Arc<dyn Embedder>>) -> Result<Row> {
         since: Some(at(events - events / 10)),
         ..query(some(n, 5))
     };
+
     let filtered = ask(&projection, filtered).await?;
     let last = projection.search(query(format!("n{events}"))).await?;
     let is_found = last.hits.first().is_some_and(|hit| hit.event_id.as_str() == id(events));
     ensure!(is_found, "the last event is not found by its own word");
+
     if let Some(keeping) = keeping {
         keeping.abort();
     }
+
     projection.close().await;
     bar.finish_and_clear();
+
     Ok(Row {
         events,
         rows_per_s,
@@ -164,6 +174,7 @@ async fn ask(projection: &Projection, request: impl Fn(u64) -> SearchRequest) ->
         projection.search(request(number)).await?;
         took.push(seconds(began) * 1e3);
     }
+
     took.sort_by(f64::total_cmp);
     Ok(Latency {
         p50_ms: percentile(&took, 0.5),
@@ -229,6 +240,7 @@ fn print(rows: &[Row]) {
     let rate = |rate: Option<f64>| rate.map_or_else(|| "no model".to_owned(), |rate| format!("{rate:.0}/s"));
     let latency = |latency: Latency| format!("{:.1} / {:.1} ms", latency.p50_ms, latency.p95_ms);
     say!("search p50 / p95");
+
     let mut shown = table(&[
         "events",
         "taken in",
@@ -239,6 +251,7 @@ fn print(rows: &[Row]) {
         "five words, one channel, last tenth",
         "file",
     ]);
+
     for row in rows {
         shown.add_row([
             row.events.to_string(),
@@ -251,5 +264,6 @@ fn print(rows: &[Row]) {
             format!("{:.0} MiB", row.file_mib),
         ]);
     }
+
     say!("{shown}");
 }

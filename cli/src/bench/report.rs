@@ -83,6 +83,7 @@ fn machine() -> String {
         .lines()
         .find_map(|line| line.strip_prefix("model name"))
         .and_then(|rest| rest.split_once(": "));
+
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     format!(
         "{} cores, {}",
@@ -104,6 +105,7 @@ impl Report {
             events_per_s: raw / flood.stored_per_event.max(1.0),
             messages_per_s: raw,
         };
+
         Self {
             end_to_end: Throughput {
                 events_per_s: flood.events_per_s,
@@ -146,6 +148,7 @@ impl Report {
             format!("{:.0} events/s", e2e.events_per_s),
             "5,000 (at least 2,500)",
         );
+
         row(
             "raw JetStream",
             format!("{:.0} events/s", self.raw_jetstream.events_per_s),
@@ -157,6 +160,7 @@ impl Report {
             format!("{:.1}, {:.1} ms", dispatch.p50_ms, dispatch.p99_ms),
             "3, 15 ms",
         );
+
         row(
             "event to reply p50, p99",
             format!("{:.1}, {:.1} ms", e2e.latency.p50_ms, e2e.latency.p99_ms),
@@ -167,6 +171,7 @@ impl Report {
             format!("{:.0} events/s", self.hook_svc.events_per_s),
             "20,000",
         );
+
         row(
             "hook-svc alone, one hook fires",
             format!("{:.0} events/s", self.hook_svc.firing_events_per_s),
@@ -178,14 +183,17 @@ impl Report {
             format!("{:.1}, {:.1} ms", asking.p50_ms, asking.p99_ms),
             "p99 25 ms",
         );
+
         row(
             "processor per event",
             format!("{:.3} ms", self.cpu_ms_per_event),
             "0.25 ms",
         );
+
         for (name, ms) in &self.cpu_ms_by_process {
             row(&format!("  {name}"), format!("{ms:.3} ms"), "");
         }
+
         row("stored messages per event", format!("{:.1}", self.stored_per_event), "");
         say!("{rows}");
     }

@@ -16,6 +16,7 @@ pub(super) const TOKEN_FILE: &str = "bench-token";
 /// The hooks: all look at the event, the first fires, each conversation in a session of its own.
 fn write_hooks(directory: &Path, count: usize, firing: bool) -> Result<()> {
     std::fs::create_dir_all(directory).context("make the hooks directory")?;
+
     for number in 0..count {
         let body = if number == 0 && firing {
             "if (e.channel !== \"bench\" || e.direction !== \"received\") return { fire: false };\n  \
@@ -28,10 +29,12 @@ fn write_hooks(directory: &Path, count: usize, firing: bool) -> Result<()> {
                  return {{ fire: urgent && e.from.id === \"nobody-{number}\" }};"
             )
         };
+
         let text =
             format!("/** @name bench {number} */\nexport default (ctx) => {{\n  const e = ctx.event;\n  {body}\n}};\n");
         std::fs::write(directory.join(format!("bench-{number}.ts")), text).context("write a hook")?;
     }
+
     Ok(())
 }
 
@@ -55,6 +58,7 @@ export default (ctx) => {
   return { fire: said.n < 1 };
 };
 "#;
+
     std::fs::write(directory.join("hooks").join("bench-asking.ts"), text).context("write a hook")
 }
 
@@ -62,6 +66,7 @@ fn plan(directory: &Path, options: &BenchOptions, durability: &str, firing: bool
     let hooks = directory.join("hooks");
     write_hooks(&hooks, options.hooks, firing)?;
     let mut plan = Plan::all(directory, 1);
+
     plan.config = format!(
         "[telemetry]\nlisten = \"127.0.0.1:0\"\nlevel = \"warn\"\n\n[adapter]\nlisten = \"127.0.0.1:0\"\n\
          accept = {:?}\n\n[[adapter.http.tokens]]\nname = \"bench\"\nsha256 = \"{}\"\nsource = \"bench\"\n\
@@ -69,8 +74,10 @@ fn plan(directory: &Path, options: &BenchOptions, durability: &str, firing: bool
         options.accept,
         hex::encode(Sha256::digest(token::ensure(&directory.join(TOKEN_FILE))?))
     );
+
     plan.sync_interval = (durability != "process").then(|| "always".to_owned());
     plan.servers = if durability == "replicated" { 3 } else { 1 };
+
     Ok(plan)
 }
 
@@ -97,5 +104,6 @@ pub(super) fn event(run: &str, number: u64, options: &BenchOptions, now: UnixMil
         .chars()
         .take(padding)
         .collect();
+
     Ok(event)
 }

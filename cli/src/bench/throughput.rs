@@ -55,19 +55,24 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Flood> 
     let before = stored(stack).await?;
     let meter = Meter::start(stack);
     let began = SystemClock.monotonic();
+
     let mut posting = Vec::new();
     for lane in 0..SENDERS {
         posting.push(tokio::spawn(post_lane(sender.clone(), options.clone(), lane)));
     }
+
     let event_of = |message: &shared::bus::CoreMessage| message.headers.get(CAUSATION).map(str::to_owned);
     answers.until(options.events, event_of).await?;
     let ended = answers.heard.values().copied().max().unwrap_or(began);
+
     for lane in posting {
         lane.await.context("a sender panicked")??;
     }
+
     let cpu = meter.stop(stack);
     let after = stored(stack).await?;
     let events = options.events as f64;
+
     Ok(Flood {
         events_per_s: events / seconds(began, ended),
         cpu_ms_per_event: cpu.iter().map(|(_, ms)| ms).sum::<f64>() / events,
@@ -81,6 +86,7 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Flood> 
 async fn post_lane(sender: Sender, options: BenchOptions, lane: u64) -> Result<()> {
     let sessions = options.sessions.max(1);
     let mine = (0..options.events).filter(|number| number % sessions % SENDERS == lane);
+
     let mut batch = Vec::new();
     for number in mine {
         batch.push(setting::event("flood", number, &options, SystemClock.now())?);
@@ -89,6 +95,7 @@ async fn post_lane(sender: Sender, options: BenchOptions, lane: u64) -> Result<(
             batch.clear();
         }
     }
+
     if batch.is_empty() {
         Ok(())
     } else {

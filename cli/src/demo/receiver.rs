@@ -42,6 +42,7 @@ impl Receiver {
                 complain!("nexus: the demo's receiver ended: {error}");
             }
         });
+
         Ok(Self {
             address,
             requests,

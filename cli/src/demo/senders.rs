@@ -23,9 +23,11 @@ pub async fn github(gateway: &str, secret: &str) -> Result<String> {
         "commits": [{ "id": "0123456789abcdef", "message": "Make it fast", "author": { "name": "Ada" } }],
     })
     .to_string();
+
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).context("make the signature")?;
     mac.update(body.as_bytes());
     let signature = hex::encode(mac.finalize().into_bytes());
+
     let answer = crate::http::client()?
         .post(format!("{gateway}/hooks/github"))
         .header("content-type", "application/json")
@@ -36,6 +38,7 @@ pub async fn github(gateway: &str, secret: &str) -> Result<String> {
         .send()
         .await
         .context("post the webhook")?;
+
     if !answer.status().is_success() {
         bail!(
             "the webhook was answered {}: {}",
@@ -43,8 +46,10 @@ pub async fn github(gateway: &str, secret: &str) -> Result<String> {
             answer.text().await.unwrap_or_default()
         );
     }
+
     let answer: Value = answer.json().await.context("read the gateway's answer")?;
     let id = answer["id"].as_str().context("the gateway's answer names no event")?;
+
     Ok(id.to_owned())
 }
 
@@ -62,11 +67,13 @@ pub async fn chat(gateway: &str, text: &str, patience: Duration) -> Result<(Stri
         .send(Message::text(hello.to_string()))
         .await
         .context("say who speaks")?;
+
     let message = json!({ "type": "message", "id": SystemIds.ulid().to_string(), "text": text });
     socket
         .send(Message::text(message.to_string()))
         .await
         .context("send the chat message")?;
+
     let conversation = tokio::time::timeout(patience, async {
         let mut event = None;
         while let Some(frame) = socket.next().await {
@@ -86,7 +93,9 @@ pub async fn chat(gateway: &str, text: &str, patience: Duration) -> Result<(Stri
                 Some(_) | None => {}
             }
         }
+
         bail!("the web chat was closed")
     });
+
     conversation.await.context("no answer on the web chat")?
 }

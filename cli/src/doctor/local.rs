@@ -35,8 +35,10 @@ fn data_directory(surroundings: &Surroundings) -> PathBuf {
             directory
         }
     });
+
     let beside = beside.filter(|directory| directory.join("run").is_dir());
     let here = Some(Path::new(".nexus")).filter(|directory| directory.is_dir());
+
     beside.or(here).unwrap_or(Path::new(".")).to_owned()
 }
 
@@ -54,6 +56,7 @@ pub(super) fn disk(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findin
         }
         None => Finding::unknown("disk", format!("`df` does not tell about {}", directory.display())),
     };
+
     async { vec![finding] }.boxed_local()
 }
 
@@ -79,9 +82,11 @@ pub(super) fn doors(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findi
     if setting.and_then(toml::Value::as_bool) == Some(true) {
         open.push("adapter.http.open: every local process may post events without a token".to_owned());
     }
+
     if hooks.get("dm_scope").and_then(toml::Value::as_str) == Some("main") {
         open.push("hooks.dm_scope = \"main\": all strangers share the owner's session".to_owned());
     }
+
     if hooks.get("sandbox").and_then(toml::Value::as_str) == Some("off") {
         open.push("hooks.sandbox = \"off\": hooks run with the rights of hook-svc".to_owned());
     }
@@ -91,6 +96,7 @@ pub(super) fn doors(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findi
     } else {
         open.into_iter().map(|door| Finding::warning("doors", door)).collect()
     };
+
     async { found }.boxed_local()
 }
 

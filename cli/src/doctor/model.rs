@@ -25,6 +25,7 @@ pub(super) fn provider(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
         if surroundings.options.offline {
             return vec![Finding::ok("model", "not asked (--offline)")];
         }
+
         if !surroundings.document.has_section("llm") {
             return vec![Finding::ok("model", "none is configured (section [llm])")];
         }
@@ -33,11 +34,13 @@ pub(super) fn provider(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
         if let Some(fault) = loaded.faults.first() {
             return vec![Finding::unknown("model", fault)];
         }
+
         let config = loaded.value;
         let model = match config.usable() {
             Ok(model) => model.to_owned(),
             Err(fault) => return vec![Finding::unknown("model", fault)],
         };
+
         vec![ask(&config, &model).await]
     }
     .boxed_local()
@@ -47,6 +50,7 @@ async fn ask(config: &LlmConfig, model: &str) -> Finding {
     let base = config.endpoint();
     let shown = format!("{model} at {base}");
     let answered = tokio::time::timeout(ANSWER_WITHIN, listing(config, &base)).await;
+
     let (status, listed) = match answered {
         Ok(Ok(answer)) => answer,
         Ok(Err(why)) => return Finding::fault("model", format!("{shown}: cannot be reached ({why})")),
@@ -55,6 +59,7 @@ async fn ask(config: &LlmConfig, model: &str) -> Finding {
             return Finding::fault("model", format!("{shown}: no answer in {waited} s"));
         }
     };
+
     judge(&shown, model, status, listed.as_deref())
 }
 
@@ -89,6 +94,7 @@ async fn listing(config: &LlmConfig, base: &str) -> Result<(StatusCode, Option<V
             break;
         }
     }
+
     Ok((status, names(&body)))
 }
 
@@ -106,6 +112,7 @@ fn names(body: &[u8]) -> Option<Vec<String>> {
             .map(|name| name.trim_start_matches("models/").to_owned())
             .collect()
     };
+
     Some([of("data", "id"), of("models", "name")].concat())
 }
 
@@ -113,6 +120,7 @@ fn judge(shown: &str, model: &str, status: StatusCode, listed: Option<&[String]>
     let Some(listed) = listed.or((!status.is_success()).then_some(&[])) else {
         return Finding::unknown("model", format!("{shown}: its list of models cannot be read"));
     };
+
     match status.as_u16() {
         200..=299 if listed.is_empty() => Finding::warning(
             "model",

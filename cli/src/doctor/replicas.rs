@@ -37,17 +37,20 @@ pub(super) fn services(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
         (Ok(_), Err(error)) => vec![Finding::unknown("services", error)],
         (Err(_), _) => Vec::new(),
     };
+
     async { found }.boxed_local()
 }
 
 fn look(replicas: &[ReplicaStatus], now: i64) -> Vec<Finding> {
     let mut findings = Vec::new();
     let versions: BTreeSet<&str> = replicas.iter().map(|replica| replica.version.as_str()).collect();
+
     for name in SERVICES {
         let of_service: Vec<&ReplicaStatus> = replicas.iter().filter(|replica| replica.service == name).collect();
         if of_service.is_empty() {
             findings.push(Finding::fault(name, "no replica answers: does one run?"));
         }
+
         for replica in of_service {
             findings.push(told(replica, now));
             findings.extend(weakened(replica));
@@ -60,6 +63,7 @@ fn look(replicas: &[ReplicaStatus], now: i64) -> Vec<Finding> {
         let detail = format!("replicas run {}: finish the upgrade", versions.join(", "));
         findings.push(Finding::warning("versions", detail));
     }
+
     findings
 }
 
@@ -81,6 +85,7 @@ fn told(replica: &ReplicaStatus, now: i64) -> Finding {
         .filter(|(_, part)| !part.ok)
         .map(|(name, part)| format!("{name}: {}", part.detail))
         .collect();
+
     if !replica.ready || !bad.is_empty() {
         return Finding::fault(&replica.instance, format!("not ready: {}", bad.join("; ")));
     }
@@ -161,6 +166,7 @@ mod tests {
         let all: Vec<ReplicaStatus> = SERVICES.iter().map(|name| replica(name, "1")).collect();
         check(&all, Level::Ok, "ready, version 1");
         check(&all[1..], Level::Fault, "no replica answers");
+
         let changed = |change: &dyn Fn(&mut ReplicaStatus)| {
             let mut changed = all.clone();
             change(&mut changed[2]);
@@ -171,12 +177,14 @@ mod tests {
             Level::Warning,
             "replicas run 1, 2",
         );
+
         check(
             &changed(&|one| one.lost = Some("dead".to_owned())),
             Level::Fault,
             "dead",
         );
         check(&changed(&|one| one.now = UnixMillis(0)), Level::Warning, "by 10000 ms");
+
         let part = |ok, degraded, detail: &str| Part {
             ok,
             degraded,
@@ -186,14 +194,18 @@ mod tests {
             one.ready = false;
             one.parts.insert("claims".to_owned(), part(false, false, "gone"));
         });
+
         check(&late, Level::Fault, "not ready: claims: gone");
+
         let open = changed(&|one| drop(one.parts.insert("sandbox".to_owned(), part(true, true, "open"))));
         check(&open, Level::Warning, "sandbox: open");
+
         let praised = changed(&|one| {
             one.parts
                 .insert("sandbox".to_owned(), part(true, false, "nothing is degraded"));
         });
         check(&praised, Level::Ok, "ready");
+
         let paused = changed(&|one| {
             one.metrics.insert("nexus_hook_breakers_open".to_owned(), 2.0);
         });

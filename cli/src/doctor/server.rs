@@ -37,6 +37,7 @@ pub(super) fn promise(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
             "durability {:?}, {} copies of each stream: {promise}",
             config.durability, config.replicas
         );
+
         vec![Finding::judged("promise", promise != Promise::Broken, detail)]
     }
     .boxed_local()
@@ -81,6 +82,7 @@ pub(super) fn topology(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
             Ok(None) => {}
             Err(error) => findings.push(Finding::unknown("restore", error)),
         }
+
         findings
     }
     .boxed_local()
@@ -100,6 +102,7 @@ pub(super) fn clock(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findi
             }
             Err(error) => Finding::fault("clock", format!("cannot be compared: {error}")),
         };
+
         vec![finding]
     }
     .boxed_local()
@@ -125,6 +128,7 @@ pub(super) fn storage(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
             }
             Err(error) => Finding::fault("storage", error),
         };
+
         vec![finding]
     }
     .boxed_local()

@@ -36,6 +36,7 @@ async fn surroundings() -> (NatsServer, Surroundings) {
         bus: Ok(bus),
         heard: Ok(Heard::default()),
     };
+
     (server, surroundings)
 }
 
@@ -63,6 +64,7 @@ async fn what_is_missing_is_not_known() {
         let [(level, detail)] = told.as_slice() else {
             panic!("{what}: {told:?}")
         };
+
         assert_eq!(*level, Level::Fault, "{what}: {detail}");
         assert!(detail.starts_with("not known: "), "{what}: {detail}");
     }
@@ -75,6 +77,7 @@ async fn what_cannot_be_read_is_not_known() {
         let Some(bucket) = stream.strip_prefix("KV_") else {
             continue;
         };
+
         let before = told(&surroundings, what, check).await;
         assert!(
             before.iter().all(|(level, _)| *level == Level::Ok),
@@ -86,6 +89,7 @@ async fn what_cannot_be_read_is_not_known() {
         bus(&surroundings).publish(garbage).await.expect("stored");
         let after = told(&surroundings, what, check).await;
         let unknown = after.iter().find(|(level, _)| *level == Level::Fault);
+
         assert!(
             unknown.is_some_and(|(_, detail)| detail.starts_with("not known: ")),
             "{what}: {after:?}"
@@ -106,6 +110,7 @@ async fn what_is_held_is_no_dead_letter() {
         let [(found, detail)] = told.as_slice() else {
             panic!("{told:?}")
         };
+
         assert_eq!(*found, level, "{detail}");
         assert!(detail.starts_with(says), "{detail}");
     }

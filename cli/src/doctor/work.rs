@@ -30,6 +30,7 @@ async fn judged<T: Wire>(what: &str, kv: &Kv<T>, judge: impl FnOnce(Vec<Entry<T>
         let why = format!("{count} values cannot be read, the first of them {key}: {error}");
         findings.push(Finding::unknown(what, why));
     }
+
     findings
 }
 
@@ -43,12 +44,14 @@ pub(super) fn waiting(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
             ("hooks", hooks.map_err(|error| error.to_string())),
             ("deliveries", deliveries),
         ];
+
         let mut findings: Vec<Finding> = counted
             .map(|(what, counted)| match counted {
                 Ok(waiting) => Finding::ok(what, format!("{waiting} messages wait")),
                 Err(error) => Finding::unknown(what, error),
             })
             .into();
+
         findings.push(parked(bus).await);
 
         match crate::backup::waiting(bus).await {
@@ -59,6 +62,7 @@ pub(super) fn waiting(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
             Ok(None) => {}
             Err(error) => findings.push(Finding::unknown("restored", format!("{error:#}"))),
         }
+
         findings
     }
     .boxed_local()
@@ -146,6 +150,7 @@ pub(super) fn held(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findin
 
         let witnessed: Kv<Witnessed> = bus.kv(buckets::POSITIONS);
         findings.extend(positions(&witnessed).await);
+
         findings
     }
     .boxed_local()
@@ -156,6 +161,7 @@ async fn positions(witnessed: &Kv<Witnessed>) -> Vec<Finding> {
         Ok(survey) => survey,
         Err(error) => return vec![Finding::unknown("positions", error)],
     };
+
     // Of these another record stands there: since when something waits.
     let waits = [streams::DELIVERIES, streams::DISPATCHES];
     let unread = survey
@@ -174,9 +180,11 @@ async fn positions(witnessed: &Kv<Witnessed>) -> Vec<Finding> {
             Some(format!("{stream} (until {})", clock(until)))
         })
         .collect();
+
     if older.is_empty() {
         return vec![Finding::ok("positions", "no stream was put back to an older state")];
     }
+
     let detail = format!("put back to an older state: {}", older.join(", "));
     vec![Finding::warning("positions", detail)]
 }
@@ -201,6 +209,7 @@ fn paused(breakers: Vec<Entry<Breaker>>) -> Finding {
     if paused.is_empty() {
         return Finding::ok("paused hooks", detail);
     }
+
     let detail = format!("{detail}: {} (`nexus breaker list`)", paused.join(", "));
     Finding::warning("paused hooks", detail)
 }

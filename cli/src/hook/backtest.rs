@@ -48,13 +48,16 @@ pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()>
     let document = document(common);
     let config = document.section("hooks", HooksConfig::faults).value;
     let llm = document.section("llm", LlmConfig::faults).value;
+
     let bus = bus(common).await?;
     if bus.trust().cluster().is_none() {
         bail!("stored events cannot be checked without the key that sealed them; set trust.cluster_key");
     }
+
     let host = host::of(&bus, &config, &llm);
     let (files, _) = Shared::load(&document);
     let (identities, _) = identities::load(&files.files.identities, "")?;
+
     let question = Question {
         source,
         since,
@@ -62,14 +65,17 @@ pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()>
         limit: options.limit,
         identities,
     };
+
     let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template(
         "{bar:40} {pos}/{len} events, {per_sec}, {eta} left, {msg} fires",
     )?);
     let report = replay(&bus, &config, host, &question, &bar).await?;
     bar.finish_and_clear();
+
     if common.json {
         return json(&report);
     }
+
     report.print(options.show);
     Ok(())
 }
@@ -107,12 +113,14 @@ pub(super) async fn replay(
     let setting = pool_config(config, &history.path(), host);
     let replay = Replay::start(setting, Arc::new(SystemClock), trial).await?;
     let begun = SystemClock.monotonic();
+
     let mut report = Report::default();
     let played = play(bus, &replay, &history, &metadata, question, bar, &mut report).await;
     replay.stop().await;
     history.close().await;
     played?;
     report.finish(SystemClock.monotonic().duration_since(begun));
+
     Ok(report)
 }
 
@@ -134,10 +142,12 @@ async fn play(
         Some(since) => first_since(bus, last, SystemClock.now().0 - i64::try_from(since.as_millis())?).await?,
         None => 1,
     };
+
     let first = bus.next_on_subject(EVENTS, &filter, start).await?;
     if first.is_none_or(|first| first.sequence > last) {
         return Ok(());
     }
+
     bar.set_length(last.saturating_sub(start) + 1);
     let feed = Feed {
         reader: bus.ordered(EVENTS, &[filter], start).await?,
@@ -146,6 +156,7 @@ async fn play(
         left: question.limit,
         known: HashSet::new(),
     };
+
     // A hook that reads its own counters must see each fire before the next event; one that reads the read model must
     // not see what came later.
     let reads_counters = ["trigger_count", "last_triggered"]
@@ -158,6 +169,7 @@ async fn play(
             (told.sequence, told.event, run)
         })
         .buffered(if in_step { 1 } else { WINDOW });
+
     let mut runs = std::pin::pin!(runs);
     let mut counters = Counters::default();
     while let Some((sequence, event, run)) = runs.next().await {
@@ -168,15 +180,19 @@ async fn play(
             replay.count(counters);
             bar.set_message(counters.trigger_count.to_string());
         }
+
         let retires = retires(metadata, &run);
         report.take(&event, run, retires);
+
         if report.events.is_multiple_of(STEP) {
             bar.set_position(sequence.saturating_sub(start));
         }
+
         if retires {
             break;
         }
     }
+
     Ok(())
 }
 
@@ -221,19 +237,23 @@ impl Feed {
             if incoming.sequence > self.last {
                 return None;
             }
+
             if incoming.pending == 0 || incoming.sequence == self.last {
                 self.left = 1;
             }
+
             self.left -= 1;
             let Ok(event) = incoming.event(&self.trust) else {
                 continue;
             };
+
             let is_shown = match event.direction {
                 Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => true,
                 Direction::Updated | Direction::Deleted => false,
             };
             let mut hasher = DefaultHasher::new();
             event.id.hash(&mut hasher);
+
             if is_shown && self.known.insert(hasher.finish()) {
                 let told = Told {
                     sequence: incoming.sequence,
@@ -243,6 +263,7 @@ impl Feed {
                 return Some((told, self));
             }
         }
+
         None
     }
 }
@@ -259,6 +280,7 @@ async fn first_since(bus: &Bus, last: u64, at: i64) -> Result<u64> {
             Some(_) | None => low = middle + 1,
         }
     }
+
     Ok(low)
 }
 
@@ -267,6 +289,7 @@ fn since(text: &str) -> Result<Option<Duration>> {
     if text == "all" {
         return Ok(None);
     }
+
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let seconds = match &text[digits.len()..] {
         "s" => 1,
@@ -276,10 +299,12 @@ fn since(text: &str) -> Result<Option<Duration>> {
         "w" => 604_800,
         _ => bail!("--since {text}: expected `90m`, `12h`, `7d` or `all`"),
     };
+
     let number: u64 = digits.parse().with_context(|| format!("--since {text}"))?;
     let span = number
         .checked_mul(seconds)
         .with_context(|| format!("--since {text} is too long"))?;
+
     Ok(Some(Duration::from_secs(span)))
 }
 

@@ -53,15 +53,18 @@ impl Host for Search {
         if call.name != "search" {
             return not_available(&call.name);
         }
+
         let subject = "nexus.svc.events.search";
         let args = up_to(call.args, call.now);
         let asked = self.bus.request(subject, Headers::new(), &args, SEARCH).await;
+
         let found = |reply: Value| -> Value {
             let hits = reply["hits"].as_array().cloned().unwrap_or_default();
             hits.iter()
                 .map(|hit| json!({"eventId": hit["event_id"], "score": hit["score"]}))
                 .collect()
         };
+
         Answered {
             outcome: asked
                 .map(found)

@@ -23,11 +23,14 @@ pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Res
         };
         vec![(id, path.to_path_buf())]
     };
+
     if files.is_empty() {
         bail!("there is no hook in {}", path.display());
     }
+
     let bus = bus(common).await?;
     let mut views = Vec::new();
+
     let mut refused = 0_usize;
     for (id, file) in files {
         let source = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -36,6 +39,7 @@ pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Res
             source,
             created_by: OPERATOR.to_owned(),
         };
+
         match ask::<_, HookView>(&bus, "push", &question).await {
             Ok(view) => views.push(view),
             Err(error) => {
@@ -44,6 +48,7 @@ pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Res
             }
         }
     }
+
     if common.json {
         json(&views)?;
     } else {
@@ -51,9 +56,11 @@ pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Res
             say!("{} is {}", view.id, show::name(view.status));
         }
     }
+
     if refused > 0 {
         bail!("{refused} files were refused");
     }
+
     Ok(())
 }
 

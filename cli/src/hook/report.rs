@@ -97,9 +97,11 @@ impl Report {
         self.llm.tokens_out += run.llm_tokens_out;
         self.llm.cost_usd += run.llm_cost_usd;
         self.search_calls += u64::from(run.search_calls);
+
         if retires {
             self.disabled_by = Some(event.id.clone());
         }
+
         if let Some(error) = run.error {
             self.failures += 1;
             if self.failed.len() < KEPT {
@@ -107,10 +109,12 @@ impl Report {
                 self.failed.push(Failure { event_id, error });
             }
         }
+
         if run.fired {
             self.fires += 1;
             *self.by_channel.entry(event.channel.clone()).or_default() += 1;
             *self.by_day.entry(day(event.timestamp)).or_default() += 1;
+
             if self.fired.len() < KEPT {
                 self.fired.push(Fire {
                     event_id: event.id.clone(),
@@ -134,6 +138,7 @@ impl Report {
             all.get(index.min(all.len().saturating_sub(1)))
                 .map_or(0.0, |us| f64::from(*us) / 1_000.0)
         };
+
         let sum: u64 = all.iter().map(|us| u64::from(*us)).sum();
         self.latency = Latency {
             avg_ms: if all.is_empty() {
@@ -157,12 +162,15 @@ impl Report {
         };
         say!("events    {} in {:.1} s", self.events, self.seconds);
         say!("fires     {} ({share:.2} %)", self.fires);
+
         if self.failures > 0 {
             say!("failures  {}", self.failures);
         }
+
         if let Some(event) = &self.disabled_by {
             say!("disabled  after {}", plain(&event.to_string()));
         }
+
         let latency = &self.latency;
         say!(
             "latency   avg {:.3} ms, p50 {:.3}, p95 {:.3}, p99 {:.3}, max {:.3}",
@@ -172,6 +180,7 @@ impl Report {
             latency.p99_ms,
             latency.max_ms
         );
+
         if self.llm.calls > 0 {
             let llm = &self.llm;
             say!(
@@ -182,11 +191,13 @@ impl Report {
                 llm.cost_usd
             );
         }
+
         for (what, counts) in [("channel", &self.by_channel), ("day", &self.by_day)] {
             for (name, count) in counts {
                 say!("{what:<9} {}: {count}", plain(name));
             }
         }
+
         for failure in self.failed.iter().take(3) {
             say!(
                 "error     {}: {}",
@@ -194,6 +205,7 @@ impl Report {
                 brief(&failure.error, 120)
             );
         }
+
         if !self.fired.is_empty() {
             let mut rows = table(&["at (UTC)", "event", "channel", "from", "content", "to"]);
             for fire in &self.fired[self.fired.len().saturating_sub(show)..] {
@@ -201,6 +213,7 @@ impl Report {
             }
             say!("{rows}");
         }
+
         say!("nothing was dispatched");
     }
 }
@@ -215,6 +228,7 @@ impl Fire {
                 .as_ref()
                 .map_or_else(|| persona.to_owned(), |session| format!("{persona}/{session}"))
         });
+
         [
             format!("{} {}", day(self.at), clock(self.at)),
             plain(&self.event_id.to_string()),
@@ -235,6 +249,7 @@ fn day(at: UnixMillis) -> String {
     let day_of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_index = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+
     let month = if month_index < 10 {
         month_index + 3
     } else {

@@ -35,6 +35,7 @@ pub(super) async fn list(common: &Common, question: ListHooks) -> Result<()> {
     if common.json {
         return json(&list.hooks);
     }
+
     let mut rows = table(&["hook", "status", "fired", "last (UTC)", "from", "by", "what"]);
     for hook in &list.hooks {
         let what = hook
@@ -52,6 +53,7 @@ pub(super) async fn list(common: &Common, question: ListHooks) -> Result<()> {
             brief(what.map_or("", String::as_str), 60),
         ]);
     }
+
     say!("{rows}\n{} hooks", list.hooks.len());
     Ok(())
 }
@@ -77,9 +79,11 @@ pub(super) async fn one(common: &Common, id: String) -> Result<()> {
     if common.json {
         return json(&details);
     }
+
     let hook = &details.hook;
     say!("hook        {} ({})", plain(&hook.id), plain(&hook.name));
     say!("status      {}", name(hook.status));
+
     let lines = [
         ("because", &hook.disabled_reason),
         ("error", &hook.parse_error),
@@ -87,29 +91,36 @@ pub(super) async fn one(common: &Common, id: String) -> Result<()> {
         ("match", &hook.match_rule),
         ("last error", &hook.last_error),
     ];
+
     for (label, text) in lines {
         if let Some(text) = text {
             say!("{label:<11} {}", brief(text, 200));
         }
     }
+
     for schedule in &hook.schedules {
         say!("schedule    {}", plain(&schedule.to_string()));
     }
+
     for channel in &hook.needs_channels {
         say!("needs       channel {}", plain(channel));
     }
+
     for server in &hook.allow_net {
         say!("asks for    {}", plain(server));
     }
+
     say!("priority    {}", hook.priority);
     say!(
         "from        {} by {}",
         plain(&origin(&hook.origin)),
         plain(&hook.created_by)
     );
+
     say!("fired       {} times", hook.trigger_count);
     say!("{}", invocations(details.invocations.iter()));
     say!("{}", plain_lines(&details.source));
+
     Ok(())
 }
 
@@ -127,6 +138,7 @@ fn line(row: &InvocationRow) -> [String; 6] {
         0 => String::new(),
         calls => format!("{calls}, ${:.4}", row.llm_cost_usd),
     };
+
     [
         clock(row.started_at),
         plain(&row.event_id.to_string()),
@@ -143,6 +155,7 @@ pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> 
     let next = bus.stream_state(INVOCATIONS).await?.last + 1;
     let mut rows = details(&bus, id.to_owned(), last).await?.invocations;
     rows.reverse();
+
     if common.json {
         for row in &rows {
             json_line(row)?;
@@ -150,9 +163,11 @@ pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> 
     } else {
         say!("{}", invocations(rows.iter()));
     }
+
     if !follow {
         return Ok(());
     }
+
     let mut reader = bus.ordered(INVOCATIONS, &[], next).await?;
     let mut told = HashSet::new();
     loop {
@@ -160,14 +175,17 @@ pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> 
         let Ok(record) = incoming.decode::<EventInvocations>() else {
             continue;
         };
+
         for hook in record.hooks.iter().filter(|hook| hook.hook_id == id) {
             // A second record of an event, for hooks that were deferred, says again what the others did.
             if !hook.outcome.is_deferred() && !told.insert(record.event_seq) {
                 continue;
             }
+
             if told.len() > MAX_TOLD {
                 told = HashSet::from([record.event_seq]);
             }
+
             let row = row(&record, hook);
             if common.json {
                 json_line(&row)?;
@@ -188,6 +206,7 @@ fn row(record: &EventInvocations, hook: &HookInvocation) -> InvocationRow {
         HookOutcome::Deferred => ("deferred", None, None, None),
         HookOutcome::Failed { error, .. } => ("failed", None, None, Some(error.clone())),
     };
+
     InvocationRow {
         hook_id: hook.hook_id.clone(),
         event_id: record.event_id.clone(),

@@ -19,13 +19,17 @@ pub(super) fn write(name: &str, dir: &Path) -> Result<()> {
     if path.exists() {
         bail!("{} is there already", path.display());
     }
+
     let types = dir.join("nexus.d.ts");
     put(&path, &template(name))?;
+
     if !types.exists() {
         put(&types, TYPES)?;
     }
+
     let path = path.display();
     say!("next: nexus hook test {path} --text hello; nexus hook push {path}");
+
     Ok(())
 }
 

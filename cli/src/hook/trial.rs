@@ -23,15 +23,18 @@ pub(super) async fn run(common: &Common, options: &TestOptions) -> Result<()> {
         event,
         now: options.now.map(UnixMillis),
     };
+
     let run: HookRun = ask(&bus(common).await?, "test", &question).await?;
     if common.json {
         json(&run)?;
     } else {
         print(&run)?;
     }
+
     if run.error.is_some() {
         bail!("the hook failed");
     }
+
     Ok(())
 }
 
@@ -44,16 +47,19 @@ fn event(options: &TestOptions) -> Result<Value> {
         event.content.clone_from(text);
         return serde_json::to_value(&event).context("write the event");
     }
+
     let given = options.event.as_deref().unwrap_or_default();
     if given == "-" {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).context("read the event")?;
         return serde_json::from_str(&text).context("the event is not JSON");
     }
+
     if Path::new(given).is_file() {
         let text = std::fs::read_to_string(given).with_context(|| format!("read {given}"))?;
         return serde_json::from_str(&text).with_context(|| format!("{given} is not JSON"));
     }
+
     Ok(Value::from(given))
 }
 
@@ -64,8 +70,10 @@ fn print(run: &HookRun) -> Result<()> {
         (None, false, Some(_)) => "passes and disables itself",
         (None, false, None) => "passes",
     };
+
     say!("outcome   {outcome}");
     say!("took      {:.3} ms", run.latency_us as f64 / 1_000.0);
+
     if run.llm_calls > 0 {
         say!(
             "llm       {} calls, {} tokens in, {} out, ${:.6}",
@@ -75,17 +83,22 @@ fn print(run: &HookRun) -> Result<()> {
             run.llm_cost_usd
         );
     }
+
     if run.search_calls > 0 {
         say!("search    {} calls", run.search_calls);
     }
+
     if let Some(error) = &run.error {
         say!("error     {}", plain_lines(error));
     }
+
     if let Some(stack) = &run.stack {
         say!("{}", plain_lines(stack));
     }
+
     if let Some(result) = &run.result {
         say!("result    {}", json_text(result)?);
     }
+
     Ok(())
 }

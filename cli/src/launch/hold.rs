@@ -68,6 +68,7 @@ impl Hold {
                     holder.pid
                 );
             }
+
             if SystemClock.monotonic().saturating_duration_since(begun) > REMAINS_DEADLINE {
                 let pids: Vec<String> = remains(&data).iter().map(|left| left.pid.to_string()).collect();
                 bail!(
@@ -75,6 +76,7 @@ impl Hold {
                     pids.join(", ")
                 );
             }
+
             pause(LOOK_EVERY).await;
         }
 
@@ -86,9 +88,11 @@ impl Hold {
             }
             Ok(()) | Err(_) => {}
         }
+
         std::fs::create_dir_all(&children).context("make the directory of process records")?;
         let own = format!("{}\n", ProcessName::own()?);
         std::fs::write(data.join(PID_FILE), own).context("write the process id")?;
+
         Ok(Self { data, handle })
     }
 
@@ -160,6 +164,7 @@ fn handle_owners(data: &Path) -> Vec<ProcessName> {
     let Ok(directory) = std::fs::metadata(data) else {
         return Vec::new();
     };
+
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -170,6 +175,7 @@ fn handle_owners(data: &Path) -> Vec<ProcessName> {
         let input = std::fs::metadata(Path::new("/proc").join(pid.to_string()).join("fd/0"));
         input.is_ok_and(|input| input.is_dir() && (input.dev(), input.ino()) == (directory.dev(), directory.ino()))
     };
+
     pids.filter(owns).filter_map(ProcessName::find).collect()
 }
 
@@ -186,6 +192,7 @@ mod tests {
         std::fs::create_dir(data.join("run")).expect("made");
         let hold = Hold::take(data).await.expect("taken");
         let second = Hold::take(data).await.expect_err("it is taken").to_string();
+
         assert!(second.contains(&format!("process {}", std::process::id())), "{second}");
 
         let mut child = Command::new("sleep")
@@ -198,16 +205,19 @@ mod tests {
             remains(data).iter().map(|left| left.pid).collect::<Vec<_>>(),
             [child.id()]
         );
+
         drop(record);
         assert_eq!(remains(data).len(), 1, "found by its handle alone");
 
         drop(hold);
         assert!(holder(data).is_none());
+
         let handle = File::open(data).expect("opened");
         assert!(
             matches!(handle.try_lock(), Err(TryLockError::WouldBlock)),
             "the child holds it"
         );
+
         crate::launch::process::send(crate::launch::process::Signal::KILL, &remains(data)[0]);
         child.wait().expect("it ended");
         Hold::take(data).await.expect("free again");

@@ -51,10 +51,12 @@ pub(super) fn write_secret(path: &Path, secret: &str) -> std::io::Result<()> {
         // One that was left behind may have been made with other rights.
         Ok(()) | Err(_) => {}
     }
+
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(0o600).open(&unfinished)?;
     file.write_all(secret.as_bytes())?;
     file.sync_all()?;
+
     std::fs::rename(&unfinished, path)
 }
 
@@ -72,9 +74,11 @@ mod tests {
         std::fs::write(one.path().join(CLUSTER_KEY), "").expect("one that was cut off");
         let read = |directory: &Path| std::fs::read_to_string(cluster_key(directory).expect("made")).expect("read");
         let key = read(one.path());
+
         assert!(SealKey::parse(&key).is_ok());
         assert_eq!(read(one.path()), key, "kept");
         assert_ne!(read(other.path()), key);
+
         let mode = std::fs::metadata(one.path().join(CLUSTER_KEY))
             .expect("there")
             .permissions()

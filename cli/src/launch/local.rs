@@ -16,6 +16,7 @@ pub fn chat(config: &str) -> Option<(String, String)> {
     let hosts = value("adapter", "hosts").and_then(toml::Value::as_array);
     let hosts: Vec<&str> = hosts.into_iter().flatten().filter_map(toml::Value::as_str).collect();
     let is_local = std::iter::once(listen).chain(hosts).all(is_here);
+
     (is_local && !is_said).then(|| (LOCAL_CHAT.to_owned(), "true".to_owned()))
 }
 
@@ -42,6 +43,7 @@ mod tests {
         ] {
             assert!(chat(local).is_some(), "{local}");
         }
+
         for open in [
             "[adapter]\nlisten = \"0.0.0.0:8080\"",
             "[adapter]\nhosts = [\"nexus.example\"]",

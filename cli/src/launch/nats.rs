@@ -46,6 +46,7 @@ impl Nats {
     pub(super) async fn start(programs: &Programs, plan: &Plan, hold: &Hold) -> Result<Vec<Self>> {
         let count = plan.servers.max(1);
         let routes = (0..count).map(|_| free_port()).collect::<Result<Vec<u16>>>()?;
+
         let mut servers = Vec::new();
         for index in 0..count {
             let port = if plan.nats_port == 0 || count > 1 {
@@ -57,9 +58,11 @@ impl Nats {
             server.launch(hold)?;
             servers.push(server);
         }
+
         for server in &mut servers {
             server.ready().await?;
         }
+
         Ok(servers)
     }
 
@@ -71,6 +74,7 @@ impl Nats {
             .as_ref()
             .map(|s| format!("sync_interval: {s}\n  "))
             .unwrap_or_default();
+
         let monitor = plan.sync_interval.as_ref().map(|_| free_port()).transpose()?;
         let http = monitor
             .map(|port| format!("http: \"127.0.0.1:{port}\"\n"))
@@ -88,6 +92,7 @@ impl Nats {
         } else {
             String::new()
         };
+
         let (passwords, permissions) = if plan.users {
             (users::passwords(&plan.directory)?, users::PERMISSIONS)
         } else {
@@ -97,9 +102,11 @@ impl Nats {
             "server_name: n{index}\nlisten: \"127.0.0.1:{port}\"\n{http}max_payload: 8MB\nmax_pending: 256MB\n\
              jetstream {{\n  {sync}store_dir: {store:?}\n  max_file_store: 64GB\n}}\n{cluster}{permissions}"
         );
+
         let config = plan.directory.join(format!("nats-{index}.conf"));
         std::fs::write(&config, text).context("write the server's configuration")?;
         let log = plan.directory.join(format!("log/nats-{index}.log"));
+
         Ok(Self {
             programs: programs.clone(),
             config,
@@ -122,6 +129,7 @@ impl Nats {
                 self.port
             );
         }
+
         let log = File::options()
             .create(true)
             .append(true)
@@ -137,9 +145,11 @@ impl Nats {
             .stderr(log)
             // The lock on the data directory: it lasts as long as the server lives.
             .stdin(hold.handle()?);
+
         let child = spawner::spawn(command).context("start nats-server")?;
         let record = hold.record(child.id())?;
         self.child = Some((child, record));
+
         Ok(())
     }
 
@@ -155,8 +165,10 @@ impl Nats {
                 }
                 pause(Duration::from_millis(10)).await;
             }
+
             Ok(())
         });
+
         waited.await.context("nats-server does not answer")?
     }
 
@@ -199,11 +211,13 @@ impl Nats {
             return;
         };
         super::service::signal(child.id(), "TERM");
+
         let ended = tokio::time::timeout(Duration::from_secs(10), async {
             while matches!(child.try_wait(), Ok(None)) {
                 pause(Duration::from_millis(20)).await;
             }
         });
+
         if ended.await.is_err() {
             self.child = Some((child, record));
             self.kill();

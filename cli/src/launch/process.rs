@@ -10,10 +10,12 @@ pub fn send(signal: Signal, process: &ProcessName) {
     let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else {
         return;
     };
+
     // The descriptor names the process from here on: whether it is ours is checked before the signal is sent.
     let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else {
         return;
     };
+
     if process.is_running() {
         // It may have ended since, which is what is wanted.
         let _ = pidfd_send_signal(descriptor, signal);

@@ -42,6 +42,7 @@ impl Programs {
 fn services_directory() -> Result<PathBuf> {
     let me = std::env::current_exe().context("find this binary")?;
     let mut directories = me.ancestors().skip(1).take(2);
+
     directories
         .find(|directory| directory.join("hook-svc").is_file())
         .map(Path::to_owned)
@@ -64,6 +65,7 @@ pub fn tool(name: &str, minimum: (u32, u32)) -> Result<PathBuf> {
         .ancestors()
         .chain(me.ancestors())
         .map(|directory| directory.join(".tools/bin").join(name));
+
     #[expect(
         clippy::disallowed_methods,
         reason = "programs are looked for where the shell looks for them"
@@ -72,6 +74,7 @@ pub fn tool(name: &str, minimum: (u32, u32)) -> Result<PathBuf> {
     let on_path: Vec<PathBuf> = std::env::split_paths(&path)
         .map(|directory| directory.join(name))
         .collect();
+
     let mut refused = Vec::new();
     for candidate in local.chain(on_path).filter(|candidate| candidate.is_file()) {
         match version(&candidate) {
@@ -80,6 +83,7 @@ pub fn tool(name: &str, minimum: (u32, u32)) -> Result<PathBuf> {
             None => refused.push(format!("{} does not say its version", candidate.display())),
         }
     }
+
     let found = if refused.is_empty() {
         "none was found".to_owned()
     } else {

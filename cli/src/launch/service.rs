@@ -75,10 +75,12 @@ impl Running {
 
         let data = plan.directory.join("data").join(&instance);
         let token = super::token::file(&plan.directory);
+
         let mut command = spawner::tethered(&programs.services, &programs.services.join(name));
         for name in OWN_SETTINGS {
             command.env_remove(name);
         }
+
         command
             .env("NEXUS_CONFIG", plan.config_path())
             .env("NEXUS_RUN_DIR", &run)
@@ -95,6 +97,7 @@ impl Running {
 
         let child = spawner::spawn(command).with_context(|| format!("start {name}"))?;
         let record = hold.record(child.id())?;
+
         Ok(Self {
             name,
             replica,
@@ -143,6 +146,7 @@ impl Running {
                 if let Ok(Some(status)) = self.child.try_wait() {
                     bail!("it ended with {status}");
                 }
+
                 if let Ok(address) = self.address("http") {
                     match client.get(format!("http://{address}/readyz")).send().await {
                         // It is ready before its service has begun to listen, where the bus was quick.
@@ -151,9 +155,11 @@ impl Running {
                         Err(error) => last = error.to_string(),
                     }
                 }
+
                 pause(Duration::from_millis(25)).await;
             }
         });
+
         match waited.await {
             Ok(outcome) => outcome,
             Err(_) => bail!("{last}"),
@@ -192,9 +198,11 @@ impl Running {
                 pause(Duration::from_millis(10)).await;
             }
         });
+
         if let Ok(code) = waited.await {
             return code;
         }
+
         self.kill();
         None
     }

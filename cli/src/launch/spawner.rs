@@ -37,6 +37,7 @@ pub(super) fn tethered(services: &Path, program: &Path) -> Command {
 /// The system's error if the command does not start.
 pub(super) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<Wanted>> = OnceLock::new();
+
     let spawner = SPAWNER.get_or_init(|| {
         let (sender, wanted) = mpsc::channel();
         // Without the thread the receiver is dropped, and every start fails with the error below.
@@ -45,9 +46,11 @@ pub(super) fn spawn(command: Command) -> io::Result<Child> {
             .spawn(move || serve(&wanted));
         sender
     });
+
     let gone = || io::Error::other("the thread that starts processes is gone");
     let (started, child) = mpsc::channel();
     spawner.send(Wanted { command, started }).map_err(|_| gone())?;
+
     child.recv().map_err(|_| gone())?
 }
 

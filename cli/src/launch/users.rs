@@ -66,16 +66,20 @@ mod tests {
         let data = tempfile::tempdir().expect("a directory");
         let cut_off = password_file(data.path(), "agent");
         std::fs::create_dir_all(cut_off.parent().expect("one")).expect("made");
+
         for left in [&cut_off, &cut_off.with_extension("new")] {
             std::fs::write(left, "").expect("written");
         }
+
         let made = passwords(data.path()).expect("passwords");
         assert_eq!(passwords(data.path()).expect("passwords"), made, "kept");
+
         for (user, (_, password)) in NAMES.iter().zip(&made) {
             assert!(password.starts_with('p') && password.len() == 53, "{user}: {password}");
             let found = std::fs::metadata(password_file(data.path(), user)).expect("there");
             assert_eq!(found.permissions().mode() & 0o777, 0o600, "{user}");
         }
+
         let kept = std::fs::read_dir(data.path().join(DIRECTORY)).expect("listed");
         assert_eq!(kept.count(), NAMES.len());
     }

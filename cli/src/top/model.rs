@@ -88,14 +88,17 @@ impl Board {
                 .ok()
                 .filter(|millis| *millis > 0)?;
             let stored = u32::try_from(stream.last.saturating_sub(known.last)).unwrap_or(u32::MAX);
+
             Some(f64::from(stored) * 1_000.0 / f64::from(millis))
         };
+
         let streams = look.streams.iter().map(|stream| Rate {
             stream: stream.name,
             per_second: rate(stream),
             messages: stream.messages,
             waits: stream.waits,
         });
+
         let mut sessions = look.sessions.clone();
         sessions.sort_by(|one, other| {
             other
@@ -103,6 +106,7 @@ impl Board {
                 .cmp(&one.queued)
                 .then_with(|| one.session.cmp(&other.session))
         });
+
         Self {
             at: look.at,
             streams: streams.collect(),
@@ -148,6 +152,7 @@ pub(super) mod tests {
             messages: last / 2,
             waits,
         };
+
         let session = |name: &str, queued, model_calls| SessionLook {
             session: format!("default/{name}"),
             model_calls,
@@ -155,6 +160,7 @@ pub(super) mod tests {
             awaits: None,
             queued,
         };
+
         Look {
             at: UnixMillis(at),
             streams: vec![stream("EVENTS", events, false), stream("DELIVERIES", 8, true)],
@@ -169,6 +175,7 @@ pub(super) mod tests {
         let (one, two) = (look(10_000, 100, 2), look(12_000, 150, 200));
         let first = Board::of(None, &one);
         assert_eq!(first.streams[0].per_second, None);
+
         let board = Board::of(Some(&one), &two);
         let rates: Vec<Option<f64>> = board.streams.iter().map(|stream| stream.per_second).collect();
         assert_eq!(rates, [Some(25.0), Some(0.0)]);
@@ -177,6 +184,7 @@ pub(super) mod tests {
             None,
             "no time has passed"
         );
+
         let sessions: Vec<&str> = board.sessions.iter().map(|session| session.session.as_str()).collect();
         assert_eq!(sessions, ["default/b", "default/a"], "most to do first");
         assert_eq!(board.sessions[0].queue(), "100+");

@@ -47,6 +47,7 @@ pub fn draw(frame: &mut Frame<'_>, board: &Board) {
         Constraint::Min(FRAME_LINES),
         Constraint::Length(1),
     ]);
+
     let [head, rates, sessions, foot] = areas.areas(frame.area());
     frame.render_widget(Line::from(title(board)).bold(), head);
     let rows = board.streams.iter().map(|rate| {
@@ -56,21 +57,25 @@ pub fn draw(frame: &mut Frame<'_>, board: &Board) {
             rate.messages.to_string(),
             waiting(rate),
         ]);
+
         let stands = rate.waits && rate.messages > 0;
         if stands { row.style(Style::new().yellow()) } else { row }
     });
+
     let columns = [
         Constraint::Length(14),
         Constraint::Length(10),
         Constraint::Length(14),
         Constraint::Min(8),
     ];
+
     let table = Table::new(rows, columns).header(Row::new(["stream", "per second", "messages", "waiting"]).bold());
     frame.render_widget(table.block(Block::bordered()), rates);
     let rows = board
         .sessions
         .iter()
         .map(|session| Row::new([session.session.clone(), session.queue(), session.doing(board.at)]));
+
     let columns = [Constraint::Percentage(50), Constraint::Length(8), Constraint::Min(20)];
     let table = Table::new(rows, columns).header(Row::new(["session", "queued", "doing"]).bold());
     frame.render_widget(table.block(Block::bordered()), sessions);
@@ -91,10 +96,12 @@ pub fn lines(board: &Board) -> String {
             rate.messages
         );
     }
+
     for session in &board.sessions {
         let (queue, doing) = (session.queue(), session.doing(board.at));
         let _ = write!(text, "\n  {} queued {queue}, {doing}", session.session);
     }
+
     text
 }
 
@@ -125,6 +132,7 @@ mod tests {
             rows[0],
             "nexus top  00:00:12.000 UTC  7 sessions at work, 3 events to be evaluated"
         );
+
         let line = |word: &str| rows.iter().find(|row| row.contains(word)).cloned().unwrap_or_default();
         let words = |row: String| row.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(words(line("EVENTS")), ["│EVENTS", "25.0", "75", "│"]);

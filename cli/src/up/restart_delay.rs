@@ -44,6 +44,7 @@ mod tests {
     fn the_wait_doubles_up_to_a_bound_and_ends_with_a_long_life() {
         let mut delay = RestartDelay::default();
         let mut now = Duration::ZERO;
+
         let mut waits = Vec::new();
         for _ in 0..10 {
             delay.started(now);
@@ -51,10 +52,12 @@ mod tests {
             now += Duration::from_secs(1) + wait;
             waits.push(wait.as_millis());
         }
+
         assert_eq!(
             waits,
             [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]
         );
+
         delay.started(now);
         assert_eq!(delay.died(now + SOUND_AFTER), FIRST);
     }

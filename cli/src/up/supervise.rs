@@ -48,9 +48,11 @@ struct History {
 pub(super) async fn supervise(stack: &mut Stack, directory: &Path) -> Infallible {
     let begun = SystemClock.monotonic();
     let mut histories: BTreeMap<Part, History> = BTreeMap::new();
+
     let log = directory.join("log/up.log");
     loop {
         pause(LOOK_EVERY).await;
+
         if let Some(asker) = quiesce::read(&directory.join(quiesce::ASKED)).filter(ProcessName::is_running) {
             stand_still(stack, directory, &asker, &log).await;
             histories.clear();
@@ -92,12 +94,14 @@ async fn stand_still(stack: &mut Stack, directory: &Path, asker: &ProcessName, l
             asker.pid
         ),
     );
+
     stack.stop_services().await;
 
     let (asked, standing) = (directory.join(quiesce::ASKED), directory.join(quiesce::STANDING));
     if let Err(error) = std::fs::write(&standing, format!("{asker}\n")) {
         say(log, &format!("{}: cannot be written: {error}", standing.display()));
     }
+
     while since(begun) < quiesce::MOST && quiesce::read(&asked).as_ref() == Some(asker) && asker.is_running() {
         pause(LOOK_EVERY).await;
     }
@@ -106,6 +110,7 @@ async fn stand_still(stack: &mut Stack, directory: &Path, asker: &ProcessName, l
     for path in [standing, asked] {
         let _ = std::fs::remove_file(path);
     }
+
     match stack.launch_all() {
         Ok(()) => say(log, "the services are started again"),
         Err(error) => say(
@@ -131,12 +136,14 @@ fn ended(stack: &mut Stack) -> Vec<(Part, String)> {
             found.push((Part::Server(index), status.to_string()));
         }
     }
+
     for service in &mut stack.services {
         let part = Part::Service(service.name, service.replica);
         if let Some(status) = service.status() {
             found.push((part, status.to_string()));
         }
     }
+
     found
 }
 

@@ -83,6 +83,7 @@ impl Channel for NatsChannel {
             session: &shipment.reply.session,
             content: &shipment.part.content,
         };
+
         let mut headers = Headers::new();
         headers.insert(CONTENT_TYPE, Format::Json.content_type());
         headers.insert(CAUSATION, shipment.reply.causation.event.as_str());
@@ -92,9 +93,11 @@ impl Channel for NatsChannel {
         let sent = self
             .bus
             .core_publish_if(&to, &headers, body, || shipment.lease.is_live());
+
         if !sent.await {
             return Call::Withheld;
         }
+
         Call::Accepted {
             platform_ids: Vec::new(),
             live: None,

@@ -78,6 +78,7 @@ impl Channel for WebchatChannel {
             at: shipment.now,
             approval: Card::of(reply.interactive.as_ref()),
         };
+
         let mut headers = Headers::new();
         headers.insert(CONTENT_TYPE, Format::Json.content_type());
         headers.insert(CAUSATION, reply.causation.event.as_str());
@@ -87,6 +88,7 @@ impl Channel for WebchatChannel {
             .bus
             .ask(&to, &headers, payload(&part, Format::Json), self.answer_within)
             .await;
+
         let live = match answer {
             Ok(_) | Err(RequestError::Service { .. }) => true,
             Err(RequestError::NoResponder { .. } | RequestError::Timeout { .. }) => false,
@@ -96,6 +98,7 @@ impl Channel for WebchatChannel {
                 };
             }
         };
+
         Call::Accepted {
             platform_ids: Vec::new(),
             live: Some(live),

@@ -71,6 +71,7 @@ impl WebhookChannel {
             .connect_timeout(timeouts.connect)
             .redirect(Policy::custom(redirect))
             .build()?;
+
         Ok(Self {
             client,
             endpoints,
@@ -139,6 +140,7 @@ impl<'a> Body<'a> {
             attachments: &reply.attachments,
             interactive: reply.interactive.as_ref(),
         };
+
         Self {
             kind: "nexus.reply",
             timestamp: reply.id.timestamp_ms(),
@@ -175,6 +177,7 @@ impl Channel for WebhookChannel {
                 ),
             };
         };
+
         let body = payload(&Body::of(shipment), Format::Json);
         let (id, timestamp) = (webhook_id(shipment), shipment.now.seconds());
         let mut request = self
@@ -184,12 +187,15 @@ impl Channel for WebhookChannel {
             .header("webhook-signature", endpoint.key.sign(&id, timestamp, &body))
             .header("webhook-id", id)
             .header("webhook-timestamp", timestamp);
+
         if let Some(parent) = &shipment.carrier.traceparent {
             request = request.header(TRACEPARENT, parent);
         }
+
         if let Some(state) = &shipment.carrier.tracestate {
             request = request.header(TRACESTATE, state);
         }
+
         let call = async {
             match request.body(body).send().await {
                 Ok(response) => read(response).await,
@@ -213,6 +219,7 @@ async fn read(mut response: reqwest::Response) -> Call {
         .get(RETRY_AFTER)
         .and_then(|value| value.to_str().ok())
         .map(str::to_owned);
+
     let mut said = Vec::new();
     // What fails after the status has come changes nothing: the receiver has decided.
     while let Ok(Some(chunk)) = response.chunk().await {
@@ -222,6 +229,7 @@ async fn read(mut response: reqwest::Response) -> Call {
         }
         said.extend_from_slice(&chunk[..chunk.len().min(room)]);
     }
+
     Call::Status {
         code,
         retry_after,
@@ -238,6 +246,7 @@ fn chain(error: &reqwest::Error) -> String {
     } else {
         "no answer"
     };
+
     let mut line = what.to_owned();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
@@ -245,5 +254,6 @@ fn chain(error: &reqwest::Error) -> String {
         line.push_str(&cause.to_string());
         source = cause.source();
     }
+
     line
 }

@@ -13,6 +13,7 @@ async fn what_was_given_up_and_comes_again_at_its_old_sequence_is_delivered() {
         url: receiver.url(),
         ..Setup::default()
     };
+
     world.server.stop().await;
     let empty = world.server.copy_of(DELIVERIES);
     world.server.restart().await;
@@ -21,6 +22,7 @@ async fn what_was_given_up_and_comes_again_at_its_old_sequence_is_delivered() {
     let given_up_at = world.publish(&reply).await;
     world.settled().await;
     first.stop().await;
+
     assert_eq!(world.dead_letters().await.len(), 1);
 
     world.server.stop().await;
@@ -28,11 +30,15 @@ async fn what_was_given_up_and_comes_again_at_its_old_sequence_is_delivered() {
     world.server.restart().await;
     let again = Outgoing::reply(&reply).msg_id("redrive:1");
     let again = world.bus.publish(again).await.expect("stored").sequence;
+
     assert_eq!(again, given_up_at, "the sequence is given out once more");
+
     let second = world.replica("b", setup());
     eventually("it is delivered", async || receiver.calls().len() == 2).await;
     world.settled().await;
+
     assert_eq!(world.sent_events().await.len(), 1);
+
     second.stop().await;
 }
 
@@ -43,6 +49,7 @@ async fn what_the_receipts_lost_before_their_witness_saw_it_is_known_by_the_sent
         url: receiver.url(),
         ..Setup::default()
     };
+
     let first = world.replica("a", setup());
     world.publish(&reply(1, "webhook", "ann")).await;
     world.settled().await;
@@ -61,6 +68,7 @@ async fn what_the_receipts_lost_before_their_witness_saw_it_is_known_by_the_sent
     world.server.put_back(DELIVERIES, &queue);
     world.server.put_back(RECEIPTS, &receipts);
     world.server.restart().await;
+
     // In the queue when the next owner comes, unlike what it has never seen.
     world.publish(&cut).await;
     let fresh = reply(3, "webhook", "ann");
@@ -70,5 +78,6 @@ async fn what_the_receipts_lost_before_their_witness_saw_it_is_known_by_the_sent
     world.settled().await;
     assert_eq!(receiver.contents(), ["echo: 1", "echo: 2", "echo: 3"]);
     assert_eq!(world.sent_events().await.len(), 3);
+
     third.stop().await;
 }

@@ -23,9 +23,11 @@ async fn holder(bus: &Bus, partition: u16) -> Option<String> {
 /// A replica that has called for every reply, and has no answer yet; the partitions of the replies.
 async fn calling(world: &World, receiver: &Receiver) -> Vec<u16> {
     receiver.hold(true);
+
     for number in 0..REPLIES {
         world.publish(&reply(number, "webhook", &format!("p{number}"))).await;
     }
+
     eventually("all calls are under way", async || {
         receiver.calls().len() as u64 == REPLIES
     })
@@ -37,8 +39,10 @@ async fn calling(world: &World, receiver: &Receiver) -> Vec<u16> {
         .iter()
         .map(|stored| partition(&stored.subject))
         .collect();
+
     partitions.sort_unstable();
     partitions.dedup();
+
     partitions
 }
 
@@ -59,6 +63,7 @@ async fn the_next_owner_of_a_partition_takes_the_answers_of_calls_that_are_under
         url: receiver.url(),
         ..Setup::default()
     };
+
     let first = world.replica("first", setup());
     let partitions = calling(&world, &receiver).await;
 
@@ -73,10 +78,12 @@ async fn the_next_owner_of_a_partition_takes_the_answers_of_calls_that_are_under
         false
     })
     .await;
+
     receiver.hold(false);
     world.settled().await;
     assert_once(&receiver);
     assert_eq!(world.sent_events().await.len() as u64, REPLIES);
+
     first.stop().await;
     second.stop().await;
 }
@@ -88,6 +95,7 @@ async fn a_replica_that_loses_its_leases_and_takes_them_again_goes_on_with_its_c
         url: receiver.url(),
         ..Setup::default()
     };
+
     let replica = world.replica("only", setup);
     let partitions = calling(&world, &receiver).await;
 
@@ -100,6 +108,7 @@ async fn a_replica_that_loses_its_leases_and_takes_them_again_goes_on_with_its_c
         taken.push((*partition, lease.expect("it is held").epoch));
         leases.delete(&key, None).await.expect("it is deleted");
     }
+
     eventually("they are taken again", async || {
         for (partition, epoch) in &taken {
             let (lease, _) = leases.find(&format!("delivery.{partition}")).await.expect("KV answers");
@@ -107,11 +116,14 @@ async fn a_replica_that_loses_its_leases_and_takes_them_again_goes_on_with_its_c
                 return false;
             }
         }
+
         true
     })
     .await;
+
     receiver.hold(false);
     world.settled().await;
     assert_once(&receiver);
+
     replica.stop().await;
 }

@@ -33,21 +33,27 @@ async fn what_is_held_is_held_again_at_the_next_start_where_its_bucket_was_empti
     let bucket = format!("KV_{HELD}");
     let empty = world.server.copy_of(&bucket);
     world.server.restart().await;
+
     let (open, decided) = (held(1), held(2));
     for one in [&open, &decided, &open] {
         assert_eq!(world.bus.hold(one).await.expect("held"), HeldUntil::Decided);
     }
+
     assert_eq!(world.dead_letters().await.len(), 2, "one letter each");
+
     let entry = world.bus.held().get(&decided.key()).await.expect("read").expect("held");
     let skipped = world.bus.decide_held(&entry.value, HeldUntil::Skip, entry.revision);
     skipped.await.expect("decided");
     world.bus.take_held_letters(&decided).await.expect("taken away");
+
     assert_eq!(world.bus.hold_again(HeldKind::Delivery).await.expect("looked"), 0);
 
     world.server.stop().await;
     world.server.put_back(&bucket, &empty);
     world.server.restart().await;
+
     assert!(world.bus.held().entries().await.expect("read").is_empty());
+
     let stop = Shutdown::default();
     tokio::spawn(witness(&world.bus).keep(std::sync::Arc::new(SystemClock), stop.clone()));
     eventually("what nobody had decided is held again", async || {
@@ -56,5 +62,6 @@ async fn what_is_held_is_held_again_at_the_next_start_where_its_bucket_was_empti
         found == [&open]
     })
     .await;
+
     stop.trigger();
 }

@@ -14,6 +14,7 @@ async fn the_receipt_says_whether_a_page_was_open() {
         .core_subscribe("nexus.webchat.default.open")
         .await
         .expect("subscribed");
+
     world.bus.flush().await.expect("flushed");
     let bus = world.bus.clone();
     let shown = tokio::spawn(async move {
@@ -22,6 +23,7 @@ async fn the_receipt_says_whether_a_page_was_open() {
         bus.core_publish(&to, &Headers::new(), "{}".into()).await;
         serde_json::from_slice::<serde_json::Value>(&message.payload).expect("JSON")
     });
+
     let replica = world.replica("a", Setup::default());
     let (open, closed) = (reply(1, "webchat", "open"), reply(2, "webchat", "closed"));
     world.publish(&open).await;
@@ -37,6 +39,7 @@ async fn the_receipt_says_whether_a_page_was_open() {
     assert_eq!(live(&world, &open.delivery_context).await, Some(true));
     assert_eq!(live(&world, &closed.delivery_context).await, Some(false));
     assert_eq!(world.sent_events().await.len(), 2, "a closed page loses nothing");
+
     replica.stop().await;
 }
 

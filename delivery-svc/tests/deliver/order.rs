@@ -16,9 +16,11 @@ use crate::world::{Setup, World, eventually, reply};
 async fn each_peer_gets_its_replies_in_order() {
     const PEERS: u64 = 100;
     const REPLIES: u64 = 2_000;
+
     let world = World::start().await;
     let mut parts = world.bus.core_subscribe("nexus.out.>").await.expect("subscribed");
     world.bus.flush().await.expect("flushed");
+
     let publish = |n: u64| {
         let world = &world;
         async move { world.publish(&reply(n, "nats", &format!("p{}", n % PEERS))).await }
@@ -26,6 +28,7 @@ async fn each_peer_gets_its_replies_in_order() {
     for start in (0..REPLIES).step_by(100) {
         futures_util::future::join_all((start..start + 100).map(publish)).await;
     }
+
     let replica = world.replica("a", Setup::default());
     world.settled().await;
 
@@ -34,17 +37,21 @@ async fn each_peer_gets_its_replies_in_order() {
         let message = parts.next().await.expect("a part");
         let part: serde_json::Value = serde_json::from_slice(&message.payload).expect("JSON");
         let cause = message.headers.get(CAUSATION).expect("a cause").to_owned();
+
         assert!(cause.starts_with("test:"), "{cause}");
+
         got.entry(message.subject)
             .or_default()
             .push(part["delivery"].as_str().expect("an id").to_owned());
     }
+
     assert_eq!(got.len() as u64, PEERS);
     assert!(
         got.values()
             .all(|ids| ids.len() as u64 == REPLIES / PEERS && ids.is_sorted())
     );
     assert_eq!(world.sent_events().await.len() as u64, REPLIES);
+
     replica.stop().await;
 }
 
@@ -65,8 +72,10 @@ async fn slowly(State(mut slow): State<Slow>, body: String) -> StatusCode {
         "echo: 0" => 1,
         _ => 2,
     };
+
     slow.heard.lock().expect("not poisoned").push(content);
     let answers = slow.answers.wait_for(|answers| *answers >= wanted).await;
+
     answers.map_or(StatusCode::SERVICE_UNAVAILABLE, |_| StatusCode::OK)
 }
 
@@ -75,28 +84,34 @@ async fn a_slow_destination_does_not_hold_up_its_partition() {
     // More than a partition holds at once.
     const REPLIES: u64 = 1_100;
     const IN_ORDER: usize = 50;
+
     let (answers, answered) = watch::channel(0);
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let slow = Slow {
         heard: Arc::clone(&heard),
         answers: answered,
     };
+
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = Some(format!("http://{}/hook", listener.local_addr().expect("an address")));
     let router = Router::new().fallback(slowly).with_state(slow);
     tokio::spawn(async move { axum::serve(listener, router).await });
+
     let world = World::start().await;
     for n in 0..REPLIES {
         world.publish(&reply(n, "webhook", "slow")).await;
     }
+
     world.publish(&reply(REPLIES, "webhook", "quick")).await;
     let setup = Setup {
         url,
         ..Setup::default()
     };
+
     let replica = world.replica("a", setup);
     let heard = || heard.lock().expect("not poisoned").clone();
     eventually("the first call is under way", async || !heard().is_empty()).await;
+
     // All that the partition may hold is given out: far more than a lane holds is behind the first, whatever of it is still
     // on its way.
     let stored = world.bus.history(streams::DELIVERIES, "nexus.dl.>", 1, 1).await;
@@ -108,6 +123,7 @@ async fn a_slow_destination_does_not_hold_up_its_partition() {
         lag.is_ok_and(|lag| lag.in_hand >= MAX_PAST_FLOOR.unsigned_abs())
     })
     .await;
+
     answers.send_replace(1);
     let quick = format!("echo: {REPLIES}");
     eventually(
@@ -115,15 +131,19 @@ async fn a_slow_destination_does_not_hold_up_its_partition() {
         async || heard().contains(&quick) && heard().len() > 2,
     )
     .await;
+
     assert_eq!(
         heard().len(),
         3,
         "beside the second of the slow ones, which is not answered"
     );
+
     answers.send_replace(2);
     eventually("the slow one goes on", async || heard().len() > IN_ORDER).await;
     let of_slow: Vec<String> = heard().into_iter().filter(|content| *content != quick).collect();
     let expected: Vec<String> = (0..of_slow.len()).map(|n| format!("echo: {n}")).collect();
+
     assert_eq!(of_slow, expected);
+
     replica.kill();
 }

@@ -53,11 +53,13 @@ impl Receiver {
             is_holding,
             answers: answers.iter().copied().collect(),
         }));
+
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/hook", listener.local_addr().expect("an address"));
         let router = Router::new().fallback(receive).with_state(Arc::clone(&book));
         tokio::spawn(async move { axum::serve(listener, router).await });
         let holds = Arc::new(holds);
+
         Self { book, url, holds }
     }
 
@@ -87,6 +89,7 @@ async fn receive(State(book): State<Arc<Mutex<Book>>>, headers: HeaderMap, body:
     let Some(id) = verified(&headers, &body) else {
         return StatusCode::UNAUTHORIZED.into_response();
     };
+
     let body = serde_json::from_slice(&body).expect("JSON");
     let (mut is_holding, answer) = {
         let mut book = book.lock().expect("not poisoned");
@@ -96,9 +99,12 @@ async fn receive(State(book): State<Arc<Mutex<Book>>>, headers: HeaderMap, body:
             body,
             at: SystemClock.now(),
         });
+
         (book.is_holding.clone(), book.answers.pop_front())
     };
+
     is_holding.wait_for(|holding| !holding).await.expect("the test goes on");
+
     match answer {
         None => StatusCode::OK.into_response(),
         Some((status, retry_after)) => {
@@ -117,11 +123,13 @@ fn verified(headers: &HeaderMap, body: &[u8]) -> Option<String> {
         header("webhook-timestamp")?,
         header("webhook-signature")?,
     );
+
     let age = SystemClock.now().seconds() - timestamp.parse::<i64>().ok()?;
     let secret = STANDARD.decode(SECRET.strip_prefix("whsec_")?).ok()?;
     let mut mac = Hmac::<Sha256>::new_from_slice(&secret).ok()?;
     mac.update(format!("{id}.{timestamp}.").as_bytes());
     mac.update(body);
     let given = STANDARD.decode(signature.strip_prefix("v1,")?).ok()?;
+
     (mac.verify_slice(&given).is_ok() && (0..300).contains(&age)).then(|| id.to_owned())
 }

@@ -34,25 +34,32 @@ async fn made(world: &World, peer: &str) -> BTreeMap<Ulid, usize> {
 async fn an_older_queue_sends_nothing_twice_and_what_is_new_at_once() {
     let mut world = World::start().await;
     let first = world.replica("a", Setup::default());
+
     for number in 0..3 {
         world.publish(&reply(number, "nats", "p")).await;
     }
+
     world.settled().await;
     first.stop().await;
+
     for number in 3..6 {
         world.publish(&reply(number, "nats", "p")).await;
     }
+
     world.server.stop().await;
     let older = world.server.copy_of(DELIVERIES);
     world.server.restart().await;
 
     let second = world.replica("b", Setup::default());
+
     for number in 6..60 {
         world.publish(&reply(number, "nats", "p")).await;
     }
+
     world.settled().await;
     second.stop().await;
     assert_eq!(made(&world, "p").await.len(), 60);
+
     world.server.stop().await;
     world.server.put_back(DELIVERIES, &older);
     world.server.restart().await;
@@ -65,10 +72,12 @@ async fn an_older_queue_sends_nothing_twice_and_what_is_new_at_once() {
         made(&world, "p").await.contains_key(&fresh.id)
     })
     .await;
+
     world.settled().await;
     let made = made(&world, "p").await;
     assert_eq!(made.len(), 61);
     assert!(made.values().all(|times| *times == 1), "{made:?}");
+
     third.stop().await;
 }
 
@@ -84,11 +93,13 @@ async fn without_receipts_the_sent_events_are_asked_and_the_rest_is_held() {
     world.settled().await;
     first.stop().await;
     witness(&world.bus).check(SystemClock.now()).await.expect("kept");
+
     let events = world.bus.stream_state(EVENTS).await.expect("readable").messages;
 
     world.server.stop().await;
     world.server.put_back(RECEIPTS, &no_receipts);
     world.server.restart().await;
+
     // A broker that recovers publishes both again; of the second nobody knows anything.
     let again = Outgoing::reply(&sent).msg_id("again").repeated();
     world.bus.publish(again).await.expect("stored");
@@ -112,6 +123,7 @@ async fn without_receipts_the_sent_events_are_asked_and_the_rest_is_held() {
         .bus
         .decide_held(&entry.value, HeldUntil::Redo, entry.revision)
         .await;
+
     decided.expect("decided");
     let redo = Outgoing::reply(&unknown).msg_id("redo").repeated();
     world.bus.publish(redo).await.expect("stored");
@@ -119,6 +131,7 @@ async fn without_receipts_the_sent_events_are_asked_and_the_rest_is_held() {
         made(&world, "p").await.get(&unknown.id) == Some(&1)
     })
     .await;
+
     second.stop().await;
 }
 
@@ -139,6 +152,7 @@ async fn record(world: &World, reply: &Reply) {
             cursor: Cursor::default(),
         }],
     };
+
     let out = Outgoing::new(subject::ledger(&reply.session), &record);
     world.bus.publish(out).await.expect("stored");
     world.publish(reply).await;
@@ -148,22 +162,27 @@ async fn record(world: &World, reply: &Reply) {
 async fn replies_that_the_queue_lost_are_found_in_the_ledger_and_sent_once() {
     let mut world = World::start().await;
     let first = world.replica("a", Setup::default());
+
     for number in 0..3 {
         record(&world, &reply(number, "nats", "p")).await;
     }
+
     world.settled().await;
     eventually("it is noted since when replies wait", async || {
         let noted = world.bus.kv::<Waiting>(buckets::POSITIONS).get(DELIVERIES).await;
         noted.expect("readable").is_some()
     })
     .await;
+
     first.stop().await;
     world.server.stop().await;
     let older = world.server.copy_of(DELIVERIES);
     world.server.restart().await;
+
     for number in 3..6 {
         record(&world, &reply(number, "nats", "p")).await;
     }
+
     world.server.stop().await;
     world.server.put_back(DELIVERIES, &older);
     world.server.restart().await;
@@ -172,7 +191,9 @@ async fn replies_that_the_queue_lost_are_found_in_the_ledger_and_sent_once() {
     eventually("all are sent", async || made(&world, "p").await.len() == 6).await;
     world.settled().await;
     let made = made(&world, "p").await;
+
     assert!(made.values().all(|times| *times == 1), "{made:?}");
+
     second.stop().await;
 }
 
@@ -185,17 +206,22 @@ async fn replies_of_a_queue_that_is_emptied_are_sent() {
         noted.expect("readable").is_some()
     })
     .await;
+
     first.kill();
+
     for number in 0..4 {
         record(&world, &reply(number, "nats", "q")).await;
     }
+
     let purged = world.bus.purge_subject(DELIVERIES, ">").await.expect("purged");
     assert_eq!(purged, 4);
 
     let second = world.replica("b", Setup::default());
     eventually("all are sent", async || made(&world, "q").await.len() == 4).await;
     let made = made(&world, "q").await;
+
     assert!(made.values().all(|times| *times == 1), "{made:?}");
+
     second.stop().await;
 }
 
@@ -218,10 +244,13 @@ async fn replies_are_found_where_the_record_of_the_restore_is_lost_with_the_queu
         noted.expect("readable").is_some()
     })
     .await;
+
     first.kill();
+
     for number in 0..4 {
         record(&world, &reply(number, "nats", "r")).await;
     }
+
     world.bus.purge_subject(DELIVERIES, ">").await.expect("purged");
     restore(&world, DELIVERIES).await;
 
@@ -232,6 +261,7 @@ async fn replies_are_found_where_the_record_of_the_restore_is_lost_with_the_queu
         parked.messages == 4
     })
     .await;
+
     let holds = world.bus.kv::<RestoreHold>(buckets::RESTORE);
     let hold = holds
         .get(HOLD_KEY)
@@ -239,7 +269,9 @@ async fn replies_are_found_where_the_record_of_the_restore_is_lost_with_the_queu
         .expect("readable")
         .expect("written again")
         .value;
+
     assert_eq!((hold.at, hold.decision), (None, HoldDecision::Waiting));
     assert!(made(&world, "r").await.is_empty(), "nothing leaves undecided");
+
     second.stop().await;
 }

@@ -15,6 +15,7 @@ async fn a_reply_is_posted_signed_and_comes_back_as_an_event() {
             ..Setup::default()
         },
     );
+
     let reply = reply(1, "webhook", "ann");
     world.publish(&reply).await;
     world.settled().await;
@@ -24,12 +25,14 @@ async fn a_reply_is_posted_signed_and_comes_back_as_an_event() {
     assert_eq!(calls[0].id, reply.id.to_string());
     assert_eq!(calls[0].body["data"]["content"], "echo: 1");
     assert_eq!(calls[0].headers["content-type"], "application/json");
+
     let steps: Vec<_> = world
         .receipts(&reply.delivery_context)
         .await
         .into_iter()
         .map(|receipt| receipt.step)
         .collect();
+
     let begun = ReceiptStep::AttemptStarted {
         attempt: 1,
         part: 0,
@@ -41,11 +44,14 @@ async fn a_reply_is_posted_signed_and_comes_back_as_an_event() {
         platform_ids: Vec::new(),
         live: None,
     };
+
     assert_eq!(steps, [begun, delivered]);
+
     let events = world.sent_events().await;
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].id.as_str(), format!("out:{}/0", reply.id));
     assert_eq!((events[0].hops, events[0].reply_to.as_deref()), (1, Some("test:ann/1")));
+
     replica.stop().await;
 }
 
@@ -60,6 +66,7 @@ async fn what_the_receiver_asks_to_wait_is_waited() {
                 ..Setup::default()
             },
         );
+
         let (first, second) = (reply(1, "webhook", "ann"), reply(2, "webhook", "ann"));
         world.publish(&first).await;
         world.publish(&second).await;
@@ -70,29 +77,34 @@ async fn what_the_receiver_asks_to_wait_is_waited() {
             ["echo: 1", "echo: 1", "echo: 2"],
             "order is kept behind the failure"
         );
+
         let calls = receiver.calls();
         assert!(calls[1].at.since(calls[0].at) >= 1_000, "{calls:?}");
         assert_eq!(
             (calls[0].id.clone(), calls[1].id.clone()),
             (first.id.to_string(), first.id.to_string())
         );
+
         let receipts = world.outcomes(&first.delivery_context).await;
         let outcome = AttemptOutcome::Retry {
             after_ms: 1_000,
             reason: format!("status {status}"),
         };
+
         let failed = ReceiptStep::AttemptFinished {
             attempt: 1,
             part: 0,
             platform_ids: Vec::new(),
             outcome,
         };
+
         assert_eq!(receipts[0], failed);
         assert!(
             matches!(receipts[1], ReceiptStep::Delivered { attempts: 2, .. }),
             "{receipts:?}"
         );
         assert_eq!((receipts.len(), world.sent_events().await.len()), (3, 2));
+
         replica.stop().await;
     }
 }
@@ -107,12 +119,14 @@ async fn a_permanent_error_goes_to_the_dead_letters_at_once() {
             ..Setup::default()
         },
     );
+
     let (bad, good) = (reply(1, "webhook", "ann"), reply(2, "webhook", "ann"));
     let sequence = world.publish(&bad).await;
     world.publish(&good).await;
     world.settled().await;
 
     assert_eq!(receiver.contents(), ["echo: 1", "echo: 2"]);
+
     let letters = world.dead_letters().await;
     assert_eq!(letters.len(), 1);
     assert_eq!(
@@ -120,14 +134,17 @@ async fn a_permanent_error_goes_to_the_dead_letters_at_once() {
         (sequence, "status 400")
     );
     assert_eq!(letters[0].redrive_subject, "nexus.delivery.webhook.demo.ann");
+
     let payload = letters[0].payload_bytes().expect("base64");
     assert!(!payload.is_empty());
+
     let receipts = world.outcomes(&bad.delivery_context).await;
     assert!(
         matches!(&receipts[0], ReceiptStep::GaveUp { attempts: 1, .. }),
         "{receipts:?}"
     );
     assert_eq!(world.sent_events().await.len(), 1, "only what was sent is an event");
+
     replica.stop().await;
 }
 
@@ -142,10 +159,12 @@ async fn the_last_attempt_ends_in_the_dead_letters() {
             ..Setup::default()
         },
     );
+
     world.publish(&reply(1, "webhook", "ann")).await;
     world.settled().await;
     assert_eq!(receiver.calls().len(), 3);
     assert_eq!(world.dead_letters().await[0].detail, "status 500 (last attempt)");
+
     replica.stop().await;
 }
 
@@ -159,8 +178,10 @@ async fn a_redirect_is_not_followed_to_a_get() {
             ..Setup::default()
         },
     );
+
     world.publish(&reply(1, "webhook", "ann")).await;
     world.settled().await;
     assert_eq!(world.dead_letters().await[0].detail, "status 302");
+
     replica.stop().await;
 }

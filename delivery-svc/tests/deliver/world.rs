@@ -137,6 +137,7 @@ impl World {
             serve(url, instance, setup, stop).await;
             told.send_replace(true);
         });
+
         Replica {
             runtime: Some(runtime),
             shutdown,
@@ -195,6 +196,7 @@ impl World {
                 .await
                 .expect("a state")
                 .messages;
+
             let parked = self.bus.stream_state(streams::PARKED).await.expect("a state").messages;
             deliveries + parked == 0
         })
@@ -218,12 +220,14 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
         key,
         limit: None,
     };
+
     let endpoints: HashMap<_, _> = setup
         .url
         .map(endpoint)
         .into_iter()
         .map(|e| ("demo".to_owned(), e))
         .collect();
+
     let timeouts = Timeouts {
         connect: Duration::from_secs(30),
         whole: Duration::from_secs(30),
@@ -236,6 +240,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
             webhook::NAME,
             WebhookChannel::new(endpoints, timeouts).expect("a client"),
         );
+
     let outfit = Arc::new(Outfit {
         bus: bus.clone(),
         witness: delivery_svc::receipts::witness(&bus),
@@ -251,6 +256,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
         clock: Arc::new(SystemClock),
         ids: Arc::new(SeededIds::new(1)),
     });
+
     let (_always, may_join) = watch::channel(true);
     let group = Group {
         name: "delivery",
@@ -262,6 +268,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
         batch: 500,
         clock: Arc::new(SystemClock),
     };
+
     let telling = Arc::clone(&outfit);
     tokio::spawn(async move { former::tell(&telling.bus, &telling.instance, &telling.calls).await });
     tokio::spawn(LostReplies::new(Arc::clone(&outfit)).keep(shutdown.clone()));
@@ -270,6 +277,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
         in_flight: 256,
         drain: Duration::from_secs(5),
     };
+
     let handler = move |owned| work(owned, Arc::clone(&outfit), Arc::clone(&slots), bounds);
     partition::run(bus, group, shutdown, handler).await;
 }
@@ -299,6 +307,7 @@ pub(crate) fn old_reply(number: u64, channel: &str, peer: &str) -> Reply {
 fn reply_of(id: Ulid, number: u64, channel: &str, peer: &str) -> Reply {
     let event = EventId::parse(format!("test:{peer}/{number}")).expect("an id");
     let account = if channel == webhook::NAME { "demo" } else { "default" };
+
     Reply {
         id,
         turn: id,

@@ -30,6 +30,7 @@ fn a_body_becomes_a_file_and_a_file_stays_one() {
         header::parse("greet", &plain).expect("it parses").mode,
         HookMode::OneShot
     );
+
     let own = "/** @name Own\n * @mode persistent */\nexport default () => ({ fire: true });";
     assert_eq!(file_of(&request("greet", own)).expect("a hook"), own);
 }
@@ -40,8 +41,10 @@ fn names_and_ids_are_checked_and_syntax_is_told_with_its_line() {
         let refused = file_of(&request(name, "return { fire: true };")).expect_err("no name");
         assert!(matches!(refused, AuthorHookError::Name(_)), "{name}: {refused}");
     }
+
     let broken = file_of(&request("greet", "return {{{")).expect_err("no hook");
     assert!(broken.to_string().starts_with("line "), "{broken}");
+
     for (id, fits) in [
         ("work/a-b_c.d", true),
         ("a", true),
@@ -69,6 +72,7 @@ fn write(
         made_in: None,
         origin,
     };
+
     written(hook, current, UnixMillis(9))
 }
 
@@ -82,6 +86,7 @@ fn a_push_replaces_what_was_pushed_and_a_tool_makes_new_hooks_alone() {
         Ok(None),
         "the same again changes nothing"
     );
+
     let other = format!("{HOOK}\n");
     let next = write(&pushed, &other, Some(&first)).expect("written").expect("changed");
     assert_eq!(next.source, other);
@@ -89,6 +94,7 @@ fn a_push_replaces_what_was_pushed_and_a_tool_makes_new_hooks_alone() {
         write(&tool, &other, Some(&first)),
         Err(AuthorHookError::Taken { .. })
     ));
+
     let off = disabled(&first, Some("noisy"));
     let next = write(&pushed, &other, Some(&off)).expect("written").expect("changed");
     assert_eq!(
@@ -133,6 +139,7 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         parse_error: Some("line 3".to_owned()),
         ..good.clone()
     };
+
     let off = disabled(&good, None);
     let none = ConfiguredChannels::default();
     for (record, status, shown) in [
@@ -154,6 +161,7 @@ fn the_status_shown_is_what_keeps_it_from_running() {
     let there = ConfiguredChannels {
         accounts: [("sms".to_owned(), ["home".to_owned()].into())].into(),
     };
+
     let waiting = view(&needs(&good), None, &none);
     assert_eq!(waiting.status, HookStatus::Waiting);
     assert!(
@@ -173,8 +181,10 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         trigger_count: 1,
         ..state(HookStatus::Disabled)
     };
+
     let again = restart(Some(&fired)).expect("it had fired");
     assert_eq!((restart(Some(&again)), restart(None)), (None, None));
+
     let next = (next_life(Some(&fired)), next_life(None));
     assert_eq!(next, (again.clone(), HookState::default()));
     assert_eq!(
@@ -187,9 +197,11 @@ fn the_status_shown_is_what_keeps_it_from_running() {
 fn agents_change_their_own_hooks_and_operators_all() {
     let mut own = record("greet");
     own.created_by = "agent:atlas".to_owned();
+
     for by in [None, Some(OPERATOR), Some("agent:atlas")] {
         assert!(may_change(&own, by).is_ok(), "{by:?}");
     }
+
     let refused = may_change(&own, Some("agent:bella")).expect_err("it is another's");
     assert_eq!(
         refused.to_string(),

@@ -69,12 +69,15 @@ impl Table {
         let file: Option<File> = serde_yaml_ng::from_str(text).map_err(|error| vec![error.to_string()])?;
         let file = file.unwrap_or_default();
         let entries = file.bindings.len() + file.mappings.len();
+
         let mut faults = Vec::new();
         if entries > MAX_ENTRIES {
             faults.push(format!("{entries} entries found, at most {MAX_ENTRIES} are expected"));
         }
+
         let (mut rules, mut targets) = (Vec::new(), Vec::new());
         let mut seen = HashSet::new();
+
         // Of two equal rules in one tier the first listed wins always: the second need not be asked.
         let mut file_under = |rule: Rule, target: Target| {
             if seen.insert((target.tier as u8, rule.clone())) {
@@ -82,22 +85,26 @@ impl Table {
                 targets.push(target);
             }
         };
+
         for (at, mapping) in file.mappings.iter().enumerate() {
             match of_mapping(mapping) {
                 Ok((rule, target)) => file_under(rule, target),
                 Err(fault) => faults.push(format!("mappings[{at}].{fault}")),
             }
         }
+
         for (at, binding) in file.bindings.iter().enumerate() {
             match of_binding(binding) {
                 Ok(found) => found.into_iter().for_each(|(rule, target)| file_under(rule, target)),
                 Err(fault) => faults.push(format!("bindings[{at}].{fault}")),
             }
         }
+
         if !faults.is_empty() {
             faults.truncate(MAX_FAULTS);
             return Err(faults);
         }
+
         Ok(Self {
             index: Index::new(rules),
             targets,
@@ -139,11 +146,14 @@ impl Table {
             Direction::Received | Direction::Created => {}
             Direction::Sent | Direction::Observed | Direction::Updated | Direction::Deleted => return None,
         }
+
         let of_people = is_of_people(event);
         let met = self.index.matching(event).into_iter();
+
         // A binding that names nothing means whoever writes to us, not every tick of a timer.
         let met = met.filter(|&rule| of_people || self.targets[rule as usize].tier != Tier::Default);
         let first = met.min_by_key(|&rule| (self.targets[rule as usize].tier, rule))?;
+
         Some(self.targets[first as usize].result(event))
     }
 }
@@ -179,6 +189,7 @@ fn of_binding(binding: &Binding) -> Result<Vec<(Rule, Target)>, String> {
     if binding.persona.is_empty() {
         return Err("persona: a non-empty name is expected".to_owned());
     }
+
     let target = Target {
         tier: tier(&binding.matches),
         persona: Some(binding.persona.clone()),
@@ -186,10 +197,12 @@ fn of_binding(binding: &Binding) -> Result<Vec<(Rule, Target)>, String> {
         queue_mode: binding.queue_mode,
         text: None,
     };
+
     let matches = &binding.matches;
     if matches.roles.is_some() && matches.guild.is_none() {
         return Err("match.roles: expected together with match.guild".to_owned());
     }
+
     let common = [
         one_of(Field::Channel, "channel", matches.channel.as_ref())?,
         one_of(Field::Account, "account", matches.account.as_ref())?,
@@ -197,15 +210,18 @@ fn of_binding(binding: &Binding) -> Result<Vec<(Rule, Target)>, String> {
         one_of(Field::Role, "roles", matches.roles.as_ref())?,
         one_of(Field::Team, "team", matches.team.as_ref())?,
     ];
+
     let common: Vec<Predicate> = common.into_iter().flatten().collect();
     let parent = match &matches.parent_peer {
         Some(parent) => one_of(Field::Parent, "parent_peer.id", Some(&parent.id))?,
         None => None,
     };
+
     let rule = |own: Vec<Predicate>| Rule::new(common.iter().chain(&parent).cloned().chain(own));
     let Some(peer) = &matches.peer else {
         return Ok(vec![(rule(Vec::new()), target)]);
     };
+
     let mut found = vec![(rule(of_peer(peer)?), target.clone())];
     if parent.is_none() {
         let above = one_of(Field::Parent, "peer.id", Some(&peer.id))?;
@@ -215,6 +231,7 @@ fn of_binding(binding: &Binding) -> Result<Vec<(Rule, Target)>, String> {
         };
         found.push((rule(above.into_iter().collect()), target));
     }
+
     Ok(found)
 }
 
@@ -252,19 +269,23 @@ const fn tier(matches: &Match) -> Tier {
 fn of_mapping(mapping: &Mapping) -> Result<(Rule, Target), String> {
     let mut predicates = Vec::new();
     predicates.extend(one_of(Field::Source, "source", mapping.source.as_ref())?);
+
     if let Some(path) = &mapping.path {
         let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         if name.is_empty() {
             return Err("path: a path that ends in a source's name is expected".to_owned());
         }
+
         predicates.push(Predicate {
             field: Field::Source,
             patterns: vec![Pattern::parse(name)],
         });
     }
+
     if predicates.is_empty() {
         return Err("source: a webhook source or a `path` is expected".to_owned());
     }
+
     for (name, wanted) in &mapping.matches {
         let field = Field::parse(&format!("metadata.{name}"))
             .ok_or_else(|| format!("match.{name}: a field such as `payload.type` is expected"))?;
@@ -272,6 +293,7 @@ fn of_mapping(mapping: &Mapping) -> Result<(Rule, Target), String> {
             .ok_or_else(|| format!("match.{name}: a text, number or truth value, or a list of them, is expected"))?;
         predicates.push(Predicate { field, patterns });
     }
+
     let target = Target {
         tier: Tier::Mapping,
         persona: mapping.persona.clone(),
@@ -279,6 +301,7 @@ fn of_mapping(mapping: &Mapping) -> Result<(Rule, Target), String> {
         queue_mode: mapping.queue_mode,
         text: template("text", mapping.text.as_deref())?,
     };
+
     Ok((Rule::new(predicates), target))
 }
 

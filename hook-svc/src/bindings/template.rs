@@ -34,6 +34,7 @@ impl Template {
             parts.extend([Part::Text(before.to_owned()), Part::Path(path)]);
             rest = behind;
         }
+
         parts.push(Part::Text(rest.to_owned()));
         Ok(Self { parts })
     }
@@ -58,6 +59,7 @@ fn value(event: &Event, path: &[String]) -> String {
     let Some(first) = parts.next() else {
         return String::new();
     };
+
     if path.len() == 1 {
         match first.as_str() {
             "id" => return event.id.to_string(),
@@ -69,8 +71,10 @@ fn value(event: &Event, path: &[String]) -> String {
             _ => {}
         }
     }
+
     let first = event.metadata.get(first);
     let found: Option<&Value> = parts.fold(first, |value, part| inner(value?, part));
+
     found.map_or_else(String::new, |value| {
         scalar(value).map_or_else(|| value.to_string(), std::borrow::Cow::into_owned)
     })
@@ -92,6 +96,7 @@ mod tests {
             .as_object()
             .expect("an object")
             .clone();
+
         for (template, text) in [
             ("plain", "plain"),
             ("{{event_type}}: {{ payload.amount }}", "paid: 12"),

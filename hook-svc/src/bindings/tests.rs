@@ -35,12 +35,14 @@ fn on_discord() -> Event {
         "other",
         UnixMillis(1),
     );
+
     event.from.id = "ann".to_owned();
     event.peer = Peer {
         kind: PeerKind::Channel,
         id: "other".to_owned(),
         ..Peer::default()
     };
+
     event
 }
 
@@ -51,7 +53,9 @@ fn persona(table: &Table, event: &Event) -> Option<String> {
 #[test]
 fn the_most_specific_tier_wins_whatever_the_order_of_the_file() {
     let table = Table::parse(LADDER).expect("a file");
+
     type Change = fn(&mut Event);
+
     let rows: [(&str, Change); 11] = [
         ("default", |event| event.channel = "sms".to_owned()),
         ("channel", |_| {}),
@@ -91,6 +95,7 @@ fn the_most_specific_tier_wins_whatever_the_order_of_the_file() {
             event.from.roles = vec!["admin".to_owned()];
         }),
     ];
+
     for (expected, change) in rows {
         let mut event = on_discord();
         change(&mut event);
@@ -102,7 +107,9 @@ fn the_most_specific_tier_wins_whatever_the_order_of_the_file() {
 fn a_binding_without_a_match_takes_messages_of_people_only() {
     let file = "bindings: [{persona: default}, {persona: clock, match: {channel: timer, account: ticks}}]";
     let table = Table::parse(file).expect("a file");
+
     type Change = fn(&mut Event);
+
     let rows: [(Option<&str>, Change); 7] = [
         (Some("default"), |_| {}),
         (None, |event| event.origin = Origin::System),
@@ -117,6 +124,7 @@ fn a_binding_without_a_match_takes_messages_of_people_only() {
             event.origin = Origin::System;
         }),
     ];
+
     for (expected, change) in rows {
         let mut event = on_discord();
         change(&mut event);
@@ -132,6 +140,7 @@ fn within_a_tier_the_first_listed_wins() {
   - { persona: c, match: { channel: [sms, imessage] } }
   - { persona: d, match: { channel: imessage } }
 ";
+
     let table = Table::parse(file).expect("a file");
     for (channel, expected) in [("sms", Some("b")), ("imessage", Some("c")), ("email", None)] {
         let mut event = on_discord();
@@ -151,9 +160,12 @@ fn the_seeds_spelling_is_read() {
         "+15551234567",
         UnixMillis(1),
     );
+
     assert_eq!(persona(&table, &event), None, "another account");
+
     event.account_id = Some("biz".to_owned());
     assert_eq!(persona(&table, &event).as_deref(), Some("work"));
+
     event.direction = Direction::Sent;
     assert_eq!(persona(&table, &event), None, "what we sent is not routed");
 }
@@ -170,8 +182,10 @@ mappings:
   - { path: /hooks/stripe, persona: stripe }
   - { source: git*, match: { payload.draft: false }, persona: reviews, queue_mode: collect }
 "#;
+
     let table = Table::parse(file).expect("a file");
     assert_eq!((table.len(), table.priority(), table.is_fallback()), (4, 70, false));
+
     let decide = |source: &str, metadata: Value| {
         let mut event = Event::new(
             EventId::parse("webhook:x/1").expect("valid"),
@@ -179,10 +193,12 @@ mappings:
             source,
             UnixMillis(1),
         );
+
         event.metadata = metadata.as_object().expect("an object").clone();
         event.metadata.insert("source".to_owned(), json!(source));
         table.decide(&event).expect("somebody takes it")
     };
+
     let paid = decide(
         "stripe",
         json!({"event_type": "charge.paid", "payload": {"amount": 100, "customer": "c1"}}),
@@ -196,11 +212,13 @@ mappings:
         paid.context.and_then(|context| context.system_prompt).as_deref(),
         Some("charge.paid of 100")
     );
+
     let other = decide("stripe", json!({"event_type": "charge.paid", "payload": {"amount": 1}}));
     assert_eq!(
         other.routing.and_then(|routing| routing.persona).as_deref(),
         Some("stripe")
     );
+
     let review = decide("github", json!({"payload": {"draft": false}}))
         .routing
         .expect("routed");
@@ -208,6 +226,7 @@ mappings:
         (review.persona.as_deref(), review.queue_mode),
         (Some("reviews"), Some(QueueMode::Collect))
     );
+
     let draft = decide("github", json!({"payload": {"draft": true}}))
         .routing
         .expect("routed");
@@ -242,6 +261,7 @@ fn every_fault_is_named_with_its_entry_or_line() {
             assert!(found.starts_with(expected), "{found}");
         }
     }
+
     let fault = Table::parse("bindings:\n  - persona: a\n    mach: {}\n").expect_err("a fault");
     assert!(fault[0].contains("line 3"), "{fault:?}");
 }
@@ -250,6 +270,7 @@ fn every_fault_is_named_with_its_entry_or_line() {
 #[test]
 fn ten_thousand_bindings_cost_little_an_event() {
     use shared::clock::{Clock as _, SystemClock};
+
     let mut file = String::from("bindings:\n  - { persona: default }\n");
     for n in 0..10_000 {
         file.push_str(&format!(
@@ -257,18 +278,22 @@ fn ten_thousand_bindings_cost_little_an_event() {
             n % 100
         ));
     }
+
     let table = Table::parse(&file).expect("a file");
     // The best of ten: a busy machine takes its time from some of them.
     let each = (0..10).map(|tenth| {
         let begun = SystemClock.monotonic();
+
         for n in tenth * 100..(tenth + 1) * 100 {
             let mut event = on_discord();
             event.peer.id = format!("room{}", n * 7);
             event.peer.guild_id = Some(format!("g{}", (n * 7) % 100));
             assert_eq!(persona(&table, &event), Some(format!("p{}", n * 7)));
         }
+
         SystemClock.monotonic().duration_since(begun) / 100
     });
+
     let best = each.min().expect("ten of them");
     assert!(best < std::time::Duration::from_millis(2), "{best:?} an event");
 }

@@ -60,16 +60,19 @@ impl Remote {
             model: &self.model,
             input,
         };
+
         let mut request = self.client.post(&self.url).json(&question);
         if let Some(key) = &self.key {
             request = request.bearer_auth(key.reveal());
         }
+
         let unavailable = |error: reqwest::Error| EmbedTextsError::Unavailable(error.without_url().to_string());
         let mut response = request.send().await.map_err(unavailable)?;
         let status = response.status();
         if !status.is_success() {
             return Err(EmbedTextsError::Unavailable(format!("it answers {status}")));
         }
+
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(unavailable)? {
             body.extend_from_slice(&chunk);
@@ -77,6 +80,7 @@ impl Remote {
                 return Err(EmbedTextsError::Answer(format!("more than {MAX_ANSWER_BYTES} bytes")));
             }
         }
+
         read(&body, count)
     }
 }
@@ -90,6 +94,7 @@ fn read(body: &[u8], count: usize) -> Result<Vec<Vec<f32>>, EmbedTextsError> {
         *place.ok_or_else(|| EmbedTextsError::Answer(format!("a vector for text {} of {count}", row.index)))? =
             unit(row.embedding);
     }
+
     match vectors.iter().position(Vec::is_empty) {
         Some(at) => Err(EmbedTextsError::Answer(format!("no vector for text {at} of {count}"))),
         None => Ok(vectors),
@@ -143,13 +148,16 @@ mod tests {
                     "the question is cut off"
                 );
             }
+
             let head = format!(
                 "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
                 body.len()
             );
             stream.write_all((head + &body).as_bytes()).await.expect("writes");
+
             String::from_utf8_lossy(&heard).into_owned()
         });
+
         (Remote::new(&url, "small", None).expect("a client"), served)
     }
 
@@ -161,7 +169,9 @@ mod tests {
             .embed(vec!["one".to_owned(), "two".to_owned()])
             .await
             .expect("vectors");
+
         assert_eq!(vectors, [[0.6, 0.8], [0.0, 1.0]]);
+
         let heard = served.await.expect("served");
         assert!(heard.starts_with("POST /v1/embeddings HTTP/1.1"), "{heard}");
         assert!(heard.ends_with(r#"{"model":"small","input":["one","two"]}"#), "{heard}");

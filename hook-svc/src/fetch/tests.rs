@@ -11,6 +11,7 @@ async fn server(answers: Vec<String>) -> (u16, tokio::sync::mpsc::Receiver<Strin
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let (asked, questions) = tokio::sync::mpsc::channel(16);
+
     tokio::spawn(async move {
         for answer in answers {
             let (mut stream, _) = listener.accept().await.expect("a connection");
@@ -21,10 +22,12 @@ async fn server(answers: Vec<String>) -> (u16, tokio::sync::mpsc::Receiver<Strin
                 .send(String::from_utf8_lossy(&question).into_owned())
                 .await
                 .expect("somebody listens");
+
             // Who hears enough hangs up.
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     });
+
     (port, questions)
 }
 
@@ -55,6 +58,7 @@ async fn ask(granted: &[&str], hook: HookSource, args: Value) -> Result<Value, C
     let granted = granted.iter().map(|&server| server.to_owned()).collect();
     let grants = BTreeMap::from([("h".to_owned(), granted)]);
     let host = FetchHost::new(&grants, Arc::new(NoHost)).expect("servers");
+
     let call = Call {
         event_id: EventId::parse("web:1").expect("valid"),
         now: UnixMillis(0),
@@ -63,6 +67,7 @@ async fn ask(granted: &[&str], hook: HookSource, args: Value) -> Result<Value, C
         name: "fetch".to_owned(),
         args,
     };
+
     host.call(call).await.outcome
 }
 
@@ -80,8 +85,10 @@ async fn what_is_asked_for_and_granted_is_fetched() {
     let told = ask(&[&origin], hook(OPERATOR, &[&origin]), args)
         .await
         .expect("an answer");
+
     assert_eq!((&told["status"], &told["body"]), (&json!(201), &json!("{\"ok\":true}")));
     assert_eq!(told["headers"]["x-one"], "1, 2");
+
     let asked = questions.recv().await.expect("it was asked");
     assert!(asked.starts_with("POST /v1/things?q=1 HTTP/1.1\r\n"), "{asked}");
     assert!(
@@ -96,6 +103,7 @@ async fn all_three_have_to_agree() {
     let there = "http://127.0.0.1:1";
     let url = json!({"url": "http://127.0.0.1:1/"});
     let operators = || hook(OPERATOR, &[there]);
+
     assert_eq!(refused(&[there], operators(), url.clone()).await, "unreachable");
     assert_eq!(
         refused(&[there], hook(OPERATOR, &[]), url.clone()).await,
@@ -106,6 +114,7 @@ async fn all_three_have_to_agree() {
         refused(&[there], hook("agent:atlas", &[there]), url).await,
         "not_granted"
     );
+
     for other in [
         "https://127.0.0.1:1/",
         "http://127.0.0.1:2/",
@@ -147,12 +156,15 @@ async fn what_is_too_large_too_late_or_no_text_is_an_error() {
     let (port, _questions) = server(vec![large]).await;
     let origin = format!("http://127.0.0.1:{port}");
     let asks = || hook(OPERATOR, &[&origin]);
+
     assert_eq!(refused(&[&origin], asks(), json!({"url": origin})).await, "too_large");
+
     // It takes no further connection: this one is never answered.
     let silent = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
     let origin = format!("http://127.0.0.1:{}", silent.local_addr().expect("an address").port());
     let asks = hook(OPERATOR, &[&origin]);
     let args = json!({"url": origin, "timeout": 50});
+
     assert_eq!(refused(&[&origin], asks, args).await, "timed_out");
 }
 

@@ -17,6 +17,7 @@ fn every_tag_is_read() {
                  * @allow net=api.example.com, http://10.0.0.7:8080\n \
                  * @needs-channel sms\n \
                  * @author me@example.com\n */";
+
     assert_eq!(
         check(block),
         Ok(HookMetadata {
@@ -137,12 +138,14 @@ fn schedules_that_cannot_be_are_refused_with_their_line() {
         let said = check(&format!("/**\n * @name N\n * @schedule {schedule}\n */")).expect_err(schedule);
         assert!(said.starts_with(&format!("line 3: @schedule {schedule:?}: ")), "{said}");
     }
+
     let many = |count: usize| check(&format!("/**\n{} */", " * @schedule every 1h\n".repeat(count)));
     assert!(many(MAX_SCHEDULES).is_ok());
     assert_eq!(
         many(MAX_SCHEDULES + 1),
         Err("line 18: @schedule stands more than 16 times".to_owned())
     );
+
     // The zone counts wherever it stands, and a schedule may be over.
     let over =
         "/**\n * @schedule rrule DTSTART:20200101T000000 RRULE:FREQ=DAILY;COUNT=3\n * @timezone Europe/Berlin\n */";
@@ -153,6 +156,7 @@ fn schedules_that_cannot_be_are_refused_with_their_line() {
 fn what_is_no_hook_is_refused_with_its_line() {
     let error = |source: &str| parse("x", source).expect_err("no hook");
     assert_eq!(error("export const a = 1;\n").fault, HookFault::NoDefaultExport);
+
     let broken = error("// fine\nexport default function ( {\n");
     assert!(matches!(broken.fault, HookFault::Syntax(_)), "{broken}");
     assert!(broken.line >= 2, "{broken}");
@@ -210,12 +214,14 @@ fn the_channels_that_a_hook_needs_are_read() {
             &format!("/**\n * {tag}\n */\nexport default () => ({{ fire: false }});\n"),
         )
     };
+
     let needs = |tag: &str| read(tag).expect("a hook").needs_channels;
     assert_eq!(needs("@needs-channel sms"), ["sms"]);
     assert_eq!(
         needs("@needs-channel webhook:owner, whatsapp:work // both"),
         ["webhook:owner", "whatsapp:work"]
     );
+
     for wrong in ["", "a b", "sms:", ":x", "a:b:c", "a,,b", "1,2,3,4,5,6,7,8,9"] {
         let error = read(&format!("@needs-channel {wrong}")).expect_err("malformed");
         assert_eq!(error.line, 2, "{wrong}");

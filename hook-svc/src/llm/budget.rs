@@ -121,6 +121,7 @@ impl Budget {
             let text = "the budget of today cannot be asked: the service ends".to_owned();
             return Err(CallError::new("budget_unknown", text));
         };
+
         reserved.map(|mut reservation| {
             reservation.in_hand = true;
             reservation
@@ -134,8 +135,10 @@ impl Budget {
             micro_usd: self.estimate(question)?,
             in_hand: false,
         };
+
         let limits = &self.0.limits;
         let own = (format!("hook.{}", token(hook_id)), limits.hook_usd, "the hook");
+
         let all = (ALL.to_owned(), limits.all_usd, "all hooks together");
         for (of, limit, whose) in [own, all] {
             let account = self.account(&of, limit, whose);
@@ -147,6 +150,7 @@ impl Budget {
                 }
             }
         }
+
         Ok(reservation)
     }
 
@@ -175,6 +179,7 @@ impl Budget {
                 writing: tokio::sync::Mutex::default(),
             })
         });
+
         Arc::clone(account)
     }
 
@@ -183,7 +188,9 @@ impl Budget {
         if account.purse().reserve(cost) && cost > 0 {
             return Ok(());
         }
+
         let _one = account.writing.lock().await;
+
         if account.purse().reserve(cost) && cost > 0 {
             return Ok(());
         }
@@ -208,6 +215,7 @@ impl Budget {
                 }
             }
         }
+
         let text = "the budget of today is in too great demand; ask again".to_owned();
         Err(CallError::new("budget_unknown", text))
     }
@@ -236,6 +244,7 @@ impl Budget {
                     spends.update_ttl(&account.key, &draft.after, revision, KEPT).await
                 }
             };
+
             match written {
                 Ok(_) => return Ok(Ok(draft)),
                 Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
@@ -253,14 +262,17 @@ impl Budget {
     /// Writes what the calls of `account` took and gives back what none needs, if no call is under way.
     async fn give_back(&self, account: &Arc<Account>) {
         let _one = account.writing.lock().await;
+
         if !account.purse().is_idle() || account.purse().is_empty() {
             return;
         }
+
         let written = self
             .write(account, |purse, before| {
                 Ok::<_, std::convert::Infallible>(purse.give_back(before))
             })
             .await;
+
         match written {
             Ok(Ok(draft)) => {
                 account.purse().wrote(&draft);
@@ -327,6 +339,7 @@ impl Drop for Reservation {
         };
         let taken = if self.in_hand { lost } else { Taken::default() };
         let accounts = self.settle_all(taken);
+
         // Where the service ends, the record goes on saying that it is held.
         if let (false, Ok(runtime)) = (accounts.is_empty(), tokio::runtime::Handle::try_current()) {
             let budget = self.budget.clone();

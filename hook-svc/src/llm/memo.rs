@@ -35,6 +35,7 @@ impl Memo {
         hasher.update([0]);
         hasher.update(question.to_string().as_bytes());
         let key: Key = hasher.finalize().into();
+
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cell) = kept.cells.get_mut(&key) {
             if matches!(cell.get(), Some(Err(_))) {
@@ -42,14 +43,17 @@ impl Memo {
             }
             return Arc::clone(cell);
         }
+
         if kept.oldest.len() >= KEPT
             && let Some(oldest) = kept.oldest.pop_front()
         {
             kept.cells.remove(&oldest);
         }
+
         let cell = Cell::default();
         kept.cells.insert(key, Arc::clone(&cell));
         kept.oldest.push_back(key);
+
         cell
     }
 }
@@ -64,17 +68,22 @@ mod tests {
         let memo = Memo::default();
         let event = |number: usize| EventId::parse(format!("a:{number}")).expect("valid");
         let first = memo.cell(&event(0), &json!({"prompt": "x"}));
+
         assert!(Arc::ptr_eq(&first, &memo.cell(&event(0), &json!({"prompt": "x"}))));
         assert!(!Arc::ptr_eq(&first, &memo.cell(&event(0), &json!({"prompt": "y"}))));
         assert!(!Arc::ptr_eq(&first, &memo.cell(&event(1), &json!({"prompt": "x"}))));
+
         first.set(Err(CallError::new("provider_down", "x"))).expect("empty");
         let second = memo.cell(&event(0), &json!({"prompt": "x"}));
         assert!(!Arc::ptr_eq(&first, &second), "what was not answered is asked anew");
+
         second.set(Ok("y".to_owned())).expect("empty");
         assert!(Arc::ptr_eq(&second, &memo.cell(&event(0), &json!({"prompt": "x"}))));
+
         for number in 0..KEPT {
             memo.cell(&event(number + 2), &json!({}));
         }
+
         assert!(!Arc::ptr_eq(&second, &memo.cell(&event(0), &json!({"prompt": "x"}))));
     }
 }

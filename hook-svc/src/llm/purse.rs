@@ -88,6 +88,7 @@ impl Purse {
         let needed = self.reserved.saturating_add(cost).saturating_sub(kept);
         let used = draft.after.micro_usd.saturating_add(draft.after.held_micro_usd);
         let left = limit.saturating_sub(used);
+
         // At a price of 0 nothing is needed, and a budget that is used up still ends the calls.
         if needed > left || left == 0 {
             return Err(OverBudget { used });
@@ -95,6 +96,7 @@ impl Purse {
 
         draft.granted = needed.max(limit / SLICES).min(left);
         draft.after.held_micro_usd += draft.granted;
+
         Ok(draft)
     }
 
@@ -113,6 +115,7 @@ impl Purse {
             // A record that somebody deleted holds nothing.
             held_micro_usd: before.held_micro_usd.saturating_sub(returned),
         };
+
         Draft {
             after,
             written,
@@ -157,11 +160,13 @@ mod tests {
         if purse.reserve(cost) {
             return true;
         }
+
         let Ok(draft) = purse.draw(*record, cost, limit) else {
             return false;
         };
         *record = draft.after;
         purse.wrote(&draft);
+
         assert!(purse.reserve(cost), "it was drawn for this");
         true
     }
@@ -187,11 +192,15 @@ mod tests {
         let begun = (0..200)
             .filter(|_| reserve(&mut purse, &mut record, 100, 1_000))
             .count();
+
         assert_eq!(begun, 10);
+
         for _ in 0..begun {
             purse.settle(100, taken(60));
         }
+
         assert!(reserve(&mut purse, &mut record, 100, 1_000), "they were cheaper");
+
         purse.settle(100, taken(60));
         give_back(&mut purse, &mut record);
         assert!(purse.is_empty());
@@ -202,18 +211,23 @@ mod tests {
     fn replicas_share_a_budget_and_a_dead_one_keeps_its_slice() {
         let mut record = HookSpend::default();
         let mut purses = [Purse::default(); 3];
+
         let mut begun = 0;
         for round in 0..300 {
             begun += usize::from(reserve(&mut purses[round % 3], &mut record, 100, 2_000));
         }
+
         assert_eq!(begun, 20, "whoever asks");
+
         for _ in 0..6 {
             purses[0].settle(100, taken(100));
             purses[1].settle(100, taken(100));
         }
+
         give_back(&mut purses[0], &mut record);
         give_back(&mut purses[1], &mut record);
         let mut late = Purse::default();
+
         assert!(
             !reserve(&mut late, &mut record, 100, 2_000),
             "what the third held is gone for today"
@@ -227,13 +241,16 @@ mod tests {
         for _ in 0..5 {
             assert!(reserve(&mut purse, &mut record, 10, 1_000));
         }
+
         for _ in 0..5 {
             purse.settle(10, taken(300));
         }
+
         assert!(
             !reserve(&mut purse, &mut record, 10, 1_000),
             "exceeded by the calls under way, not by more"
         );
+
         give_back(&mut purse, &mut record);
         assert_eq!(
             (record.micro_usd, record.held_micro_usd, purse.is_empty()),
@@ -246,13 +263,17 @@ mod tests {
         let mut purse = Purse::default();
         let first = purse.draw(HookSpend::default(), 100, 6_400).expect("room");
         purse.wrote(&first);
+
         assert!(purse.reserve(50) && purse.reserve(50));
+
         purse.settle(50, taken(40));
         let draft = purse.draw(first.after, 100, 6_400).expect("room");
         purse.settle(50, taken(45));
         purse.wrote(&draft);
+
         assert_eq!((purse.unwritten.calls, purse.unwritten.micro_usd), (1, 45));
         assert!(purse.reserve(100), "as it was drawn for");
+
         let end = purse.give_back(draft.after);
         purse.wrote(&end);
         assert_eq!(end.after.micro_usd, 85);

@@ -120,13 +120,16 @@ async fn an_answer_is_paid_once_however_many_ask_the_same_upon_one_event() {
         host.call(call("a", "sms:1", question.clone())),
         host.call(call("b", "sms:1", question.clone())),
     );
+
     assert_eq!((&a.outcome, &b.outcome), (&Ok(json!("yes")), &Ok(json!("yes"))));
     assert_eq!(a.spent.llm_calls + b.spent.llm_calls, 1, "{a:?} {b:?}");
+
     let paid = if a.spent.llm_calls == 1 { a.spent } else { b.spent };
     assert!(
         paid.llm_tokens_in > 0 && paid.llm_tokens_out > 0 && paid.llm_cost_usd > 0.0,
         "{paid:?}"
     );
+
     host.call(call("a", "sms:2", question)).await.outcome.expect("answered");
     assert_eq!(server.calls(), 2, "another event asks anew");
 }
@@ -138,12 +141,15 @@ async fn budgets_of_a_hook_and_of_all_end_a_day() {
         hook_usd: 200.0,
         ..RICH
     };
+
     let (host, nats) = host(&server, limits).await;
     let ask = async |hook: &str, number: u32| host.call(call(hook, &format!("sms:{number}"), dear_question())).await;
     assert!(ask("a", 1).await.outcome.is_ok());
+
     let over = ask("a", 2).await;
     assert_eq!((code(&over), over.spent), ("over_budget", Spent::default()));
     assert!(ask("b", 3).await.outcome.is_ok(), "another hook has its own");
+
     drop(nats);
 
     let limits = Limits { all_usd: 200.0, ..RICH };
@@ -163,14 +169,17 @@ async fn two_hundred_calls_at_once_stay_within_a_budget_of_ten() {
         hook_usd: 1_200.0,
         ..RICH
     };
+
     let host = replica(&server.base_url("openai"), limits, &bus);
     let calls = (0..200).map(|number| host.call(call("a", &format!("sms:{number}"), dear_question())));
     let answers = join_all(calls).await;
 
     let answered = answers.iter().filter(|answer| answer.outcome.is_ok()).count();
     assert_eq!((answered, server.calls()), (10, 10));
+
     let refused = answers.iter().filter(|answer| answer.outcome.is_err());
     assert!(refused.map(code).all(|code| code == "over_budget"));
+
     for whose in ["hook.a", "all"] {
         let record = bus.kv::<HookSpend>(HOOK_SPEND).get(&format!("19675.{whose}")).await;
         let record = record.expect("a record").expect("a record").value;
@@ -191,18 +200,22 @@ async fn whoever_gives_up_waiting_for_the_record_leaves_nothing_reserved() {
         output: 1_000_000.0,
         cached: None,
     };
+
     let budget = Budget::new(&bus, RICH, Ok(price), day);
     let size = Size {
         prompt_bytes: 1,
         max_tokens: Some(119),
     };
+
     assert!(budget.reserve("a", size).now_or_never().is_none(), "it asks the server");
+
     let reserved = budget.reserve("a", size).await.expect("there is room");
     let spent = Spent {
         llm_calls: 1,
         llm_cost_usd: 100.0,
         ..Spent::default()
     };
+
     let call = call("a", "sms:1", dear_question());
     let settling = reserved.settle(&call, spent);
     assert!(settling.now_or_never().is_none(), "it writes to the server");
@@ -218,6 +231,7 @@ async fn whoever_gives_up_waiting_for_the_record_leaves_nothing_reserved() {
                 shared::clock::pause(Duration::from_millis(10)).await;
             }
         };
+
         let in_time = tokio::time::timeout(Duration::from_secs(30), settled).await;
         in_time.unwrap_or_else(|_| panic!("{whose} is not settled"));
     }
@@ -232,12 +246,14 @@ async fn a_call_that_is_given_up_counts_as_spent() {
         hook_usd: 200.0,
         ..RICH
     };
+
     let host = replica(&base_url, limits, &bus);
     let given_up = host.call(call("a", "sms:1", dear_question()));
     tokio::select! {
         answered = given_up => panic!("the model says nothing: {answered:?}"),
         reached = silent.accept() => drop(reached.expect("a request")),
     }
+
     let over = host.call(call("a", "sms:2", dear_question())).await;
     assert_eq!(code(&over), "over_budget");
 }
@@ -253,6 +269,7 @@ async fn who_waits_for_the_same_shares_the_error_and_who_asks_later_asks_anew() 
     let (host, _nats) = host(&server, RICH).await;
     let ask = |hook: &'static str| host.call(call(hook, "sms:1", json!({"prompt": "1"})));
     let (one, other) = tokio::join!(ask("a"), ask("b"));
+
     assert_eq!((code(&one), code(&other)), ("provider_down", "provider_down"));
     assert_eq!(ask("b").await.outcome, Ok(json!("at last")));
 }
@@ -268,16 +285,21 @@ async fn what_goes_wrong_is_a_typed_error_and_costs_nothing() {
         Scripted::text("not JSON"),
         Scripted::text("{\"service\": \"bank\"}"),
     ];
+
     let server = ModelServer::scripted(script).await;
     let (host, _nats) = host(&server, RICH).await;
     let ask = async |args: Value| host.call(call("a", "sms:1", args)).await;
+
     assert_eq!(code(&ask(json!({"prompt": "1"})).await), "provider_down");
+
     let broken = ask(json!({"prompt": "1"})).await;
     assert_eq!((code(&broken), broken.spent), ("provider_down", Spent::default()));
     assert_eq!(code(&ask(json!({"prompt": "2"})).await), "unauthorised");
     assert_eq!(code(&ask(json!({"prompt": "3", "json": true})).await), "bad_answer");
+
     let answered = ask(json!({"prompt": "3", "json": true, "max_tokens": 50})).await;
     assert_eq!(answered.outcome, Ok(json!("{\"service\": \"bank\"}")));
+
     for wrong in [
         json!({"prompt": ""}),
         json!({"prompt": "x", "max_tokens": 0}),
@@ -285,6 +307,7 @@ async fn what_goes_wrong_is_a_typed_error_and_costs_nothing() {
     ] {
         assert_eq!(code(&ask(wrong).await), "bad_arguments");
     }
+
     drop(server);
     assert_eq!(code(&ask(json!({"prompt": "4"})).await), "provider_down");
     assert_eq!(
@@ -308,6 +331,7 @@ async fn a_model_without_a_price_is_not_asked() {
         prices: Prices::default(),
         ..dear_model(&server.base_url("openai"))
     };
+
     let answered = host_of(&llm, RICH, &bus)
         .call(call("h", "sms:1", dear_question()))
         .await;

@@ -89,6 +89,7 @@ impl Lane {
             self.waiting_of.remove(hook, sequence);
             self.running_of.add(hook, sequence);
         }
+
         self.running.insert(sequence, event.hooks.clone());
         Some(event)
     }
@@ -135,10 +136,12 @@ impl OwedEvents {
         } else {
             0
         };
+
         let room = most.saturating_sub(owing);
         if room == 0 && owing == 0 && self.is_stopped.insert(conversation) {
             self.stopped.push_back(conversation);
         }
+
         room
     }
 
@@ -173,9 +176,11 @@ impl OwedEvents {
                 self.lanes.remove(&conversation);
             }
         }
+
         if let Some(rest) = made.rest {
             self.add(rest);
         }
+
         conversation
     }
 }
@@ -216,11 +221,13 @@ impl Owner {
             Some(task) => self.event(task, None).await,
             None => None,
         };
+
         // One author's time is none that another has waited.
         let rest = rest.map(|rest| OwedEvent {
             since: since + rest.since.saturating_duration_since(begun),
             ..rest
         });
+
         Made {
             conversation,
             sequence,
@@ -244,8 +251,10 @@ impl Owner {
                 return None;
             }
         };
+
         let is_too_late = found.is_none();
         let (seats, called) = found.unwrap_or_else(|| (Seats::default(), owed.hooks.clone()));
+
         Some(Task {
             key: key_of(&event),
             event,

@@ -54,6 +54,7 @@ impl Field {
                 .all(|part| !part.is_empty())
                 .then_some(Self::Metadata(parts));
         }
+
         Some(match name {
             "channel" => Self::Channel,
             "account" => Self::Account,

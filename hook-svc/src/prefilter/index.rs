@@ -52,8 +52,10 @@ impl Index {
                 *shares.entry((&predicate.field, pattern)).or_default() += 1;
             }
         }
+
         let mut tables: BTreeMap<Field, Table> = BTreeMap::new();
         let mut texts: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+
         let mut scanned = Vec::new();
         for (number, rule) in (0_u32..).zip(&rules) {
             let best = rule
@@ -73,6 +75,7 @@ impl Index {
                     .file(predicate, number),
             }
         }
+
         drop(shares);
         let text = (!texts.is_empty())
             .then(|| AhoCorasick::new(texts.keys()).ok())
@@ -80,6 +83,7 @@ impl Index {
         if text.is_none() {
             scanned.extend(texts.values().flatten());
         }
+
         Self {
             rules,
             tables: tables.into_iter().collect(),
@@ -113,6 +117,7 @@ impl Index {
         if self.rules.is_empty() {
             return Vec::new();
         }
+
         let facts = Facts::of(event);
         let mut found = self.scanned.clone();
         for (field, table) in &self.tables {
@@ -121,14 +126,17 @@ impl Index {
                 false
             });
         }
+
         if let Some(text) = &self.text {
             for hit in text.find_overlapping_iter(facts.content()) {
                 found.extend(&self.by_text[hit.pattern().as_usize()]);
             }
         }
+
         found.sort_unstable();
         found.dedup();
         found.retain(|&number| self.rules[number as usize].holds(&facts));
+
         found
     }
 }
@@ -147,6 +155,7 @@ impl Table {
                 // Not selected for a table.
                 Pattern::Contains(_) | Pattern::Glob { .. } => continue,
             };
+
             rules.or_default().push(number);
         }
     }
@@ -155,6 +164,7 @@ impl Table {
         if let Some(rules) = self.exact.get(value) {
             found.extend(rules);
         }
+
         for &length in &self.lengths {
             // Inside a character no prefix ends.
             match value.get(..length) {
@@ -180,6 +190,7 @@ fn weight(predicate: &Predicate, shares: &HashMap<(&Field, &Pattern), usize>) ->
             Pattern::Prefix(_) | Pattern::Contains(_) | Pattern::Glob { .. } => SCAN_WEIGHT,
         }
     };
+
     let total = predicate.patterns.iter().map(one);
     total.fold(0, usize::saturating_add)
 }
@@ -215,6 +226,7 @@ mod tests {
             "peer=ä*",
         ]
         .map(str::to_owned);
+
         let index = index(&rules);
         for (event, expected) in [
             (event("sms", "+15551", "your Code"), vec![0, 1, 2]),

@@ -33,6 +33,7 @@ impl Pattern {
             .filter(|part| !part.is_empty())
             .map(str::to_owned)
             .collect();
+
         match (start, middle.as_slice(), end) {
             (start, [], "") => Self::Prefix(start.to_owned()),
             ("", [only], "") => Self::Contains(only.clone()),
@@ -58,12 +59,14 @@ impl Pattern {
                 let Some(mut rest) = rest.strip_suffix(end.as_str()) else {
                     return false;
                 };
+
                 for part in middle {
                     let Some((_, after)) = rest.split_once(part.as_str()) else {
                         return false;
                     };
                     rest = after;
                 }
+
                 true
             }
         }

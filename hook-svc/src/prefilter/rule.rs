@@ -76,24 +76,30 @@ impl Rule {
                 .filter(|(name, wanted)| !name.is_empty() && !wanted.is_empty())
                 .ok_or_else(|| ParseRuleError::NoPair(word.to_owned()))?;
             let field = Field::parse(name).ok_or_else(|| ParseRuleError::UnknownField(name.to_owned()))?;
+
             let patterns = words(wanted, |c| c == ',')?;
             if patterns.is_empty() {
                 return Err(ParseRuleError::NoPair(word.to_owned()));
             }
+
             let patterns: Vec<Pattern> = patterns
                 .into_iter()
                 .map(|text| Pattern::parse(&unquoted(text)))
                 .collect();
             check(&field, &patterns)?;
+
             predicates.push(Predicate { field, patterns });
         }
+
         let too_long = |predicate: &Predicate| predicate.patterns.len() > MAX_PATTERNS;
         if predicates.len() > MAX_PREDICATES || predicates.iter().any(too_long) {
             return Err(ParseRuleError::TooLong);
         }
+
         if predicates.is_empty() {
             return Err(ParseRuleError::Empty);
         }
+
         Ok(Self::new(predicates))
     }
 
@@ -155,6 +161,7 @@ fn check(field: &Field, patterns: &[Pattern]) -> Result<(), ParseRuleError> {
         | Field::Content
         | Field::Metadata(_) => return Ok(()),
     };
+
     let is_unknown = |pattern: &&Pattern| !words.iter().any(|word| pattern.matches(word));
     match patterns.iter().find(is_unknown) {
         None => Ok(()),
@@ -177,10 +184,13 @@ fn words(text: &str, is_end: impl Fn(char) -> bool) -> Result<Vec<&str>, ParseRu
         quoted ^= c == '"';
         !quoted && is_end(c)
     });
+
     let pieces: Vec<&str> = pieces.filter(|piece| !piece.is_empty()).collect();
+
     if quoted {
         return Err(ParseRuleError::OpenQuote);
     }
+
     Ok(pieces)
 }
 
@@ -207,6 +217,7 @@ mod tests {
             .as_object()
             .expect("an object")
             .clone();
+
         event
     }
 

@@ -25,6 +25,7 @@ fn the_unified_spelling() {
         "disableHook": true,
     }))
     .expect("valid");
+
     let routing = answer.routing.expect("routing");
     assert_eq!(
         (routing.persona.as_deref(), routing.queue_mode),
@@ -38,6 +39,7 @@ fn the_unified_spelling() {
         answer.context.and_then(|context| context.include_thread_history),
         Some(false)
     );
+
     assert!(answer.disable_hook);
 }
 
@@ -50,6 +52,7 @@ fn the_older_spelling() {
         "disable_hook": true,
     }))
     .expect("valid");
+
     assert_eq!(
         answer,
         HookResult {
@@ -79,6 +82,7 @@ fn routing_modes() {
             ..Routing::default()
         }))
     );
+
     for routing in [json!({"mode": "persona"}), json!({"mode": "session"}), json!({})] {
         assert_eq!(
             check(&json!({"fire": true, "routing": routing})),
@@ -158,11 +162,13 @@ fn what_is_wrong_is_named() {
     ] {
         assert_eq!(check(&answer), Err(message.to_owned()), "{answer}");
     }
+
     let mode = check(&json!({"fire": true, "routing": {"queueMode": "later"}})).expect_err("unknown mode");
     assert!(
         mode.starts_with("`routing.queueMode`: unknown variant `later`"),
         "{mode}"
     );
+
     let long = validate(&format!(
         "{{\"fire\":true,\"context\":{{\"prompt\":\"{}\"}}}}",
         "x".repeat(MAX_RESULT_BYTES)
@@ -178,6 +184,7 @@ fn any_json() -> impl Strategy<Value = Value> {
         any::<i64>().prop_map(Value::from),
         ".{0,12}".prop_map(Value::from),
     ];
+
     let names = prop::sample::select(vec![
         "fire",
         "routing",
@@ -198,6 +205,7 @@ fn any_json() -> impl Strategy<Value = Value> {
         "disableHook",
         "other",
     ]);
+
     leaf.prop_recursive(3, 24, 6, move |inner| {
         let fields = prop::collection::btree_map(names.clone(), inner.clone(), 0..6);
         prop_oneof![

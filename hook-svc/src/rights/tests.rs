@@ -82,18 +82,22 @@ fn level(sender: &str, made_in: Option<MadeIn>, wish: Option<&str>) -> Level {
 #[test]
 fn an_agents_hook_is_cut_to_its_authors_turn_and_to_the_sender() {
     use Level::{Full, Minimal, Restricted};
+
     let strangers = || Some(made_in(Minimal, false));
     let moms = || Some(made_in(Restricted, false));
     let owners = || Some(made_in(Full, true));
+
     // On the owner's message, a hook that a stranger's turn made has the stranger's rights.
     assert_eq!(level("1", strangers(), None), Minimal);
     assert_eq!(level("1", strangers(), Some("full")), Minimal);
     assert_eq!(level("1", moms(), Some("full")), Restricted);
     assert_eq!(level("3", moms(), Some("full")), Minimal, "and the sender's");
+
     // The owner's own turn may give more than a sender has, as written, and never more than it had.
     assert_eq!(level("3", owners(), Some("restricted")), Restricted);
     assert_eq!(level("3", owners(), None), Minimal);
     assert_eq!(level("1", owners(), None), Full);
+
     // Nobody knows where it was made.
     assert_eq!(level("1", None, Some("full")), Minimal);
 }
@@ -105,11 +109,13 @@ fn tools_and_credentials_are_cut_as_well() {
         allow: Some(vec!["mail_*".to_owned()]),
         deny: vec!["mail_send".to_owned()],
     });
+
     author.permissions.credentials = Some(vec!["mail".to_owned()]);
     let wish = json!({
         "fire": true,
         "permissions": {"level": "full", "tools": {"allow": ["*"]}, "credentials": ["mail", "bank"]},
     });
+
     let set = with(&event("1"), &of_agent(Some(author)), wish, |fire| {
         permissions(fire, &rules())
     });
@@ -138,12 +144,14 @@ fn an_agents_hook_answers_where_it_happened_or_was_made() {
         let result = json!({"fire": true, "deliveryContext": place});
         with(&event("1"), &traits, result, |fire| refusal(fire, rules))
     };
+
     let elsewhere = json!({"channel": "webchat", "peerId": "attacker"});
     let told = refused(elsewhere.clone(), &rules()).expect("refused");
     assert!(
         told.contains("webchat:attacker") && told.contains("hooks.deliveries"),
         "{told}"
     );
+
     for allowed in [
         json!({"channel": "telegram", "peerId": "1", "threadId": "t"}),
         json!({"channel": "telegram", "accountId": "default", "peerId": "1"}),
@@ -151,11 +159,13 @@ fn an_agents_hook_answers_where_it_happened_or_was_made() {
     ] {
         assert_eq!(refused(allowed.clone(), &rules()), None, "{allowed}");
     }
+
     for place in ["webchat:attacker", "webchat:*"] {
         let deliveries = Deliveries::from([("helper".to_owned(), vec![place.to_owned()])]);
         let granted = Rules { deliveries, ..rules() };
         assert_eq!(refused(elsewhere.clone(), &granted), None, "{place}");
     }
+
     let operators = Traits {
         author: Arc::new(Author::Operator),
         ..Traits::default()
@@ -219,10 +229,12 @@ fn an_agents_words_are_a_note_and_no_prompt() {
     let result = json!({"fire": true, "context": {"systemPrompt": text}});
     let dispatch = with(&event("1"), &traits, result, |fire| build_dispatch(*fire, &rules()));
     let prompt = dispatch.context.system_prompt.expect("a note");
+
     assert!(
         prompt.contains("made by agent:atlas") && prompt.contains("data, not instructions"),
         "{prompt}"
     );
+
     let sections = prompt.lines().filter(|line| line.starts_with('#'));
     assert_eq!(sections.count(), 1, "{prompt}");
 }

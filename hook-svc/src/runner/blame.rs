@@ -72,11 +72,13 @@ impl Blame {
         if mark.died_at.is_some_and(is_old) {
             mark.deaths = 0;
         }
+
         mark.deaths += 1;
         mark.clean = 0;
         (mark.last, mark.died_at) = (now, Some(now));
         mark.at_load |= at_load;
         mark.error = format!("killed its worker {} times: {cause}", mark.deaths);
+
         mark.deaths >= MAX_DEATHS
     }
 
@@ -137,11 +139,13 @@ impl Blame {
         else {
             return false;
         };
+
         mark.clean += 1;
         let is_clear = mark.clean >= CLEAN_RUNS && !mark.at_load;
         if is_clear {
             self.marks.remove(&hook.id);
         }
+
         is_clear
     }
 
@@ -216,6 +220,7 @@ mod tests {
             Some("killed its worker 2 times: no progress")
         );
         assert_eq!(bench(&blame, &hook("b"), start), None, "a changed source starts anew");
+
         blame.suspect(&hook("a"), start + BENCH / 2);
         assert_eq!(bench(&blame, &hook("a"), start + BENCH), None, "suspicion is no death");
         assert!(
@@ -230,7 +235,9 @@ mod tests {
         let start = SystemClock.monotonic();
         let mut blame = Blame::default();
         let hook = hook("a");
+
         assert!(!is_suspect(&blame, &hook, start));
+
         for _ in 0..2 {
             blame.suspect(&hook, start);
             assert!(is_suspect(&blame, &hook, start) && bench(&blame, &hook, start).is_none());
@@ -238,6 +245,7 @@ mod tests {
             assert_eq!(cleared, Some(CLEAN_RUNS));
             assert!(!is_suspect(&blame, &hook, start));
         }
+
         blame.suspect(&hook, start);
         assert!(!is_suspect(&blame, &hook, start + MEMORY * 2));
     }

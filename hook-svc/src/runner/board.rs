@@ -81,6 +81,7 @@ impl Board {
         let Some(index) = self.current.set().index(hook_id) else {
             return;
         };
+
         match self.counters.get_mut(hook_id) {
             // What a watch tells may be older than what was counted here.
             Some(known) if *known == counters || known.trigger_count > counters.trigger_count => return,
@@ -89,6 +90,7 @@ impl Board {
                 self.counters.insert(hook_id.to_owned(), counters);
             }
         }
+
         for untold in &mut self.untold {
             untold.insert(index, counters);
         }
@@ -162,24 +164,30 @@ impl Board {
                     Next::Load(Arc::clone(&self.current))
                 };
             };
+
             if front.loaded().generation() > held.generation() {
                 return Next::Load(Arc::clone(front.loaded()));
             }
+
             let Some(mut flight) = self.queue.pop_front() else {
                 return Next::Wait;
             };
             let is_older = flight.loaded().generation() < held.generation();
+
             let mut stage = Stage::UnderWay;
             if is_older {
                 stage = flight.move_to(held);
             }
+
             if stage == Stage::UnderWay {
                 stage = self.fail_benched(&mut flight, now);
             }
+
             if stage == Stage::UnderWay && !self.blame.is_empty() {
                 let suspects = self.blame.suspects(flight.loaded().set(), now);
                 stage = flight.set_apart(&suspects);
             }
+
             match stage {
                 Stage::UnderWay => return Next::Run(Box::new(flight)),
                 Stage::Apart => self.apart.push_back(flight),
@@ -201,32 +209,39 @@ impl Board {
         if gives_way.is_some_and(|mine| self.apart.iter().any(|flight| !flight.awaits(mine))) {
             return if is_free { Next::Leave } else { Next::Wait };
         }
+
         let current = Arc::clone(&self.current);
         let suspects = self.blame.suspects(current.set(), now);
         let is_suspect = |index: &u32| suspects.binary_search(index).is_ok();
         let mut others = VecDeque::new();
+
         let mut next = None;
         while let Some(mut flight) = self.apart.pop_front() {
             let mut stage = flight.open_for_all();
             if flight.loaded().generation() != current.generation() {
                 stage = flight.move_to(&current);
             }
+
             if stage == Stage::UnderWay {
                 stage = self.fail_benched(&mut flight, now);
             }
+
             if stage == Stage::Over {
                 continue;
             }
+
             let open = flight.open();
             if !open.iter().all(is_suspect) {
                 self.queue.push_back(flight);
                 continue;
             }
+
             let index = mine.map_or(open.first().copied(), |mine| current.set().index(mine));
             let Some(index) = index.filter(|index| open.contains(index)) else {
                 others.push_back(flight);
                 continue;
             };
+
             if mine.is_some() && held.generation() == current.generation() {
                 flight.open_for(index);
                 next = Some(Next::Run(Box::new(flight)));
@@ -235,11 +250,14 @@ impl Board {
                 next = hook.map(|hook| Next::LoadAlone(Arc::clone(&current), hook));
                 others.push_back(flight);
             }
+
             break;
         }
+
         let others_wait = !others.is_empty();
         others.append(&mut self.apart);
         self.apart = others;
+
         match next {
             Some(next) => next,
             None if others_wait && is_free && mine.is_some() => Next::Leave,
@@ -288,6 +306,7 @@ impl Board {
         if loaded.generation() == self.current.generation() {
             self.untold[worker].clear();
         }
+
         let wanted = |(index, hook): (usize, &'a Arc<HookSource>)| -> WantedHook<'a> {
             let may_load = match alone {
                 Some(alone) => hook.id == alone && !self.blame.is_barred(hook),
@@ -296,6 +315,7 @@ impl Board {
             let path = loaded.path(index).filter(|_| may_load);
             let counters = self.counters.get(&hook.id).copied().unwrap_or_default();
             let last = counters.last_triggered.map(|at| at.0);
+
             (
                 path,
                 &hook.id,
@@ -308,6 +328,7 @@ impl Board {
                 hook.lingers(),
             )
         };
+
         let hooks = loaded.set().hooks().iter().enumerate().map(wanted).collect();
         Load {
             t: "load",
@@ -328,6 +349,7 @@ impl Board {
         if self.blame.is_empty() {
             return Stage::UnderWay;
         }
+
         let loaded = Arc::clone(flight.loaded());
         for (index, error) in self.blame.benched(loaded.set(), now) {
             let stage = flight.fail(&[index], error);
@@ -335,6 +357,7 @@ impl Board {
                 return stage;
             }
         }
+
         Stage::UnderWay
     }
 }

@@ -71,6 +71,7 @@ pub(super) async fn find(configured: Option<&Path>) -> Result<PathBuf, FindBunEr
             path: path.clone(),
             source,
         })?;
+
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if is_new_enough(&version) {
         Ok(path)
@@ -85,6 +86,7 @@ fn discover() -> Option<PathBuf> {
         .iter()
         .flatten()
         .flat_map(|start| start.ancestors().map(|dir| dir.join(TOOL)));
+
     #[expect(
         clippy::disallowed_methods,
         reason = "searching the PATH as a shell does is no configuration of ours"
@@ -93,6 +95,7 @@ fn discover() -> Option<PathBuf> {
     let on_path = std::env::split_paths(&path)
         .map(|dir| dir.join("bun"))
         .collect::<Vec<_>>();
+
     above.chain(on_path).find(|candidate| candidate.is_file())
 }
 

@@ -56,6 +56,7 @@ impl Calls {
         if call.number >= MAX_CALLS {
             return too_many();
         }
+
         call.args = match serde_json::from_str::<Value>(&args) {
             Ok(value) => value,
             Err(error) => return CallError::new("bad_arguments", error.to_string()).into(),
@@ -63,12 +64,14 @@ impl Calls {
         let Some(cell) = self.cell(&call, args) else {
             return too_many();
         };
+
         let hook_id = call.hook.id.clone();
         let answered = cell.get_or_init(|| async {
             let answered = host.call(call).await;
             self.all().bills.entry(hook_id).or_default().spent.add(answered.spent);
             answered
         });
+
         answered.await.clone()
     }
 
@@ -82,10 +85,12 @@ impl Calls {
         {
             return Some(Arc::clone(&made.answer));
         }
+
         let bill = all.bills.entry(call.hook.id.clone()).or_default();
         if bill.asked >= MAX_ASKED {
             return None;
         }
+
         bill.asked += 1;
         let answer = Arc::default();
         let made = Made {
@@ -93,6 +98,7 @@ impl Calls {
             args,
             answer: Arc::clone(&answer),
         };
+
         all.made.insert(key, made);
         Some(answer)
     }
@@ -144,6 +150,7 @@ mod tests {
             sees: crate::runner::Sees::Everything,
             net: Vec::new(),
         };
+
         Call {
             event_id: EventId::parse("web:1").expect("valid"),
             now: UnixMillis(0),
@@ -160,6 +167,7 @@ mod tests {
         let ask =
             |number, name: &'static str, args: &'static str| calls.answer(&host, call(number, name), args.to_owned());
         let (first, again) = tokio::join!(ask(0, "search", "{}"), ask(0, "search", "{}"));
+
         assert_eq!(first, again);
         assert_eq!(
             ask(1, "search", "{}").await.outcome,
@@ -173,14 +181,17 @@ mod tests {
             ask(2, "search", "{").await.outcome.expect_err("refused").code,
             "bad_arguments"
         );
+
         assert_eq!(
             ask(100, "search", "{}").await.outcome.expect_err("refused").code,
             "too_many_calls"
         );
         assert_eq!(calls.spent("h").search_calls, 3, "what was replaced was used too");
+
         for number in 3..MAX_ASKED {
             ask(0, "search", Box::leak(format!("{{\"a\":{number}}}").into_boxed_str())).await;
         }
+
         let forged = ask(0, "search", "{\"a\":-1}").await.outcome;
         assert_eq!(forged.expect_err("refused").code, "too_many_calls");
         assert_eq!(calls.spent("other"), Spent::default());

@@ -38,8 +38,10 @@ impl Filter {
                 Sees::OwnTimer => {}
             }
         }
+
         filter.is_open = filter.open.len() == hooks.len();
         filter.index = Index::new(rules);
+
         filter
     }
 
@@ -52,15 +54,18 @@ impl Filter {
         if self.is_open && !is_change {
             return None;
         }
+
         let mut seeing = if is_change { Vec::new() } else { self.open.clone() };
         for number in self.index.matching(event) {
             if !is_change || self.index.rule(number).is_some_and(Rule::names_direction) {
                 seeing.push(self.hooks[number as usize]);
             }
         }
+
         seeing.extend(timed(event).and_then(|id| set.index(id)));
         seeing.sort_unstable();
         seeing.dedup();
+
         Some(seeing)
     }
 }

@@ -194,6 +194,7 @@ impl Flight {
         let results = answer.results.iter().map(|(index, ..)| *index);
         let failures = answer.failures.iter().map(|(index, ..)| *index);
         let late = answer.late.iter().step_by(2).copied();
+
         let told = answer
             .waiting
             .iter()
@@ -201,20 +202,24 @@ impl Flight {
             .chain(results)
             .chain(failures)
             .chain(late);
+
         let mut told: Vec<u32> = told.collect();
         if let Some(&index) = told.iter().find(|index| !self.is_open(**index)) {
             return Err(ImpossibleAnswer::Hook { index });
         }
+
         told.sort_unstable();
         let open = self.remaining.as_ref().map_or(self.hooks() as usize, Vec::len);
         let answered = [answer.results.len(), answer.failures.len(), answer.waiting.len()];
         let sum = answered.into_iter().fold(answer.passed as usize, usize::saturating_add);
+
         let adds_up = sum <= open
             && answer.latencies_us.len() <= open
             && answer.late.len().is_multiple_of(2)
             && answer.late.len() / 2 <= answer.passed as usize
             && answer.waiting.is_sorted()
             && told.is_sorted_by(|one, next| one < next);
+
         if adds_up { Ok(()) } else { Err(ImpossibleAnswer::Sum) }
     }
 
@@ -226,24 +231,31 @@ impl Flight {
             self.done.latencies_us = self.spread(answer.latencies_us);
             self.answered = true;
         }
+
         self.done.passed = self.done.passed.saturating_add(answer.passed);
+
         for pair in answer.late.chunks_exact(2) {
             if let Some(latency) = self.done.latencies_us.get_mut(pair[0] as usize) {
                 *latency = pair[1];
             }
             self.bill_passed(pair[0], pair[1])?;
         }
+
         for (index, us, text) in answer.results {
             self.take_result(index, us, &text)?;
         }
+
         for (index, us, error, stack) in answer.failures {
             self.decide(index, us, Outcome::Failed { error, stack })?;
         }
+
         if is_first {
             self.tell_waiting(&answer.waiting);
         }
+
         let stage = self.go_on_with(answer.waiting);
         self.waits = (stage == Stage::UnderWay).then(|| self.seat.waits());
+
         Ok(stage)
     }
 
@@ -260,6 +272,7 @@ impl Flight {
                 stack: None,
             },
         };
+
         self.decide(index, latency_us, outcome)
     }
 
@@ -278,16 +291,20 @@ impl Flight {
     fn go_on_with(&mut self, remaining: Vec<u32>) -> Stage {
         let is_open = !remaining.is_empty();
         self.remaining = Some(remaining);
+
         if is_open {
             return Stage::UnderWay;
         }
+
         if self.apart.is_empty() {
             self.finish();
             return Stage::Over;
         }
+
         self.answered = false;
         self.waits = None;
         self.remaining = Some(std::mem::take(&mut self.apart));
+
         Stage::Apart
     }
 
@@ -355,10 +372,12 @@ impl Flight {
                 NotedOutcome::Result(text) => self.take_result(index, latency_us, &text),
                 NotedOutcome::Failed(error) => self.decide(index, latency_us, Outcome::Failed { error, stack: None }),
             };
+
             if taken.is_ok() {
                 open.remove(at);
             }
         }
+
         self.go_on_with(open)
     }
 
@@ -378,8 +397,10 @@ impl Flight {
                     },
                 );
             }
+
             !condemned
         });
+
         self.go_on_with(remaining)
     }
 
@@ -391,12 +412,15 @@ impl Flight {
         self.moved = true;
         self.all_deaths += 1;
         self.deaths += u32::from(!somebody_blamed);
+
         let lasts = self.all_deaths < MAX_DEATHS_BLAMED && (somebody_blamed || self.deaths < MAX_DEATHS);
         if lasts {
             return Stage::UnderWay;
         }
+
         self.open_for_all();
         let deaths = if somebody_blamed { self.all_deaths } else { self.deaths };
+
         self.fail(
             &(0..self.hooks()).collect::<Vec<_>>(),
             &format!("its worker died {deaths} times: {cause}"),
@@ -409,6 +433,7 @@ impl Flight {
         let old = Arc::clone(&self.loaded);
         let of_old = |index: u32| old.set().hooks().get(index as usize);
         let all = [self.open(), std::mem::take(&mut self.apart)];
+
         let [remaining, apart] = all.map(|all| {
             let kept = all.iter().filter_map(|&index| loaded.set().index(&of_old(index)?.id));
             let mut kept: Vec<u32> = kept.collect();
@@ -417,10 +442,12 @@ impl Flight {
             self.done.passed = self.done.passed.saturating_add(gone);
             kept
         });
+
         self.apart = apart;
         self.loaded = Arc::clone(loaded);
         self.moved = true;
         self.switched = true;
+
         self.go_on_with(remaining)
     }
 
@@ -429,13 +456,16 @@ impl Flight {
         let Some(called) = &self.remaining else {
             return latencies_us;
         };
+
         let mut all = std::mem::take(&mut self.done.latencies_us);
         all.resize(self.loaded.set().hooks().len(), 0);
+
         for (index, us) in called.iter().zip(latencies_us) {
             if let Some(latency) = all.get_mut(*index as usize) {
                 *latency = us;
             }
         }
+
         all
     }
 
@@ -456,16 +486,20 @@ impl Flight {
             // More verdicts than hooks: only a forged answer can do this. The last places are for `Waiting` and `Done`.
             return Ok(());
         }
+
         self.verdicts += 1;
+
         if let Some(latency) = self.done.latencies_us.get_mut(index as usize) {
             *latency = latency_us.max(*latency);
         }
+
         let verdict = Verdict {
             latency_us: u64::from(latency_us),
             outcome,
             spent: self.calls.spent(&hook.id),
             hook,
         };
+
         // Nobody listens where the caller has dropped its evaluation; the event is then finished all the same.
         self.steps.send(Step::Verdict(Box::new(verdict)));
         Ok(())

@@ -26,6 +26,7 @@ fn remove(parent: &Path, lives: impl Fn(u32) -> bool) {
             .and_then(owner)
             .is_some_and(|pid| !lives(pid))
     });
+
     for entry in dead.take(MAX_REMOVED) {
         let path = entry.path();
         match std::fs::remove_dir_all(&path) {
@@ -55,16 +56,19 @@ mod tests {
             "nexus-hooks-9",
             "other-9-1",
         ];
+
         for name in names {
             let dir = parent.path().join(name);
             std::fs::create_dir(&dir).expect("made");
             std::fs::write(dir.join("worker.ts"), "x").expect("written");
         }
+
         remove(parent.path(), |pid| pid == 8);
         let left: Vec<&str> = names
             .into_iter()
             .filter(|name| parent.path().join(name).exists())
             .collect();
+
         assert_eq!(left, names[1..]);
     }
 

@@ -55,10 +55,13 @@ impl NoteFile {
             .create(true)
             .truncate(true)
             .open(&path)?;
+
         file.set_len(FILE_BYTES)?;
+
         if let Some(User { uid, gid }) = user {
             std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
         }
+
         Ok(Self { file, path })
     }
 
@@ -115,18 +118,21 @@ fn entry(bytes: &[u8]) -> Option<(Noted, usize)> {
     let length = cell(bytes, 4)? as usize;
     let text = bytes.get(head..head.checked_add(length)?)?;
     let text = || Some(std::str::from_utf8(text).ok()?.to_owned());
+
     let what = match cell(bytes, 2)? {
         1 => NotedOutcome::Passed,
         2 => NotedOutcome::Result(text()?),
         3 => NotedOutcome::Failed(text()?),
         _ => return None,
     };
+
     let entry = Noted {
         slot: cell(bytes, 0)?,
         index: cell(bytes, 1)?,
         latency_us: cell(bytes, 3)?,
         what,
     };
+
     Some((entry, head + length.next_multiple_of(CELL_BYTES)))
 }
 
@@ -157,6 +163,7 @@ mod tests {
             latency_us,
             what,
         };
+
         assert_eq!(
             entries(&journal),
             [

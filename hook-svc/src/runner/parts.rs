@@ -53,6 +53,7 @@ impl Steps {
             }
             (Some((to_whole, hooks)), Step::Done(done)) => Step::Done(spread(&done, to_whole, *hooks)),
         };
+
         let _ = self.sender.try_send((self.part, step));
     }
 }
@@ -67,6 +68,7 @@ fn spread(done: &Done, to_whole: &[u32], hooks: usize) -> Done {
             }
         }
     }
+
     Done {
         passed: done.passed,
         latencies_us,
@@ -112,15 +114,19 @@ impl Joined {
                 Heard::Done
             }
         };
+
         if let Some(known) = self.parts.get_mut(part) {
             *known = heard;
         }
+
         if self.parts.iter().all(|part| *part == Heard::Done) {
             return Some(Step::Done(std::mem::take(&mut self.done)));
         }
+
         if self.told_waiting || self.parts.contains(&Heard::Nothing) {
             return None;
         }
+
         self.told_waiting = true;
         Some(Step::Waiting(std::mem::take(&mut self.waiting)))
     }
@@ -128,14 +134,17 @@ impl Joined {
     fn add(&mut self, done: &Done) {
         self.done.passed = self.done.passed.saturating_add(done.passed);
         self.lost |= done.latencies_us.is_empty();
+
         if self.lost {
             self.done.latencies_us.clear();
             return;
         }
+
         if self.done.latencies_us.is_empty() {
             self.done.latencies_us.clone_from(&done.latencies_us);
             return;
         }
+
         for (sum, us) in self.done.latencies_us.iter_mut().zip(&done.latencies_us) {
             *sum = sum.saturating_add(*us);
         }

@@ -96,9 +96,11 @@ impl Pool {
             launched: 0.into(),
             queries: Arc::new(Semaphore::new(workers.div_ceil(2))),
         });
+
         let roles = (0..=beside).map(|index| if index < beside { Role::Beside } else { Role::Apart });
         let keep = |(index, role)| tokio::spawn(keep(Arc::clone(&common), Arc::clone(clock), index, role));
         let tasks = Mutex::new(roles.enumerate().map(keep).collect());
+
         Self {
             inner: Arc::new(Inner {
                 common,
@@ -126,6 +128,7 @@ impl Pool {
         common.board().switch(Arc::clone(&loaded));
         common.queued.notify_waiters();
         common.changed.notify_waiters();
+
         Ok(loaded)
     }
 
@@ -187,6 +190,7 @@ impl Pool {
         common.stop.cancel();
         common.board().stop();
         self.inner.seating.close();
+
         let tasks = std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         for task in tasks {
             if let Err(error) = task.await {

@@ -102,6 +102,7 @@ impl Pools {
             set: Arc::default(),
             parts: Arc::from([]),
         };
+
         let inner = Inner {
             config,
             clock,
@@ -110,6 +111,7 @@ impl Pools {
             in_force: Mutex::new(in_force),
             switching: tokio::sync::Mutex::new(()),
         };
+
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -130,6 +132,7 @@ impl Pools {
     pub async fn load(&self, set: Arc<HookSet>) -> Result<Vec<String>, LoadHooksError> {
         let _one = self.inner.switching.lock().await;
         let former = self.current();
+
         let (mut parts, mut failed) = (Vec::new(), Vec::new());
         for (author, indices) in by_author(&set) {
             let known = former.parts.iter().find(|part| part.author == author);
@@ -143,17 +146,20 @@ impl Pools {
                     Err(error)
                 }
             };
+
             parts.push(Part {
                 author,
                 runs,
                 to_whole: indices.into(),
             });
         }
+
         *self.in_force() = InForce {
             set,
             parts: parts.into(),
         };
         self.retire().await;
+
         Ok(failed)
     }
 
@@ -176,6 +182,7 @@ impl Pools {
             None if indices.len() == set.hooks().len() => pool.load(Arc::clone(set)).await?,
             None => pool.load(Arc::new(HookSet::of(hooks))).await?,
         };
+
         Ok(Runs { pool, loaded })
     }
 
@@ -189,6 +196,7 @@ impl Pools {
             .extract_if(.., |author, pool| is_over(author, pool))
             .map(|(_, pool)| pool)
             .collect();
+
         for pool in over {
             pool.stop().await;
         }
@@ -203,13 +211,16 @@ impl Pools {
         if author == OPERATOR {
             return Ok(self.inner.own.clone());
         }
+
         let mut others = self.others();
         if let Some(known) = others.get(author) {
             return Ok(known.clone());
         }
+
         if others.len() >= MAX_AUTHORS {
             return Err(LoadHooksError::TooManyAuthors(MAX_AUTHORS));
         }
+
         let config = PoolConfig {
             workers: 1,
             lazy: true,
@@ -218,6 +229,7 @@ impl Pools {
         let started = self.inner.own.beside(config, &self.inner.clock);
         let pool = started.map_err(|error| LoadHooksError::StartPool(Box::new(error)))?;
         others.insert(author.to_owned(), pool.clone());
+
         Ok(pool)
     }
 
@@ -230,6 +242,7 @@ impl Pools {
             // There is nothing to be run.
             Err(_) => Err(NoSeat::Stopped),
         });
+
         let offered = join_all(asked).await;
 
         let (mut seats, mut full) = (Seats::default(), Vec::new());
@@ -243,6 +256,7 @@ impl Pools {
                 }
             }
         }
+
         full.sort_unstable();
         (seats, full)
     }
@@ -260,6 +274,7 @@ impl Pools {
                 Err(_) => (part, only, None),
             })
             .collect();
+
         let Some((part, only, seat)) = waiting.next().await else {
             return Default::default();
         };
@@ -268,6 +283,7 @@ impl Pools {
         if let Some(seat) = seat {
             seats.add(&part.author, seat);
         }
+
         let of_whole = |index: &u32| part.to_whole.get(*index as usize).copied();
         (seats, only.iter().flatten().filter_map(of_whole).collect())
     }
@@ -299,19 +315,23 @@ impl Pools {
         let soon = in_force.parts_of(Some(&soon));
         let later = in_force.parts_of(Some(later));
         let mut begun = Begun::new(&in_force.set, job, soon.len() + later.len());
+
         let mut waiting = Vec::new();
         for (number, (part, only)) in (soon.len()..).zip(later) {
             begun.tell_waiting(number, part, only.as_deref());
             waiting.extend(begun.hand(number, part, only, job, seats));
         }
+
         begun.evaluation.later.spawn(async move {
             if ready.await {
                 join_all(waiting.into_iter().map(Handed::over)).await;
             }
         });
+
         for (number, (part, only)) in (0..).zip(soon) {
             begun.hand_over(number, part, only, job, seats);
         }
+
         begun.evaluation
     }
 
@@ -376,6 +396,7 @@ impl Begun {
         if parts == 0 {
             let _ = sender.try_send((0, Step::Done(Done::default())));
         }
+
         let joined = (parts > 1).then(|| Joined::of(parts));
         Self {
             evaluation: Evaluation::of(Arc::clone(set), steps, joined),
@@ -405,6 +426,7 @@ impl Begun {
         } else {
             Steps::of(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks)
         };
+
         match &part.runs {
             Ok(runs) => Some(Handed {
                 runs: runs.clone(),
@@ -426,11 +448,13 @@ impl Begun {
                         spent: Spent::default(),
                     })));
                 }
+
                 let latencies_us = vec![0; part.to_whole.len()];
                 steps.send(Step::Done(Done {
                     passed: 0,
                     latencies_us,
                 }));
+
                 None
             }
         }

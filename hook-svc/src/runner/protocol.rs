@@ -177,6 +177,7 @@ pub(super) fn write_replies(buffer: &mut Vec<u8>, replies: &[Reply]) {
             (reply.slot, reply.index, reply.number, value, error)
         })
         .collect();
+
     write_message(buffer, &serde_json::json!({"t": "ans", "a": rows}));
 }
 
@@ -192,8 +193,10 @@ impl<'a> Batch<'a> {
     pub(super) fn begin(buffer: &'a mut Vec<u8>, changed: &[(u32, Counters)]) -> Self {
         begin(buffer);
         buffer.extend_from_slice(br#"{"t":"ev""#);
+
         if !changed.is_empty() {
             buffer.extend_from_slice(br#","c":["#);
+
             for (at, (index, counters)) in changed.iter().enumerate() {
                 let comma = if at == 0 { "" } else { "," };
                 put(buffer, format_args!("{comma}[{index},{},", counters.trigger_count));
@@ -202,8 +205,10 @@ impl<'a> Batch<'a> {
                     None => buffer.extend_from_slice(b"null]"),
                 }
             }
+
             buffer.push(b']');
         }
+
         buffer.extend_from_slice(br#","e":["#);
         Self { buffer, events: 0 }
     }
@@ -212,6 +217,7 @@ impl<'a> Batch<'a> {
     pub(super) fn push(&mut self, slot: u32, now: UnixMillis, only: Option<&[u32]>, event_json: &[u8]) {
         let comma = if self.events == 0 { "" } else { "," };
         put(self.buffer, format_args!("{comma}{{\"s\":{slot},\"n\":{now}"));
+
         if let Some(only) = only {
             self.buffer.extend_from_slice(br#","o":["#);
             for (at, index) in only.iter().enumerate() {
@@ -219,6 +225,7 @@ impl<'a> Batch<'a> {
             }
             self.buffer.push(b']');
         }
+
         self.buffer.extend_from_slice(br#","v":"#);
         self.buffer.extend_from_slice(event_json);
         self.buffer.push(b'}');
@@ -271,16 +278,21 @@ mod tests {
                 },
             ),
         ];
+
         let mut batch = Batch::begin(&mut buffer, &news);
         batch.push(7, UnixMillis(11), None, br#"{"id":"a:1"}"#);
         batch.push(8, UnixMillis(12), Some(&[0, 2]), br#"{"id":"a:2"}"#);
+
         assert_eq!(batch.finish(), 2);
+
         let (body, length) = split(&buffer).expect("a frame").expect("whole");
         assert_eq!(length, buffer.len());
+
         let value: serde_json::Value = serde_json::from_slice(body).expect("json");
         let expected = serde_json::json!({"t": "ev", "c": [[0, 0, null], [3, 2, 5]], "e": [
             {"s": 7, "n": 11, "v": {"id": "a:1"}}, {"s": 8, "n": 12, "o": [0, 2], "v": {"id": "a:2"}},
         ]});
+
         assert_eq!(value, expected);
     }
 

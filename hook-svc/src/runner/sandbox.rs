@@ -120,9 +120,11 @@ impl Jail {
             missing: Vec::new(),
             as_own: None,
         };
+
         if config.sandbox == Sandbox::Absent {
             return Ok(Self { launcher: None, ..jail });
         }
+
         let model = Path::new(&*config.db_path);
         let user = user::find(&config.user);
         let first = match &user {
@@ -132,9 +134,11 @@ impl Jail {
             }
             Err(error) => Err(vec![error.clone()]),
         };
+
         let Err(mut missing) = first else {
             return Ok(jail);
         };
+
         if config.user.is_empty() && user != Ok(None) {
             // Nobody asked for another user: that one cannot be, or cannot reach what hooks need, is how this machine is
             // set up, and all else confines them as well.
@@ -150,6 +154,7 @@ impl Jail {
                 Err(lacks) => missing = lacks,
             }
         }
+
         match config.sandbox {
             Sandbox::Enforce => Err(CheckSandboxError { missing }),
             Sandbox::Degraded | Sandbox::Absent => Ok(jail.degraded(dir, model, missing).await),
@@ -161,17 +166,20 @@ impl Jail {
     async fn degraded(mut self, dir: &Path, model: &Path, missing: Vec<String>) -> Self {
         self.missing = missing;
         self.is_strict = false;
+
         if let Some(user) = self.user {
             let unreached = match self.look(dir, model).await {
                 Ok(found) if found.user => None,
                 Ok(_) => Some("it cannot be".to_owned()),
                 Err(error) => Some(error),
             };
+
             if let Some(why) = unreached {
                 self.user = None;
                 self.missing.push(format!("hooks run as root, for as {user}: {why}"));
             }
         }
+
         tracing::warn!(missing = self.missing.join("; "), "hooks run in a degraded sandbox");
         self
     }
@@ -204,6 +212,7 @@ impl Jail {
         let mut note_arg = std::ffi::OsString::from("note=");
         note_arg.push(note.path());
         let mut command = self.command(dir, Some(note.path()), compiles);
+
         command
             .args(["--no-install", "run"])
             .arg(dir.join("shim/worker.ts"))
@@ -215,6 +224,7 @@ impl Jail {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
+
         starter::start(command, answers)
     }
 
@@ -226,6 +236,7 @@ impl Jail {
             command.env_clear().envs(environment.copied());
             return command;
         };
+
         let mut command = Command::new(launcher);
         command.env_clear();
         command.arg(if self.is_strict { "strict=1" } else { "strict=0" });
@@ -233,6 +244,7 @@ impl Jail {
         let read = [("ro", dir)].into_iter();
         let system = SYSTEM.iter().map(|path| ("ro", Path::new(path)));
         let run = LIBRARIES.iter().map(|path| ("rx", Path::new(path)));
+
         let own = [("rx", self.bun.as_path())]
             .into_iter()
             .chain(note.map(|path| ("wf", path)));
@@ -241,9 +253,11 @@ impl Jail {
             argument.push(path);
             command.arg(argument);
         }
+
         for (name, value) in environment {
             command.arg(format!("env={name}:{value}"));
         }
+
         for (name, most) in [
             ("data_mb", DATA_MB),
             ("file_mb", FILE_MB),
@@ -252,9 +266,11 @@ impl Jail {
         ] {
             command.arg(format!("{name}={most}"));
         }
+
         if note.is_some() {
             command.arg(format!("parent={}", std::process::id()));
         }
+
         command.arg("--").arg(&self.bun);
         command
     }
@@ -276,6 +292,7 @@ impl Jail {
         .filter(|(is_right, _)| !is_right)
         .map(|(_, what)| what.to_owned())
         .collect();
+
         if missing.is_empty() { Ok(()) } else { Err(missing) }
     }
 
@@ -285,6 +302,7 @@ impl Jail {
         if self.launcher.is_none() {
             return Err(format!("{LAUNCHER} is not beside the program"));
         }
+
         let nearest = model.ancestors().find(|path| path.exists());
         let mut command = self.command(dir, None, true);
         command
@@ -295,11 +313,13 @@ impl Jail {
             .current_dir(dir)
             .stdin(Stdio::null())
             .kill_on_drop(true);
+
         let output = match tokio::time::timeout(PROBE, command.output()).await {
             Ok(Ok(output)) => output,
             Ok(Err(error)) => return Err(format!("{LAUNCHER} does not run: {error}")),
             Err(_) => return Err("the probe does not end".to_owned()),
         };
+
         serde_json::from_slice(&output.stdout).map_err(|_| {
             let said = String::from_utf8_lossy(&output.stderr);
             let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();

@@ -113,14 +113,17 @@ impl Seating {
         if let Some(seat) = self.free() {
             return Ok(seat);
         }
+
         if self.is_full.load(Ordering::Relaxed) && !self.places.is_closed() {
             return Err(NoSeat::Full);
         }
+
         let mut seat = pin!(self.wait());
         loop {
             if let Ok(seat) = tokio::time::timeout(GRACE, &mut seat).await {
                 return seat;
             }
+
             if self.waiting.load(Ordering::Relaxed) * 2 >= self.most {
                 self.is_full.store(true, Ordering::Relaxed);
                 return Err(NoSeat::Full);
@@ -150,16 +153,19 @@ mod tests {
         let seating = Seating::new(2);
         let (one, two) = (seating.free().expect("free"), seating.free().expect("free"));
         assert!(seating.free().is_none());
+
         let busy = tokio::time::timeout(20 * GRACE, seating.in_time()).await;
         assert!(busy.is_err(), "it waits on");
 
         let waits = one.waits();
         assert_eq!(seating.in_time().await.map(|_| ()), Err(NoSeat::Full));
+
         let at_once = seating.in_time().now_or_never();
         assert_eq!(at_once.map(|seat| seat.map(|_| ())), Some(Err(NoSeat::Full)));
 
         drop((waits, two));
         assert!(seating.in_time().now_or_never().expect("at once").is_ok());
+
         drop(one);
         assert!(seating.is_idle());
     }

@@ -48,6 +48,7 @@ impl Loaded {
         let generation = former.generation.wrapping_add(1);
         let known: HashMap<_, _> = former.files.iter().map(|file| (&file.key, file)).collect();
         let root = dir.join(format!("hooks/{generation}"));
+
         let mut files = Vec::with_capacity(set.hooks().len());
         for hook in set.hooks() {
             let key = (hook.id.clone(), hook.content_hash.clone());
@@ -60,14 +61,17 @@ impl Loaded {
                         path: path.clone(),
                         source,
                     })?;
+
                     Arc::new(SourceFile {
                         key,
                         path: path.to_string_lossy().into_owned(),
                     })
                 }
             };
+
             files.push(file);
         }
+
         Ok(Self { generation, set, files })
     }
 
@@ -122,9 +126,11 @@ fn relative_path(id: &str) -> PathBuf {
                 other => format!("={other:02X}"),
             })
             .collect();
+
         // The empty part has a name of its own: `a//b` and `a/b` are two hooks.
         path.push(if safe.is_empty() { "=" } else { &safe });
     }
+
     path.as_mut_os_string().push(".ts");
     path
 }

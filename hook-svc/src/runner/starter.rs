@@ -15,6 +15,7 @@ use tokio::process::{Child, Command};
 pub(super) fn start(command: Command, inherited: &PipeReader) -> io::Result<Child> {
     static SPAWNER: OnceLock<Spawner> = OnceLock::new();
     static ONE: Mutex<()> = Mutex::new(());
+
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
 
     fcntl_setfd(inherited, FdFlags::empty())?;
@@ -22,5 +23,6 @@ pub(super) fn start(command: Command, inherited: &PipeReader) -> io::Result<Chil
         .get_or_init(|| Spawner::new("start-workers", Command::spawn))
         .start(command);
     fcntl_setfd(inherited, FdFlags::CLOEXEC)?;
+
     started
 }

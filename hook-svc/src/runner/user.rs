@@ -49,12 +49,14 @@ fn named(wanted: &str, users: &str) -> Result<User, String> {
             gid: gid.parse().ok()?,
         })
     };
+
     let by_number = wanted.split_once(':').and_then(|(uid, gid)| pair(uid, gid));
     let by_name = || {
         let line = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
         let mut known = line.filter(|fields| fields.len() > 3 && fields[0] == wanted);
         known.find_map(|fields| pair(fields[2], fields[3]))
     };
+
     match by_number.or_else(by_name) {
         Some(User { uid: 0, .. }) => Err("hooks do not run as root".to_owned()),
         Some(user) => Ok(user),

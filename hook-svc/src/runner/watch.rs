@@ -191,6 +191,7 @@ impl Pulse {
         let Some(last) = self.last.replace(glance) else {
             return Look::Moving;
         };
+
         let gone = self.gone_since(&last, times, now);
         self.age += gone.passed;
 
@@ -202,11 +203,13 @@ impl Pulse {
             self.computed += gone.computed;
             self.passed += gone.passed;
         }
+
         if is_next || sight.pongs != last.sight.pongs || sight.waits_for_host {
             self.still = Duration::ZERO;
         } else {
             self.still += gone.still;
         }
+
         self.judge(sight.work, is_next)
     }
 
@@ -218,6 +221,7 @@ impl Pulse {
             (Some(now), Some(before)) => now.computed.saturating_sub(before.computed).min(most),
             (_, _) => Duration::ZERO,
         };
+
         let thread = |times: Option<Times>| times.and_then(|times| times.thread);
         let (Some(now), Some(before)) = (thread(times), thread(last.times)) else {
             // Nobody can tell a thread that stands still from one that gets no processor: a quarter of the time is blamed on it.
@@ -227,8 +231,10 @@ impl Pulse {
                 still: wall / 4,
             };
         };
+
         let queued = now.queued.saturating_sub(before.queued);
         let script = now.computed.saturating_sub(before.computed);
+
         Gone {
             computed,
             // A script that yields all the time waits much; a quarter counts all the same.
@@ -245,9 +251,11 @@ impl Pulse {
             Work::Evaluating(count) => self.budget + hooks(count, CALLING_HOOK) + self.passed / SPARE,
             Work::Nothing => self.budget * IDLE_BUDGETS,
         };
+
         if self.computed >= most {
             return Look::Stuck(self.computed);
         }
+
         let has_begun = match work {
             Work::Starting => {
                 return if self.passed >= START {
@@ -260,6 +268,7 @@ impl Pulse {
             Work::Loading(_) | Work::Evaluating(_) => !is_next,
             Work::Nothing => false,
         };
+
         if has_begun && self.still >= self.budget * STILL_BUDGETS {
             Look::Still(self.still)
         } else if has_begun {
@@ -326,6 +335,7 @@ mod tests {
                     waits_for_host: false,
                 },
             };
+
             watched.look();
             watched
         }

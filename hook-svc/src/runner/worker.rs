@@ -127,17 +127,20 @@ pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, 
         if !wait_for_work(&common, index, role).await {
             return;
         }
+
         let run = Run::new(&common, &clock, index, role);
         let death = tokio::select! {
             () = common.stop.cancelled() => return,
             death = run.live() => death,
         };
+
         let has_worked = run.bury(&death);
         delay = if has_worked {
             Duration::ZERO
         } else {
             (delay * 2).clamp(RESTART_FIRST, RESTART_MAX)
         };
+
         if !delay.is_zero() {
             tokio::select! {
                 () = common.stop.cancelled() => return,
@@ -167,6 +170,7 @@ async fn wait_for_work(common: &Common, index: usize, role: Role) -> bool {
             }
             Role::Beside => return true,
         };
+
         tokio::select! {
             () = common.stop.cancelled() => return false,
             () = queued, if bell == Bell::Queue => {}
@@ -269,6 +273,7 @@ impl<'a> Run<'a> {
             query: Asking::default(),
             output: Allowance::new(clock.monotonic()),
         };
+
         Self {
             common,
             clock,
@@ -293,6 +298,7 @@ impl<'a> Run<'a> {
         let pid = child.id().unwrap_or_default();
         let mut reading = std::pin::pin!(self.read(stdout));
         let mut has_ended = false;
+
         let ended = tokio::select! {
             end = self.write(stdin) => end,
             end = &mut reading => {
@@ -303,15 +309,18 @@ impl<'a> Run<'a> {
             end = self.answer_queries(answers) => end,
             () = self.log_output(stderr) => Err(WorkerDeath::Exited),
         };
+
         // The note is read only after nobody writes it any more.
         let killed = child.kill().await;
         if let Err(error) = killed {
             tracing::warn!(worker = self.index, pid, %error, "hook worker could not be killed");
         }
+
         // What it has said is in the pipe; that it then ends, or says what makes no sense, is no news.
         if !has_ended {
             let _ = tokio::time::timeout(LAST_WORDS, reading).await;
         }
+
         ended.err().unwrap_or(WorkerDeath::Exited)
     }
 
@@ -325,10 +334,12 @@ impl<'a> Run<'a> {
         let mut state = self.state();
         state.note = Some(note);
         drop(state);
+
         let piped = || std::io::Error::other("a pipe is missing");
         let stdin = child.stdin.take().ok_or_else(piped)?;
         let stdout = child.stdout.take().ok_or_else(piped)?;
         let stderr = child.stderr.take().ok_or_else(piped)?;
+
         Ok((child, stdin, stdout, stderr, answers))
     }
 
@@ -339,6 +350,7 @@ impl<'a> Run<'a> {
             Role::Beside => self.common.hard_budget,
             Role::Apart => self.common.hard_budget * APART_BUDGETS,
         };
+
         let mut pulse = Pulse::new(budget);
         loop {
             pause(budget / watch::LOOKS_PER_BUDGET).await;
@@ -348,14 +360,17 @@ impl<'a> Run<'a> {
 
             let is_needed = sight.work != Work::Nothing || self.is_wanted();
             idle_since = (!is_needed).then(|| idle_since.unwrap_or(now));
+
             let is_idle = idle_since.is_some_and(|since| now.saturating_duration_since(since) > IDLE);
             if is_idle && (self.common.lazy || self.role == Role::Apart) {
                 return Err(WorkerDeath::Idle);
             }
+
             self.weigh(&mut state, pid)?;
 
             let look = pulse.look(sight, Times::of(pid), now);
             state.age = pulse.age();
+
             match look {
                 watch::Look::Moving => {}
                 watch::Look::Ask if state.is_asked => {}
@@ -366,6 +381,7 @@ impl<'a> Run<'a> {
                 watch::Look::Stuck(computed) => return Err(WorkerDeath::Stuck(computed.as_millis())),
                 watch::Look::Still(since) => return Err(WorkerDeath::Still(since.as_millis())),
             }
+
             if let Some((slot, over)) = state.terms.overdue(state.age) {
                 let over_ms = over.as_millis();
                 return Err(WorkerDeath::Overdue { slot, over_ms });
@@ -387,10 +403,12 @@ impl<'a> Run<'a> {
         if held > MAX_MEMORY_MB {
             return Err(WorkerDeath::Memory(held));
         }
+
         if held > GROWN_MEMORY_MB && state.loading.is_none() {
             if state.in_flight.is_empty() {
                 return Err(WorkerDeath::Grown(held));
             }
+
             // Where others are up it takes no more, so that it comes to its end.
             let has_others = self.common.ready.load(Ordering::Relaxed) > 1;
             if !state.retires && has_others && self.role == Role::Beside {
@@ -400,6 +418,7 @@ impl<'a> Run<'a> {
                 }
             }
         }
+
         Ok(())
     }
 }

@@ -19,6 +19,7 @@ struct Desk {
 impl Host for Desk {
     async fn call(&self, call: Call) -> Answered {
         assert_eq!(call.now.0, NOW);
+
         let key = format!("{} {} {}", call.event_id, call.hook.id, call.number);
         *self
             .calls
@@ -26,13 +27,17 @@ impl Host for Desk {
             .unwrap_or_else(PoisonError::into_inner)
             .entry(key)
             .or_default() += 1;
+
         tokio::task::yield_now().await;
+
         if call.name != "search" {
             return not_available(&call.name);
         }
+
         if call.args["query"] == json!("refuse") {
             return CallError::new("bad_arguments", "no such thing").into();
         }
+
         Answered {
             outcome: Ok(call.args),
             spent: Spent {
@@ -70,11 +75,13 @@ async fn answers_find_who_asked() {
         2,
     )
     .await;
+
     let events: Vec<Value> = (0..40).map(|n| dm(&format!("web:{n}"), &format!("text {n}"))).collect();
     let answers = futures_util::future::join_all(events.into_iter().map(|event| pool.evaluate(event))).await;
     for (n, answer) in answers.iter().enumerate() {
         let got = json!({"query": format!("text {n}"), "limit": 3, "channels": ["sms"]});
         assert_eq!(extracted(answer, "asks")["got"], got);
+
         let many: Vec<Value> = (0..50).map(|n| json!({"query": n.to_string()})).collect();
         assert_eq!(extracted(answer, "many")["got"], json!(many));
         assert_eq!(
@@ -85,6 +92,7 @@ async fn answers_find_who_asked() {
             extracted(answer, "model")["got"],
             json!(["NotAvailableError", "not_available"])
         );
+
         assert!(
             answer
                 .error("greedy")
@@ -94,6 +102,7 @@ async fn answers_find_who_asked() {
         assert!(answer.error("cyclic").contains("cyclic"), "{answer:?}");
         assert!(answer.passes("passes"), "{answer:?}");
         assert_eq!(answer.done.passed, 1, "the silent one");
+
         let used = |hook: &str| answer.spent[hook].search_calls;
         assert_eq!(
             [
@@ -106,6 +115,7 @@ async fn answers_find_who_asked() {
             [1, 50, 0, 100, 1]
         );
     }
+
     pool.stop().await;
 }
 
@@ -116,13 +126,17 @@ async fn a_death_asks_nothing_twice() {
     let (desk, pool) = pool(&[("twice", twice), ("dies", dies)], 1).await;
     let calm = futures_util::future::join_all((0..10).map(|n| pool.evaluate(dm(&format!("web:{n}"), "calm"))));
     let (answers, boom) = tokio::join!(calm, pool.evaluate(dm("web:boom", "boom")));
+
     for answer in answers.iter().chain([&boom]) {
         assert_eq!(extracted(answer, "twice")["got"], json!(["one", "two"]));
     }
+
     assert!(boom.error("dies").contains("no progress for "), "{boom:?}");
+
     let calls = desk.calls.lock().unwrap_or_else(PoisonError::into_inner).clone();
     assert_eq!(calls.len(), 11 * 2 + 1, "{calls:?}");
     assert!(calls.values().all(|&count| count == 1), "{calls:?}");
+
     pool.stop().await;
 }
 
@@ -130,6 +144,7 @@ async fn a_death_asks_nothing_twice() {
 async fn an_answer_that_comes_too_late_wakes_nobody() {
     #[derive(Debug)]
     struct Slow;
+
     #[async_trait]
     impl Host for Slow {
         async fn call(&self, _: Call) -> Answered {
@@ -140,16 +155,19 @@ async fn an_answer_that_comes_too_late_wakes_nobody() {
             }
         }
     }
+
     let hooks = vec![timed(
         "late",
         50,
         "export default async ({ search }) => { await search('x'); return { fire: true }; };",
     )];
     let pool = TestPool::start_on(hooks, 1, Arc::new(Slow)).await;
+
     // Long enough that the answers for the first of them come while the last are under way.
     for n in 0..40 {
         let answer = pool.evaluate(dm(&format!("web:{n}"), "x")).await;
         assert_eq!(answer.error("late"), "timed out after 50 ms");
     }
+
     pool.stop().await;
 }

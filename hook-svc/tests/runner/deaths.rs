@@ -25,13 +25,16 @@ async fn check(bad: &str, error: &str) {
                 "{good}"
             );
         }
+
         assert!(answer.error("bad").contains(error), "{id}: {}", answer.error("bad"));
     }
+
     let later = pool.evaluate(dm("web:later", "boom")).await;
     assert!(
         later.error("bad").starts_with("killed its worker "),
         "benched at once: {later:?}"
     );
+
     later.fired("z");
     // A changed source gets its chance at once.
     pool.load(&[("bad", FIRES)]).await;
@@ -68,15 +71,18 @@ async fn a_process_that_is_gone() {
     let pool = TestPool::start(&[("a", FIRES), ("bad", exits), ("slow", SLOW), ("z", FIRES)]).await;
     let ids: Vec<String> = (0..60).map(|i| format!("web:{i}")).collect();
     let answers = futures_util::future::join_all(ids.iter().map(|id| pool.evaluate(dm(id, "x")))).await;
+
     for (id, answer) in ids.iter().zip(&answers) {
         for good in ["a", "slow", "z"] {
             let prompt = answer.fired(good).context.and_then(|context| context.system_prompt);
             assert_eq!(prompt.as_ref(), Some(id), "{good}");
         }
+
         let error = answer.error("bad");
         let died = error.starts_with("killed its worker") && error.ends_with("the process exited, or closed its pipes");
         assert!(died, "{id}: {error}");
     }
+
     pool.stop().await;
 }
 
@@ -89,9 +95,11 @@ async fn a_loop_while_loading() {
     .await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
     answer.fired("a");
+
     // Whoever stands by loads it as well.
     let error = answer.error("bad");
     assert!(is_killed(error), "{answer:?}");
+
     pool.stop().await;
 }
 
@@ -107,10 +115,13 @@ async fn a_loop_in_a_timer_is_blamed_on_who_set_it() {
         1,
     )
     .await;
+
     let answer = pool.evaluate(dm("web:1", "x")).await;
     answer.fired("a");
     answer.fired("slow");
+
     assert!(is_killed(answer.error("bad")), "{answer:?}");
+
     pool.stop().await;
 }
 
@@ -132,6 +143,7 @@ async fn who_loops_after_having_answered_is_blamed_and_nobody_who_waits() {
         );
         let hooks = vec![timed("bad", 30_000, &bad), timed("slow", 30_000, SLOW)];
         let pool = TestPool::start_with(hooks, 1).await;
+
         let mut error = None;
         for number in 0..20 {
             let answer = pool.evaluate(dm(&format!("web:{number}"), "x")).await;
@@ -141,8 +153,10 @@ async fn who_loops_after_having_answered_is_blamed_and_nobody_who_waits() {
                 break;
             }
         }
+
         let error = error.unwrap_or_default();
         assert!(is_killed(&error), "{afterwards} {error}");
+
         pool.stop().await;
     }
 }
@@ -177,12 +191,14 @@ async fn strays_are_of_the_hook_that_threw_them() {
         ),
         ("good", FIRES.to_owned()),
     ];
+
     let pool = TestPool::start_with(Vec::new(), 1).await;
     let mut strays = pool.pool.strays();
     let sources: Vec<(&str, &str)> = sources.iter().map(|(id, source)| (*id, source.as_str())).collect();
     pool.load(&sources).await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
     answer.fired("good");
+
     let mut heard = std::collections::BTreeMap::new();
     while heard.len() < sources.len() - 1 {
         let stray = tokio::time::timeout(Duration::from_secs(60), strays.recv()).await;
@@ -191,6 +207,7 @@ async fn strays_are_of_the_hook_that_threw_them() {
             .expect("not too many");
         heard.insert(stray.hook.id.clone(), stray.error);
     }
+
     for (hook, error) in [
         ("promise", "Error: a promise"),
         ("late", "Error: late"),
@@ -201,6 +218,7 @@ async fn strays_are_of_the_hook_that_threw_them() {
     ] {
         assert_eq!(heard.get(hook).map(String::as_str), Some(error), "{hook}");
     }
+
     pool.stop().await;
 }
 
@@ -216,6 +234,7 @@ async fn a_process_killed_from_outside() {
         1,
     )
     .await;
+
     let pid_of = |answer: &crate::pool::Answer| {
         answer
             .fired("pid")
@@ -224,9 +243,11 @@ async fn a_process_killed_from_outside() {
             .expect("extracted")["pid"]
             .clone()
     };
+
     let before = pid_of(&pool.evaluate(dm("web:first", "x")).await);
     let ids: Vec<String> = (0..300).map(|i| format!("web:{i}")).collect();
     let all = futures_util::future::join_all(ids.iter().map(|id| pool.evaluate(dm(id, "x"))));
+
     let kill = async {
         // The first of them has answered: others are waiting in the worker now.
         pool.evaluate(dm("web:one", "x")).await;
@@ -234,8 +255,10 @@ async fn a_process_killed_from_outside() {
             .args(["-9", &before.to_string()])
             .status()
             .await;
+
         assert!(killed.expect("kill runs").success());
     };
+
     let (answers, ()) = tokio::join!(all, kill);
     for (id, answer) in ids.iter().zip(&answers) {
         for hook in ["slow", "z"] {
@@ -245,7 +268,9 @@ async fn a_process_killed_from_outside() {
             );
         }
     }
+
     assert_ne!(pid_of(&pool.evaluate(dm("web:last", "x")).await), before);
+
     pool.stop().await;
 }
 
@@ -266,12 +291,14 @@ async fn what_had_answered_does_not_run_again() {
     let hooks = hooks.map(|(id, source)| timed(id, 30_000, source));
     let pool = TestPool::start_with(hooks.to_vec(), 1).await;
     let before = pid(&pool.evaluate(dm("web:1", "x")).await, "a");
+
     let answer = pool.evaluate(dm("web:2", "boom")).await;
     assert_eq!(pid(&answer, "a"), before, "it answered before the other one looped");
     assert_eq!(answer.error("b"), format!("Error: web:2 in {before}"));
     assert!(is_killed(answer.error("m")), "{answer:?}");
     assert_ne!(pid(&answer, "z"), before, "it had not been called");
     assert_eq!(answer.done.passed, 1);
+
     pool.stop().await;
 }
 
@@ -285,10 +312,13 @@ async fn a_journal_that_a_script_has_written_is_judged_as_what_it_says_aloud() {
           new Int32Array(cells.buffer).fill(-1, 4);
           for (;;) {}
         };";
+
     let pool = TestPool::start(&[("forges", forges), ("z", FIRES)]).await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
     answer.fired("z");
+
     assert!(answer.error("forges").starts_with("killed its worker"), "{answer:?}");
+
     pool.stop().await;
 }
 
@@ -306,12 +336,14 @@ async fn nobody_is_failed_on_suspicion_and_a_suspect_comes_back() {
     let hooks = [("a", PID), ("hidden", HIDDEN), ("slow", slow)];
     let hooks = hooks.map(|(id, source)| timed(id, 30_000, source));
     let pool = TestPool::start_with(hooks.to_vec(), 1).await;
+
     for id in ["web:0", "web:00"] {
         let answer = pool.evaluate(dm(id, "boom")).await;
         answer.fired("a");
         answer.fired("slow");
         assert!(answer.error("hidden").contains("no progress for "), "{answer:?}");
     }
+
     let mut is_back = false;
     for number in 1..100 {
         let answer = pool.evaluate(dm(&format!("web:{number}"), "x")).await;
@@ -320,7 +352,9 @@ async fn nobody_is_failed_on_suspicion_and_a_suspect_comes_back() {
             break;
         }
     }
+
     assert!(is_back, "it is called beside the others again");
+
     pool.stop().await;
 }
 
@@ -336,21 +370,25 @@ async fn several_suspects_have_their_turns() {
           await fs.promises.readFile(import.meta.path);
           process.stdin.emit('end');
         };";
+
     let hooks = [("a", waits), ("b", waits), ("c", waits), ("exits", exits)];
     let hooks = hooks.map(|(id, source)| timed(id, 30_000, source));
     let pool = TestPool::start_with(hooks.to_vec(), 1).await;
     let answer = pool.evaluate(dm("web:0", "boom")).await;
+
     assert!(
         answer
             .error("exits")
             .ends_with("the process exited, or closed its pipes"),
         "{answer:?}"
     );
+
     let pids = ["a", "b", "c"].map(|suspect| pid(&answer, suspect));
     assert!(
         pids[0] != pids[1] && pids[1] != pids[2] && pids[0] != pids[2],
         "each in a process of its own: {pids:?}"
     );
+
     let ids: Vec<String> = (1..10).map(|number| format!("web:{number}")).collect();
     let answers = futures_util::future::join_all(ids.iter().map(|id| pool.evaluate(dm(id, "x")))).await;
     for answer in &answers {
@@ -358,5 +396,6 @@ async fn several_suspects_have_their_turns() {
             answer.fired(suspect);
         }
     }
+
     pool.stop().await;
 }

@@ -12,6 +12,7 @@ fn example(id: &str) -> (HookMetadata, HookSource) {
     let path = format!("{}/../deploy/hooks/{id}.ts", env!("CARGO_MANIFEST_DIR"));
     let source = std::fs::read_to_string(&path).expect(&path);
     let metadata = header::parse(id, &source).expect("a hook");
+
     let hook = HookSource {
         id: id.to_owned(),
         name: metadata.name.clone(),
@@ -23,6 +24,7 @@ fn example(id: &str) -> (HookMetadata, HookSource) {
         net: Vec::new(),
         source,
     };
+
     (metadata, hook)
 }
 
@@ -35,6 +37,7 @@ fn with(mut event: Value, field: &str, value: Value) -> Value {
 async fn default_dm_routing_answers_people_who_write_to_us() {
     let (metadata, hook) = example("default-dm-routing");
     assert!(metadata.fallback, "it is the catch-all");
+
     let pool = TestPool::start_with(vec![hook], 1).await;
     for (event, fires) in [
         (dm("webchat:1", "hello"), true),
@@ -56,6 +59,7 @@ async fn default_dm_routing_answers_people_who_write_to_us() {
         let id = event["id"].to_string();
         let answer = pool.evaluate(event).await;
         assert_eq!(answer.order.len(), usize::from(fires), "{id}: {answer:?}");
+
         if fires {
             assert_eq!(
                 answer.fired("default-dm-routing").routing,
@@ -64,6 +68,7 @@ async fn default_dm_routing_answers_people_who_write_to_us() {
             );
         }
     }
+
     pool.stop().await;
 }
 
@@ -87,9 +92,11 @@ fn check(answer: &Answer, repository: &str, prompt: &str, extracted: &Value) {
         result.routing.and_then(|r| r.session),
         Some(format!("github:{repository}"))
     );
+
     let context = result.context.expect("context");
     let text = context.system_prompt.expect("a prompt");
     assert!(text.contains(prompt), "{text}");
+
     let seen = Value::Object(context.extracted.expect("extracted"));
     for (name, value) in extracted.as_object().expect("an object") {
         assert_eq!(&seen[name], value, "{name}");
@@ -104,6 +111,7 @@ async fn github_webhook_tells_what_happened() {
         "ref": "refs/heads/main", "after": "abc", "pusher": {"name": "mona"}, "repository": repository,
         "commits": [{"id": "0123456789abcdef", "message": "Fix it\n\nbody", "author": {"name": "Mona"}}], "sender": {"login": "mona"},
     });
+
     let commit = json!([{"id": "0123456789", "message": "Fix it", "author": "Mona"}]);
     check(
         &pool.evaluate(github("push", &push)).await,
@@ -111,6 +119,7 @@ async fn github_webhook_tells_what_happened() {
         "mona pushed 1 commit to main",
         &json!({"kind": "push", "sender": "mona", "commits": commit}),
     );
+
     let issue = json!({"action": "opened", "issue": {"number": 7, "title": "It breaks", "html_url": "u"}, "repository": repository});
     check(
         &pool.evaluate(github("issues", &issue)).await,
@@ -118,6 +127,7 @@ async fn github_webhook_tells_what_happened() {
         "issue #7 was opened: It breaks",
         &json!({"kind": "issues", "action": "opened", "number": 7}),
     );
+
     let pull = json!({"action": "closed", "number": 8, "pull_request": {"title": "Mend it", "merged": true}, "repository": repository});
     check(
         &pool.evaluate(github("pull_request", &pull)).await,
@@ -125,6 +135,7 @@ async fn github_webhook_tells_what_happened() {
         "pull request #8 was closed: Mend it",
         &json!({"merged": true}),
     );
+
     let ping = json!({"zen": "Keep it logically awesome.", "hook_id": 1, "repository": repository});
     check(
         &pool.evaluate(github("ping", &ping)).await,
@@ -132,6 +143,7 @@ async fn github_webhook_tells_what_happened() {
         "Keep it logically awesome.",
         &json!({"kind": "ping", "hook": 1}),
     );
+
     for event in [
         github("watch", &json!({"action": "started", "repository": repository})),
         with(github("push", &push), "direction", json!("sent")),
@@ -150,5 +162,6 @@ async fn github_webhook_tells_what_happened() {
         let answer = pool.evaluate(event).await;
         assert_eq!(answer.order, [""; 0], "{answer:?}");
     }
+
     pool.stop().await;
 }

@@ -27,8 +27,10 @@ async fn check(bad: &str, error: &str) {
         timed("bad", 1_000, &source),
         timed("z", 30_000, FIRES),
     ];
+
     let pool = TestPool::start_with(hooks, 1).await;
     let mut said = None;
+
     let mut lost = 0;
     for number in 0..12 {
         let answer = pool.evaluate(dm(&format!("web:{number}"), "x")).await;
@@ -38,6 +40,7 @@ async fn check(bad: &str, error: &str) {
             .count();
         said = said.or_else(|| answer.failed("bad").map(str::to_owned));
     }
+
     let said = said.unwrap_or_default();
     assert!(said.contains(error), "{bad}: {said}");
     assert!(lost <= 2, "{bad}: innocents lost {lost} of 24 evaluations");
@@ -133,11 +136,14 @@ async fn a_module_that_never_ends_loading_holds_nobody_up() {
         ),
         timed("z", 30_000, FIRES),
     ];
+
     let pool = TestPool::start_with(hooks, 1).await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
     answer.fired("a");
     answer.fired("z");
+
     assert!(answer.error("bad").contains("more than 1000 ms"), "{answer:?}");
     assert!(answer.error("noted").contains(COMPUTED), "{answer:?}");
+
     pool.stop().await;
 }

@@ -43,6 +43,7 @@ async fn patched_built_ins_are_an_error_of_the_patcher() {
         "EventTarget.prototype.addEventListener = () => 1;",
         "Temporal.Now.instant = () => 1;",
     ];
+
     let mut hooks: Vec<HookSource> = patches
         .iter()
         .enumerate()
@@ -54,6 +55,7 @@ async fn patched_built_ins_are_an_error_of_the_patcher() {
             )
         })
         .collect();
+
     hooks.push(timed("z-looks", 30_000, LOOKS));
     // Programs do give their own objects such properties.
     let own = "class Mine extends Error { constructor() { super('m'); this.name = 'Mine'; } }
@@ -61,16 +63,20 @@ async fn patched_built_ins_are_an_error_of_the_patcher() {
     hooks.push(timed("z-own", 30_000, own));
     let pool = TestPool::start_with(hooks, 1).await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
+
     for (at, patch) in patches.iter().enumerate() {
         assert!(
             answer.error(&format!("patch-{at}")).starts_with("TypeError: "),
             "{patch}"
         );
     }
+
     assert_eq!(extracted(&answer, "z-looks", "json"), r#"{"a":1}"#);
     assert_eq!(extracted(&answer, "z-looks", "polluted"), true);
+
     let own = answer.fired("z-own").context.and_then(|context| context.system_prompt);
     assert_eq!(own.as_deref(), Some("own Mine: n"));
+
     pool.stop().await;
 }
 
@@ -86,6 +92,7 @@ async fn what_leads_past_the_frozen_is_gone() {
         "require('bun:test').mock.module('better-sqlite3', () => ({}));",
         "process.dlopen({}, '/lib/x86_64-linux-gnu/libc.so.6');",
     ];
+
     let hooks = ways.iter().enumerate().map(|(at, way)| {
         let source = format!("export default async () => {{ {way} return {{ fire: false }}; }};");
         timed(&format!("way-{at}"), 30_000, &source)
@@ -96,6 +103,7 @@ async fn what_leads_past_the_frozen_is_gone() {
         let error = answer.error(&format!("way-{at}"));
         assert!(error.contains("is not allowed in a hook"), "{way}: {error}");
     }
+
     pool.stop().await;
 }
 
@@ -104,6 +112,7 @@ async fn what_leads_past_the_frozen_is_gone() {
 async fn what_cannot_be_frozen_is_put_right() {
     const HIJACKS: &str =
         "contents: 'export default () => ({ fire: true, context: { prompt: \"hijacked\" } })', loader: 'ts'";
+
     let plugs = format!(
         "export default () => {{ Bun.plugin({{ name: 'x', setup(b) {{ b.onLoad({{ filter: /\\.ts$/ }}, () => ({{ {HIJACKS} }})); }} }}); return {{ fire: false }}; }};"
     );
@@ -111,12 +120,14 @@ async fn what_cannot_be_frozen_is_put_right() {
           try { require.cache[key].exports.default = () => ({ fire: true, context: { prompt: 'hijacked' } }); } catch {} } return { fire: false }; };";
     let zones = "export default () => { import.meta.env.TZ = 'Asia/Tokyo'; delete import.meta.env.TZ; return { fire: false }; };";
     let looks = "export default async (ctx) => ({ fire: true, context: { prompt: ctx.event.id, extracted: { hour: new Date(0).getHours() } } });";
+
     let hooks = [
         ("m-plugs", plugs.as_str()),
         ("n-caches", caches),
         ("o-zones", zones),
         ("z", looks),
     ];
+
     let pool = TestPool::start(&hooks).await;
     let hour = extracted(&pool.evaluate(dm("web:0", "x")).await, "z", "hour");
     for number in 1..4 {
@@ -125,12 +136,15 @@ async fn what_cannot_be_frozen_is_put_right() {
         pool.load(&hooks).await;
         let id = format!("web:{number}");
         let answer = pool.evaluate(dm(&id, "x")).await;
+
         for good in ["z", later.as_str()] {
             let prompt = answer.fired(good).context.and_then(|context| context.system_prompt);
             assert_eq!(prompt.as_deref(), Some(id.as_str()), "{good}");
         }
+
         // Before the hook that moves the zone.
         assert_eq!(extracted(&answer, &later, "hour"), hour);
     }
+
     pool.stop().await;
 }

@@ -48,6 +48,7 @@ async fn what_is_denied_is_refused() {
     let port = listener.local_addr().expect("an address").port();
     let fetches = format!("await fetch('http://127.0.0.1:{port}/');");
     let connects = format!("await connect({port}, '127.0.0.1');");
+
     let connects_to_file = format!("await connect('{}');", socket.display());
     let attempts = [
         ("reads a file", "fs.readFileSync('/etc/passwd');"),
@@ -100,6 +101,7 @@ async fn what_is_denied_is_refused() {
         ("looks at other pools", "fs.readdirSync(process.cwd() + '/..');"),
         ("connects to an abstract socket", "await connect({ path: '\\0nexus' });"),
     ];
+
     // By number, as the C library would: those of x86-64.
     let calls = [
         ("traces", "101, 0, 0, 0, 0"),
@@ -131,6 +133,7 @@ async fn what_is_denied_is_refused() {
             "302, 0, 7, Number(ptr(new BigUint64Array([4096n, 4096n]))), 0",
         ),
     ];
+
     let calls = calls.map(|(name, arguments)| {
         let call = format!(
             "const {{ ptr, read }} = await import('bun:ffi');
@@ -141,18 +144,22 @@ async fn what_is_denied_is_refused() {
             // EPERM, EACCES or ENOSYS: it is forbidden, not merely wrong.
             return answer === -1 && [1, 13, 38].includes(read.i32(errno)) ? -1 : 0;"
         );
+
         (name, call)
     });
+
     let is_known = cfg!(target_arch = "x86_64");
     let calls = calls
         .iter()
         .filter(|_| is_known)
         .map(|(name, call)| (*name, call.as_str()));
+
     let attempts: Vec<(&str, &str)> = attempts.into_iter().chain(calls).collect();
     let sources: Vec<(&str, String)> = attempts
         .iter()
         .map(|(name, attempt)| (*name, trying(attempt)))
         .collect();
+
     let hooks = sources
         .iter()
         .map(|(name, source)| timed(name, 30_000, source))
@@ -164,13 +171,16 @@ async fn what_is_denied_is_refused() {
             says("NEXUS_SANDBOX", "absent"),
             "this machine lacks: {lacks}; NEXUS_SANDBOX=absent leaves this out"
         );
+
         println!("SKIPPED: this machine lacks {lacks}");
         return pool.stop().await;
     }
+
     let answer = pool.evaluate(dm("web:1", "x")).await;
     for (name, _) in attempts {
         assert_eq!(extracted(&answer, name, "said"), "refused", "a hook that {name}");
     }
+
     pool.stop().await;
 }
 
@@ -185,9 +195,11 @@ async fn hooks_of_root_are_nobodys() {
     if !is_root() {
         return println!("SKIPPED: only root can run hooks as somebody else");
     }
+
     let folder = tempfile::tempdir().expect("a folder");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), open).expect("opened");
+
     let looks = "import fs from 'node:fs';
         export default () => {
           let secret = 'refused';
@@ -195,14 +207,18 @@ async fn hooks_of_root_are_nobodys() {
           const own = fs.readFileSync(import.meta.path, 'utf8').length > 0;
           return { fire: true, context: { extracted: { uid: process.getuid(), gid: process.getgid(), groups: process.getgroups?.() ?? [], secret, own } } };
         };";
+
     let pool = TestPool::start_in(vec![timed("looks", 30_000, looks)], folder.path()).await;
     let lacks = pool.pool.lacks().join("; ");
+
     if let Some(why) = pool.pool.as_own() {
         // A checkout below root's own folder.
         println!("SKIPPED: nobody cannot reach what hooks need: {why}");
         return pool.stop().await;
     }
+
     assert!(!lacks.contains("as root"), "{lacks}");
+
     // In the folder that it may read, as far as the sandbox goes.
     for entry in std::fs::read_dir(folder.path()).expect("read") {
         let secret = entry.expect("read").path().join("secret");
@@ -210,12 +226,14 @@ async fn hooks_of_root_are_nobodys() {
         let closed = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&secret, closed).expect("closed");
     }
+
     let answer = pool.evaluate(dm("web:1", "x")).await;
     let seen = |field| extracted(&answer, "looks", field);
     assert_ne!(seen("uid"), 0);
     assert_ne!(seen("gid"), 0);
     assert_eq!(seen("groups"), serde_json::json!([]));
     assert_eq!((seen("secret"), seen("own")), ("refused".into(), true.into()));
+
     pool.stop().await;
 }
 
@@ -224,6 +242,7 @@ async fn root_in_a_folder_of_its_own_runs_hooks_itself() {
     if !is_root() {
         return;
     }
+
     let folder = tempfile::tempdir().expect("a folder");
     let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(folder.path(), closed).expect("closed");
@@ -231,9 +250,11 @@ async fn root_in_a_folder_of_its_own_runs_hooks_itself() {
         dir: Some(folder.path().to_owned()),
         ..TestPool::config()
     };
+
     let pool = TestPool::try_config(config.clone()).await.expect("it starts");
     if pool.lacks().is_empty() {
         assert!(pool.as_own().is_some(), "nobody reaches what hooks need");
+
         let whole = PoolConfig {
             sandbox: Sandbox::Enforce,
             ..config.clone()
@@ -244,17 +265,21 @@ async fn root_in_a_folder_of_its_own_runs_hooks_itself() {
             user: "65534:65534".to_owned(),
             ..whole
         };
+
         let refused = TestPool::try_config(wished).await.expect_err("that user was asked for");
         assert!(refused.contains("cannot be confined"), "{refused}");
     }
+
     pool.stop().await;
     let wished = PoolConfig {
         user: "65534:65534".to_owned(),
         ..config
     };
+
     let pool = TestPool::try_config(wished).await.expect("with what there is");
     let lacks = pool.lacks().join("; ");
     assert!(lacks.contains("hooks run as root, for as 65534:65534"), "{lacks}");
+
     pool.stop().await;
 }
 
@@ -273,6 +298,7 @@ async fn two_gigabytes_are_an_error_of_their_hook() {
     let pool = TestPool::start(&[("a", FIRES), ("greedy", greedy), ("z", FIRES)]).await;
     let events: Vec<String> = (0..10).map(|n| format!("web:{n}")).collect();
     let answers = futures_util::future::join_all(events.iter().map(|id| pool.evaluate(dm(id, "x")))).await;
+
     for (id, answer) in events.iter().zip(&answers) {
         for good in ["a", "z"] {
             let prompt = answer.fired(good).context.and_then(|context| context.system_prompt);
@@ -280,6 +306,7 @@ async fn two_gigabytes_are_an_error_of_their_hook() {
         }
         assert!(!answer.error("greedy").is_empty());
     }
+
     pool.stop().await;
 }
 
@@ -293,16 +320,19 @@ async fn another_author_forges_nothing_but_their_own() {
           fs.writeSync(1, frame); fs.writeSync(1, Buffer.from([255, 255, 255, 255]));
           return { fire: false };
         };";
+
     let hooks = vec![
         timed("a", 30_000, FIRES),
         by("mallory", timed("forges", 30_000, forges)),
         by("ann", timed("m", 30_000, FIRES)),
         timed("z", 30_000, FIRES),
     ];
+
     let pool = TestPool::start_with(hooks, 1).await;
     for number in 0..8 {
         the_good_ones_fire(&pool, &format!("web:{number}")).await;
     }
+
     pool.stop().await;
 }
 
@@ -343,16 +373,19 @@ async fn an_event_ends_whatever_is_written_to_the_pipe() {
         "[{t: 'call', k: [[0, 77, 0, 'llm', '{}']]}]",
         "[{t: 'loaded', g: 1, bad: [[99, 'x']]}, {r: [[12345, 1, [], [], [], [], []]]}]",
     ];
+
     let mut hooks = vec![timed("a", 30_000, FIRES), by("ann", timed("m", 30_000, FIRES))];
     for (number, frames) in frames.iter().enumerate() {
         let (author, id) = (format!("mallory-{number}"), format!("writes-{number}"));
         hooks.push(by(&author, timed(&id, 30_000, &writing(frames))));
     }
+
     hooks.push(timed("z", 30_000, FIRES));
     let pool = TestPool::start_with(hooks, 1).await;
     for number in 0..2 {
         the_good_ones_fire(&pool, &format!("web:{number}")).await;
     }
+
     pool.stop().await;
 }
 
@@ -367,6 +400,7 @@ const ROUNDS: usize = 10;
 async fn an_event_with_a_loop_in_it_is_done_soon() {
     let budget = Duration::from_millis(TestPool::config().hard_budget_ms);
     let pool = TestPool::start_with(Vec::new(), 1).await;
+
     let is_long = says("NEXUS_HOOKS", "long");
     for round in 0..ROUNDS {
         let took = loops(&pool, 5 * round).await;
@@ -376,6 +410,7 @@ async fn an_event_with_a_loop_in_it_is_done_soon() {
             return pool.stop().await;
         }
     }
+
     panic!("never within {BEYOND_BUDGET:?} of the budget");
 }
 
@@ -394,12 +429,14 @@ async fn loops(pool: &TestPool, from: usize) -> Vec<Duration> {
         took.push(SystemClock.monotonic().duration_since(begun));
         answer.fired("a");
         answer.fired("z");
+
         assert!(
             answer.error(&id).starts_with("killed its worker"),
             "{}",
             answer.error(&id)
         );
     }
+
     took.sort_unstable();
     took
 }
@@ -421,25 +458,32 @@ async fn too_many_authors_are_an_error_of_the_last_and_those_who_are_gone_do_not
             timed(&format!("h{number:02}"), 30_000, FIRES),
         )
     };
+
     let pool = TestPool::start_with(vec![timed("own", 30_000, FIRES)], 1).await;
     let load = async |hooks: Vec<HookSource>| {
         let set = std::sync::Arc::new(hook_svc::runner::HookSet::new(hooks));
         pool.pool.load(set).await.expect("the operators' hooks load")
     };
+
     let mut all: Vec<HookSource> = (0..66).map(hook).collect();
     all.push(timed("own", 30_000, FIRES));
     assert_eq!(load(all).await, ["author-64", "author-65"]);
+
     let ids: Vec<String> = (1..65).map(|number| format!("h{number:02}")).collect();
     let others: Vec<&str> = ids.iter().map(String::as_str).collect();
     let answer = pool.evaluate_skipping(dm("web:1", "x"), &others).await;
     answer.fired("h00");
     answer.fired("own");
     let error = answer.error("h65");
+
     assert!(error.contains("more than 64 authors"), "{error}");
+
     for number in 60..66 {
         load(vec![hook(number)]).await;
     }
+
     assert_eq!(load(vec![hook(65)]).await, [""; 0]);
+
     pool.evaluate(dm("web:2", "x")).await.fired("h65");
     pool.stop().await;
 }

@@ -28,6 +28,7 @@ fn run(folder: &Path, calls: &[[i64; 5]]) -> Value {
     std::fs::write(&script, CALLS).expect("written");
     let bun = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/bin/bun");
     let bun = bun.canonicalize().expect("make tools");
+
     let output = Command::new(env!("CARGO_BIN_EXE_nexus-jail"))
         .args(["strict=0", &format!("errno={REFUSAL}")])
         .arg(format!("ro={}", folder.display()))
@@ -42,6 +43,7 @@ fn run(folder: &Path, calls: &[[i64; 5]]) -> Value {
         .current_dir(folder)
         .output()
         .expect("the launcher runs");
+
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         let said = String::from_utf8_lossy(&output.stderr);
         panic!("{error}: {}, {said}", output.status)
@@ -136,12 +138,14 @@ fn refused() -> Vec<(&'static str, [i64; 5])> {
         ("fcntl, but for what Bun does", libc::SYS_fcntl),
         ("ioctl, but for what Bun does", libc::SYS_ioctl),
     ];
+
     // Without a filter these arguments would be wrong, and nothing would happen.
     let mut calls: Vec<_> = plain.map(|(name, number)| (name, [number, -1, -1, -1, -1])).into();
     calls.push(("clone as a process", [libc::SYS_clone, libc::SIGCHLD.into(), 0, 0, 0]));
     let (own_death, no_lock_of_a_file) = (libc::PR_SET_PDEATHSIG, libc::F_OFD_SETLK);
     calls.push(("prctl of its death", [libc::SYS_prctl, own_death.into(), 0, 0, 0]));
     calls.push(("a lock of a file", [libc::SYS_fcntl, 0, no_lock_of_a_file.into(), 0, 0]));
+
     calls
 }
 
@@ -150,26 +154,32 @@ fn the_filter_itself_refuses_what_reaches_out() {
     if says("NEXUS_SANDBOX", "absent") {
         return println!("SKIPPED: NEXUS_SANDBOX=absent");
     }
+
     let folder = tempfile::tempdir().expect("a folder");
     let refused = refused();
     let mut calls: Vec<[i64; 5]> = refused.iter().map(|(_, call)| *call).collect();
+
     // Of those that are judged by their arguments, what is left.
     let own_limit = [libc::SYS_prlimit64, 0, 7, 0, 0];
     calls.extend([own_limit, [libc::SYS_getpid, 0, 0, 0, 0]]);
+
     // Refused by somebody else: the error is not the filter's.
     calls.push([libc::SYS_close, -1, 0, 0, 0]);
     // Neither needed nor known to reach out, by an old and by an unheard-of number: they are not there.
     calls.extend([libc::SYS_getitimer, libc::SYS_lookup_dcookie, 9_999].map(|call| [call, -1, -1, -1, -1]));
     let told = run(folder.path(), &calls);
+
     assert_eq!(
         (&told["seccomp"], &told["privileges"]),
         (&json!("2"), &json!("1")),
         "{told}"
     );
+
     let said: Vec<i64> = serde_json::from_value(told["said"].clone()).expect("numbers");
     for ((name, _), error) in refused.iter().zip(&said) {
         assert_eq!(*error, i64::from(REFUSAL), "{name}");
     }
+
     let absent = i64::from(libc::ENOSYS);
     assert_eq!(
         said[refused.len()..],

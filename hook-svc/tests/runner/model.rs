@@ -51,6 +51,7 @@ async fn said(body: &str) -> Value {
     let answer = pool.evaluate(dm("web:1", "x")).await;
     let said = extracted(&answer, "asks");
     pool.stop().await;
+
     said
 }
 
@@ -83,6 +84,7 @@ async fn both_libraries_ask_the_host() {
         extracted.closed = fault(() => bun.query('SELECT 1').get());",
     )
     .await;
+
     let expected = json!({
         "row": {"a": 1, "b": "x", "c": 2.5, "d": null}, "none": [true, true], "named": [7, {"a": 7, "b": null}],
         "values": [[1, 2], [3, 4]], "raw": [[1, 2]], "plucked": 5, "iterated": [{"a": 1}, {"a": 2}],
@@ -91,6 +93,7 @@ async fn both_libraries_ask_the_host() {
         "run": 0, "transaction": 2, "few": "SQLite query expected 2 values, received 1", "missing": "Missing parameter \"a\"",
         "wrong": said["wrong"], "isFault": true, "memory": [{"a": 1}], "closed": "Cannot use a closed database",
     });
+
     assert_eq!(said, expected);
     assert!(
         said["wrong"].as_str().is_some_and(|why| why.contains("no such column")),
@@ -113,10 +116,12 @@ async fn whatever_does_more_than_read_is_refused() {
         ] };",
     )
     .await;
+
     for why in said["refused"].as_array().expect("a list") {
         let why = why.as_str().expect("text");
         assert!(why.starts_with("the read model can only be read"), "{why}");
     }
+
     for why in said["others"].as_array().expect("a list") {
         assert_ne!(why, "nothing", "{said}");
     }
@@ -127,6 +132,7 @@ async fn no_hook_has_the_file() {
     if says("NEXUS_SANDBOX", "absent") {
         return println!("SKIPPED: NEXUS_SANDBOX=absent");
     }
+
     let source = "import fs from 'node:fs'; import Database from 'better-sqlite3';
         const tries = (act) => { try { act(); return true; } catch { return false; } };
         export default ({ dbPath }) => ({ fire: true, context: { extracted: {
@@ -136,11 +142,14 @@ async fn no_hook_has_the_file() {
           besides: tries(() => new Database(dbPath.replace(/([^/]+)$/, './$1')).prepare('SELECT 1 FROM events').all()),
           asked: tries(() => new Database(dbPath).prepare('SELECT 1 FROM events').all()),
         } } });";
+
     let (pool, _folder, _projection) = start(vec![timed("looks", 30_000, source)], Sandbox::Enforce).await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
     let expected =
         json!({"opened": [false, false, false], "listed": false, "otherwise": false, "besides": false, "asked": true});
+
     assert_eq!(extracted(&answer, "looks"), expected);
+
     pool.stop().await;
 }
 
@@ -151,10 +160,13 @@ async fn a_query_that_never_ends_is_an_error_of_its_hook() {
     let (pool, _folder, _projection) = start(hooks, Sandbox::Degraded).await;
     let began = SystemClock.monotonic();
     let answer = pool.evaluate(dm("web:1", "x")).await;
+
     assert_eq!(answer.error("endless"), "SQLiteError: the query took more than 1000 ms");
+
     answer.fired("other");
     let took = SystemClock.monotonic().duration_since(began);
     assert!(took < Duration::from_secs(20), "{took:?}");
+
     pool.stop().await;
 }
 
@@ -170,6 +182,7 @@ async fn a_large_answer_comes_whole_and_one_without_bounds_does_not() {
         }};"
     ))
     .await;
+
     assert_eq!(
         (&said["rows"], &said["bytes"]),
         (&json!(12_000), &json!(12_000_000)),
@@ -206,10 +219,13 @@ async fn queries_of_one_author_delay_no_other() {
             slowest = slowest.max(SystemClock.monotonic().duration_since(began));
         }
     };
+
     let (floods, ()) = tokio::join!(flooding, asking);
     assert!(slowest < Duration::from_millis(900), "{slowest:?}");
+
     for answer in floods {
         assert!(answer.failed("flood").is_some());
     }
+
     pool.stop().await;
 }

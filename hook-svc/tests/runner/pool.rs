@@ -181,6 +181,7 @@ impl TestPool {
             .filter(|(_, hook)| !skip.contains(&hook.id.as_str()));
         let only = (!skip.is_empty()).then(|| called.map(|(index, _)| index).collect());
         let mut evaluation = self.pool.evaluate(&in_force, &job(event, only), &Seats::default());
+
         let mut answer = Answer::default();
         let mut is_done = false;
         while let Some(step) = tokio::time::timeout(DEADLINE, evaluation.next())
@@ -188,6 +189,7 @@ impl TestPool {
             .expect("an answer in time")
         {
             assert!(!is_done, "{step:?} after Done");
+
             match step {
                 Step::Verdict(verdict) => {
                     answer.order.push(verdict.hook.id.clone());
@@ -202,6 +204,7 @@ impl TestPool {
                 }
             }
         }
+
         assert!(is_done, "the pool stopped");
         answer
     }

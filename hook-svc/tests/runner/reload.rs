@@ -43,8 +43,10 @@ async fn every_event_meets_one_set_once() {
             let answers = futures_util::future::join_all(ids.iter().map(|id| pool.evaluate(dm(id, "x")))).await;
             seen.extend(answers);
         }
+
         seen
     };
+
     let reloads = async {
         for number in 1..=30 {
             pool.load(&[("now", &version(number, false)), ("waits", &version(number, true))])
@@ -52,17 +54,22 @@ async fn every_event_meets_one_set_once() {
             pool.evaluate(dm(&format!("web:between/{number}"), "x")).await;
         }
     };
+
     let (seen, ()) = tokio::join!(events, reloads);
     assert_eq!(seen.len(), 1_000);
+
     let mut used = std::collections::BTreeSet::new();
     for answer in &seen {
         let versions = versions(answer);
         assert_eq!(versions["now"], versions["waits"], "one set: {answer:?}");
         used.insert(versions["now"].to_string());
     }
+
     assert!(used.len() > 1, "reloads happened while events ran: {used:?}");
+
     let last = pool.evaluate(dm("web:last", "x")).await;
     assert_eq!(versions(&last)["now"], 30);
+
     pool.stop().await;
 }
 
@@ -78,7 +85,9 @@ async fn an_unchanged_file_is_not_read_again() {
             .expect("extracted")["calls"]
             .clone()
     };
+
     assert_eq!(calls(pool.evaluate(dm("web:1", "x")).await), 1);
+
     pool.load(&[
         ("counts", counting),
         ("other", "export default () => ({ fire: false });"),
@@ -89,14 +98,17 @@ async fn an_unchanged_file_is_not_read_again() {
         2,
         "its module is the same"
     );
+
     pool.load(&[("counts", &format!("{counting}// changed"))]).await;
     assert_eq!(calls(pool.evaluate(dm("web:3", "x")).await), 1);
+
     pool.load(&[("counts", counting)]).await;
     assert_eq!(
         calls(pool.evaluate(dm("web:4", "x")).await),
         1,
         "changed back is changed too"
     );
+
     pool.stop().await;
 }
 
@@ -131,5 +143,6 @@ async fn what_a_deleted_hook_left_to_run_ends_with_it() {
         stands && now > 0
     })
     .await;
+
     pool.stop().await;
 }

@@ -16,6 +16,7 @@ async fn verdicts_of_all_hooks_of_an_event() {
         ("leaves", "export default async () => ({ fire: false, disable_hook: true });"),
     ])
     .await;
+
     let answer = pool.evaluate(dm("web:1", "hello")).await;
     assert_eq!(
         answer.fired("fires").context.and_then(|c| c.system_prompt).as_deref(),
@@ -29,6 +30,7 @@ async fn verdicts_of_all_hooks_of_an_event() {
         answer.error("throws").starts_with("TypeError: no such thing"),
         "{answer:?}"
     );
+
     assert!(answer.stack("throws").contains("throws.ts"), "{answer:?}");
     assert!(answer.disables("leaves"));
     assert_eq!(
@@ -40,7 +42,9 @@ async fn verdicts_of_all_hooks_of_an_event() {
         (answer.done.passed, answer.waiting.len(), answer.done.latencies_us.len()),
         (1, 1, 6)
     );
+
     assert!(answer.done.latencies_us[4] >= 15_000, "{answer:?}");
+
     pool.stop().await;
 }
 
@@ -66,6 +70,7 @@ async fn rubbish_is_an_error_of_its_hook_alone() {
         ("prints", "export default () => { console.log('{}'.repeat(100)); process.stdout.write('x'); return { fire: true }; };"),
     ])
     .await;
+
     let answer = pool.evaluate(dm("web:1", "hello")).await;
     for (hook, error) in [
         ("nothing", "answered undefined, expected an object"),
@@ -89,10 +94,12 @@ async fn rubbish_is_an_error_of_its_hook_alone() {
     ] {
         assert!(answer.error(hook).starts_with(error), "{hook}: {}", answer.error(hook));
     }
+
     assert_eq!(
         answer.fired("llm").context.and_then(|c| c.system_prompt).as_deref(),
         Some("not_available")
     );
+
     answer.fired("prints");
     pool.stop().await;
 }
@@ -113,6 +120,7 @@ async fn what_scripts_see() {
         };",
     )])
     .await;
+
     let mut event = dm("telegram:1", "hello");
     event["from"] = json!({"id": "+1555"});
     event["metadata"] = json!({"chat": {"title": "x"}});
@@ -122,6 +130,7 @@ async fn what_scripts_see() {
         .context
         .and_then(|c| c.extracted)
         .expect("extracted");
+
     assert_eq!(
         seen["names"],
         json!([
@@ -137,6 +146,7 @@ async fn what_scripts_see() {
             0
         ])
     );
+
     assert_eq!(seen["now"], json!([true, pool::NOW]));
     assert_eq!(seen["dbPath"], json!(pool::DB_PATH));
     assert_eq!(
@@ -145,6 +155,7 @@ async fn what_scripts_see() {
     );
     assert_eq!(seen["keys"], json!(["dbPath", "event", "hook", "llm", "now", "search"]));
     assert_eq!((&seen["frozen"], &seen["env"]), (&json!(true), &json!([])));
+
     pool.pool.count(
         "sees",
         hook_svc::runner::Counters {
@@ -152,16 +163,19 @@ async fn what_scripts_see() {
             last_triggered: Some(shared::model::time::UnixMillis(9)),
         },
     );
+
     let again = pool.evaluate(dm("telegram:2", "hello")).await;
     let seen = again
         .fired("sees")
         .context
         .and_then(|c| c.extracted)
         .expect("extracted");
+
     assert_eq!(
         (&seen["hook"]["trigger_count"], &seen["hook"]["last_triggered"]),
         (&json!(3), &json!(9))
     );
+
     pool.stop().await;
 }
 
@@ -191,6 +205,7 @@ async fn better_sqlite3_is_there() {
             return { fire: true, context: { extracted } };
         };"
     .replace("PATH", &dir.path().join("a.db").to_string_lossy());
+
     let pool = TestPool::start(&[("sql", &source)]).await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
     let seen = answer
@@ -198,11 +213,13 @@ async fn better_sqlite3_is_there() {
         .context
         .and_then(|c| c.extracted)
         .expect("extracted");
+
     assert_eq!(
         serde_json::Value::Object(seen),
         json!({"fault": true, "twice": [[[1, 2], [2, 3]], 1], "plucked": ["x", "y"], "get": {"a": 2, "b": "y"}, "none": true, "all": ["x", "y"], "raw": [1, "x"], "iterate": [{"a": 1}, {"a": 2}],
             "count": 2, "simple": 0, "refused": "refused", "missing": "missing", "columns": [{"name": "a"}, {"name": "b"}]})
     );
+
     pool.stop().await;
 }
 
@@ -218,10 +235,12 @@ async fn every_hook_has_its_own_time_out() {
         2,
     )
     .await;
+
     let answer = pool.evaluate(dm("web:1", "hello")).await;
     assert_eq!(answer.error("never"), "timed out after 50 ms");
     assert_eq!(answer.error("late"), "timed out after 40 ms");
     assert_eq!(answer.error("busy"), "timed out after 5 ms");
+
     answer.fired("in-time");
     pool.stop().await;
 }
@@ -231,6 +250,7 @@ async fn an_event_may_skip_hooks_and_a_set_may_be_empty() {
     let pool = TestPool::start(&[]).await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
     assert_eq!(answer, Answer::default());
+
     pool.load(&[
         ("a", "export default () => ({ fire: true });"),
         ("b", "export default () => ({ fire: true });"),
@@ -239,8 +259,10 @@ async fn an_event_may_skip_hooks_and_a_set_may_be_empty() {
     let answer = pool.evaluate_skipping(dm("web:2", "x"), &["a"]).await;
     assert_eq!(answer.order, ["b"]);
     assert_eq!((answer.done.latencies_us.len(), answer.done.latencies_us[0]), (2, 0));
+
     let answer = pool.evaluate_skipping(dm("web:3", "x"), &["a", "b"]).await;
     assert_eq!(answer.order, [""; 0]);
+
     pool.stop().await;
 }
 
@@ -249,10 +271,13 @@ async fn a_missing_or_old_bun_is_named() {
     let fake = tempfile::tempdir().expect("a directory");
     let path = fake.path().join("bun");
     let error = TestPool::try_start(Some(path.clone())).await.expect_err("absent");
+
     assert!(error.contains("does not run"), "{error}");
+
     std::fs::write(&path, "#!/bin/sh\necho 1.2.3\n").expect("writes");
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("sets");
     let error = TestPool::try_start(Some(path)).await.expect_err("old");
+
     assert!(
         error.contains("says version `1.2.3`, at least 1.4 is needed"),
         "{error}"
@@ -266,6 +291,7 @@ async fn hooks_that_wait_for_the_read_model_keep_nobody_else_waiting() {
     let hooks = ["a", "b-reads", "c", "d-reads"];
     let mut sources: Vec<HookSource> = hooks.iter().map(|id| timed(id, 30_000, fires)).collect();
     sources.push(timed("e", 30_000, silent));
+
     // One of them has a process of its own.
     sources[3].created_by = "ann".to_owned();
     let pool = TestPool::start_with(sources, 1).await;
@@ -274,6 +300,7 @@ async fn hooks_that_wait_for_the_read_model_keep_nobody_else_waiting() {
     let later = ["b-reads", "d-reads"];
     let mut evaluation = pool.begin_in_two(dm("web:1", "x"), &later, ready).await;
     let mut first = Vec::new();
+
     let waiting = loop {
         match evaluation.next().await.expect("it goes on") {
             Step::Verdict(verdict) => first.push(verdict.hook.id.clone()),
@@ -284,7 +311,9 @@ async fn hooks_that_wait_for_the_read_model_keep_nobody_else_waiting() {
             Step::Done(done) => panic!("{done:?}"),
         }
     };
+
     assert_eq!((first, waiting), (vec!["a".to_owned(), "c".to_owned()], vec![1, 3]));
+
     tell.send(true).expect("somebody waits");
     let mut second = Vec::new();
     let done = loop {
@@ -294,6 +323,7 @@ async fn hooks_that_wait_for_the_read_model_keep_nobody_else_waiting() {
             Step::Done(done) => break done,
         }
     };
+
     second.sort();
     assert_eq!((second, done.passed), (later.map(str::to_owned).to_vec(), 1));
     assert_eq!(done.latencies_us.len(), 5);
@@ -302,8 +332,10 @@ async fn hooks_that_wait_for_the_read_model_keep_nobody_else_waiting() {
     let ready = async move { told.await.unwrap_or(false) };
     let mut evaluation = pool.begin_in_two(dm("web:2", "x"), &later, ready).await;
     drop(never);
+
     while let Some(step) = evaluation.next().await {
         assert!(!matches!(step, Step::Done(_)), "it has no end: {step:?}");
     }
+
     pool.stop().await;
 }

@@ -36,11 +36,13 @@ async fn outcome(world: &World, number: &mut u32, content: &str) -> (Event, Hook
         *number += 1;
         let event = event("boss", *number, content);
         world.publish(&event).await;
+
         let record = world.record(&event).await;
         if let Some(found) = record.hooks.into_iter().find(|hook| hook.hook_id == content) {
             return (event, found.outcome);
         }
     }
+
     panic!("hook {content} is never in force")
 }
 
@@ -50,6 +52,7 @@ async fn on_the_owners_message_they_have_what_their_authors_turn_had() {
     world.write_identities("{owner: boss, persons: [{id: boss, addresses: {webchat: [boss]}}]}");
     world.start("a");
     world.wait_for_members(1).await;
+
     for (name, made_in) in [
         ("unknown", None),
         ("strangers", Some(turn("minimal", false))),
@@ -58,6 +61,7 @@ async fn on_the_owners_message_they_have_what_their_authors_turn_had() {
     ] {
         world.ask("create", greedy(name, made_in)).await.expect("made");
     }
+
     // Each is in force once it fires.
     let mut number = 0;
     for (name, level) in [
@@ -68,13 +72,17 @@ async fn on_the_owners_message_they_have_what_their_authors_turn_had() {
     ] {
         let (event, outcome) = outcome(&world, &mut number, name).await;
         assert!(matches!(outcome, HookOutcome::Fired { .. }), "{name}: {outcome:?}");
+
         let dispatches = world.dispatches().await;
         let dispatch = dispatches.into_iter().find(|dispatch| dispatch.event_id == event.id);
         let dispatch = dispatch.expect("a dispatch");
+
         assert_eq!(dispatch.permissions.level, level, "{name}");
+
         let prompt = dispatch.context.system_prompt.expect("a note");
         assert!(prompt.contains("was made by agent:atlas"), "{prompt}");
     }
+
     let elsewhere = json!({
         "name": "elsewhere", "created_by": "agent:atlas", "made_in": turn("full", true),
         "script": "return { fire: event.content === 'elsewhere', deliveryContext: { channel: 'webchat', peerId: 'attacker' } };",
@@ -84,5 +92,6 @@ async fn on_the_owners_message_they_have_what_their_authors_turn_had() {
     let HookOutcome::Failed { error, .. } = refused else {
         panic!("{refused:?}")
     };
+
     assert!(error.contains("webchat:attacker"), "{error}");
 }

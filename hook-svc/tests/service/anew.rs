@@ -20,10 +20,12 @@ async fn said(world: &World, number: u32) -> String {
     let HookOutcome::Fired { result, .. } = &of(&record, "v").outcome else {
         panic!("{record:?}");
     };
+
     let prompt = result
         .context
         .as_ref()
         .and_then(|context| context.system_prompt.clone());
+
     prompt.expect("it says which version it is")
 }
 
@@ -31,6 +33,7 @@ async fn said(world: &World, number: u32) -> String {
 async fn a_registry_that_is_made_anew_gets_the_directory_again_and_no_event_goes_by_unseen() {
     let world = World::with_one_replica(&[("v.ts", &fires("1"))]).await;
     let hooks = world.bus.kv::<HookRecord>(buckets::HOOKS);
+
     // So that its revisions are beyond those that the other bucket begins with.
     for version in ["2", "3", "4"] {
         world.write_hook("v.ts", &fires(version));
@@ -39,6 +42,7 @@ async fn a_registry_that_is_made_anew_gets_the_directory_again_and_no_event_goes
         })
         .await;
     }
+
     let mut number = 0;
     eventually("the last one is in force", async || {
         number += 1;
@@ -49,11 +53,13 @@ async fn a_registry_that_is_made_anew_gets_the_directory_again_and_no_event_goes
     for stream in ["KV_hooks", "KV_hook_state"] {
         assert!(world.bus.delete_stream(stream).await.expect("deleted"));
     }
+
     assert_eq!(
         said(&world, number + 1).await,
         "4",
         "what was in force is while nobody knows"
     );
+
     world.bus.ensure(&topology(1), false).await.expect("made again");
     number += 1;
     eventually("the directory is in the registry again", async || {

@@ -35,6 +35,7 @@ impl Timeline {
     async fn begin() -> Self {
         let nats = NatsServer::start().await;
         let clock = ManualClock::at(UnixMillis(1_700_000_000_000));
+
         let mut buses = Vec::new();
         for name in ["a", "b", "c"] {
             let config = NatsConfig {
@@ -43,12 +44,14 @@ impl Timeline {
             };
             buses.push(shared::testing::connect(&config, name).await);
         }
+
         buses[0].ensure(&topology(1), false).await.expect("the topology stands");
         let breakers = |bus: &Bus| Breakers::new(bus, Arc::new(clock.clone()), BreakerPolicy::default());
         let replicas: Vec<Breakers> = buses.iter().map(breakers).collect();
         for replica in replicas.clone() {
             tokio::spawn(async move { replica.follow().await });
         }
+
         Self {
             replicas,
             set: HookSet::new([hook("1")]),
@@ -95,6 +98,7 @@ impl Timeline {
                 .is_empty()
                 .then_some(replica)
         });
+
         futures_util::future::join_all(asked)
             .await
             .into_iter()
@@ -144,25 +148,31 @@ async fn a_timeline_over_three_replicas() {
     for replica in [0, 1, 2, 0] {
         line.fails_at(replica).await;
     }
+
     assert_eq!(line.shown().await, [0, 1, 2], "four failures in a row are not enough");
+
     line.all_see("four failures", |breaker| {
         breaker.is_some_and(|breaker| breaker.failures == 4)
     })
     .await;
     line.succeeds_at(1).await;
     line.all_see("none", |breaker| breaker.is_none()).await;
+
     for replica in [0, 1, 2, 0, 1] {
         line.fails_at(replica).await;
     }
+
     line.all_see_it_open().await;
     eventually("the hook is paused", async || line.status().await == HookStatus::Paused).await;
     assert_eq!(line.shown().await, [0; 0]);
+
     line.clock.advance(FIVE_MINUTES_MS - 1);
     assert_eq!(line.shown().await, [0; 0], "not a moment before");
 
     line.clock.advance(1);
     let prober = line.shown().await;
     assert_eq!(prober.len(), 1, "one probe in the whole cluster: {prober:?}");
+
     line.succeeds_at((prober[0] + 1) % 3).await;
     line.fails_at((prober[0] + 2) % 3).await;
     assert_eq!(
@@ -170,25 +180,33 @@ async fn a_timeline_over_three_replicas() {
         prober,
         "what others still had under way decides nothing"
     );
+
     line.fails_at(prober[0]).await;
     line.all_see_it_open().await;
     line.clock.advance(FIVE_MINUTES_MS - 1);
+
     assert_eq!(line.shown().await, [0; 0], "the cool-down began anew");
 
     line.clock.advance(1);
     let lost = line.shown().await;
     assert_eq!(lost.len(), 1);
+
     line.clock.advance(CLAIM_MS - 1);
     assert_eq!(line.shown().await, lost, "the claim stands");
+
     line.clock.advance(1);
     let others: Vec<usize> = (0..3).filter(|replica| *replica != lost[0]).collect();
     let after_expiry = line.shown_at(&others).await;
+
     assert_eq!(after_expiry.len(), 1, "another may probe: {after_expiry:?}");
+
     for replica in after_expiry {
         line.succeeds_at(replica).await;
     }
+
     line.all_see("closed", |breaker| breaker.is_none()).await;
     assert_eq!(line.shown().await, [0, 1, 2]);
+
     eventually("the hook is active", async || line.status().await == HookStatus::Active).await;
 }
 
@@ -201,6 +219,7 @@ async fn a_hook_that_fails_a_quarter_is_degraded_and_one_that_fails_half_is_paus
             line.succeeds_at(0).await;
         }
     }
+
     eventually("the hook is degraded", async || {
         line.status().await == HookStatus::Degraded
     })
@@ -215,6 +234,7 @@ async fn a_hook_that_fails_a_quarter_is_degraded_and_one_that_fails_half_is_paus
         line.fails_at(0).await;
         line.succeeds_at(0).await;
     }
+
     line.all_see_it_open().await;
     eventually("the hook is paused", async || line.status().await == HookStatus::Paused).await;
 }
@@ -226,7 +246,9 @@ async fn a_hook_that_throws_after_each_answer_is_paused() {
         line.strays_at(0).await;
         line.succeeds_at(0).await;
     }
+
     assert_eq!(line.shown().await, [0, 1, 2], "four failures in a row are not enough");
+
     line.succeeds_at(0).await;
     line.all_see("none", |breaker| breaker.is_none()).await;
 
@@ -234,10 +256,13 @@ async fn a_hook_that_throws_after_each_answer_is_paused() {
         line.strays_at(1).await;
         line.succeeds_at(1).await;
     }
+
     line.all_see_it_open().await;
     line.clock.advance(FIVE_MINUTES_MS);
     let prober = line.shown().await;
+
     assert_eq!(prober.len(), 1, "one probe in the whole cluster: {prober:?}");
+
     line.strays_at(prober[0]).await;
     line.succeeds_at(prober[0]).await;
     line.all_see("closed", |breaker| breaker.is_none()).await;
@@ -266,6 +291,7 @@ async fn errors_after_the_answer_are_errors_of_the_hook() {
             state.is_some_and(|state| state.status == HookStatus::Paused)
         })
         .await;
+
         eventually("its error is told of", async || {
             let state = world.hook_state("strays").await.unwrap_or_default();
             state.last_error.is_some_and(|told| told.contains(error))
@@ -273,7 +299,9 @@ async fn errors_after_the_answer_are_errors_of_the_hook() {
         .await;
         let breakers = world.bus.kv::<Breaker>(buckets::BREAKERS);
         let open = breakers.get(&token("strays")).await.expect("readable").expect("stored");
+
         assert_eq!(open.value.failures, 5);
+
         breakers
             .update(&token("strays"), &open.value.reset(), open.revision)
             .await
@@ -284,6 +312,7 @@ async fn errors_after_the_answer_are_errors_of_the_hook() {
         })
         .await;
     }
+
     let fine = world.hook_state("fine").await.unwrap_or_default();
     assert_eq!((fine.status, fine.last_error), (HookStatus::Active, None));
 }
@@ -307,6 +336,7 @@ async fn the_read_model_tells_the_three_states_of_a_breaker() {
     let world = World::with_one_replica(&hooks).await;
     let hash = world.hook("h").await.expect("synced").content_hash;
     let breakers = world.bus.kv::<Breaker>(buckets::BREAKERS);
+
     let mut number = 0;
     let mut shows = async |expected: &str| {
         eventually(expected, async || {
@@ -317,11 +347,13 @@ async fn the_read_model_tells_the_three_states_of_a_breaker() {
             let HookOutcome::Fired { result, .. } = &of(&record, "tells").outcome else {
                 panic!("{record:?}");
             };
+
             let extracted = result.context.as_ref().and_then(|context| context.extracted.as_ref());
             extracted.is_some_and(|extracted| extracted["state"] == expected)
         })
         .await;
     };
+
     shows("closed").await;
     let until = UnixMillis(i64::MAX);
     let mut breaker = Breaker {
@@ -329,18 +361,21 @@ async fn the_read_model_tells_the_three_states_of_a_breaker() {
         failures: 5,
         ..Breaker::of("h", &hash)
     };
+
     let open = breakers.create(&token("h"), &breaker).await.expect("stored");
     shows("open").await;
     breaker.circuit = Circuit::HalfOpen {
         by: "b/webchat:v1/1".to_owned(),
         until,
     };
+
     let probed = breakers.update(&token("h"), &breaker, open).await.expect("stored");
     shows("half-open").await;
     breakers
         .update(&token("h"), &breaker.reset(), probed)
         .await
         .expect("stored");
+
     shows("closed").await;
 }
 
@@ -364,10 +399,13 @@ async fn a_hook_that_keeps_failing_is_paused_and_skipped_until_it_is_reset() {
         ("fine.ts", "export default () => ({ fire: true });\n"),
     ])
     .await;
+
     for name in ["a", "b"] {
         world.start(name);
     }
+
     world.wait_for_members(2).await;
+
     for number in 0..5 {
         let bad = event(&format!("v{number}"), number, "bad");
         world.publish(&bad).await;
@@ -376,6 +414,7 @@ async fn a_hook_that_keeps_failing_is_paused_and_skipped_until_it_is_reset() {
             HookOutcome::Failed { .. }
         ));
     }
+
     eventually("the hook is paused", async || {
         world
             .hook_state("fails")
@@ -383,6 +422,7 @@ async fn a_hook_that_keeps_failing_is_paused_and_skipped_until_it_is_reset() {
             .is_some_and(|state| state.status == HookStatus::Paused)
     })
     .await;
+
     let mut number = 5;
     let open = |outcome: &HookOutcome| matches!(outcome, HookOutcome::Skipped { reason } if reason == "breaker_open");
     outcomes(&world, &mut number, open).await;
@@ -393,6 +433,7 @@ async fn a_hook_that_keeps_failing_is_paused_and_skipped_until_it_is_reset() {
         .update(&token("fails"), &open.value.reset(), open.revision)
         .await
         .expect("reset");
+
     eventually("the hook is active", async || {
         world
             .hook_state("fails")
@@ -400,6 +441,7 @@ async fn a_hook_that_keeps_failing_is_paused_and_skipped_until_it_is_reset() {
             .is_some_and(|state| state.status == HookStatus::Active)
     })
     .await;
+
     outcomes(&world, &mut number, |outcome| *outcome == HookOutcome::Passed).await;
 }
 
@@ -425,9 +467,11 @@ async fn outcomes(world: &World, number: &mut u32, expected: impl Fn(&HookOutcom
         } else {
             heard.remove(&replica);
         }
+
         heard.len() == 2
     })
     .await;
+
     for _ in 0..8 {
         let (replica, outcome) = shown(world, number).await;
         assert!(expected(&outcome), "{replica}: {outcome:?}");
@@ -440,14 +484,18 @@ async fn a_bucket_that_is_made_anew_counts_although_its_revisions_are_lower() {
     for _ in 0..5 {
         timeline.fails_at(0).await;
     }
+
     timeline.all_see_it_open().await;
     assert!(timeline.bus.delete_stream("KV_breakers").await.expect("deleted"));
+
     timeline.bus.ensure(&topology(1), false).await.expect("made again");
     let kv = timeline.bus.kv::<Breaker>(buckets::BREAKERS);
     let failed_once = Breaker::of("h", "1").failed(&BreakerPolicy::default(), "other", UnixMillis(1));
     let failed_once = failed_once.expect("it counts");
     let revision = kv.create(&token("h"), &failed_once).await.expect("stored");
+
     assert_eq!(revision, 1);
+
     timeline
         .all_see("closed", |breaker| {
             breaker.is_some_and(|breaker| *breaker == failed_once)

@@ -49,16 +49,19 @@ async fn answers_of_the_model_and_one_shots_count_as_they_were_first() {
         world.dispatches().await.len() == 2
     })
     .await;
+
     assert!(
         world.invocations().await.is_empty(),
         "the slow hook has not answered yet"
     );
+
     world.replica("a").kill();
     let sessions = |dispatches: Vec<shared::model::dispatch::Dispatch>| {
         let mut sessions: Vec<String> = dispatches.into_iter().map(|dispatch| dispatch.target.session).collect();
         sessions.sort();
         sessions
     };
+
     let first = sessions(world.dispatches().await);
     assert_eq!(first[0], "answer-0");
 
@@ -71,6 +74,7 @@ async fn answers_of_the_model_and_one_shots_count_as_they_were_first() {
         "nothing is dispatched otherwise"
     );
     assert_eq!(model.calls(), 1, "the model is not asked again");
+
     let fired: Vec<&str> = record.hooks.iter().map(|hook| hook.hook_id.as_str()).collect();
     assert_eq!(fired, ["asks", "once"]);
 }
@@ -83,27 +87,34 @@ async fn what_has_a_record_is_shown_to_no_hook_again_and_the_rest_of_a_backlog_i
     world.sections = model_section(&model);
     world.start("a");
     world.wait_for_members(1).await;
+
     for number in 0..20 {
         world
             .publish(&event(&format!("v{}", number % 5), number, "hello"))
             .await;
     }
+
     world.wait_for_records(20).await;
     assert_eq!(model.calls(), 20);
+
     world.replica("a").kill();
     // As if it had been killed before it stored how far it was: everything comes again.
     let floors = world.bus.kv::<PartitionFloors>(buckets::ATTEMPTS);
     let none = PartitionFloors::default();
     floors.put("floors.hook", &none).await.expect("stored");
+
     for number in 20..30 {
         world
             .publish(&event(&format!("v{}", number % 5), number, "hello"))
             .await;
     }
+
     world.start("b");
     world.wait_for_records(30).await;
     world.wait_until_acked().await;
+
     assert_eq!(model.calls(), 30);
+
     let by = world.invocations().await.into_iter().map(|record| record.evaluated_by);
     assert_eq!(by.filter(|by| by == "a").count(), 20);
 }
@@ -118,6 +129,7 @@ async fn what_was_decided_counts_when_the_server_was_away_in_between() {
     let mut world = World::with_one_replica(&[("late.ts", LATE), ("once.ts", ONCE)]).await;
     let happens = event("v1", 1, "hello");
     world.publish(&happens).await;
+
     eventually("the shot is spent", async || {
         world
             .hook_state("once")
@@ -125,10 +137,12 @@ async fn what_was_decided_counts_when_the_server_was_away_in_between() {
             .is_some_and(|state| state.fired_once.is_some())
     })
     .await;
+
     world.nats.kill9();
     // Until the late one has answered; a slow machine makes the test weaker, not red.
     pause(std::time::Duration::from_secs(4)).await;
     world.nats.restart().await;
+
     let record = world.record(&happens).await;
     for id in ["late", "once"] {
         assert!(
@@ -136,12 +150,14 @@ async fn what_was_decided_counts_when_the_server_was_away_in_between() {
             "{record:?}"
         );
     }
+
     let mut hooks: Vec<String> = world
         .dispatches()
         .await
         .into_iter()
         .map(|dispatch| dispatch.hook_id)
         .collect();
+
     hooks.sort();
     assert_eq!(hooks, ["late", "once"]);
     assert!(world.dead_letters().await.is_empty());
@@ -167,15 +183,18 @@ async fn a_hook_that_was_paused_when_a_fallback_fired_does_not_fire_beside_it() 
         ("waits.ts", WAITS),
         ("open.ts", OPEN),
     ];
+
     let mut world = World::new(&files).await;
     let breakers = world.bus.kv::<Breaker>(buckets::BREAKERS);
     let hash = HEXLOWER.encode(&Sha256::digest(ROUTES.as_bytes()));
+
     let open = Breaker {
         circuit: Circuit::Open {
             until: UnixMillis(i64::MAX / 2),
         },
         ..Breaker::of("routes", &hash)
     };
+
     breakers.put("routes", &open).await.expect("paused");
     world.start("a");
     world.wait_for_members(1).await;
@@ -184,7 +203,9 @@ async fn a_hook_that_was_paused_when_a_fallback_fired_does_not_fire_beside_it() 
     world.publish(&second).await;
     eventually("the fallback's dispatch", async || !world.dispatches().await.is_empty()).await;
     world.replica("a").kill();
+
     assert!(world.invocations().await.is_empty(), "neither event is done");
+
     breakers
         .put("routes", &Breaker::of("routes", &hash))
         .await
@@ -192,6 +213,7 @@ async fn a_hook_that_was_paused_when_a_fallback_fired_does_not_fire_beside_it() 
     std::fs::remove_file(world.hooks_dir().join("open.ts")).expect("removed");
     world.start("b");
     let record = world.record(&second).await;
+
     let of_second: Vec<String> = world
         .dispatches()
         .await
@@ -199,6 +221,7 @@ async fn a_hook_that_was_paused_when_a_fallback_fired_does_not_fire_beside_it() 
         .filter(|dispatch| dispatch.event_id == second.id)
         .map(|dispatch| dispatch.hook_id)
         .collect();
+
     assert!(!of_second.contains(&"routes".to_owned()), "{of_second:?}, {record:?}");
 }
 
@@ -210,15 +233,18 @@ async fn schedules_of_hooks_are_those_of_their_files_on_any_number_of_replicas()
     world.start("b");
     world.wait_for_members(2).await;
     let book = ScheduleBook::new(&world.bus);
+
     let ids = async || {
         let entries = book.kv().entries().await.expect("readable");
         let mut ids: Vec<_> = entries
             .into_iter()
             .map(|(_, entry)| (entry.value.spec.id, entry.value.spec.zone))
             .collect();
+
         ids.sort();
         ids
     };
+
     let zone = || "America/Chicago".to_owned();
     let both = vec![("hook:timed:0".to_owned(), zone()), ("hook:timed:1".to_owned(), zone())];
     eventually("both schedules are there", async || ids().await == both).await;
@@ -237,14 +263,17 @@ async fn every_change_of_an_item_has_an_answer_of_its_own() {
     world.sections = model_section(&model);
     world.start("a");
     world.wait_for_members(1).await;
+
     let mut item = event("v1", 1, "hello");
     item.direction = Direction::Created;
     world.publish(&item).await;
     item.direction = Direction::Updated;
+
     for change in 1..=2 {
         item.content = format!("edit {change}");
         world.publish(&item).await;
     }
+
     world.wait_for_records(3).await;
     let dispatches = world.dispatches().await;
     let sessions = |hook: &str| {
@@ -253,6 +282,7 @@ async fn every_change_of_an_item_has_an_answer_of_its_own() {
         sessions.sort();
         sessions
     };
+
     assert_eq!(sessions("asks"), ["answer-0", "answer-1", "answer-2"]);
     assert_eq!(sessions("once").len(), 1);
 }
@@ -270,16 +300,21 @@ async fn a_hook_that_rests_between_fires_knows_of_the_last_one_wherever_it_was()
     eventually("it fires", async || world.dispatches().await.len() == 1).await;
     world.start("b");
     world.wait_for_members(2).await;
+
     for number in 1..20 {
         world.publish(&event(&format!("v{number}"), number, "more")).await;
     }
+
     world.wait_for_records(20).await;
     assert_eq!(world.dispatches().await.len(), 1);
+
     let last = world.invocations().await.pop().expect("records").evaluated_by;
     world.replica(&last).kill();
     world.publish(&event("v99", 99, "at the survivor")).await;
     world.wait_for_records(21).await;
+
     assert_eq!(world.dispatches().await.len(), 1);
+
     let state = world.hook_state("rests").await.expect("counted");
     assert_eq!((state.trigger_count, state.counted.len()), (1, 1));
 }
@@ -296,18 +331,22 @@ async fn an_answer_that_makes_no_dispatch_spends_no_shot() {
     large.metadata.insert("blob".to_owned(), json!("y".repeat(900_000)));
     world.publish(&large).await;
     let record = world.record(&large).await;
+
     assert!(
         matches!(of(&record, "large").outcome, HookOutcome::Failed { .. }),
         "{record:?}"
     );
+
     let state = world.hook_state("large").await;
     assert!(
         state.is_none_or(|state| state.fired_once.is_none()),
         "it still has its shot"
     );
+
     let small = event("v1", 2, "small");
     world.publish(&small).await;
     let record = world.record(&small).await;
+
     assert!(
         matches!(of(&record, "large").outcome, HookOutcome::Fired { .. }),
         "{record:?}"

@@ -63,17 +63,21 @@ async fn outcomes(world: &World, events: &[Event]) -> Vec<HookOutcome> {
                 partition
             }
         };
+
         let mut record = None;
         eventually(&format!("{} is evaluated whole", event.id), async || {
             record = last_record(world, partition, event).await;
             record.as_ref().is_some_and(|record| record.deferred().next().is_none())
         })
         .await;
+
         let record = record.expect("found");
         assert_eq!(record.event_id, event.id);
+
         let slow = record.hooks.into_iter().find(|hook| hook.hook_id == "slow");
         found.push(slow.map_or(HookOutcome::Passed, |hook| hook.outcome));
     }
+
     found
 }
 
@@ -98,10 +102,12 @@ async fn a_good_authors_hooks_do_not_wait_for_a_slow_ones_which_are_called_later
         "script": "return { fire: true, routing: { session: 'good' } };"});
     world.ask("create", good).await.expect("made");
     let mut number = 0;
+
     eventually("the good hook is in force", async || {
         number += 1;
         let probe = event("probe", number, "hello");
         world.publish(&probe).await;
+
         world
             .record(&probe)
             .await
@@ -119,11 +125,13 @@ async fn a_good_authors_hooks_do_not_wait_for_a_slow_ones_which_are_called_later
         wanted.is_subset(&answered)
     })
     .await;
+
     assert_eq!(
         dispatched(&world, "slow").await,
         [""; 0],
         "none of them waited for the slow one"
     );
+
     eventually("what finds no place is deferred", async || {
         deferred(&world).await.len() >= events.len() - PLACES
     })
@@ -140,13 +148,16 @@ async fn a_good_authors_hooks_do_not_wait_for_a_slow_ones_which_are_called_later
     let fired = outcomes
         .iter()
         .filter(|outcome| matches!(outcome, HookOutcome::Fired { .. }));
+
     assert_eq!(fired.count(), events.len());
+
     world.wait_until_acked().await;
     let stored: Vec<Event> = world.all(EVENTS).await;
     for session in ["slow", "good"] {
         let mut all = dispatched(&world, session).await;
         all.retain(|id| wanted.contains(id));
         assert_eq!(all.len(), events.len(), "{session}: each once");
+
         for peer in 0..80 {
             let peer = format!("p{peer}");
             let came = stored.iter().filter(|event| event.peer.id == peer);
@@ -167,10 +178,13 @@ async fn what_finds_no_place_for_three_times_its_time_is_a_dead_letter() {
     let is_late =
         |outcome: &&HookOutcome| matches!(outcome, HookOutcome::Skipped { reason } if reason == "deferred_too_long");
     let late = outcomes.iter().filter(is_late).count();
+
     assert!(late > 0 && late < events.len() - PLACES, "{late} were given up");
+
     let letters = world.dead_letters().await;
     assert_eq!(letters.len(), late);
     assert!(letters.iter().all(|letter| letter.reason == "deferred_too_long"));
+
     world.wait_until_acked().await;
 }
 
@@ -183,11 +197,14 @@ async fn a_hook_that_is_gone_when_its_turn_comes_is_skipped() {
         deferred(&world).await.len() >= events.len() - PLACES
     })
     .await;
+
     std::fs::remove_file(world.hooks_dir().join("slow.ts")).expect("removed");
     let outcomes = outcomes(&world, &events).await;
     let is_gone =
         |outcome: &&HookOutcome| matches!(outcome, HookOutcome::Skipped { reason } if reason == "hook_disabled");
+
     assert!(outcomes.iter().filter(is_gone).count() > 0, "{outcomes:?}");
+
     world.wait_until_acked().await;
 }
 
@@ -208,6 +225,7 @@ async fn an_author_whose_hooks_stand_still_keeps_nothing_from_another_whose_are_
         return { fire: true, routing: { session: 'good' } };";
     let good = json!({"name": "good", "created_by": "agent:atlas", "script": script});
     world.ask("create", good).await.expect("made");
+
     let mut number = 0;
     eventually("the good hook is in force", async || {
         number += 1;
@@ -226,6 +244,7 @@ async fn an_author_whose_hooks_stand_still_keeps_nothing_from_another_whose_are_
         records.filter(|record| record.deferred().count() == 2).count() > 32
     })
     .await;
+
     let alone: Vec<Event> = (0..90).map(|peer| event(&format!("p{peer}"), 5, "alone")).collect();
     world.publish_all(&alone).await;
 
@@ -235,7 +254,9 @@ async fn an_author_whose_hooks_stand_still_keeps_nothing_from_another_whose_are_
         wanted.is_subset(&answered)
     })
     .await;
+
     assert_eq!(dispatched(&world, "still").await, [""; 0], "the other stands still");
+
     eventually("records say that the other alone is called later", async || {
         let records = world.invocations().await.into_iter();
         let halves = records.filter(|record| {
@@ -245,6 +266,7 @@ async fn an_author_whose_hooks_stand_still_keeps_nothing_from_another_whose_are_
         halves.count() > 32
     })
     .await;
+
     let mut all = dispatched(&world, "good").await;
     all.retain(|id| wanted.contains(id));
     assert_eq!(all.len(), wanted.len(), "each once");
@@ -268,6 +290,7 @@ async fn a_conversation_owes_so_many_events_and_the_others_come_when_there_is_ro
     eventually("no place is left", async || !deferred(&world).await.is_empty()).await;
     let crowd: Vec<Event> = (1..=1_300).map(|number| event("crowd", number, "quick")).collect();
     world.publish_all(&crowd).await;
+
     let of_crowd = async || {
         let deferred = deferred(&world).await;
         crowd
@@ -275,6 +298,7 @@ async fn a_conversation_owes_so_many_events_and_the_others_come_when_there_is_ro
             .filter(|event| deferred.contains(event.id.as_str()))
             .count()
     };
+
     eventually("as many of the crowd are owed as may be", async || {
         of_crowd().await >= MAX_OWED
     })
@@ -291,7 +315,9 @@ async fn a_conversation_owes_so_many_events_and_the_others_come_when_there_is_ro
     let fired = outcomes
         .iter()
         .filter(|outcome| matches!(outcome, HookOutcome::Fired { .. }));
+
     assert_eq!(fired.count(), crowd.len());
+
     world.wait_until_acked().await;
     let wanted: BTreeSet<&str> = crowd.iter().map(|event| event.id.as_str()).collect();
     let mut all = dispatched(&world, "slow").await;
@@ -299,6 +325,7 @@ async fn a_conversation_owes_so_many_events_and_the_others_come_when_there_is_ro
     let stored: Vec<Event> = world.all(EVENTS).await;
     let came = stored.iter().map(|event| event.id.as_str());
     let came: Vec<&str> = came.filter(|id| wanted.contains(id)).collect();
+
     assert_eq!(all, came, "each once, in the order of the stream");
 }
 
@@ -320,6 +347,7 @@ async fn events_that_are_given_up_make_room_for_those_of_their_conversation_that
     let is_late =
         |outcome: &HookOutcome| matches!(outcome, HookOutcome::Skipped { reason } if reason == "deferred_too_long");
     assert!(outcomes(&world, &crowd).await.iter().all(is_late));
+
     let letters = world.dead_letters().await;
     let sequences: BTreeSet<u64> = letters.iter().map(|letter| letter.sequence).collect();
     assert_eq!(
@@ -335,6 +363,7 @@ async fn an_event_that_owes_evaluations_and_keeps_killing_its_owner_is_given_up_
     let killer = event("killer", 1, "work");
     let its_own = world.publish(&event("killer", 0, "quick")).await;
     let its_own = world.partition(its_own).await;
+
     // The author's places are taken by conversations of other partitions: the killer is the first undone one of its own.
     let mut others = Vec::new();
     for peer in 0..320 {
@@ -344,6 +373,7 @@ async fn an_event_that_owes_evaluations_and_keeps_killing_its_owner_is_given_up_
             others.push(event(&peer, 1, "work"));
         }
     }
+
     world.publish_all(&others).await;
     eventually("no place is left", async || !deferred(&world).await.is_empty()).await;
     let sequence = world.publish(&killer).await;
@@ -355,6 +385,7 @@ async fn an_event_that_owes_evaluations_and_keeps_killing_its_owner_is_given_up_
     let attempts = world.bus.kv::<LeaseRecord>(buckets::ATTEMPTS);
     let key = format!("attempts.hook.{its_own}");
     world.replica("a").kill();
+
     for unclean in 1..=3 {
         let name = format!("b{unclean}");
         world.start(&name);
@@ -366,8 +397,10 @@ async fn an_event_that_owes_evaluations_and_keeps_killing_its_owner_is_given_up_
             })
         })
         .await;
+
         world.replica(&name).kill();
     }
+
     world.start("c");
     eventually("it is given up", async || {
         let letters = world.dead_letters().await.into_iter();
@@ -376,6 +409,7 @@ async fn an_event_that_owes_evaluations_and_keeps_killing_its_owner_is_given_up_
         reasons == ["kills_its_owner"]
     })
     .await;
+
     world.replica("c").kill();
     let fired = dispatched(&world, "slow").await;
     assert!(!fired.contains(&killer.id.to_string()), "nobody was shown it");

@@ -32,14 +32,17 @@ async fn a_fire_becomes_a_dispatch_a_claim_and_a_record() {
     let event = event("v1", 1, "echo please");
     let sequence = world.publish(&event).await;
     let record = world.record(&event).await;
+
     assert_eq!(
         (record.event_seq, record.evaluated_by.as_str(), record.passed),
         (sequence, "a", 1)
     );
+
     let HookOutcome::Failed { error, .. } = &of(&record, "broken").outcome else {
         panic!("{record:?}")
     };
     assert!(error.contains("out of coffee"), "{error}");
+
     let HookOutcome::Fired { dispatch: id, .. } = &of(&record, "echo").outcome else {
         panic!("{record:?}")
     };
@@ -48,6 +51,7 @@ async fn a_fire_becomes_a_dispatch_a_claim_and_a_record() {
     let [dispatch] = dispatches.as_slice() else {
         panic!("{dispatches:?}")
     };
+
     assert_eq!(
         (dispatch.id, dispatch.event_seq, dispatch.priority),
         (*id, sequence, 80)
@@ -58,11 +62,13 @@ async fn a_fire_becomes_a_dispatch_a_claim_and_a_record() {
         dispatch.context.extracted.as_ref().map(|found| json!(found)),
         Some(json!({"n": 11}))
     );
+
     let claims: Vec<Claim> = world.all(CLAIMS).await;
     assert_eq!(
         claims.iter().map(|claim| claim.session.to_string()).collect::<Vec<_>>(),
         ["default/webchat:dm:v1"]
     );
+
     world.wait_until_acked().await;
 }
 
@@ -76,18 +82,22 @@ async fn a_fallback_fires_only_where_nobody_else_routed() {
     let suppressed = HookOutcome::Suppressed {
         reason: "routed_by_another".to_owned(),
     };
+
     assert_eq!(of(&record, "fallback").outcome, suppressed);
+
     let record = world.record(&other).await;
     assert!(
         matches!(of(&record, "fallback").outcome, HookOutcome::Fired { .. }),
         "{record:?}"
     );
+
     let personas: Vec<_> = world
         .dispatches()
         .await
         .into_iter()
         .map(|dispatch| dispatch.target.persona)
         .collect();
+
     assert_eq!(personas, ["default", "helper"]);
 }
 
@@ -97,6 +107,7 @@ async fn a_slow_hook_keeps_the_order_of_its_conversation_and_delays_nobody_else(
     for (number, wait) in [(1, "7000"), (2, "0"), (3, "1500"), (4, "0")] {
         world.publish(&event("v1", number, wait)).await;
     }
+
     eventually("the quick hook's dispatches", async || {
         world
             .dispatches()
@@ -107,6 +118,7 @@ async fn a_slow_hook_keeps_the_order_of_its_conversation_and_delays_nobody_else(
             == 4
     })
     .await;
+
     world.wait_for_records(4).await;
     let dispatches = world.dispatches().await;
     for hook in ["slow", "quick"] {
@@ -117,6 +129,7 @@ async fn a_slow_hook_keeps_the_order_of_its_conversation_and_delays_nobody_else(
             .collect();
         assert_eq!(order, [1, 2, 3, 4], "{hook}");
     }
+
     let first_slow = dispatches.iter().position(|dispatch| dispatch.hook_id == "slow");
     assert_eq!(first_slow, Some(4), "the quick hook's dispatches all came first");
 }
@@ -134,6 +147,7 @@ async fn an_event_too_deep_in_its_chain_leads_to_nothing() {
     let suppressed = HookOutcome::Suppressed {
         reason: "too_many_hops".to_owned(),
     };
+
     assert_eq!(of(&record, "echo").outcome, suppressed);
     assert!(world.dispatches().await.is_empty());
 }
@@ -149,7 +163,9 @@ async fn a_change_of_a_known_item_is_recorded_and_shown_to_nobody() {
     changed.content = "echo, edited".to_owned();
     world.publish(&changed).await;
     world.wait_for_records(2).await;
+
     assert_eq!(world.dispatches().await.len(), 1);
+
     world.wait_until_acked().await;
 }
 
@@ -160,6 +176,7 @@ async fn the_read_model_answers_over_the_bus() {
     world.publish(&event).await;
     world.record(&event).await;
     let ask = std::time::Duration::from_secs(5);
+
     eventually("the trace has the dispatch", async || {
         let question = json!({"event_id": event.id});
         let trace: Trace = world
@@ -167,17 +184,20 @@ async fn the_read_model_answers_over_the_bus() {
             .request("nexus.svc.events.trace", Headers::new(), &question, ask)
             .await
             .expect("answered");
+
         trace
             .steps
             .iter()
             .any(|step| step.detail.contains("default/webchat:dm:v1"))
     })
     .await;
+
     let question = json!({"channel": "webchat", "text": "ECHO"});
     let found: FindReply = world
         .bus
         .request("nexus.svc.events.find", Headers::new(), &question, ask)
         .await
         .expect("answered");
+
     assert_eq!(found.events.iter().map(|row| &row.id).collect::<Vec<_>>(), [&event.id]);
 }

@@ -58,9 +58,11 @@ fn says(prompt: &str) -> &'static str {
             r#"{"is_2fa_request": false, "service": null}"#
         };
     }
+
     if prompt.contains("Casey") {
         return r#"{"in_trouble": true, "why": "she is lost"}"#;
     }
+
     r#"{"flight": "UA 100", "departs_at": "2026-12-01T10:00:00-06:00", "from": "ORD", "to": "SFO"}"#
 }
 
@@ -83,6 +85,7 @@ async fn world_before() -> (World, ModelServer) {
         "[llm]\nprovider = \"openai\"\nmodel = \"m\"\nbase_url = \"{}\"\n[llm.prices.m]\ninput = 1.0\noutput = 2.0\n",
         model.base_url("openai")
     );
+
     (world, model)
 }
 
@@ -94,6 +97,7 @@ fn message(id: &str, from: &str, content: &str) -> Event {
         from,
         UnixMillis(1_790_000_000_000),
     );
+
     event.from.id = from.to_owned();
     event.origin = Origin::account(channel, "default");
     event.participants = vec![Participant {
@@ -101,6 +105,7 @@ fn message(id: &str, from: &str, content: &str) -> Event {
         role: ParticipantRole::Sender,
         display_name: None,
     }];
+
     event.content = content.to_owned();
     event
 }
@@ -132,21 +137,26 @@ async fn scripts_of_the_older_spelling_run_unchanged_and_fire_as_written() {
         "+1555000",
         "Hi, what is the code that Chase texted me? I cannot log in",
     );
+
     let dispatches = dispatched(&world, &asks).await;
     assert_eq!(only(&dispatches), ("mom-2fa-helper", "default", "sms:dm:mom"));
+
     let dispatch = &dispatches[0];
     assert_eq!(
         (dispatch.queue_mode, dispatch.priority),
         (Some(QueueMode::Interrupt), 85)
     );
+
     let extracted = Value::from(dispatch.context.extracted.clone().expect("extracted"));
     assert_eq!(extracted, json!({"service": "Chase", "person": "Mom"}));
+
     let record = world.record(&asks).await;
     let mom = record
         .hooks
         .iter()
         .find(|hook| hook.hook_id == "mom-2fa-helper")
         .expect("its part");
+
     assert_eq!(
         (mom.llm_calls, mom.llm_tokens_in > 0, mom.llm_cost_usd > 0.0),
         (1, true, true),
@@ -156,9 +166,11 @@ async fn scripts_of_the_older_spelling_run_unchanged_and_fire_as_written() {
     // Another sender of the same words is no mother and costs nothing; her small talk neither.
     let stranger = message("sms:2", "+1666000", "What is the code that Chase texted me?");
     assert_eq!(only(&dispatched(&world, &stranger).await).0, "default-dm-routing");
+
     let small_talk = message("sms:3", "+1555000", "Dinner on Sunday?");
     assert_eq!(only(&dispatched(&world, &small_talk).await).0, "default-dm-routing");
     assert_eq!(model.calls(), 1);
+
     let other_code = message("sms:4", "+1555000", "My dress code question was silly");
     assert_eq!(only(&dispatched(&world, &other_code).await).0, "default-dm-routing");
     assert_eq!(model.calls(), 2);
@@ -180,12 +192,15 @@ async fn scripts_of_the_older_spelling_run_unchanged_and_fire_as_written() {
         let question = json!({"source": CASEY, "event": tick, "now": now});
         world.ask("test", question).await.expect("tried")
     };
+
     let silent = at(evening.0).await;
     assert_eq!(silent["result"]["routing"]["persona"], "phone-caller", "{silent}");
+
     let mut writes = message("imessage:9", "casey@example.com", "I think I took the wrong trail");
     writes.timestamp = UnixMillis(evening.0 - 600_000);
     dispatched(&world, &writes).await;
     let troubled = at(evening.0).await;
+
     assert_eq!(
         troubled["result"]["context"]["extracted"]["why"], "she is lost",
         "{troubled}"
@@ -202,18 +217,22 @@ async fn the_others_route_what_is_theirs_and_leave_the_rest_to_the_catch_all() {
     let (world, _model) = world().await;
     let mut work = message("whatsapp:1", "+49170", "Where is the report?");
     work.account_id = Some("work".to_owned());
+
     assert_eq!(
         only(&dispatched(&world, &work).await),
         ("work-whatsapp-routing", "work", "main")
     );
+
     let mut group = message("whatsapp:2", "+49170", "Anybody?");
     (group.account_id, group.peer.kind, group.peer.id) = (Some("work".to_owned()), PeerKind::Group, "g1".to_owned());
     let dispatches = dispatched(&world, &group).await;
+
     assert_eq!(
         only(&dispatches),
         ("work-whatsapp-routing", "work", "whatsapp:group:g1")
     );
     assert_eq!(dispatches[0].queue_mode, Some(QueueMode::Collect));
+
     let private = message("whatsapp:3", "+49170", "Hello");
     assert_eq!(only(&dispatched(&world, &private).await).0, "default-dm-routing");
 
@@ -224,6 +243,7 @@ async fn the_others_route_what_is_theirs_and_leave_the_rest_to_the_catch_all() {
         event.metadata = payload.as_object().expect("an object").clone();
         event
     };
+
     let high = dispatched(&world, &paid("webhook:stripe/1", 120_000)).await;
     assert_eq!(only(&high), ("stripe-high-value", "default", "payments"));
     assert_eq!(
@@ -242,11 +262,13 @@ async fn the_others_route_what_is_theirs_and_leave_the_rest_to_the_catch_all() {
         .iter()
         .find(|dispatch| dispatch.hook_id == "flight-checkin")
         .expect("it fired");
+
     assert_eq!(travel.target.session, "travel");
     assert_eq!(
         travel.context.extracted.as_ref().expect("extracted")["checkin_at"],
         "2026-11-30T16:00:00.000Z"
     );
+
     let advert = message("email:2", "no-reply@mail.united.com", "Fly with us");
     assert_eq!(only(&dispatched(&world, &advert).await).0, "default-dm-routing");
 
@@ -256,6 +278,7 @@ async fn the_others_route_what_is_theirs_and_leave_the_rest_to_the_catch_all() {
         let question = json!({"source": HEARTBEAT, "event": tick, "now": now});
         world.ask("test", question).await.expect("tried")["fired"] == true
     };
+
     // Noon and three at night in Chicago.
     assert!(beat(1_769_536_800_000).await);
     assert!(!beat(1_769_504_400_000).await);
@@ -272,6 +295,7 @@ async fn on_the_evening_itself_the_scripts_that_look_at_the_time_dispatch_what_t
     let mut writes = message("imessage:9", "casey@example.com", "I think I took the wrong trail");
     writes.timestamp = evening.plus(-600_000);
     world.publish(&writes).await;
+
     let sections = world.sections.clone();
     for attempt in 0..ATTEMPTS {
         // The replica's day begins as it starts, so that its first seconds are in that minute.
@@ -282,6 +306,7 @@ async fn on_the_evening_itself_the_scripts_that_look_at_the_time_dispatch_what_t
         world.wait_for_members(1).await;
         let mut tick = message(&format!("timer:tick:{attempt}"), "tick", "");
         tick.peer.id = "tick".to_owned();
+
         let dispatches = dispatched(&world, &tick).await;
         let of = |hook: &str| dispatches.iter().find(|dispatch| dispatch.hook_id == hook);
         if let Some(casey) = of("casey-safety-check") {
@@ -290,19 +315,24 @@ async fn on_the_evening_itself_the_scripts_that_look_at_the_time_dispatch_what_t
                 ("phone-caller", Some("Call Tyler: she is lost"))
             );
             assert_eq!(model.calls(), 1);
+
             let state = world.hook_state("casey-safety-check").await.expect("it fired");
             assert_eq!(state.status, HookStatus::Disabled);
             assert!(
                 attempt > 0 || of("heartbeat").is_some_and(|beat| beat.target.session == "heartbeat"),
                 "{dispatches:?}"
             );
+
             // Half an hour has not passed, and the one shot is spent.
             let mut next = message("timer:tick:next", "tick", "");
             next.peer.id = "tick".to_owned();
             assert!(dispatched(&world, &next).await.is_empty());
+
             return;
         }
+
         assert!(world.replica(&name).stop().await);
     }
+
     panic!("the machine never met the minute");
 }

@@ -31,16 +31,20 @@ async fn what_cannot_be_read_is_a_dead_letter_and_blocks_nobody() {
     world.publish(&good).await;
     world.record(&good).await;
     eventually("two dead letters", async || world.dead_letters().await.len() == 2).await;
+
     let letters = world.dead_letters().await;
     let mut reasons: Vec<_> = letters.iter().map(|letter| letter.reason.as_str()).collect();
     reasons.sort_unstable();
+
     assert_eq!(reasons, ["malformed", "newer_schema"]);
+
     let malformed = letters
         .iter()
         .find(|letter| letter.reason == "malformed")
         .expect("found");
     assert_eq!(malformed.payload_bytes().as_deref(), Some(&b"\xff\x00garbage"[..]));
     assert_eq!(malformed.redrive_subject, "nexus.event.webchat.default.v1");
+
     world.wait_until_acked().await;
     assert_eq!(world.dispatches().await.len(), 1);
 }
@@ -56,11 +60,13 @@ async fn an_event_of_twenty_thousand_participants_is_shown_to_nobody_and_delays_
             display_name: None,
         })
         .collect();
+
     let begun = SystemClock.monotonic();
     world.publish(&fat).await;
     world.publish(&good).await;
     world.record(&good).await;
     let took = SystemClock.monotonic().duration_since(begun);
+
     assert!(took < Duration::from_secs(20), "{took:?}");
 
     eventually("the dead letter", async || !world.dead_letters().await.is_empty()).await;
@@ -70,8 +76,10 @@ async fn an_event_of_twenty_thousand_participants_is_shown_to_nobody_and_delays_
         "{}",
         letters[0].detail
     );
+
     let evaluated = world.invocations().await;
     assert!(evaluated.iter().all(|record| record.event_id == good.id));
+
     world.wait_until_acked().await;
 }
 
@@ -82,6 +90,7 @@ async fn a_repeated_event_changes_nothing() {
     for _ in 0..3 {
         world.publish_anonymously(&event).await;
     }
+
     world.wait_until_acked().await;
     assert_eq!(
         (world.dispatches().await.len(), world.invocations().await.len()),
@@ -97,12 +106,15 @@ async fn an_event_that_keeps_killing_its_owner_is_given_up() {
     world.publish(&good).await;
     let innocent = event("v2", 1, "hello");
     let another = world.publish(&innocent).await;
+
     assert_ne!(world.partition(sequence).await, world.partition(another).await);
+
     let stored = world.bus.at_sequence(EVENTS, sequence).await.expect("readable");
     let place = Place {
         sequence,
         stored_at_ns: stored.expect("stored").stored_at_ns,
     };
+
     // Another had the sequence of the second one before the stream was put back, and killed its owners.
     let gone = Place {
         sequence: another,
@@ -116,10 +128,12 @@ async fn an_event_that_keeps_killing_its_owner_is_given_up() {
             unclean: 3,
             released: false,
         };
+
         let key = format!("attempts.hook.{}", world.partition(at).await);
         let noted = world.bus.kv::<LeaseRecord>(ATTEMPTS).put(&key, &record).await;
         noted.expect("noted");
     }
+
     world.start("a");
     world.record(&good).await;
     world.record(&innocent).await;
@@ -128,8 +142,10 @@ async fn an_event_that_keeps_killing_its_owner_is_given_up() {
     let [letter] = letters.as_slice() else {
         panic!("{letters:?}")
     };
+
     assert_eq!((letter.reason.as_str(), letter.sequence), ("kills_its_owner", sequence));
     assert_eq!(world.dispatches().await.len(), 2, "of the good ones");
+
     // A trace does not wait for what was given up, and says so.
     eventually("the trace ends with the dead letter", async || {
         let question = json!({"event_id": killer.id});
@@ -139,6 +155,7 @@ async fn an_event_that_keeps_killing_its_owner_is_given_up() {
             .request("nexus.svc.events.trace", Headers::new(), &question, patience);
         let trace: Trace = asked.await.expect("answered");
         let last = trace.steps.last().is_some_and(|step| step.stage == Stage::DeadLetter);
+
         trace.complete && last
     })
     .await;

@@ -25,16 +25,19 @@ async fn server() -> String {
             let mut question = [0; 4096];
             let length = stream.read(&mut question).await.expect("a question");
             let question = String::from_utf8_lossy(&question[..length]);
+
             assert!(
                 question.starts_with("GET /status ") && question.contains("x-event: webchat:"),
                 "{question}"
             );
+
             let body = "{\"state\":\"down\"}";
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
             let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
             stream.write_all(answer.as_bytes()).await.expect("answered");
         }
     });
+
     format!("http://127.0.0.1:{port}")
 }
 
@@ -45,6 +48,7 @@ async fn hooks_fetch_what_an_operator_grants_them() {
         FETCHES.replace("SERVER", &server),
         FETCHES.replace("@allow net=SERVER", ""),
     );
+
     let asks_not = asks_not.replace("SERVER", &server);
     let mut world = World::new(&[
         ("work/granted.ts", asks.as_str()),
@@ -52,11 +56,13 @@ async fn hooks_fetch_what_an_operator_grants_them() {
         ("silent.ts", asks_not.as_str()),
     ])
     .await;
+
     world.sections = format!("[hooks.grants]\n\"work/granted\" = [\"{server}\"]\nsilent = [\"{server}\"]\n");
     world.start("a");
     world.wait_for_members(1).await;
     let asked = event("v1", 1, "is it up?");
     world.publish(&asked).await;
+
     let record = world.record(&asked).await;
     for (hook, expected) in [
         ("work/granted", json!({"ok": true, "state": "down"})),

@@ -89,6 +89,7 @@ fn tree(pid: u32) -> Vec<u32> {
             );
         }
     }
+
     found
 }
 
@@ -115,15 +116,18 @@ impl Watched {
         world.start("a");
         world.wait_for_members(1).await;
         let pid = world.replica("a").pid();
+
         let mut watched = Self {
             world,
             pid,
             before: held(pid),
             published: 0,
         };
+
         watched.publish(10).await;
         watched.world.wait_for_records(10).await;
         watched.before = held(pid);
+
         watched
     }
 
@@ -146,15 +150,18 @@ impl Watched {
                 hooks.push(of_author(author, &format!("{author}.{name}"), source));
             }
         }
+
         for hook in &hooks {
             kv.create(&token(&hook.id), hook).await.expect("stored");
         }
+
         let first = self.published;
         let begun = SystemClock.monotonic();
         let since = || SystemClock.monotonic().duration_since(begun);
         let reasons = self.until_paused(wave).await;
         let paused = since();
         self.world.wait_for_records(u64::from(self.published)).await;
+
         for hook in &hooks {
             kv.delete(&token(&hook.id), None).await.expect("deleted");
         }
@@ -168,6 +175,7 @@ impl Watched {
             "{events} events, paused after {paused:.1?}, settled {settled:.1?}, given back {:.1?}: {reasons:#?}",
             since()
         );
+
         faults
     }
 
@@ -176,6 +184,7 @@ impl Watched {
         let begun = SystemClock.monotonic();
         let mut reasons = BTreeMap::new();
         self.publish(EVENTS).await;
+
         loop {
             for (author, ..) in wave {
                 let state = self.world.hook_state(&format!("{author}.bad")).await;
@@ -184,11 +193,13 @@ impl Watched {
                     reasons.insert((*author).to_owned(), reason);
                 }
             }
+
             let is_paused = |(author, _, reason): &Hostile| reason.is_none() || reasons.contains_key(*author);
             let waited = SystemClock.monotonic().duration_since(begun);
             if wave.iter().all(is_paused) || waited > PAUSED_WITHIN {
                 return reasons;
             }
+
             self.publish(1).await;
             pause(3 * PACE).await;
         }
@@ -205,6 +216,7 @@ impl Watched {
             };
             records.iter().filter(failed).count()
         };
+
         let of_same = wave
             .iter()
             .flat_map(|(author, ..)| [format!("{author}.a"), format!("{author}.z")]);
@@ -213,6 +225,7 @@ impl Watched {
         let over = bounds
             .map(|(id, bound)| (lost(&id), id, bound))
             .filter(|(lost, _, bound)| lost > bound);
+
         over.map(|(lost, id, bound)| format!("{id} lost {lost} events of {}, {bound} at most", records.len()))
             .collect()
     }
@@ -227,12 +240,15 @@ impl Watched {
                 memory_mb,
                 segments,
             } = self.before;
+
             if now.processes <= processes && now.memory_mb <= memory_mb + KEPT_MB && now.segments <= segments {
                 return None;
             }
+
             if SystemClock.monotonic().duration_since(begun) > GIVEN_BACK_WITHIN {
                 return Some(format!("{now:?} is held, {:?} before", self.before));
             }
+
             pause(Duration::from_millis(200)).await;
         }
     }
@@ -244,6 +260,7 @@ impl Watched {
             let stored = self.world.bus.at_sequence("EVENTS", sequence).await.expect("readable");
             events.insert(sequence, stored.expect("stored").published_at.0);
         }
+
         let state = self.world.bus.stream_state("DISPATCHES").await.expect("its state");
         let mut took = Vec::new();
         for sequence in 1..=state.last {
@@ -253,6 +270,7 @@ impl Watched {
                 .at_sequence("DISPATCHES", sequence)
                 .await
                 .expect("readable");
+
             let stored = stored.expect("stored");
             let dispatch: shared::model::dispatch::Dispatch = stored.decode().expect("a dispatch");
             if dispatch.hook_id == "honest" {
@@ -260,6 +278,7 @@ impl Watched {
                 took.extend(event.map(|at| stored.published_at.0 - at));
             }
         }
+
         took.sort_unstable();
         took
     }
@@ -284,6 +303,7 @@ async fn whatever_hooks_try_others_do_not_pay() {
     if says("NEXUS_SANDBOX", "absent") {
         return println!("SKIPPED: NEXUS_SANDBOX=absent");
     }
+
     let is_long = says("NEXUS_HOOKS", "long");
     let hostile = all();
     assert!(hostile.len() >= 50, "{}", hostile.len());
@@ -297,6 +317,7 @@ async fn whatever_hooks_try_others_do_not_pay() {
     for wave in hostile.chunks(if is_long { 1 } else { 10 }) {
         faults.extend(watched.look(wave).await);
     }
+
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 
     let took = watched.latencies(first).await;
@@ -305,8 +326,10 @@ async fn whatever_hooks_try_others_do_not_pay() {
         (watched.published - first) as usize,
         "every event has its dispatch"
     );
+
     let beside = p99(&took);
     println!("an innocent's p99 {alone} ms alone, {beside} ms beside, {took:?}");
     let bound = if is_long { (2 * alone).max(alone + 20) } else { SOON_MS };
+
     assert!(beside <= bound, "p99 {beside} ms, {alone} ms alone: {took:?}");
 }

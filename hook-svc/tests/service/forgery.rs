@@ -38,6 +38,7 @@ async fn world() -> (World, Bus) {
     let mut world = World::on(NatsServer::with(options).await, &[("fire.ts", FIRE)]).await;
     world.write_identities(IDENTITIES);
     let secret = |name: &str, text: &str| format!("file:{}", world.write_file(name, text).display());
+
     let edge = |name: &str, key: &str| {
         let key = secret(&format!("{name}.key"), key);
         format!("[edges.{name}]\nchannel = \"lora\"\nkey = \"{key}\"\n")
@@ -45,15 +46,18 @@ async fn world() -> (World, Bus) {
     let sections = edge("roof", ROOF) + &edge("cellar", CELLAR);
     let password = Secret::resolve(&secret("roof.password", "p")).expect("a password");
     world.sections = sections;
+
     let config = NatsConfig {
         servers: vec![world.nats.url()],
         user: "roof".to_owned(),
         password: Some(password),
         ..NatsConfig::default()
     };
+
     let bus = shared::testing::connect(&config, "roof").await;
     world.start("a");
     world.wait_for_members(1).await;
+
     (world, bus)
 }
 
@@ -65,10 +69,12 @@ fn said(id: &str) -> Event {
         "boss",
         UnixMillis(1_700_000_000_000),
     );
+
     event.account_id = Some("roof".to_owned());
     event.from.id = "boss".to_owned();
     event.content = "forged".to_owned();
     event.speaks_for = vec!["*".to_owned()];
+
     event
 }
 
@@ -102,10 +108,12 @@ async fn history(world: &World, channel: &str, account: &str, peer: &str) -> Vec
         before: None,
         limit: None,
     };
+
     let asked = world
         .bus
         .request::<_, HistoryReply>("nexus.svc.events.history", Headers::new(), &question, DEADLINE);
     let reply = asked.await.expect("the read model answers");
+
     reply.events.into_iter().map(|event| event.content).collect()
 }
 
@@ -120,6 +128,7 @@ async fn of(world: &World, id: &EventId) -> Dispatch {
         found.is_some()
     })
     .await;
+
     found.expect("found")
 }
 
@@ -131,6 +140,7 @@ async fn an_edge_speaks_for_itself_alone() {
         channel: "telegram".to_owned(),
         ..said("lora:roof/1")
     };
+
     let a_change = Event {
         direction: Direction::Updated,
         ..said("webhook:std/msg_1")
@@ -139,6 +149,7 @@ async fn an_edge_speaks_for_itself_alone() {
         origin: Origin::account("telegram", "bot"),
         ..said("telegram:bot/7/99")
     };
+
     let forged = [
         ("another channel's event", another_channel, own, "wrong_subject"),
         ("another source's id", said("webhook:std/msg_1"), own, "foreign_id"),
@@ -160,6 +171,7 @@ async fn an_edge_speaks_for_itself_alone() {
             "foreign_id",
         ),
     ];
+
     for (number, (what, event, seal, _)) in forged.iter().enumerate() {
         // The first of them squats what the honest webhook's message id was named by.
         let message = if number == 0 {
@@ -171,12 +183,14 @@ async fn an_edge_speaks_for_itself_alone() {
             .await
             .unwrap_or_else(|error| panic!("{what}: {error}"));
     }
+
     eventually("all of them are dead letters", async || {
         world.dead_letters().await.len() == forged.len()
     })
     .await;
     let mut letters = world.dead_letters().await;
     letters.sort_by_key(|letter| letter.sequence);
+
     for (letter, (what, _, _, reason)) in letters.iter().zip(&forged) {
         assert_eq!(letter.reason, *reason, "{what}: {}", letter.detail);
         assert!(
@@ -192,24 +206,30 @@ async fn an_edge_speaks_for_itself_alone() {
         .publish(Outgoing::event(&webhook, world.bus.trust()))
         .await
         .expect("stored");
+
     assert!(!published.duplicate);
+
     let dispatch = of(&world, &webhook.id).await;
     assert_eq!(
         (dispatch.message.content.as_str(), dispatch.message.person.as_deref()),
         ("honest", None)
     );
     assert_eq!(dispatch.permissions.level, Level::Minimal, "a webhook names nobody");
+
     let event = said("lora:roof/7");
     roof.publish(out(&event, own, "x-own")).await.expect("stored");
     let dispatch = of(&world, &event.id).await;
+
     assert_eq!(dispatch.message.origin.to_string(), "edge:roof");
     assert_eq!(
         (dispatch.permissions.level, dispatch.message.person),
         (Level::Minimal, None)
     );
+
     let open = said("open:lora/roof/8");
     roof.publish(out(&open, None, "x-open")).await.expect("stored");
     let dispatch = of(&world, &open.id).await;
+
     assert!(dispatch.message.origin.is_open() && !dispatch.message.proven);
     assert_eq!(
         (dispatch.permissions.level, dispatch.message.person),
@@ -218,6 +238,7 @@ async fn an_edge_speaks_for_itself_alone() {
 
     world.wait_until_acked().await;
     assert_eq!(world.dispatches().await.len(), 3, "nothing came of a forged one");
+
     eventually("the read model holds what was admitted", async || {
         history(&world, "lora", "roof", "boss").await.len() == 2
     })
@@ -236,6 +257,7 @@ async fn an_address_is_a_person_only_where_the_origin_proves_it() {
         ("token:crm", Level::Minimal),
         ("open", Level::Minimal),
     ];
+
     for (number, (origin, level)) in origins.into_iter().enumerate() {
         let id = EventId::parse(format!("telegram:default/{number}")).expect("an id");
         let mut event = Event::new(id, "telegram", "boss", UnixMillis(1_700_000_000_000));
@@ -243,6 +265,7 @@ async fn an_address_is_a_person_only_where_the_origin_proves_it() {
         event.origin = Origin::parse(origin).expect("an origin");
         world.publish(&event).await;
         let dispatch = of(&world, &event.id).await;
+
         assert_eq!(dispatch.permissions.level, level, "{origin}");
         assert_eq!(dispatch.message.person.is_some(), level == Level::Full, "{origin}");
     }
@@ -254,6 +277,7 @@ async fn a_message_that_is_sent_again_under_another_id_is_no_new_event() {
     let event = honest();
     let published = world.publish(&event).await;
     of(&world, &event.id).await;
+
     // Somebody who has read it repeats it, seal and all.
     let stored = world
         .bus
@@ -261,10 +285,12 @@ async fn a_message_that_is_sent_again_under_another_id_is_no_new_event() {
         .await
         .expect("readable")
         .expect("there");
+
     let mut again = Outgoing::raw(subject::event(&event), stored.headers.clone(), stored.payload.clone());
     again.headers.insert(MSG_ID, "another");
     world.bus.publish(again).await.expect("stored");
     world.wait_until_acked().await;
+
     assert_eq!(
         (world.dispatches().await.len(), world.invocations().await.len()),
         (1, 1)

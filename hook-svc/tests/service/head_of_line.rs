@@ -54,6 +54,7 @@ async fn takes(world: &World, event: &Event) -> Duration {
     let sequence = world.publish(event).await;
     let partition = world.partition(sequence).await;
     let record = subject::invocation(partition, &event.id);
+
     while SystemClock.monotonic().duration_since(begun) < 2 * SOON {
         let stored = world.bus.last_on_subject(INVOCATIONS, &record).await.expect("readable");
         if stored.is_some() {
@@ -61,6 +62,7 @@ async fn takes(world: &World, event: &Event) -> Duration {
         }
         pause(Duration::from_millis(5)).await;
     }
+
     SystemClock.monotonic().duration_since(begun)
 }
 
@@ -115,6 +117,7 @@ async fn what_is_kept_as_numbers_comes_in_order_and_once_through_a_kill() {
     world.sections = "in_flight_per_conversation = 4\n".to_owned();
     world.start("a");
     world.wait_for_members(1).await;
+
     let wanted: Vec<String> = (0..150).map(|number| format!("s{number}")).collect();
     for (number, session) in (0..).zip(&wanted) {
         world.publish(&event("v1", number, session)).await;
@@ -124,7 +127,9 @@ async fn what_is_kept_as_numbers_comes_in_order_and_once_through_a_kill() {
     let dispatched = async || bus.stream_state("DISPATCHES").await.map_or(0, |state| state.last);
     eventually("some are dispatched", async || dispatched().await >= 20).await;
     world.replica("a").kill();
+
     assert!(dispatched().await < 150, "killed in the middle");
+
     world.start("b");
     world.wait_for_records(150).await;
     let sessions: Vec<String> = world
@@ -133,13 +138,16 @@ async fn what_is_kept_as_numbers_comes_in_order_and_once_through_a_kill() {
         .into_iter()
         .map(|dispatch| dispatch.target.session)
         .collect();
+
     assert_eq!(sessions, wanted);
+
     world.wait_until_acked().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_open_event_stops_nobody_a_thousand_messages_further_and_a_new_owner_passes_over_what_is_settled() {
     const OTHERS: u32 = 1_300;
+
     let mut world = World::with_one_replica(&[("slow.ts", SLOW)]).await;
     let beside = neighbour(&world, "crowd").await;
     let mut open = event("crowd", 1, "wait");
@@ -155,11 +163,13 @@ async fn one_open_event_stops_nobody_a_thousand_messages_further_and_a_new_owner
         .bus
         .last_on_subject(EVENTS, &partition_filter(EVENTS, partition))
         .await;
+
     let last = last.expect("readable").expect("an event").sequence;
     let stored = async || {
         let record = floors.get("floors.hook").await.expect("readable");
         record.and_then(|record| record.value.of(partition)).unwrap_or_default()
     };
+
     eventually("what is settled behind the open event is stored", async || {
         stored().await.settled.contains(last)
     })
@@ -169,6 +179,7 @@ async fn one_open_event_stops_nobody_a_thousand_messages_further_and_a_new_owner
         reached.at.sequence < last - u64::from(OTHERS),
         "the open event is not settled: {reached:?}"
     );
+
     assert!(
         world
             .invocations()
@@ -181,14 +192,17 @@ async fn one_open_event_stops_nobody_a_thousand_messages_further_and_a_new_owner
     world.start("b");
     let quick = event(&beside, OTHERS + 1, "hello");
     world.publish(&quick).await;
+
     assert_eq!(world.record(&quick).await.evaluated_by, "b");
     assert_eq!(world.record(&open).await.evaluated_by, "b");
+
     world.wait_until_acked().await;
     let by_b = world
         .invocations()
         .await
         .into_iter()
         .filter(|record| record.evaluated_by == "b");
+
     assert_eq!(by_b.count(), 2, "each event has one record");
 }
 
@@ -228,14 +242,17 @@ async fn the_tail_of_others_is_what_it_is_without_slow_conversations() {
             ("sixteen", crowds(), true),
             ("two hundred", many_crowds(), false),
         ];
+
         for (form, busy, is_promised) in forms {
             let mut rounds = Vec::new();
             for _ in 0..ROUNDS {
                 rounds.push(tails(&busy).await);
             }
+
             rounds.sort_by_key(|(with, without)| with.saturating_sub(*without));
             let (with, without) = rounds[ROUNDS / 2];
             println!("beside {form}: p99 {with:?}, without {without:?}, of {rounds:?}");
+
             assert!(
                 !is_promised || with <= 2 * without || with <= without + Duration::from_millis(20),
                 "beside {form}: {rounds:?}"

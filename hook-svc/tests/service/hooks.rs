@@ -22,6 +22,7 @@ async fn an_edited_file_runs_within_a_moment_and_a_broken_one_leaves_the_last_go
             world.publish(&event).await;
             world.record(&event).await;
             let dispatches = world.dispatches().await;
+
             dispatches
                 .iter()
                 .find(|d| d.event_id == event.id)
@@ -29,10 +30,12 @@ async fn an_edited_file_runs_within_a_moment_and_a_broken_one_leaves_the_last_go
         })
         .await;
     };
+
     sessions("one").await;
     world.write_hook("work/route.ts", &to("two"));
     sessions("two").await;
     world.write_hook("work/route.ts", "export default () => {{{");
+
     eventually("the error is noted", async || {
         world
             .hook("work/route")
@@ -40,12 +43,14 @@ async fn an_edited_file_runs_within_a_moment_and_a_broken_one_leaves_the_last_go
             .is_some_and(|hook| hook.parse_error.is_some())
     })
     .await;
+
     sessions("two").await;
     std::fs::remove_file(world.hooks_dir().join("work/route.ts")).expect("removed");
     eventually("the hook is disabled", async || {
         world.hook("work/route").await.is_some_and(|hook| !hook.enabled)
     })
     .await;
+
     eventually("it fires no more", async || {
         number += 1;
         let event = event("v1", number, "hello");
@@ -61,7 +66,9 @@ async fn a_hook_may_retire_without_firing() {
     let world = World::with_one_replica(&[("retiring.ts", retiring)]).await;
     let event = event("v1", 1, "stop");
     world.publish(&event).await;
+
     assert_eq!(world.record(&event).await.passed, 1);
+
     eventually("it is disabled", async || {
         world
             .hook_state("retiring")
@@ -69,6 +76,7 @@ async fn a_hook_may_retire_without_firing() {
             .is_some_and(|state| state.status == HookStatus::Disabled)
     })
     .await;
+
     assert!(world.dispatches().await.is_empty());
 }
 
@@ -82,10 +90,12 @@ async fn a_one_shot_hook_fires_once_on_two_replicas() {
     let events: Vec<_> = (0..60).map(|number| event(&format!("v{number}"), 1, "now")).collect();
     futures_util::future::join_all(events.iter().map(|event| world.publish(event))).await;
     world.wait_for_records(60).await;
+
     let dispatches = world.dispatches().await;
     let [dispatch] = dispatches.as_slice() else {
         panic!("{} dispatches", dispatches.len())
     };
+
     let state = world.hook_state("once").await.expect("a state");
     assert_eq!(state.status, HookStatus::Disabled);
     assert_eq!(
@@ -100,6 +110,7 @@ async fn counters_of_a_hook_are_written_down() {
     for number in 0..5 {
         world.publish(&event("v1", number, "hello")).await;
     }
+
     eventually("the counter stands at five", async || {
         world
             .hook_state("route")
@@ -115,6 +126,7 @@ async fn the_winner_of_a_one_shot_hook_publishes_what_was_stored_when_it_comes_a
     let mut world = World::new(&[("once.ts", once)]).await;
     let (winner, other) = (event("v1", 1, "hello"), event("v2", 1, "hello"));
     let result = json!({"fire": true, "routing": {"session": "then"}});
+
     let state = HookState {
         status: HookStatus::Disabled,
         fired_once: Some(FiredOnce {
@@ -123,12 +135,14 @@ async fn the_winner_of_a_one_shot_hook_publishes_what_was_stored_when_it_comes_a
         }),
         ..HookState::default()
     };
+
     world
         .bus
         .kv::<HookState>(HOOK_STATE)
         .create(&token("once"), &state)
         .await
         .expect("stored");
+
     world.publish(&winner).await;
     world.publish(&other).await;
     world.start("a");
@@ -137,6 +151,7 @@ async fn the_winner_of_a_one_shot_hook_publishes_what_was_stored_when_it_comes_a
     let [dispatch] = dispatches.as_slice() else {
         panic!("{dispatches:?}")
     };
+
     assert_eq!(
         (&dispatch.event_id, dispatch.target.session.as_str()),
         (&winner.id, "then")
@@ -157,7 +172,9 @@ async fn a_hooks_directory_that_is_not_there_is_no_empty_one() {
         ended.is_some()
     })
     .await;
+
     assert!(ended.is_some_and(|status| !status.success()), "{ended:?}");
+
     let hook = world.hook("stays").await.expect("registered");
     assert!(hook.enabled, "{hook:?}");
 }

@@ -126,8 +126,10 @@ fn check(record: &EventInvocations, size: Size, has_hostile: bool) {
         .filter(|hook| matches!(hook.outcome, HookOutcome::Fired { .. }))
         .map(|hook| hook.hook_id.as_str())
         .collect();
+
     assert_eq!(fired, [format!("good/{}", number % size.hooks)], "{record:?}");
     assert_eq!(record.passed, size.hooks - 1, "{record:?}");
+
     let is_hostile = has_hostile && number.is_multiple_of(size.hostile_every);
     assert_eq!(record.hooks.len() - 1, if is_hostile { 3 } else { 0 }, "{record:?}");
 }
@@ -154,6 +156,7 @@ async fn run(size: Size, has_hostile: bool) -> Ran {
         files.push(("loops.ts".to_owned(), LOOPS.to_owned()));
         files.push(("greedy.ts".to_owned(), GREEDY.to_owned()));
     }
+
     let named: Vec<(&str, &str)> = files
         .iter()
         .map(|(path, text)| (path.as_str(), text.as_str()))
@@ -163,12 +166,15 @@ async fn run(size: Size, has_hostile: bool) -> Ran {
         let kv = world.bus.kv::<HookRecord>(buckets::HOOKS);
         kv.create(&token("forges"), &of_mallory()).await.expect("stored");
     }
+
     for name in ["a", "b"] {
         world.start(name);
     }
+
     world.wait_for_members(2).await;
     let begun = SystemClock.monotonic();
     let since = || SystemClock.monotonic().duration_since(begun);
+
     let mut published = Vec::new();
     for number in 0..events {
         let is_hostile = number.is_multiple_of(size.hostile_every);
@@ -180,6 +186,7 @@ async fn run(size: Size, has_hostile: bool) -> Ran {
             .publish(&event(&format!("v{}", number % 97), number, content))
             .await;
     }
+
     let stored = async || {
         world
             .bus
@@ -187,11 +194,14 @@ async fn run(size: Size, has_hostile: bool) -> Ran {
             .await
             .map_or(0, |state| state.messages)
     };
+
     while stored().await < u64::from(events) {
         assert!(since() < size.patience, "not within {:?}", size.patience);
         pause(Duration::from_millis(100)).await;
     }
+
     let took = since();
+
     for hostile in ["loops", "greedy", "forges"].iter().filter(|_| has_hostile) {
         eventually(&format!("{hostile} is paused"), async || {
             let state = world.hook_state(hostile).await;
@@ -199,18 +209,23 @@ async fn run(size: Size, has_hostile: bool) -> Ran {
         })
         .await;
     }
+
     let records = world.invocations().await;
     assert_eq!(records.len(), events as usize);
+
     for record in &records {
         check(record, size, has_hostile);
     }
+
     assert_eq!(world.dispatches().await.len(), events as usize);
+
     let others = records
         .iter()
         .filter(|record| !number(record).is_multiple_of(size.hostile_every));
     let took_ms = |record: &EventInvocations| record.finished_at.0 - published[number(record) as usize].0;
     let mut latencies_ms: Vec<i64> = others.map(took_ms).collect();
     latencies_ms.sort_unstable();
+
     Ran {
         records,
         latencies_ms,
@@ -229,22 +244,27 @@ fn is_paused_everywhere(records: &[EventInvocations], hook: &str) -> usize {
             found.outcome.clone(),
         ))
     };
+
     let told: Vec<_> = records.iter().filter_map(of).collect();
     let mut failed: Vec<(i64, i64)> = told
         .iter()
         .filter(|(.., outcome)| matches!(outcome, HookOutcome::Failed { .. }))
         .map(|(started, finished, ..)| (*finished, *started))
         .collect();
+
     failed.sort_unstable();
     let opened = failed[PAUSED_BY - 1].0;
     let window = opened + SEEN_WITHIN_MS..opened + TRIED_AGAIN_MS;
     let late: Vec<_> = failed.iter().filter(|(_, started)| window.contains(started)).collect();
+
     assert!(late.is_empty(), "{hook} opened at {opened}: {late:?}");
+
     let skipped = told
         .iter()
         .filter(|(.., outcome)| matches!(outcome, HookOutcome::Skipped { .. }));
     let by: std::collections::BTreeSet<&str> = skipped.map(|(_, _, by, _)| by.as_str()).collect();
     assert_eq!(by.len(), 2, "{hook} is skipped by {by:?}");
+
     failed.len() - PAUSED_BY
 }
 
@@ -254,6 +274,7 @@ async fn hostile_hooks_cost_nobody_else_a_result() {
         run(SHORT, true).await;
         return;
     }
+
     let without = run(LONG, false).await;
     let with = run(LONG, true).await;
     for (what, ran) in [("without", &without), ("with", &with)] {
@@ -263,10 +284,12 @@ async fn hostile_hooks_cost_nobody_else_a_result() {
             ran.took
         );
     }
+
     for hook in ["loops", "greedy", "forges"] {
         let further = is_paused_everywhere(&with.records, hook);
         eprintln!("{hook}: called {further} times more after its fifth error");
     }
+
     assert!(with.percentile(99) <= 2 * without.percentile(99).max(1));
 }
 
@@ -280,6 +303,7 @@ fn workers_of(pid: u32) -> Vec<u64> {
         let (_, fields) = stat.rsplit_once(')')?;
         fields.split_whitespace().nth(11)?.parse().ok()
     };
+
     let processes = std::fs::read_dir("/proc").expect("Linux").filter_map(Result::ok);
     processes.filter_map(|process| ticks(process.path())).collect()
 }
@@ -295,6 +319,7 @@ async fn a_hook_that_loops_does_not_outlive_a_killed_service() {
         workers_of(pid).iter().any(|ticks| *ticks > 200)
     })
     .await;
+
     world.replica("a").kill();
     eventually("its process is gone", async || workers_of(pid).is_empty()).await;
 }

@@ -17,6 +17,7 @@ async fn broken_coordination_records_hold_up_no_partition() {
     let hello = event("v1", 1, "hello");
     let sequence = world.publish(&hello).await;
     let partition = world.partition(sequence).await;
+
     for key in [
         format!("{LEASES}.hook.{partition}"),
         format!("{ATTEMPTS}.floors.hook"),
@@ -25,9 +26,11 @@ async fn broken_coordination_records_hold_up_no_partition() {
         let garbage = Outgoing::raw(format!("$KV.{key}"), Headers::new(), Bytes::from_static(b"\xff"));
         world.bus.publish(garbage).await.expect("stored");
     }
+
     world.start("a");
     world.record(&hello).await;
     world.wait_until_acked().await;
+
     assert_eq!(world.dispatches().await.len(), 1);
 }
 
@@ -41,14 +44,17 @@ async fn who_writes_under_another_subject_or_of_anothers_hook_is_refused() {
     world.publish(&good).await;
     world.record(&good).await;
     eventually("the dead letter", async || !world.dead_letters().await.is_empty()).await;
+
     let letters = world.dead_letters().await;
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].reason, "wrong_subject");
+
     world.wait_until_acked().await;
     assert_eq!(world.dispatches().await.len(), 1, "of the good one");
 
     let made = json!({"name": "made", "script": "return { fire: false };", "created_by": "agent:atlas"});
     world.ask("create", made).await.expect("made");
+
     for (name, question) in [("disable", "made"), ("delete", "made"), ("disable", "fire")] {
         let refused = world
             .ask(name, json!({"name": question, "asked_by": "agent:bella"}))
@@ -56,11 +62,13 @@ async fn who_writes_under_another_subject_or_of_anothers_hook_is_refused() {
             .expect_err("it is another's");
         assert!(matches!(refused, RequestError::Service { code: 409, .. }), "{refused}");
     }
+
     let own = json!({"name": "made", "asked_by": "agent:atlas"});
     assert_eq!(
         world.ask("disable", own.clone()).await.expect("disabled")["status"],
         "disabled"
     );
+
     world.ask("delete", own).await.expect("deleted");
     let by_operator = json!({"name": "fire", "reason": "noisy"});
     world.ask("disable", by_operator).await.expect("operators may");
@@ -73,27 +81,33 @@ async fn a_stored_answer_or_state_that_cannot_be_read_holds_up_nothing() {
     let world = World::with_one_replica(&[("once.ts", once), ("finds.ts", finds)]).await;
     let (shot, asked, last) = (event("v1", 1, "once"), event("v1", 2, "asked"), event("v1", 3, "hello"));
     let key = subject::token(asked.id.as_str());
+
     for key in [format!("{HOOK_STATE}.once"), format!("{HOOK_RESULTS}.{key}")] {
         let garbage = Outgoing::raw(format!("$KV.{key}"), Headers::new(), Bytes::from_static(b"\xff"));
         world.bus.publish(garbage).await.expect("stored");
     }
+
     for event in [&shot, &asked, &last] {
         world.publish(event).await;
     }
+
     world.record(&last).await;
     world.wait_until_acked().await;
     let letters = world.dead_letters().await;
     let reasons: Vec<_> = letters.iter().map(|letter| letter.reason.as_str()).collect();
+
     assert_eq!(
         reasons,
         ["keeps_failing"],
         "a one-shot's state decides, and cannot be guessed"
     );
+
     let hooks: Vec<_> = world
         .dispatches()
         .await
         .into_iter()
         .map(|dispatch| dispatch.hook_id)
         .collect();
+
     assert_eq!(hooks, ["finds"]);
 }

@@ -73,21 +73,26 @@ async fn a_script_of_the_older_spelling_finds_who_writes_and_what_was_said() {
     world.wait_for_members(1).await;
     let code = event("mom-1", 1, "the code from my bank is 4711");
     let first = world.publish(&code).await;
+
     assert!(first > 0);
+
     let seen = extracted(&world, &code).await.expect("a fire");
     assert_eq!(seen, json!({"person": "mom", "earlier": [], "like": []}));
 
     let again = event("mom-1", 2, "which number was it again?");
     world.publish(&again).await;
     let seen = extracted(&world, &again).await.expect("a fire");
+
     assert_eq!(seen["earlier"], json!(["the code from my bank is 4711"]));
     assert_eq!(seen["like"][0]["eventId"], json!(code.id.as_str()), "{seen}");
+
     let score = seen["like"][0]["score"].as_f64().expect("a score");
     assert!(score > 0.0 && score <= 1.0, "{seen}");
 
     let stranger = event("aunt", 3, "hello");
     world.publish(&stranger).await;
     assert_eq!(extracted(&world, &stranger).await, None);
+
     world.write_identities(&IDENTITIES.replace("MOM", "mom-1, aunt"));
     let mut number = 10;
     eventually("the links follow identities.yaml", async || {
@@ -97,6 +102,7 @@ async fn a_script_of_the_older_spelling_finds_who_writes_and_what_was_said() {
         extracted(&world, &event).await.is_some()
     })
     .await;
+
     let newest = world
         .dispatches()
         .await
@@ -115,12 +121,14 @@ async fn a_script_of_the_older_spelling_finds_who_writes_and_what_was_said() {
         &question,
         crate::world::DEADLINE,
     );
+
     let reply: SearchReply = asked.await.expect("an answer");
     assert_eq!(reply.hits[0].event_id, code.id);
 
     let last = event("mom-1", 99, "that was all");
     world.publish(&last).await;
     assert!(extracted(&world, &last).await.is_some());
+
     let mut number = 99;
     eventually("it has disabled itself", async || {
         number += 1;
@@ -140,9 +148,11 @@ async fn an_event_is_in_the_read_model_before_a_script_can_look_for_it() {
     for event in &events {
         world.publish(event).await;
     }
+
     world.wait_for_records(200).await;
     let records = world.invocations().await;
     let lagging: Vec<_> = records.iter().filter(|record| !record.hooks.is_empty()).collect();
+
     assert!(lagging.is_empty(), "{lagging:?}");
 }
 
@@ -160,6 +170,7 @@ export default async ({ event, dbPath }) => {
 async fn readers_at_every_moment_do_not_fill_the_disk() {
     const LARGE: usize = 150_000;
     const BURST: u32 = 20;
+
     let mut world = World::new(&[("reads.ts", READS)]).await;
     world.start("a");
     world.wait_for_members(1).await;
@@ -167,26 +178,31 @@ async fn readers_at_every_moment_do_not_fill_the_disk() {
     let size = || std::fs::metadata(&log).map_or(0, |file| file.len());
     let text = "x".repeat(LARGE);
     let mut largest = 0;
+
     let mut number = 0;
 
     // As much as makes the log grow beyond the bound, then until it is small again; those of one burst are evaluated while
     // the next one is written.
     eventually("the log has been large and is small again", async || {
         let before = number;
+
         for _ in 0..BURST {
             world.publish(&event(&format!("v{}", number % 60), number, &text)).await;
             number += 1;
         }
+
         world.wait_for_records(u64::from(before)).await;
         largest = largest.max(size());
         largest > 96 << 20 && size() < 32 << 20
     })
     .await;
+
     assert!(largest < 192 << 20, "{largest} bytes");
 
     let last = event("v1", number, "last");
     world.publish(&last).await;
     let record = world.record(&last).await;
+
     assert!(record.hooks.iter().any(|hook| hook.hook_id == "reads"), "{record:?}");
     assert!(world.dead_letters().await.is_empty());
 }

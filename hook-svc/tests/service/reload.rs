@@ -61,13 +61,16 @@ async fn a_saved_file_is_in_force_on_every_replica_within_a_second() {
     let over = Arc::new(AtomicBool::new(false));
     let sending = tokio::spawn(send(world.bus.clone(), Arc::clone(&over)));
     let mut records = world.bus.ordered(INVOCATIONS, &[], 1).await.expect("readable");
+
     let mut edits: Vec<UnixMillis> = Vec::new();
     let mut took_ms = Vec::new();
     for edit in 0..=EDITS {
         let written = SystemClock.now();
+
         if edit > 0 {
             world.write_hook("v.ts", &version(edit));
         }
+
         edits.push(written);
         let mut first: BTreeMap<String, i64> = BTreeMap::new();
         while first.len() < 2 {
@@ -80,16 +83,20 @@ async fn a_saved_file_is_in_force_on_every_replica_within_a_second() {
                     .or_insert(record.started_at.0 - written.0);
             }
         }
+
         if edit > 0 {
             took_ms.extend(first.into_values());
         }
     }
+
     over.store(true, Ordering::Relaxed);
     let sent = sending.await.expect("all was sent");
     took_ms.sort_unstable();
     println!("{sent} events, {EDITS} edits, each in force on a replica after so many ms: {took_ms:?}");
+
     assert!(took_ms[took_ms.len() / 2] <= SOON_MS, "{took_ms:?}");
     assert!(took_ms[took_ms.len() - 1] <= AT_LAST_MS, "{took_ms:?}");
+
     let longest = took_ms[took_ms.len() - 1];
     nothing_is_lost_or_doubled(&world, sent, &edits, longest + SOON_MS).await;
 }
@@ -100,7 +107,9 @@ async fn nothing_is_lost_or_doubled(world: &World, sent: u32, edits: &[UnixMilli
     world.wait_until_acked().await;
     let records = world.invocations().await;
     let events: BTreeSet<_> = records.iter().map(|record| record.event_id.as_str()).collect();
+
     assert_eq!((records.len(), events.len()), (sent as usize, sent as usize));
+
     let mut versions = BTreeMap::new();
     for record in &records {
         let version = version_of(record);
@@ -109,12 +118,15 @@ async fn nothing_is_lost_or_doubled(world: &World, sent: u32, edits: &[UnixMilli
         let least = edits.iter().rposition(|written| written.0 < late).unwrap_or(0);
         assert!(version as usize >= least, "v{version} after v{least}: {record:?}");
     }
+
     let dispatches = world.dispatches().await;
     assert_eq!(dispatches.len(), sent as usize);
+
     for dispatch in dispatches {
         let version = versions.remove(&dispatch.event_id);
         let version = version.map(|version| format!("v{version}"));
         assert_eq!(dispatch.context.system_prompt, version, "{}", dispatch.event_id);
     }
+
     assert!(world.dead_letters().await.is_empty());
 }

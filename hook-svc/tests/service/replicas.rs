@@ -23,8 +23,10 @@ async fn check(world: &World, events: u32) {
     world.wait_for_records(u64::from(events)).await;
     world.wait_until_acked().await;
     assert_eq!(world.invocations().await.len(), events as usize);
+
     let dispatches = world.dispatches().await;
     assert_eq!(dispatches.len(), events as usize);
+
     let mut sessions: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for dispatch in dispatches {
         sessions
@@ -32,9 +34,11 @@ async fn check(world: &World, events: u32) {
             .or_default()
             .push(dispatch.event_seq);
     }
+
     for (session, order) in sessions {
         assert!(order.is_sorted(), "{session}: {order:?}");
     }
+
     assert!(world.dead_letters().await.is_empty());
 }
 

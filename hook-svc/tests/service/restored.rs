@@ -31,16 +31,20 @@ async fn world(model: &ModelServer) -> World {
 async fn floors_that_are_lost_make_nobody_evaluate_again_however_far_behind() {
     // More than a partition's owner ever has past its floor.
     const EVENTS: u32 = 1_100;
+
     let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
     let mut world = world(&model).await;
     world.start("a");
     world.wait_for_members(1).await;
+
     for number in 0..EVENTS {
         world.publish(&event("v1", number, "hello")).await;
     }
+
     world.wait_for_records(u64::from(EVENTS)).await;
     world.wait_until_acked().await;
     world.replica("a").kill();
+
     assert_eq!(model.calls(), EVENTS as usize);
 
     let floors = world.bus.kv::<PartitionFloors>(buckets::ATTEMPTS);
@@ -48,10 +52,12 @@ async fn floors_that_are_lost_make_nobody_evaluate_again_however_far_behind() {
         .put("floors.hook", &PartitionFloors::default())
         .await
         .expect("stored");
+
     world.publish(&event("v1", EVENTS, "hello")).await;
     world.start("b");
     world.wait_for_records(u64::from(EVENTS) + 1).await;
     world.wait_until_acked().await;
+
     assert_eq!(model.calls(), EVENTS as usize + 1);
 }
 
@@ -61,23 +67,29 @@ async fn events_behind_a_floor_of_a_stream_that_is_gone_are_evaluated() {
     let mut world = world(&model).await;
     world.start("a");
     world.wait_for_members(1).await;
+
     for number in 0..5 {
         world.publish(&event("v1", number, "hello")).await;
     }
+
     world.wait_for_records(5).await;
     world.wait_until_acked().await;
     assert!(world.replica("a").stop().await, "it ends well");
+
     world.nats.stop().await;
     let older = world.nats.copy_of(EVENTS);
     world.nats.restart().await;
 
     world.start("b");
+
     for number in 5..40 {
         world.publish(&event("v1", number, "hello")).await;
     }
+
     world.wait_for_records(40).await;
     world.wait_until_acked().await;
     assert!(world.replica("b").stop().await, "it ends well");
+
     world.nats.stop().await;
     world.nats.put_back(EVENTS, &older);
     world.nats.restart().await;
@@ -86,10 +98,12 @@ async fn events_behind_a_floor_of_a_stream_that_is_gone_are_evaluated() {
     for number in 40..100 {
         world.publish(&event("v1", number, "hello")).await;
     }
+
     world.start("c");
     world.wait_for_records(100).await;
     eventually("all are settled", async || world.invocations().await.len() == 100).await;
     world.wait_until_acked().await;
+
     assert_eq!(model.calls(), 100, "each event once");
 }
 
@@ -136,18 +150,23 @@ async fn another_change_at_the_sequence_of_one_that_is_gone_is_evaluated() {
     world.publish(&event("v1", 0, "the item")).await;
     world.wait_for_records(1).await;
     world.wait_until_acked().await;
+
     assert!(world.replica("a").stop().await, "it ends well");
+
     world.nats.stop().await;
     let older = world.nats.copy_of(EVENTS);
     world.nats.restart().await;
 
     world.start("b");
+
     for text in ["first", "second"] {
         world.publish(&change(text)).await;
     }
+
     world.wait_for_records(3).await;
     world.wait_until_acked().await;
     assert!(world.replica("b").stop().await, "it ends well");
+
     world.nats.stop().await;
     world.nats.put_back(EVENTS, &older);
     world.nats.restart().await;
@@ -156,16 +175,19 @@ async fn another_change_at_the_sequence_of_one_that_is_gone_is_evaluated() {
     for text in ["second", "third"] {
         world.publish(&change(text)).await;
     }
+
     world.start("c");
     eventually("the new change is evaluated", async || {
         world.dispatches().await.len() >= 3
     })
     .await;
+
     world.wait_until_acked().await;
 
     let dispatches = world.dispatches().await.into_iter();
     let mut contents: Vec<String> = dispatches.map(|dispatch| dispatch.message.content).collect();
     contents.sort();
+
     assert_eq!(contents, ["first", "second", "third"], "each once");
     assert_eq!(asked(&model), once(&["first", "second", "third"]));
     assert_eq!(world.dead_letters().await, []);
@@ -181,20 +203,26 @@ async fn a_change_whose_owner_was_killed_between_the_answer_and_the_record_is_as
     world.wait_for_members(1).await;
     world.publish(&event("v1", 0, "the item")).await;
     world.wait_for_records(1).await;
+
     for text in ["first", "second"] {
         world.publish(&change(text)).await;
     }
+
     eventually("both are answered", async || world.dispatches().await.len() == 2).await;
     assert_eq!(world.invocations().await.len(), 1, "neither has a record yet");
+
     world.replica("a").kill();
 
     world.start("b");
     world.wait_for_records(3).await;
     world.wait_until_acked().await;
+
     assert_eq!(asked(&model), once(&["first", "second"]));
     assert_eq!(world.dispatches().await.len(), 2, "each once");
+
     let records = world.invocations().await;
     assert_eq!(records.len(), 3);
+
     for record in &records[1..] {
         let hooks = record.hooks.iter().map(|hook| hook.hook_id.as_str());
         assert_eq!(hooks.collect::<Vec<_>>(), ["changes"], "{record:?}");
@@ -216,14 +244,18 @@ async fn three_dispatched(streams: &[&str]) -> (World, Vec<tempfile::TempDir>, V
 
     world.start("a");
     world.wait_for_members(1).await;
+
     for peer in ["v1", "v2", "v3"] {
         world.publish(&event(peer, 0, "hello")).await;
     }
+
     world.wait_for_records(3).await;
     world.wait_until_acked().await;
     assert!(world.replica("a").stop().await, "it ends well");
+
     let dispatches = world.dispatches().await;
     assert_eq!(dispatches.len(), 3);
+
     (world, older, dispatches)
 }
 
@@ -246,6 +278,7 @@ async fn dispatches_that_their_stream_has_lost_are_published_again_unless_they_w
     world.nats.stop().await;
     world.nats.put_back(DISPATCHES, &older[0]);
     world.nats.restart().await;
+
     assert_eq!(world.dispatches().await, [], "they are lost");
 
     world.start("b");
@@ -260,6 +293,7 @@ async fn dispatches_that_their_stream_has_lost_are_published_again_unless_they_w
     world.publish(&event("v4", 0, "hello")).await;
     world.wait_for_records(4).await;
     world.wait_until_acked().await;
+
     assert_eq!(world.dispatches().await.len(), 3);
     assert_eq!(world.dead_letters().await, []);
 }
@@ -280,5 +314,6 @@ async fn lost_dispatches_of_which_the_ledger_cannot_tell_are_held() {
         world.bus.held().entries().await.is_ok_and(|held| held.len() == 3)
     })
     .await;
+
     assert_eq!(world.dispatches().await, [], "none may be run again");
 }

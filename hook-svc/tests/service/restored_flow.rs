@@ -47,6 +47,7 @@ impl Flow {
                 pause(Duration::from_millis(20)).await;
             }
         });
+
         Self { stop, published, task }
     }
 
@@ -130,11 +131,13 @@ async fn busy(stream: &str) -> (World, tempfile::TempDir, Flow) {
         stored.is_some_and(|entry| entry.value.floors.iter().any(|floor| *floor > 1))
     })
     .await;
+
     let work: Vec<Event> = (0..300).map(|peer| event(&format!("p{peer}"), 1, "work")).collect();
     world.publish_all(&work).await;
     let crowd: Vec<Event> = (0..CROWD).map(|number| event("crowd", number, "quick")).collect();
     world.publish_all(&crowd).await;
     eventually("events are deferred", async || deferred(&world).await.len() > 100).await;
+
     (world, older, flow)
 }
 
@@ -154,28 +157,34 @@ async fn events_put_back_under_flow_are_evaluated_once_each_and_the_operator_is_
     let (mut world, older, flow) = busy(EVENTS).await;
     put_back(&mut world, &flow, EVENTS, &older).await;
     let mut status = None;
+
     eventually("the operator is told of void positions", async || {
         status = told(&world).await;
         let parts = status.as_ref().map(|status| &status.parts);
         parts.is_some_and(|parts| parts.contains_key("positions"))
     })
     .await;
+
     let status = status.expect("told");
     assert!(status.ready, "degraded, and at work: {:?}", status.parts);
+
     flow.end().await;
     world.wait_until_acked().await;
 
     let (dispatched, ended) = (dispatched(&world).await, ended(&world).await);
     let stored = stored(&world).await;
     let is_anothers_now = |(id, sequence): &&(String, u64)| stored.iter().any(|(at, of)| of == sequence && at != id);
+
     assert!(
         ended.keys().find(is_anothers_now).is_some(),
         "sequences were given out again"
     );
+
     for (id, sequence) in stored {
         assert_eq!(dispatched.get(&id), Some(&1), "{id}");
         assert_eq!(ended.get(&(id.clone(), sequence)), Some(&1), "{id} at {sequence}");
     }
+
     assert!(dispatched.values().all(|times| *times == 1), "of what is gone as well");
     assert_eq!(world.dead_letters().await, []);
 }
@@ -191,6 +200,7 @@ async fn records_put_back_under_flow_have_nothing_dispatched_twice() {
     for (id, _) in stored(&world).await {
         assert_eq!(dispatched.get(&id), Some(&1), "{id}");
     }
+
     let ended = ended(&world).await;
     assert!(ended.values().all(|times| *times == 1), "{ended:?}");
     assert_eq!(world.dead_letters().await, []);
@@ -209,5 +219,6 @@ async fn floors_lost_under_flow_have_nothing_evaluated_twice() {
         assert_eq!(dispatched.get(&id), Some(&1), "{id}");
         assert_eq!(ended.get(&(id.clone(), sequence)), Some(&1), "{id} at {sequence}");
     }
+
     assert_eq!(world.dead_letters().await, []);
 }

@@ -20,6 +20,7 @@ async fn hooks_run_where_they_are_confined_whole() {
     if says("NEXUS_SANDBOX", "absent") {
         return println!("SKIPPED: NEXUS_SANDBOX=absent");
     }
+
     let mut world = World::new(&[("looks.ts", LOOKS)]).await;
     world.sandbox = "enforce";
     world.start("a");
@@ -30,6 +31,7 @@ async fn hooks_run_where_they_are_confined_whole() {
     let HookOutcome::Fired { result, .. } = &of(&record, "looks").outcome else {
         panic!("{record:?}");
     };
+
     let extracted = result.context.as_ref().and_then(|context| context.extracted.clone());
     let seen = serde_json::json!({"seen": "nothing", "model": false});
     assert_eq!(extracted.map(serde_json::Value::Object), Some(seen));
@@ -50,5 +52,6 @@ async fn a_machine_that_cannot_confine_hooks_whole_runs_none() {
         ended.is_some()
     })
     .await;
+
     assert!(ended.is_some_and(|status| !status.success()), "{ended:?}");
 }

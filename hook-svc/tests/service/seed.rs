@@ -108,34 +108,42 @@ async fn hooks_of_the_seed_run_as_they_are_written_there() {
         ("goes.ts", ONE_SHOT),
         ("calls.ts", ONE_SHOT),
     ];
+
     let mut world = World::new(&files).await;
     if !says("NEXUS_SANDBOX", "absent") {
         world.sandbox = "enforce";
     }
+
     world.sections = format!(
         "[llm]\nprovider = \"openai\"\nmodel = \"m\"\nprices.m = {{ input = 0, output = 0 }}\nbase_url = \"{}\"\n",
         model.base_url("openai")
     );
     world.start("a");
     world.wait_for_members(1).await;
+
     // Both one-shots see it; each calls, and is gone.
     let call = event("v1", 1, "call");
     world.publish(&call).await;
+
     let record = world.record(&call).await;
     for hook in ["goes", "calls", "opens"] {
         let outcome = &of(&record, hook).outcome;
         assert!(matches!(outcome, HookOutcome::Fired { .. }), "{hook}: {outcome:?}");
     }
+
     assert_eq!((record.hooks.len(), record.passed), (3, 2), "{record:?}");
+
     let calls: Vec<_> = world.dispatches().await;
     let caller = calls
         .iter()
         .find(|dispatch| dispatch.hook_id == "calls")
         .expect("it fired");
+
     assert_eq!(
         (caller.target.persona.as_str(), caller.context.system_prompt.as_deref()),
         ("phone-caller", Some("Call Tyler!"))
     );
+
     eventually("the one-shots are disabled", async || {
         let status = async |id: &str| world.hook_state(id).await.map(|state| state.status);
         (status("goes").await, status("calls").await) == (Some(HookStatus::Disabled), Some(HookStatus::Disabled))
@@ -145,18 +153,22 @@ async fn hooks_of_the_seed_run_as_they_are_written_there() {
     let code = event("v1", 2, "what was the code?");
     world.publish(&code).await;
     let record = world.record(&code).await;
+
     assert!(
         matches!(of(&record, "asks").outcome, HookOutcome::Fired { .. }),
         "{record:?}"
     );
+
     let dispatches = world.dispatches().await;
     let asked = dispatches
         .iter()
         .find(|dispatch| dispatch.hook_id == "asks")
         .expect("it fired");
+
     let extracted = asked.context.extracted.clone().expect("extracted");
     assert_eq!(serde_json::Value::from(extracted), json!({"service": "Chase"}));
     assert_eq!(model.calls(), 2);
+
     let my_hook = world.hook("my-hook").await.expect("synced");
     assert_eq!(
         (my_hook.metadata.name.as_str(), my_hook.parse_error),
@@ -175,5 +187,6 @@ async fn a_one_shot_of_the_seed_that_is_past_its_deadline_goes_without_a_fire() 
         state.is_some_and(|state| state.status == HookStatus::Disabled && state.fired_once.is_none())
     })
     .await;
+
     assert!(world.dispatches().await.is_empty());
 }

@@ -44,19 +44,25 @@ async fn names(world: &World) -> Vec<String> {
 async fn a_replica_without_a_file_begins_with_the_newest_copy_and_reads_what_came_since() {
     let mut world = World::new(&[("counts.ts", COUNTS)]).await;
     let folder = tempfile::tempdir().expect("a folder");
+
     for number in 0..30 {
         world.publish(&event(&format!("v{number}"), number, "early")).await;
     }
+
     let (projection, shutdown) = model(&world, &folder.path().join("made.sqlite")).await;
     assert_eq!(snapshot::upload(&world.bus, &projection).await.expect("stored"), 30);
+
     for number in 30..40 {
         world.publish(&event(&format!("v{number}"), number, "later")).await;
     }
+
     projection.reached(Source::Events, 40).await.expect("reached");
     assert_eq!(snapshot::upload(&world.bus, &projection).await.expect("stored"), 40);
+
     shutdown.trigger();
     let store = world.bus.objects(SNAPSHOTS);
     assert_eq!(names(&world).await, [copy(30), copy(40)]);
+
     let other = folder.path().join("other");
     std::fs::write(&other, "of streams that were there before").expect("written");
     store.put(&copy(1_000_000), &other).await.expect("stored");
@@ -67,14 +73,17 @@ async fn a_replica_without_a_file_begins_with_the_newest_copy_and_reads_what_cam
     std::fs::write(restored.with_extension("fetching"), "left by one that was killed").expect("written");
     snapshot::bootstrap(&world.bus, &restored).await;
     let begun = Projection::open(&restored).expect("it opens");
+
     assert_eq!(
         begun.position(Source::Events),
         40,
         "nothing was read from the streams yet"
     );
+
     let (known, before) = (event("v7", 7, ""), event("v99", 99, ""));
     assert_eq!(begun.first_sequence(&known.id).expect("readable"), Some(8));
     assert_eq!(begun.first_sequence(&before.id).expect("readable"), None);
+
     begun.close().await;
 
     // What is further than the stream goes is of other streams, and goes.
@@ -87,7 +96,9 @@ async fn a_replica_without_a_file_begins_with_the_newest_copy_and_reads_what_cam
     let last = event("last", 1, "last");
     world.publish(&last).await;
     let record = world.record(&last).await;
+
     assert_eq!(record.hooks.len(), 1, "{record:?}");
+
     let dispatch = world.dispatches().await.pop().expect("a dispatch");
     assert_eq!(dispatch.target.session, "n-41");
 }
@@ -99,13 +110,16 @@ async fn a_copy_that_is_of_no_use_costs_nothing_but_the_copy() {
     let path = folder.path().join("damaged");
     std::fs::write(&path, "no database").expect("written");
     world.bus.objects(SNAPSHOTS).put(&copy(2), &path).await.expect("stored");
+
     for number in 0..3 {
         world.publish(&event(&format!("v{number}"), number, "early")).await;
     }
+
     world.start("a");
     world.wait_for_members(1).await;
     eventually("all are evaluated", async || world.invocations().await.len() == 3).await;
     let dispatches = world.dispatches().await;
+
     assert_eq!(dispatches.len(), 3, "{dispatches:?}");
     assert!(
         dispatches

@@ -38,15 +38,18 @@ async fn a_made_hook_survives_every_replicas_directory_and_a_deleted_file_disabl
     let made = json!({"name": "made", "description": "By an agent", "script": "return { fire: event.content === 'hello' };",
         "created_by": "agent:atlas"});
     let view = world.ask("create", made.clone()).await.expect("made");
+
     assert_eq!(
         (&view["status"], &view["origin"]["kind"]),
         (&json!("active"), &json!("tool"))
     );
+
     eventually("its file is written", async || {
         world.agent_dir().join("made.ts").exists()
     })
     .await;
     assert_eq!(world.ask("create", made).await.expect("asked again"), view);
+
     let pushed = json!({"id": "team/pushed", "source": FIRES});
     world.ask("push", pushed).await.expect("pushed");
     until_records(&world, "all three fire", |ids| ids == ["filed", "made", "team/pushed"]).await;
@@ -56,6 +59,7 @@ async fn a_made_hook_survives_every_replicas_directory_and_a_deleted_file_disabl
     world.wait_for_members(3).await;
     std::fs::remove_file(world.hooks_dir().join("filed.ts")).expect("removed");
     until_records(&world, "the others go on", |ids| ids == ["made", "team/pushed"]).await;
+
     assert!(world.hook("filed").await.is_some_and(|hook| !hook.enabled));
 
     let list = world
@@ -63,8 +67,10 @@ async fn a_made_hook_survives_every_replicas_directory_and_a_deleted_file_disabl
         .await
         .expect("listed");
     assert_eq!(list["hooks"].as_array().map(Vec::len), Some(1));
+
     let disabled = world.ask("list", json!({"status": "disabled"})).await.expect("listed");
     assert_eq!(disabled["hooks"][0]["id"], "filed");
+
     eventually("its invocations are known", async || {
         let details = world.ask("get", json!({"name": "made"})).await.expect("found");
         details["invocations"][0]["outcome"] == "fired" && details["hook"]["trigger_count"].as_u64() > Some(0)
@@ -82,6 +88,7 @@ async fn hooks_are_switched_deleted_and_tried() {
         world.ask("get", json!({"name": "once"})).await.expect("found")["hook"]["status"] == "disabled"
     })
     .await;
+
     world.ask("enable", json!({"name": "once"})).await.expect("enabled");
     until_records(&world, "it fires once more", |ids| ids.contains(&"once")).await;
 
@@ -93,18 +100,23 @@ async fn hooks_are_switched_deleted_and_tried() {
         (&off["status"], &off["disabled_reason"]),
         (&json!("disabled"), &json!("noisy"))
     );
+
     until_records(&world, "it is quiet", |ids| !ids.contains(&"filed")).await;
     let filed = code(world.ask("delete", json!({"name": "filed"})).await);
     assert_eq!(filed.0, 409, "{filed:?}");
+
     world.ask("delete", json!({"name": "once"})).await.expect("deleted");
     eventually("its file goes", async || !world.agent_dir().join("once.ts").exists()).await;
     let list = world.ask("list", json!({})).await.expect("listed");
+
     assert_eq!(list["hooks"].as_array().map(Vec::len), Some(1), "{list}");
+
     let details = world
         .ask("get", json!({"name": "once"}))
         .await
         .expect("its history is kept");
     assert_eq!(details["hook"]["disabled_reason"], "deleted");
+
     world.ask("create", one_shot).await.expect("the name is free");
 
     for (question, wrong) in [
@@ -114,6 +126,7 @@ async fn hooks_are_switched_deleted_and_tried() {
         let refused = code(world.ask("create", question).await);
         assert!(refused.0 == 400 && refused.1.contains(wrong), "{refused:?}");
     }
+
     assert_eq!(code(world.ask("get", json!({"name": "nobody"})).await).0, 404);
 }
 
@@ -129,17 +142,20 @@ async fn a_hook_is_tried_upon_one_event_and_nothing_comes_of_it() {
             .ask("test", json!({"source": source, "event": event, "now": 7}))
             .await
     };
+
     let run = ask(json!(stored.id)).await.expect("tried");
     assert_eq!(
         (&run["fired"], &run["result"]["context"]["systemPrompt"]),
         (&json!(true), &json!("a stored one 7"))
     );
+
     let given = serde_json::to_value(event("v2", 1, "no")).expect("json");
     let run = ask(given).await.expect("tried");
     assert_eq!(
         (&run["fired"], run["result"].is_null(), run["error"].is_null()),
         (&json!(false), true, true)
     );
+
     let throws = json!({"source": "export default () => { throw new Error('boom'); };", "event": stored.id});
     let run = world.ask("test", throws).await.expect("tried");
     assert!(
@@ -154,13 +170,16 @@ async fn a_hook_is_tried_upon_one_event_and_nothing_comes_of_it() {
         .ask("run", json!({"hook": "made", "event": stored.id}))
         .await
         .expect("run");
+
     assert_eq!(run["fired"], true);
+
     eventually("it is disabled as it asked", async || {
         world.ask("get", json!({"name": "made"})).await.expect("found")["hook"]["status"] == "disabled"
     })
     .await;
     assert!(world.dispatches().await.is_empty());
     assert!(world.record(&stored).await.hooks.is_empty());
+
     let found = world
         .bus
         .ask(
@@ -170,6 +189,7 @@ async fn a_hook_is_tried_upon_one_event_and_nothing_comes_of_it() {
             std::time::Duration::from_secs(30),
         )
         .await;
+
     let info = String::from_utf8(found.expect("it is discoverable").payload.to_vec()).expect("text");
     for name in [
         "create", "list", "get", "disable", "enable", "delete", "push", "run", "test",

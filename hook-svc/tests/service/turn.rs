@@ -33,14 +33,18 @@ async fn a_script_refuses_a_call_in_the_sandbox_and_lets_another_be() {
         let asked = json!({"hook": "turn/policy", "event": asked(query), "now": 1_795_307_558_806_i64});
         world.ask("run", asked).await.expect("it runs")
     };
+
     let refused = run("DROP table users").await;
     assert_eq!(refused["error"], Value::Null, "{refused}");
     assert_eq!(refused["fired"], json!(true), "{refused}");
+
     let said = &refused["result"]["context"]["extracted"];
     assert_eq!(*said, json!({"allow": false, "error": "sql_query drops nothing here"}));
     assert_eq!(run("select 1").await["fired"], json!(false));
+
     // Once it has asked to be switched off it is asked nothing more: whoever asks is told so.
     assert_eq!(run("retire").await["fired"], json!(false));
+
     let asked = json!({"hook": "turn/policy", "event": asked("select 1"), "now": 1_795_307_558_806_i64});
     let refused = world.ask("run", asked).await;
     assert!(

@@ -73,12 +73,14 @@ impl Replica {
             .args(["-TERM", &pid])
             .status()
             .expect("a signal is sent");
+
         let mut status = None;
         eventually("the replica ends", async || {
             status = self.child.try_wait().expect("it can be waited for");
             status.is_some()
         })
         .await;
+
         status.is_some_and(|status| status.success())
     }
 }
@@ -98,10 +100,12 @@ impl World {
         let bus = shared::testing::connect(&config, "test").await;
         bus.ensure(&topology(1), false).await.expect("the topology stands");
         let folder = tempfile::tempdir().expect("a folder");
+
         // Hooks may be another user's, who has to reach the read model.
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).expect("opened");
         std::fs::create_dir_all(folder.path().join("hooks")).expect("made");
+
         let world = Self {
             replicas: Vec::new(),
             sections: String::new(),
@@ -110,9 +114,11 @@ impl World {
             nats,
             folder,
         };
+
         for (path, text) in hooks {
             world.write_hook(path, text);
         }
+
         world
     }
 
@@ -184,12 +190,14 @@ impl World {
             self.sandbox,
             self.sections,
         );
+
         let identities = self.folder.path().join("identities.yaml");
         let files = if identities.exists() {
             format!("[files]\nidentities = \"{}\"\n", identities.display())
         } else {
             String::new()
         };
+
         std::fs::write(&config, text + &files).expect("written");
         let child = Command::new(env!("CARGO_BIN_EXE_hook-svc"))
             .arg("--config")
@@ -198,6 +206,7 @@ impl World {
             .env("NEXUS_INSTANCE", name)
             .spawn()
             .expect("the service starts");
+
         self.replicas.push(Replica {
             name: name.to_owned(),
             child,
@@ -224,6 +233,7 @@ impl World {
                 .filter(|(key, _)| key.starts_with("hook."))
                 .map(|(_, lease)| lease.value.holder.clone())
                 .collect();
+
             let held = leases.iter().filter(|(key, _)| key.starts_with("hook.")).count();
             members.len() == count && holders.len() == count && held == 64
         })
@@ -289,6 +299,7 @@ impl World {
             found.is_some()
         })
         .await;
+
         found.expect("found")
     }
 
@@ -318,6 +329,7 @@ impl World {
                     return false;
                 }
             }
+
             true
         })
         .await;

@@ -37,11 +37,13 @@ pub fn record(registry: &Registry, proposal: &ProposeIntent, id: Ulid) -> HookIn
     let approval = of_kind
         .max(registry.policy_of(&proposal.agent))
         .max(wish.approval.unwrap_or_default());
+
     let mut reason = wish.reason;
     if reason.len() > MAX_REASON_BYTES {
         let cut = (0..=MAX_REASON_BYTES).rev().find(|at| reason.is_char_boundary(*at));
         reason.truncate(cut.unwrap_or(0));
     }
+
     HookIntent {
         id,
         kind: wish.kind,
@@ -77,8 +79,10 @@ pub fn entitled(
             why: format!("{size} bytes, at most {MAX_PARAMETER_BYTES} are taken"),
         });
     }
+
     kind.check(&intent.parameters)?;
     kind.trust(proposal.permissions.level)?;
+
     if let Some(capability) = &kind.capability
         && !permitted(capability, &proposal.permissions, &PermissionPresets::default())
     {
@@ -86,9 +90,11 @@ pub fn entitled(
             capability: capability.clone(),
         });
     }
+
     in_scope(intent, proposal)?;
     in_conversation(intent, proposal)?;
     delivery(intent, proposal)?;
+
     if depth > MAX_DEPTH {
         return Err(Rejection::OverBudget {
             budget: "chain_depth".to_owned(),
@@ -96,6 +102,7 @@ pub fn entitled(
             needed: u64::from(depth),
         });
     }
+
     Ok(())
 }
 
@@ -106,6 +113,7 @@ fn in_scope(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), Rejecti
         IntentScope::Session { session } => *session != proposal.session,
         IntentScope::Persona => proposal.session != "main",
     };
+
     match proposal.permissions.level {
         Level::Restricted | Level::Group | Level::Minimal if elsewhere => Err(Rejection::NoCapability {
             capability: "scope: another session".to_owned(),
@@ -134,36 +142,43 @@ fn in_conversation(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), 
 pub fn delivery(intent: &HookIntent, proposal: &ProposeIntent) -> Result<DeliveryContext, Rejection> {
     let mut here = proposal.delivery_context.clone();
     here.reply_to_id = None;
+
     if let IntentScope::Thread { thread } = &intent.scope {
         here.thread_id = Some(thread.clone());
     }
+
     let target = intent.parameters.get("target").and_then(serde_json::Value::as_str);
     let Some(target) = target.filter(|target| !matches!(*target, "here" | "user")) else {
         return Ok(here);
     };
+
     let parts: Vec<&str> = target.split('/').collect();
     let (channel, account, peer) = match parts.as_slice() {
         [channel, peer] => (*channel, None, *peer),
         [channel, account, peer] => (*channel, Some((*account).to_owned()), *peer),
         _ => ("", None, ""),
     };
+
     if channel.is_empty() || peer.is_empty() {
         return Err(Rejection::BadParameters {
             path: "/target".to_owned(),
             why: "expected `here`, `channel/peer` or `channel/account/peer`".to_owned(),
         });
     }
+
     let same = channel == here.channel
         && here.peer_id.as_deref() == Some(peer)
         && account.as_deref().unwrap_or("default") == here.account_id.as_deref().unwrap_or("default");
     if same {
         return Ok(here);
     }
+
     if !permitted("send_message", &proposal.permissions, &PermissionPresets::default()) {
         return Err(Rejection::NoCapability {
             capability: "send_message".to_owned(),
         });
     }
+
     Ok(DeliveryContext {
         channel: channel.to_owned(),
         account_id: account,
@@ -189,24 +204,29 @@ pub fn fit(
     if intent.expires_at.is_some_and(expired) {
         return Err(Rejection::Expired);
     }
+
     let mut others = book.clone();
     others.bookings.remove(&intent.id);
     others.forget_past(now);
+
     if others.pending(now) >= MAX_PENDING {
         return Err(Rejection::TooManyPending {
             limit: MAX_PENDING as u64,
         });
     }
+
     let kind = registry.kind(&intent.kind)?;
     let booking = Booking {
         due: plan.due.filter(|_| !schedule.recurs()),
         firings: plan.per_day,
         tokens: kind.tokens * u64::from(plan.per_day),
     };
+
     let charged = booking
         .due
         .map_or_else(|| others.heaviest(day_of(now)), |due| others.charge_of(day_of(due)));
     within(&booking, charged, registry.budgets_of(&intent.agent))?;
+
     Ok(Fit { plan, booking })
 }
 
@@ -225,6 +245,7 @@ fn within(booking: &Booking, charged: Charge, budgets: Budgets) -> Result<(), Re
             });
         }
     }
+
     Ok(())
 }
 

@@ -71,6 +71,7 @@ fn request(intent: &Intent, now: UnixMillis) -> Confirmation {
     let arguments = serde_json::json!({
         "kind": record.kind, "parameters": record.parameters, "schedule": record.schedule, "scope": record.scope,
     });
+
     Confirmation {
         request: ApprovalRequest {
             id: key(intent),
@@ -120,6 +121,7 @@ impl Approvals {
                 let nominal = intent.due.unwrap_or(now);
                 let timer = timers::timer(intent, TimerPurpose::Approval, nominal);
                 timers::put(&self.bus, &timer, asked.request.expires_at).await?;
+
                 match self.values.create(&key(intent), &asked).await {
                     Ok(_) => {
                         self.tell(intent, &asked).await?;
@@ -129,14 +131,17 @@ impl Approvals {
                     Err(error) => return Err(HandleIntentError::cas(id, error)),
                 }
             };
+
             if value.status != ApprovalStatus::Pending {
                 return Ok(value);
             }
+
             if now < value.request.expires_at {
                 // Whoever asked may have been cut off before anybody was told.
                 self.tell(intent, &value).await?;
                 return Ok(value);
             }
+
             let lapsed = Confirmation {
                 status: ApprovalStatus::Expired,
                 decided_at: Some(now),
@@ -149,6 +154,7 @@ impl Approvals {
                 Err(error) => return Err(HandleIntentError::cas(id, error)),
             }
         }
+
         Err(HandleIntentError::Conflict(id))
     }
 
@@ -195,6 +201,7 @@ impl Approvals {
         } else {
             ApprovalStatus::Rejected
         };
+
         for _ in 0..MAX_TRIES {
             let (asked, revision) = match self.values.get(&key(intent)).await? {
                 Some(entry) => (entry.value, entry.revision),
@@ -203,12 +210,14 @@ impl Approvals {
             if asked.status == wanted {
                 return Ok(asked);
             }
+
             if asked.status != ApprovalStatus::Pending || now >= asked.request.expires_at {
                 let by = asked.decided_by.as_deref().unwrap_or("nobody");
                 return Err(HandleIntentError::Decided(format!(
                     "the approval was decided otherwise already, by {by}, or has lapsed"
                 )));
             }
+
             let decided = Confirmation {
                 status: wanted,
                 decided_at: Some(now),
@@ -216,6 +225,7 @@ impl Approvals {
                 response: decision.response.map(ToOwned::to_owned),
                 ..asked
             };
+
             let kept = kept(intent, now);
             match self.values.update_ttl(&key(intent), &decided, revision, kept).await {
                 Ok(_) => return Ok(decided),
@@ -223,6 +233,7 @@ impl Approvals {
                 Err(error) => return Err(HandleIntentError::cas(id, error)),
             }
         }
+
         Err(HandleIntentError::Conflict(id))
     }
 }

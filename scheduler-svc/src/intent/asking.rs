@@ -60,18 +60,22 @@ impl Clerk {
                 IntentCode::ApprovalExpired
             }
         };
+
         let by = confirmation.decided_by.as_deref().unwrap_or(RUNTIME);
         let why = confirmation.response.as_deref().unwrap_or_default();
         let intent = &entry.value;
+
         let Some(due) = intent.due.and_then(|due| occurrence_after(intent, due.max(now))) else {
             return self
                 .cancel(entry, code, false, Cause { by, why, at: now })
                 .await
                 .map(|_| None);
         };
+
         self.wake(intent, due).await?;
         let mut next = machine::fresh(intent);
         machine::skip(&mut next, due, code, Cause { by, why, at: now })?;
+
         self.store.advance(entry, next).await.map(|_| None)
     }
 }

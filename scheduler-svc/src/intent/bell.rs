@@ -75,6 +75,7 @@ impl Bell {
                     if !ended.is_ok_and(|record| ends_something(&record)) {
                         continue;
                     }
+
                     for wait in LOOKS {
                         pause(wait).await;
                         if matches!(clerk.look_for_end(&agent, id, nominal).await, Ok(true)) {
@@ -83,6 +84,7 @@ impl Bell {
                     }
                 }
             };
+
             tokio::select! {
                 () = listening => {}
                 () = pause(LISTEN) => {}

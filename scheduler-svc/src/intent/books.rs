@@ -79,12 +79,14 @@ impl Books {
                 Ok(fit) => fit,
                 Err(rejection) => return Ok(Err(rejection)),
             };
+
             book.bookings.insert(intent.id, fit.booking);
             let (written, ()) = tokio::try_join!(self.write(&intent.agent, book, revision), arm(fit))?;
             if written {
                 return Ok(Ok(fit));
             }
         }
+
         Err(HandleIntentError::Conflict(intent.id))
     }
 
@@ -98,10 +100,12 @@ impl Books {
             if !book.settle(id, fired, now) {
                 return Ok(());
             }
+
             if self.write(agent, book, revision).await? {
                 return Ok(());
             }
         }
+
         Err(HandleIntentError::Conflict(id))
     }
 

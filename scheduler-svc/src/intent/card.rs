@@ -20,8 +20,10 @@ pub fn card(intent: &Intent, asked: &Confirmation) -> Result<Option<Reply>, Pars
     if place.channel.is_empty() {
         return Ok(None);
     }
+
     let (record, at) = (&intent.intent, asked.requested_at);
     let id = derived_ulid(at, &["intent-card", &asked.request.id]);
+
     Ok(Some(Reply {
         id,
         turn: record.turn.unwrap_or(id),
@@ -42,11 +44,13 @@ fn text(intent: &Intent, asked: &Confirmation) -> String {
     let instant = |at: shared::model::time::UnixMillis| {
         jiff::Timestamp::from_millisecond(at.0).map_or_else(|_| at.to_string(), |at| format!("{at:.0}"))
     };
+
     let mut parameters = serde_json::Value::Object(record.parameters.clone()).to_string();
     if parameters.len() > MAX_PARAMETERS {
         parameters.truncate(parameters.floor_char_boundary(MAX_PARAMETERS));
         parameters.push_str("… [cut]");
     }
+
     let when = intent.due.map_or_else(|| record.schedule.to_string(), instant);
     let mut lines = vec![
         format!(
@@ -55,13 +59,16 @@ fn text(intent: &Intent, asked: &Confirmation) -> String {
         ),
         parameters,
     ];
+
     if !record.reason.is_empty() {
         lines.push(format!("Why: {}", record.reason));
     }
+
     lines.push(format!(
         "To be decided by the owner, until {}.",
         instant(asked.request.expires_at)
     ));
     lines.push(format!("Decide: nexus intent approve {0} [--decline]", record.id));
+
     lines.join("\n")
 }

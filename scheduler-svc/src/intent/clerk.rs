@@ -86,6 +86,7 @@ impl Clerk {
             let Some(entry) = self.store.get(Some(agent), id).await? else {
                 return Ok(());
             };
+
             let now = self.clock.now();
             let done = match entry.value.status {
                 IntentStatus::Proposed => Box::pin(super::desk::decide_admission(self, &entry)).await,
@@ -97,11 +98,13 @@ impl Clerk {
                 }
                 IntentStatus::Rescheduled => Ok(()),
             };
+
             match done {
                 Err(HandleIntentError::Conflict(_)) => {}
                 other => return other,
             }
         }
+
         Err(HandleIntentError::Conflict(id))
     }
 
@@ -121,6 +124,7 @@ impl Clerk {
     ) -> Result<(), HandleIntentError> {
         let intent = &entry.value;
         let now = self.clock.now();
+
         let mut code = IntentCode::Due;
         match intent.due {
             Some(due) if due != nominal => return Ok(()),
@@ -131,26 +135,33 @@ impl Clerk {
                 Condition::Over => return self.moot(entry, IntentCode::DeadlinePassed, now).await,
             },
         }
+
         self.supersede(intent).await?;
+
         if intent.intent.expires_at.is_some_and(|expires| now > expires) {
             return self.moot(entry, IntentCode::Expired, now).await;
         }
+
         if intent.intent.cancel_on_user_turn && quiet::user_spoke(&self.bus, intent).await? {
             return self.moot(entry, IntentCode::UserTurn, now).await;
         }
+
         let runtime = Cause {
             by: RUNTIME,
             why: "",
             at: now,
         };
+
         if intent.intent.approval != ApprovalRequirement::BeforeFire {
             return self.fire(entry, nominal, code, runtime).await;
         }
+
         let Some(yes) = self.approved(entry, now).await? else {
             return Ok(());
         };
         let by = yes.decided_by.as_deref().unwrap_or(RUNTIME);
         let why = yes.response.as_deref().unwrap_or_default();
+
         self.fire(entry, nominal, code, Cause { by, why, at: now }).await
     }
 
@@ -170,10 +181,12 @@ impl Clerk {
         if met.is_some() {
             return Ok(Condition::Holds);
         }
+
         let over = intent.deadline.is_some_and(|deadline| now >= deadline);
         if intent.intent.schedule.quiet_seconds().is_none() {
             return Ok(if over { Condition::Over } else { Condition::Waits });
         }
+
         match quiet::look(&self.bus, intent, now).await? {
             Quiet::Holds => Ok(Condition::Holds),
             Quiet::LookAgain(_) if over => Ok(Condition::Over),
@@ -198,11 +211,13 @@ impl Clerk {
             timers::put(&self.bus, &look, now.plus(looking::FIRST_LOOK_MS)).await?;
             Ok::<(), HandleIntentError>(())
         };
+
         let mut next = machine::fresh(&entry.value);
         let dispatch = firing::dispatch_of(&next, nominal)?;
         machine::fire(&mut next, nominal, dispatch, code, cause)?;
         let fired = self.store.advance_after(entry, next, looked_for).await?;
         metrics::histogram!("nexus_scheduler_intent_lateness_seconds").record(now.since(nominal) as f64 / 1_000.0);
+
         Box::pin(self.publish_firing(&fired)).await
     }
 
@@ -212,8 +227,10 @@ impl Clerk {
         let Some(running) = intent.running.clone() else {
             return Ok(());
         };
+
         let span = root_span("scheduler.intent");
         let carrier = carrier_of(&span, &Carrier::default());
+
         async {
             let event = firing::event(intent, running.nominal, running.at)?;
             span.record("event_id", tracing::field::display(&event.id));
@@ -223,16 +240,19 @@ impl Clerk {
                 .header(HOPS, event.hops.to_string())
                 .carrier(&carrier);
             let stored = self.bus.publish(out).await?;
+
             let Some(dispatch) = firing::dispatch(intent, running.nominal, running.at, stored.sequence)? else {
                 let ended = match firing::reply(intent, running.nominal)? {
                     Some(reply) => sending::attend(&self.bus, &reply, &carrier).await?,
                     None => hooks::attend(&self.bus, intent, &event).await?,
                 };
+
                 return match ended {
                     Some(ending) => self.finish(entry, &ending).await,
                     None => Ok(()),
                 };
             };
+
             let out = Outgoing::new(subject::dispatch(&target), &dispatch)
                 .msg_id(dispatch.id.to_string())
                 .header(HOPS, dispatch.causation.hops.to_string())
@@ -244,11 +264,13 @@ impl Clerk {
                 event_id = %event.id, dispatch_id = %dispatch.id, session = %target, intent = %intent.intent.id,
                 "intent fired"
             );
+
             if let Some(ear) = ear {
                 let agent = intent.intent.agent.clone();
                 self.bell
                     .attend(Arc::clone(self), ear, agent, intent.intent.id, running.nominal);
             }
+
             Ok(())
         }
         .instrument(span.clone())
@@ -264,9 +286,11 @@ impl Clerk {
         let Some(running) = &intent.running else { return Ok(()) };
         let now = self.clock.now();
         let next_due = occurrence_after(intent, now.max(running.nominal));
+
         if let Some(due) = next_due {
             self.wake(intent, due).await?;
         }
+
         let mut next = machine::fresh(intent);
         machine::end(&mut next, ending, next_due, now)?;
         let ended = self.store.advance(entry, next).await?;
@@ -275,9 +299,11 @@ impl Clerk {
             &timers::timer(intent, TimerPurpose::Outcome, running.nominal),
         )
         .await;
+
         if next_due.is_none() {
             self.settle(&ended.value, now).await?;
         }
+
         Ok(())
     }
 }

@@ -144,6 +144,7 @@ impl Conditions {
     pub async fn run(mut self, shutdown: Shutdown) {
         let mut changes = self.kept().watch(PREFIX);
         let mut connections = self.clerk.bus.connections();
+
         let mut again = Box::pin(pause(AGAIN));
         loop {
             let full = self.is_full();
@@ -177,6 +178,7 @@ impl Conditions {
                 // Of one that is known only its progress was noted.
                 let from = known.and_then(|known| known.from);
                 self.marks.insert(key, Awaited { mark: value, from });
+
                 if from.is_none() {
                     self.has_unasked = true;
                     self.read_again().await;
@@ -203,9 +205,11 @@ impl Conditions {
                 Err(error) => tracing::debug!(%error, "events cannot be asked for now"),
             }
         }
+
         for awaited in self.marks.values_mut() {
             awaited.from = None;
         }
+
         self.reader = None;
         self.again_from = None;
         self.has_unasked = !self.marks.is_empty();
@@ -219,6 +223,7 @@ impl Conditions {
             tracing::warn!(%error, "it cannot be asked yet from where on events count for the intents that wait for one");
             return;
         }
+
         let Some(from) = self.again_from else { return };
         match self.clerk.bus.ordered(EVENTS, &[], from + 1).await {
             Ok(reader) => {
@@ -239,6 +244,7 @@ impl Conditions {
         if !self.has_unasked {
             return Ok(());
         }
+
         let unasked = self.marks.iter().filter(|(_, awaited)| awaited.from.is_none());
         let unasked: Vec<(String, IntentMark)> = unasked
             .map(|(key, awaited)| (key.clone(), awaited.mark.clone()))
@@ -248,10 +254,12 @@ impl Conditions {
             if self.reader.is_none() || from < self.position.sequence {
                 self.again_from = Some(self.again_from.map_or(from, |again| again.min(from)));
             }
+
             if let Some(awaited) = self.marks.get_mut(&key) {
                 awaited.from = Some(from);
             }
         }
+
         self.has_unasked = false;
         Ok(())
     }
@@ -271,18 +279,22 @@ impl Conditions {
             None if mark.from <= bus.stream_state(EVENTS).await?.last => return Ok(mark.from),
             None => mark.at.0.saturating_mul(1_000_000),
         };
+
         let found = bus.stored_by(EVENTS, stored_at_ns).await?;
         let intent = mark.intent;
         tracing::warn!(%intent, from = mark.from, counted_from = found.sequence, "events count for an intent by their time");
+
         let next = IntentMark {
             from: found.sequence,
             position: (found.sequence > 0).then_some(found),
             ..mark.clone()
         };
+
         match self.note(key, mark, &next).await {
             Ok(()) => told_sound(WHAT),
             Err(error) => tracing::debug!(%intent, %error, "the mark keeps its void place until it is asked again"),
         }
+
         Ok(next.from)
     }
 
@@ -304,6 +316,7 @@ impl Conditions {
         let Ok(event) = stored.event(self.clerk.bus.trust()) else {
             return;
         };
+
         let matched: Vec<IntentMark> = self
             .marks
             .values()
@@ -312,6 +325,7 @@ impl Conditions {
             .filter(|mark| mark.matches.holds(&event))
             .cloned()
             .collect();
+
         let at = stored.published_at;
         self.waiting.extend(matched.into_iter().map(|mark| Match { mark, at }));
         self.try_again().await;
@@ -340,6 +354,7 @@ impl Conditions {
                 return false;
             }
         };
+
         let Some(entry) = found else {
             let orphan = clerk.clock.now().since(mark.at) > ORPHAN_MS;
             if orphan {
@@ -347,11 +362,13 @@ impl Conditions {
             }
             return orphan;
         };
+
         let waits = mark_of(&entry.value).is_some_and(|wanted| wanted.matches == mark.matches);
         if entry.value.status.is_final() || !waits {
             self.drop_mark(mark).await;
             return true;
         }
+
         let met = Some(IntentCode::ConditionMet);
         match clerk.due(&mark.agent, mark.intent, *at, met).await {
             Ok(()) => true,
@@ -376,18 +393,21 @@ impl Conditions {
         if !self.position.sequence.is_multiple_of(PROGRESS_EVERY) || !all_seen {
             return;
         }
+
         let marks: Vec<(String, IntentMark)> = self
             .marks
             .iter()
             .filter(|(_, awaited)| awaited.mark.from + PROGRESS_EVERY <= self.position.sequence)
             .map(|(key, awaited)| (key.clone(), awaited.mark.clone()))
             .collect();
+
         for (key, mark) in marks {
             let next = IntentMark {
                 from: self.position.sequence,
                 position: Some(self.position.clone()),
                 ..mark.clone()
             };
+
             if let Err(error) = self.note(&key, &mark, &next).await {
                 tracing::debug!(intent = %mark.intent, %error, "progress was not noted");
             }

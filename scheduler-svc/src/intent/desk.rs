@@ -72,9 +72,11 @@ impl Desk {
         let id = question.id.unwrap_or_else(|| self.ids.0.ulid());
         let agent = question.agent.as_str();
         let (found, book) = tokio::try_join!(clerk.store.get(Some(agent), id), clerk.books.read(agent))?;
+
         if let Some(entry) = found {
             return self.settled(&entry.value).await;
         }
+
         let depth = self.depth(&question).await?;
         let intent = record(&clerk.registry, &question, id);
         let entitled = entitled(&clerk.registry, &intent, &question, depth);
@@ -85,6 +87,7 @@ impl Desk {
             why: &intent.reason.clone(),
             at: clerk.clock.now(),
         };
+
         let setting = Setting {
             permissions: question.permissions.clone(),
             asked_in: to
@@ -94,10 +97,12 @@ impl Desk {
             delivery_context: to.unwrap_or_default(),
             depth,
         };
+
         let value = machine::proposed(intent, setting, cause);
         if let Err(detail) = value.check() {
             return Err(HandleIntentError::Unreadable(detail));
         }
+
         let written = match entitled {
             Err(rejection) => {
                 let refused = refuse(clerk, None, value, rejection, IntentCode::Refused, RUNTIME);
@@ -109,6 +114,7 @@ impl Desk {
             }
             Ok(()) => Box::pin(admit(clerk, None, value, Some(book), (RUNTIME, ""))).await,
         };
+
         match written {
             Ok(entry) => self.settled(&entry.value).await,
             // The same question at another replica: whatever that one wrote is the answer.
@@ -144,6 +150,7 @@ impl Desk {
         let by = asker(agent, question.by.as_deref());
         let (id, code, why) = (question.id, IntentCode::Withdrawn, &question.reason);
         let withdrawn = self.clerk.withdraw(agent, id, code, why, &by, question.turn);
+
         match withdrawn.await {
             Ok(entry) => Ok(answer_of(&entry.value)),
             Err(HandleIntentError::Step(error)) if error.from == IntentStatus::Canceled => {
@@ -167,6 +174,7 @@ impl Desk {
                 other => return other,
             }
         }
+
         Err(HandleIntentError::Conflict(question.id))
     }
 
@@ -179,11 +187,13 @@ impl Desk {
     ) -> Result<IntentAnswer, HandleIntentError> {
         let (clerk, intent) = (&self.clerk, &entry.value);
         let now = clerk.clock.now();
+
         let to = IntentStatus::Rescheduled;
         if !intent.status.may_become(to) {
             let from = intent.status;
             return Err(machine::TakeStepError { from, to }.into());
         }
+
         let from = events_from(clerk, schedule).await?;
         let moved = |fit: Fit| -> Result<Intent, HandleIntentError> {
             let mut next = machine::fresh(intent);
@@ -194,14 +204,17 @@ impl Desk {
                 &from,
                 Cause { by, why, at: now },
             )?;
+
             Ok(next)
         };
+
         let record = &intent.intent;
         let wanted = Wanted {
             intent: record,
             schedule,
             now,
         };
+
         let armed = |fit| async move { arm(clerk, &moved(fit)?, &fit).await };
         let next = match clerk.books.reserve(&clerk.registry, wanted, None, armed).await? {
             Ok(fit) => moved(fit)?,
@@ -211,13 +224,16 @@ impl Desk {
                 return Ok(answer);
             }
         };
+
         let written = clerk.store.advance(entry, next).await?;
         if let Some(due) = intent.due.filter(|due| Some(*due) != written.value.due) {
             timers::stop(&clerk.bus, &timers::timer(intent, TimerPurpose::Fire, due)).await;
         }
+
         if intent.deadline.is_some() && conditions::mark_of(&written.value).is_none() {
             conditions::forget(&clerk.bus, intent).await;
         }
+
         Ok(answer_of(&written.value))
     }
 
@@ -251,8 +267,10 @@ impl Desk {
             };
             let mut history = store.history(question.id).await?;
             history.retain(|record| record.n <= intent.n);
+
             return Ok(IntentHistory { intent, history });
         }
+
         Err(HandleIntentError::Conflict(question.id))
     }
 
@@ -268,11 +286,13 @@ impl Desk {
                 && matches!(intent.intent.schedule, IntentSchedule::ChatEnded { .. })
                 && quiet::begun(intent) < question.at
         };
+
         let list = clerk.store.list(Some(&question.agent), 0, MAX_LISTED, waits).await?;
         for intent in &list.intents {
             let met = Some(IntentCode::ConditionMet);
             clerk.due(&question.agent, intent.intent.id, question.at, met).await?;
         }
+
         Ok(list)
     }
 
@@ -284,6 +304,7 @@ impl Desk {
         let clerk = &self.clerk;
         let entry = clerk.store.find(None, question.id).await?;
         let intent = &entry.value;
+
         let open = match intent.status {
             IntentStatus::Proposed => true,
             IntentStatus::Pending => intent.intent.approval == ApprovalRequirement::BeforeFire,
@@ -294,30 +315,36 @@ impl Desk {
             | IntentStatus::Rescheduled
             | IntentStatus::Rejected => false,
         };
+
         if question.by != OPERATOR && self.owner.borrow().as_ref() != Some(&question.by) {
             return Err(HandleIntentError::NotTheOwner(question.by));
         }
+
         if !open {
             return Err(HandleIntentError::Decided(format!(
                 "nobody waits for a decision: the intent is {}",
                 intent.status
             )));
         }
+
         let decision = Decision {
             approve: question.approve,
             by: &question.by,
             response: question.response.as_deref(),
         };
         let now = clerk.clock.now();
+
         // Without a time of its own, an intent whose approver was asked has met its condition.
         let asked = clerk.approvals.was_asked(intent).await?;
         clerk.approvals.decide(intent, decision, now).await?;
+
         let waits = intent.due.map_or(asked, |due| due <= now) || !question.approve;
         if waits || intent.status == IntentStatus::Proposed {
             let nominal = intent.due.unwrap_or(now);
             let met = (asked || !question.approve).then_some(IntentCode::ConditionMet);
             clerk.due(&intent.intent.agent, question.id, nominal, met).await?;
         }
+
         Ok(answer_of(&clerk.store.find(None, question.id).await?.value))
     }
 }
@@ -345,6 +372,7 @@ async fn admit(
         machine::admit(&mut next, &fit.plan, &from, Cause { by, why, at: now })?;
         Ok(next)
     };
+
     let wanted = Wanted {
         intent: record,
         schedule: &record.schedule,
@@ -418,6 +446,7 @@ pub(super) async fn decide_admission(clerk: &Clerk, entry: &Entry<Intent>) -> Re
     let confirmation = clerk.approvals.ask(&entry.value, clerk.clock.now()).await?;
     let by = confirmation.decided_by.as_deref().unwrap_or(RUNTIME);
     let next = machine::fresh(&entry.value);
+
     let (why, code) = match confirmation.status {
         ApprovalStatus::Pending => return Ok(()),
         ApprovalStatus::Approved | ApprovalStatus::Consumed => {
@@ -430,7 +459,9 @@ pub(super) async fn decide_admission(clerk: &Clerk, entry: &Entry<Intent>) -> Re
             ("no approver said yes in time".to_owned(), IntentCode::ApprovalExpired)
         }
     };
+
     let rejection = Rejection::Sensitivity { why };
     let refused = refuse(clerk, Some(entry), next, rejection, code, by).await?;
+
     clerk.settle(&refused.value, clerk.clock.now()).await
 }

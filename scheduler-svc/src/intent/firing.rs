@@ -60,8 +60,10 @@ pub fn event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Result<Eve
         id: format!("agent:{}", intent.intent.agent),
         ..Sender::default()
     };
+
     event.content = content(intent);
     event.hops = hops(intent);
+
     let metadata = json!({
         "intent": intent.intent.id.to_string(),
         "kind": intent.intent.kind,
@@ -70,13 +72,16 @@ pub fn event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Result<Eve
         "parameters": intent.intent.parameters,
         "reason": intent.intent.reason,
     });
+
     if let Value::Object(metadata) = metadata {
         event.metadata = metadata;
     }
+
     // The chain of the turn that asked goes on with this event.
     if let Some(turn) = intent.intent.turn {
         event.metadata.insert("turn".to_owned(), json!(turn));
     }
+
     if intent.intent.kind == RUN_HOOK {
         let mark = ScheduleMark {
             id: format!("intent:{}", intent.intent.id),
@@ -84,6 +89,7 @@ pub fn event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Result<Eve
         };
         event.metadata.insert("schedule".to_owned(), json!(mark));
     }
+
     Ok(event)
 }
 
@@ -114,6 +120,7 @@ pub fn dispatch(
     let Some(id) = begun.or(dispatch_of(intent, nominal)?) else {
         return Ok(None);
     };
+
     let event: EventId = event_id(intent.intent.id, nominal)?;
     let record = &intent.intent;
     let extracted: Map<String, Value> = [
@@ -123,6 +130,7 @@ pub fn dispatch(
     ]
     .into_iter()
     .collect();
+
     Ok(Some(Dispatch {
         id,
         event_id: event.clone(),
@@ -166,6 +174,7 @@ pub fn reply(intent: &Intent, nominal: UnixMillis) -> Result<Option<Reply>, Pars
     if record.kind != SEND_MESSAGE {
         return Ok(None);
     }
+
     let id = derived_ulid(nominal, &["intent-send", &record.id.to_string()]);
     Ok(Some(Reply {
         id,
@@ -209,6 +218,7 @@ fn instruction(intent: &Intent) -> String {
         "follow_up" => "Take the conversation up again as this prompt to yourself says.",
         _ => "Do what this says.",
     };
+
     let why = if record.reason.is_empty() {
         String::new()
     } else {
@@ -252,6 +262,7 @@ mod tests {
             },
             causation: None,
         };
+
         let registry = Registry::shipped().expect("right");
         let setting = Setting {
             permissions: proposal.permissions.clone(),
@@ -259,11 +270,13 @@ mod tests {
             asked_in: None,
             depth: 2,
         };
+
         let cause = Cause {
             by: "agent:anna",
             why: "",
             at: NOW,
         };
+
         proposed(record(&registry, &proposal, Ulid::from_parts(1, 1)), setting, cause)
     }
 

@@ -57,18 +57,21 @@ pub async fn ended(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<E
     let Some(partition) = last.and_then(|last| parse_event(&last.subject).map(|stored| stored.partition)) else {
         return Ok(None);
     };
+
     let stored = bus
         .last_on_subject(INVOCATIONS, &invocation(partition, &event.id))
         .await?;
     let Some(record) = stored.and_then(|stored| stored.decode::<EventInvocations>().ok()) else {
         return Ok(None);
     };
+
     let hook = hook_of(intent);
     let outcome = record
         .hooks
         .into_iter()
         .find(|run| run.hook_id == hook)
         .map(|run| run.outcome);
+
     let (code, why) = match outcome {
         Some(HookOutcome::Fired { dispatch, .. }) => (IntentCode::Done, format!("fired: {dispatch}")),
         Some(HookOutcome::Suppressed { reason }) => (IntentCode::Done, reason),
@@ -88,6 +91,7 @@ pub async fn ended(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<E
             }
         },
     };
+
     Ok(Some(Ending { code, why }))
 }
 

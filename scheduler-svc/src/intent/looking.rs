@@ -50,9 +50,11 @@ impl Clerk {
         let Some(entry) = self.store.get(Some(&timer.agent), timer.intent).await? else {
             return Ok(());
         };
+
         let Some(running) = &entry.value.running else {
             return Ok(());
         };
+
         let now = self.clock.now();
         let elapsed = now.since(running.at);
         if elapsed >= patience {
@@ -62,8 +64,10 @@ impl Clerk {
             };
             return self.finish(&entry, &ending).await;
         }
+
         let again = now.plus(elapsed.clamp(FIRST_LOOK_MS, MAX_LOOK_MS));
         timers::put(&self.bus, timer, again).await?;
+
         Ok(())
     }
 
@@ -85,6 +89,7 @@ impl Clerk {
                 self.settle(&entry.value, self.clock.now()).await?;
                 return Ok(Look::Over);
             };
+
             let ending = match running.dispatch {
                 Some(dispatch) => match self.found(&entry.value, dispatch, running.at).await? {
                     Found::Ended(ending) => ending,
@@ -96,11 +101,13 @@ impl Clerk {
                     None => return Ok(Look::Unknown),
                 },
             };
+
             match self.finish(&entry, &ending).await {
                 Err(HandleIntentError::Conflict(_)) => {}
                 other => return other.map(|()| Look::Over),
             }
         }
+
         Err(HandleIntentError::Conflict(id))
     }
 
@@ -129,6 +136,7 @@ impl Clerk {
         let Some(dispatch) = running.dispatch else {
             return Ok(false);
         };
+
         Ok(match self.found(intent, dispatch, running.at).await? {
             Found::Runs(in_turn) => in_turn == Some(turn),
             Found::Ended(_) | Found::NotYet | Found::Further => false,
@@ -144,12 +152,15 @@ impl Clerk {
             let Ok(record) = stored.decode::<LedgerRecord>() else {
                 return Ok(Found::NotYet);
             };
+
             match search.feed(&record) {
                 Found::Further => {}
                 found @ (Found::Ended(_) | Found::Runs(_) | Found::NotYet) => return Ok(found),
             }
+
             next = self.bus.before(LEDGER, &stored).await?;
         }
+
         Ok(Found::Further)
     }
 }

@@ -85,11 +85,13 @@ pub fn proposed(intent: HookIntent, setting: Setting, cause: Cause<'_>) -> Inten
         writer: String::new(),
         intent,
     };
+
     note(&mut value, None, IntentStatus::Proposed, IntentCode::Proposed, cause);
     let proposed = Some(Box::new(value.intent.clone()));
     if let Some(record) = value.records.last_mut() {
         record.proposed = proposed;
     }
+
     value
 }
 
@@ -150,6 +152,7 @@ pub fn fire(
         at: cause.at,
         dispatch,
     });
+
     Ok(())
 }
 
@@ -169,14 +172,18 @@ pub fn end(value: &mut Intent, ending: &Ending, next: Option<UnixMillis>, at: Un
         None if done => (IntentStatus::Completed, ending.code),
         None => (IntentStatus::Failed, ending.code),
     };
+
     if next.is_some() {
         value.due = next;
     }
+
     step(value, to, code, cause)?;
     value.running = None;
+
     if next.is_none() {
         value.due = None;
     }
+
     Ok(())
 }
 
@@ -188,6 +195,7 @@ pub fn cancel(value: &mut Intent, code: IntentCode, spares_turn: bool, cause: Ca
     value.due = None;
     step(value, IntentStatus::Canceled, code, cause)?;
     let running = value.running.take();
+
     value.withdrawn = running.and_then(|firing| {
         Some(Withdrawn {
             nominal: firing.nominal,
@@ -195,6 +203,7 @@ pub fn cancel(value: &mut Intent, code: IntentCode, spares_turn: bool, cause: Ca
             spares_turn,
         })
     });
+
     Ok(())
 }
 
@@ -227,18 +236,24 @@ pub fn reschedule(
         why: cause.why.to_owned(),
         at: cause.at,
     };
+
     step(value, IntentStatus::Rescheduled, IntentCode::Rescheduled, cause)?;
+
     if let Some(record) = value.records.last_mut() {
         record.lineage = Some(Box::new(lineage.clone()));
     }
+
     value.lineage.push(lineage);
+
     if value.lineage.len() > MAX_LINEAGE {
         value.lineage.remove(0);
     }
+
     value.intent.schedule = schedule;
     value.due = plan.due;
     value.deadline = plan.deadline;
     count_from(value, events);
+
     step(value, IntentStatus::Pending, IntentCode::Rearmed, cause)
 }
 

@@ -66,6 +66,7 @@ impl Search {
                 return found;
             }
         }
+
         if record.at.since(self.fired_at) < -CLOCK_SLACK_MS {
             Found::NotYet
         } else {
@@ -113,6 +114,7 @@ impl Search {
             | LedgerEntry::SessionReset { .. }
             | LedgerEntry::Ordered { .. } => {}
         }
+
         None
     }
 }
@@ -197,11 +199,13 @@ mod tests {
                 held_ms: 0,
                 entries,
             };
+
             match search.feed(&record) {
                 Found::Further => {}
                 found @ (Found::Ended(_) | Found::Runs(_) | Found::NotYet) => return found,
             }
         }
+
         Found::Further
     }
 
@@ -231,11 +235,13 @@ mod tests {
             vec![completed(7)],
             vec![started(8, 3), failed(8)],
         ];
+
         assert_eq!(
             code(check(steered, 0)),
             IntentCode::Done,
             "the turn that it was put into"
         );
+
         let dropped = LedgerEntry::DispatchDropped {
             dispatch: dispatch(1),
             reason: "cap".to_owned(),

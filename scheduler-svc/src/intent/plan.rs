@@ -40,6 +40,7 @@ pub fn plan(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, String> 
         deadline: None,
         per_day: 1,
     };
+
     match schedule {
         IntentSchedule::After { seconds } => Ok(once(now.plus(ahead("seconds", *seconds)?))),
         IntentSchedule::At { local, .. } => {
@@ -52,10 +53,12 @@ pub fn plan(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, String> 
             let mut times = occurrences(&rule, now, until);
             let first = times.next().ok_or("it has no occurrence in the future")?;
             let (mut last, mut day, mut on_day, mut per_day) = (first, first.0.div_euclid(DAY_MS), 1_u32, 1_u32);
+
             for time in times.take(LOOKED_AT) {
                 if time.since(last) < MIN_RECURRENCE_MS {
                     return Err("it fires more often than once a minute".to_owned());
                 }
+
                 on_day = if time.0.div_euclid(DAY_MS) == day {
                     on_day + 1
                 } else {
@@ -63,6 +66,7 @@ pub fn plan(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, String> 
                 };
                 (last, day, per_day) = (time, time.0.div_euclid(DAY_MS), per_day.max(on_day));
             }
+
             Ok(Plan { per_day, ..once(first) })
         }
         IntentSchedule::UserIdle { .. } | IntentSchedule::ChatEnded { .. } | IntentSchedule::EventMatches { .. } => {
@@ -77,6 +81,7 @@ fn conditional(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, Strin
     {
         return Err("match says nothing: every event would do".to_owned());
     }
+
     let deadline = now.plus(ahead("deadline_seconds", schedule.deadline_seconds().unwrap_or(0))?);
     let rings = match schedule.quiet_seconds() {
         Some(quiet) if quiet < MIN_QUIET_SECONDS => {
@@ -85,6 +90,7 @@ fn conditional(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, Strin
         Some(quiet) => now.plus(ahead("quiet", quiet)?).min(deadline),
         None => deadline,
     };
+
     Ok(Plan {
         rings,
         due: None,
@@ -132,6 +138,7 @@ fn read(schedule: &IntentSchedule) -> Result<Schedule, String> {
             }
             let start: String = start.chars().filter(|c| !matches!(c, '-' | ':')).collect();
             let start = if start.len() == 13 { format!("{start}00") } else { start };
+
             Schedule::parse(&format!("rrule DTSTART;TZID={zone}:{start} RRULE:{rule}"), zone)
         }
         IntentSchedule::After { .. }
@@ -139,6 +146,7 @@ fn read(schedule: &IntentSchedule) -> Result<Schedule, String> {
         | IntentSchedule::ChatEnded { .. }
         | IntentSchedule::EventMatches { .. } => return Err("it tells no civil time".to_owned()),
     };
+
     parsed.map_err(|error| error.to_string())
 }
 

@@ -46,13 +46,16 @@ pub async fn look(bus: &Bus, intent: &Intent, now: UnixMillis) -> Result<Quiet, 
     };
     let wanted = i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX);
     let only_user = matches!(intent.intent.schedule, IntentSchedule::UserIdle { .. });
+
     let begun = begun(intent);
     if !only_user && was_reset(bus, intent, begun).await? {
         return Ok(Quiet::Holds);
     }
+
     let since = begun.max(now.plus(-wanted));
     let last = last_after(bus, intent, since, only_user).await?.unwrap_or(begun);
     let quiet_at = last.max(begun).plus(wanted);
+
     Ok(if quiet_at <= now {
         Quiet::Holds
     } else {
@@ -73,15 +76,19 @@ async fn was_reset(bus: &Bus, intent: &Intent, begun: UnixMillis) -> Result<bool
         let Ok(record) = stored.decode::<LedgerRecord>() else {
             return Ok(false);
         };
+
         if record.at <= begun {
             return Ok(false);
         }
+
         let mut entries = record.entries.iter();
         if entries.any(|entry| matches!(entry, LedgerEntry::SessionReset { .. })) {
             return Ok(true);
         }
+
         next = bus.before(LEDGER, &stored).await?;
     }
+
     Ok(false)
 }
 
@@ -105,6 +112,7 @@ async fn last_after(
     let at = intent.asked_in();
     let account = at.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
     let subject = conversation(&at.channel, account, at.peer_id.as_deref().unwrap_or_default());
+
     let counts = |event: &Event| match event.direction {
         // A stranger who names this conversation is not its user.
         Direction::Received => event.origin.speaks_on(event),
@@ -112,15 +120,19 @@ async fn last_after(
             !only_user
         }
     };
+
     let is_counted = |stored: &Stored| stored.event(bus.trust()).is_ok_and(|event| counts(&event));
     let newest = bus.last_on_subject(EVENTS, &subject).await?;
     let Some(newest) = newest.filter(|newest| newest.published_at >= since) else {
         return Ok(None);
     };
+
     if is_counted(&newest) {
         return Ok(Some(newest.published_at));
     }
+
     let stored = bus.history_since(EVENTS, &subject, since, MAX_EVENTS).await?;
     let counted = stored.iter().rev().find(|stored| is_counted(stored));
+
     Ok(counted.map(|stored| stored.published_at))
 }

@@ -66,6 +66,7 @@ pub async fn run(clerk: Arc<Clerk>, shutdown: Shutdown) {
                 AGAIN
             }
         };
+
         tokio::select! {
             () = pause(rest) => {}
             () = shutdown.requested() => {}
@@ -97,6 +98,7 @@ async fn stretch(
     if from > to {
         return Ok(());
     }
+
     let mut reader = clerk.bus.ordered(STREAM, &[], from).await?;
     while from <= to && !shutdown.is_requested() {
         let begun = clerk.clock.monotonic();
@@ -108,12 +110,14 @@ async fn stretch(
                 }
             })
             .await;
+
         from = next;
         let took = clerk.clock.monotonic().saturating_duration_since(begun);
         if from <= to {
             pause(BETWEEN_PAGES.max(took * REST)).await;
         }
     }
+
     Ok(())
 }
 
@@ -140,6 +144,7 @@ async fn page(
             },
         }
     }
+
     Ok((page, from))
 }
 
@@ -166,12 +171,14 @@ async fn look_at_book(clerk: &Arc<Clerk>, agent: &str, stored: &Incoming) -> Res
     let Ok(book) = stored.decode::<AgentBook>() else {
         return Ok(());
     };
+
     let now = clerk.clock.now();
     let settled_down = now.since(stored.published_at) > ADMITTED_WITHIN_MS;
     for (id, booking) in book.bookings {
         if booking.due.is_some() {
             continue;
         }
+
         let fired = match clerk.store.get(Some(agent), id).await? {
             Some(entry) if entry.value.status.is_final() => entry.value.fired > 0,
             None if settled_down => false,
@@ -180,6 +187,7 @@ async fn look_at_book(clerk: &Arc<Clerk>, agent: &str, stored: &Incoming) -> Res
         tracing::info!(intent = %id, agent, "reservation without an intent is freed");
         clerk.books.settle(agent, id, fired, now).await?;
     }
+
     Ok(())
 }
 
@@ -187,6 +195,7 @@ async fn look_at_intent(clerk: &Arc<Clerk>, stored: &Incoming, audited: u64) -> 
     let Ok(intent) = stored.decode::<Intent>() else {
         return Ok(());
     };
+
     let now = clerk.clock.now();
     if stored.sequence > audited && changed_lately(&intent, now) {
         match clerk.store.audit(&intent).await {
@@ -194,10 +203,12 @@ async fn look_at_intent(clerk: &Arc<Clerk>, stored: &Incoming, audited: u64) -> 
             Err(error) => return Err(error),
         }
     }
+
     if stored.sequence > audited {
         clerk.supersede(&intent).await?;
         clerk.settle(&intent, now).await?;
     }
+
     let agent = &intent.intent.agent;
     match intent.status {
         IntentStatus::Pending => {
@@ -223,6 +234,7 @@ async fn look_at_intent(clerk: &Arc<Clerk>, stored: &Incoming, audited: u64) -> 
             if over {
                 clerk.store.remove(&intent, stored.sequence).await?;
             }
+
             Ok(())
         }
         IntentStatus::Rescheduled => Ok(()),

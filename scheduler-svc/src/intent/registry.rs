@@ -154,6 +154,7 @@ impl Registry {
                     kind: name.clone(),
                     class: rules.budget.clone(),
                 })?;
+
             let kind = Kind {
                 description: rules.description,
                 sensitivity: rules.sensitivity,
@@ -162,8 +163,10 @@ impl Registry {
                 tokens,
                 schema,
             };
+
             kinds.insert(name, kind);
         }
+
         Ok(Self {
             kinds,
             budgets: file.budgets,
@@ -234,9 +237,11 @@ impl Kind {
             Level::Restricted => Sensitivity::Medium,
             Level::Group | Level::Minimal => Sensitivity::Low,
         };
+
         if self.sensitivity <= trusted {
             return Ok(());
         }
+
         Err(Rejection::Sensitivity {
             why: format!(
                 "its sensitivity is {:?}, and the asking turn is trusted up to {trusted:?}",
@@ -275,6 +280,7 @@ mod tests {
     fn what_is_not_declared_fails_closed() {
         let unknown = check("dance", json!({})).expect_err("no such kind");
         assert_eq!(unknown.code(), "unknown_kind");
+
         for (parameters, path) in [
             (json!({ "message": "m" }), ""),
             (json!({ "subject": "s", "message": 5 }), "/message"),

@@ -156,6 +156,7 @@ impl Schema {
             "title" | "description" | "default" | "examples" | "$schema" => {}
             other => return Err(format!("{other}: this keyword is not understood")),
         }
+
         Ok(())
     }
 
@@ -174,15 +175,18 @@ impl Schema {
                 why,
             })
         };
+
         if !self.types.is_empty() && !self.types.iter().any(|wanted| wanted.holds(value)) {
             let names: Vec<&str> = self.types.iter().map(|wanted| wanted.name()).collect();
             return misfit(format!("expected {}", names.join(" or ")));
         }
+
         if let Some(values) = &self.one_of
             && !values.contains(value)
         {
             return misfit(format!("expected one of {}", Value::from(values.clone())));
         }
+
         let within = match value {
             Value::String(text) => {
                 outside(self.length, text.chars().count() as u64).map(|why| format!("characters: {why}"))
@@ -191,9 +195,11 @@ impl Schema {
             Value::Number(number) => outside(self.range, number.as_f64().unwrap_or(f64::NAN)),
             Value::Null | Value::Bool(_) | Value::Object(_) => None,
         };
+
         if let Some(why) = within {
             return misfit(why);
         }
+
         match value {
             Value::Object(object) => self.check_object(object, path),
             Value::Array(list) => self.check_items(list, path),
@@ -208,6 +214,7 @@ impl Schema {
                 why: format!("`{name}` is missing"),
             });
         }
+
         for (name, value) in object {
             let place = || format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"));
             match self.properties.get(name) {
@@ -221,6 +228,7 @@ impl Schema {
                 None => {}
             }
         }
+
         Ok(())
     }
 
@@ -298,6 +306,7 @@ mod tests {
         for _ in 0..20 {
             deep = json!({ "items": deep });
         }
+
         for schema in [
             json!({ "type": "text" }),
             json!({ "pattern": "x" }),

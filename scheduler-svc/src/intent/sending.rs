@@ -41,12 +41,14 @@ pub async fn attend(bus: &Bus, reply: &Reply, carrier: &Carrier) -> Result<Optio
     let before = newest
         .filter(|_| !published.duplicate)
         .map_or(0, |stored| stored.sequence);
+
     for wait in LOOKS {
         pause(wait).await;
         if let Some(ending) = ended(bus, reply, before).await? {
             return Ok(Some(ending));
         }
     }
+
     Ok(None)
 }
 
@@ -66,11 +68,14 @@ pub async fn ended(bus: &Bus, reply: &Reply, before: u64) -> Result<Option<Endin
         if ending.is_some() {
             return Ok(ending);
         }
+
         if stored.upon().is_none_or(|upon| upon <= before) {
             return Ok(None);
         }
+
         next = bus.before(RECEIPTS, &stored).await?;
     }
+
     Ok(None)
 }
 

@@ -81,6 +81,7 @@ pub fn desk(needs: &Needs, registry: Registry) -> Arc<Desk> {
         approvals: Approvals::new(&needs.bus),
         bell: Bell::new(needs.bus.clone(), needs.shutdown.clone()),
     });
+
     Arc::new(Desk {
         clerk,
         ids: IdSource(Arc::clone(&needs.ids)),
@@ -102,6 +103,7 @@ pub async fn serve(bus: &Bus, desk: &Arc<Desk>) -> anyhow::Result<ServiceHandle>
             })
         }};
     }
+
     let spec = ServiceSpec::new(SERVICE, "what agents ask of their own future");
     let spec = endpoint!(spec, "propose", propose, ProposeIntent);
     let spec = endpoint!(spec, "cancel", cancel, CancelIntent);
@@ -110,6 +112,7 @@ pub async fn serve(bus: &Bus, desk: &Arc<Desk>) -> anyhow::Result<ServiceHandle>
     let spec = endpoint!(spec, "get", get, GetIntent);
     let spec = endpoint!(spec, "decide", decide, DecideIntent);
     let spec = endpoint!(spec, "session_reset", session_reset, TellReset);
+
     bus.serve(spec).await.map_err(anyhow::Error::msg)
 }
 
@@ -134,11 +137,13 @@ async fn ring(needs: &Needs, clerk: &Arc<Clerk>) {
     let options = PullOptions { batch: AT_ONCE };
     let mut rung = needs.bus.pull(SCHEDULES, INTENT_TIMERS, options);
     let slots = Arc::new(Semaphore::new(AT_ONCE));
+
     let mut under_way = JoinSet::new();
     loop {
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
             break;
         };
+
         let message = tokio::select! {
             message = rung.next() => message,
             () = needs.shutdown.requested() => break,
@@ -150,6 +155,7 @@ async fn ring(needs: &Needs, clerk: &Arc<Clerk>) {
             drop(slot);
         });
     }
+
     while under_way.join_next().await.is_some() {}
 }
 

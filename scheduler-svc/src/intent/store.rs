@@ -106,6 +106,7 @@ impl Store {
             told(&self.bus, value).await;
             return;
         };
+
         let (bus, value) = (self.bus.clone(), value.clone());
         tokio::spawn(async move {
             // Of a final one nobody writes a next value, with which its records would be seen to.
@@ -115,6 +116,7 @@ impl Store {
                 }
                 pause(TOLD_AGAIN).await;
             }
+
             drop(slot);
         });
     }
@@ -146,8 +148,10 @@ impl Store {
             .update(&key(&next.intent.agent, id), &next, current.revision)
             .await
             .map_err(|error| HandleIntentError::cas(id, error))?;
+
         metrics::counter!("nexus_scheduler_intents_total", "status" => next.status.name()).increment(1);
         self.tell(&next).await;
+
         Ok(Entry { value: next, revision })
     }
 
@@ -196,9 +200,11 @@ impl Store {
         wanted: impl Fn(&Intent) -> bool,
     ) -> Result<IntentList, HandleIntentError> {
         const PAGE: usize = 256;
+
         let agent = agent.map_or_else(|| "*".to_owned(), token);
         let subject = format!("$KV.{INTENTS}.i.{agent}.*");
         let mut list = IntentList::default();
+
         let mut from = after + 1;
         loop {
             let page = self.bus.history(STREAM, &subject, from, PAGE).await?;
@@ -207,14 +213,17 @@ impl Store {
                 let Ok(intent) = stored.decode::<Intent>() else {
                     continue;
                 };
+
                 if wanted(&intent) {
                     list.intents.push(intent);
                 }
+
                 if list.intents.len() >= limit {
                     list.next = Some(stored.sequence);
                     return Ok(list);
                 }
             }
+
             if page.len() < PAGE {
                 return Ok(list);
             }
@@ -245,6 +254,7 @@ async fn append(bus: &Bus, value: &Intent, (mut known, mut last): (u32, u64)) ->
         if record.n <= known {
             continue;
         }
+
         let out = Outgoing::new(subject.clone(), record).expect_last(last);
         match bus.publish(out).await {
             Ok(published) => last = published.sequence,
@@ -252,6 +262,7 @@ async fn append(bus: &Bus, value: &Intent, (mut known, mut last): (u32, u64)) ->
                 let found = bus.last_on_subject(AUDIT, &subject).await?;
                 let found = found.ok_or(HandleIntentError::Conflict(id))?;
                 known = number(&found);
+
                 if known < record.n {
                     return Err(HandleIntentError::Conflict(id));
                 }
@@ -260,9 +271,11 @@ async fn append(bus: &Bus, value: &Intent, (mut known, mut last): (u32, u64)) ->
             Err(error) => return Err(error.into()),
         }
     }
+
     if known > value.n {
         return Err(HandleIntentError::Conflict(id));
     }
+
     Ok(last)
 }
 

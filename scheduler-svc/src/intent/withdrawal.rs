@@ -38,10 +38,12 @@ impl Clerk {
             | IntentStatus::Failed => true,
             IntentStatus::Proposed | IntentStatus::Rejected | IntentStatus::Canceled => false,
         };
+
         let record = &value.intent;
         let Some(old) = record.supersedes.filter(|old| admitted && *old != record.id) else {
             return Ok(());
         };
+
         let (why, by) = (format!("by {}", record.id), format!("agent:{}", record.agent));
         let code = IntentCode::Superseded;
         let withdrawn = self.withdraw(Some(&record.agent), old, code, &why, &by, record.turn);
@@ -93,6 +95,7 @@ impl Clerk {
                 other => return other,
             }
         }
+
         Err(HandleIntentError::Conflict(id))
     }
 
@@ -111,15 +114,19 @@ impl Clerk {
         let mut next = machine::fresh(intent);
         machine::cancel(&mut next, code, spares_turn, cause)?;
         let canceled = self.store.advance(entry, next).await?;
+
         if let Some(due) = intent.due {
             timers::stop(&self.bus, &timers::timer(intent, TimerPurpose::Fire, due)).await;
         }
+
         self.settle(&canceled.value, cause.at).await?;
+
         // Until here it rings for whoever was cut off in between.
         if let Some(running) = &intent.running {
             let look = timers::timer(intent, TimerPurpose::Outcome, running.nominal);
             timers::stop(&self.bus, &look).await;
         }
+
         Ok(canceled)
     }
 
@@ -131,6 +138,7 @@ impl Clerk {
         if now.since(record.at) > TAKEN_BACK_MS {
             return Ok(());
         }
+
         let named = [
             &intent.intent.id.to_string(),
             "withdraw",
@@ -147,6 +155,7 @@ impl Clerk {
             reason: record.why.clone(),
             at: record.at,
         };
+
         let out = Outgoing::new(subject::dispatch(&order.target), &order).msg_id(order.id.to_string());
         self.bus.publish(out).await?;
         claim::publish(&self.bus, &order.target, &Carrier::default()).await?;
@@ -154,6 +163,7 @@ impl Clerk {
             intent = %intent.intent.id, dispatch_id = %withdrawn.dispatch, session = %order.target,
             "dispatch of a withdrawn intent is taken back"
         );
+
         Ok(())
     }
 
@@ -164,21 +174,27 @@ impl Clerk {
     /// [`HandleIntentError`]: to be tried again.
     pub async fn settle(&self, intent: &Intent, now: UnixMillis) -> Result<(), HandleIntentError> {
         let record = &intent.intent;
+
         if !intent.status.is_final() {
             return Ok(());
         }
+
         if intent.withdrawn.is_some() {
             Box::pin(self.take_back(intent, now)).await?;
         }
+
         if intent.deadline.is_some() {
             conditions::forget(&self.bus, intent).await;
         }
+
         let fired = intent.fired > 0;
         let of_one_day = !record.schedule.recurs() && intent.deadline.is_none() && intent.lineage.is_empty();
+
         // One with a day of its own is spent on that day, by its time alone: a million of them need no look.
         if fired && of_one_day {
             return Ok(());
         }
+
         self.books.settle(&record.agent, record.id, fired, now).await
     }
 }

@@ -35,6 +35,7 @@ impl From<KeepScheduleError> for Refusal {
             | KeepScheduleError::Publish(_)
             | KeepScheduleError::Timer(_) => UNAVAILABLE,
         };
+
         Self(code, error.to_string())
     }
 }
@@ -51,6 +52,7 @@ pub fn spec(keeper: &Keeper, zone: &str) -> ServiceSpec {
     let (listing, showing, previewing, pausing) = (keeper.clone(), keeper.clone(), keeper.clone(), keeper.clone());
     let (resuming, firing, backfilling) = (keeper.clone(), keeper.clone(), keeper.clone());
     let zone = zone.to_owned();
+
     ServiceSpec::new("schedule", "What fires when")
         .endpoint("list", move |question: ListSchedules| {
             let keeper = listing.clone();
@@ -118,6 +120,7 @@ async fn next(keeper: &Keeper, question: PreviewSchedule, zone: &str) -> Result<
             let schedule = admit(&text, &zone, after).map_err(|error| Refusal(BAD_REQUEST, error.to_string()))?;
             let firings = preview(&schedule, after, count).into_iter();
             let firings = firings.map(|at| shared::model::schedule::NextFiring { nominal: at, due: at });
+
             Ok(SchedulePreview {
                 zone,
                 firings: firings.collect(),
@@ -131,6 +134,7 @@ async fn pause(keeper: &Keeper, order: PauseSchedule) -> Result<ScheduleRecord, 
     if order.note.len() > MAX_NOTE_BYTES {
         return Err(Refusal(BAD_REQUEST, format!("note: at most {MAX_NOTE_BYTES} bytes")));
     }
+
     keeper
         .change(&order.id, |record, now| {
             Ok(ScheduleRecord {
@@ -156,8 +160,10 @@ async fn resume(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Refusal> {
             if record.paused.is_none() {
                 return Err(Refusal(CONFLICT, format!("schedule `{id}` is not paused")));
             }
+
             let decided_until = record.decided_until.max(now);
             let next = plan(record).map_err(KeepScheduleError::from)?.next(decided_until);
+
             Ok(ScheduleRecord {
                 paused: None,
                 decided_until,
@@ -184,6 +190,7 @@ async fn backfill(keeper: &Keeper, order: &BackfillSchedule) -> Result<ScheduleF
                 "expected `from` before `until`, and no future".to_owned(),
             ));
         }
+
         let all = plan(record)
             .map_err(KeepScheduleError::from)?
             .preview(order.from.plus(-1), MAX_FIRINGS + 1);
@@ -192,14 +199,17 @@ async fn backfill(keeper: &Keeper, order: &BackfillSchedule) -> Result<ScheduleF
             .map(|firing| firing.nominal)
             .filter(|nominal| *nominal < order.until)
             .collect();
+
         if wanted.len() > MAX_FIRINGS {
             return Err(Refusal(
                 BAD_REQUEST,
                 format!("more than {MAX_FIRINGS} firings lie there"),
             ));
         }
+
         Ok(firing_too(record, wanted, now))
     });
+
     events(&fired.await?)
 }
 
@@ -208,6 +218,7 @@ fn firing_too(record: &ScheduleRecord, firing: Vec<UnixMillis>, now: UnixMillis)
         nominal: *nominal,
         at: now,
     });
+
     ScheduleRecord {
         last: last.or(record.last),
         fired: record.fired + firing.len() as u64,

@@ -76,11 +76,13 @@ impl Plan<'_> {
         if bound == 0 {
             return 0;
         }
+
         let mut hash = Sha256::new();
         hash.update(self.spec.id.as_bytes());
         hash.update(nominal.0.to_be_bytes());
         let mut head = [0_u8; 8];
         head.copy_from_slice(&hash.finalize()[..8]);
+
         i64::try_from(u64::from_be_bytes(head) % bound.unsigned_abs()).unwrap_or(0)
     }
 
@@ -90,6 +92,7 @@ impl Plan<'_> {
         let mut at = after;
         for _ in 0..MAX_WALK {
             at = next_after(&self.schedule, at)?;
+
             if self.is_active(at) {
                 return Some(NextFiring {
                     nominal: at,
@@ -97,6 +100,7 @@ impl Plan<'_> {
                 });
             }
         }
+
         None
     }
 
@@ -144,6 +148,7 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
     if record.paused.is_some() {
         return put_away(record);
     }
+
     let next = plan.next(record.decided_until);
     let is_due = next.is_some_and(|next| next.due <= now);
     let waits = record.buffered.filter(|buffered| is_due || buffered.look_at <= now);
@@ -154,6 +159,7 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
         // New, changed, or the zone's data are others now.
         return written(ScheduleRecord { next, ..step(record) });
     }
+
     let overdue = if is_due {
         overdue(record, plan, now)
     } else {
@@ -163,6 +169,7 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
     if let Some(buffered) = waits {
         wish.insert(0, buffered.nominal);
     }
+
     // A persona's session may be busy whether its heart has beaten lately or not.
     let may_be = fresh_last(record, now).is_some() || matches!(record.spec.target, ScheduleTarget::Persona(_));
     let under_way = match (record.spec.policies.overlap, under_way) {
@@ -171,6 +178,7 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
         (Overlap::Skip | Overlap::BufferOne, Some(under_way)) => under_way.holds_back(record, now),
         (Overlap::Skip | Overlap::BufferOne, None) => return Decision::Ask,
     };
+
     let decided_until = overdue.until.unwrap_or(record.decided_until);
     let mut after = ScheduleRecord {
         next: plan.next(decided_until),
@@ -179,6 +187,7 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
         skipped: record.skipped + overdue.left_out,
         ..step(record)
     };
+
     // What has waited is under way from now on: what is due with it waits for it in turn.
     let now_fire = match (under_way, waits, record.spec.policies.overlap) {
         (true, _, _) => 0,
@@ -194,9 +203,11 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
         after.fired += fires.len() as u64;
         after.firing = fires.to_vec();
     }
+
     if !held_back.is_empty() {
         hold_back(&mut after, held_back, now);
     }
+
     written(after)
 }
 
@@ -252,11 +263,13 @@ fn hold_back(record: &mut ScheduleRecord, wish: &[UnixMillis], now: UnixMillis) 
             .or_else(|| wish.first().copied()),
         Overlap::Skip | Overlap::Allow => None,
     };
+
     let held = usize::from(waiting.is_some_and(|waiting| wish.contains(&waiting)));
     record.buffered = waiting.map(|nominal| BufferedFiring {
         nominal,
         look_at: now.plus(LOOK_AGAIN_MS),
     });
+
     record.skipped += (wish.len() - held) as u64;
 }
 
@@ -279,6 +292,7 @@ fn overdue(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis) -> Overdue
         all.sort_by_key(|firing| firing.nominal);
         all.dedup();
     }
+
     let until = all.last().map(|firing| firing.nominal);
     let late = |firing: &NextFiring| now.since(firing.due);
     let keep = |bound: i64, most: usize| {
@@ -289,11 +303,13 @@ fn overdue(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis) -> Overdue
             .collect();
         kept[kept.len().saturating_sub(most)..].to_vec()
     };
+
     let fires = match plan.spec.policies.missed {
         Missed::Skip => keep(GRACE_MS, MAX_MADE_UP),
         Missed::FireOnce => keep(plan.window_ms(), 1),
         Missed::All => keep(plan.window_ms(), MAX_MADE_UP),
     };
+
     Overdue {
         left_out: (all.len() - fires.len()) as u64,
         fires,

@@ -24,14 +24,17 @@ pub fn firing(spec: &ScheduleSpec, nominal: UnixMillis, received_at: UnixMillis)
         id: TIMER_CHANNEL.to_owned(),
         ..Sender::default()
     };
+
     event.content.clone_from(&spec.content);
     event.metadata.clone_from(&spec.metadata);
     let mark = ScheduleMark {
         id: spec.id.clone(),
         target: spec.target.clone(),
     };
+
     event.metadata.insert("schedule".to_owned(), json!(mark));
     event.metadata.insert("nominal".to_owned(), Value::from(nominal.0));
+
     Ok(event)
 }
 
@@ -53,6 +56,7 @@ mod tests {
             content: "wake".to_owned(),
             metadata: serde_json::Map::new(),
         };
+
         let event = firing(&spec, UnixMillis(1_800_000), UnixMillis(1_800_009)).expect("an event");
         assert_eq!(event.id.as_str(), "timer:hook:a/b:0:1800000");
         assert_eq!(event.conversation(), ("timer", "default", "hook:a/b:0"));

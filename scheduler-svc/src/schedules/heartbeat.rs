@@ -64,6 +64,7 @@ fn spec(persona: &str, beat: Heartbeat, now: UnixMillis) -> Result<ScheduleSpec,
     };
     let schedule = format!("every {}", beat.every);
     admit(&schedule, &beat.time_zone, now).map_err(|error| wrong(format!("every: {error}")))?;
+
     let hours = match beat.active_hours.trim() {
         "" => None,
         text => {
@@ -71,11 +72,13 @@ fn spec(persona: &str, beat: Heartbeat, now: UnixMillis) -> Result<ScheduleSpec,
             Some(hours.ok_or_else(|| wrong(format!("active_hours: `{text}`: expected 08:00-22:00")))?)
         }
     };
+
     let mark = HeartbeatMark {
         session: beat.session,
         deliver: beat.deliver,
     };
     let metadata = Map::from_iter([("heartbeat".to_owned(), json!(mark))]);
+
     Ok(ScheduleSpec {
         id: format!("{PREFIX}{persona}"),
         schedule,
@@ -96,6 +99,7 @@ fn active_hours(text: &str) -> Option<ActiveHours> {
         let (hours, minutes): (u16, u16) = (hours.parse().ok()?, minutes.parse().ok()?);
         (hours < 24 && minutes < 60 || (hours, minutes) == (24, 0)).then_some(hours * 60 + minutes)
     };
+
     Some(ActiveHours {
         from_minute: minute(from)?,
         until_minute: minute(until)?,
@@ -117,10 +121,12 @@ mod tests {
         let [spec] = specs.as_slice() else {
             panic!("one schedule")
         };
+
         assert_eq!(
             (spec.id.as_str(), spec.schedule.as_str()),
             ("persona:atlas", "every 15m")
         );
+
         let hours = ActiveHours {
             from_minute: 480,
             until_minute: 1_350,
@@ -143,6 +149,7 @@ mod tests {
             let error = check(heartbeat).expect_err("it is wrong");
             assert!(error.starts_with(said), "{error}");
         }
+
         assert!(check("{evry: 5m}").is_err());
         assert_eq!(heartbeats("", UnixMillis(0)).expect("an empty file"), []);
     }

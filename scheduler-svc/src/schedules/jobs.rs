@@ -56,15 +56,18 @@ fn spec(name: &str, job: &Job, zone: &str) -> Result<ScheduleSpec, String> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
         return Err(format!("name: expected 1 to {MAX_NAME_BYTES} bytes"));
     }
+
     let zone = if job.time_zone.is_empty() { zone } else { &job.time_zone };
     // Whether it still fires is not asked here: a configuration stays good when the last firing is past.
     check(&job.schedule, zone, SAMPLED_FROM).map_err(|error| format!("schedule: {error}"))?;
+
     let millis = |key: &str, text: &str| match text {
         "" => Ok(None),
         text => duration::parse(text)
             .map(|millis| Some(millis.unsigned_abs()))
             .map_err(|error| format!("{key}: {error}")),
     };
+
     Ok(ScheduleSpec {
         id: format!("{PREFIX}{name}"),
         schedule: job.schedule.clone(),
@@ -115,6 +118,7 @@ mod tests {
             ("b".to_owned(), window),
             ("c".to_owned(), job("every 5s")),
         ]);
+
         let faults = specs(&jobs, "UTC").expect_err("three faults");
         assert!(faults[0].starts_with("jobs.a.schedule: "), "{faults:?}");
         assert!(faults[1].starts_with("jobs.b.catchup_window: "), "{faults:?}");
@@ -122,6 +126,7 @@ mod tests {
             faults[2].starts_with("jobs.c.schedule: fires more often than once a minute"),
             "{faults:?}"
         );
+
         let nowhere = specs(&BTreeMap::from([("c".to_owned(), job("every 1h"))]), "Mars").expect_err("no zone");
         assert_eq!(nowhere, ["jobs.c.schedule: time zone `Mars` is not known"]);
     }

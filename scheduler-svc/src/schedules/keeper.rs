@@ -131,6 +131,7 @@ impl Keeper {
             let again = pause(every);
             tokio::pin!(again);
             let mut watch = self.book.kv().watch_all();
+
             let mut is_current = false;
             loop {
                 let told = tokio::select! {
@@ -143,6 +144,7 @@ impl Keeper {
                     }
                     told = watch.next() => told,
                 };
+
                 match told {
                     KvEvent::Put { value, .. } if is_current && value.next.is_some() => {
                         let id = value.spec.id;
@@ -186,12 +188,14 @@ impl Keeper {
             };
             let record = &entry.value;
             let own = fired.filter(|timer| timer.generation == record.generation);
+
             let mut now = self.clock.now();
             match own {
                 // The server's clock says so, whatever ours shows.
                 Some(_) => now = now.max(record.timer_due().unwrap_or(now)),
                 None => self.complete(record).await?,
             }
+
             match self.decision(record, now).await? {
                 Decision::Nothing | Decision::Ask => return Ok(()),
                 Decision::Write(after) => {
@@ -201,6 +205,7 @@ impl Keeper {
                 }
             }
         }
+
         Err(KeepScheduleError::Contended { id: id.to_owned() })
     }
 
@@ -218,12 +223,14 @@ impl Keeper {
             let entry = self.book.get(id).await.map_err(unread)?;
             let entry = entry.ok_or_else(|| KeepScheduleError::Unknown { id: id.to_owned() })?;
             self.complete(&entry.value).await?;
+
             let after = change(&entry.value, self.clock.now())?;
             if self.write(&entry, &after).await? {
                 self.bring_about(&after).await?;
                 return Ok(after);
             }
         }
+
         Err(KeepScheduleError::Contended { id: id.to_owned() }.into())
     }
 
@@ -237,6 +244,7 @@ impl Keeper {
                 if under_way == UnderWay::Unknown {
                     tell_unknown(record);
                 }
+
                 Ok(decide(record, &plan, now, Some(under_way)))
             }
             Decision::Write(after) => {
@@ -268,9 +276,11 @@ impl Keeper {
                 return Ok(());
             }
         }
+
         if self.is_published(record).await? {
             return self.set_timer(record).await;
         }
+
         self.bring_about(record).await
     }
 
@@ -312,6 +322,7 @@ impl Keeper {
                 self.timers.cancel(&place, yields).await?;
             }
         }
+
         Ok(())
     }
 
@@ -325,6 +336,7 @@ impl Keeper {
             .header(HOPS, event.hops.to_string())
             .carrier(&carrier);
         let published = self.bus.publish(out).instrument(span).await?;
+
         let late_ms = now.since(nominal);
         tracing::debug!(event_id = %event.id, late_ms, duplicate = published.duplicate, "schedule fires");
         let outcome = if published.duplicate {
@@ -332,6 +344,7 @@ impl Keeper {
         } else {
             "stored"
         };
+
         metrics::counter!("nexus_scheduler_firings_total", "outcome" => outcome).increment(1);
         Ok(())
     }

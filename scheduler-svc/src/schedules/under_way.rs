@@ -60,6 +60,7 @@ async fn is_busy(bus: &Bus, persona: &str, record: &ScheduleRecord) -> UnderWay 
     let Ok(mark) = serde_json::from_value::<HeartbeatMark>(mark) else {
         return UnderWay::No;
     };
+
     let session = SessionRef {
         persona: persona.to_owned(),
         session: mark.session,

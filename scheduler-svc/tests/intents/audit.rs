@@ -49,9 +49,11 @@ impl World {
             purpose: TimerPurpose::Fire,
             nominal: due,
         };
+
         self.desks[0].clerk.ring(&timer).await.expect("fired");
         let running = [IntentStatus::Proposed, IntentStatus::Pending, IntentStatus::Running];
         assert_eq!(self.ways(ulid(number)).await, running, "AUDIT has all of it");
+
         (due, self.dispatches().await.pop().expect("a dispatch").1)
     }
 
@@ -75,22 +77,28 @@ async fn an_end_that_audit_refuses_is_told_there_later_and_once() {
         } else {
             json!({ "max_msgs": full, "discard": "new" })
         };
+
         let former = world.audit_takes(&changes).await;
+
         for (number, (due, dispatch)) in [(number, first), (number + 1, second)] {
             world.turn(&dispatch, completed).await;
             let ended = one.clerk.look_for_end("default", ulid(number), due);
             assert!(ended.await.expect("it is over"), "whatever AUDIT says: {refusing}");
             assert!(!world.is_told(number).await, "{refusing}");
         }
+
         world.audit_takes(&former).await;
         // Another replica comes by before the one that ended it tries again.
         let value = two.clerk.store.find(None, ulid(number + 1)).await.expect("there").value;
         two.clerk.store.audit(&value).await.expect("told");
+
         assert!(world.is_told(number + 1).await);
+
         for number in [number, number + 1] {
             assert_eq!(world.history(ulid(number)).await.len(), 4, "once: {refusing}");
         }
     }
+
     for number in 1..=4 {
         assert_eq!(world.history(ulid(number)).await.len(), 4, "and never again");
     }
@@ -102,6 +110,7 @@ async fn an_intent_that_goes_on_is_shown_as_it_is() {
     let (one, two) = (&world.desks[0], &world.desks[1]);
     world.propose(1, json!({})).await;
     let over = AtomicBool::new(false);
+
     let goes_on = async {
         for step in 0..STEPS {
             let moved = RescheduleIntent {
@@ -111,10 +120,13 @@ async fn an_intent_that_goes_on_is_shown_as_it_is() {
                 by: None,
                 reason: "moved".to_owned(),
             };
+
             one.reschedule(moved).await.expect("moved");
         }
+
         over.store(true, Ordering::Relaxed);
     };
+
     let look = async || {
         let mut looks = 0;
         while !over.load(Ordering::Relaxed) {
@@ -126,12 +138,16 @@ async fn an_intent_that_goes_on_is_shown_as_it_is() {
                 .get(question)
                 .await
                 .expect("it is shown, whoever changes it meanwhile");
+
             let last = told.history.last().expect("records");
             assert_eq!((last.n, last.to), (told.intent.n, told.intent.status));
+
             looks += 1;
         }
+
         looks
     };
+
     let ((), looks, others) = tokio::join!(goes_on, look(), look());
     assert!(looks > 0 && others > 0);
 }

@@ -44,6 +44,7 @@ impl World {
             };
             book.bookings.insert(ulid(*number), booking);
         }
+
         self.bus
             .kv(INTENTS)
             .update("a.default", &book, revision)
@@ -70,27 +71,32 @@ fn cancel(number: u128) -> CancelIntent {
 async fn the_one_whose_place_is_taken_never_fires_beside_the_other() {
     let world = World::start(2).await;
     let (one, two) = (&world.desks[0], &world.desks[1]);
+
     for old in [10, 20, 30, 40] {
         world.propose(old, json!({})).await;
     }
+
     world.propose(11, json!({ "supersedes": ulid(10).to_string() })).await;
     assert_eq!(world.last_code(10).await, IntentCode::Superseded);
 
     world.cut_off(21, 20).await;
     let again = || proposal(21, json!({}));
     let (left, right) = tokio::join!(one.propose(again()), two.propose(again()));
+
     assert_eq!(left.expect("there"), right.expect("there"));
     assert_eq!(world.last_code(20).await, IntentCode::Superseded, "asked again");
 
     let strict = json!({ "supersedes": ulid(30).to_string(), "approval": "before_admission" });
     world.propose(31, strict).await;
     assert_eq!(world.status(ulid(30)).await, IntentStatus::Pending, "nobody has agreed");
+
     let yes = || DecideIntent {
         id: ulid(31),
         approve: true,
         by: "casey".to_owned(),
         response: None,
     };
+
     let (left, right) = tokio::join!(one.decide(yes()), two.decide(yes()));
     left.and(right).expect("the same word twice");
     assert_eq!(world.status(ulid(31)).await, IntentStatus::Pending);
@@ -101,6 +107,7 @@ async fn the_one_whose_place_is_taken_never_fires_beside_the_other() {
     let due = due.expect("a time");
     world.clock.set(due);
     one.clerk.due("default", ulid(41), due, None).await.expect("fired");
+
     assert_eq!(world.status(ulid(41)).await, IntentStatus::Running);
     assert_eq!(
         world.last_code(40).await,
@@ -113,6 +120,7 @@ async fn the_one_whose_place_is_taken_never_fires_beside_the_other() {
 async fn reservations_that_no_intent_stands_behind_are_freed() {
     let world = World::start(1).await;
     let (desk, shutdown) = (&world.desks[0], &world.shutdown);
+
     let daily = json!({ "schedule": {
         "type": "cron", "expression": "0 9 * * *", "zone": "UTC", "until": "2099-01-01T00:00"
     } });
@@ -120,10 +128,13 @@ async fn reservations_that_no_intent_stands_behind_are_freed() {
         let asked = world.propose(number, daily.clone()).await;
         assert_eq!(asked.status, IntentStatus::Pending, "{asked:?}");
     }
+
     for number in [2, 3] {
         desk.cancel(cancel(number)).await.expect("withdrawn");
     }
+
     assert_eq!(world.booked().await, [ulid(1)]);
+
     world.book_again(&[2, 3, 4]).await;
     desk.cancel(cancel(3)).await.expect("the same again");
     assert_eq!(
@@ -131,8 +142,10 @@ async fn reservations_that_no_intent_stands_behind_are_freed() {
         [ulid(1), ulid(2), ulid(4)],
         "settled behind the first"
     );
+
     reconcile::walk(&desk.clerk, u64::MAX, shutdown).await.expect("walked");
     assert_eq!(world.booked().await, [ulid(1), ulid(4)], "4 may be on its way");
+
     world.clock.advance(11 * 60_000);
     reconcile::walk(&desk.clerk, u64::MAX, shutdown).await.expect("walked");
     assert_eq!(world.booked().await, [ulid(1)]);

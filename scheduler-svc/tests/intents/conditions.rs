@@ -22,9 +22,11 @@ async fn an_event_that_matches_fires_once_on_any_number_of_readers() {
     let waits = |words: &str| json!({ "schedule": { "type": "event_matches", "match": { "channel": "webchat", "contains": words } } });
     world.say("0", "an invoice before").await;
     world.propose(1, waits("invoice")).await;
+
     for desk in &world.desks {
         tokio::spawn(Conditions::new(Arc::clone(&desk.clerk)).run(world.shutdown.clone()));
     }
+
     world.say("1", "hello").await;
     world.propose(2, waits("hello")).await;
     world.say("2", "your invoice").await;
@@ -32,6 +34,7 @@ async fn an_event_that_matches_fires_once_on_any_number_of_readers() {
         (world.status(ulid(1)).await == IntentStatus::Running).then_some(())
     })
     .await;
+
     let records = world.history(ulid(1)).await;
     assert_eq!(records.last().expect("one").code, IntentCode::ConditionMet);
     assert_eq!(world.until_dispatches(1).await.len(), 1);
@@ -40,6 +43,7 @@ async fn an_event_that_matches_fires_once_on_any_number_of_readers() {
         IntentStatus::Pending,
         "what was said before does not count"
     );
+
     world.say("3", "Hello again").await;
     until("the other", || async {
         (world.status(ulid(2)).await == IntentStatus::Running).then_some(())
@@ -56,21 +60,27 @@ async fn quiet_is_looked_for_when_it_could_be_and_a_deadline_ends_it() {
     world.propose(1, idle.clone()).await;
     world.propose(2, idle).await;
     world.say("1", "still here").await;
+
     let said = SystemClock.now();
     world.clock.set(begun.plus(60_000).max(said.plus(30_000)));
     clerk.due("default", ulid(1), world.now(), None).await.expect("looked");
+
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Pending, "somebody spoke");
+
     world.clock.set(SystemClock.now().plus(61_000));
     clerk.due("default", ulid(1), world.now(), None).await.expect("looked");
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Running);
+
     let events = json!({ "schedule": { "type": "event_matches", "match": { "from": "x" }, "deadline_seconds": 60 } });
     world.propose(3, events).await;
     world.clock.advance(60_000);
     clerk.due("default", ulid(3), world.now(), None).await.expect("over");
+
     assert_eq!(
         world.history(ulid(3)).await.last().expect("one").code,
         IntentCode::DeadlinePassed
     );
+
     let book = world
         .bus
         .kv::<AgentBook>(INTENTS)
@@ -78,6 +88,7 @@ async fn quiet_is_looked_for_when_it_could_be_and_a_deadline_ends_it() {
         .await
         .expect("KV")
         .expect("a book");
+
     assert!(!book.value.bookings.contains_key(&ulid(3)), "its reservation is free");
 }
 
@@ -90,17 +101,22 @@ async fn quiet_is_that_of_the_conversation_that_asked() {
         "parameters": { "subject": "s", "message": "m", "target": "telegram/5" },
         "schedule": { "type": "user_idle", "for_seconds": 60, "deadline_seconds": 600 }
     });
+
     let asked = world.propose(1, elsewhere.clone()).await;
     assert_eq!(asked.status, IntentStatus::Pending, "{asked:?}");
+
     let before = SystemClock.now();
     world.say("1", "still here").await;
+
     // Whatever the machine does in between: the message is stored no earlier than this.
     world.clock.set(before.plus(59_000).max(world.now().plus(30_000)));
     clerk.due("default", ulid(1), world.now(), None).await.expect("looked");
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Pending, "somebody spoke");
+
     world.clock.set(SystemClock.now().plus(62_000));
     clerk.due("default", ulid(1), world.now(), None).await.expect("looked");
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Running);
+
     let dispatch = world.dispatches().await.pop().expect("a dispatch").1;
     assert_eq!(dispatch.delivery_context.channel, "telegram", "its answer goes there");
 
@@ -122,6 +138,7 @@ async fn a_reset_ends_the_chat_of_what_was_asked_for_before() {
         persona: "default".to_owned(),
         session: "main".to_owned(),
     };
+
     let ended = json!({ "schedule": { "type": "chat_ended", "idle_seconds": 3_600 } });
     world.propose(1, ended.clone()).await;
     let mut elsewhere = proposal(2, ended.clone());
@@ -133,11 +150,13 @@ async fn a_reset_ends_the_chat_of_what_was_asked_for_before() {
         session: "main".to_owned(),
         at: world.now(),
     };
+
     world.propose(3, ended).await;
     let (one, other) = tokio::join!(
         world.desks[0].session_reset(told.clone()),
         world.desks[1].session_reset(told)
     );
+
     one.and(other).expect("heard");
     let stands = async || {
         [
@@ -146,6 +165,7 @@ async fn a_reset_ends_the_chat_of_what_was_asked_for_before() {
             world.status(ulid(3)).await,
         ]
     };
+
     let (pending, running) = (IntentStatus::Pending, IntentStatus::Running);
     assert_eq!(stands().await, [running, pending, pending]);
     assert_eq!(world.dispatches().await.len(), 1);
@@ -155,6 +175,7 @@ async fn a_reset_ends_the_chat_of_what_was_asked_for_before() {
     world.append(&main, LedgerEntry::SessionReset { reason }).await;
     world.append(&main, LedgerEntry::ReplyPublished { turn: ulid(9) }).await;
     world.say("1", "still here").await;
+
     for number in [2, 3] {
         let clerk = &world.desks[0].clerk;
         clerk
@@ -162,6 +183,7 @@ async fn a_reset_ends_the_chat_of_what_was_asked_for_before() {
             .await
             .expect("looked");
     }
+
     assert_eq!(stands().await, [running, pending, running]);
 }
 
@@ -173,13 +195,16 @@ async fn a_users_message_makes_it_moot_where_it_asked_for_that() {
         .await
         .due
         .expect("a time");
+
     world.propose(2, json!({})).await;
     until("another millisecond", || async {
         (SystemClock.now() > world.now().plus(5)).then_some(())
     })
     .await;
+
     world.say("1", "never mind").await;
     world.clock.set(due);
+
     for number in [1, 2] {
         world.desks[0]
             .clerk
@@ -187,6 +212,7 @@ async fn a_users_message_makes_it_moot_where_it_asked_for_that() {
             .await
             .expect("fine");
     }
+
     assert_eq!(
         world.history(ulid(1)).await.last().expect("one").code,
         IntentCode::UserTurn
@@ -204,18 +230,22 @@ async fn a_recurring_one_goes_on_and_a_chain_ends() {
         .to_string();
     let rule = json!({ "schedule": { "type": "rrule", "rule": "FREQ=MINUTELY;INTERVAL=2;COUNT=2", "start": local, "zone": "UTC" } });
     let mut due = world.propose(1, rule).await.due.expect("a time");
+
     for round in 0..2 {
         world.clock.set(due);
         clerk.due("default", ulid(1), due, None).await.expect("fired");
         let dispatch = world.dispatches().await.pop().expect("a dispatch").1;
         world.turn(&dispatch, completed).await;
+
         assert!(
             clerk.look_for_end("default", ulid(1), due).await.expect("read"),
             "round {round}"
         );
+
         let value = clerk.store.find(None, ulid(1)).await.expect("there").value;
         due = value.due.unwrap_or(due);
     }
+
     let ways = world.ways(ulid(1)).await;
     assert_eq!(
         ways[2..],
@@ -232,12 +262,14 @@ async fn a_recurring_one_goes_on_and_a_chain_ends() {
     let refused = loop {
         let mut next = proposal(100 + depth, json!({}));
         next.causation = Some(event_id(parent, world.now()).expect("an id"));
+
         let answer = world.desks[0].propose(next).await.expect("an answer");
         if answer.status == IntentStatus::Rejected {
             break answer.rejection.expect("a reason");
         }
         (parent, depth) = (answer.id, depth + 1);
     };
+
     assert_eq!((depth, refused.code()), (8, "over_budget"));
 }
 
@@ -251,26 +283,33 @@ async fn the_reconciler_repairs_what_a_crash_leaves() {
     orphan.intent.id = ulid(2);
     orphan.records.iter_mut().for_each(|record| record.intent = ulid(2));
     let key = scheduler_svc::intent::store::key("default", ulid(2));
+
     world
         .bus
         .kv(INTENTS)
         .create(&key, &orphan)
         .await
         .expect("as if cut off before the audit");
+
     world.clock.set(due.plus(120_000));
     reconcile::walk(clerk, 0, &world.shutdown).await.expect("walked");
+
     for number in [1, 2] {
         assert_eq!(world.status(ulid(number)).await, IntentStatus::Running, "overdue");
         assert_eq!(world.history(ulid(number)).await.len(), 3);
     }
+
     for (_, dispatch) in world.dispatches().await {
         world.turn(&dispatch, completed).await;
     }
+
     world.clock.advance(120_000);
     reconcile::walk(clerk, 0, &world.shutdown).await.expect("walked");
+
     for number in [1, 2] {
         assert_eq!(world.ways(ulid(number)).await[3], IntentStatus::Completed);
     }
+
     let before = world.bus.stream_state(AUDIT).await.expect("AUDIT").last;
     reconcile::walk(clerk, 0, &world.shutdown).await.expect("walked");
     assert_eq!(
@@ -278,6 +317,7 @@ async fn the_reconciler_repairs_what_a_crash_leaves() {
         before,
         "nothing twice"
     );
+
     world.clock.advance(31 * 86_400_000);
     reconcile::walk(clerk, u64::MAX, &world.shutdown).await.expect("walked");
     assert!(

@@ -55,11 +55,13 @@ async fn a_hook_is_run_by_one_event_and_its_record_ends_the_intent() {
             IntentCode::TurnFailed,
         ),
     ];
+
     for (number, (outcome, status, code)) in (1..).zip(ends) {
         let wish = json!({ "kind": "run_hook", "parameters": { "hook": "nightly", "input": number } });
         let due = world.propose(number, wish).await.due.expect("it is admitted");
         world.clock.set(due);
         let fire = async |replica: usize| world.desks[replica].clerk.due("default", ulid(number), due, None).await;
+
         let record = async {
             let event = fired(&world, number).await;
             assert_eq!(
@@ -67,13 +69,16 @@ async fn a_hook_is_run_by_one_event_and_its_record_ends_the_intent() {
                 json!({ "kind": "hook", "id": "nightly" })
             );
             assert_eq!(event.metadata["parameters"]["input"], json!(number));
+
             world.evaluated(&event, invocation("nightly", outcome)).await;
         };
+
         let (one, other, ()) = tokio::join!(fire(0), fire(1), record);
         one.and(other).expect("fired");
         assert_eq!(world.status(ulid(number)).await, status);
         assert_eq!(world.history(ulid(number)).await.last().expect("one").code, code);
     }
+
     assert_eq!(world.bus.stream_state(EVENTS).await.expect("EVENTS").messages, 2);
     assert!(
         world.dispatches().await.is_empty(),
@@ -90,6 +95,7 @@ async fn a_hook_that_is_switched_off_has_not_passed() {
         let wish = json!({ "kind": "run_hook", "parameters": { "hook": "nightly" } });
         let due = world.propose(number, wish).await.due.expect("it is admitted");
         world.clock.set(due);
+
         let record = async {
             let event = fired(&world, number).await;
             let other = HookOutcome::Suppressed {
@@ -97,12 +103,16 @@ async fn a_hook_that_is_switched_off_has_not_passed() {
             };
             world.evaluated(&event, invocation("another", other)).await;
         };
+
         let (fired, ()) = tokio::join!(clerk.due("default", ulid(number), due, None), record);
         fired.expect("fired");
+
         due
     };
+
     let due = fire(1).await;
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Running, "nobody can tell");
+
     let (status, stands) = tokio::sync::watch::channel("disabled");
     let spec = ServiceSpec::new("hook", "a hook").endpoint("get", move |_: GetHook| {
         let stands = *stands.borrow();
@@ -115,6 +125,7 @@ async fn a_hook_that_is_switched_off_has_not_passed() {
             Ok(json!({ "hook": hook, "source": "", "invocations": [] }))
         }
     });
+
     let _served = world.bus.serve(spec).await.expect("served");
     world.bus.flush().await.expect("it is known");
     assert!(clerk.look_for_end("default", ulid(1), due).await.expect("looked"));
@@ -123,6 +134,7 @@ async fn a_hook_that_is_switched_off_has_not_passed() {
         world.history(ulid(1)).await.last().expect("one").why,
         "the hook `nightly` is switched off"
     );
+
     status.send("active").expect("heard");
     let due = fire(2).await;
     until("its end", || async {
@@ -130,6 +142,7 @@ async fn a_hook_that_is_switched_off_has_not_passed() {
         looked.then_some(())
     })
     .await;
+
     assert_eq!(world.status(ulid(2)).await, IntentStatus::Completed);
 }
 
@@ -142,13 +155,16 @@ async fn a_hook_that_is_evaluated_late_ends_it_late() {
     let due = world.propose(1, wish).await.due.expect("it is admitted");
     world.clock.set(due);
     clerk.due("default", ulid(1), due, None).await.expect("fired");
+
     assert!(!clerk.look_for_end("default", ulid(1), due).await.expect("looked"));
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Running);
+
     let event = fired(&world, 1).await;
     let none = HookOutcome::Skipped {
         reason: "breaker_open".to_owned(),
     };
     world.evaluated(&event, invocation("nightly", none)).await;
+
     assert!(clerk.look_for_end("default", ulid(1), due).await.expect("looked"));
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Failed);
 }

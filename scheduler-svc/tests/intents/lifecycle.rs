@@ -35,18 +35,22 @@ async fn what_is_asked_over_the_service_is_told_over_it() {
     let admitted: IntentAnswer = ask(&world, "propose", &proposal(1, json!({})))
         .await
         .expect("an answer");
+
     assert_eq!(
         (admitted.status, admitted.rejection.clone()),
         (IntentStatus::Pending, None)
     );
+
     let again: IntentAnswer = ask(&world, "propose", &proposal(1, json!({})))
         .await
         .expect("an answer");
     assert_eq!(again, admitted, "the same name, the same intent");
+
     let refused: IntentAnswer = ask(&world, "propose", &proposal(2, json!({ "kind": "dance" })))
         .await
         .expect("an answer");
     assert_eq!(refused.status, IntentStatus::Rejected);
+
     let kind = "dance".to_owned();
     assert_eq!(refused.rejection, Some(Rejection::UnknownKind { kind }));
     assert_eq!(
@@ -62,9 +66,11 @@ async fn what_is_asked_over_the_service_is_told_over_it() {
         by: None,
         reason: "moved".to_owned(),
     };
+
     let not: IntentAnswer = ask(&world, "reschedule", &moved).await.expect("an answer");
     assert_eq!(not.rejection.map(|rejection| rejection.code()), Some("bad_schedule"));
     assert_eq!((not.status, not.due), (admitted.status, admitted.due), "as it was");
+
     let moved = RescheduleIntent {
         schedule: serde_json::from_value(json!({ "type": "after", "seconds": 60 })).expect("one"),
         ..moved
@@ -81,6 +87,7 @@ async fn what_is_asked_over_the_service_is_told_over_it() {
         listed.intents.iter().map(|i| i.intent.id).collect::<Vec<_>>(),
         [ulid(1)]
     );
+
     let stranger = GetIntent {
         id: ulid(1),
         agent: Some("other".to_owned()),
@@ -88,7 +95,9 @@ async fn what_is_asked_over_the_service_is_told_over_it() {
     let unknown = ask::<_, IntentHistory>(&world, "get", &stranger)
         .await
         .expect_err("not its own");
+
     assert!(matches!(unknown, RequestError::Service { code: 404, .. }), "{unknown}");
+
     let own = GetIntent {
         id: ulid(1),
         agent: None,
@@ -105,8 +114,10 @@ async fn what_is_asked_over_the_service_is_told_over_it() {
         by: Some("casey".to_owned()),
         reason: "no".to_owned(),
     };
+
     let answer: IntentAnswer = ask(&world, "cancel", &withdrawn).await.expect("an answer");
     assert_eq!(answer.status, IntentStatus::Canceled);
+
     let answer: IntentAnswer = ask(&world, "cancel", &withdrawn).await.expect("the same again");
     assert_eq!(answer.status, IntentStatus::Canceled);
     assert_eq!(world.history(ulid(1)).await.len(), 5, "once");
@@ -125,6 +136,7 @@ async fn a_follow_up_fires_in_real_time_past_a_restart_of_the_server() {
         ));
         running.push(tokio::spawn(run(needs, Registry::shipped().expect("kinds"))));
     }
+
     let follow_up = json!({
         "kind": "follow_up", "parameters": { "prompt": "How was it?" }, "schedule": { "type": "after", "seconds": 3 }
     });
@@ -134,19 +146,24 @@ async fn a_follow_up_fires_in_real_time_past_a_restart_of_the_server() {
             IntentStatus::Pending
         );
     }
+
     world.server.restart().await;
     let dispatched = world.until_dispatches(5).await;
     assert_eq!(dispatched.len(), 5);
+
     for (_, dispatch) in &dispatched {
         assert_eq!(dispatch.message.content, "How was it?");
         assert!(firing_of(&dispatch.event_id).is_some());
+
         let claim = subject::claim(&dispatch.target);
         until("the session is woken", || async {
             world.bus.last_on_subject(CLAIMS, &claim).await.expect("claims")
         })
         .await;
+
         world.turn(dispatch, completed).await;
     }
+
     for number in 1..=5 {
         until("an end", || async {
             (world.status(ulid(number)).await == IntentStatus::Completed).then_some(())
@@ -158,9 +175,12 @@ async fn a_follow_up_fires_in_real_time_past_a_restart_of_the_server() {
             [IntentStatus::Pending, IntentStatus::Running, IntentStatus::Completed]
         );
     }
+
     let fired = world.events().await;
     assert_eq!(fired.len(), 5, "one event each: {fired:?}");
+
     world.shutdown.trigger();
+
     for replica in running {
         replica.await.expect("it ends").expect("in good order");
     }
@@ -171,47 +191,58 @@ async fn approval_before_fire_waits_lapses_and_may_come_early() {
     let world = World::start(1).await;
     let desk = &world.desks[0];
     let strict = json!({ "approval": "before_fire" });
+
     let decide = |number, approve| DecideIntent {
         id: ulid(number),
         approve,
         by: "casey".to_owned(),
         response: Some("fine".to_owned()),
     };
+
     let mut due = world.now();
     for number in 1..=4 {
         due = world.propose(number, strict.clone()).await.due.expect("a time");
     }
+
     desk.decide(decide(1, true)).await.expect("early");
     assert_eq!(
         world.status(ulid(1)).await,
         IntentStatus::Pending,
         "not before its time"
     );
+
     world.clock.set(due);
+
     for number in 1..=4 {
         desk.clerk.due("default", ulid(number), due, None).await.expect("fine");
     }
+
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Running);
     assert_eq!(
         world.status(ulid(2)).await,
         IntentStatus::Pending,
         "it waits for a word"
     );
+
     desk.decide(decide(2, true)).await.expect("yes");
     assert_eq!(world.status(ulid(2)).await, IntentStatus::Running);
+
     desk.decide(decide(3, false)).await.expect("no");
     assert_eq!(
         world.history(ulid(3)).await.last().expect("one").code,
         IntentCode::Declined
     );
+
     world.clock.advance(15 * 60_000);
     desk.clerk.due("default", ulid(4), due, None).await.expect("lapsed");
     assert_eq!(
         world.history(ulid(4)).await.last().expect("one").code,
         IntentCode::ApprovalExpired
     );
+
     let late = desk.decide(decide(4, true)).await.expect_err("too late");
     assert_eq!(late.answer().0, 409);
+
     for nobody in ["agent:default", "default", "mallory", ""] {
         let said = desk
             .decide(DecideIntent {
@@ -219,8 +250,10 @@ async fn approval_before_fire_waits_lapses_and_may_come_early() {
                 ..decide(2, true)
             })
             .await;
+
         assert_eq!(said.expect_err("not theirs").answer().0, 403, "{nobody}");
     }
+
     for number in [1, 2] {
         let fired = world.history(ulid(number)).await.pop().expect("one");
         assert_eq!((fired.by.as_str(), fired.why.as_str()), ("casey", "fine"), "{number}");
@@ -239,12 +272,14 @@ async fn each_occurrence_is_asked_for_ahead_and_lapses_alone() {
         .propose(1, json!({ "schedule": rule, "approval": "before_fire" }))
         .await;
     let mut due = asked.due.expect("a time");
+
     let value = |due: shared::model::time::UnixMillis| IntentTimer {
         intent: ulid(1),
         agent: "default".to_owned(),
         purpose: TimerPurpose::Approval,
         nominal: due,
     };
+
     let standing = async || clerk.store.find(None, ulid(1)).await.expect("there").value;
     for round in 0..3 {
         world.clock.set(due.plus(-900_000));
@@ -252,30 +287,38 @@ async fn each_occurrence_is_asked_for_ahead_and_lapses_alone() {
             !clerk.approvals.was_asked(&standing().await).await.expect("KV"),
             "{round}"
         );
+
         clerk.ring(&value(due)).await.expect("asked ahead");
         assert!(clerk.approvals.was_asked(&standing().await).await.expect("KV"));
+
         world.clock.set(due);
         clerk.due("default", ulid(1), due, None).await.expect("waits");
         assert_eq!(world.status(ulid(1)).await, IntentStatus::Pending, "{round}");
+
         world.clock.set(due.plus(900_000));
         let timer = value(due);
         let (one, other) = tokio::join!(clerk.ring(&timer), world.desks[1].clerk.ring(&timer));
         one.and(other).expect("lapsed");
         let last = world.history(ulid(1)).await;
         let codes: Vec<IntentCode> = last.iter().rev().take(2).map(|record| record.code).collect();
+
         if round == 2 {
             assert_eq!(codes[0], IntentCode::ApprovalExpired);
             break;
         }
+
         assert_eq!(
             codes,
             [IntentCode::NextOccurrence, IntentCode::ApprovalExpired],
             "{round}"
         );
+
         due = standing().await.due.expect("the next one");
     }
+
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Canceled);
     assert!(world.dispatches().await.is_empty());
+
     let told = world
         .bus
         .history(DELIVERIES, "nexus.dl.>", 1, 100)
@@ -286,6 +329,7 @@ async fn each_occurrence_is_asked_for_ahead_and_lapses_alone() {
         3,
         "one card for each occurrence, however often it was asked"
     );
+
     for stored in told {
         let card: Reply = stored.decode().expect("a reply");
         assert_eq!(card.delivery_context.peer_id.as_deref(), Some("v1"));

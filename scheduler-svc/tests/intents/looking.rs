@@ -42,6 +42,7 @@ async fn a_turn_that_waits_is_waited_for_and_one_that_nobody_begins_is_not() {
     let due = world.fired_now(1).await;
     let dispatch = world.dispatches().await.pop().expect("a dispatch").1;
     world.begin(&dispatch).await;
+
     assert_eq!(
         world.looked_for(1, due, 25).await,
         IntentStatus::Running,
@@ -62,15 +63,18 @@ async fn a_turn_that_waits_is_waited_for_and_one_that_nobody_begins_is_not() {
 async fn an_end_is_found_behind_much_that_came_later() {
     let world = World::start(1).await;
     let due = world.fired_now(1).await;
+
     // Nobody hears the bell.
     world.shutdown.trigger();
     let dispatch = world.dispatches().await.pop().expect("a dispatch").1;
     world.turn(&dispatch, completed).await;
+
     for number in 0..BEHIND {
         let turn = Ulid::from_parts(10, number as u128);
         world
             .append(&dispatch.target, LedgerEntry::ReplyPublished { turn })
             .await;
     }
+
     assert_eq!(world.looked_for(1, due, 1).await, IntentStatus::Completed);
 }

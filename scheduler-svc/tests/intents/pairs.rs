@@ -165,6 +165,7 @@ impl Race<'_> {
         let (world, desk) = (self.world, &self.world.desks[0]);
         let id = ulid(self.number);
         let start = jiff::Timestamp::from_millisecond(world.now().plus(HOUR_MS).0).expect("a time");
+
         let more = match before {
             Before::New => return 0,
             Before::Asked => json!({ "approval": "before_admission" }),
@@ -178,21 +179,27 @@ impl Race<'_> {
             } }),
             Before::Pending | Before::Running | Before::Ended | Before::Failed => json!({}),
         };
+
         desk.propose(self.asked(self.number, more)).await.expect("an answer");
+
         if before == Before::Asked {
             return 1;
         }
+
         let rings = rings(&desk.clerk.store.find(None, id).await.expect("there").value);
         world.clock.set(rings.max(world.now()));
+
         if before == Before::Strict {
             desk.clerk
                 .ring(&self.timer(rings))
                 .await
                 .expect("the approver is asked");
         }
+
         if matches!(before, Before::Pending | Before::Strict | Before::Conditional) {
             return 2;
         }
+
         desk.clerk.ring(&self.timer(rings)).await.expect("it fires");
         let turn = turns(world, id).await.pop().expect("a dispatch");
         match before {
@@ -200,6 +207,7 @@ impl Race<'_> {
             Before::Failed => world.turn(&turn, failed).await,
             Before::New | Before::Asked | Before::Pending | Before::Strict | Before::Conditional | Before::Running => {}
         }
+
         3
     }
 
@@ -230,6 +238,7 @@ impl Race<'_> {
                     by: Some(by.to_owned()),
                     reason: "no".to_owned(),
                 };
+
                 desk.cancel(question).await.map(drop)
             }
             Step::Move(seconds) => {
@@ -241,6 +250,7 @@ impl Race<'_> {
                     by: Some(format!("by {seconds}")),
                     reason: "later".to_owned(),
                 };
+
                 desk.reschedule(question).await.map(drop)
             }
             Step::Ring => desk.clerk.ring(&self.timer(nominal)).await,
@@ -253,6 +263,7 @@ impl Race<'_> {
                     by: "casey".to_owned(),
                     response: None,
                 };
+
                 desk.decide(question).await.map(drop)
             }
             Step::Replace => {
@@ -294,6 +305,7 @@ async fn two_replicas_race_every_pair_of_steps() {
             };
             let what = format!("{before:?}: {left:?} against {right:?}, round {round}");
             let done = race.prepare(*before).await;
+
             let id = ulid(race.number);
             let found = world.desks[0].clerk.store.get(None, id).await.expect("KV");
             let known = found.as_ref().map(|entry| &entry.value);
@@ -301,10 +313,13 @@ async fn two_replicas_race_every_pair_of_steps() {
                 race.take(&world.desks[0], *left, known),
                 race.take(&world.desks[1], *right, known)
             );
+
             let records = world.history(id).await;
             let told = &records[done..];
             let codes: Vec<IntentCode> = told.iter().map(|record| record.code).collect();
+
             assert!(ways.contains(&codes.as_slice()), "{what}: {codes:?}");
+
             for (step, said) in [(left, &one), (right, &other)] {
                 if let Err(error) = said {
                     assert_eq!(error.answer().0, 409, "{what}: {error}");
@@ -315,11 +330,13 @@ async fn two_replicas_race_every_pair_of_steps() {
                     );
                 }
             }
+
             let ours = |record: &IntentRecord| {
                 [*left, *right].iter().any(|step| is_of(*step, &race.agent, record))
                     || matches!(record.code, Proposed | Rearmed)
             };
             assert!(told.iter().all(ours), "{what}: somebody else's step: {told:?}");
+
             let fired = records
                 .iter()
                 .filter(|record| matches!(record.code, Due | ConditionMet));
@@ -350,14 +367,17 @@ async fn an_approval_lapses_once_on_two_replicas() {
             .await
             .expect("there")
             .value;
+
         world.clock.advance(15 * 60_000);
         let (one, other, late) = tokio::join!(
             race.take(&world.desks[0], Step::Ring, Some(&known)),
             race.take(&world.desks[1], Step::Ring, Some(&known)),
             race.take(&world.desks[1], Step::Say(true), Some(&known))
         );
+
         one.and(other).expect("both are fine");
         assert_eq!(late.expect_err("too late").answer().0, 409);
+
         let records = world.history(ulid(number)).await;
         let codes: Vec<IntentCode> = records[done..].iter().map(|record| record.code).collect();
         assert_eq!(codes, [ApprovalExpired], "{before:?}");

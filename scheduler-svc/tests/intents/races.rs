@@ -74,7 +74,9 @@ async fn firing_withdrawing_and_ending_have_one_winner() {
         let (fired, again) = tokio::join!(one.clerk.ring(&timer), two.clerk.ring(&timer));
         fired.and(again).expect("both are fine");
         let running = [IntentStatus::Proposed, IntentStatus::Pending, IntentStatus::Running];
+
         assert_eq!(world.ways(ulid(number)).await, running, "one firing");
+
         let of_this = |id: &str| id.contains(&ulid(number).to_string());
         let dispatched: Vec<_> = world
             .dispatches()
@@ -82,14 +84,18 @@ async fn firing_withdrawing_and_ending_have_one_winner() {
             .into_iter()
             .filter(|(_, d)| of_this(d.event_id.as_str()))
             .collect();
+
         assert_eq!(dispatched.len(), 1, "one dispatch");
+
         let turn = &dispatched[0].1;
         world.turn(turn, completed).await;
         let (look, canceled) = tokio::join!(
             one.clerk.look_for_end("default", ulid(number), due),
             two.cancel(cancel(number))
         );
+
         assert!(look.expect("it is over"));
+
         let end = world.ways(ulid(number)).await[3];
         match canceled {
             Ok(answer) => assert_eq!((answer.status, end), (IntentStatus::Canceled, IntentStatus::Canceled)),
@@ -113,18 +119,23 @@ async fn a_withdrawal_against_a_firing_and_against_another_schedule() {
         fired.expect("fine");
         canceled.expect("pending and running may be withdrawn");
         let ways = world.ways(ulid(number)).await;
+
         assert_eq!(ways.last(), Some(&IntentStatus::Canceled));
+
         let ran = ways.contains(&IntentStatus::Running);
         let dispatched = world.dispatches().await;
         let count = dispatched
             .iter()
             .filter(|(_, d)| d.event_id.as_str().contains(&ulid(number).to_string()));
+
         assert_eq!(count.count(), usize::from(ran), "a dispatch only where it ran");
     }
+
     for number in ROUNDS..2 * ROUNDS {
         world.propose(number, json!({})).await;
         let (moved, canceled) = tokio::join!(one.reschedule(reschedule(number, 60)), two.cancel(cancel(number)));
         assert_eq!(canceled.expect("withdrawn").status, IntentStatus::Canceled);
+
         let ways = world.ways(ulid(number)).await;
         match moved {
             Ok(_) => assert_eq!(
@@ -149,16 +160,21 @@ async fn two_schedules_follow_each_other_and_the_last_one_counts() {
             one.reschedule(reschedule(number, 60)),
             two.reschedule(reschedule(number, 120))
         );
+
         left.and(right).expect("both are taken");
         let records = world.history(ulid(number)).await;
         assert_eq!(records.len(), 6);
+
         let lineage: Vec<_> = records.iter().filter_map(|record| record.lineage.as_ref()).collect();
         assert_eq!(lineage[0].new, lineage[1].old, "the second stands on the first");
+
         let value = one.clerk.store.find(None, ulid(number)).await.expect("there").value;
         assert_eq!(value.intent.schedule, lineage[1].new);
+
         let stale = timer(number, world.now().plus(3_600_000));
         world.clock.advance(1);
         one.clerk.ring(&stale).await.expect("ignored");
+
         assert_eq!(
             world.status(ulid(number)).await,
             IntentStatus::Pending,
@@ -175,8 +191,10 @@ async fn approvers_have_one_word() {
         let asked = world.propose(number, json!({ "approval": "before_admission" })).await;
         assert_eq!(asked.status, IntentStatus::Proposed);
         assert!(asked.approval.is_some());
+
         let (yes, no) = tokio::join!(one.decide(decide(number, true)), two.decide(decide(number, false)));
         assert!(yes.is_ok() != no.is_ok(), "{yes:?} {no:?}");
+
         let won = if yes.is_ok() {
             IntentStatus::Pending
         } else {

@@ -34,6 +34,7 @@ impl World {
             at: self.now(),
             step,
         };
+
         let out = Outgoing::new(at, &receipt).expect_last(last.map_or(0, |stored| stored.sequence));
         self.bus.publish(out).await.expect("stored");
     }
@@ -48,6 +49,7 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
         platform_ids: Vec::new(),
         live: None,
     };
+
     let denied = ReceiptStep::DeniedByPolicy {
         rule: "quiet hours".to_owned(),
     };
@@ -61,6 +63,7 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
         let due = asked.due.unwrap_or_else(|| panic!("{asked:?}"));
         world.clock.set(due);
         let fire = async |replica: usize| world.desks[replica].clerk.due("default", ulid(number), due, None).await;
+
         let deliver = async {
             let reply = until("the text", || async {
                 let sent = world.sent().await;
@@ -69,15 +72,18 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
             .await;
             assert_eq!(reply.content, TEXT);
             assert_eq!(reply.delivery_context.channel, "telegram");
+
             let begun = ReceiptStep::AttemptStarted {
                 attempt: 1,
                 part: 0,
                 by: None,
             };
+
             for step in [begun, step] {
                 world.receipt(&reply, step).await;
             }
         };
+
         let (one, other, ()) = tokio::join!(fire(0), fire(1), deliver);
         one.and(other).expect("fired");
         let clerk = &world.desks[0].clerk;
@@ -86,6 +92,7 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
             over.expect("looked").then_some(())
         })
         .await;
+
         assert_eq!(world.status(ulid(number)).await, status);
         assert_eq!(world.history(ulid(number)).await.last().expect("one").code, code);
         assert_eq!(
@@ -94,5 +101,6 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
             "once"
         );
     }
+
     assert!(world.dispatches().await.is_empty(), "no model is asked");
 }

@@ -60,15 +60,19 @@ async fn the_dispatch_of_a_running_intent_is_taken_back_once() {
     let dispatch = world.runs(1).await;
     let (left, right) = tokio::join!(one.cancel(cancel(1, None)), two.cancel(cancel(1, None)));
     let status = left.and(right).expect("withdrawn is withdrawn").status;
+
     assert_eq!(status, IntentStatus::Canceled);
+
     let look = timer(1, TimerPurpose::Outcome, dispatch.timestamp);
     two.clerk.ring(&look).await.expect("nothing is left to do");
     let orders = world.orders().await;
+
     assert_eq!(orders.len(), 1, "{orders:?}");
     assert_eq!(
         (&orders[0].target, orders[0].by.as_str()),
         (&dispatch.target, "agent:default")
     );
+
     let wanted = |dispatch: &Dispatch, spares_turn| Wanted::Withdraw {
         dispatch: dispatch.id,
         spares_turn,
@@ -79,11 +83,15 @@ async fn the_dispatch_of_a_running_intent_is_taken_back_once() {
     let dispatch = world.runs(2).await;
     let own = world.begin(&dispatch).await;
     one.cancel(cancel(2, Some(own))).await.expect("withdrawn");
+
     assert_eq!(world.orders().await[1].wanted, wanted(&dispatch, true));
+
     let dispatch = world.runs(3).await;
     world.begin(&dispatch).await;
     one.cancel(cancel(3, Some(own))).await.expect("withdrawn");
+
     assert_eq!(world.orders().await[2].wanted, wanted(&dispatch, false));
+
     let dispatch = world.runs(5).await;
     one.cancel(cancel(5, Some(own))).await.expect("withdrawn");
     assert_eq!(world.orders().await[3].wanted, wanted(&dispatch, false));
@@ -107,17 +115,20 @@ async fn a_firing_that_waited_behind_the_asking_turn_is_not_spared() {
             ..proposal(number, more)
         }
     };
+
     let yes = |number: u128| DecideIntent {
         id: ulid(number),
         approve: true,
         by: "casey".to_owned(),
         response: None,
     };
+
     let behind = world.runs(1).await;
     let asking = ulid(90);
     desk.propose(asks(2, 1, asking)).await.expect("an answer");
     world.begin(&behind).await;
     desk.decide(yes(2)).await.expect("agreed");
+
     // The turn of a firing asks for what takes its place.
     let own = world.runs(3).await;
     let asking = world.begin(&own).await;
@@ -127,6 +138,7 @@ async fn a_firing_that_waited_behind_the_asking_turn_is_not_spared() {
         Wanted::Withdraw { spares_turn, .. } => Some(spares_turn),
         Wanted::Abort | Wanted::Interrupt | Wanted::Reset | Wanted::Queue { .. } => None,
     };
+
     let spared: Vec<_> = world.orders().await.iter().map(spared).collect();
     assert_eq!(spared, [Some(false), Some(true)]);
 }
@@ -143,12 +155,15 @@ async fn who_is_cut_off_behind_the_word_leaves_it_to_the_timer() {
         why: "no",
         at: world.now(),
     };
+
     machine::cancel(&mut next, IntentCode::Withdrawn, false, cause).expect("it runs");
     clerk.store.advance(&entry, next).await.expect("written");
     assert!(world.orders().await.is_empty());
+
     let look = timer(1, TimerPurpose::Outcome, dispatch.timestamp);
     world.desks[1].clerk.ring(&look).await.expect("it is seen to");
     assert_eq!(world.orders().await.len(), 1);
+
     world.clock.advance(3_600_001);
     clerk.ring(&look).await.expect("long over");
     assert_eq!(world.orders().await.len(), 1);

@@ -70,12 +70,14 @@ impl World {
         bus.ensure(&topology(1), false).await.expect("the topology is made");
         let clock = ManualClock::at(SystemClock.now());
         let shutdown = Shutdown::default();
+
         let mut desks = Vec::new();
         for number in 0..replicas {
             let own = connect(&server, &format!("replica-{number}")).await;
             let needs = needs(&own, Arc::new(clock.clone()), number, &shutdown);
             desks.push(desk(&needs, Registry::shipped().expect("the shipped kinds")));
         }
+
         Self {
             server,
             bus,
@@ -105,13 +107,16 @@ impl World {
             (told == Some((value.n, value.status))).then_some(records)
         })
         .await;
+
         let numbers: Vec<u32> = records.iter().map(|record| record.n).collect();
         let expected: Vec<u32> = (1..=u32::try_from(records.len()).expect("few")).collect();
         assert_eq!(numbers, expected, "{records:#?}");
+
         for pair in records.windows(2) {
             assert_eq!(pair[1].from, Some(pair[0].to));
             assert!(pair[0].to.may_become(pair[1].to));
         }
+
         records
     }
 
@@ -138,6 +143,7 @@ impl World {
             .expect("dispatches");
         let orders = |stored: &&Stored| stored.decode::<SessionOrder>().is_err();
         let dispatches = stored.iter().filter(orders);
+
         dispatches
             .map(|stored| (stored.sequence, stored.decode().expect("a dispatch")))
             .collect()
@@ -199,6 +205,7 @@ impl World {
             held_ms: 0,
             entries: vec![entry],
         };
+
         let out = Outgoing::new(at, &record).expect_last(last.map_or(0, |stored| stored.sequence));
         self.bus.publish(out).await.expect("appended");
     }
@@ -212,6 +219,7 @@ impl World {
             .await
             .expect("EVENTS")
             .expect("an event");
+
         let partition = subject::parse_event(&stored.subject).expect("a stored event").partition;
         let record = EventInvocations {
             event_id: event.id.clone(),
@@ -224,6 +232,7 @@ impl World {
             passes: Vec::new(),
             is_slim: false,
         };
+
         let out = Outgoing::new(subject::invocation(partition, &event.id), &record);
         self.bus.publish(out).await.expect("recorded");
     }
@@ -252,6 +261,7 @@ pub(crate) fn proposal(number: u128, more: Value) -> ProposeIntent {
     for (key, value) in more.as_object().cloned().unwrap_or_default() {
         wish[&key] = value;
     }
+
     ProposeIntent {
         id: Some(ulid(number)),
         wish: serde_json::from_value(wish).expect("a wish"),

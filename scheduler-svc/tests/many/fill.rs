@@ -40,9 +40,11 @@ pub(crate) async fn fill(bus: &Bus, agents: u64, each: u64) {
             writing.join_next().await.expect("one").expect("written");
         }
     }
+
     while let Some(written) = writing.join_next().await {
         written.expect("written");
     }
+
     println!(
         "filled {} in {} s",
         agents * each,
@@ -61,24 +63,28 @@ async fn fill_agent(bus: &Bus, agent: u64, each: u64, now: UnixMillis) {
             "wish": wish(serde_json::to_value(schedule).expect("JSON")), "agent": format!("agent-{agent}"),
             "session": format!("s{number}"), "permissions": {}, "delivery_context": { "channel": "webchat" }
         }));
+
         let intent = admission::record(&registry, &question.expect("a proposal"), id);
         let cause = Cause {
             by: "agent:a",
             why: "an interview",
             at: now,
         };
+
         let setting = Setting {
             permissions: PermissionSet::default(),
             delivery_context: DeliveryContext::default(),
             asked_in: None,
             depth: 0,
         };
+
         let plan = Plan {
             rings: due,
             due: Some(due),
             deadline: None,
             per_day: 1,
         };
+
         let mut value = proposed(intent, setting, cause);
         admit(&mut value, &plan, &Position::default(), cause).expect("legal");
         timers::put(bus, &timers::timer(&value, TimerPurpose::Fire, due), due)
@@ -86,10 +92,12 @@ async fn fill_agent(bus: &Bus, agent: u64, each: u64, now: UnixMillis) {
             .expect("stored");
         let subject = format!("$KV.intents.{}", store::key(&value.intent.agent, id));
         bus.publish(Outgoing::new(subject, &value)).await.expect("stored");
+
         for record in &value.records {
             let out = Outgoing::new(intent_audit(&id.to_string()), record);
             bus.publish(out).await.expect("stored");
         }
+
         let booking = Booking {
             due: Some(due),
             firings: 1,
@@ -97,6 +105,7 @@ async fn fill_agent(bus: &Bus, agent: u64, each: u64, now: UnixMillis) {
         };
         book.bookings.insert(id, booking);
     }
+
     let subject = format!("$KV.intents.a.agent-{agent}");
     bus.publish(Outgoing::new(subject, &book)).await.expect("stored");
 }

@@ -71,15 +71,18 @@ impl Killer {
                 let at = u64::try_from(round).unwrap_or(0) * 613 % 1_700;
                 pause(Duration::from_millis(300 + at)).await;
                 both[round % 2].kill_and_start();
+
                 if round % 3 == 2 {
                     both[(round + 1) % 2].kill_and_start();
                 }
                 both[round % 2].ready().await;
                 round += 1;
             }
+
             println!("schedulers killed {round} times");
             both
         });
+
         Self { stop, task }
     }
 
@@ -104,6 +107,7 @@ fn schedule(number: u64, lot: Lot, due: UnixMillis) -> Value {
         let seconds = (due.since(SystemClock.now()) / 1_000).max(1);
         return json!({ "type": "after", "seconds": seconds });
     }
+
     match number % 5 {
         0 => json!({ "type": "event_matches", "deadline_seconds": 3_600, "match": { "contains": words(number) } }),
         1 if lot.long => {
@@ -146,11 +150,14 @@ async fn asked(bus: Bus, number: u64, lot: Lot, due: UnixMillis) {
         "delivery_context": { "channel": "webchat", "peerId": format!("p{number}") }
     }))
     .expect("a proposal");
+
     let answer: Option<IntentAnswer> = ask(&bus, "propose", &question).await;
     assert!(answer.is_some_and(|answer| answer.rejection.is_none()), "{number}");
+
     if number >= lot.mixed {
         return;
     }
+
     if number % 5 == 2 {
         let question = CancelIntent {
             id: id(number),
@@ -159,8 +166,10 @@ async fn asked(bus: Bus, number: u64, lot: Lot, due: UnixMillis) {
             by: None,
             reason: "no".to_owned(),
         };
+
         ask::<_, IntentAnswer>(&bus, "cancel", &question).await;
     }
+
     if number % 5 == 3 {
         let question = RescheduleIntent {
             id: id(number),
@@ -169,6 +178,7 @@ async fn asked(bus: Bus, number: u64, lot: Lot, due: UnixMillis) {
             by: None,
             reason: "sooner".to_owned(),
         };
+
         ask::<_, IntentAnswer>(&bus, "reschedule", &question).await;
     }
 }
@@ -186,6 +196,7 @@ async fn brokers(bus: Bus, mut from: u64) {
                 completes(&bus, &dispatch).await;
             }
         }
+
         pause(Duration::from_millis(100)).await;
     }
 }
@@ -215,27 +226,34 @@ pub(crate) async fn during_all_of_it(bus: &Bus, server: &mut NatsServer, lot: Lo
     let count = lot.mixed + lot.together;
     let playing = tokio::spawn(brokers(bus.clone(), from.dispatches));
     let killer = Killer::begin(both);
+
     let mut asking = JoinSet::new();
     for number in 0..count {
         asking.spawn(asked(bus.clone(), number, lot, due));
+
         if asking.len() > AT_ONCE {
             asking.join_next().await.expect("one").expect("asked");
         }
+
         if number == lot.mixed / 2 || number == lot.mixed + lot.together / 2 {
             server.restart().await;
         }
     }
+
     while let Some(done) = asking.join_next().await {
         done.expect("asked");
     }
+
     tell_the_words(bus, lot.mixed).await;
     let ahead = due.since(SystemClock.now());
     println!(
         "{count} asked for under kills, {ahead} ms before {} of them are due",
         lot.together
     );
+
     pause(Duration::from_millis(ahead.max(0).unsigned_abs()) + AMID).await;
     server.restart().await;
+
     // Amid the firings as well, but not until a slow machine has done all of them between two kills.
     pause(KILLS_BEHIND).await;
     let mut both = killer.end().await;
@@ -246,6 +264,7 @@ pub(crate) async fn during_all_of_it(bus: &Bus, server: &mut NatsServer, lot: Lo
             .map(|value| format!("{} {}", value.intent.id, value.status))
             .collect();
         let there = values.len() as u64 == count && open.is_empty();
+
         there.then_some(()).ok_or_else(|| {
             format!(
                 "{} of {count}, {} open: {:?}",
@@ -256,13 +275,16 @@ pub(crate) async fn during_all_of_it(bus: &Bus, server: &mut NatsServer, lot: Lo
         })
     })
     .await;
+
     let late = SystemClock.now().since(due);
     println!("all over {late} ms behind that second");
+
     // What the last kill cut off, the walk at the next start brings to its end.
     for scheduler in &mut both {
         scheduler.kill_and_start();
         scheduler.ready().await;
     }
+
     until("all streams say the same", async || agree(bus, from).await).await;
     until("nothing is reserved for what is over", async || freed(bus).await).await;
     playing.abort();
@@ -286,6 +308,7 @@ async fn agree(bus: &Bus, from: Begins) -> Result<(), String> {
     let values = intents(bus, from.values).await.ok_or_else(away)?;
     let told = told(bus, from.audit).await.ok_or_else(away)?;
     let fired = fired(bus, from.events).await.ok_or_else(away)?;
+
     let dispatched = dispatched(bus, from.dispatches).await.ok_or_else(away)?;
     for (id, value) in &values {
         let records = told.get(id).map(Vec::as_slice).unwrap_or_default();
@@ -293,10 +316,12 @@ async fn agree(bus: &Bus, from: Begins) -> Result<(), String> {
         let ways = records
             .windows(2)
             .all(|two| two[1].from == Some(two[0].to) && two[0].to.may_become(two[1].to));
+
         let last = records.last().map(|record| record.to);
         if numbers != (1..=value.n).collect::<Vec<u32>>() || !ways || last != Some(value.status) {
             return Err(format!("{id} is {} at {}: {records:?}", value.status, value.n));
         }
+
         let firings = records
             .iter()
             .filter(|r| matches!(r.code, IntentCode::Due | IntentCode::ConditionMet));
@@ -306,6 +331,7 @@ async fn agree(bus: &Bus, from: Begins) -> Result<(), String> {
                 return Err(format!("{id}: {counted:?} {what} for {firings} firings"));
             }
         }
+
         let expected = match value.status {
             IntentStatus::Completed => firings == value.fired as usize && firings > 0,
             IntentStatus::Canceled => firings == 0,
@@ -316,10 +342,12 @@ async fn agree(bus: &Bus, from: Begins) -> Result<(), String> {
             | IntentStatus::Rescheduled
             | IntentStatus::Rejected => false,
         };
+
         if !expected {
             return Err(format!("{id} is {} after {firings} firings: {records:?}", value.status));
         }
     }
+
     Ok(())
 }
 
@@ -337,9 +365,11 @@ async fn freed(bus: &Bus) -> Result<(), String> {
             .iter()
             .filter(|(_, booking)| booking.due.is_none())
             .collect();
+
         if ours && !kept.is_empty() {
             return Err(format!("{}: {kept:?}", stored.subject));
         }
     }
+
     Ok(())
 }

@@ -57,6 +57,7 @@ fn size() -> Size {
     } else {
         asked.parse().ok()
     };
+
     match pending {
         Some(pending) => Size {
             pending,
@@ -110,6 +111,7 @@ async fn admissions(bus: &Bus, size: &mut Size) {
         took.push(SystemClock.monotonic().saturating_duration_since(begun).as_secs_f64() * 1e3);
         assert_eq!(answer.status, IntentStatus::Pending, "{answer:?}");
     }
+
     took.sort_by(f64::total_cmp);
     let (p50, p99) = (percentile(&took, 0.5), percentile(&took, 0.99));
     println!(
@@ -117,6 +119,7 @@ async fn admissions(bus: &Bus, size: &mut Size) {
         took.len(),
         size.pending
     );
+
     size.bound("admission p99", p99 <= 20.0);
 }
 
@@ -142,6 +145,7 @@ async fn held(bus: &Bus) -> [u64; 2] {
             waited < Duration::from_secs(60),
             "the server does not say what it holds"
         );
+
         pause(Duration::from_millis(100)).await;
     }
 }
@@ -163,6 +167,7 @@ async fn fired(bus: &Bus) -> Option<BTreeMap<String, f64>> {
                 assert!(known.is_none(), "{} twice", event.id);
             }
         }
+
         if page.is_empty() {
             return Some(found);
         }
@@ -174,10 +179,12 @@ async fn wait_for(bus: &Bus, count: u64, patience: Duration) -> BTreeMap<String,
     loop {
         let found = fired(bus).await.unwrap_or_default();
         let waited = SystemClock.monotonic().saturating_duration_since(begun);
+
         if found.len() as u64 >= count {
             return found;
         }
         assert!(waited < patience, "{} of {count} fired in {waited:?}", found.len());
+
         pause(Duration::from_millis(250)).await;
     }
 }
@@ -188,15 +195,18 @@ async fn until_dispatched(bus: &Bus, count: u64) {
     loop {
         let found = streams::dispatched(bus, 1).await.unwrap_or_default();
         assert!(found.values().all(|dispatches| *dispatches == 1), "{found:?}");
+
         if found.len() as u64 == count {
             return;
         }
+
         let waited = SystemClock.monotonic().saturating_duration_since(begun);
         assert!(
             waited < Duration::from_secs(120),
             "{} of {count} dispatched",
             found.len()
         );
+
         pause(Duration::from_millis(250)).await;
     }
 }
@@ -209,6 +219,7 @@ async fn many_are_pending_and_many_are_due_at_once() {
         servers: vec![server.url()],
         ..NatsConfig::default()
     };
+
     let bus = shared::testing::connect(&config, "test").await;
     bus.ensure(&topology(1), false).await.expect("the topology is made");
     fill(&bus, size.agents, size.pending / size.agents).await;
@@ -229,6 +240,7 @@ async fn many_are_pending_and_many_are_due_at_once() {
     // All due in one second, long enough from now to ask for all of them.
     let ahead = if size.strict { 120 } else { 20 };
     let due_at = SystemClock.now().plus(ahead * 1_000);
+
     let mut asked = tokio::task::JoinSet::new();
     for number in 0..size.due {
         let bus = bus.clone();
@@ -239,13 +251,16 @@ async fn many_are_pending_and_many_are_due_at_once() {
             let answer: IntentAnswer = ask(&bus, "propose", &question).await;
             assert_eq!(answer.status, IntentStatus::Pending, "{answer:?}");
         });
+
         while asked.len() > 16 {
             asked.join_next().await.expect("one").expect("asked");
         }
     }
+
     while let Some(done) = asked.join_next().await {
         done.expect("asked");
     }
+
     let before = held(&bus).await;
     server.restart().await;
     let after = held(&bus).await;
@@ -254,6 +269,7 @@ async fn many_are_pending_and_many_are_due_at_once() {
         "asked for, and the server restarted, {} s before they are due",
         ahead / 1_000
     );
+
     // What is due changes what is held: only on a machine too slow for these seconds.
     assert!(
         after == before || ahead <= 0,
@@ -263,6 +279,7 @@ async fn many_are_pending_and_many_are_due_at_once() {
     let found = wait_for(&bus, size.due, Duration::from_secs(240)).await;
     let mut late: Vec<f64> = found.into_values().collect();
     late.sort_by(f64::total_cmp);
+
     println!(
         "{} due at once: p50 {:.2} s, p99 {:.2} s, last {:.2} s late",
         size.due,
@@ -270,9 +287,11 @@ async fn many_are_pending_and_many_are_due_at_once() {
         percentile(&late, 0.99),
         late[late.len() - 1]
     );
+
     size.bound("lateness", late[late.len() - 1] <= 10.0);
     let memory = one.memory_mib().max(two.memory_mib());
     println!("scheduler: {memory} MiB");
+
     assert!(memory < 150, "{memory} MiB");
 
     until_dispatched(&bus, size.due).await;
@@ -283,6 +302,7 @@ async fn many_are_pending_and_many_are_due_at_once() {
         ahead: if size.strict { 180 } else { 25 },
         long: size.strict,
     };
+
     killing::during_all_of_it(&bus, &mut server, lot, [one, two]).await;
     assert!(size.missed.is_empty(), "not within their bounds: {:?}", size.missed);
 }

@@ -57,9 +57,11 @@ impl Scheduler {
             {
                 return SystemClock.monotonic().saturating_duration_since(begun);
             }
+
             let waited = SystemClock.monotonic().saturating_duration_since(begun);
             assert!(waited < START, "{}", self.log());
             assert!(matches!(self.child.try_wait(), Ok(None)), "{}", self.log());
+
             pause(Duration::from_millis(10)).await;
         }
     }
@@ -99,6 +101,7 @@ fn spawn(directory: &TempDir, url: &str, instance: &str) -> Child {
         .append(true)
         .open(directory.path().join("log"))
         .expect("a log");
+
     Command::new(env!("CARGO_BIN_EXE_scheduler-svc"))
         .env("NEXUS_CONFIG", &config)
         .env("NEXUS_RUN_DIR", directory.path())
@@ -112,13 +115,16 @@ fn spawn(directory: &TempDir, url: &str, instance: &str) -> Child {
 
 async fn says_ready(address: &str) -> bool {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     let Ok(mut stream) = tokio::net::TcpStream::connect(address).await else {
         return false;
     };
+
     let request = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     if stream.write_all(request.as_bytes()).await.is_err() {
         return false;
     }
+
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.is_ok() && answer.starts_with(b"HTTP/1.1 200")
 }

@@ -83,15 +83,18 @@ pub(crate) async fn dispatched(bus: &Bus, from: u64) -> Option<BTreeMap<Ulid, us
         let Ok(dispatch) = stored.decode::<Dispatch>() else {
             continue;
         };
+
         assert!(
             ids.insert(dispatch.id),
             "{} of {} twice",
             dispatch.id,
             dispatch.event_id
         );
+
         if let Some((intent, _)) = firing_of(&dispatch.event_id) {
             *dispatched.entry(intent).or_default() += 1;
         }
     }
+
     Some(dispatched)
 }

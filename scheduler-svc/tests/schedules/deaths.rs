@@ -44,6 +44,7 @@ fn jobs(first: UnixMillis) -> Vec<(String, String)> {
             )
         })
         .collect();
+
     for n in 0..RECURRING {
         let from = instant(UnixMillis(n * 60_000 / RECURRING));
         jobs.push((
@@ -51,6 +52,7 @@ fn jobs(first: UnixMillis) -> Vec<(String, String)> {
             format!("schedule = \"every 1m from {from}\"\noverlap = \"allow\"\nmissed = \"all\""),
         ));
     }
+
     jobs
 }
 
@@ -61,6 +63,7 @@ async fn schedulers_and_the_server_die_and_each_nominal_time_fires_once() {
     let jobs = jobs(first);
     world.configure("reconcile_every_ms = 2000", &jobs);
     let mut schedulers = [world.scheduler(), world.scheduler()];
+
     for (id, _) in &jobs {
         world
             .until_record(&format!("config:{id}"), |record| {
@@ -68,6 +71,7 @@ async fn schedulers_and_the_server_die_and_each_nominal_time_fires_once() {
             })
             .await;
     }
+
     let known = SystemClock.now();
     assert!(
         known < first,
@@ -77,6 +81,7 @@ async fn schedulers_and_the_server_die_and_each_nominal_time_fires_once() {
     let idle = u64::try_from(first.since(known)).expect("it lies ahead");
     pause(Duration::from_millis(idle.saturating_sub(KILLS_BEFORE_MS))).await;
     let (mut killed, until) = (0_usize, first.plus(ONE_SHOTS * APART_MS));
+
     let mut pauses = pauses();
     while SystemClock.now() < until || killed < SERVER_DIES_AFTER {
         pause(pauses.next().expect("endless")).await;
@@ -84,12 +89,15 @@ async fn schedulers_and_the_server_die_and_each_nominal_time_fires_once() {
         victim.start_kill().expect("it is killed");
         victim.wait().await.expect("it is dead");
         killed += 1;
+
         if killed == SERVER_DIES_AFTER {
             world.server.kill9();
             world.server.restart().await;
         }
+
         schedulers[(killed - 1) % 2] = world.scheduler();
     }
+
     let expected = expected(known, until);
     let waited = tokio::time::timeout(DEADLINE, async {
         loop {
@@ -103,19 +111,23 @@ async fn schedulers_and_the_server_die_and_each_nominal_time_fires_once() {
             pause(Duration::from_millis(200)).await;
         }
     });
+
     let in_time = waited.await.is_ok();
     let fired = world.fired().await;
     let missing: Vec<_> = expected
         .iter()
         .filter(|(id, at)| !fired.get(id).is_some_and(|all| all.contains(at)))
         .collect();
+
     assert!(in_time, "{killed} kills, missing: {missing:?}\n{}", world.log());
+
     for (id, all) in &fired {
         let mut once = all.clone();
         once.sort_unstable();
         once.dedup();
         assert_eq!(once.len(), all.len(), "{id} fired twice after {killed} kills: {all:?}");
     }
+
     println!("{killed} kills, {} firings, each once", expected.len());
 }
 
@@ -132,5 +144,6 @@ fn expected(known: UnixMillis, until: UnixMillis) -> Vec<(String, i64)> {
             all.push((format!("config:minute-{n}"), next));
         }
     }
+
     all
 }

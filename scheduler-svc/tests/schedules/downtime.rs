@@ -81,9 +81,11 @@ impl World {
                     Err(error) if again(&error) => println!("{what}: {error}"),
                     Err(error) => panic!("{what}: {error}"),
                 }
+
                 pause(Duration::from_millis(50)).await;
             }
         });
+
         asked
             .await
             .unwrap_or_else(|_| panic!("{what} in time:\n{}", self.log()))
@@ -99,8 +101,10 @@ impl World {
             },
             "permissions": { "level": "full" }, "delivery_context": { "channel": "webchat", "peerId": "v1" },
         });
+
         let answer: IntentAnswer = self.ask("intent.propose", &question).await;
         assert_eq!(answer.status, IntentStatus::Pending, "{answer:?}");
+
         id
     }
 
@@ -114,13 +118,17 @@ impl World {
                 let own: Vec<Dispatch> = own
                     .filter(|one| one.event_id.as_str().contains(&id.to_string()))
                     .collect();
+
                 if let [dispatch] = own.as_slice() {
                     return dispatch.clone();
                 }
+
                 assert!(own.len() < 2, "{own:?}");
+
                 pause(Duration::from_millis(25)).await;
             }
         });
+
         let dispatch = waited
             .await
             .unwrap_or_else(|_| panic!("a dispatch in time:\n{}", self.log()));
@@ -139,6 +147,7 @@ impl World {
                 pause(Duration::from_millis(50)).await;
             }
         });
+
         waited.await.unwrap_or_else(|_| panic!("{id} in time:\n{}", self.log()))
     }
 
@@ -148,6 +157,7 @@ impl World {
         let decided = |record: &ScheduleRecord| record.fired + record.skipped >= firings + skipped;
         let record = self.until_record(id, decided).await;
         assert_eq!((record.fired, record.skipped), (firings, skipped), "{id}: {record:?}");
+
         let waited = tokio::time::timeout(DEADLINE, async {
             while self.fired().await.get(id).map_or(0, Vec::len) as u64 != firings {
                 pause(Duration::from_millis(50)).await;
@@ -182,16 +192,19 @@ async fn after_an_hour_without_schedulers_each_policy_is_honoured() {
     let of_default = job(first, "");
     let narrow = job(first, "missed = \"all\"\ncatchup_window = \"25m\"");
     let shot = |missed: &str| format!("schedule = \"at {}\"\nmissed = \"{missed}\"", instant(first));
+
     let more = [
         ("default", of_default),
         ("narrow", narrow),
         ("shot", shot("fire_once")),
         ("let-be", shot("skip")),
     ];
+
     jobs.extend(more.map(|(name, text)| (name.to_owned(), text)));
     let (every, beats) = heartbeat(now);
     world.personas(&format!("personas: {{anna: {{heartbeat: {{every: {every}s}}}}}}"));
     world.configure("", &jobs);
+
     // As hook-svc says it of a hook with `@schedule`.
     let grid = format!("every 10m from {}", instant(first));
     let book = ScheduleBook::new(&world.bus);
@@ -199,10 +212,12 @@ async fn after_an_hour_without_schedulers_each_policy_is_honoured() {
         .await
         .expect("written");
     let mut before = world.scheduler();
+
     let known = |record: &ScheduleRecord| record.next.is_some();
     for (id, _) in &jobs {
         world.until_record(&format!("config:{id}"), known).await;
     }
+
     world.until_record("hook:a/b:0", known).await;
     world.until_record("persona:anna", known).await;
     let one_shot = world.intent(1, json!({ "type": "after", "seconds": FIRST * 60 })).await;
@@ -210,6 +225,7 @@ async fn after_an_hour_without_schedulers_each_policy_is_honoured() {
         let at = jiff::Timestamp::from_millisecond(at.0).expect("in range");
         at.to_zoned(jiff::tz::TimeZone::UTC).datetime()
     };
+
     let until = utc(first.plus(12 * 60 * MINUTE_MS))
         .strftime("%Y-%m-%dT%H:%M:%S")
         .to_string();
@@ -218,16 +234,19 @@ async fn after_an_hour_without_schedulers_each_policy_is_honoured() {
     });
     let recurring = world.intent(2, cron).await;
     before.kill().await.expect("it is killed");
+
     assert!(world.fired().await.is_empty(), "nothing was due");
 
     let ahead = BACK * MINUTE_MS;
     world.configure(&format!("clock_offset_ms = {ahead}"), &jobs);
     let _after = [world.scheduler(), world.scheduler()];
+
     for overlap in OVERLAPS {
         world.check(&format!("config:skip-{overlap}"), 0, 7).await;
         world.check(&format!("config:fire_once-{overlap}"), 1, 6).await;
         world.check(&format!("config:all-{overlap}"), 7, 0).await;
     }
+
     for (id, firings, skipped) in [
         ("config:default", 1, 6),
         ("config:narrow", 3, 4),
@@ -238,16 +257,20 @@ async fn after_an_hour_without_schedulers_each_policy_is_honoured() {
     ] {
         world.check(id, firings, skipped).await;
     }
+
     // Each intent fires once, however often it should have: late, and not given up.
     for id in [one_shot, recurring] {
         world.completes(id).await;
     }
+
     let done = |told: &IntentHistory| told.intent.status == IntentStatus::Completed;
     world.until_intent(one_shot, done).await;
     let again = |told: &IntentHistory| told.intent.status == IntentStatus::Pending;
     let told = world.until_intent(recurring, again).await;
     let later = SystemClock.now().plus(ahead);
+
     assert!(told.intent.due.is_some_and(|due| due > later), "{:?}", told.intent.due);
+
     let fired = world.fired().await;
     for id in [one_shot, recurring] {
         assert_eq!(fired[&format!("intent:{id}")].len(), 1);
@@ -268,6 +291,7 @@ async fn traced(world: &World, over: &Arc<AtomicBool>) -> ServiceHandle {
             })
         }
     });
+
     world.bus.serve(spec).await.expect("it is served")
 }
 
@@ -275,36 +299,44 @@ async fn traced(world: &World, over: &Arc<AtomicBool>) -> ServiceHandle {
 async fn what_was_under_way_before_the_downtime_holds_back_as_its_policy_says() {
     // Less than the hour after which nothing counts as under way any more: 5, 15, … 55 were missed.
     const BACK_SOON: i64 = 56;
+
     let world = World::start().await;
     let over = Arc::new(AtomicBool::new(false));
     let _trace = traced(&world, &over).await;
     let jobs = pairs(SystemClock.now().plus(FIRST * MINUTE_MS));
     world.configure("", &jobs);
     let mut before = world.scheduler();
+
     for (id, _) in &jobs {
         let id = format!("config:{id}");
         world.until_record(&id, |record| record.next.is_some()).await;
         let fired = world.fires(&id).await;
         assert_eq!(fired["events"].as_array().map(Vec::len), Some(1), "{fired}");
     }
+
     before.kill().await.expect("it is killed");
 
     let ahead = BACK_SOON * MINUTE_MS;
     world.configure(&format!("clock_offset_ms = {ahead}\nreconcile_every_ms = 1000"), &jobs);
     let _after = [world.scheduler(), world.scheduler()];
+
     for overlap in OVERLAPS {
         world.check(&format!("config:skip-{overlap}"), 1, 6).await;
     }
+
     world.check("config:fire_once-skip", 1, 6).await;
     world.check("config:fire_once-allow", 2, 5).await;
     world.check("config:all-skip", 1, 6).await;
     world.check("config:all-allow", 7, 0).await;
+
     for missed in ["fire_once", "all"] {
         let id = format!("config:{missed}-buffer_one");
         let held = world.until_record(&id, |record| record.buffered.is_some()).await;
         assert_eq!((held.fired, held.skipped), (1, 5), "{held:?}");
     }
+
     over.store(true, Ordering::Relaxed);
+
     for missed in ["fire_once", "all"] {
         world.check(&format!("config:{missed}-buffer_one"), 2, 5).await;
     }

@@ -26,12 +26,14 @@ async fn a_busy_session_is_not_woken() {
         .replace(PREFIX, &specs, clock.now())
         .await
         .expect("it is said");
+
     let id = specs[0].id.as_str();
     keeper.look(id, None).await.expect("planned");
     let inner = SessionRef {
         persona: "atlas".to_owned(),
         session: "inner".to_owned(),
     };
+
     let beat = async || {
         let next = world.record(id).await.and_then(|record| record.next);
         clock.set(next.expect("a beat is planned").due);
@@ -39,10 +41,12 @@ async fn a_busy_session_is_not_woken() {
         let record = world.record(id).await.expect("a record");
         (record.fired, record.skipped)
     };
+
     claim::publish(&world.bus, &inner, &Carrier::default())
         .await
         .expect("it has something to run");
     assert_eq!(beat().await, (0, 1), "the first beat");
+
     let claimed = world
         .bus
         .last_on_subject(CLAIMS, &subject::claim(&inner))
@@ -51,7 +55,9 @@ async fn a_busy_session_is_not_woken() {
     claim::release(&world.bus, claimed.expect("a claim").sequence)
         .await
         .expect("it is done");
+
     assert_eq!(beat().await, (1, 1));
+
     claim::publish(&world.bus, &inner, &Carrier::default())
         .await
         .expect("it has something to run");

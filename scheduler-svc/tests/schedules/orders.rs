@@ -43,6 +43,7 @@ impl Replica {
             tokio::spawn(async move { fired.run(&one).await }),
             tokio::spawn(async move { keeper.run(Duration::from_secs(3_600), &other).await }),
         ];
+
         Self {
             shutdown,
             tasks,
@@ -70,6 +71,7 @@ async fn schedules_are_paused_resumed_fired_and_backfilled() {
     let book = ScheduleBook::new(&world.bus);
     let replicas = [Replica::start(&world).await, Replica::start(&world).await];
     let now = SystemClock.now();
+
     book.replace(
         "hook:a/b:",
         &[
@@ -80,15 +82,18 @@ async fn schedules_are_paused_resumed_fired_and_backfilled() {
     )
     .await
     .expect("written");
+
     world.until_record("hook:a/b:0", |record| record.next.is_some()).await;
     world.until_record("hook:a/b:1", |record| record.next.is_some()).await;
 
     let listed = ask(&world, "list", json!({"prefix": "hook:a"})).await.expect("a list");
     assert_eq!(listed["schedules"].as_array().map(Vec::len), Some(2));
+
     let next = ask(&world, "next", json!({"id": "hook:a/b:1"}))
         .await
         .expect("a preview");
     assert_eq!(next["firings"].as_array().map(Vec::len), Some(10));
+
     let text = ask(&world, "next", json!({"schedule": "every 1h", "count": 3, "after": 0}))
         .await
         .expect("a preview");
@@ -100,28 +105,34 @@ async fn schedules_are_paused_resumed_fired_and_backfilled() {
         (&paused["paused"]["note"], paused.get("next")),
         (&json!("holiday"), None)
     );
+
     let fired = ask(&world, "fire", json!({"id": "hook:a/b:0"}))
         .await
         .expect("fired, though paused");
     assert_eq!(fired["events"].as_array().map(Vec::len), Some(1));
+
     ask(&world, "resume", json!({"id": "hook:a/b:0"}))
         .await
         .expect("resumed");
     let again = ask(&world, "resume", json!({"id": "hook:a/b:0"}))
         .await
         .expect_err("it is not paused");
+
     assert!(again.contains("is not paused"), "{again}");
+
     let resumed = world.until_record("hook:a/b:0", |record| record.next.is_some()).await;
     assert_eq!((resumed.fired, resumed.paused), (1, None));
 
     let past = json!({"id": "hook:a/b:0", "from": now.0 - 24 * 3_600_000, "until": now.0});
     let filled = ask(&world, "backfill", past.clone()).await.expect("backfilled");
     assert_eq!(filled["events"].as_array().map(Vec::len), Some(4));
+
     ask(&world, "backfill", past)
         .await
         .expect("backfilled again, which changes nothing");
     let many = json!({"id": "hook:a/b:0", "from": 0, "until": now.0});
     let refused = ask(&world, "backfill", many).await.expect_err("too much");
+
     assert!(refused.contains("more than 100 firings"), "{refused}");
     assert_eq!(world.fired().await["hook:a/b:0"].len(), 5);
 
@@ -129,10 +140,12 @@ async fn schedules_are_paused_resumed_fired_and_backfilled() {
         .await
         .expect("written");
     assert_eq!(world.record("hook:a/b:0").await, None);
+
     let unknown = ask(&world, "show", json!({"id": "hook:a/b:0"}))
         .await
         .expect_err("it is gone");
     assert!(unknown.contains("no schedule `hook:a/b:0`"), "{unknown}");
+
     for replica in replicas {
         replica.stop().await;
     }
@@ -149,10 +162,12 @@ async fn what_other_zone_data_say_is_next_and_a_lost_timer_are_mended_at_start()
         nominal: wrong,
         due: wrong,
     });
+
     book.kv()
         .create(&ScheduleBook::key("hook:c:0"), &record)
         .await
         .expect("written");
+
     // Decided on, and nothing brought about: its event and its timer are missing.
     let mut half = ScheduleRecord::new(spec("hook:d:0", &every_six_hours(now)), now);
     half.firing = vec![now.plus(-1_000)];
@@ -161,6 +176,7 @@ async fn what_other_zone_data_say_is_next_and_a_lost_timer_are_mended_at_start()
         nominal: next,
         due: next,
     });
+
     book.kv()
         .create(&ScheduleBook::key("hook:d:0"), &half)
         .await
@@ -172,7 +188,9 @@ async fn what_other_zone_data_say_is_next_and_a_lost_timer_are_mended_at_start()
             record.next.is_some_and(|next| next.nominal < wrong)
         })
         .await;
+
     assert_eq!(mended.generation, record.generation + 1);
+
     let timers = scheduler_svc::timer::Timers::new(world.bus.clone());
     let place = scheduler_svc::timer::TimerPlace::of_schedule("hook:d:0");
     let waited = tokio::time::timeout(DEADLINE, async {
@@ -180,8 +198,10 @@ async fn what_other_zone_data_say_is_next_and_a_lost_timer_are_mended_at_start()
             pause(Duration::from_millis(20)).await;
         }
     });
+
     waited.await.expect("the timer is set in time");
     assert_eq!(world.fired().await["hook:d:0"], [now.0 - 1_000]);
+
     replica.stop().await;
 }
 
@@ -196,6 +216,7 @@ async fn who_dies_behind_a_write_leaves_it_to_whoever_is_there() {
         .await
         .expect("written");
     world.until_record(id, |record| record.next.is_some()).await;
+
     // As a scheduler writes that is asked to fire, and dies before the event and the timer.
     let entry = book.get(id).await.expect("the bucket is read").expect("a record");
     let half = ScheduleRecord {
@@ -203,6 +224,7 @@ async fn who_dies_behind_a_write_leaves_it_to_whoever_is_there() {
         generation: entry.value.generation + 1,
         ..entry.value
     };
+
     let key = ScheduleBook::key(id);
     book.kv().update(&key, &half, entry.revision).await.expect("written");
     let waited = tokio::time::timeout(DEADLINE, async {
@@ -210,16 +232,20 @@ async fn who_dies_behind_a_write_leaves_it_to_whoever_is_there() {
             pause(Duration::from_millis(20)).await;
         }
     });
+
     waited.await.expect("the event in time");
     let timers = scheduler_svc::timer::Timers::new(world.bus.clone());
     let place = scheduler_svc::timer::TimerPlace::of_schedule(id);
+
     let waited = tokio::time::timeout(DEADLINE, async {
         let set = async || timers.get::<ScheduleTimer>(&place).await.expect("it is read");
         while set().await.is_none_or(|set| set.generation < half.generation) {
             pause(Duration::from_millis(20)).await;
         }
     });
+
     waited.await.expect("the timer in time");
     assert_eq!(world.fired().await[id], [now.0]);
+
     replica.stop().await;
 }

@@ -30,6 +30,7 @@ async fn what_nobody_can_tell_of_holds_back_for_an_hour_and_no_longer() {
         every_ten_minutes("leaves-out", Overlap::Skip),
         every_ten_minutes("waits", Overlap::BufferOne),
     ];
+
     let next_of = async |id: &str| -> ScheduleRecord {
         keeper.look(id, None).await.expect("planned");
         let planned = world.record(id).await.and_then(|record| record.next);
@@ -37,6 +38,7 @@ async fn what_nobody_can_tell_of_holds_back_for_an_hour_and_no_longer() {
         keeper.look(id, None).await.expect("looked");
         world.record(id).await.expect("a record")
     };
+
     for spec in &specs {
         let id = spec.id.as_str();
         let one = std::slice::from_ref(spec);
@@ -55,7 +57,9 @@ async fn what_nobody_can_tell_of_holds_back_for_an_hour_and_no_longer() {
         clock.set(fired_at.plus(61 * MINUTE_MS));
         keeper.look(id, None).await.expect("looked");
         let over = next_of(id).await;
+
         assert!(over.fired >= 2, "it does not stand for ever: {over:?}");
+
         let events = world.fired().await.get(id).map(Vec::len);
         assert_eq!(events, usize::try_from(over.fired).ok(), "{over:?}");
     }

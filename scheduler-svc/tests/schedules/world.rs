@@ -58,13 +58,16 @@ impl World {
             shared::testing::trust_section(),
             self.server.url()
         );
+
         for (name, keys) in jobs {
             let _ = writeln!(text, "[scheduler.jobs.{name}]\n{keys}");
         }
+
         let personas = self.directory.path().join(PERSONAS);
         if personas.exists() {
             let _ = writeln!(text, "[files]\npersonas = {personas:?}");
         }
+
         std::fs::write(self.directory.path().join("nexus.toml"), text).expect("the configuration is written");
     }
 
@@ -80,6 +83,7 @@ impl World {
             .append(true)
             .open(self.directory.path().join("scheduler.log"))
             .expect("a log");
+
         Command::new(env!("CARGO_BIN_EXE_scheduler-svc"))
             .arg("--config")
             .arg(self.directory.path().join("nexus.toml"))
@@ -103,6 +107,7 @@ impl World {
             let page = self.page(from).await;
             let Some(last) = page.last() else { return fired };
             from = last.sequence + 1;
+
             for stored in &page {
                 let event: Event = stored.decode().expect("an event");
                 let of = |mark: Option<&Value>| Some(mark?.as_str()?.to_owned());

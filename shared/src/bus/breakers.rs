@@ -58,6 +58,7 @@ impl Kv<Breaker> {
             let Some(value) = next(entry.as_ref().map(|entry| &entry.value)) else {
                 return Ok(entry);
             };
+
             let written = match &entry {
                 None => self.create(&key, &value).await,
                 Some(entry) => self.update(&key, &value, entry.revision).await,
@@ -97,6 +98,7 @@ mod tests {
         let kv: Kv<Breaker> = bus.kv(BREAKERS);
         kv.create("h", &fails(&Breaker::of("h", "1"))).await.expect("stored");
         let mut seen = Vec::new();
+
         let decided = kv.decide("h", |stored| {
             let stored = stored.expect("it is stored");
             seen.push(stored.failures);
@@ -105,6 +107,7 @@ mod tests {
             }
             Some(stored.reset())
         });
+
         let entry = decided.await.expect("written").expect("it stands");
         assert_eq!(seen, [1, 2, 3, 4]);
         assert!(entry.value.is_at_rest());
@@ -117,12 +120,14 @@ mod tests {
         let kv: Kv<Breaker> = bus.kv(BREAKERS);
         kv.create("h", &Breaker::of("h", "1")).await.expect("stored");
         let mut looks = 0;
+
         let decided = kv.decide("h", |stored| {
             looks += 1;
             let stored = stored.expect("it is stored").reset();
             interfere(&kv, &stored);
             Some(stored)
         });
+
         let error = decided.await.expect_err("others are first");
         assert!(matches!(error, CasError::Conflict { .. }), "{error}");
         assert_eq!(looks, MAX_TRIES + 1);

@@ -134,6 +134,7 @@ impl Bus {
                         source,
                     })?;
         }
+
         if !config.user.is_empty() {
             let password = config.password.as_ref().map_or("", Secret::reveal);
             // The server keeps users from listening where another is answered.
@@ -141,9 +142,11 @@ impl Bus {
                 .user_and_password(config.user.clone(), password.to_owned())
                 .custom_inbox_prefix(format!("_INBOX_{}", config.user));
         }
+
         if later {
             options = options.retry_on_initial_connect();
         }
+
         let link: Arc<Link> = Arc::default();
         let telling = Arc::clone(&link);
         let options = options
@@ -156,6 +159,7 @@ impl Bus {
                 telling.hear(&event);
                 std::future::ready(())
             });
+
         let addresses = config
             .servers
             .iter()
@@ -165,6 +169,7 @@ impl Bus {
                     .map_err(|_| ConnectBusError::Address(server.clone()))
             })
             .collect::<Result<Vec<_>, _>>()?;
+
         let client = options
             .connect(addresses)
             .await
@@ -172,10 +177,12 @@ impl Bus {
                 servers: config.servers.join(", "),
                 detail: error.to_string(),
             })?;
+
         let jetstream = async_nats::jetstream::context::ContextBuilder::new()
             .timeout(API_TIMEOUT)
             .build(client.clone());
         let in_flight = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
+
         Ok(Self {
             client,
             jetstream,

@@ -115,10 +115,12 @@ impl Bus {
             incarnation: String::new(),
             reading: Reading::new(self),
         };
+
         let info = self.stream_info(stream).await;
         ordered.incarnation = info.map_err(|error| ordered.failed(error.to_string()))?.incarnation;
         let messages = ordered.open().await?;
         ordered.reading.stand(messages);
+
         Ok(ordered)
     }
 }
@@ -133,10 +135,12 @@ impl Bus {
         struct Floor {
             stream_seq: u64,
         }
+
         #[derive(Deserialize)]
         struct Info {
             ack_floor: Floor,
         }
+
         let info = self
             .api::<Info>(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({}))
             .await;
@@ -161,6 +165,7 @@ impl Pull {
             .get_consumer_from_stream(&self.consumer, &self.stream)
             .await
             .map_err(|error| failed(error.to_string()))?;
+
         consumer
             .stream()
             .max_messages_per_batch(self.options.batch)
@@ -188,6 +193,7 @@ impl Pull {
                     }
                 }
             }
+
             let Some(messages) = self.messages.as_mut() else {
                 continue;
             };
@@ -238,6 +244,7 @@ impl Bus {
             inactive_threshold: FORGOTTEN_AFTER,
             ..pull::Config::default()
         };
+
         let consumer: PullConsumer = self
             .jetstream
             .create_consumer_on_stream(config, asked.stream)
@@ -252,6 +259,7 @@ impl Bus {
             .messages()
             .await
             .map_err(|error| error.to_string())?;
+
         Ok((messages, waiting))
     }
 }
@@ -289,8 +297,10 @@ impl Ordered {
                 start_sequence: self.last + 1,
             },
         };
+
         let opened = self.bus.read_unacked(asked).await;
         let (messages, _) = opened.map_err(|detail| self.failed(detail))?;
+
         Ok(messages)
     }
 
@@ -311,6 +321,7 @@ impl Ordered {
         };
         let info = self.bus.stream_info(&self.stream).await?;
         let stored_at_ns = there.map(|there| there.stored_at_ns);
+
         Ok(if info.incarnation != self.incarnation {
             Some("it was made anew or restored")
         } else if self.last_at.is_some() && stored_at_ns.is_some() && stored_at_ns != self.last_at {
@@ -346,6 +357,7 @@ impl Ordered {
         loop {
             if self.reading.is_broken() {
                 self.reading.begin();
+
                 match self.open_again().await {
                     Ok(true) => {}
                     Ok(false) => {
@@ -359,6 +371,7 @@ impl Ordered {
                     }
                 }
             }
+
             if let Some(incoming) = self.reading.next(&self.stream).await
                 && incoming.sequence > self.last
             {
@@ -417,6 +430,7 @@ impl Reading {
                 return None;
             }
         };
+
         let error = match next {
             Some(Ok(message)) => {
                 let incoming = Incoming::new(message)?;
@@ -429,9 +443,11 @@ impl Reading {
             Some(Err(error)) => error.to_string(),
             None => "it has ended".to_owned(),
         };
+
         tracing::debug!(stream, error, "reader is made anew");
         self.messages = None;
         pause(REPAIR_PAUSE).await;
+
         None
     }
 }

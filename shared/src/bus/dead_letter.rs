@@ -78,6 +78,7 @@ impl Bus {
             attempts: message.delivered,
             at: now,
         };
+
         self.dead_letter_record(letter).await
     }
 
@@ -95,14 +96,17 @@ impl Bus {
             letter.reason,
             HEXLOWER.encode(&said[..HASH_BYTES])
         );
+
         let headers: Headers = letter.headers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         tracing::error!(
             service = %letter.service, subject = %letter.subject, sequence = letter.sequence, event_id = headers.event_id(),
             reason = %letter.reason, detail = %letter.detail, "message is given up"
         );
+
         metrics::counter!("nexus_dead_letters_total", "reason" => letter.reason.clone()).increment(1);
         let out = Outgoing::new(subject::dlq(&letter.service), &letter);
         let out = if letter.stream.is_empty() { out } else { out.msg_id(id) };
+
         self.publish(out).await.map(|_| ())
     }
 }

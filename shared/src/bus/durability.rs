@@ -47,6 +47,7 @@ impl Promise {
             Durability::Process | Durability::Replicated => return Self::ByProtocol,
             Durability::Power => {}
         }
+
         let mut told = Self::Unchecked;
         for monitor in &nats.monitors {
             match tokio::time::timeout(PATIENCE, syncs_always(monitor)).await {
@@ -56,6 +57,7 @@ impl Promise {
                 Err(_) => tracing::debug!(monitor, "the server does not tell about itself in time"),
             }
         }
+
         told
     }
 }
@@ -76,11 +78,13 @@ async fn syncs_always(monitor: &str) -> Result<bool, AskMonitorError> {
     struct Jsz {
         config: Config,
     }
+
     #[derive(Deserialize)]
     struct Config {
         #[serde(default)]
         sync_always: bool,
     }
+
     let address = monitor.strip_prefix("http://").ok_or(AskMonitorError::Address)?;
     let mut stream = TcpStream::connect(address).await?;
     let question = format!("GET /jsz HTTP/1.0\r\nHost: {address}\r\n\r\n");
@@ -91,6 +95,7 @@ async fn syncs_always(monitor: &str) -> Result<bool, AskMonitorError> {
     let body = body.filter(|_| answer.starts_with(b"HTTP/1.0 200") || answer.starts_with(b"HTTP/1.1 200"));
     let body = body.and_then(|at| answer.get(at..)).ok_or(AskMonitorError::Answer)?;
     let told: Jsz = serde_json::from_slice(body).map_err(|_| AskMonitorError::Answer)?;
+
     Ok(told.config.sync_always)
 }
 
@@ -112,7 +117,9 @@ mod tests {
                 return;
             }
             let waited = SystemClock.monotonic().saturating_duration_since(begun);
+
             assert!(told == Promise::Unchecked && waited < DEADLINE, "{told:?}");
+
             pause(Duration::from_millis(50)).await;
         }
     }
@@ -128,6 +135,7 @@ mod tests {
             monitors: asks.then(|| server.monitor()).into_iter().collect(),
             ..NatsConfig::default()
         };
+
         comes_to(&nats, expected).await;
     }
 
@@ -151,6 +159,7 @@ mod tests {
             ],
             ..NatsConfig::default()
         };
+
         comes_to(&nats, Promise::Broken).await;
         server.kill9();
         assert_eq!(Promise::of(&nats).await, Promise::Unchecked);

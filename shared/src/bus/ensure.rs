@@ -62,9 +62,11 @@ impl std::fmt::Display for Drift {
         if self.is_missing() {
             return write!(f, "{} is missing", self.what);
         }
+
         if !self.is_conflict() {
             return write!(f, "{} is left over from an older version", self.what);
         }
+
         write!(
             f,
             "{}: {} is {}, should be {}",
@@ -178,6 +180,7 @@ fn differences(what: &str, wanted: Vec<(&'static str, String)>, found: Vec<(&'st
         .into_iter()
         .zip(found)
         .filter(|((_, wanted), (_, found))| wanted != found);
+
     pairs
         .map(|((option, wanted), (_, found))| Drift {
             what: what.to_owned(),
@@ -213,12 +216,14 @@ impl Bus {
             .buffered(CREATIONS_AT_ONCE)
             .try_concat()
             .await?;
+
         let left: Vec<Drift> = self
             .leftovers(topology)
             .await?
             .into_iter()
             .map(|left| Drift::left_over(left.what()))
             .collect();
+
         Ok([streams, consumers, left].concat())
     }
 
@@ -244,6 +249,7 @@ impl Bus {
             .jetstream
             .get_consumer_from_stream::<pull::Config, _, _>(&spec.name, spec.stream)
             .await;
+
         let mut found: PullConsumer = match found {
             Ok(found) => found,
             Err(error) if is_not_found(&error.to_string()) => return Ok(vec![missing(what)]),
@@ -256,6 +262,7 @@ impl Bus {
                 });
             }
         };
+
         let info = found.info().await.map_err(|error| EnsureTopologyError::Lookup {
             what: "consumer",
             name: spec.name.clone(),
@@ -268,12 +275,14 @@ impl Bus {
             ("max_deliver", spec.max_deliver.to_string()),
             ("max_ack_pending", spec.max_ack_pending.to_string()),
         ];
+
         let there = vec![
             ("filter", config.filter_subject.clone()),
             ("ack_wait", format!("{:?}", config.ack_wait)),
             ("max_deliver", config.max_deliver.to_string()),
             ("max_ack_pending", config.max_ack_pending.to_string()),
         ];
+
         Ok(differences(&what, wanted, there))
     }
 
@@ -288,6 +297,7 @@ impl Bus {
     pub async fn ensure(&self, topology: &Topology, update: bool) -> Result<EnsureReport, EnsureTopologyError> {
         let drift = self.drift(topology).await?;
         let mut report = EnsureReport::default();
+
         let differing: Vec<&Drift> = drift.iter().filter(|d| d.is_conflict()).collect();
         if let (false, Some(first)) = (update, differing.first()) {
             return Err(EnsureTopologyError::Incompatible {
@@ -295,6 +305,7 @@ impl Bus {
                 first: first.to_string(),
             });
         }
+
         for spec in &topology.streams {
             let what = format!("stream {}", spec.name);
             if let Some(found) = drift.iter().find(|d| d.what == what) {
@@ -306,6 +317,7 @@ impl Bus {
                 }
             }
         }
+
         let wanted = topology.consumers.iter().filter_map(|spec| {
             let what = format!("consumer {} of {}", spec.name, spec.stream);
             drift
@@ -313,11 +325,13 @@ impl Bus {
                 .find(|d| d.what == what)
                 .map(|found| (spec, what, found.is_missing()))
         });
+
         let made: Vec<(String, bool)> = stream::iter(wanted)
             .map(|(spec, what, new)| async move { self.make_consumer(spec).await.map(|()| (what, new)) })
             .buffer_unordered(CREATIONS_AT_ONCE)
             .try_collect()
             .await?;
+
         for (what, new) in made {
             if new {
                 report.created.push(what);
@@ -325,9 +339,11 @@ impl Bus {
                 report.updated.push(what);
             }
         }
+
         if update {
             (report.removed, report.kept) = self.remove_leftovers(topology).await?;
         }
+
         Ok(report)
     }
 
@@ -353,6 +369,7 @@ impl Bus {
             }
             Err(error) => return Err(failed(error.to_string())),
         };
+
         let incarnation = metadata.get(INCARNATION).cloned().unwrap_or_else(writer::random);
         config.metadata.insert(INCARNATION.to_owned(), incarnation);
         let lineage = metadata.get(LINEAGE).cloned();
@@ -360,6 +377,7 @@ impl Bus {
             .metadata
             .extend(lineage.map(|lineage| (LINEAGE.to_owned(), lineage)));
         let updated = self.jetstream.update_stream(&config).await;
+
         updated.map(|_| ()).map_err(|error| failed(error.to_string()))
     }
 

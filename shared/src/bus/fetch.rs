@@ -66,6 +66,7 @@ impl Fetcher {
     /// [`ConsumeError`] where it cannot be asked, after a short wait.
     pub async fn ask(&mut self, count: usize) -> Result<(), ConsumeError> {
         self.request = None;
+
         match self.begin(count).await {
             Ok(request) => {
                 self.request = Some(request);
@@ -78,6 +79,7 @@ impl Fetcher {
                     consumer,
                     detail,
                 };
+
                 self.missed.tell(&error);
                 pause(REPAIR_PAUSE).await;
                 Err(error)
@@ -94,9 +96,11 @@ impl Fetcher {
                 self.consumer.insert(found.map_err(|error| error.to_string())?)
             }
         };
+
         let batch = consumer.batch().max_messages(count).expires(FETCH_EXPIRES);
         let messages = batch.messages().await.map_err(|error| error.to_string())?;
         let lost = Box::pin(pause(FETCH_EXPIRES + FETCH_GRACE));
+
         Ok(Request { messages, lost })
     }
 
@@ -113,6 +117,7 @@ impl Fetcher {
                     return None;
                 }
             };
+
             match next {
                 Some(Ok(message)) => {
                     self.missed = Missed::default();

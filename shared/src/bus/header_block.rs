@@ -21,6 +21,7 @@ pub(super) fn fault(block: &[u8]) -> Option<String> {
     if block.is_empty() {
         return None;
     }
+
     let Ok(text) = std::str::from_utf8(block) else {
         return Some("headers are not UTF-8".to_owned());
     };
@@ -30,10 +31,12 @@ pub(super) fn fault(block: &[u8]) -> Option<String> {
         // A stored status would be taken for the server's own word.
         other => return Some(format!("headers begin with {:?}", other.unwrap_or_default())),
     }
+
     while let Some(line) = lines.next() {
         if line.is_empty() {
             continue;
         }
+
         let Some((name, value)) = line.split_once(':') else {
             return Some(format!("header line without a colon: {line:?}"));
         };
@@ -41,10 +44,12 @@ pub(super) fn fault(block: &[u8]) -> Option<String> {
         while let Some(folded) = lines.next_if(|next| next.starts_with(char::is_whitespace)) {
             value.push_str(folded);
         }
+
         if let Some(fault) = error(name, value.trim()) {
             return Some(fault);
         }
     }
+
     None
 }
 
@@ -70,6 +75,7 @@ mod tests {
         ] {
             assert_eq!(fault(good.as_bytes()), None, "{good:?}");
         }
+
         for bad in [
             "NATS/1.0\r\nno colon\r\n\r\n",
             "NATS/1.0\r\na: b\rc\r\n\r\n",
@@ -80,6 +86,7 @@ mod tests {
         ] {
             assert!(fault(bad.as_bytes()).is_some(), "{bad:?}");
         }
+
         assert!(fault(b"NATS/1.0\r\na: \xff\r\n\r\n").is_some());
     }
 }

@@ -55,6 +55,7 @@ impl Bus {
         let letter = Outgoing::new(subject::dlq(HELD_LETTER), &held.letter());
         let letter = letter.header(headers::HELD, key.clone());
         self.publish(letter.msg_id(format!("{HELD_LETTER}:{key}"))).await?;
+
         match self.held().create(&key, held).await {
             Ok(_) => {}
             Err(CasError::Conflict { .. }) => {
@@ -63,6 +64,7 @@ impl Bus {
             }
             Err(error) => return Err(error.into()),
         }
+
         tracing::error!(
             kind = held.kind.name(),
             id = %held.id,
@@ -71,6 +73,7 @@ impl Bus {
             why = held.why,
             "a message is held: nobody can tell whether it was done (`nexus recover list`)"
         );
+
         metrics::counter!("nexus_held_total", "kind" => held.kind.name()).increment(1);
         Ok(HeldUntil::Decided)
     }
@@ -98,6 +101,7 @@ impl Bus {
             let Some(held) = Held::of_letter(&key, letter).filter(|held| held.kind == kind) else {
                 continue;
             };
+
             if self.held().find(&key).await?.0.is_some() {
                 continue;
             }
@@ -108,12 +112,14 @@ impl Bus {
                 Err(CasError::Conflict { .. }) => continue,
                 Err(error) => return Err(error.into()),
             }
+
             tracing::error!(
                 kind = kind.name(), id = %held.id, stream = held.stream, sequence = held.sequence,
                 "KV held has lost a message that is held: it is held again (`nexus recover list`)"
             );
             metrics::counter!("nexus_held_again_total", "kind" => kind.name()).increment(1);
         }
+
         Ok(again)
     }
 

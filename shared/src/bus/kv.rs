@@ -202,10 +202,12 @@ impl<T: Wire> Kv<T> {
         if is_marker(&stored.headers) {
             return Ok((None, stored.sequence));
         }
+
         let value = stored.decode();
         if let Err(error) = &value {
             tracing::warn!(bucket = self.bucket, key, %error, "a value cannot be read and counts as none");
         }
+
         Ok((value.ok(), stored.sequence))
     }
 
@@ -272,9 +274,11 @@ impl<T: Wire> Kv<T> {
         if let Some(expected) = expected {
             out = out.expect_last(expected);
         }
+
         if let Some(ttl) = ttl {
             out = out.ttl(ttl);
         }
+
         self.bus
             .publish(out)
             .await
@@ -336,6 +340,7 @@ impl<T: Wire> Kv<T> {
     async fn look(&self) -> Survey<T> {
         let mut watch = self.watch_all();
         let mut found: BTreeMap<String, Entry<T>> = BTreeMap::new();
+
         let mut unread: BTreeMap<String, String> = BTreeMap::new();
         loop {
             match watch.next().await {

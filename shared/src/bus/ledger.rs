@@ -86,9 +86,11 @@ pub async fn append(
             },
         });
     }
+
     let mut tries = 0;
     loop {
         tries += 1;
+
         match bus.publish_once(&out, API_TIMEOUT).await {
             Ok(published) => return Ok(published.sequence),
             Err(PublishError::WrongLastSequence { .. }) if tries == 1 => {
@@ -146,6 +148,7 @@ pub async fn read_after(bus: &Bus, session: &SessionRef, after: u64) -> Result<V
     let Some(last) = bus.last_on_subject(LEDGER, &subject).await? else {
         return Ok(Vec::new());
     };
+
     let mut records = Vec::new();
     let mut from = after + 1;
     while from <= last.sequence {
@@ -153,15 +156,18 @@ pub async fn read_after(bus: &Bus, session: &SessionRef, after: u64) -> Result<V
             records.push(read(&last));
             return Ok(records);
         }
+
         let page = bus.history(LEDGER, &subject, from, PAGE).await?;
         let page = if page.is_empty() {
             Vec::from_iter(bus.next_on_subject(LEDGER, &subject, from).await?)
         } else {
             page
         };
+
         let Some(end) = page.last() else { return Ok(records) };
         from = end.sequence + 1;
         records.extend(page.iter().map(read));
     }
+
     Ok(records)
 }

@@ -56,6 +56,7 @@ impl Bus {
                 Err(error) if is_not_found(&error.to_string()) => continue,
                 Err(error) => return Err(unknown(stream, error)),
             };
+
             let all = (0..PARTITIONS).map(|partition| Leftover {
                 stream,
                 group,
@@ -63,6 +64,7 @@ impl Bus {
             });
             found.extend(all.filter(|left| names.contains(&left.name())));
         }
+
         Ok(found)
     }
 
@@ -78,10 +80,12 @@ impl Bus {
             let stored = floors.get(usize::from(left.partition)).copied().unwrap_or(0);
             let counted = self.ack_floor(left.stream, &left.name()).await;
             let counted = counted.map_err(|error| unknown(left.stream, error))?;
+
             if counted.is_some_and(|counted| counted > stored) {
                 kept.push(left.what());
                 continue;
             }
+
             let gone = self
                 .jetstream
                 .delete_consumer_from_stream(&left.name(), left.stream)
@@ -93,6 +97,7 @@ impl Bus {
                 Err(error) => return Err(unknown(left.stream, error)),
             }
         }
+
         Ok((removed, kept))
     }
 
@@ -104,6 +109,7 @@ impl Bus {
             consumers: Option<Vec<String>>,
             total: usize,
         }
+
         let mut names = BTreeSet::new();
         let mut offset = 0;
         for _ in 0..MAX_PAGES {
@@ -113,10 +119,12 @@ impl Bus {
             offset += listed.len();
             let is_last = listed.is_empty() || offset >= page.total;
             names.extend(listed);
+
             if is_last {
                 break;
             }
         }
+
         Ok(names)
     }
 }
@@ -146,12 +154,14 @@ mod tests {
             .expect("a stored subject")
             .partition;
         let other = (partition + 1) % PARTITIONS;
+
         let consumer = |partition: u16| ConsumerSpec {
             stream: streams::EVENTS,
             name: format!("hook-{partition}"),
             filter: format!("nexus.ev.{partition}.>"),
             ..topology(1).consumers[0].clone()
         };
+
         let older = Topology {
             consumers: vec![consumer(partition), consumer(other)],
             retired: Vec::new(),
@@ -162,6 +172,7 @@ mod tests {
         let mut pull = bus.pull(streams::EVENTS, &name, PullOptions { batch: 1 });
         pull.next().await.ack().await;
         drop(pull);
+
         let counted = tokio::time::timeout(Duration::from_secs(60), async {
             while bus.ack_floor(streams::EVENTS, &name).await.expect("told") != Some(published.sequence) {
                 crate::clock::pause(Duration::from_millis(10)).await;
@@ -171,18 +182,22 @@ mod tests {
 
         let drift = bus.drift(&topology(1)).await.expect("it can be told");
         assert!(drift.len() == 2 && !drift.iter().any(Drift::is_conflict), "{drift:?}");
+
         bus.ensure(&topology(1), false)
             .await
             .expect("services start beside them");
         let what = |partition| format!("consumer hook-{partition} of EVENTS");
         let report = bus.ensure(&topology(1), true).await.expect("applied");
+
         assert_eq!(
             (report.removed, report.kept),
             (vec![what(other)], vec![what(partition)])
         );
+
         let mut floors = vec![0; usize::from(PARTITIONS)];
         floors[usize::from(partition)] = published.sequence;
         let kv = bus.kv::<PartitionFloors>(buckets::ATTEMPTS);
+
         kv.put(
             "floors.hook",
             &PartitionFloors {
@@ -192,6 +207,7 @@ mod tests {
         )
         .await
         .expect("stored");
+
         let report = bus.ensure(&topology(1), true).await.expect("applied");
         assert_eq!((report.removed, report.kept), (vec![what(partition)], vec![]));
         assert_eq!(bus.drift(&topology(1)).await.expect("it can be told"), Vec::new());

@@ -122,10 +122,12 @@ pub(super) async fn stands_anew(connections: &mut watch::Receiver<u64>) {
         if connections.changed().await.is_err() {
             return std::future::pending().await;
         }
+
         // Whoever drops this while it waits is told again.
         connections.mark_changed();
         let mut later = connections.clone();
         later.mark_unchanged();
+
         if tokio::time::timeout(STEADY, later.changed()).await.is_err() {
             connections.mark_unchanged();
             return;
@@ -154,14 +156,18 @@ mod tests {
     fn losses_count_where_they_come_close_together_and_once() {
         let then = SystemClock.monotonic();
         let at = |seconds| then + Duration::from_secs(seconds);
+
         let link = Link::default();
         for second in [0, 70, 240, 250] {
             link.note_loss(at(second));
         }
+
         assert!(link.is_lost_often(at(260)) && !link.is_lost_often(at(260)));
+
         for second in [300, 450, 510] {
             link.note_loss(at(second));
         }
+
         assert!(!link.is_lost_often(at(510)));
     }
 }

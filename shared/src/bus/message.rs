@@ -145,6 +145,7 @@ impl Incoming {
         let (sequence, consumer_sequence, delivered, stored_at_ns, pending, stream) = {
             let info = message.info().ok()?;
             let nanos = i64::try_from(info.published.unix_timestamp_nanos()).unwrap_or(i64::MAX);
+
             (
                 info.stream_sequence,
                 info.consumer_sequence,
@@ -154,6 +155,7 @@ impl Incoming {
                 info.stream.to_owned(),
             )
         };
+
         let (message, acker) = message.split();
         Some(Self {
             subject: message.subject.to_string(),
@@ -251,6 +253,7 @@ impl Incoming {
         if matches!(error, DecodeError::NewerSchema { .. }) && self.delivered < NEWER_TRIES {
             return self.nak(Some(NEWER_PAUSE)).await;
         }
+
         let verdict = Verdict::new(error.reason(), error.to_string());
         match bus.dead_letter(service, self, &verdict, now).await {
             Ok(()) => self.term().await,
@@ -280,6 +283,7 @@ impl Incoming {
                 return;
             }
         };
+
         if let Err(error) = acker.ack_with(kind).await {
             tracing::debug!(subject = %self.subject, sequence = self.sequence, %error, "ack was not sent");
         }
@@ -340,9 +344,11 @@ impl Bus {
         may: impl Fn() -> bool + Send,
     ) -> bool {
         self.pulse.awake(&self.client).await;
+
         if !may() {
             return false;
         }
+
         let sent = self
             .client
             .publish_with_headers(subject.to_owned(), header_map(headers), payload)
@@ -350,6 +356,7 @@ impl Bus {
         if let Err(error) = sent {
             tracing::warn!(subject, %error, "message was not published");
         }
+
         true
     }
 

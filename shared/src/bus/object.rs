@@ -88,6 +88,7 @@ impl Objects {
             chunk_size: Some(PIECE_BYTES),
             ..ObjectMetadata::default()
         };
+
         store.put(meta, &mut file).await.map_err(|error| self.failed(&error))?;
         Ok(())
     }
@@ -144,6 +145,7 @@ impl Objects {
             .info_with_subjects(format!("{pieces}>"))
             .await
             .map_err(|error| self.failed(&error))?;
+
         let mut left = Vec::new();
         while let Some(subject) = subjects.next().await {
             let (subject, _) = subject.map_err(|error| self.failed(&error))?;
@@ -154,10 +156,12 @@ impl Objects {
                 left.push(subject);
             }
         }
+
         for subject in &left {
             let purged = stream.purge().filter(subject).await;
             purged.map_err(|error| self.failed(&error))?;
         }
+
         Ok(left.len())
     }
 

@@ -103,42 +103,51 @@ where
     let view = View::watch(&bus, group.name, &group.clock);
     let group = Arc::new(group);
     let floors = Arc::new(Floors::new(&bus, group.name));
+
     // Ends with this function.
     let mut keeping = JoinSet::new();
     if group.settled == Settled::ByOwner {
         let floors = Arc::clone(&floors);
         keeping.spawn(async move { floors.keep().await });
     }
+
     let mut held: HashMap<u16, Held> = HashMap::new();
     let mut joined = false;
     let mut refresh_at = group.clock.monotonic();
     view.settled().await;
+
     loop {
         // First: a process that was stopped must not go on with what others have taken over.
         for lease in held.values_mut() {
             lease.end_if_over();
         }
+
         let leaving = shutdown.is_requested();
         let may_join = !leaving && *group.may_join.borrow();
+
         // Other changes than the clock's wake this loop as well, own writes among them.
         let now = group.clock.monotonic();
         let is_due = now >= refresh_at;
         if is_due {
             refresh_at = now + TICK;
         }
+
         if is_due || may_join != joined {
             joined = announce(&members, &group, may_join, joined).await;
         }
+
         let wanted = if may_join { wanted(&view, &group) } else { Vec::new() };
         for (partition, lease) in &mut held {
             if wanted.get(usize::from(*partition)) != Some(&true) {
                 lease.give_back();
             }
         }
+
         keep_up(&mut held, is_due, &floors).await;
         // What is asked while nobody listens would be answered when it is long stale.
         let wanted = if bus.is_connected() { wanted } else { Vec::new() };
         let free = view.free(&wanted, |partition| held.contains_key(&partition));
+
         let taken = join_all(free.into_iter().map(|(partition, revision)| {
             take(
                 bus.clone(),
@@ -148,6 +157,7 @@ where
                 handler.clone(),
             )
         }));
+
         held.extend(
             taken
                 .await
@@ -155,10 +165,13 @@ where
                 .flatten()
                 .map(|lease| (lease.partition(), lease)),
         );
+
         metrics::gauge!("nexus_partitions_held", "group" => group.name).set(held.len() as f64);
+
         if leaving && held.is_empty() {
             return;
         }
+
         tokio::select! {
             () = crate::clock::pause(refresh_at.saturating_duration_since(group.clock.monotonic())) => {}
             () = view.changed() => {}
@@ -174,10 +187,12 @@ async fn keep_up(held: &mut HashMap<u16, Held>, is_due: bool, floors: &Floors) {
     for lease in held.values_mut() {
         any_ended |= lease.note_end();
     }
+
     // The next owner begins at the floor; where that is not stored, it looks for more done-markers.
     if any_ended && tokio::time::timeout(TICK, floors.store()).await.is_err() {
         tracing::debug!("floors were not stored at the end");
     }
+
     let attended = held.values_mut().filter(|lease| is_due || lease.has_ended());
     join_all(attended.map(Held::refresh)).await;
     held.retain(|partition, lease| {
@@ -211,9 +226,11 @@ async fn announce(members: &Kv<Member>, group: &Group, may_join: bool, joined: b
         let said = tokio::time::timeout(TICK, members.put_ttl(&key, &member, TTL)).await;
         return joined || matches!(said, Ok(Ok(_)));
     }
+
     if joined {
         let said = tokio::time::timeout(TICK, members.delete(&key, None)).await;
         return !matches!(said, Ok(Ok(())));
     }
+
     false
 }

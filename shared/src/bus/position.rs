@@ -41,6 +41,7 @@ pub fn told_void(what: &str, stream: &str, position: &Position, why: &str) {
         why,
         "a position is void: the stream was put back, cut or made anew; done work is found by its records"
     );
+
     metrics::counter!("nexus_positions_void_total", "stream" => stream.to_owned()).increment(1);
     let mut degraded = degraded();
     degraded.insert(what.to_owned(), sentence);
@@ -81,12 +82,14 @@ impl Bus {
                 .await?
                 .map(|found| found.stored_at_ns),
         };
+
         let found = Found {
             incarnation: &info.incarnation,
             lineage: &info.lineage,
             first: info.state.first,
             stored_at_ns,
         };
+
         Ok(judge(position, &found))
     }
 
@@ -126,6 +129,7 @@ impl Bus {
     pub async fn stored_by(&self, stream: &str, stored_at_ns: i64) -> Result<Position, ReadStreamError> {
         let info = self.stream_info(stream).await?;
         let mut found = Position::default();
+
         // Everything below `from` was stored by then, everything from `to` on later.
         let (mut from, mut to) = (info.state.first, info.state.last.saturating_add(1));
         while from < to {
@@ -142,6 +146,7 @@ impl Bus {
                 Some(_) | None => to = middle,
             }
         }
+
         Ok(found)
     }
 
@@ -161,9 +166,11 @@ impl Bus {
             .cached_info()
             .config
             .clone();
+
         config.metadata.insert(INCARNATION.to_owned(), super::writer::random());
         config.metadata.remove(LINEAGE);
         let updated = self.jetstream.update_stream(&config).await;
+
         updated.map(|_| ()).map_err(|error| failed(error.to_string()))
     }
 }

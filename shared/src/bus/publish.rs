@@ -185,6 +185,7 @@ impl Bus {
     pub async fn publish(&self, mut out: Outgoing) -> Result<Published, PublishError> {
         let mut wait = FIRST_PAUSE;
         let mut without_stream = 0_u32;
+
         // What the caller marks as repeated may have been stored by the try before.
         let mut is_in_doubt = out.headers.get(REPEATED).is_some();
         loop {
@@ -205,12 +206,15 @@ impl Bus {
                 }
                 Err(error) => error,
             };
+
             if matches!(error, PublishError::NoStream { .. }) && self.is_connected() {
                 without_stream += 1;
             }
+
             if !error.may_pass() || without_stream > NO_STREAM_TRIES {
                 return Err(error);
             }
+
             is_in_doubt = true;
             tracing::debug!(subject = %out.subject, %error, "publish is repeated");
             out.headers.insert(REPEATED, "1");
@@ -231,12 +235,14 @@ impl Bus {
             .acquire()
             .await
             .map_err(|_| PublishError::Closed { subject: subject() })?;
+
         if tokio::time::timeout(timeout, self.pulse.awake(&self.client))
             .await
             .is_err()
         {
             return Err(PublishError::Unknown { subject: subject() });
         }
+
         let size = out.payload.len();
         if size > self.max_payload() {
             return Err(PublishError::TooLarge {
@@ -244,6 +250,7 @@ impl Bus {
                 size,
             });
         }
+
         let request = async_nats::Request::new()
             .headers(header_map(&out.headers))
             .payload(out.payload.clone())
@@ -253,6 +260,7 @@ impl Bus {
         let answer = tokio::time::timeout(timeout, asked)
             .await
             .map_err(|_| PublishError::Unknown { subject: subject() })?;
+
         let message = answer.map_err(|error| match error.kind() {
             async_nats::RequestErrorKind::NoResponders => PublishError::NoStream { subject: subject() },
             async_nats::RequestErrorKind::InvalidSubject => PublishError::Rejected {
@@ -268,6 +276,7 @@ impl Bus {
                 PublishError::Unknown { subject: subject() }
             }
         })?;
+
         let ack: PubAck =
             serde_json::from_slice(&message.payload).map_err(|_| PublishError::Unknown { subject: subject() })?;
         match ack.error {

@@ -56,6 +56,7 @@ fn beat() -> u64 {
 /// Starts the thread that gives signs of life, once in a process.
 fn keep_beating() {
     static STARTED: Once = Once::new();
+
     STARTED.call_once(|| {
         let thread = std::thread::Builder::new().name("pulse".to_owned());
         let begun = thread.spawn(|| {
@@ -64,6 +65,7 @@ fn keep_beating() {
                 beat();
             }
         });
+
         if let Err(error) = begun {
             // Publishing gives signs too; a quiet process closes its connection now and then.
             tracing::warn!(%error, "no thread for signs of life");
@@ -128,9 +130,11 @@ impl Pulse {
                 let now = SystemClock.monotonic();
                 (seen.look(gaps, now), seen.rest(now))
             };
+
             if is_new && let Err(error) = client.force_reconnect().await {
                 tracing::debug!(%error, "the connection could not be closed");
             }
+
             match rest {
                 Some(rest) => pause(rest).await,
                 None => return,
@@ -168,6 +172,7 @@ mod tests {
         let then = SystemClock.monotonic();
         let mut signs = Signs { last: then, gaps: 0 };
         assert_eq!(signs.beat(then + GAP), 0);
+
         let woken = then + GAP * 3;
         assert_eq!((signs.beat(woken), signs.beat(woken)), (1, 1));
 

@@ -204,6 +204,7 @@ impl Bus {
         let Some(raw) = self.get_raw(stream, query).await? else {
             return Ok(None);
         };
+
         stored(raw)
             .map(Some)
             .ok_or_else(|| unreadable("the answer cannot be read"))
@@ -250,6 +251,7 @@ impl Bus {
             .ok()
             .and_then(|at| at.format(&time::format_description::well_known::Rfc3339).ok())
             .unwrap_or_else(|| "1970-01-01T00:00:00Z".to_owned());
+
         let query = json!({ "start_time": start, "next_by_subj": subject, "batch": limit.clamp(1, MAX_BATCH) });
         self.direct_batch(stream, &query).await
     }
@@ -269,17 +271,20 @@ impl Bus {
             .subscribe(inbox.clone())
             .await
             .map_err(|error| unavailable(error.to_string()))?;
+
         let subject = format!("$JS.API.DIRECT.GET.{stream}");
         self.client
             .publish_with_reply(subject, inbox, query.to_string().into())
             .await
             .map_err(|error| unavailable(error.to_string()))?;
+
         let mut found = Vec::new();
         loop {
             let next = tokio::time::timeout(API_TIMEOUT, answers.next());
             let Ok(Some(message)) = next.await else {
                 return Err(unavailable("no answer in time".to_owned()));
             };
+
             let headers = headers_of(message.headers.as_ref());
             let Some(sequence) = headers.get("Nats-Sequence").and_then(|s| s.parse().ok()) else {
                 // 204 ends a batch, 404 says that there is nothing; 503 is the client's word for "nobody serves it".
@@ -288,6 +293,7 @@ impl Bus {
                     other => Err(unavailable(format!("status {other:?}"))),
                 };
             };
+
             let stored_at_ns = parse_time(headers.get("Nats-Time-Stamp").unwrap_or_default());
             let stored = Stored {
                 subject: headers.get("Nats-Subject").unwrap_or_default().to_owned(),
@@ -297,6 +303,7 @@ impl Bus {
                 sequence,
                 headers: stored_headers(&headers),
             };
+
             found.push(stored);
         }
     }
@@ -310,6 +317,7 @@ impl Bus {
         struct Deleted {
             success: bool,
         }
+
         let query = json!({ "seq": sequence, "no_erase": true });
         match self
             .api::<Deleted>(stream, &format!("STREAM.MSG.DELETE.{stream}"), &query)
@@ -356,6 +364,7 @@ impl Bus {
             .api::<InfoAnswer>(stream, &format!("STREAM.INFO.{stream}"), &json!({}))
             .await?;
         let of = |key: &str| answer.config.metadata.get(key).cloned().unwrap_or_default();
+
         Ok(StreamInfo {
             state: answer.state,
             created: answer.created,
@@ -375,12 +384,15 @@ impl Bus {
             #[serde(default)]
             subjects: BTreeMap<String, u64>,
         }
+
         #[derive(Deserialize)]
         struct Info {
             state: Listed,
         }
+
         let query = json!({ "subjects_filter": filter });
         let info: Info = self.api(stream, &format!("STREAM.INFO.{stream}"), &query).await?;
+
         Ok(info.state.subjects)
     }
 
@@ -418,6 +430,7 @@ impl Bus {
             .timeout(Some(API_TIMEOUT));
         let answer = self.client.send_request(format!("$JS.API.{call}"), request).await;
         let message = answer.map_err(|error| unavailable(error.to_string()))?;
+
         let answer: ApiAnswer<T> =
             serde_json::from_slice(&message.payload).map_err(|error| unavailable(error.to_string()))?;
         match answer {
@@ -441,6 +454,7 @@ where
     let mut tries = 0;
     loop {
         tries += 1;
+
         match ask().await {
             Err(ReadStreamError::Unavailable { .. }) if tries < READ_TRIES => {
                 crate::clock::pause(API_TIMEOUT / 25 * tries).await;

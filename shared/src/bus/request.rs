@@ -33,6 +33,7 @@ impl Bus {
         let answer = self
             .ask(subject, &headers, payload(question, Format::Json), timeout)
             .await?;
+
         serde_json::from_slice(&answer.payload).map_err(|error| RequestError::Answer {
             subject: subject.to_owned(),
             detail: error.to_string(),
@@ -51,6 +52,7 @@ impl Bus {
             .client
             .publish_with_reply(subject.to_owned(), inbox, bytes::Bytes::new())
             .await;
+
         asked.map_err(|error| error.to_string())?;
         let mut answers = Vec::new();
         let all = async {
@@ -64,6 +66,7 @@ impl Bus {
                 wait = patience / 3;
             }
         };
+
         // Those that have come by then are all that count.
         let _ = tokio::time::timeout(patience, all).await;
         Ok(answers)
@@ -85,6 +88,7 @@ impl Bus {
             .headers(header_map(headers))
             .payload(payload)
             .timeout(Some(timeout));
+
         let answer = self
             .client
             .send_request(named(), request)
@@ -99,6 +103,7 @@ impl Bus {
                     detail: error.to_string(),
                 },
             })?;
+
         let headers = headers_of(answer.headers.as_ref());
         if let Some(code) = headers.get(SERVICE_ERROR_CODE) {
             return Err(RequestError::Service {
@@ -107,6 +112,7 @@ impl Bus {
                 text: headers.get(SERVICE_ERROR).unwrap_or_default().to_owned(),
             });
         }
+
         Ok(CoreMessage {
             subject: answer.subject.to_string(),
             headers,

@@ -61,14 +61,17 @@ impl Sentry {
                 if !is_dead && !link.is_lost_often(SystemClock.monotonic()) {
                     continue;
                 }
+
                 tracing::warn!(
                     is_dead,
                     "the connection to nats ends again and again: looking for what cannot be read"
                 );
+
                 match Bus::connect_plain(&config, "nexus-sentry").await {
                     Ok(bus) => look(&bus).await,
                     Err(error) => tracing::debug!(%error, "nobody can be asked what cannot be read"),
                 }
+
                 pause(REST).await;
             }
         }))
@@ -137,6 +140,7 @@ impl ConsumerInfo {
     fn spans(self) -> impl Iterator<Item = (String, Span)> {
         let through = self.delivered.stream_seq + 1;
         let is_filtered = !self.config.filter_subject.is_empty() || !self.config.filter_subjects.is_empty();
+
         // A filtered consumer is given one message of many.
         let back = MAX_LOOKED * if is_filtered { u64::from(PARTITIONS) } else { 1 };
         let from = match (self.config.ack_policy.as_str(), self.config.deliver_policy.as_str()) {
@@ -145,6 +149,7 @@ impl ConsumerInfo {
             ("none", _) => self.config.opt_start_seq.max(through.saturating_sub(back)),
             _ => self.ack_floor.stream_seq + 1,
         };
+
         let span = Span {
             from: from.max(1),
             through,
@@ -154,6 +159,7 @@ impl ConsumerInfo {
             let one = self.config.filter_subject;
             filters.push(if one.is_empty() { ">".to_owned() } else { one });
         }
+
         filters.into_iter().map(move |filter| (filter, span))
     }
 }
@@ -165,6 +171,7 @@ async fn streams(bus: &Bus) -> Result<Vec<String>, ReadStreamError> {
         streams: Option<Vec<String>>,
         total: usize,
     }
+
     let mut names = Vec::new();
     loop {
         let query = json!({ "offset": names.len() });
@@ -172,6 +179,7 @@ async fn streams(bus: &Bus) -> Result<Vec<String>, ReadStreamError> {
         let listed = page.streams.unwrap_or_default();
         let is_last = listed.is_empty() || names.len() + listed.len() >= page.total;
         names.extend(listed);
+
         if is_last {
             return Ok(names);
         }
@@ -186,6 +194,7 @@ async fn consumers(bus: &Bus, stream: &str) -> Result<BTreeMap<String, Span>, Re
         consumers: Option<Vec<ConsumerInfo>>,
         total: usize,
     }
+
     let mut spans: BTreeMap<String, Span> = BTreeMap::new();
     let mut seen = 0;
     loop {
@@ -194,12 +203,14 @@ async fn consumers(bus: &Bus, stream: &str) -> Result<BTreeMap<String, Span>, Re
         let listed = page.consumers.unwrap_or_default();
         seen += listed.len();
         let is_last = listed.is_empty() || seen >= page.total;
+
         for (filter, span) in listed.into_iter().flat_map(ConsumerInfo::spans) {
             spans
                 .entry(filter)
                 .and_modify(|known| *known = known.with(span))
                 .or_insert(span);
         }
+
         if is_last {
             return Ok(spans);
         }
@@ -217,6 +228,7 @@ async fn clear(bus: &Bus, stream: &str, filter: &str, span: Span) -> Result<(), 
         let Some(fault) = header_block::fault(&raw.header_block()) else {
             continue;
         };
+
         let (subject, sequence) = (raw.subject.clone(), raw.seq);
         let mut letter = letter(stream, raw, fault);
         match bus.dead_letter_record(letter.clone()).await {
@@ -230,6 +242,7 @@ async fn clear(bus: &Bus, stream: &str, filter: &str, span: Span) -> Result<(), 
             }
             stored => stored?,
         }
+
         if !bus.delete_message(stream, sequence).await? && subject.starts_with("$KV.") {
             // Of a bucket nothing may be deleted: the key is purged, unless it was written again meanwhile.
             match bus.publish(purge(&subject).expect_last(sequence)).await {
@@ -238,6 +251,7 @@ async fn clear(bus: &Bus, stream: &str, filter: &str, span: Span) -> Result<(), 
             }
         }
     }
+
     Ok(())
 }
 
@@ -285,22 +299,27 @@ mod tests {
             "config": { "ack_policy": "none", "opt_start_seq": 40, "filter_subjects": ["a.>", "b"] },
             "delivered": { "stream_seq": 50 }, "ack_floor": { "stream_seq": 50 },
         });
+
         assert_eq!(info(ordered), [span("a.>", 40, 51), span("b", 40, 51)]);
+
         let durable = json!({
             "config": { "ack_policy": "explicit" },
             "delivered": { "stream_seq": 9_000 }, "ack_floor": { "stream_seq": 8_990 },
         });
         assert_eq!(info(durable), [span(">", 8_991, 9_001)]);
+
         let long = json!({
             "config": { "ack_policy": "none", "filter_subject": "x" },
             "delivered": { "stream_seq": 900_000 }, "ack_floor": { "stream_seq": 900_000 },
         });
         assert_eq!(info(long), [span("x", 900_001 - 64 * MAX_LOOKED, 900_001)]);
+
         let watch = json!({
             "config": { "ack_policy": "none", "deliver_policy": "last_per_subject" },
             "delivered": { "stream_seq": 900_000 }, "ack_floor": { "stream_seq": 900_000 },
         });
         assert_eq!(info(watch), [span(">", 1, 900_001)]);
+
         let both = Span { from: 10, through: 20 }.with(Span { from: 5, through: 12 });
         assert_eq!(both, Span { from: 5, through: 20 });
     }

@@ -52,12 +52,14 @@ impl Bus {
         struct Answer {
             ts: String,
         }
+
         let stream = format!("KV_{}", buckets::LEASES);
         let before = clock.now();
         let answer = self
             .api::<Answer>(&stream, &format!("STREAM.INFO.{stream}"), &json!({}))
             .await?;
         let after = clock.now();
+
         Ok(ClockDifference::between(
             before,
             UnixMillis(parse_time(&answer.ts) / 1_000_000),
@@ -95,6 +97,7 @@ mod tests {
         let (_server, bus) = world().await;
         let same = bus.server_clock(&SystemClock).await.expect("an answer");
         assert!(!same.is_too_large(), "{same:?}");
+
         let behind = OffsetClock::over(Arc::new(SystemClock), -60_000);
         let ahead = bus.server_clock(behind.as_ref()).await.expect("an answer");
         assert!(ahead.is_too_large());

@@ -68,6 +68,7 @@ impl ServiceSpec {
                     .map_err(|error| (500, error.to_string()))
             })
         });
+
         self.endpoints.push((name, served));
         self
     }
@@ -125,6 +126,7 @@ impl Bus {
             .start(format!("nexus-{}", spec.name), env!("CARGO_PKG_VERSION"))
             .await
             .map_err(|error| error.to_string())?;
+
         let group = service.group(format!("nexus.svc.{}", spec.name));
         let mut tasks = Vec::new();
         for (name, answer) in spec.endpoints {
@@ -137,9 +139,11 @@ impl Bus {
                         tracing::debug!(endpoint = name, %reply, "request is passed over: its answer would go to no inbox");
                         continue;
                     }
+
                     let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
                         return;
                     };
+
                     let answer = Arc::clone(&answer);
                     tokio::spawn(async move {
                         let outcome = answer(request.message.payload.clone()).await;
@@ -153,6 +157,7 @@ impl Bus {
                 }
             }));
         }
+
         self.until_heard().await;
         Ok(ServiceHandle {
             service: Some(service),

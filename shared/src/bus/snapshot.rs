@@ -199,6 +199,7 @@ impl Bus {
             let answered = self.client.send_request(subject.clone(), request).await;
             answered.is_err().then_some(subject)
         });
+
         let subjects: Vec<String> = join_all(asked).await.into_iter().flatten().collect();
         if subjects.is_empty() {
             Ok(())
@@ -235,6 +236,7 @@ impl Bus {
         let inbox = self.client.new_inbox();
         let subscribed = self.client.subscribe(inbox.clone()).await;
         let mut pieces = subscribed.map_err(|error| interrupted(error.to_string()))?;
+
         let question = json!({ "deliver_subject": inbox, "chunk_size": PIECE_BYTES });
         let head: StreamHead = self
             .ask_api(stream, &format!("STREAM.SNAPSHOT.{stream}"), &question)
@@ -252,21 +254,25 @@ impl Bus {
                 }
                 break;
             }
+
             let written = file.write_all(&piece.payload).await;
             written.map_err(|source| SnapshotError::File {
                 stream: stream.to_owned(),
                 source,
             })?;
+
             if let Some(reply) = piece.reply {
                 let acked = self.client.publish(reply, Bytes::new()).await;
                 acked.map_err(|error| interrupted(error.to_string()))?;
             }
         }
+
         let flushed = file.flush().await;
         flushed.map_err(|source| SnapshotError::File {
             stream: stream.to_owned(),
             source,
         })?;
+
         Ok(head)
     }
 
@@ -285,6 +291,7 @@ impl Bus {
         let begun: RestoreBegun = self
             .ask_api(stream, &format!("STREAM.RESTORE.{stream}"), &question)
             .await?;
+
         let mut buffer = vec![0; PIECE_BYTES.min(self.max_payload())];
         loop {
             let count = read_full(file, &mut buffer)
@@ -293,6 +300,7 @@ impl Bus {
                     stream: stream.to_owned(),
                     source,
                 })?;
+
             let piece = Bytes::copy_from_slice(&buffer[..count]);
             let answer = self.ask_piece(stream, &begun.deliver_subject, piece).await?;
             if count > 0 {
@@ -302,6 +310,7 @@ impl Bus {
                 }
                 continue;
             }
+
             let made: StreamHead = read_answer(stream, &answer)?;
             return Ok(made.position());
         }
@@ -331,6 +340,7 @@ impl Bus {
             stream: stream.to_owned(),
             detail: error.to_string(),
         })?;
+
         read_answer(stream, &answered.payload)
     }
 }

@@ -118,11 +118,13 @@ impl Tap {
         if !state.keeps_up {
             return None;
         }
+
         let (sender, messages) = mpsc::channel(ROOM);
         let taker = Taker {
             messages: sender,
             floor: Arc::clone(floor),
         };
+
         state.takers.insert(partition, taker);
         Some(Taken {
             messages,
@@ -135,6 +137,7 @@ impl Tap {
         if incoming.pending <= NEAR {
             state.keeps_up = true;
         }
+
         let partition = partition_of(&incoming.subject);
         match partition.and_then(|partition| state.takers.get(&partition)) {
             None => {}
@@ -151,6 +154,7 @@ impl Tap {
                 Err(mpsc::error::TrySendError::Closed(())) => {}
             },
         }
+
         state.passed = incoming.sequence;
         Ok(())
     }
@@ -191,6 +195,7 @@ impl Passing {
                 }
             }
         }
+
         tap.let_go(incoming);
         waited
     }

@@ -128,12 +128,14 @@ impl Witness {
 
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let known = found.and_then(|found| found.doubt_until);
+
         // What was once in doubt stays so, also where the witness itself is lost.
         let doubt_until = known.max(witnessed.doubt_until());
         *found = Some(Found {
             connection,
             doubt_until,
         });
+
         Ok(doubt_until)
     }
 
@@ -145,6 +147,7 @@ impl Witness {
                 None => Witnessed::default(),
                 Some(known) => self.compared(known, now).await?,
             };
+
             let mut next = Witnessed {
                 position: self.last().await?,
                 ..witnessed
@@ -154,15 +157,18 @@ impl Witness {
             {
                 next.settled_until_ms = next.doubt_until_ms;
             }
+
             if known.as_ref() == Some(&next) {
                 return Ok(next);
             }
+
             match self.kv.update(stream, &next, revision).await {
                 Ok(_) => return Ok(next),
                 Err(CasError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
+
         // Others are as busy with it: what they found counts.
         let (known, _) = self.kv.find(stream).await?;
         Ok(known.unwrap_or_default())
@@ -182,14 +188,17 @@ impl Witness {
                     Err(error) => tracing::debug!(%error, "what is held was not looked through"),
                 }
             }
+
             let checked = tokio::time::timeout(EVERY, self.check(clock.now())).await;
             if !matches!(checked, Ok(Ok(_))) {
                 let stream = self.marked.stream();
                 tracing::debug!(stream, ?checked, "witness was not brought up to date");
             }
+
             if stops {
                 return;
             }
+
             tokio::select! {
                 () = stop.requested() => {}
                 () = connections.stands_anew() => {}
@@ -225,9 +234,11 @@ impl Witness {
             Standing::Holds if self.was_emptied(position, now).await? => "the stream was emptied",
             Standing::Holds => return Ok(known.clone()),
         };
+
         told_void(&self.what(), stream, position, why);
         // Whatever was done between the last witness and this moment may be unknown to the stream.
         let witnessed = position.stored_at_ns / 1_000_000 + MARGIN_MS;
+
         Ok(Witnessed {
             doubt_until_ms: known.doubt_until_ms.max(witnessed).max(now.0),
             ..known.clone()
@@ -239,6 +250,7 @@ impl Witness {
         if now.since(until) < UNSETTLED_MS {
             return Ok(false);
         }
+
         let is_worked_off = match self.marked {
             Marked::Dispatches => self.is_swept(until).await?,
             Marked::Deliveries => {
@@ -246,11 +258,14 @@ impl Witness {
                     && self.begins_behind(streams::PARKED, until).await?
             }
         };
+
         if !is_worked_off {
             return Ok(false);
         }
+
         let held = self.bus.held().entries().await?;
         let is_open = |wanted, kind| wanted == HeldUntil::Decided && kind == self.marked.held();
+
         Ok(!held
             .iter()
             .any(|(_, entry)| is_open(entry.value.wanted, entry.value.kind)))
@@ -281,10 +296,12 @@ impl Witness {
         let Some((floor, position)) = floor.and_then(|floor| Some((floor.sequence, floor.position?))) else {
             return Ok(false);
         };
+
         // A restore may have put both streams back: a floor of the former one says nothing about what waits in this one.
         if self.bus.standing(streams::DISPATCHES, &position).await? != Standing::Holds {
             return Ok(false);
         }
+
         Ok(floor >= state.last || position.stored_at_ns / 1_000_000 > until.0)
     }
 
@@ -305,6 +322,7 @@ impl Witness {
             0 => None,
             _ => self.bus.at_sequence(stream, info.state.last).await?,
         };
+
         Ok(Position {
             incarnation: info.incarnation,
             sequence: last.as_ref().map_or(0, |last| last.sequence),
@@ -328,6 +346,7 @@ mod tests {
         let witness = Witness::new(&bus, Marked::Dispatches);
         let floors = bus.kv(buckets::SESSION_CHECKPOINTS);
         let until = UnixMillis(1);
+
         assert!(witness.is_swept(until).await.expect("told"), "nothing waits");
 
         let event = EventId::parse("test:1").expect("an id");
@@ -335,6 +354,7 @@ mod tests {
             persona: "default".to_owned(),
             session: "main".to_owned(),
         };
+
         let waiting = sample::dispatch(event, 1, "hook", session, until);
         let waiting = Outgoing::new(subject::dispatch(&waiting.target), &waiting);
         let stored = bus.publish(waiting).await.expect("stored");
@@ -342,6 +362,7 @@ mod tests {
             .position_at(streams::DISPATCHES, stored.sequence)
             .await
             .expect("told");
+
         let floor = SettledFloor {
             sequence: stored.sequence,
             position,
@@ -359,6 +380,7 @@ mod tests {
             sequence: 9,
             position: gone,
         };
+
         floors.put(SWEEPER, &floor).await.expect("stored");
         assert!(
             !witness.is_swept(until).await.expect("told"),

@@ -63,6 +63,7 @@ impl Bus {
         };
         let first = self.next_on_subject(&stream, &out.subject, expected + 1).await?;
         let ours = first.filter(|stored| stored.headers.get(WRITER) == Some(attempt));
+
         Ok(ours.map(|stored| Published {
             sequence: stored.sequence,
             duplicate: false,

@@ -73,6 +73,7 @@ fn read(paths: &[PathBuf; 2], known: &Mutex<Known>) -> Offsets {
         wall_ms: told.wall_ms,
         boot: told.boot.max(known.offsets.boot),
     };
+
     known.read_at = Some(now);
     known.offsets
 }
@@ -94,6 +95,7 @@ fn parse(text: &str) -> Result<Offsets, String> {
             _ => return Err(format!("`{word}`: expected wall=… or boot=…")),
         }
     }
+
     Ok(offsets)
 }
 
@@ -115,12 +117,14 @@ mod tests {
             boot: Duration::from_secs(86_400),
         };
         assert_eq!(parse("wall=+86400s boot=86400s\n"), Ok(day));
+
         let back = Offsets {
             wall_ms: -1_500,
             boot: Duration::ZERO,
         };
         assert_eq!(parse("wall=-1500ms"), Ok(back));
         assert_eq!(parse(""), Ok(Offsets::default()));
+
         for wrong in ["wall", "wall=1", "boot=-1s", "moon=+1s", "wall=1h"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
@@ -133,6 +137,7 @@ mod tests {
         let Source::Files(paths, known) = Source::of(path.to_str().expect("text"), "broker-0") else {
             panic!("a path is a file");
         };
+
         let fresh = || {
             known.lock().expect("not poisoned").read_at = None;
             read(&paths, &known)
@@ -141,6 +146,7 @@ mod tests {
 
         std::fs::write(&path, "wall=+60s boot=+60s").expect("written");
         assert_eq!(fresh().wall_ms, 60_000);
+
         std::fs::write(directory.path().join("clock.broker-0"), "wall=-5s boot=+10s").expect("written");
         let own = fresh();
         assert_eq!(own.wall_ms, -5_000);

@@ -65,8 +65,10 @@ impl MiniLm {
             .chain_update(&config)
             .chain_update(&tokenizer)
             .chain_update(&weights);
+
         let hash = data_encoding::HEXLOWER.encode(&hash.finalize());
         let config = Config::parse(&config)?;
+
         let pieces = WordPieces::parse(&tokenizer)?;
         if config.pieces() != pieces.count() {
             return Err(LoadModelError::Mismatch {
@@ -74,8 +76,10 @@ impl MiniLm {
                 rows: config.pieces(),
             });
         }
+
         let network = Network::read(&config, &Tensors::open(&weights)?)?;
         let folder = folder.file_name().unwrap_or_default().to_string_lossy();
+
         Ok(Self(Arc::new(Inner {
             name: format!("{folder}:{}", &hash[..HASH_CHARS]),
             pieces,
@@ -92,23 +96,29 @@ impl MiniLm {
         let mut vectors = Vec::with_capacity(texts.len());
         let mut together: Vec<Vec<u32>> = Vec::new();
         let mut wordless = Vec::with_capacity(texts.len());
+
         let mut count = 0;
         for text in texts {
             let pieces = inner.pieces.encode(cut(text), inner.most);
             wordless.push(pieces.len() <= MARKS);
+
             if count + pieces.len() > MAX_PIECES_TOGETHER {
                 vectors.extend(inner.network.embed(&together));
                 together.clear();
                 count = 0;
             }
+
             count += pieces.len();
             together.push(pieces);
         }
+
         vectors.extend(inner.network.embed(&together));
+
         // Without a word there are the marks of its beginning and its end alone, and the network makes something of them.
         for (_, vector) in wordless.into_iter().zip(&mut vectors).filter(|(wordless, _)| *wordless) {
             vector.fill(0.0);
         }
+
         vectors
     }
 }
@@ -133,6 +143,7 @@ impl Embedder for MiniLm {
             drop(turn);
             vectors
         };
+
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|error| unavailable(&error))
     }

@@ -48,6 +48,7 @@ impl StaticModel {
                 rows: matrix.rows(),
             });
         }
+
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Self(Arc::new(Inner {
             name,
@@ -69,6 +70,7 @@ impl StaticModel {
                 }
             }
         };
+
         // One lock a text: taking it for each word costs more than the sums.
         let mut words = inner.words.lock().unwrap_or_else(PoisonError::into_inner);
         for word in cut(text).split_whitespace() {
@@ -76,8 +78,10 @@ impl StaticModel {
                 add(known);
                 continue;
             }
+
             let pieces = inner.tokenizer.encode(word);
             add(&pieces);
+
             if word.len() <= MAX_REMEMBERED_BYTES {
                 if words.len() >= MAX_REMEMBERED {
                     words.clear();
@@ -85,11 +89,13 @@ impl StaticModel {
                 words.insert(word.into(), pieces.into());
             }
         }
+
         drop(words);
         let length = sum.iter().map(|value| value * value).sum::<f32>().sqrt();
         if length > 0.0 {
             sum.iter_mut().for_each(|value| *value /= length);
         }
+
         sum
     }
 }

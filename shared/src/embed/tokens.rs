@@ -77,12 +77,14 @@ impl Tokenizer {
             vocab,
             merges: rules,
         } = serde_json::from_slice::<File>(text)?.model;
+
         if kind != "BPE" || !byte_fallback {
             return Err(LoadTokenizerError::OtherKind {
                 expected: "BPE with byte fallback",
                 found: kind,
             });
         }
+
         let mut merges = HashMap::with_capacity(rules.len());
         for (rank, rule) in (0_u32..).zip(&rules) {
             let (left, right) = match rule {
@@ -93,8 +95,10 @@ impl Tokenizer {
             let (Some(l), Some(r), Some(both)) = (known(left), known(right), known(&format!("{left}{right}"))) else {
                 return Err(LoadTokenizerError::Merge(format!("{left} {right}")));
             };
+
             merges.entry((l, r)).or_insert((rank, both));
         }
+
         let single = |(piece, &id): (&String, &u32)| {
             let mut chars = piece.chars();
             chars.next().filter(|_| chars.next().is_none()).map(|c| (c, id))
@@ -102,6 +106,7 @@ impl Tokenizer {
         let bytes = (0..=u8::MAX)
             .map(|byte| vocab.get(&format!("<0x{byte:02X}>")).copied())
             .collect();
+
         Ok(Self {
             chars: vocab.iter().filter_map(single).collect(),
             bytes,
@@ -131,10 +136,12 @@ impl Tokenizer {
                 pieces.push(id);
                 continue;
             }
+
             let mut buffer = [0; 4];
             let bytes = c.encode_utf8(&mut buffer).bytes();
             pieces.extend(bytes.filter_map(|byte| self.bytes[usize::from(byte)]));
         }
+
         pieces
     }
 
@@ -147,6 +154,7 @@ impl Tokenizer {
             let Some((_, at, both)) = pieces.windows(2).enumerate().filter_map(rule).min() else {
                 return pieces;
             };
+
             pieces[at] = both;
             pieces.remove(at + 1);
         }

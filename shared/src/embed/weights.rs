@@ -91,6 +91,7 @@ impl<'a> Tensors<'a> {
         let header = size
             .and_then(|size| bytes.get(8..8 + size))
             .ok_or(ReadWeightsError::Header(length))?;
+
         let mut values: BTreeMap<String, serde_json::Value> =
             serde_json::from_slice(header).map_err(|error| ReadWeightsError::Json(error.to_string()))?;
         values.remove("__metadata__");
@@ -98,6 +99,7 @@ impl<'a> Tensors<'a> {
             Ok(tensor) => Ok((name, tensor)),
             Err(error) => Err(ReadWeightsError::Json(format!("{name}: {error}"))),
         };
+
         Ok(Self {
             entries: values.into_iter().map(entry).collect::<Result<_, _>>()?,
             data: &bytes[8 + header.len()..],
@@ -126,6 +128,7 @@ impl<'a> Tensors<'a> {
                 expected: shape.to_vec(),
             });
         }
+
         self.values(name, tensor)
     }
 
@@ -139,8 +142,10 @@ impl<'a> Tensors<'a> {
             .shape
             .iter()
             .try_fold(width, |bytes, &side| bytes.checked_mul(side));
+
         let cells = self.data.get(from..to).filter(|cells| Some(cells.len()) == wanted);
         let cells = cells.ok_or_else(|| ReadWeightsError::Truncated(name.to_owned()))?;
+
         Ok(cells.chunks_exact(width).map(value).collect())
     }
 }
@@ -167,12 +172,14 @@ fn half(bits: u16) -> f32 {
     const LEAST: f32 = 1.0 / 16_777_216.0;
     /// What the exponents' biases differ by.
     const BIAS: u32 = 127 - 15;
+
     let (exponent, fraction) = (u32::from(bits >> 10 & 0x1f), u32::from(bits & 0x3ff));
     let magnitude = match exponent {
         0 => fraction as f32 * LEAST,
         0x1f => 0.0,
         _ => f32::from_bits((exponent + BIAS) << 23 | fraction << 13),
     };
+
     if bits & 0x8000 == 0 { magnitude } else { -magnitude }
 }
 
@@ -234,6 +241,7 @@ mod tests {
         let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"n":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
         let bytes = file(header, &[0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]);
         let tensors = Tensors::open(&bytes).expect("a file");
+
         assert_eq!(tensors.read("a", &[2]), Ok(vec![1.0, -2.0]));
         assert!(matches!(
             tensors.read("a", &[1, 2]),

@@ -78,6 +78,7 @@ impl Model for Client {
             wanted: ask.stream,
             handed_on: false,
         });
+
         let attempts = retry(&self.config.retry, &self.shutdown, |_| {
             self.attempt(&ask, &listener, deadline)
         });
@@ -106,22 +107,26 @@ impl Client {
             .ask(model, ask, &hear)
             .await
             .and_then(|answer| checked(answer, ask));
+
         metrics::counter!("nexus_llm_attempts_total", "outcome" => label(&outcome)).increment(1);
         let error = match outcome {
             Ok(answer) => return Ok(self.priced(answer)),
             Err(error) => error,
         };
+
         tracing::info!(model, %error, "model gave no answer");
         let handed_on = {
             let mut listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
             (listener.failed)(&error);
             listener.handed_on
         };
+
         let left = deadline.saturating_duration_since(self.clock.monotonic());
         // Who has heard the beginning must decide what becomes of it; and a wait beyond the deadline helps nobody.
         if handed_on || !error.is_transient() || error.after().is_some_and(|after| after >= left) {
             return Err(Failure::permanent(error));
         }
+
         Err(match error.after() {
             Some(after) => Failure::retry_after(error, after.max(Duration::from_millis(1))),
             None => Failure::transient(error),
@@ -136,9 +141,11 @@ impl Client {
             .prices
             .of(&answer.model)
             .map(|price| cost(&answer.usage, price));
+
         if let Some(cost) = answer.cost {
             metrics::counter!("nexus_llm_cost_microdollars_total").increment(cost.0);
         }
+
         answer
     }
 }
@@ -149,9 +156,11 @@ fn checked(mut answer: Answer, ask: &Ask) -> Result<Answer, AskModelError> {
     if ask.json.is_none() || answer.finish != Finish::Done || !answer.tool_calls.is_empty() {
         return Ok(answer);
     }
+
     let Err(error) = json(&answer.content) else {
         return Ok(answer);
     };
+
     match fenced(&answer.content).filter(|inner| json(inner).is_ok()) {
         Some(inner) => {
             answer.content = inner.to_owned();
@@ -175,9 +184,11 @@ fn fenced(text: &str) -> Option<&str> {
         text[line..*at].trim().is_empty()
     });
     let (begin, end) = (marks.next()?, marks.next()?);
+
     if marks.next().is_some() {
         return None;
     }
+
     let inner = &text[begin..end];
     Some(inner[inner.find('\n')?..].trim())
 }

@@ -88,9 +88,11 @@ impl LlmConfig {
                 "base_url: `{url}` found, expected http://… or https://… or nothing"
             ));
         }
+
         if self.idle_timeout_ms == 0 {
             faults.push("idle_timeout_ms: at least 1".to_owned());
         }
+
         for (model, price) in &self.prices.0 {
             let all = [Some(price.input), Some(price.output), price.cached];
             if all.into_iter().flatten().any(|price| !price.is_finite() || price < 0.0) {
@@ -99,6 +101,7 @@ impl LlmConfig {
                 ));
             }
         }
+
         faults
     }
 

@@ -45,6 +45,7 @@ impl Opaque {
         if self == Self::default() {
             return None;
         }
+
         let kept = Kept {
             wire: provider,
             blocks: self.blocks,
@@ -53,6 +54,7 @@ impl Opaque {
             reasoning: self.reasoning,
             unread: self.unread,
         };
+
         serde_json::to_value(kept).ok()
     }
 
@@ -62,6 +64,7 @@ impl Opaque {
         let Some(kept) = read.filter(|kept| kept.wire == provider) else {
             return Self::default();
         };
+
         Self {
             blocks: kept.blocks,
             text_signature: kept.text_signature,

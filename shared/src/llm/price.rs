@@ -94,10 +94,12 @@ pub fn cost(usage: &Usage, price: &Price) -> MicroDollars {
         (cached, price.cached.unwrap_or(price.input)),
         (usage.output, price.output),
     ];
+
     let total: u128 = parts
         .iter()
         .map(|(tokens, dollars)| u128::from(*tokens) * u128::from(micro(*dollars)))
         .sum();
+
     MicroDollars(u64::try_from(total.div_ceil(TOKENS_PER_PRICE)).unwrap_or(u64::MAX))
 }
 
@@ -130,8 +132,10 @@ mod tests {
                 output,
                 reasoning: 0,
             };
+
             assert_eq!(cost(&usage, &FLASH), MicroDollars(micro), "{usage:?}");
         };
+
         check(0, 0, 0, 0);
         check(1_000_000, 0, 1_000_000, 3_500_000);
         check(1_000_000, 1_000_000, 0, 50_000);

@@ -63,6 +63,7 @@ impl Room {
             .http2_keep_alive_while_idle(true)
             .http2_adaptive_window(true)
             .build();
+
         // A server of one's own that wants no key does not look at it.
         let key = config.api_key.as_ref().map_or("none", |key| key.reveal());
         Ok(Self {
@@ -90,6 +91,7 @@ impl Room {
             Ok(Err(error)) => return Err(fault::of_connection(&error.without_url(), 0, false)),
             Err(_) => return Err(silent(self.idle)),
         };
+
         if !response.status().is_success() {
             return Err(self.refused(response).await);
         }
@@ -122,18 +124,22 @@ impl Room {
                 Err(_) if stopped => break,
                 Err(_) => return Err(silent(self.idle)),
             };
+
             let received = reading.received();
             let text = reading.take(&bytes).map_err(|error| fault::of_wire(error, received))?;
             if !text.is_empty() {
                 hear(text);
             }
         }
+
         let received = reading.received();
         let heard = reading.end().map_err(|error| fault::of_wire(error, received))?;
+
         // What was no stream is said at its end.
         if received < heard.text.len() {
             hear(&heard.text[received..]);
         }
+
         Ok(heard)
     }
 
@@ -144,6 +150,7 @@ impl Room {
         {
             body.extend_from_slice(&part[..part.len().min(MAX_ERROR_BYTES - body.len())]);
         }
+
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
         fault::of_answer(
             response.status().as_u16(),
@@ -167,9 +174,11 @@ fn headers(provider: Provider, key: &str) -> Option<HeaderMap> {
             ("x-api-key", key.to_owned())
         }
     };
+
     let mut value = HeaderValue::from_str(&value).ok()?;
     value.set_sensitive(true);
     headers.insert(HeaderName::from_static(name), value);
+
     Some(headers)
 }
 

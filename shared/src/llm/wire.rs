@@ -135,6 +135,7 @@ impl Reading {
             Provider::Anthropic => Decoder::Anthropic(Anthropic::default()),
             Provider::Gemini => Decoder::Gemini(Gemini::default()),
         };
+
         Self {
             shape: Shape::Unknown,
             decoder,
@@ -199,6 +200,7 @@ impl Reading {
             Decoder::Anthropic(anthropic) => anthropic.rest(&mut self.said).and_then(|()| anthropic.stop()),
             Decoder::Gemini(gemini) => gemini.stop(),
         };
+
         let stop = stop.map_err(|fault| fault.at(at))?;
         self.said.heard(stop).map_err(|fault| fault.at(at))
     }
@@ -213,6 +215,7 @@ impl Reading {
                 _ => Shape::Stream(Events::default()),
             };
         }
+
         match &mut self.shape {
             Shape::Unknown => Ok(()),
             Shape::Whole(body) => sse::extended(body, bytes, MAX_EVENT_BYTES),
@@ -244,6 +247,7 @@ impl Reading {
                 let Some((name, data)) = events.rest() else {
                     return Ok(());
                 };
+
                 if !self.ended {
                     self.ended = event(&mut self.decoder, &mut self.said, &name, &data)?;
                 }
@@ -259,9 +263,11 @@ fn event(decoder: &mut Decoder, said: &mut Said, name: &[u8], data: &[u8]) -> Re
     if data.is_empty() {
         return Ok(false);
     }
+
     if data == b"[DONE]" {
         return Ok(true);
     }
+
     for part in parts(parsed(data, "an event")?) {
         match decoder {
             _ if !part.is_object() => said.unread(part)?,
@@ -274,6 +280,7 @@ fn event(decoder: &mut Decoder, said: &mut Said, name: &[u8], data: &[u8]) -> Re
             Decoder::Gemini(gemini) => gemini.event(said, part)?,
         }
     }
+
     Ok(false)
 }
 
@@ -343,5 +350,6 @@ fn bounded(text: &[u8]) -> Result<(), usize> {
             _ => {}
         }
     }
+
     if values > MAX_VALUES { Err(MAX_VALUES) } else { Ok(()) }
 }

@@ -32,6 +32,7 @@ impl ConfiguredChannels {
         if OWN.contains(&channel) {
             return true;
         }
+
         let Some(accounts) = self.accounts.get(channel) else {
             return false;
         };
@@ -67,6 +68,7 @@ mod tests {
         ] {
             assert_eq!(known.has(need), is_there, "{need}");
         }
+
         let needs = ["webchat".to_owned(), "whatsapp:work".to_owned(), "sms".to_owned()];
         assert_eq!(known.missing(&needs), Some("whatsapp:work"));
         assert_eq!(known.missing(&needs[..1]), None);

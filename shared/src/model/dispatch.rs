@@ -137,9 +137,11 @@ pub fn derived_ulid(at: UnixMillis, parts: &[&str]) -> Ulid {
         }
         hash.update(part.as_bytes());
     }
+
     let digest = hash.finalize();
     let mut random = [0_u8; 16];
     random[6..].copy_from_slice(&digest[..10]);
     let millis = u64::try_from(at.0).unwrap_or(0);
+
     Ulid::from_parts(millis, u128::from_be_bytes(random))
 }

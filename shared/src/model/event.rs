@@ -65,12 +65,15 @@ impl EventId {
         if text.is_empty() {
             return Err(ParseEventIdError::Empty);
         }
+
         if text.len() > MAX_EVENT_ID_BYTES {
             return Err(ParseEventIdError::TooLong(text.len()));
         }
+
         if let Some(control) = text.chars().find(|c| c.is_control()) {
             return Err(ParseEventIdError::Control(u32::from(control)));
         }
+
         match text.split_once(':') {
             Some((adapter, source)) if !adapter.is_empty() && !source.is_empty() => Ok(Self(text)),
             Some(_) | None => Err(ParseEventIdError::NoAdapter(text)),

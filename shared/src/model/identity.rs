@@ -94,14 +94,17 @@ impl Identities {
                 faults.push(format!("persons: the id `{}` is expected once", person.id));
             }
         }
+
         if let Some(owner) = self.owner.as_deref().filter(|owner| !ids.contains(owner)) {
             faults.push(format!("owner: `{owner}` is expected among persons"));
         }
+
         for (group, members) in &self.groups {
             for member in members.iter().filter(|member| !ids.contains(member.as_str())) {
                 faults.push(format!("groups.{group}: `{member}` is expected among persons"));
             }
         }
+
         faults
     }
 
@@ -153,6 +156,7 @@ impl Identities {
             (PeerKind::Dm, Some(_)) => Level::Restricted,
             (PeerKind::Dm | PeerKind::Group | PeerKind::Channel, None) => Level::Minimal,
         };
+
         PermissionSet {
             level,
             ..PermissionSet::default()
@@ -170,6 +174,7 @@ impl Identities {
         if !event.origin.speaks_on(event) {
             return PeerName::Address(Cow::Owned(event.origin.said_name(peer)));
         }
+
         let person = match event.peer.kind {
             PeerKind::Dm => self.resolve(event, peer),
             PeerKind::Group | PeerKind::Channel => None,
@@ -197,6 +202,7 @@ mod tests {
             addresses: BTreeMap::from([(key.to_owned(), vec!["me".to_owned()])]),
             ..Person::default()
         };
+
         Identities {
             owner: Some("owner".to_owned()),
             persons: vec![owner],
@@ -232,6 +238,7 @@ mod tests {
             stranger("me"),
             "a visitor is known on the page alone"
         );
+
         for (channel, origin) in [
             ("telegram", "open"),
             ("telegram", "verified:telegram/other"),
@@ -247,6 +254,7 @@ mod tests {
                 );
             }
         }
+
         for (channel, origin) in [
             ("telegram", "token:crm"),
             ("telegram", "edge:roof"),
@@ -267,6 +275,7 @@ mod tests {
             let mut event = event("telegram", origin);
             event.speaks_for = vec!["mom".to_owned()];
             assert_eq!(identities.sender(&event), None, "{origin}");
+
             for named in ["owner", "*"] {
                 event.speaks_for = vec![named.to_owned()];
                 assert_eq!(
@@ -276,6 +285,7 @@ mod tests {
                 );
             }
         }
+
         let mut open = event("telegram", "open");
         open.speaks_for = vec!["*".to_owned()];
         assert_eq!(identities.sender(&open), None);
@@ -285,6 +295,7 @@ mod tests {
     fn no_peer_takes_the_name_of_another() {
         let identities = identities("telegram");
         let mut seen = BTreeSet::new();
+
         let peers = ["me", "owner", "~=owner", "~open~me", "x"];
         for (origin, peer) in ["verified:telegram/default", "open", "verified:telegram/~", "token:a"]
             .into_iter()

@@ -322,6 +322,7 @@ impl Intent {
             IntentScope::Persona => "main".to_owned(),
             IntentScope::Thread { thread } => format!("{}:thread:{thread}", own()),
         };
+
         SessionRef {
             persona: self.intent.agent.clone(),
             session,
@@ -377,6 +378,7 @@ mod tests {
         let event = event_id(id, UnixMillis(1_700_000_000_000)).expect("an id");
         assert!(event.as_str().starts_with("timer:intent:"), "{event}");
         assert_eq!(firing_of(&event), Some((id, UnixMillis(1_700_000_000_000))));
+
         for other in [
             "timer:tick:5",
             "timer:intent:x:5",

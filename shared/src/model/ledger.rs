@@ -404,6 +404,7 @@ impl LedgerRecord {
                 | LedgerEntry::SessionReset { .. } => {}
             }
         }
+
         ids
     }
 }

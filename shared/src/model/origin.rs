@@ -123,6 +123,7 @@ impl Origin {
                 Err(ParseOriginError::Name(short()))
             }
         };
+
         match text.split_once(':') {
             None if text == "system" => Ok(Self::System),
             None if text == OPEN => Ok(Self::Open),
@@ -273,6 +274,7 @@ mod tests {
         for text in ["verified:webchat/local/v:1", "token:crm", "edge:roof", "system", "open"] {
             assert_eq!(Origin::parse(text).unwrap().to_string(), text);
         }
+
         for text in [
             "",
             "Open",
@@ -325,10 +327,13 @@ mod tests {
         for origin in &origins {
             assert_eq!(origin.proof(&said, "owner"), Proven::Nobody, "{origin}");
         }
+
         said.speaks_for = vec!["casey".to_owned()];
+
         for origin in &origins {
             assert_eq!(origin.proof(&said, "owner"), Proven::SpokenFor, "{origin}");
         }
+
         assert_eq!(Origin::Open.proof(&said, "owner"), Proven::Nobody);
     }
 

@@ -114,10 +114,12 @@ impl Identities {
                 ..Person::default()
             });
         }
+
         if let Some(person) = self.persons.iter_mut().find(|person| person.id == owner) {
             let addresses = person.addresses.entry(WEBCHAT.to_owned()).or_default();
             addresses.extend(visitors.map(|visitor| visitor.id.clone()));
         }
+
         self
     }
 }
@@ -152,6 +154,7 @@ mod tests {
             claimed.clone().claim(&visitor("b"), UnixMillis(1_000)),
             Err(ClaimLinkError::Used)
         );
+
         assert_eq!(
             link.clone().claim(&visitor("a"), UnixMillis(61_001)),
             Err(ClaimLinkError::Expired)
@@ -178,6 +181,7 @@ mod tests {
             }],
             ..Identities::default()
         };
+
         let merged = me.clone().with_owner_pages(pages.iter());
         assert_eq!((merged.persons.len(), merged.faults()), (1, Vec::new()));
         assert_eq!(me.clone().with_owner_pages([].iter()), me);

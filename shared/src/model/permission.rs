@@ -68,11 +68,13 @@ pub fn permitted(name: &str, permissions: &PermissionSet, presets: &PermissionPr
     let preset = presets.0.get(level_name(permissions.level));
     let own = permissions.tools.as_ref();
     let denied = |rules: Option<&ToolRules>| rules.is_some_and(|r| r.deny.iter().any(|p| glob(p, name)));
+
     let allow = own.and_then(|rules| rules.allow.as_ref());
     // A preset's denials hold only where the preset itself is what allows.
     if denied(own) || (allow.is_none() && denied(preset)) {
         return false;
     }
+
     let allow = allow.or_else(|| preset.and_then(|rules| rules.allow.as_ref()));
     allow.is_some_and(|patterns| patterns.iter().any(|pattern| glob(pattern, name)))
 }
@@ -94,6 +96,7 @@ pub const fn level_name(level: Level) -> &'static str {
 pub fn glob(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.to_lowercase().chars().collect();
     let text: Vec<char> = text.to_lowercase().chars().collect();
+
     let (mut p, mut t, mut star) = (0, 0, None);
     while t < text.len() {
         match pattern.get(p) {
@@ -115,6 +118,7 @@ pub fn glob(pattern: &str, text: &str) -> bool {
             },
         }
     }
+
     pattern[p..].iter().all(|&c| c == '*')
 }
 
@@ -123,6 +127,7 @@ pub fn glob(pattern: &str, text: &str) -> bool {
 pub fn may_begin(pattern: &str, prefix: &str) -> bool {
     let pattern: Vec<char> = pattern.to_lowercase().chars().collect();
     let skipped = |at: usize| pattern[at..].iter().take_while(|c| **c == '*').count();
+
     // Every place of the pattern that may come next; a `*` may stand for nothing.
     let mut places: BTreeSet<usize> = (0..=skipped(0)).collect();
 
@@ -136,8 +141,10 @@ pub fn may_begin(pattern: &str, prefix: &str) -> bool {
             };
             after.extend(next..=next + skipped(next));
         }
+
         places = after;
     }
+
     !places.is_empty()
 }
 

@@ -161,6 +161,7 @@ pub fn judge(position: &Position, found: &Found<'_>) -> Standing {
     if position.sequence == 0 {
         return Standing::Holds;
     }
+
     let is_inherited = || {
         let through = found.lineage.through(&position.incarnation);
         through.is_some_and(|through| position.sequence <= through)
@@ -168,9 +169,11 @@ pub fn judge(position: &Position, found: &Found<'_>) -> Standing {
     if position.incarnation != found.incarnation && !is_inherited() {
         return Standing::Void("the stream was created again or restored");
     }
+
     if position.sequence < found.first {
         return Standing::Holds;
     }
+
     match found.stored_at_ns {
         Some(at) if at == position.stored_at_ns => Standing::Holds,
         Some(_) => Standing::Void("another message has this sequence now"),
@@ -234,15 +237,18 @@ mod tests {
                 first: 1,
                 stored_at_ns,
             };
+
             assert_eq!(
                 judge(position, &found).holds(),
                 expected,
                 "{position:?} {stored_at_ns:?}"
             );
         };
+
         check(&position(20), Some(700), true);
         check(&position(20), Some(701), false);
         check(&position(21), Some(700), false);
+
         let of_b = |sequence| Position {
             incarnation: "b".to_owned(),
             ..position(sequence)
@@ -256,9 +262,11 @@ mod tests {
         let mut lineage = Lineage::default();
         assert_eq!(Lineage::parse(""), lineage);
         assert_eq!(lineage.clone().restored_from("", 5), lineage, "made by somebody else");
+
         for life in 0..20_u64 {
             lineage = lineage.restored_from(&format!("life{life}"), life);
         }
+
         assert_eq!(Lineage::parse(&lineage.to_string()), lineage);
         assert_eq!(lineage.through("life3"), None);
         assert_eq!(lineage.through("life4"), Some(4));

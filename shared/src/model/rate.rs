@@ -50,6 +50,7 @@ impl RateWindow {
         if counted.iter().any(|counted| counted.id == id) {
             return Admitted::Already;
         }
+
         let calls = calls.min(MAX_CALLS);
         if counted.len() >= calls {
             // The one that must leave the window before another fits into it.
@@ -58,14 +59,17 @@ impl RateWindow {
                 .and_then(|place| counted.get(place))
                 .map_or(now, |counted| counted.at);
             let retry_ms = width.saturating_sub(now.since(leaving));
+
             return Admitted::Refused {
                 retry_ms: u64::try_from(retry_ms).unwrap_or(0),
             };
         }
+
         counted.push(Counted {
             at: now,
             id: id.to_owned(),
         });
+
         Admitted::As(Self { counted })
     }
 }
@@ -84,6 +88,7 @@ mod tests {
             };
             window = next;
         }
+
         let eleventh = |seconds| window.admit("c10", at(seconds), 10, 60_000);
         assert_eq!(eleventh(10), Admitted::Refused { retry_ms: 50_000 });
         assert_eq!(eleventh(59), Admitted::Refused { retry_ms: 1_000 });
@@ -100,6 +105,7 @@ mod tests {
             window.admit("d", UnixMillis(2), 1, 1_000),
             Admitted::Refused { retry_ms: 999 }
         );
+
         let none = RateWindow::default().admit("c", UnixMillis(1), 0, 1_000);
         assert_eq!(none, Admitted::Refused { retry_ms: 1_000 });
     }

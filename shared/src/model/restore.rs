@@ -84,6 +84,7 @@ mod tests {
             at: Some(UnixMillis(200)),
             decision,
         };
+
         assert_eq!(
             hold.decide(UnixMillis(made_at), place),
             expected,

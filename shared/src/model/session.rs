@@ -139,6 +139,7 @@ pub fn session_key(event: &Event, scope: DmScope, peer: &PeerName<'_>) -> String
         account if is_marked(account, &["dm", "group", "channel"]) => Cow::Owned(format!("~{account}")),
         account => Cow::Borrowed(account),
     };
+
     let on_account = match event.account() {
         DEFAULT_ACCOUNT => channel.clone(),
         _other => format!("{channel}:{account}"),
@@ -161,6 +162,7 @@ pub fn session_key(event: &Event, scope: DmScope, peer: &PeerName<'_>) -> String
         PeerKind::Group => format!("{on_account}:group:{name}"),
         PeerKind::Channel => format!("{on_account}:channel:{name}"),
     };
+
     match &event.thread_id {
         Some(thread) => format!("{base}:thread:{thread}"),
         None => base,
@@ -182,8 +184,10 @@ fn marked_peer(peer: &str) -> String {
                 marked.push('~');
             }
         }
+
         marked.push_str(part);
     }
+
     marked
 }
 
@@ -226,12 +230,14 @@ mod tests {
         let words = ["", "x", "dm", "group", "thread", "~thread", "~dm"];
         let pairs = words.iter().flat_map(|a| words.iter().map(move |b| format!("{a}:{b}")));
         let triples = pairs.clone().map(|pair| format!("{pair}:x"));
+
         let ids: Vec<String> = words
             .iter()
             .map(|word| (*word).to_owned())
             .chain(pairs)
             .chain(triples)
             .collect();
+
         let threads = std::iter::once(None).chain(ids.iter().map(|id| Some(id.as_str())));
         let threads: Vec<Option<&str>> = threads.collect();
         for scope in [DmScope::Auto, DmScope::PerPeer, DmScope::PerAccountChannelPeer] {

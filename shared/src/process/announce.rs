@@ -37,6 +37,7 @@ impl Announcement {
             instance,
             addresses: BTreeMap::new(),
         };
+
         Self {
             shared: Arc::new(Mutex::new(entries)),
         }
@@ -67,19 +68,23 @@ fn write(path: &Path, entries: &Entries) -> std::io::Result<()> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
+
     let mut fields = Map::new();
     let own = ProcessName::own().map_err(std::io::Error::other)?;
     fields.insert("process".to_owned(), json!(own.to_string()));
     fields.insert("service".to_owned(), json!(entries.service));
     fields.insert("instance".to_owned(), json!(entries.instance));
+
     fields.extend(
         entries
             .addresses
             .iter()
             .map(|(what, address)| (what.clone(), json!(address.to_string()))),
     );
+
     let whole = path.with_extension("json.new");
     std::fs::write(&whole, Value::Object(fields).to_string())?;
+
     std::fs::rename(whole, path)
 }
 
@@ -97,10 +102,13 @@ mod tests {
         announcement.add("http", address(3));
         let path = directory.path().join("hook-svc-h1.json");
         let read: Value = serde_json::from_slice(&std::fs::read(&path).expect("written")).expect("JSON");
+
         assert_eq!(read["http"], "127.0.0.1:3");
         assert_eq!(read["gateway"], "127.0.0.1:2");
+
         let said = ProcessName::parse(read["process"].as_str().expect("named"));
         assert!(said.is_some_and(|process| process.is_running() && process.pid == std::process::id()));
+
         announcement.withdraw();
         assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 0);
     }

@@ -56,6 +56,7 @@ pub(super) async fn connect(
             }
         })
     };
+
     let connected = settled(retry(&CONNECT, shutdown, attempt).await)?;
     if let Some(bus) = &connected
         && bus.max_payload() < MIN_SERVER_PAYLOAD_BYTES
@@ -67,6 +68,7 @@ pub(super) async fn connect(
             "the server's max_payload is too small: large dead letters will not fit"
         );
     }
+
     Ok(connected)
 }
 
@@ -82,10 +84,12 @@ pub(super) async fn agree_on_topology(
         health.set("topology", false, promise.to_string());
         return Err(EnsureTopologyError::Durability(promise.to_string()));
     }
+
     let wanted = topology(nats.replicas);
     let attempt = |_| async {
         agree_once(bus, &wanted, nats.ensure).await.map_err(|error| {
             health.set("topology", false, error.to_string());
+
             match error {
                 EnsureTopologyError::Incompatible { .. } | EnsureTopologyError::Durability(_) => {
                     Failure::permanent(error)
@@ -98,6 +102,7 @@ pub(super) async fn agree_on_topology(
             }
         })
     };
+
     let agreed = settled(retry(&CONNECT, shutdown, attempt).await)?.is_some();
     if agreed {
         health.set(
@@ -106,6 +111,7 @@ pub(super) async fn agree_on_topology(
             format!("as version {} wants it", env!("CARGO_PKG_VERSION")),
         );
     }
+
     Ok(agreed)
 }
 
@@ -115,13 +121,16 @@ async fn agree_once(bus: &Bus, wanted: &Topology, make: bool) -> Result<(), Ensu
         name: "RESTORING".to_owned(),
         detail,
     };
+
     if let Some(backup) = bus.restore_under_way().await.map_err(lookup)? {
         let detail = format!("backup {backup} is being restored; if that was interrupted, give `nexus restore` again");
         return Err(lookup(detail));
     }
+
     if make {
         return bus.ensure(wanted, false).await.map(drop);
     }
+
     let drift = bus.drift(wanted).await?;
     if let Some(first) = drift.iter().find(|drift| drift.is_conflict()) {
         let count = drift.iter().filter(|drift| drift.is_conflict()).count();
@@ -130,6 +139,7 @@ async fn agree_once(bus: &Bus, wanted: &Topology, make: bool) -> Result<(), Ensu
             first: first.to_string(),
         });
     }
+
     // Somebody else makes it where we may not: what is missing is waited for.
     let missing = drift.iter().find(|drift| drift.is_missing());
     missing.map_or(Ok(()), |missing| {
@@ -181,10 +191,12 @@ async fn compare_clocks(bus: &Bus, ended: &Shutdown) {
                         "the NATS server's clock differs from this host's; leases last longer if it is set back: set the clocks by NTP"
                     );
                 }
+
                 was_too_large = is_too_large;
             }
             Err(error) => tracing::debug!(%error, "the NATS server's clock cannot be compared with this host's"),
         }
+
         tokio::select! {
             () = pause(CLOCKS_EVERY) => {}
             () = ended.requested() => {}
@@ -219,6 +231,7 @@ async fn probe(bus: &Bus, health: &Health, silent: &AtomicU32, shutdown: &Shutdo
         } else if silent.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_SILENT {
             health.lose(Some("the nats client's task has ended"));
         }
+
         tokio::select! {
             () = pause(PROBE_EVERY) => {}
             () = shutdown.requested() => {}
@@ -240,6 +253,7 @@ async fn look(
         nats.durability, nats.replicas
     )
     .to_lowercase();
+
     while !ended.is_requested() {
         let kept = *promise.lock().unwrap_or_else(PoisonError::into_inner);
         match (bus.is_connected(), silent.load(Ordering::Relaxed)) {
@@ -257,6 +271,7 @@ async fn look(
             ),
             (false, _) => health.set("nats", false, "disconnected"),
         }
+
         tokio::select! {
             () = pause(LOOK_EVERY) => {}
             () = shutdown.requested(), if !shutdown.is_requested() => health.set("shutdown", false, "draining"),
@@ -286,6 +301,7 @@ mod tests {
             "CONNECT {{\"verbose\":false,\"headers\":true}}\r\nHPUB {subject} {size} {size}\r\n{header}\r\nPING\r\n"
         );
         socket.write_all(text.as_bytes()).await.expect("written");
+
         let mut told = Vec::new();
         while !String::from_utf8_lossy(&told).contains("PONG") {
             assert!(socket.read_buf(&mut told).await.expect("read") > 0, "closed: {told:?}");
@@ -299,11 +315,13 @@ mod tests {
             servers: vec![server.url()],
             ..NatsConfig::default()
         };
+
         let bus = Bus::connect(&nats, "test").await.expect("connected");
         let (health, ended) = (Health::default(), Shutdown::default());
         let watching = watch(bus.clone(), nats, health.clone(), Shutdown::default(), ended.clone());
         let watching = tokio::spawn(watching);
         let begun = SystemClock.monotonic();
+
         let until = async |what: &str, holds: &dyn Fn() -> bool| {
             while !holds() {
                 assert!(
@@ -313,20 +331,25 @@ mod tests {
                 pause(Duration::from_millis(20)).await;
             }
         };
+
         until("it is well", &|| {
             health.readiness().ready && !health.readiness().parts.is_empty()
         })
         .await;
         let mut heard = bus.core_subscribe("poison").await.expect("subscribed");
+
         // What comes back shows that the server knows of the subscription.
         bus.core_publish("poison", &Headers::new(), bytes::Bytes::new()).await;
         let good = tokio::time::timeout(DEADLINE, heard.next()).await.expect("in time");
         assert!(good.is_some());
+
         poison(&server, "poison").await;
         let gone = tokio::time::timeout(DEADLINE, heard.next()).await.expect("in time");
         assert!(gone.is_none(), "the client's task is gone");
+
         until("it is lost", &|| health.lost().is_some()).await;
         assert!(!health.readiness().ready, "{:?}", health.readiness());
+
         ended.trigger();
         watching.await.expect("it ends");
     }

@@ -35,12 +35,14 @@ where
     if path.is_empty() {
         return;
     }
+
     let (mut known, mut told) = (known, Vec::new());
     loop {
         tokio::select! {
             () = stop.requested() => return,
             () = pause(LOOK_EVERY) => {}
         }
+
         // The file may lie behind a network, and the thread renews leases.
         let file = path.to_owned();
         let looked = tokio::task::spawn_blocking(move || load(&file, parse)).await;

@@ -83,6 +83,7 @@ impl Health {
             let Part { ok, degraded, detail } = &now;
             tracing::info!(part, ok, degraded, detail, "health changed");
         }
+
         match parts.get_mut(part) {
             Some(known) => *known = now,
             None => drop(parts.insert(part.to_owned(), now)),
@@ -119,6 +120,7 @@ impl Health {
             // The process goes on by the records, so it is ready.
             parts.insert("positions".to_owned(), Part::degraded(&all.join("; ")));
         }
+
         Readiness {
             ready: parts.values().all(|part| part.ok),
             parts,
@@ -140,6 +142,7 @@ pub(crate) async fn start(
     let listener = TcpListener::bind(listen).await?;
     let address = listener.local_addr()?;
     let pages = pages(health, metrics);
+
     tokio::spawn(async move {
         tokio::select! {
             served = serve(listener, pages) => if let Err(error) = served {
@@ -148,6 +151,7 @@ pub(crate) async fn start(
             () = ended.requested() => {}
         }
     });
+
     Ok(address)
 }
 

@@ -71,11 +71,13 @@ pub async fn follow(path: &str, known: People, bus: &Bus, stop: &Shutdown, put: 
         let mut state = state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let before = state.0.clone();
         apply(&mut state.0);
+
         if state.0 != before {
             let all = state.0.all();
             (state.1)(all);
         }
     };
+
     let pages = async {
         let mut watch = bus.kv::<OwnerLink>(buckets::IDENTITIES).watch_all();
         loop {
@@ -90,6 +92,7 @@ pub async fn follow(path: &str, known: People, bus: &Bus, stop: &Shutdown, put: 
             }
         }
     };
+
     let files = async {
         followed::follow(path, parse, file, stop, |read| {
             change(&|people| people.file.clone_from(&read));
@@ -97,6 +100,7 @@ pub async fn follow(path: &str, known: People, bus: &Bus, stop: &Shutdown, put: 
         .await;
         stop.requested().await;
     };
+
     tokio::select! {
         () = files => {}
         () = pages => {}
@@ -115,16 +119,20 @@ mod tests {
     fn a_whole_file_is_read_and_every_fault_is_told_at_once() {
         assert_eq!(parse("").expect("empty"), Identities::default());
         assert_eq!(load("").expect("none"), Identities::default());
+
         let text = "owner: casey\npersons:\n  - id: casey\n    addresses: {telegram: ['1']}\n  - id: mom\ngroups: {family: [mom]}\n";
         let read = parse(text).expect("valid");
         assert_eq!(
             read.person("telegram", "1").map(|person| person.id.as_str()),
             Some("casey")
         );
+
         let faults = parse("owner: a\npersons: [{id: b}, {id: b}]\ngroups: {g: [c]}\n").expect_err("faulty");
         assert_eq!(faults.len(), 3, "{faults:?}");
+
         let faults = parse("colour: red\n").expect_err("unknown key");
         assert!(faults[0].contains("colour"), "{faults:?}");
+
         let faults = load("/no/such/file.yaml").expect_err("absent");
         assert!(
             faults[0].starts_with("/no/such/file.yaml: cannot be read"),
@@ -137,6 +145,7 @@ mod tests {
         let nats = crate::testing::nats::NatsServer::start().await;
         let bus = bus(&nats).await;
         let kv = bus.kv::<OwnerLink>(buckets::IDENTITIES);
+
         let link = |id: &str| OwnerLink {
             claimed_by: Some(Visitor {
                 account: "default".to_owned(),
@@ -144,6 +153,7 @@ mod tests {
             }),
             ..OwnerLink::offered(crate::model::time::UnixMillis(1), 15)
         };
+
         kv.put("link.one", &link("v1")).await.expect("stored");
         let known = People::read(Identities::default(), &bus).await.expect("read");
         assert!(known.all().person("webchat", "v1").is_some(), "from the start on");
@@ -157,6 +167,7 @@ mod tests {
                 follow("", known, &bus, &stop, put).await;
             }
         });
+
         let mut next = async || {
             tokio::time::timeout(Duration::from_secs(30), heard.recv())
                 .await
@@ -164,9 +175,11 @@ mod tests {
         };
         kv.put("link.two", &link("v2")).await.expect("stored");
         assert!(next().await.expect("a change").person("webchat", "v2").is_some());
+
         kv.delete("link.one", None).await.expect("removed");
         let left = next().await.expect("a change");
         assert!(left.person("webchat", "v1").is_none() && left.person("webchat", "v2").is_some());
+
         stop.trigger();
         following.await.expect("it ends");
     }
@@ -179,12 +192,14 @@ mod tests {
         let bus = crate::testing::connect(&config, "test").await;
         let mut streams = crate::wire::topology::topology(1).streams;
         streams.retain(|stream| stream.name == format!("KV_{}", buckets::IDENTITIES));
+
         let topology = crate::wire::topology::Topology {
             streams,
             consumers: Vec::new(),
             retired: Vec::new(),
         };
         bus.ensure(&topology, false).await.expect("the bucket");
+
         bus
     }
 
@@ -197,6 +212,7 @@ mod tests {
             std::fs::write(&new, text).expect("a file");
             std::fs::rename(new, &path).expect("the file");
         };
+
         write("owner: ann\npersons: [{id: ann}]\n");
         let path = path.display().to_string();
         let nats = crate::testing::nats::NatsServer::start().await;
@@ -204,6 +220,7 @@ mod tests {
         let known = People::read(load(&path).expect("identities"), &bus)
             .await
             .expect("read");
+
         let (sender, mut heard) = tokio::sync::mpsc::channel(8);
         let stop = Shutdown::default();
         let following = tokio::spawn({
@@ -213,11 +230,14 @@ mod tests {
                 follow(&path, known, &bus, &stop, put).await;
             }
         });
+
         write("owner: nobody\n");
         pause(LOOK_EVERY + LOOK_EVERY / 2).await;
         write("owner: bob\npersons: [{id: ann}, {id: bob}]\n");
         let next = tokio::time::timeout(Duration::from_secs(30), heard.recv()).await;
+
         assert_eq!(next.expect("in time").expect("a change").as_deref(), Some("bob"));
+
         stop.trigger();
         following.await.expect("it ends");
         assert!(heard.recv().await.is_none(), "the faulty one was never in force");

@@ -78,12 +78,15 @@ mod tests {
         for (bytes, expected) in [(24, Ok(())), (64, Ok(()))] {
             assert_eq!(standard(&of(bytes)).map(|_| ()), expected, "{bytes}");
         }
+
         for bytes in [1, 15, 23, 65] {
             assert_eq!(standard(&of(bytes)), Err(WeakKeyError::Size(bytes)));
         }
+
         for empty in ["", "whsec_", " whsec_\n"] {
             assert_eq!(standard(empty), Err(WeakKeyError::Empty), "{empty:?}");
         }
+
         assert_eq!(standard("whsec_***"), Err(WeakKeyError::NotBase64));
     }
 

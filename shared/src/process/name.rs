@@ -28,6 +28,7 @@ impl ProcessName {
         if matches!(fields.first().copied(), None | Some("Z" | "X")) {
             return None;
         }
+
         let started = fields.get(START_TIME)?.parse().ok()?;
         Some(Self {
             pid,
@@ -83,12 +84,15 @@ mod tests {
         let own = ProcessName::own().expect("this process");
         assert!(own.is_running());
         assert_eq!(ProcessName::parse(&own.to_string()), Some(own.clone()));
+
         let mut recycled = own.clone();
         recycled.started += 1;
         assert!(!recycled.is_running(), "started at another time");
+
         let mut elsewhere = own;
         elsewhere.boot = "another-run".to_owned();
         assert!(!elsewhere.is_running(), "before the system was started again");
+
         for text in ["", "12", "12 x boot", "x 1 boot"] {
             assert_eq!(ProcessName::parse(text), None, "{text:?}");
         }

@@ -78,6 +78,7 @@ pub struct Prepared<C> {
 pub fn run<S: Service>() -> ExitCode {
     let closed = secrecy::close();
     let environment = Environment::of_process();
+
     let arguments = match Arguments::of_process() {
         Ok(arguments) => arguments,
         Err(error) => return refuse::<S>(&[error.to_string()]),
@@ -90,6 +91,7 @@ pub fn run<S: Service>() -> ExitCode {
         );
         return Exit::Clean.into();
     }
+
     let document = Document::read(&arguments, &environment);
     if arguments.show {
         // Of a file that cannot be read there is nothing to show.
@@ -98,8 +100,10 @@ pub fn run<S: Service>() -> ExitCode {
         }
         let section = toml::Table::from_iter([(S::SECTION.to_owned(), inspect::<S>(&document).0)]);
         print!("{}", toml::to_string(&section).unwrap_or_default());
+
         return Exit::Clean.into();
     }
+
     let prepared = match prepare::<S>(&document, &environment) {
         Ok(prepared) => prepared,
         Err(faults) => return refuse::<S>(&faults.iter().map(Fault::to_string).collect::<Vec<_>>()),
@@ -108,12 +112,15 @@ pub fn run<S: Service>() -> ExitCode {
         for warning in S::warnings(&prepared.config) {
             println!("{WARNING}{}.{warning}", S::SECTION);
         }
+
         for warning in S::warn_files(&prepared.common) {
             println!("{WARNING}{warning}");
         }
         println!("{}: the configuration is sound", document.source());
+
         return Exit::Clean.into();
     }
+
     raise_handles(S::NAME);
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = prepared.common.runtime.threads(processors);
@@ -122,13 +129,16 @@ pub fn run<S: Service>() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return refuse::<S>(&[format!("cannot start a runtime: {error}")]),
     };
+
     log_panics();
+
     if let Err(error) = closed {
         eprintln!(
             "{}: the environment is open to others of the same system user: {error}",
             S::NAME
         );
     }
+
     let exit = runtime.block_on(async {
         let mut signals = match StopSignals::listen() {
             Ok(signals) => signals,
@@ -137,12 +147,15 @@ pub fn run<S: Service>() -> ExitCode {
                 return Exit::Failed;
             }
         };
+
         let stop = async move || {
             let signal = signals.next().await;
             tracing::info!(signal, "asked to stop");
         };
+
         run_until::<S>(prepared, stop).await
     });
+
     // What still blocks a thread after the drain must not keep the process.
     runtime.shutdown_background();
     exit.into()
@@ -189,6 +202,7 @@ fn section<S: Service>(document: &Document, llm: &LlmConfig) -> Loaded<S::Config
         .iter()
         .filter_map(|(name, edge)| Some((name.clone(), channel(edge)?)));
     let channels = edges.collect();
+
     document.section(S::SECTION, |config| {
         let mut faults = S::check(config);
         faults.extend(S::check_beside(config, &channels));
@@ -204,6 +218,7 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
     let (common, common_faults) = Common::load(document);
     let llm = models::<S>(document);
     let own = section::<S>(document, &llm.value);
+
     let edges = if S::READS_EDGES {
         document.section("edges", edge_faults)
     } else {
@@ -212,6 +227,7 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
             faults: Vec::new(),
         }
     };
+
     let files = S::check_files(&common, &llm.value);
     let mut faults = [
         document.faults().to_vec(),
@@ -222,6 +238,7 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
         files,
     ]
     .concat();
+
     let instance = environment
         .instance()
         .map_or_else(|| new_instance(environment.host()), str::to_owned);
@@ -234,11 +251,14 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
             problem,
         });
     }
+
     if !faults.is_empty() {
         return Err(faults);
     }
+
     let (run_dir, log) = (environment.run_dir(), environment.log().map(str::to_owned));
     let trust = Arc::new(common.trust.trust(&edges.value));
+
     Ok(Prepared {
         config: own.value,
         trust,
@@ -289,6 +309,7 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
         run_dir,
         log,
     } = prepared;
+
     let telemetry = match Telemetry::start(&common.telemetry, S::NAME, &instance, log.as_deref()) {
         Ok(telemetry) => telemetry,
         Err(error) => {
@@ -296,9 +317,11 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
             return Exit::Failed;
         }
     };
+
     let announcement = Announcement::new(run_dir.as_deref(), S::NAME, &instance);
     let drain = Duration::from_millis(common.telemetry.drain_timeout_ms);
     let (shutdown, ended) = (Shutdown::default(), Shutdown::default());
+
     let start = Start {
         config,
         common,
@@ -310,6 +333,7 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
         shutdown: shutdown.clone(),
         ended,
     };
+
     let (announcement, ended) = (start.announcement.clone(), start.ended.clone());
     let mut work = Box::pin(work::<S>(start, telemetry.metrics()));
     let exit = tokio::select! {
@@ -323,11 +347,13 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
             }
         }
     };
+
     drop(work);
     announcement.withdraw();
     tracing::info!(?exit, "ended");
     ended.trigger();
     telemetry.stop().await;
+
     exit
 }
 
@@ -374,12 +400,15 @@ async fn work<S: Service>(
         shutdown,
         ended,
     } = start;
+
     let health = Health::default();
     health.set("nats", false, "connecting");
     health.set("topology", false, "not looked at");
+
     for part in S::PARTS {
         health.set(part, false, "not begun");
     }
+
     let listen = common.telemetry.listen;
     let teller = Teller {
         service: S::NAME,
@@ -387,13 +416,16 @@ async fn work<S: Service>(
         health: health.clone(),
         metrics: metrics.clone(),
     };
+
     let address = health::start(listen, health.clone(), metrics, ended.clone())
         .await
         .with_context(|| format!("telemetry.listen: cannot listen on {listen}"))?;
     tracing::info!(service = S::NAME, instance, %address, version = env!("CARGO_PKG_VERSION"), "starting");
+
     if is_rehearsed() {
         tracing::warn!(variable = TEST_CLOCK, "a test sets this process's clocks");
     }
+
     announcement.add("http", address);
     let name = format!("{}.{instance}", S::NAME);
     let alone = S::begins_alone(&config);
@@ -402,6 +434,7 @@ async fn work<S: Service>(
     } else {
         connect(&common.nats, &name, &health, &shutdown).await?
     };
+
     let Some(bus) = bus.map(|bus| bus.trusting(trust)) else {
         return Ok(());
     };
@@ -413,6 +446,7 @@ async fn work<S: Service>(
         shutdown.clone(),
         ended,
     ));
+
     let (nats, agreed_bus, agreed_health, agreed_stop) =
         (common.nats.clone(), bus.clone(), health.clone(), shutdown.clone());
     let mut agreement =
@@ -420,6 +454,7 @@ async fn work<S: Service>(
     if !alone && !agreement.as_mut().await? {
         return Ok(());
     }
+
     let shell = Shell {
         config,
         common,
@@ -433,6 +468,7 @@ async fn work<S: Service>(
         run_dir,
         announcement,
     };
+
     // On the pool rather than on the thread that waits for signals; a panic in it is an error here.
     let mut serving = JoinSet::new();
     serving.spawn(S::serve(shell));
@@ -442,6 +478,7 @@ async fn work<S: Service>(
     } else {
         ended.await
     };
+
     match ended {
         Some(ended) => ended.context("service panicked")?,
         None => Ok(()),

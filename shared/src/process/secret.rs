@@ -47,11 +47,13 @@ impl Secret {
         } else {
             return Err(ResolveSecretError::NotAReference);
         };
+
         if value.is_empty() {
             return Err(ResolveSecretError::Empty {
                 reference: reference.to_owned(),
             });
         }
+
         Ok(Self {
             reference: reference.to_owned(),
             value,
@@ -101,10 +103,12 @@ fn read_file(path: &str) -> Result<String, ResolveSecretError> {
     if std::fs::metadata(path).map_err(failed)?.len() > MAX_SECRET_BYTES {
         return Err(ResolveSecretError::TooLarge { path: path.to_owned() });
     }
+
     let text = std::fs::read_to_string(path).map_err(failed)?;
     let line = text
         .strip_suffix('\n')
         .map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+
     Ok(line.to_owned())
 }
 

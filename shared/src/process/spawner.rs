@@ -80,6 +80,7 @@ mod tests {
             seen.send((current.name().map(str::to_owned), current.id())).unwrap();
             command.spawn()
         });
+
         for _ in 0..2 {
             let mut child = spawner.start(Command::new("true")).unwrap();
             assert!(child.wait().await.unwrap().success());

@@ -105,6 +105,7 @@ impl Teller {
                 },
                 Err(error) => tracing::debug!(error, "not listening for questions about this replica"),
             }
+
             tokio::select! {
                 () = pause(AGAIN) => {}
                 () = ended.requested() => {}
@@ -125,6 +126,7 @@ impl Teller {
             lost: self.health.lost(),
             metrics: sums(&self.metrics.render()),
         };
+
         serde_json::to_vec(&status).unwrap_or_default().into()
     }
 }
@@ -138,6 +140,7 @@ fn sums(text: &str) -> BTreeMap<String, f64> {
             kinds.extend(kind.split_once(' '));
             continue;
         }
+
         let name = line.split(['{', ' ']).next().unwrap_or_default();
         let value = line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
         if let (Some("counter" | "gauge"), Some(value)) = (kinds.get(name).copied(), value)
@@ -146,6 +149,7 @@ fn sums(text: &str) -> BTreeMap<String, f64> {
             *sums.entry(name.to_owned()).or_default() += value;
         }
     }
+
     sums
 }
 
@@ -167,7 +171,9 @@ mod tests {
         let (_server, bus) = world().await;
         let ended = Shutdown::default();
         let none = ask_replicas(&bus, Duration::from_millis(50)).await.expect("asked");
+
         assert_eq!(none, [], "nobody is there");
+
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
         for instance in ["b", "a"] {
             let teller = Teller {
@@ -176,17 +182,21 @@ mod tests {
                 health: Health::default(),
                 metrics: recorder.handle(),
             };
+
             teller.health.set("nats", instance == "a", "as it is");
             tokio::spawn(teller.serve(bus.clone(), ended.clone()));
         }
+
         // Who has just subscribed is heard of by the server in its own time.
         let mut found = Vec::new();
         while found.len() < 2 {
             found = ask_replicas(&bus, Duration::from_secs(3)).await.expect("asked");
         }
+
         let told: Vec<_> = found.iter().map(|one| (one.instance.as_str(), one.ready)).collect();
         assert_eq!(told, [("a", true), ("b", false)]);
         assert_eq!(found[1].parts["nats"].detail, "as it is");
+
         ended.trigger();
     }
 }

@@ -105,6 +105,7 @@ impl Telemetry {
             filter: filter.to_owned(),
             source,
         })?;
+
         let provider = match config.otlp_endpoint.as_str() {
             "" => None,
             endpoint => Some(exporting(endpoint, service, instance)?),
@@ -114,9 +115,11 @@ impl Telemetry {
         let subscriber = tracing_subscriber::registry()
             .with(lines(config.log).with_filter(logged))
             .with(traced(tracer));
+
         // A second start in one process (tests) keeps the first one's log.
         let _ = subscriber.try_init();
         metrics::gauge!("nexus_build_info", "service" => service, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+
         Ok(Self { provider, metrics })
     }
 
@@ -146,6 +149,7 @@ fn exporting(endpoint: &str, service: &'static str, instance: &str) -> Result<Sd
         endpoint: endpoint.to_owned(),
         source,
     })?;
+
     let batches = BatchConfigBuilder::default()
         .with_max_queue_size(SPAN_QUEUE)
         .with_scheduled_delay(EXPORT_EVERY);
@@ -157,6 +161,7 @@ fn exporting(endpoint: &str, service: &'static str, instance: &str) -> Result<Sd
         KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
         KeyValue::new("service.instance.id", instance.to_owned()),
     ]);
+
     Ok(SdkTracerProvider::builder()
         .with_span_processor(processor)
         .with_resource(resource.build())
@@ -166,6 +171,7 @@ fn exporting(endpoint: &str, service: &'static str, instance: &str) -> Result<Sd
 /// The process's registry of metrics. There is one: services that tests start in one process share it.
 fn recording() -> Result<PrometheusHandle, StartTelemetryError> {
     static REGISTRY: OnceLock<PrometheusHandle> = OnceLock::new();
+
     let recorder = PrometheusBuilder::new()
         .set_buckets(&COUNTS)?
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?
@@ -177,6 +183,7 @@ fn recording() -> Result<PrometheusHandle, StartTelemetryError> {
         let _ = metrics::set_global_recorder(recorder);
         handle
     });
+
     let upkeep = handle.clone();
     tokio::spawn(async move {
         loop {
@@ -184,6 +191,7 @@ fn recording() -> Result<PrometheusHandle, StartTelemetryError> {
             upkeep.run_upkeep();
         }
     });
+
     Ok(handle.clone())
 }
 
@@ -212,11 +220,13 @@ where
         .with_target("tower", LevelFilter::OFF)
         .with_target("opentelemetry", LevelFilter::OFF)
         .with_target("opentelemetry_sdk", LevelFilter::OFF);
+
     let layer = |tracer| {
         tracing_opentelemetry::layer()
             .with_location(false)
             .with_threads(false)
             .with_tracer(tracer)
     };
+
     tracer.map(|tracer| layer(tracer).with_filter(ours))
 }

@@ -30,6 +30,7 @@ pub fn consumer_span(name: &'static str, carrier: &Carrier) -> Span {
         turn_id = Empty,
         delivery_id = Empty,
     );
+
     let remote = TraceContextPropagator::new().extract(&Reading(carrier));
     let producer = remote.span().span_context().clone();
     if producer.is_valid() {
@@ -39,6 +40,7 @@ pub fn consumer_span(name: &'static str, carrier: &Carrier) -> Span {
             span.add_link(producer);
         }
     }
+
     span
 }
 
@@ -57,11 +59,13 @@ pub fn root_span(name: &'static str) -> Span {
         turn_id = Empty,
         delivery_id = Empty,
     );
+
     let context = span.context();
     let own = context.span().span_context().clone();
     if own.is_valid() {
         span.record("trace_id", tracing::field::display(own.trace_id()));
     }
+
     span
 }
 
@@ -148,14 +152,17 @@ mod tests {
             consumer.record("event_id", "webhook:1");
             drop((consumer, producer));
         });
+
         let [consumer, producer] = spans.as_slice() else {
             panic!("{spans:?}")
         };
         assert_eq!((producer.name.as_ref(), consumer.name.as_ref()), ("accept", "evaluate"));
         assert_eq!(consumer.parent_span_id, producer.span_context.span_id());
         assert_eq!(consumer.span_context.trace_id(), producer.span_context.trace_id());
+
         let links: Vec<_> = consumer.links.iter().map(|link| link.span_context.span_id()).collect();
         assert_eq!(links, [producer.span_context.span_id()]);
+
         let event = consumer
             .attributes
             .iter()

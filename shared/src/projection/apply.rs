@@ -70,6 +70,7 @@ pub(super) fn write(
             }
         }
     }
+
     Ok(None)
 }
 
@@ -143,6 +144,7 @@ pub(super) fn write_positions(
             statement.execute((source.stream(), to_sql(after.of(source))))?;
         }
     }
+
     Ok(())
 }
 

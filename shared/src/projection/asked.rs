@@ -236,6 +236,7 @@ impl ModelSession {
     /// [`ModelQueryError`].
     pub fn ask(&mut self, evaluation: u32, query: &ModelQuery, until: Instant) -> Result<ModelPage, ModelQueryError> {
         check(&query.sql)?;
+
         self.begin(evaluation, query)?;
         let Some(open) = &self.open else {
             return Err(ModelQueryError::Unavailable("it is closed".to_owned()));
@@ -245,6 +246,7 @@ impl ModelSession {
         if !statement.readonly() {
             return Err(ModelQueryError::Refused("this statement writes".to_owned()));
         }
+
         bind(&mut statement, query)?;
         rows(&mut statement, query, || self.clock.monotonic() >= until)
     }
@@ -257,7 +259,9 @@ impl ModelSession {
         if goes_on {
             return Ok(());
         }
+
         self.end();
+
         if query.skip > 0 {
             // Rows of another state would be passed over.
             return Err(ModelQueryError::TimedOut);
@@ -277,9 +281,11 @@ impl ModelSession {
                 transaction: None,
             });
         }
+
         if let Some(open) = &mut self.open {
             open.connection.execute_batch("BEGIN")?;
             open.transaction = Some((evaluation, now));
+
             let has: i64 = open
                 .connection
                 .prepare_cached("SELECT coalesce(max(sequence), 0) FROM nexus_positions WHERE stream = 'EVENTS'")?
@@ -288,6 +294,7 @@ impl ModelSession {
                 return Err(ModelQueryError::Unavailable("it has not taken in the event".to_owned()));
             }
         }
+
         Ok(())
     }
 }
@@ -304,20 +311,25 @@ fn limit(connection: &Connection) -> Result<(), ModelQueryError> {
 fn check(sql: &str) -> Result<(), ModelQueryError> {
     let rest = without_comments(sql);
     let (first, rest) = word(rest);
+
     let refused = |what: &str| Err(ModelQueryError::Refused(format!("{what} is not allowed")));
     if !READING.iter().any(|reading| first.eq_ignore_ascii_case(reading)) {
         return refused(if first.is_empty() { "this" } else { first });
     }
+
     if !first.eq_ignore_ascii_case("PRAGMA") {
         return Ok(());
     }
+
     let (mut name, mut rest) = word(without_comments(rest));
     if let Some(behind) = rest.strip_prefix('.') {
         (name, rest) = word(behind);
     }
+
     if !TELLING.iter().any(|telling| name.eq_ignore_ascii_case(telling)) || rest.contains('=') {
         return refused(&format!("PRAGMA {name}"));
     }
+
     Ok(())
 }
 
@@ -329,6 +341,7 @@ fn word(text: &str) -> (&str, &str) {
 fn without_comments(mut text: &str) -> &str {
     loop {
         text = text.trim_start();
+
         if let Some(comment) = text.strip_prefix("--") {
             text = comment.split_once('\n').map_or("", |(_, rest)| rest);
         } else if let Some(comment) = text.strip_prefix("/*") {
@@ -346,9 +359,11 @@ fn bind(statement: &mut Statement<'_>, query: &ModelQuery) -> Result<(), ModelQu
         let message = format!("SQLite query expected {expected} values, received {received}");
         return Err(ModelQueryError::Failed(message));
     }
+
     for (at, value) in query.values.iter().enumerate() {
         statement.raw_bind_parameter(at + 1, sql(value)?)?;
     }
+
     for (name, value) in &query.named {
         let spellings = ["", "$", ":", "@"].map(|prefix| format!("{prefix}{name}"));
         for spelling in spellings {
@@ -357,6 +372,7 @@ fn bind(statement: &mut Statement<'_>, query: &ModelQuery) -> Result<(), ModelQu
             }
         }
     }
+
     if !query.named.is_empty() {
         let is_given = |name: &str| query.named.contains_key(name) || query.named.contains_key(&name[1..]);
         let missing = (1..=expected).find_map(|at| statement.parameter_name(at).filter(|name| !is_given(name)));
@@ -367,6 +383,7 @@ fn bind(statement: &mut Statement<'_>, query: &ModelQuery) -> Result<(), ModelQu
             )));
         }
     }
+
     Ok(())
 }
 
@@ -402,6 +419,7 @@ fn rows(
         rows: Vec::new(),
         more: false,
     };
+
     if query.most == Some(0) {
         return Ok(page);
     }
@@ -413,10 +431,13 @@ fn rows(
         if at % 256 == 0 && is_over() {
             return Err(ModelQueryError::TimedOut);
         }
+
         at += 1;
+
         if at <= query.skip {
             continue;
         }
+
         let mut bytes = 2;
         let mut cells = Vec::with_capacity(page.columns.len());
         for column in 0..page.columns.len() {
@@ -427,16 +448,20 @@ fn rows(
             }
             cells.push(cell);
         }
+
         if page.bytes + bytes > MAX_PAGE_BYTES && !page.rows.is_empty() {
             page.more = true;
             return Ok(page);
         }
+
         page.bytes += bytes;
         page.rows.push(cells);
+
         if query.most.is_some_and(|most| page.rows.len() as u64 >= most) {
             return Ok(page);
         }
     }
+
     Ok(page)
 }
 
@@ -477,6 +502,7 @@ impl Serialize for Cell {
             map.serialize_entry(key, value)?;
             map.end()
         };
+
         match self {
             Self::Null => serializer.serialize_none(),
             Self::Integer(whole) if whole.unsigned_abs() <= MAX_SAFE_INTEGER => serializer.serialize_i64(*whole),

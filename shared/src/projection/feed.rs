@@ -72,6 +72,7 @@ pub async fn run_tapped(bus: Bus, projection: Projection, tap: Tap, shutdown: Sh
             () = connections.stands_anew() => continue,
             ended = try_join_all(streams) => ended,
         };
+
         match ended {
             Ok(_) | Err(ApplyBatchError::Rebuilt | ApplyBatchError::Passing(_)) => {}
             Err(ApplyBatchError::Closed) => return Err(ApplyBatchError::Closed),
@@ -86,12 +87,15 @@ async fn follow(bus: &Bus, projection: &Projection, tap: &Tap, source: Source) -
         end,
         incarnation,
     } = start(bus, projection, source).await?;
+
     if source != Source::Events {
         return take_in(bus, projection, source, &incarnation, ordered).await;
     }
+
     let position = projection.position(source);
     let passing = tap.begin(position, position == end);
     let (read, messages) = read_ahead();
+
     // Reading goes on while a batch is stored: those at the tap wait for no disk.
     tokio::select! {
         never = read_on(ordered, &passing, read) => match never {},
@@ -122,12 +126,14 @@ async fn take_in(
             .0
             .lag
             .heard(source, last.sequence.saturating_add(last.pending));
+
         let count = batch.len();
         let position = Position {
             incarnation: incarnation.to_owned(),
             sequence: last.sequence,
             stored_at_ns: last.stored_at_ns,
         };
+
         let trust = Arc::clone(bus.trust());
         let decoded =
             tokio::task::spawn_blocking(move || batch.iter().map(|message| decode(source, message, &trust)).collect());
@@ -145,6 +151,7 @@ async fn difference(bus: &Bus, projection: &Projection, source: Source, last: u6
     let position = projection.position(source);
     let stream = source.stream();
     let mark = projection.mark(source).map_err(|error| error.to_string())?;
+
     let what = format!("read model's {stream}");
     if last < position {
         let void = mark.unwrap_or_else(|| Position {
@@ -154,6 +161,7 @@ async fn difference(bus: &Bus, projection: &Projection, source: Source, last: u6
         told_void(&what, stream, &void, "the stream ends before it");
         return Ok(Some(format!("{stream} ends at {last}, the file is at {position}")));
     }
+
     let Some(mark) = mark.filter(|mark| mark.sequence <= position) else {
         told_sound(&what);
         return Ok(None);
@@ -183,6 +191,7 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Sta
             let difference = difference(bus, projection, source, info.state.last).await?;
             Ok::<_, String>((info, difference))
         };
+
         let (info, difference) = match asked.await {
             Ok(answer) => answer,
             Err(error) => {
@@ -191,7 +200,9 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Sta
                 continue;
             }
         };
+
         let state = info.state;
+
         if let Some(detail) = difference {
             projection
                 .0
@@ -199,14 +210,17 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Sta
                 .send(Command::Damaged { detail, generation })
                 .await
                 .map_err(|_| ApplyBatchError::Closed)?;
+
             // Commands are taken in order: once this is answered, the positions are those of the new file.
             projection.apply(Vec::new()).await?;
             return Err(ApplyBatchError::Rebuilt);
         }
+
         projection
             .0
             .lag
             .heard(source, if state.messages == 0 { position } else { state.last });
+
         match bus.ordered(source.stream(), &[], position.saturating_add(1)).await {
             Ok(ordered) => {
                 return Ok(Started {
@@ -229,6 +243,7 @@ async fn gather(from: &mut impl Messages, projection: &Projection) -> (Vec<Incom
     let Read { incoming, mut since } = from.next().await;
     let mut bytes = incoming.payload.len();
     let mut messages = vec![incoming];
+
     let mut linger = std::pin::pin!(pause(LINGER));
     while messages.len() < BATCH_MESSAGES && bytes < BATCH_BYTES {
         let wanted = projection.0.wanted.notified();
@@ -236,6 +251,7 @@ async fn gather(from: &mut impl Messages, projection: &Projection) -> (Vec<Incom
         if all_there && projection.is_awaited() {
             break;
         }
+
         tokio::select! {
             read = from.next() => {
                 bytes = bytes.saturating_add(read.incoming.payload.len());
@@ -246,6 +262,7 @@ async fn gather(from: &mut impl Messages, projection: &Projection) -> (Vec<Incom
             () = wanted => {}
         }
     }
+
     (messages, since)
 }
 
@@ -308,6 +325,7 @@ pub(super) fn decode(source: Source, message: &Incoming, trust: &Trust) -> Appli
                 receipt: Box::new(receipt),
             }),
     };
+
     decoded.unwrap_or_else(|error| {
         let event_id = message.headers.event_id();
         tracing::warn!(stream = source.stream(), sequence, event_id, subject = %message.subject, %error, "message is not read into the read model");
@@ -339,6 +357,7 @@ async fn tell_progress(projection: &Projection) {
         let Some(behind) = projection.0.lag.messages(positions) else {
             continue;
         };
+
         if behind >= MUCH {
             let events = positions.of(Source::Events);
             tracing::info!(behind, events, "read model is catching up");

@@ -29,6 +29,7 @@ impl GivenUp {
             }
             return;
         }
+
         // A delivery's message has the id of its turn, also where the server took no message of it.
         let is_reply = letter.stream == streams::DELIVERIES || letter.redrive_subject.starts_with("nexus.delivery.");
         let id = letter

@@ -29,6 +29,7 @@ fn row(row: &Row<'_>) -> Result<InvocationRow, rusqlite::Error> {
     };
     let event_id: String = row.get(1)?;
     let result: Option<String> = row.get(6)?;
+
     Ok(InvocationRow {
         hook_id: row.get(0)?,
         event_id: EventId::parse(event_id).map_err(|error| unreadable(1, Box::new(error)))?,

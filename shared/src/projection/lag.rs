@@ -57,6 +57,7 @@ impl Lag {
                 largest = largest.max(Duration::from_millis(u64::try_from(millis).unwrap_or(0)));
             }
         }
+
         Some(largest)
     }
 }
@@ -73,16 +74,20 @@ mod tests {
             assert_eq!(lag.at(positions, UnixMillis(0)), None, "{source:?} was not heard of");
             lag.heard(source, 0);
         }
+
         assert_eq!(
             lag.at(positions, UnixMillis(0)),
             Some(Duration::ZERO),
             "empty streams are reached at once"
         );
+
         lag.heard(Source::Events, 10);
         assert_eq!(lag.at(positions, UnixMillis(0)), None, "not begun");
+
         lag.took_in(Source::Events, UnixMillis(500));
         positions.advance(Source::Events, 9);
         assert_eq!(lag.at(positions, UnixMillis(2_000)), Some(Duration::from_millis(1_500)));
+
         positions.advance(Source::Events, 10);
         assert_eq!(lag.at(positions, UnixMillis(9_000)), Some(Duration::ZERO));
     }

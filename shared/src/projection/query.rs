@@ -65,6 +65,7 @@ pub(super) fn find(connection: &Connection, request: &FindRequest) -> Result<Fin
     let number = |value: Option<i64>| value.map(Sql::Integer);
     let text = |value: &Option<String>| value.clone().map(Sql::Text);
     let before = request.before.and_then(|before| i64::try_from(before).ok());
+
     let conditions = [
         ("id = ?", request.id.as_ref().map(|id| Sql::Text(id.to_string()))),
         ("instr(lower(content), lower(?)) > 0", text(&request.text)),
@@ -76,9 +77,11 @@ pub(super) fn find(connection: &Connection, request: &FindRequest) -> Result<Fin
         ("timestamp < ?", number(request.until.map(|until| until.0))),
         ("sequence < ?", number(before)),
     ];
+
     let limit = limit(request.limit);
     let events = newest(connection, &conditions, limit)?;
     let next = (events.len() > limit as usize).then(|| events[limit as usize - 1].sequence);
+
     Ok(FindReply {
         events: events.into_iter().take(limit as usize).collect(),
         next,
@@ -96,11 +99,13 @@ pub(super) fn history(connection: &Connection, request: &HistoryRequest) -> Resu
         ("thread_id = ?", request.thread.clone().map(Sql::Text)),
         ("sequence < ?", before.map(Sql::Integer)),
     ];
+
     let limit = limit(request.limit) as usize;
     let mut events = newest(connection, &conditions, limit as u32)?;
     let more = events.len() > limit;
     events.truncate(limit);
     events.reverse();
+
     Ok(HistoryReply { events, more })
 }
 
@@ -119,10 +124,12 @@ fn newest(
         sql.push_str(if index == 0 { " WHERE " } else { " AND " });
         sql.push_str(condition);
     }
+
     sql.push_str(" ORDER BY sequence DESC LIMIT ");
     sql.push_str(&(limit + 1).to_string());
     let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement.query_map(params_from_iter(given.into_iter().map(|(_, value)| value)), event_row)?;
+
     rows.collect()
 }
 
@@ -131,6 +138,7 @@ pub(super) fn event_row(row: &Row<'_>) -> Result<EventRow, rusqlite::Error> {
     let id: String = row.get(0)?;
     let id = EventId::parse(id)
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error)))?;
+
     Ok(EventRow {
         id,
         sequence: from_sql(row.get(1)?),

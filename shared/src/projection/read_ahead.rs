@@ -76,16 +76,19 @@ pub(super) async fn read_on(mut ordered: Ordered, passing: &Passing, into: ReadI
         let kib = u32::try_from(incoming.payload.len() / 1024 + 1)
             .unwrap_or(AHEAD_KIB)
             .min(AHEAD_KIB);
+
         let memory = Arc::clone(&into.memory);
         if memory.available_permits() < kib as usize || into.messages.capacity() == 0 {
             passing.hold_up();
             was_held = false;
         }
+
         let since = if was_held {
             SystemClock.now()
         } else {
             incoming.published_at
         };
+
         // Neither end is ever closed while this runs.
         if let Ok(room) = memory.acquire_many_owned(kib).await {
             let _ = into.messages.send((Read { incoming, since }, room)).await;

@@ -44,6 +44,7 @@ impl Readers {
             Some(connection) => connection,
             None => schema::open_reader(&self.path)?,
         };
+
         let answer = ask(&connection)?;
         self.give_back(generation, connection);
         Ok(answer)

@@ -52,12 +52,14 @@ pub(super) fn open_writer(path: &Path) -> Result<Opened, OpenProjectionError> {
         path: path.to_path_buf(),
         source,
     };
+
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(|source| OpenProjectionError::Directory {
             path: parent.to_path_buf(),
             source,
         })?;
     }
+
     let existed = path.exists();
     let reason = match open_existing(path) {
         Ok(Some((connection, positions))) => {
@@ -72,8 +74,10 @@ pub(super) fn open_writer(path: &Path) -> Result<Opened, OpenProjectionError> {
         Err(error) if is_damage(&error) => error.to_string(),
         Err(error) => return Err(failed(error)),
     };
+
     let connection = recreate(path)?;
     let discarded = (!reason.is_empty()).then_some(reason);
+
     Ok(Opened {
         connection,
         positions: Positions::default(),
@@ -131,12 +135,15 @@ fn open_existing(path: &Path) -> Result<Option<(Connection, Positions)>, rusqlit
     if !path.exists() {
         return Ok(None);
     }
+
     let connection = Connection::open(path)?;
     tune(&connection)?;
+
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if version != VERSION {
         return Ok(None);
     }
+
     let positions = read_positions(&connection)?;
     Ok(Some((connection, positions)))
 }
@@ -154,6 +161,7 @@ fn create(path: &Path) -> Result<Connection, rusqlite::Error> {
 fn tune(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+
     // NORMAL keeps the file whole on power loss and may lose the last transactions, positions and rows alike.
     for (name, value) in [
         ("journal_mode", "WAL"),
@@ -165,6 +173,7 @@ fn tune(connection: &Connection) -> Result<(), rusqlite::Error> {
     ] {
         connection.pragma_update(None, name, value)?;
     }
+
     Ok(())
 }
 

@@ -52,8 +52,10 @@ impl Projection {
         if let Some((end, _)) = request.query.char_indices().nth(MAX_QUERY_CHARS) {
             request.query.truncate(end);
         }
+
         let vector = self.embed_query(&request.query).await;
         let projection = self.clone();
+
         self.ask(move |connection| {
             let by_meaning = vector.map(|vector| projection.nearest(&vector, &request));
             let by_words = by_words(connection, &request)?;
@@ -98,6 +100,7 @@ fn by_words(connection: &Connection, request: &SearchRequest) -> Result<Vec<u64>
     let Some(expression) = words::expression(&request.query) else {
         return Ok(Vec::new());
     };
+
     let channels = request
         .channels
         .as_ref()
@@ -108,6 +111,7 @@ fn by_words(connection: &Connection, request: &SearchRequest) -> Result<Vec<u64>
            AND e.timestamp >= ?3 AND e.timestamp < ?4
          ORDER BY f.rank LIMIT ?5",
     )?;
+
     let rows = statement.query_map(
         params![
             expression,
@@ -118,6 +122,7 @@ fn by_words(connection: &Connection, request: &SearchRequest) -> Result<Vec<u64>
         ],
         |row| row.get(0).map(from_sql),
     )?;
+
     rows.collect()
 }
 
@@ -129,6 +134,7 @@ fn answer(
 ) -> Result<SearchReply, rusqlite::Error> {
     let limit = search_limit(request.limit) as usize;
     let lists: Vec<&[u64]> = std::iter::once(by_words).chain(by_meaning).collect();
+
     let mut hits = Vec::with_capacity(limit);
     for Ranked { sequence, score } in fuse::reciprocal_rank(&lists) {
         if hits.len() == limit {
@@ -136,6 +142,7 @@ fn answer(
         }
         hits.extend(hit(connection, sequence, score)?);
     }
+
     Ok(SearchReply {
         hits,
         by_meaning: by_meaning.is_some(),
@@ -154,6 +161,7 @@ fn hit(connection: &Connection, sequence: u64, score: f64) -> Result<Option<Sear
             Ok((id, row.get(1)?, UnixMillis(row.get(2)?), row.get(3)?, row.get(4)?))
         })
         .optional()?;
+
     Ok(found.and_then(|(id, channel, timestamp, from_id, excerpt)| {
         Some(SearchHit {
             event_id: EventId::parse(id).ok()?,

@@ -102,6 +102,7 @@ impl Seen {
                 Recall::Unknown
             };
         }
+
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let first = recent[place(fingerprint, RECENT)];
         if first.fingerprint == fingerprint && first.sequence > 0 {
@@ -135,11 +136,14 @@ mod tests {
             fingerprint: fingerprint(&format!("webhook:{n}")),
             sequence: n,
         };
+
         seen.remember(&(1..=1_000).map(first).collect::<Vec<_>>());
         let recalled = (1..=1_000)
             .filter(|&n| seen.recall(first(n).fingerprint) == Recall::Recent(n))
             .count();
+
         assert!(recalled > 950, "only {recalled} of 1000 recent ids are recalled");
+
         let absent = (2_000..3_000)
             .filter(|&n| seen.recall(first(n).fingerprint) == Recall::Absent)
             .count();

@@ -55,6 +55,7 @@ impl Projection {
             let copy = Connection::open_with_flags(&to, flags)?;
             schema::read_positions(&copy)
         });
+
         let positions: Result<Positions, rusqlite::Error> = copied.await.map_err(|_| QueryProjectionError::Closed)?;
         Ok(positions.map_err(QueryProjectionError::Sqlite)?.of(Source::Events))
     }

@@ -64,6 +64,7 @@ impl Stepped {
                 .stream_state(stream)
                 .await
                 .map_err(|error| failed(error.to_string()))?;
+
             let reader = bus
                 .ordered(stream, &[], from)
                 .await
@@ -77,6 +78,7 @@ impl Stepped {
                 at_end: state.messages == 0 || state.last < from,
             });
         }
+
         Ok(Self { projection, cursors })
     }
 
@@ -95,6 +97,7 @@ impl Stepped {
                 store(&self.projection, cursor.source, Arc::new(batch)).await?;
             }
         }
+
         Ok(())
     }
 }
@@ -110,23 +113,27 @@ impl Cursor {
                 Source::Events => self.read < sequence,
                 Source::Invocations | Source::Dispatches | Source::Ledger | Source::Receipts => !self.at_end,
             };
+
             if self.ahead.is_none() && may_read {
                 let message = self.reader.next().await;
                 (self.read, self.at_end) = (message.sequence, message.pending == 0);
                 self.ahead = Some(message);
             }
+
             let is_due = |message: &Incoming| match self.source {
                 Source::Events => message.sequence <= sequence,
                 Source::Invocations | Source::Dispatches | Source::Ledger | Source::Receipts => {
                     message.published_at < at
                 }
             };
+
             let Some(message) = self.ahead.take_if(|message| is_due(message)) else {
                 break;
             };
             bytes += message.payload.len();
             batch.push(decode(self.source, &message, &self.trust));
         }
+
         batch
     }
 }

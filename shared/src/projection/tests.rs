@@ -54,6 +54,7 @@ impl Case {
                 "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'events_fts%' ORDER BY name",
             )
             .unwrap();
+
         let names: Vec<String> = names
             .query_map([], |row| row.get(0))
             .unwrap()
@@ -63,6 +64,7 @@ impl Case {
         for name in names {
             let mut statement = connection.prepare(&format!("SELECT * FROM {name}")).unwrap();
             let columns = statement.column_count();
+
             let mut answer = statement.query([]).unwrap();
             while let Some(row) = answer.next().unwrap() {
                 let values: Vec<String> = (0..columns)
@@ -71,6 +73,7 @@ impl Case {
                 rows.push(format!("{name}: {}", values.join(" | ")));
             }
         }
+
         rows.sort();
         rows
     }

@@ -27,6 +27,7 @@ pub(super) fn trace(connection: &Connection, id: &str, given_up: GivenUp) -> Res
     let Some(event) = query::event(connection, id)? else {
         return Ok(Trace::default());
     };
+
     let mut walk = Walk {
         connection,
         given_up,
@@ -35,6 +36,7 @@ pub(super) fn trace(connection: &Connection, id: &str, given_up: GivenUp) -> Res
         complete: true,
         cut: false,
     };
+
     walk.event(&event, 0)?;
     Ok(Trace {
         event: Some(event),
@@ -72,6 +74,7 @@ impl Walk<'_> {
         if !self.enters(event.id.as_str(), depth) {
             return Ok(());
         }
+
         let stage = if depth > 0 && event.direction == Direction::Sent {
             Stage::Sent
         } else {
@@ -86,10 +89,13 @@ impl Walk<'_> {
             None,
             format!("{place} (sequence {})", event.sequence),
         );
+
         self.hooks(event, depth)?;
+
         for dispatch in self.dispatches(event.id.as_str())? {
             self.dispatch(&dispatch, depth)?;
         }
+
         self.cards(event.id.as_str(), depth)
     }
 
@@ -117,12 +123,14 @@ impl Walk<'_> {
             }
             return Ok(());
         };
+
         let hooks = self.outcomes(event_id)?;
         if hooks.is_empty() {
             let detail = format!("no hook fired, {passed} passed (evaluated by {by})");
             let took = millis_between(started, finished);
             self.step(depth, Stage::Hook, event_id, UnixMillis(started), Some(took), detail);
         }
+
         for hook in hooks {
             let at = UnixMillis(started);
             let detail = hook.detail();
@@ -131,6 +139,7 @@ impl Walk<'_> {
             }
             self.step(depth, Stage::Hook, &hook.id, at, Some(hook.latency_ms), detail);
         }
+
         Ok(())
     }
 
@@ -147,6 +156,7 @@ impl Walk<'_> {
                 latency_ms: row.get(3)?,
             })
         })?;
+
         rows.collect()
     }
 
@@ -161,6 +171,7 @@ impl Walk<'_> {
              SELECT id, hook_id, session_id, queue_mode, published_at FROM nexus_dispatches WHERE event_id = ?1
              ORDER BY 5, 1",
         )?;
+
         let rows = statement.query_map([event_id], Dispatch::read)?;
         rows.collect()
     }
@@ -179,9 +190,11 @@ impl Walk<'_> {
             None,
             detail,
         );
+
         if let Some(step) = self.steps.last_mut().filter(|step| step.id == dispatch.id) {
             step.session = Some(stored.session.clone());
         }
+
         let mut end = self
             .connection
             .prepare_cached("SELECT turn_id, dropped, at FROM nexus_dispatch_ends WHERE dispatch_id = ?1")?;
@@ -194,6 +207,7 @@ impl Walk<'_> {
                 ))
             })
             .optional()?;
+
         match end {
             None => self.complete = false,
             Some((Some(turn), _, _)) => self.turn(&turn, depth)?,
@@ -202,6 +216,7 @@ impl Walk<'_> {
                 self.step(depth, Stage::Turn, &dispatch.id, UnixMillis(at), None, detail);
             }
         }
+
         Ok(())
     }
 
@@ -210,6 +225,7 @@ impl Walk<'_> {
             self.cut = true;
             return;
         }
+
         self.steps.push(TraceStep {
             at_ms,
             stage,
@@ -262,6 +278,7 @@ impl Dispatch {
                 published_at: row.get(4)?,
             }),
         };
+
         Ok(Self {
             id: row.get(0)?,
             stored,

@@ -220,6 +220,7 @@ impl<'a> SessionRows<'a> {
                     let turn = turn.to_string();
                     self.message(format!("{turn}/reply"), turn, "assistant", &reply.content);
                 }
+
                 self.end(
                     *turn,
                     Ended {
@@ -286,12 +287,14 @@ impl<'a> SessionRows<'a> {
                 "user",
                 &dispatch.content,
             );
+
             self.ends.push(DispatchEnd {
                 dispatch: dispatch.id,
                 turn: Some(id.clone()),
                 dropped: None,
             });
         }
+
         let started = Started {
             parent: parent.map(|parent| parent.to_string()),
             dispatches,
@@ -301,12 +304,14 @@ impl<'a> SessionRows<'a> {
             started: Some(started),
             ended: None,
         });
+
         self.running = Some(id);
     }
 
     fn answer(&mut self, step: u32, content: &'a str, calls: &'a [ToolCall], usage: Usage) {
         self.tokens_in = self.tokens_in.saturating_add(usage.tokens_in);
         self.tokens_out = self.tokens_out.saturating_add(usage.tokens_out);
+
         let Some(turn) = self.running.clone() else { return };
         for call in calls {
             self.tools.push(ToolChange {
@@ -319,6 +324,7 @@ impl<'a> SessionRows<'a> {
                 outcome: None,
             });
         }
+
         self.message(format!("{turn}/assistant/{step}"), turn, "assistant", content);
     }
 
@@ -351,6 +357,7 @@ impl<'a> SessionRows<'a> {
         if self.running.as_deref() == Some(id.as_str()) {
             self.running = None;
         }
+
         match self.turns.iter_mut().find(|change| change.id == id) {
             Some(change) => change.ended = Some(ended),
             None => self.turns.push(TurnChange {

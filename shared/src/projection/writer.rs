@@ -71,6 +71,7 @@ impl Writer {
             let mut works = Vec::new();
             let mut shorten = Vec::new();
             let mut messages = 0;
+
             let mut next = Some(command);
             while let Some(command) = next {
                 match command {
@@ -87,6 +88,7 @@ impl Writer {
                     }
                     Command::Close { done } => closing = Some(done),
                 }
+
                 let is_full = batches.len() + works.len() >= MAX_GROUP || messages >= MANY;
                 // Who wants the log cut off has everybody else wait.
                 next = if !is_full && shorten.is_empty() {
@@ -95,6 +97,7 @@ impl Writer {
                     None
                 };
             }
+
             let handled = self.handle(batches, damage);
             let handled = handled
                 .and_then(|()| self.work(works))
@@ -103,7 +106,9 @@ impl Writer {
                 break;
             }
         }
+
         drop(self.connection);
+
         if let Some(done) = closing {
             // Nobody waits any more: closed all the same.
             let _ = done.send(());
@@ -120,10 +125,12 @@ impl Writer {
                 Err(_) => self.commit_singly(&batches),
             },
         };
+
         for (_, done) in batches {
             // A feed that was cancelled meanwhile resumes at the position that was committed.
             let _ = done.send(result.clone());
         }
+
         Ok(())
     }
 
@@ -138,9 +145,11 @@ impl Writer {
                 Err(error) if schema::is_damage(&error) => Err(self.rebuild(&error.to_string())?),
                 Err(error) => Err(ApplyBatchError::Passing(Arc::new(error))),
             };
+
             // Nobody waits any more: done all the same.
             let _ = done.send(outcome);
         }
+
         Ok(())
     }
 
@@ -155,9 +164,11 @@ impl Writer {
                 Err(error) if schema::is_damage(&error) => Err(self.rebuild(&error.to_string())?),
                 Err(error) => Err(ApplyBatchError::Passing(Arc::new(error))),
             };
+
             // Nobody waits any more: done all the same.
             let _ = done.send(outcome);
         }
+
         Ok(())
     }
 
@@ -174,6 +185,7 @@ impl Writer {
         if outcome.is_err() {
             people.forget();
         }
+
         outcome
     }
 
@@ -183,6 +195,7 @@ impl Writer {
         let firsts = self.transact(|transaction, people| {
             let mut firsts: Vec<First> = Vec::new();
             let mut marks = Watermarks::default();
+
             let mut health = Health::default();
             for applied in batch {
                 let (source, sequence) = applied.place();
@@ -193,13 +206,17 @@ impl Writer {
                     after.advance(source, sequence);
                 }
             }
+
             marks.write(transaction)?;
             health.write(transaction)?;
             apply::write_positions(transaction, before, after)?;
+
             Ok(firsts)
         })?;
+
         self.seen.remember(&firsts);
         self.positions.send_replace(after);
+
         Ok(())
     }
 
@@ -210,6 +227,7 @@ impl Writer {
             let Err(error) = self.commit(std::iter::once(applied)) else {
                 continue;
             };
+
             let (source, sequence) = applied.place();
             let event_id = applied.event_id().map(tracing::field::display);
             tracing::warn!(stream = source.stream(), sequence, event_id, %error, "message cannot be projected, passed over");
@@ -217,6 +235,7 @@ impl Writer {
             self.commit(std::iter::once(&Applied::Unreadable { source, sequence }))
                 .map_err(|error| ApplyBatchError::Passing(Arc::new(error)))?;
         }
+
         Ok(())
     }
 
@@ -227,6 +246,7 @@ impl Writer {
             path: self.path.clone(),
             source,
         })?;
+
         self.connection = schema::recreate(&self.path)
             .inspect_err(|error| tracing::error!(%error, "read model cannot be made anew, writer stops"))?;
         self.people.forget();
@@ -235,8 +255,10 @@ impl Writer {
             path: self.path.clone(),
             source,
         })?;
+
         self.positions.send_replace(Positions::default());
         self.generation.fetch_add(1, Ordering::Release);
+
         Ok(ApplyBatchError::Rebuilt)
     }
 }

@@ -61,6 +61,7 @@ pub fn check(text: &str, zone: &str, since: UnixMillis) -> Result<Schedule, Admi
         Timing::Rrule(rule) if rule.freq() == Freq::Secondly => return Err(AdmitScheduleError::Secondly),
         Timing::Every { .. } | Timing::Cron(_) | Timing::Rrule(_) | Timing::At(_) => {}
     }
+
     let sampled = if may_be_dense(&schedule) { SAMPLED } else { 0 };
     let sample = preview(&schedule, since, sampled);
     for pair in sample.windows(2) {
@@ -73,6 +74,7 @@ pub fn check(text: &str, zone: &str, since: UnixMillis) -> Result<Schedule, Admi
             });
         }
     }
+
     Ok(schedule)
 }
 
@@ -149,6 +151,7 @@ mod tests {
         ] {
             check(text, reason);
         }
+
         let zone = admit("every 1h", "Mars/Olympus", NOW).expect_err("no such zone");
         assert_eq!(zone.to_string(), "time zone `Mars/Olympus` is not known");
     }

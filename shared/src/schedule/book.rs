@@ -82,6 +82,7 @@ impl ScheduleBook {
             let id = entry.value.spec.id.as_str();
             if id.starts_with(prefix) && !said.contains(id) {
                 tracing::info!(schedule = id, "schedule is removed");
+
                 match self.kv.delete(&key, Some(entry.revision)).await {
                     Ok(()) => {}
                     // It has just fired, or another replica removes it as well.
@@ -90,9 +91,11 @@ impl ScheduleBook {
                 }
             }
         }
+
         for spec in specs {
             self.say(spec, now).await?;
         }
+
         Ok(())
     }
 
@@ -113,12 +116,14 @@ impl ScheduleBook {
                         .await
                 }
             };
+
             match written {
                 Ok(_) => return Ok(()),
                 Err(CasError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
+
         Err(WriteScheduleError::Contended { id: spec.id.clone() })
     }
 

@@ -40,5 +40,6 @@ pub(super) fn first_after(
             best = Some(at);
         }
     }
+
     best
 }

@@ -82,9 +82,11 @@ impl Cron {
             text: text.trim().chars().take(80).collect(),
             why: why.to_owned(),
         };
+
         if text.len() > MAX_BYTES {
             return Err(whole("too long"));
         }
+
         let text = text.trim();
         let text = if text.starts_with('@') {
             let known = MACROS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
@@ -94,12 +96,14 @@ impl Cron {
         } else {
             text
         };
+
         let fields: Vec<&str> = text.split_whitespace().collect();
         let (seconds, rest) = match fields.as_slice() {
             [seconds, rest @ ..] if rest.len() == 5 => (*seconds, rest),
             rest if rest.len() == 5 => ("0", rest),
             _ => return Err(whole("expected five fields, or six with seconds in front")),
         };
+
         let values = |field: Field, text: &str| field.values(text);
         Ok(Self {
             seconds: values(SECONDS, seconds)?,
@@ -127,20 +131,24 @@ impl Cron {
     pub fn at_or_after(&self, from: DateTime) -> Option<DateTime> {
         let last_year = from.year().saturating_add(HORIZON_YEARS);
         let mut date = from.date();
+
         let mut earliest = ceil_second(from.time());
         while date.year() <= last_year {
             if !contains(self.months, u32::from(date.month().unsigned_abs())) {
                 (date, earliest) = (next_month(self.months, date)?, Some(Time::midnight()));
                 continue;
             }
+
             if let Some(earliest) = earliest
                 && self.days.hold(date)
                 && let Some(time) = self.time_at_or_after(earliest)
             {
                 return Some(date.to_datetime(time));
             }
+
             (date, earliest) = (date.tomorrow().ok()?, Some(Time::midnight()));
         }
+
         None
     }
 
@@ -156,20 +164,25 @@ impl Cron {
         let unsigned = |value: i8| u32::from(value.unsigned_abs());
         let (hour, minute, second) = (unsigned(from.hour()), unsigned(from.minute()), unsigned(from.second()));
         let first = |values| at_or_after(values, 0);
+
         let in_hour = |hour, minute, second| -> Option<(u32, u32, u32)> {
             if let Some(found) = at_or_after(self.minutes, minute) {
                 if found > minute {
                     return Some((hour, found, first(self.seconds)?));
                 }
+
                 if let Some(second) = at_or_after(self.seconds, second) {
                     return Some((hour, found, second));
                 }
+
                 if let Some(later) = at_or_after(self.minutes, minute + 1) {
                     return Some((hour, later, first(self.seconds)?));
                 }
             }
+
             None
         };
+
         let found = contains(self.hours, hour)
             .then(|| in_hour(hour, minute, second))
             .flatten();
@@ -181,6 +194,7 @@ impl Cron {
                 first(self.seconds)?,
             ),
         };
+
         let short = |value: u32| i8::try_from(value).ok();
         Time::new(short(hour)?, short(minute)?, short(second)?, 0).ok()
     }

@@ -29,6 +29,7 @@ fn total(text: &str) -> Option<i64> {
         let (number, tail) = rest.split_at(digits);
         let letters = tail.len() - tail.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
         let (unit, tail) = tail.split_at(letters);
+
         let unit_ms = match unit {
             "ms" => 1,
             "s" => 1_000,
@@ -38,9 +39,11 @@ fn total(text: &str) -> Option<i64> {
             "w" => 7 * 86_400_000,
             _ => return None,
         };
+
         sum = sum.checked_add(number.parse::<i64>().ok()?.checked_mul(unit_ms)?)?;
         rest = tail.trim_start();
     }
+
     (1..=MAX_MS).contains(&sum).then_some(sum)
 }
 
@@ -61,6 +64,7 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(expected), "{text}");
         }
+
         for text in ["", "0m", "m", "30", "1y", "-5m", "999999w", "5mm"] {
             assert!(parse(text).is_err(), "{text}");
         }

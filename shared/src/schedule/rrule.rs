@@ -159,6 +159,7 @@ impl Rule {
             | Freq::Minutely
             | Freq::Secondly => {}
         }
+
         if self.freq.elapsed_seconds().is_none() {
             let or = |list: &mut Vec<i16>, value: i8| {
                 if list.is_empty() {
@@ -176,6 +177,7 @@ impl Rule {
         if self.positions.is_empty() {
             return all;
         }
+
         let at = |position: i16| {
             let index = usize::from(position.unsigned_abs()).checked_sub(1)?;
             let index = if position > 0 {
@@ -183,11 +185,14 @@ impl Rule {
             } else {
                 all.len().checked_sub(index + 1)?
             };
+
             all.get(index).copied()
         };
+
         let mut chosen: Vec<T> = self.positions.iter().filter_map(|position| at(*position)).collect();
         chosen.sort_unstable();
         chosen.dedup();
+
         chosen
     }
 }

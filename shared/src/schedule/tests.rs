@@ -38,6 +38,7 @@ fn times_are_those_of_the_wall_clock_in_the_zone() {
         "UTC",
         &["2026-11-26T14:00:00Z"],
     );
+
     check("at 2026-11-22T18:30", "Europe/Berlin", &["2026-11-22T17:30:00Z"]);
     check(
         "at 2026-11-22T18:30:00+03:00",

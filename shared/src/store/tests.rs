@@ -41,8 +41,10 @@ async fn what_was_flushed_is_there_after_opening_again() {
     for text in ["one", "two", "three"] {
         tree.insert(text.as_bytes(), &note(text)).expect("inserted");
     }
+
     assert!(tree.remove(b"two").expect("removed"));
     assert!(!tree.remove(b"two").expect("nothing left to remove"));
+
     tree.flush().await.expect("flushed");
     let (entries, bytes) = (tree.len(), tree.bytes());
     drop(tree);
@@ -65,6 +67,7 @@ async fn callers_that_wait_together_share_a_flush() {
             tree.flush().await.expect("flushed");
         })
     });
+
     futures_util::future::try_join_all(callers)
         .await
         .expect("no caller panics");
@@ -91,6 +94,7 @@ fn two_handles_of_one_tree_agree_on_its_size() {
         store.tree::<Note>("notes").expect("opens"),
         store.tree::<Note>("notes").expect("opens"),
     );
+
     one.insert(b"key", &note("a")).expect("inserted");
     other.insert(b"key", &note("longer")).expect("replaced");
     assert_eq!((one.len(), one.bytes()), (1, other.bytes()));
@@ -106,6 +110,7 @@ fn a_value_of_another_type_is_named() {
         .expect("opens")
         .insert(b"key\n", &7)
         .expect("inserted");
+
     let error = store
         .tree::<Note>("notes")
         .expect("opens")

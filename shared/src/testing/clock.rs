@@ -66,8 +66,10 @@ mod tests {
         let clock = ManualClock::at(UnixMillis(1_000));
         let (other, before) = (clock.clone(), clock.monotonic());
         clock.advance(250);
+
         assert_eq!(other.now(), UnixMillis(1_250));
         assert_eq!(other.monotonic() - before, Duration::from_millis(250));
+
         clock.set(UnixMillis(5));
         assert_eq!(
             (other.now(), other.monotonic() - before),

@@ -27,6 +27,7 @@ pub async fn connect(config: &NatsConfig, name: &str) -> Bus {
                 assert!(waited < PATIENCE, "no server answers within {waited:?}: {error}");
             }
         }
+
         pause(TRY_EVERY).await;
     }
 }

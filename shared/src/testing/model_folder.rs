@@ -17,11 +17,13 @@ pub fn model_folder(name: &str) -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
+
     assert!(
         !says("CI", "true") || says("NEXUS_MODELS", "absent"),
         "{} is missing: `deploy/fetch-tools {name}` brings it; NEXUS_MODELS=absent leaves this out",
         folder.display()
     );
+
     println!("SKIPPED: no model in {}", folder.display());
     None
 }

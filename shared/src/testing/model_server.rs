@@ -134,11 +134,13 @@ impl ModelServer {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await;
         let listener = listener.expect("a free port");
         let address = listener.local_addr().expect("its address");
+
         let router = Router::new().fallback(answer).with_state(shared.clone());
         let serving = tokio::spawn(async move {
             let ended = axum::serve(listener, router).await;
             ended.expect("serving");
         });
+
         Self {
             address,
             shared,
@@ -176,20 +178,24 @@ async fn answer(State(shared): State<Shared>, uri: Uri, headers: HeaderMap, body
     let Some(wire) = Wire::of(uri.path()) else {
         return plain(404, "no such path", &[]);
     };
+
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {
         return plain(400, "the body is no JSON", &[]);
     };
+
     let request = Recorded {
         wire,
         path: uri.to_string(),
         headers,
         body,
     };
+
     let number = {
         let mut recorded = shared.recorded();
         recorded.push(request.clone());
         recorded.len() - 1
     };
+
     match (shared.rule)(&request, number) {
         Scripted::Status { code, headers, body } => plain(code, &body, &headers),
         Scripted::Say { speech, cut, ending } => {
@@ -225,6 +231,7 @@ fn events(packets: Vec<Vec<u8>>, ending: &Ending) -> Response {
         tokio::task::yield_now().await;
         packet
     });
+
     let body = match ending {
         Ending::Whole | Ending::Closed { .. } => Body::from_stream(paced),
         Ending::Held => Body::from_stream(paced.chain(stream::pending())),
@@ -233,6 +240,7 @@ fn events(packets: Vec<Vec<u8>>, ending: &Ending) -> Response {
             Body::from_stream(paced.chain(broken))
         }
     };
+
     let response = Response::builder()
         .header("content-type", "text/event-stream")
         .body(body);

@@ -43,6 +43,7 @@ pub async fn publish_by_hand(url: &str, subject: &str, block: &[u8], payload: &[
     let first = format!("CONNECT {{\"headers\":true,\"verbose\":false}}\r\nHPUB {subject} {header} {total}\r\n");
     let written = [first.as_bytes(), block, payload, b"\r\nPING\r\n"].concat();
     socket.write_all(&written).await.expect("written");
+
     let mut heard = String::new();
     while !heard.contains("PONG") {
         let mut bytes = [0; 4_096];
@@ -110,10 +111,12 @@ impl NatsServer {
         let Some(mut child) = self.child.take() else { return };
         let signal = format!("quit={}", child.id());
         let asked = Command::new(program::find()).args(["--signal", &signal]).output();
+
         assert!(
             asked.as_ref().is_ok_and(|output| output.status.success()),
             "cannot signal nats-server: {asked:?}"
         );
+
         let begun = SystemClock.monotonic();
         while matches!(child.try_wait(), Ok(None)) {
             if waited(begun) > START_DEADLINE {
@@ -136,6 +139,7 @@ impl NatsServer {
             .prefix("nexus-nats-")
             .tempdir()
             .expect("a temporary directory");
+
         Self {
             directory,
             name: name.to_owned(),
@@ -151,12 +155,14 @@ impl NatsServer {
         std::fs::write(&config, self.configuration()).expect("the configuration is written");
         let log = std::fs::File::create(self.log_path()).expect("the log file is created");
         let mut command = Command::new(program::find());
+
         command
             .arg("-c")
             .arg(&config)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
+
         self.child = Some(command.spawn().expect("nats-server starts"));
     }
 
@@ -167,6 +173,7 @@ impl NatsServer {
             .sync_interval
             .as_ref()
             .map(|every| format!("sync_interval: \"{every}\""));
+
         let payload = self.options.max_payload.map(|bytes| format!("max_payload: {bytes}"));
         format!(
             "server_name: {name}\nlisten: \"127.0.0.1:{client}\"\nhttp: \"127.0.0.1:{monitor}\"\n\
@@ -185,6 +192,7 @@ impl NatsServer {
     async fn learn_ports(&mut self) {
         let pid = self.pid().expect("the server was launched");
         let path = self.directory.path().join(format!("nats-server_{pid}.ports"));
+
         let begun = SystemClock.monotonic();
         loop {
             let written = std::fs::read(&path).unwrap_or_default();
@@ -193,6 +201,7 @@ impl NatsServer {
                 self.monitor_port = port_of(&ports.monitoring);
                 return;
             }
+
             self.check_alive(begun);
             pause(LOOK_EVERY).await;
         }
@@ -270,6 +279,7 @@ impl NatsServer {
 
 fn copy_all(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("made");
+
     for entry in std::fs::read_dir(from).expect("readable") {
         let entry = entry.expect("readable");
         let target = to.join(entry.file_name());
@@ -314,10 +324,13 @@ mod tests {
         let mut server = NatsServer::start().await;
         let (url, first) = (server.url(), server.pid());
         server.kill9();
+
         assert!(TcpStream::connect(("127.0.0.1", server.client_port)).await.is_err());
+
         server.restart().await;
         server.stop().await;
         assert_eq!(server.pid(), None);
+
         server.restart().await;
         assert_eq!(server.url(), url);
         assert_ne!(server.pid(), first);
@@ -335,9 +348,11 @@ mod tests {
         let mut stream = TcpStream::connect(("127.0.0.1", server.client_port))
             .await
             .expect("it listens");
+
         let mut greeting = vec![0; 4_096];
         let read = stream.read(&mut greeting).await.expect("it greets");
         let greeting = String::from_utf8_lossy(&greeting[..read]).into_owned();
+
         assert!(greeting.contains("\"max_payload\":4096"), "{greeting}");
     }
 }

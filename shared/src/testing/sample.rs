@@ -79,6 +79,7 @@ pub fn whole_turn(dispatch: &Dispatch, at: UnixMillis) -> LedgerRecord {
         head: turn,
         cursor: Cursor::default(),
     };
+
     LedgerRecord {
         append: AppendId {
             broker: "b".to_owned(),

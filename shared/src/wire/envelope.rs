@@ -178,16 +178,19 @@ pub fn decode<T: Wire>(headers: &Headers, payload: &[u8]) -> Result<T, DecodeErr
             size: payload.len(),
         });
     }
+
     let version = version_of::<T>(headers)?;
     let format = format_of::<T>(headers)?;
     if version != T::VERSION {
         return super::upgrade::decode_older(version, format, payload);
     }
+
     let value = parse::<T>(format, payload)?;
     value.check().map_err(|detail| DecodeError::Invalid {
         schema: T::SCHEMA,
         detail,
     })?;
+
     Ok(value)
 }
 
@@ -195,6 +198,7 @@ fn version_of<T: Wire>(headers: &Headers) -> Result<u16, DecodeError> {
     let Some(schema) = headers.get(SCHEMA) else {
         return Ok(T::VERSION);
     };
+
     let other = || DecodeError::OtherSchema {
         expected: T::SCHEMA,
         found: schema.chars().take(64).collect(),
@@ -204,6 +208,7 @@ fn version_of<T: Wire>(headers: &Headers) -> Result<u16, DecodeError> {
     if name != T::SCHEMA || version == 0 {
         return Err(other());
     }
+
     if version > T::VERSION {
         return Err(DecodeError::NewerSchema {
             schema: T::SCHEMA,
@@ -211,6 +216,7 @@ fn version_of<T: Wire>(headers: &Headers) -> Result<u16, DecodeError> {
             known: T::VERSION,
         });
     }
+
     Ok(version)
 }
 
@@ -241,6 +247,7 @@ pub(super) fn parse<T: Wire>(format: Format, payload: &[u8]) -> Result<T, Decode
                     &format!("{} bytes follow the value", rest.len()),
                 ));
             }
+
             Ok(value)
         }
         Format::Json => serde_json::from_slice(payload).map_err(|error| malformed::<T>("json", &error)),
@@ -315,9 +322,11 @@ mod tests {
             assert_eq!(error.reason(), reason, "{error}");
             assert!(error.to_string().starts_with("event: "), "{error}");
         }
+
         let (bytes, headers) = encode(&sample(), Format::Cbor);
         let mut long = bytes.to_vec();
         long.push(0);
+
         assert_eq!(
             decode::<Event>(&headers, &long).expect_err("trailing").reason(),
             "malformed"
@@ -330,6 +339,7 @@ mod tests {
             check(&[], &[0x81; 100_000]).expect_err("too deep").reason(),
             "malformed"
         );
+
         let json = "[".repeat(100_000);
         assert_eq!(
             check(&[("Content-Type", "application/json")], json.as_bytes())

@@ -102,10 +102,12 @@ impl Headers {
     pub fn insert(&mut self, name: impl AsRef<str>, value: impl Into<String>) {
         let name = name.as_ref();
         let mut value = value.into();
+
         // Byte by byte: a search for characters costs more than all else here.
         if value.bytes().any(|byte| matches!(byte, b'\r' | b'\n')) {
             value = value.replace(['\r', '\n'], " ");
         }
+
         match self.0.iter_mut().find(|(key, _)| key.eq_ignore_ascii_case(name)) {
             Some((_, old)) => *old = value,
             None => {

@@ -101,6 +101,7 @@ impl Held {
     pub fn of_letter(key: &str, letter: DeadLetter) -> Option<Self> {
         let (kind, id) = key.split_once('.')?;
         let kinds = [HeldKind::Dispatch, HeldKind::Delivery];
+
         Some(Self {
             kind: kinds.into_iter().find(|known| known.name() == kind)?,
             id: id.parse().ok()?,
@@ -159,6 +160,7 @@ mod tests {
                 at: UnixMillis(5),
                 wanted: HeldUntil::Decided,
             };
+
             assert_eq!(Held::of_letter(&held.key(), held.letter()), Some(held));
         }
     }

@@ -14,11 +14,14 @@ pub fn owners(partitions: u16, members: &[String]) -> Vec<String> {
     let mut members: Vec<&str> = members.iter().map(String::as_str).collect();
     members.sort_unstable();
     members.dedup();
+
     if members.is_empty() {
         return Vec::new();
     }
+
     let share = usize::from(partitions).div_ceil(members.len());
     let mut load: BTreeMap<&str, usize> = BTreeMap::new();
+
     (0..partitions)
         .map(|partition| {
             let mut ranked: Vec<(u64, &str)> = members.iter().map(|m| (weight(partition, m), *m)).collect();
@@ -28,6 +31,7 @@ pub fn owners(partitions: u16, members: &[String]) -> Vec<String> {
                 .map(|(_, member)| member)
                 .find(|member| load.get(member).copied().unwrap_or(0) < share)
                 .unwrap_or(members[0]);
+
             *load.entry(owner).or_default() += 1;
             owner.to_owned()
         })

@@ -35,6 +35,7 @@ fn name(field: &str, text: &str) -> Result<(), String> {
             text.len()
         ));
     }
+
     match text.chars().find(|c| c.is_control()) {
         Some(control) => Err(format!("{field}: control character U+{:04X}", u32::from(control))),
         None => Ok(()),
@@ -64,18 +65,22 @@ impl Wire for Event {
         name("peer.id", &self.peer.id)?;
         name("thread_id", self.thread_id.as_deref().unwrap_or_default())?;
         name("from.id", &self.from.id)?;
+
         for person in &self.speaks_for {
             name("speaks_for", person)?;
         }
+
         if self.content.len() > MAX_EVENT_BYTES {
             return Err(format!(
                 "content: {} bytes, at most {MAX_EVENT_BYTES} are allowed",
                 self.content.len()
             ));
         }
+
         if self.content.contains('\0') {
             return Err("content: NUL byte".to_owned());
         }
+
         // Each entry is a row or more in every read model and is shown to every hook.
         for (field, found, most) in [
             ("participants", self.participants.len(), MAX_PARTICIPANTS),
@@ -87,9 +92,11 @@ impl Wire for Event {
                 return Err(format!("{field}: {found} entries, at most {most} are allowed"));
             }
         }
+
         if self.hops > MAX_HOPS.saturating_add(1) {
             return Err(format!("hops: {}, at most {MAX_HOPS} are followed", self.hops));
         }
+
         Ok(())
     }
 }
@@ -208,13 +215,16 @@ impl Wire for Intent {
         required("intent.agent", &self.intent.agent)?;
         required("intent.session", &self.intent.session)?;
         session("target", &self.target())?;
+
         if self.intent.reason.len() > MAX_REASON_BYTES {
             return Err(format!("intent.reason: more than {MAX_REASON_BYTES} bytes"));
         }
+
         let parameters = serde_json::to_vec(&self.intent.parameters).map_or(0, |bytes| bytes.len());
         if parameters > MAX_PARAMETER_BYTES {
             return Err(format!("intent.parameters: more than {MAX_PARAMETER_BYTES} bytes"));
         }
+
         Ok(())
     }
 }

@@ -64,9 +64,11 @@ impl SealKey {
             .ok()
             .or_else(|| STANDARD.decode(text).ok())
             .ok_or(ParseKeyError::Encoding)?;
+
         if bytes.len() < MIN_KEY_BYTES {
             return Err(ParseKeyError::Short(bytes.len()));
         }
+
         Ok(Self::of(&bytes))
     }
 
@@ -141,6 +143,7 @@ pub fn change_hash(event: &Event) -> Option<String> {
         received_at: UnixMillis(0),
         ..event.clone()
     };
+
     // Objects keep the order of their keys as the source wrote it, which says nothing.
     told.metadata.sort_keys();
     told.metadata.values_mut().for_each(serde_json::Value::sort_all_objects);
@@ -285,6 +288,7 @@ impl Trust {
         if !is_stamped {
             event.received_at = stored_at;
         }
+
         Ok(event)
     }
 
@@ -304,6 +308,7 @@ impl Trust {
                 && stored.account == token(event.account())
                 && stored.peer == token(&event.peer.id)
         });
+
         if stored.is_none() {
             return Err(AdmitEventError::WrongSubject {
                 id: event.id,
@@ -316,6 +321,7 @@ impl Trust {
             let hash = HEXLOWER.encode(&Sha256::digest(content));
             let is_of =
                 |key: &SealKey, origin: &Origin| key.seal_mac(&event.id, &hash, origin).verify_slice(&seal).is_ok();
+
             let mut keys = self.cluster.iter().chain(&self.former);
             if keys.any(|key| is_of(key, &event.origin)) {
                 return Ok(event);
@@ -338,9 +344,11 @@ impl Trust {
             let channel = event.channel.clone();
             return Err(AdmitEventError::Unsealed { id: event.id, channel });
         }
+
         event.origin = Origin::Open;
         event.speaks_for.clear();
         let prefix = format!("{OPEN}:{}/{}/", event.channel, event.account());
+
         own_id(event, prefix)
     }
 }

@@ -154,17 +154,20 @@ impl PartitionFloors {
             },
             None => return None,
         };
+
         let mut floor = PartitionFloor {
             read: at.clone(),
             settled: Settled::default(),
             at,
         };
+
         if distance > 0 {
             floor.read.sequence = floor.at.sequence.saturating_add(distance);
             floor.read.stored_at_ns = self.read_at_ns.get(place).copied().unwrap_or(0);
             let widths = self.settled.get(place).map_or(&[][..], Vec::as_slice);
             floor.settled = Settled::of_widths(floor.at.sequence, widths);
         }
+
         Some(floor)
     }
 

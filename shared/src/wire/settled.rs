@@ -99,11 +99,13 @@ impl Settled {
             let (Some(first), Some(behind)) = (first, last) else {
                 break;
             };
+
             if behind > first {
                 settled.push(first, behind - 1);
             }
             end = behind - 1;
         }
+
         settled
     }
 }
@@ -119,6 +121,7 @@ impl PartitionFloor {
                 two.clone()
             }
         };
+
         let at = later(&self.at, &other.at);
         let read = later(&later(&self.read, &other.read), &at);
         let settled = self
@@ -126,6 +129,7 @@ impl PartitionFloor {
             .union(&other.settled)
             .behind(at.sequence)
             .widest(MAX_RANGES);
+
         Self { at, read, settled }
     }
 
@@ -158,6 +162,7 @@ mod tests {
             sequence,
             stored_at_ns: i64::try_from(sequence).expect("small"),
         };
+
         PartitionFloor {
             at: position(at),
             read: position(read),

@@ -24,6 +24,7 @@ pub fn token(id: &str) -> String {
     if id.is_empty() {
         return "=".to_owned();
     }
+
     let mut encoded = String::with_capacity(id.len() + 8);
     for byte in id.bytes() {
         match byte {
@@ -36,12 +37,15 @@ pub fn token(id: &str) -> String {
             }
         }
     }
+
     if encoded.len() <= MAX_TOKEN_BYTES {
         return encoded;
     }
+
     encoded.truncate(KEPT_BYTES);
     encoded.push('~');
     encoded.push_str(&data_encoding::BASE32_NOPAD.encode(&Sha256::digest(id.as_bytes())));
+
     encoded
 }
 
@@ -51,9 +55,11 @@ pub fn untoken(text: &str) -> Option<String> {
     if text == "=" {
         return Some(String::new());
     }
+
     if text.is_empty() || text.len() > MAX_TOKEN_BYTES {
         return None;
     }
+
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -63,6 +69,7 @@ pub fn untoken(text: &str) -> Option<String> {
             _ => return None,
         }
     }
+
     let id = String::from_utf8(bytes).ok()?;
     (token(&id) == text).then_some(id)
 }
@@ -331,6 +338,7 @@ mod tests {
             sibling("nexus.dispatch.default.main", "claim").as_deref(),
             Some("nexus.claim.default.main")
         );
+
         let odd = SessionRef {
             persona: "a.b".to_owned(),
             session: "main *".to_owned(),

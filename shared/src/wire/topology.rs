@@ -350,6 +350,7 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         buckets::POSITIONS,
         buckets::RESTORE,
     ];
+
     let fleeting = [
         buckets::APPROVALS,
         buckets::LEASES,
@@ -359,6 +360,7 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         buckets::HOOK_LIMITS,
         buckets::HELD,
     ];
+
     let lasting = lasting.into_iter().map(|name| bucket(name, false, replicas));
     lasting
         .chain(fleeting.into_iter().map(|name| bucket(name, true, replicas)))
@@ -403,6 +405,7 @@ fn consumers() -> Vec<ConsumerSpec> {
             max_ack_pending: MAX_PAST_FLOOR,
         })
     };
+
     let claims = ConsumerSpec {
         stream: streams::CLAIMS,
         name: "broker".to_owned(),
@@ -411,6 +414,7 @@ fn consumers() -> Vec<ConsumerSpec> {
         max_deliver: -1,
         max_ack_pending: -1,
     };
+
     let intents = ConsumerSpec {
         stream: streams::SCHEDULES,
         name: INTENT_TIMERS.to_owned(),
@@ -419,6 +423,7 @@ fn consumers() -> Vec<ConsumerSpec> {
         max_deliver: -1,
         max_ack_pending: MAX_INTENT_TIMERS,
     };
+
     let schedules = ConsumerSpec {
         stream: streams::SCHEDULES,
         name: SCHEDULE_TIMERS.to_owned(),
@@ -427,6 +432,7 @@ fn consumers() -> Vec<ConsumerSpec> {
         max_deliver: -1,
         max_ack_pending: MAX_SCHEDULE_TIMERS,
     };
+
     let approvals = ConsumerSpec {
         stream: streams::SCHEDULES,
         name: APPROVAL_TIMERS.to_owned(),
@@ -435,6 +441,7 @@ fn consumers() -> Vec<ConsumerSpec> {
         max_deliver: -1,
         max_ack_pending: MAX_APPROVAL_TIMERS,
     };
+
     // Those of `EVENTS` come and go with the partitions' owners.
     per_partition(streams::DELIVERIES, "delivery")
         .chain([claims, intents, schedules, approvals])
@@ -452,6 +459,7 @@ pub fn topology(replicas: usize) -> Topology {
         files(replicas),
     ]
     .concat();
+
     Topology {
         streams,
         consumers: consumers(),

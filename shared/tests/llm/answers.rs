@@ -30,10 +30,12 @@ async fn an_answer_is_the_same_however_it_is_cut() {
                 stream: true,
                 ..question("hi")
             };
+
             let answer = model.answer(asked, &mut |text| heard.push_str(text)).await;
             let answer = answer.unwrap_or_else(|error| panic!("{provider:?} {cut:?}: {error}"));
             assert_eq!(answer.content, speech().text.concat(), "{provider:?} {cut:?}");
             assert_eq!(heard, answer.content, "{provider:?} {cut:?}");
+
             let calls: Vec<_> = answer
                 .tool_calls
                 .iter()
@@ -43,8 +45,10 @@ async fn an_answer_is_the_same_however_it_is_cut() {
                 ("c1", Ok(json!({"city": "Zürich", "days": [1, 2]}))),
                 ("c2", Ok(json!({"city": "東京"}))),
             ];
+
             assert_eq!(calls, expected, "{provider:?} {cut:?}");
             assert_eq!(answer.finish, Finish::Done);
+
             let reasoning = if provider.1 == "anthropic" { 0 } else { 5 };
             let usage = Usage {
                 input: 100,
@@ -52,6 +56,7 @@ async fn an_answer_is_the_same_however_it_is_cut() {
                 cached: 40,
                 reasoning,
             };
+
             assert_eq!(answer.usage, usage, "{provider:?}");
             // 60 × 0.50 + 40 × 0.05 + 20 × 3.00 dollars a million.
             assert_eq!(answer.cost, Some(MicroDollars(92)), "{provider:?}");
@@ -76,6 +81,7 @@ async fn arguments_that_are_no_json_are_a_typed_fault() {
             let answer = ask(&model(config(&server, provider, 1)), question("hi")).await;
             let answer = answer.expect("an answer");
             let malformed = answer.tool_calls[0].arguments.clone().expect_err("malformed");
+
             assert!(malformed.detail.contains(detail), "{malformed:?}");
         }
     }
@@ -91,6 +97,7 @@ async fn an_answer_cut_by_the_bound_of_tokens_says_so() {
         };
         let server = ModelServer::scripted([Scripted::say(speech)]).await;
         let answer = ask(&model(config(&server, provider, 1)), question("hi")).await;
+
         assert_eq!(answer.expect("an answer").finish, Finish::Length, "{provider:?}");
     }
 }
@@ -106,12 +113,15 @@ async fn json_is_asked_for_by_schema_and_looked_at() {
             json: Some(Json::Schema(schema.clone())),
             ..question("how many? JSON")
         };
+
         assert_eq!(ask(&model, asked()).await.expect("JSON").content, "{\"n\": 7}");
+
         let bad = ask(&model, asked()).await;
         assert!(
             matches!(bad, Err(AskModelError::BadAnswer { .. })),
             "{provider:?}: {bad:?}"
         );
+
         let body = server.requests()[0].body.to_string();
         assert!(
             body.contains("\"integer\""),
@@ -133,14 +143,17 @@ async fn tools_system_and_key_go_along() {
             max_tokens: Some(77),
             ..question("what is in it?")
         };
+
         ask(&model(config(&server, provider, 1)), asked)
             .await
             .expect("an answer");
         let request = &server.requests()[0];
         assert_eq!(request.offered_tools(), ["files__read"], "{provider:?}");
         assert_eq!(request.last_user_text(), "what is in it?", "{provider:?}");
+
         let body = request.body.to_string();
         assert!(body.contains("be brief") && body.contains("77"), "{provider:?}: {body}");
+
         let key = ["authorization", "x-goog-api-key", "x-api-key"];
         assert!(
             key.iter().any(|name| request.headers.contains_key(*name)),
@@ -158,18 +171,21 @@ async fn any_json_object_is_asked_for_as_each_provider_means_it() {
             json: Some(Json::Object),
             ..question("Your code is 1234")
         };
+
         let answer = ask(&model(config(&server, provider, 1)), asked).await;
         assert_eq!(
             answer.expect("an answer").content,
             r#"{"code": "1234"}"#,
             "{provider:?}"
         );
+
         let body = server.requests().remove(0).body;
         let said = body.to_string();
         assert!(
             said.contains("Read the code.\\n\\nAnswer with one JSON object"),
             "{said}"
         );
+
         let format = match provider.1 {
             "openai" => body["response_format"] == json!({"type": "json_object"}),
             "gemini" => body["generationConfig"]["responseMimeType"] == "application/json",
@@ -189,10 +205,12 @@ async fn json_may_stand_in_a_code_fence() {
             json: Some(Json::Object),
             ..question("Your code is 1234")
         };
+
         assert_eq!(
             ask(&model, asked()).await.expect("JSON").content,
             "{\"code\": \"1234\"}"
         );
+
         let bad = ask(&model, asked()).await;
         assert!(
             matches!(bad, Err(AskModelError::BadAnswer { .. })),

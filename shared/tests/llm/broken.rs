@@ -21,6 +21,7 @@ async fn a_stream_that_breaks_anywhere_is_never_a_short_answer() {
         calls: vec![Call::new("c1", "weather", &json!({"city": "Zürich"}))],
         ..Speech::default()
     };
+
     for provider in PROVIDERS {
         let wire = [Wire::OpenAi, Wire::Gemini, Wire::Anthropic]
             .into_iter()
@@ -28,6 +29,7 @@ async fn a_stream_that_breaks_anywhere_is_never_a_short_answer() {
             .find(|(_, of)| *of == provider)
             .map(|(wire, _)| wire)
             .expect("a wire");
+
         let length = wire.stream(&speech).len();
         let lengths = (0..length - EXACT_AT_END)
             .step_by(STEP)
@@ -47,6 +49,7 @@ async fn a_stream_that_breaks_anywhere_is_never_a_short_answer() {
                         "{provider:?} {ending:?} of {length}"
                     );
                     assert_eq!(answer.tool_calls.len(), 1, "{provider:?} {ending:?} of {length}");
+
                     let arguments = answer.tool_calls[0].arguments.as_ref().expect("arguments");
                     assert_eq!(
                         *arguments,
@@ -71,8 +74,10 @@ async fn a_broken_stream_is_repeated_unless_its_text_was_handed_on() {
                 stream,
                 ..question("hi")
             };
+
             let outcome = ask(&model(config(&server, provider, 3)), asked).await;
             assert_eq!(server.calls(), calls, "{provider:?} {stream} {outcome:?}");
+
             match outcome {
                 Ok(answer) => assert_eq!(answer.content, "hello world"),
                 Err(error) => assert!(
@@ -118,14 +123,19 @@ async fn what_cannot_be_mended_is_not_repeated() {
             .await;
             let error = ask(&model(config(&server, provider, 3)), question("hi")).await;
             assert_eq!(server.calls(), calls, "{provider:?} {status}");
+
             error.expect_err("no answer")
         };
+
         let error = check(401, "invalid x-api-key", 1).await;
         assert!(matches!(error, AskModelError::Unauthorised { .. }), "{error:?}");
+
         let error = check(400, "prompt is too long: 300000 tokens > 200000 maximum", 1).await;
         assert!(matches!(error, AskModelError::TooLong { .. }), "{error:?}");
+
         let error = check(404, "no such model", 1).await;
         assert!(matches!(error, AskModelError::Refused { status: 404, .. }), "{error:?}");
+
         let error = check(529, "overloaded", 3).await;
         assert!(
             matches!(error, AskModelError::Overloaded { status: 529, .. }),
@@ -148,14 +158,17 @@ async fn silence_and_absence_are_told_apart() {
             cut: Cut::Whole,
             ending: Ending::Held,
         };
+
         let server = ModelServer::scripted([held]).await;
         let mut configuration = config(&server, provider, 1);
         configuration.idle_timeout_ms = 100;
         let outcome = ask(&model(configuration.clone()), question("hi")).await;
+
         assert!(
             matches!(outcome, Err(AskModelError::Silent { silent_ms: 100 })),
             "{outcome:?}"
         );
+
         drop(server);
         let outcome = ask(&model(configuration), question("hi")).await;
         assert!(matches!(outcome, Err(AskModelError::Unreachable { .. })), "{outcome:?}");
@@ -176,6 +189,7 @@ async fn a_line_end_cut_in_two_parts_no_event_from_its_name() {
         .enumerate()
         .filter(|(_, pair)| pair == b"\r\n")
         .map(|(at, _)| at + 1);
+
     for at in ends.collect::<Vec<_>>() {
         let parted = Scripted::Raw {
             bytes: bytes.clone(),
@@ -184,6 +198,7 @@ async fn a_line_end_cut_in_two_parts_no_event_from_its_name() {
         };
         let server = ModelServer::scripted([parted]).await;
         let answer = ask(&model(config(&server, PROVIDERS[2], 1)), question("hi")).await;
+
         assert_eq!(answer.expect("an answer").content, "one two three", "cut at {at}");
     }
 }

@@ -38,6 +38,7 @@ fn said(plan: &Plan, provider: Provider, bytes: &[u8], how: &str) {
 
 fn same(plan: &Plan, heard: &Heard, how: &str) {
     assert_eq!(heard.text, plan.text.concat(), "{how}");
+
     let calls: Vec<_> = heard
         .calls
         .iter()
@@ -48,10 +49,13 @@ fn same(plan: &Plan, heard: &Heard, how: &str) {
         .iter()
         .map(|c| (c.name.clone(), Ok(c.arguments.clone())))
         .collect();
+
     assert_eq!(calls, meant, "{how}");
+
     let mut ids: Vec<&str> = heard.calls.iter().map(|call| call.id.as_str()).collect();
     ids.sort_unstable();
     ids.dedup();
+
     assert_eq!(ids.len(), plan.calls.len(), "{how}: each call has an id of its own");
 }
 
@@ -82,6 +86,7 @@ fn tokens_count_wherever_they_stand() {
             "prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120 + seed,
             "completion_tokens_details": {"reasoning_tokens": seed}
         });
+
         let heard = heard(Provider::OpenAi, &marked(&events)).expect("an answer");
         assert_eq!((heard.usage.output, heard.usage.reasoning), (20 + seed, seed), "xAI");
     }
@@ -93,9 +98,11 @@ fn what_gemini_says_after_its_first_stop_is_heard() {
         let plan = Plan::draw(seed);
         let mut events = plan.gemini();
         let mut draw = Draw::new(seed);
+
         // It says that it stops already here.
         let early = draw.below(events.len());
         events[early]["candidates"][0]["finishReason"] = json!("STOP");
+
         // And counts, or says nothing at all, at other places.
         let usage = json!({"usageMetadata": {"promptTokenCount": 100}});
         events.insert(draw.below(events.len()), usage);
@@ -103,6 +110,7 @@ fn what_gemini_says_after_its_first_stop_is_heard() {
         let bytes = stream(&events);
         let heard = heard(Provider::Gemini, &bytes).expect("an answer");
         same(&plan, &heard, &format!("{seed}"));
+
         assert_eq!((heard.finish, heard.usage.output), (Finish::Done, 20), "{seed}");
     }
 }
@@ -115,6 +123,7 @@ fn a_blocked_question_says_why() {
         events.truncate(0);
         events.push(json!({"promptFeedback": {"blockReason": reason}, "usageMetadata": {"promptTokenCount": 7}}));
         let heard = heard(Provider::Gemini, &stream(&events)).expect("an answer");
+
         assert_eq!(
             heard.finish,
             Finish::Filtered {
@@ -158,16 +167,20 @@ fn in_pieces(plan: &Plan) -> Vec<Value> {
             events.push(event);
             continue;
         }
+
         events.push(part(
             json!({"id": call["id"], "name": call["name"], "willContinue": true}),
         ));
         let mut found = Vec::new();
         pieces("$", &call["args"], &mut found);
+
         for piece in found {
             events.push(part(json!({"partialArgs": [piece], "willContinue": true})));
         }
+
         events.push(part(json!({})));
     }
+
     events
 }
 
@@ -186,9 +199,12 @@ fn arguments_in_pieces_are_whole_or_not_carried_out() {
         let at = ends[Draw::new(seed).below(ends.len())];
         lost.remove(at);
         let heard = heard(Provider::Gemini, &stream(&lost)).expect("an answer");
+
         assert_eq!(heard.calls.len(), plan.calls.len(), "{seed}");
+
         let place = ends.iter().position(|end| *end == at).expect("its place");
         assert!(heard.calls[place].arguments.is_err(), "{seed}: {:?}", heard.calls);
+
         for (other, call) in heard.calls.iter().enumerate().filter(|(other, _)| *other != place) {
             assert_eq!(call.arguments, Ok(plan.calls[other].arguments.clone()), "{seed}");
         }
@@ -205,6 +221,7 @@ fn what_is_unknown_on_anthropics_wire_ends_and_doubles_nothing() {
         let plan = Plan::draw(seed);
         let mut draw = Draw::new(seed);
         let mut events = plan.anthropic();
+
         // Between the blocks, tools of its own; within them, what is no text and no arguments.
         let at = 1 + draw.below(events.len() - 3);
         let index = events[at]["index"].clone();
@@ -212,6 +229,7 @@ fn what_is_unknown_on_anthropics_wire_ends_and_doubles_nothing() {
         let starts = (1..events.len()).filter(|at| events[*at]["type"] == "content_block_start");
         let starts: Vec<usize> = starts.collect();
         let at = starts[draw.below(starts.len())];
+
         let own = [
             json!({"type": "content_block_start", "index": 90,
                 "content_block": {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}}),
@@ -224,6 +242,7 @@ fn what_is_unknown_on_anthropics_wire_ends_and_doubles_nothing() {
             json!({"type": "a_new_event", "index": 3}),
             json!({"type": "ping"}),
         ];
+
         events.splice(at..at, own);
         said(&plan, Provider::Anthropic, &stream(&events), &format!("{seed}"));
     }
@@ -238,9 +257,11 @@ fn json_in_place_of_a_stream_is_the_whole_answer() {
             json!({"id": call.id, "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments.to_string()}})
         });
+
         let calls: Value = calls.collect();
         let message = json!({"role": "assistant", "content": text, "tool_calls": calls});
         let openai = json!({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]});
+
         said(
             &plan,
             Provider::OpenAi,
@@ -255,6 +276,7 @@ fn json_in_place_of_a_stream_is_the_whole_answer() {
         let mut content = vec![json!({"type": "text", "text": text})];
         content.extend(blocks);
         let anthropic = json!({"type": "message", "content": content, "stop_reason": "tool_use"});
+
         said(
             &plan,
             Provider::Anthropic,
@@ -336,11 +358,14 @@ fn a_call_cut_by_the_bound_of_tokens_is_not_carried_out() {
         let begins = begins.expect("the last call");
         let index = anthropic[begins]["index"].clone();
         anthropic.truncate(begins + 1);
+
         let delta = json!({"type": "input_json_delta", "partial_json": kept});
         anthropic.push(json!({"type": "content_block_delta", "index": index, "delta": delta}));
+
         if seed % 2 == 0 {
             anthropic.push(json!({"type": "content_block_stop", "index": index}));
         }
+
         anthropic.push(json!({"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}));
         anthropic.push(json!({"type": "message_stop"}));
         cut_short(&plan, Provider::Anthropic, &stream(&anthropic));
@@ -377,6 +402,7 @@ fn an_error_within_the_stream_is_no_answer() {
             let fault = heard(provider, &marked(&events)).expect_err("no answer");
             assert!(matches!(fault, WireFault::Said(_)), "{provider:?}: {fault}");
         }
+
         let mut cut = openai;
         let stop = cut
             .iter()
@@ -384,6 +410,7 @@ fn an_error_within_the_stream_is_no_answer() {
         cut[stop.expect("a stop")]["choices"][0]["finish_reason"] = json!("length");
         cut.push(error.clone());
         let heard = heard(Provider::OpenAi, &marked(&cut)).expect("an answer");
+
         assert_eq!((heard.finish, heard.usage), (Finish::Length, COUNTED), "{seed}");
     }
 }
@@ -404,6 +431,7 @@ fn a_stop_for_tools_without_a_call_is_no_answer() {
             ]),
         ),
     ];
+
     for (provider, bytes) in vanished {
         let fault = heard(provider, &bytes).expect_err("no answer");
         assert!(matches!(fault, WireFault::Unreadable { .. }), "{fault}");

@@ -12,6 +12,7 @@ fn step(ids: bool) -> Scripted {
         id: ids.then(|| id.to_owned()),
         ..Call::new(id, "weather", &json!({"city": city}))
     };
+
     Scripted::say(Speech {
         text: vec!["let me look".to_owned()],
         calls: vec![call("c1", "Bern"), call("c2", "Rom")],
@@ -26,6 +27,7 @@ async fn results_and_signatures_return_to_the_provider() {
         let server = ModelServer::scripted([step(true), Scripted::text("sunny")]).await;
         let model = model(config(&server, provider, 1));
         let first = ask(&model, question("weather?")).await.expect("calls");
+
         // As the ledger keeps it, and another process reads it back.
         let opaque = first.opaque.as_ref().map(ToString::to_string);
         let mut messages = vec![Message::user("weather?"), Message::answered(&first)];
@@ -36,11 +38,13 @@ async fn results_and_signatures_return_to_the_provider() {
                 content: result.to_owned(),
             });
         }
+
         let second = Ask {
             messages,
             ..question("")
         };
         assert_eq!(ask(&model, second).await.expect("an answer").content, "sunny");
+
         let request = &server.requests()[1];
         assert_eq!(
             request.tool_results(),
@@ -48,15 +52,18 @@ async fn results_and_signatures_return_to_the_provider() {
             "{provider:?}: {}",
             request.body
         );
+
         let body = request.body.to_string();
         assert!(
             body.contains("let me look") && body.contains("Bern"),
             "{provider:?}: {body}"
         );
+
         if provider.1 != "openai" {
             assert!(opaque.is_some_and(|opaque| opaque.contains("c2lnbmVk")), "{provider:?}");
             assert!(body.contains("c2lnbmVk"), "{provider:?}: {body}");
         }
+
         if provider.1 == "gemini" {
             let parts = &request.body["contents"][1]["parts"];
             assert_eq!(
@@ -88,6 +95,7 @@ async fn what_another_provider_signed_is_left_out() {
         Message::answered(&first),
         Message::user("well?"),
     ];
+
     let asked = Ask {
         messages,
         ..question("")
@@ -95,6 +103,7 @@ async fn what_another_provider_signed_is_left_out() {
     ask(&model(config(&other, PROVIDERS[2], 1)), asked)
         .await
         .expect("an answer");
+
     let body = other.requests()[0].body.to_string();
     assert!(!body.contains("c2lnbmVk") && body.contains("Bern"), "{body}");
 }

@@ -95,9 +95,11 @@ impl Plan {
             " data: ",
             "\u{2028}",
         ];
+
         let text = (0..draw.below(6)).map(|_| words[draw.below(words.len())].to_owned());
         let text = text.collect();
         let count = 1 + draw.below(3);
+
         let calls = (0..count).map(|place| Meant {
             id: format!("call_{seed}_{place}"),
             name: ["weather", "files__read", "pay"][draw.below(3)].to_owned(),
@@ -108,6 +110,7 @@ impl Plan {
                 _ => json!({"path": format!("/{}", "p".repeat(draw.below(200)))}),
             },
         });
+
         Self {
             text,
             calls: calls.collect(),
@@ -129,6 +132,7 @@ impl Plan {
         for text in &self.text {
             events.push(choice(json!({ "content": text }), Value::Null));
         }
+
         for (place, call) in self.calls.iter().enumerate() {
             let index = match numbering {
                 Numbering::FromZero | Numbering::Repeating => json!(place),
@@ -138,6 +142,7 @@ impl Plan {
                 Numbering::AllZero => json!(0),
                 Numbering::Absent | Numbering::Nothing => Value::Null,
             };
+
             let in_one = matches!(numbering, Numbering::AllZero | Numbering::Absent | Numbering::Nothing);
             let arguments = call.arguments.to_string();
             let pieces = if in_one {
@@ -145,11 +150,13 @@ impl Plan {
             } else {
                 self.pieces(&arguments)
             };
+
             for (number, piece) in pieces.iter().enumerate() {
                 let mut said = json!({"function": {"arguments": piece}});
                 if !index.is_null() {
                     said["index"] = index.clone();
                 }
+
                 if number == 0 || matches!(numbering, Numbering::Repeating) {
                     said["function"]["name"] = json!(call.name);
                     said["type"] = json!("function");
@@ -157,9 +164,11 @@ impl Plan {
                         said["id"] = json!(call.id);
                     }
                 }
+
                 events.push(choice(json!({ "tool_calls": [said] }), Value::Null));
             }
         }
+
         let mut last = choice(json!({}), json!("tool_calls"));
         let usage = json!({"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120});
         match counting {
@@ -176,6 +185,7 @@ impl Plan {
                 events.push(last);
             }
         }
+
         events
     }
 
@@ -194,10 +204,12 @@ impl Plan {
             events.push(json!({"type": "content_block_stop", "index": index}));
             index += 1;
         };
+
         if !self.text.is_empty() {
             let deltas = self.text.iter().map(|text| json!({"type": "text_delta", "text": text}));
             block(&mut events, json!({"type": "text", "text": ""}), deltas.collect());
         }
+
         for call in &self.calls {
             let pieces = self.pieces(&call.arguments.to_string());
             let deltas = pieces
@@ -206,9 +218,11 @@ impl Plan {
             let start = json!({"type": "tool_use", "id": call.id, "name": call.name, "input": {}});
             block(&mut events, start, deltas.collect());
         }
+
         let usage = json!({ "output_tokens": 20 });
         events.push(json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": usage}));
         events.push(json!({"type": "message_stop"}));
+
         events
     }
 
@@ -219,14 +233,17 @@ impl Plan {
             let content = json!({"role": "model", "parts": [part]});
             json!({"candidates": [{"index": 0, "content": content}], "usageMetadata": usage})
         };
+
         let mut events: Vec<Value> = self.text.iter().map(|text| event(json!({ "text": text }))).collect();
         for call in &self.calls {
             let said = json!({"id": call.id, "name": call.name, "args": call.arguments});
             events.push(event(json!({ "functionCall": said })));
         }
+
         let mut last = event(json!({"text": ""}));
         last["candidates"][0]["finishReason"] = json!("STOP");
         events.push(last);
+
         events
     }
 }

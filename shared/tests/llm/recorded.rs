@@ -31,6 +31,7 @@ fn turns() -> Option<Vec<Turn>> {
         println!("skipped: fixtures absent ({CASES})");
         return None;
     };
+
     let mut turns = Vec::new();
     for line in text.lines() {
         let case: Value = serde_json::from_str(line).expect("a row is JSON");
@@ -41,6 +42,7 @@ fn turns() -> Option<Vec<Turn>> {
                 Some("gemini") => Provider::Gemini,
                 _ => continue,
             };
+
             turns.push(Turn {
                 id: case["id"].as_str().expect("an id").to_owned(),
                 provider,
@@ -50,6 +52,7 @@ fn turns() -> Option<Vec<Turn>> {
             });
         }
     }
+
     assert!(turns.len() >= AT_LEAST, "{} turns", turns.len());
     Some(turns)
 }
@@ -85,20 +88,25 @@ fn check(turn: &Turn, heard: &Heard, how: &str) {
     assert_eq!(heard.text, facts["text"].as_str().expect("text"), "{id} {how}");
     assert_eq!(heard.stop, facts["stop"].as_str().expect("a stop"), "{id} {how}");
     assert_eq!(heard.usage, tokens(turn.provider, &facts["usage"]), "{id} {how}");
+
     let calls = heard.calls.iter().zip(facts["tool_calls"].as_array().expect("calls"));
     assert_eq!(heard.calls.len(), calls.len(), "{id} {how}");
+
     for (call, fact) in calls {
         assert_eq!(call.name, fact["name"].as_str().expect("a name"), "{id} {how}");
+
         match (&call.arguments, fact["arguments"]["_unparsed"].as_str()) {
             (Ok(arguments), None) => assert_eq!(arguments, &fact["arguments"], "{id} {how}"),
             // It was cut by the bound of tokens: told, and not carried out.
             (Err(malformed), Some(cut)) => assert_eq!(malformed.text, cut, "{id} {how}"),
             (arguments, _) => panic!("{id} {how}: {arguments:?}"),
         }
+
         if let Some(own) = fact["id"].as_str() {
             assert_eq!(call.id, own, "{id} {how}");
         }
     }
+
     let done = matches!(
         heard.stop.as_str(),
         "stop" | "tool_calls" | "tool_use" | "end_turn" | "STOP"
@@ -133,6 +141,7 @@ fn streamed(turn: &Turn) -> Vec<u8> {
             for (index, call) in calls.into_iter().flatten().enumerate() {
                 call["index"] = json!(index);
             }
+
             let choice = |delta: Value, finish: &Value| json!({"choices": [{"delta": delta, "finish_reason": finish}]});
             let finish = &body["choices"][0]["finish_reason"];
             let events = [
@@ -140,6 +149,7 @@ fn streamed(turn: &Turn) -> Vec<u8> {
                 choice(json!({}), finish),
                 json!({"choices": [], "usage": body["usage"]}),
             ];
+
             marked(&events)
         }
         Provider::Gemini => stream(&[body]),
@@ -151,6 +161,7 @@ fn streamed(turn: &Turn) -> Vec<u8> {
             let delta = json!({"stop_reason": body["stop_reason"]});
             events.push(json!({"type": "message_delta", "delta": delta, "usage": body["usage"]}));
             events.push(json!({"type": "message_stop"}));
+
             stream(&events)
         }
     }
@@ -175,10 +186,12 @@ fn grown(index: usize, block: &Value) -> Vec<Value> {
         }
         _ => {}
     }
+
     let mut events = vec![json!({"type": "content_block_start", "index": index, "content_block": start})];
     let grows = |delta| json!({"type": "content_block_delta", "index": index, "delta": delta});
     events.extend(deltas.into_iter().map(grows));
     events.push(json!({"type": "content_block_stop", "index": index}));
+
     events
 }
 
@@ -205,6 +218,7 @@ async fn every_recorded_answer_comes_through_the_port() {
             cut: Cut::Every(64),
             ending: Ending::Whole,
         });
+
         let server = ModelServer::scripted(script).await;
         let model = model(config(&server, provider, 1));
         for turn in of_this() {
@@ -213,9 +227,11 @@ async fn every_recorded_answer_comes_through_the_port() {
                 stream: true,
                 ..question("hi")
             };
+
             let answer = model.answer(asked, &mut |piece| text.push_str(piece)).await;
             let answer = answer.unwrap_or_else(|error| panic!("{}: {error}", turn.id));
             assert_eq!(text, answer.content, "{}", turn.id);
+
             assert_eq!(
                 answer.content,
                 turn.facts["text"].as_str().expect("text"),
@@ -223,6 +239,7 @@ async fn every_recorded_answer_comes_through_the_port() {
                 turn.id
             );
             assert_eq!(answer.usage, tokens(turn.provider, &turn.facts["usage"]), "{}", turn.id);
+
             let calls = turn.facts["tool_calls"].as_array().map_or(0, Vec::len);
             assert_eq!(answer.tool_calls.len(), calls, "{}", turn.id);
         }

@@ -66,15 +66,18 @@ fn read(provider: Provider, next: &mut dyn FnMut() -> Option<Vec<u8>>) -> bool {
                 return false;
             }
         }
+
         if reading.has_ended() {
             break;
         }
     }
+
     let Ok(answer) = reading.end() else {
         return false;
     };
     assert!(heard <= answer.text.len(), "more was heard than said");
     assert!(!answer.stop.is_empty(), "an end without a stop");
+
     for call in &answer.calls {
         assert!(!call.name.is_empty() && !call.id.is_empty(), "{call:?}");
         assert!(
@@ -82,6 +85,7 @@ fn read(provider: Provider, next: &mut dyn FnMut() -> Option<Vec<u8>>) -> bool {
             "{call:?}"
         );
     }
+
     true
 }
 
@@ -92,12 +96,14 @@ fn bases() -> Vec<(Provider, Vec<u8>)> {
         let mut draw = Draw::new(seed);
         let numbering = Numbering::ALL[draw.below(Numbering::ALL.len())];
         let counting = Counting::ALL[draw.below(Counting::ALL.len())];
+
         [
             (Provider::OpenAi, marked(&plan.openai(numbering, counting))),
             (Provider::Anthropic, stream(&plan.anthropic())),
             (Provider::Gemini, stream(&plan.gemini())),
         ]
     };
+
     (0..PLANS).flat_map(of).collect()
 }
 
@@ -127,6 +133,7 @@ fn mutate(bytes: &mut Vec<u8>, draw: &mut Draw) {
                 bytes.splice(at..to, noise);
             }
         }
+
         if bytes.is_empty() {
             bytes.push(b'\n');
         }
@@ -145,6 +152,7 @@ fn shuffle(bytes: &[u8], draw: &mut Draw) -> Vec<u8> {
             _ => events.swap(from, to),
         }
     }
+
     events.concat().into_bytes()
 }
 
@@ -157,6 +165,7 @@ type Kind = (&'static str, fn(usize, &str) -> String);
 fn endless() -> Vec<Endless> {
     let kept = "k".repeat(1_000);
     let event = |of: &dyn Fn(usize) -> String, number: usize| format!("data: {}\n\n", of(number));
+
     let mut streams: Vec<Endless> = Vec::new();
     for provider in PROVIDERS {
         streams.push((provider, "one line", Box::new(|_| "data: x".repeat(2_000))));
@@ -165,6 +174,7 @@ fn endless() -> Vec<Endless> {
             "one event",
             Box::new(|_| "data: xxxxxxxxxxxxxxxx\n".repeat(600)),
         ));
+
         streams.push((
             provider,
             "nothing but comments",
@@ -172,6 +182,7 @@ fn endless() -> Vec<Endless> {
         ));
         streams.push((provider, "one JSON text", Box::new(|_| "[0,0,0,0,0,0,0,0,".repeat(900))));
         let text = kept.clone();
+
         let escaped = move |number: usize| {
             if number == 0 {
                 "{\"a\":\"".to_owned()
@@ -179,11 +190,13 @@ fn endless() -> Vec<Endless> {
                 "\\u0041".repeat(text.len())
             }
         };
+
         streams.push((provider, "one escaped text", Box::new(escaped)));
         let values = "[0],".repeat(8_000);
         let large = move |_| format!("data: {{\"type\":\"x\",\"x\":[{values}0]}}\n\n");
         streams.push((provider, "large events", Box::new(large)));
     }
+
     let openai: [Kind; 7] = [
         ("text", |_, k| {
             format!(r#"{{"choices":[{{"delta":{{"content":"{k}\n"}}}}]}}"#)
@@ -218,6 +231,7 @@ fn endless() -> Vec<Endless> {
             format!(r#"{{"choices":[{{"delta":{{"content":{{"a":["{k}",0,0,0]}}}}}}]}}"#)
         }),
     ];
+
     let anthropic: [Kind; 4] = [
         ("blocks", |n, _| {
             format!(r#"{{"type":"content_block_start","index":{n},"content_block":{{"type":"text","text":""}}}}"#)
@@ -239,6 +253,7 @@ fn endless() -> Vec<Endless> {
             format!(r#"{{"type":"new","n":{n},"k":["{k}",[[[[0]]]]]}}"#)
         }),
     ];
+
     let gemini: [Kind; 3] = [
         ("arguments in pieces", |n, k| {
             let name = if n == 0 { r#""name":"f","# } else { "" };
@@ -256,12 +271,14 @@ fn endless() -> Vec<Endless> {
             )
         }),
     ];
+
     let all = openai.map(|(what, of)| (Provider::OpenAi, what, of)).into_iter();
     let all = all.chain(anthropic.map(|(what, of)| (Provider::Anthropic, what, of)));
     for (provider, what, of) in all.chain(gemini.map(|(what, of)| (Provider::Gemini, what, of))) {
         let kept = kept.clone();
         streams.push((provider, what, Box::new(move |number| event(&|n| of(n, &kept), number))));
     }
+
     streams
 }
 
@@ -278,6 +295,7 @@ fn whatever_comes_ends_in_an_answer_or_a_fault_within_its_memory() {
     let bases = bases();
     let before = ALLOCATED.current_usage();
     ALLOCATED.reset_peak_usage();
+
     let mut most = 0;
 
     for (provider, what, mut of) in endless() {
@@ -289,12 +307,16 @@ fn whatever_comes_ends_in_an_answer_or_a_fault_within_its_memory() {
             let packet = of(number).into_bytes();
             number += 1;
             sent += packet.len();
+
             Some(packet)
         };
+
         let answered = read(provider, &mut next);
         assert!(!answered, "{provider:?} {what}");
+
         let grown = most_beyond(before);
         assert!(grown <= MAX_MEMORY_BYTES, "{provider:?} {what}: {grown} bytes");
+
         most = most.max(grown);
     }
 
@@ -303,6 +325,7 @@ fn whatever_comes_ends_in_an_answer_or_a_fault_within_its_memory() {
         let mut draw = Draw::new(seed + 1);
         let (provider, base) = &bases[draw.below(bases.len())];
         let mut bytes = base.clone();
+
         // One in sixteen is noise from its first byte, one in sixteen is spoken on another wire.
         let kind = draw.below(16);
         match kind {
@@ -310,6 +333,7 @@ fn whatever_comes_ends_in_an_answer_or_a_fault_within_its_memory() {
             1..8 => mutate(&mut bytes, &mut draw),
             _ => bytes = shuffle(&bytes, &mut draw),
         }
+
         let provider = if kind == 1 { PROVIDERS[draw.below(3)] } else { *provider };
         let mut at = 0;
         let mut next = || {
@@ -318,8 +342,10 @@ fn whatever_comes_ends_in_an_answer_or_a_fault_within_its_memory() {
             at = end;
             Some(packet)
         };
+
         answers += u64::from(read(provider, &mut next));
     }
+
     let grown = most_beyond(before);
     println!("{count} streams, {answers} answers, {grown} bytes held at most, {most} of an endless one");
     assert!(grown <= MAX_MEMORY_BYTES, "{grown} bytes");

@@ -44,6 +44,7 @@ struct Change {
 fn changes(zone: &TimeZone) -> Vec<Change> {
     let first = Timestamp::from_millisecond(FIRST_YEAR).expect("in range");
     let found = zone.following(first).map(|change| change.timestamp());
+
     found
         .take_while(|at| at.as_millisecond() < LAST_YEAR)
         .map(|at| {
@@ -78,6 +79,7 @@ fn hourly_rules_leave_no_real_hour_out() {
             "cron 0 * * * *",
             "rrule FREQ=HOURLY;BYMINUTE=0",
         ];
+
         let hourly = hourly.map(|text| (text, parse(text, name)));
         for change in changes(&zone) {
             seen += 1;
@@ -98,6 +100,7 @@ fn hourly_rules_leave_no_real_hour_out() {
             }
         }
     }
+
     assert!(seen > 300, "{seen} changes of clocks were looked at");
 }
 
@@ -133,11 +136,13 @@ fn a_skipped_time_fires_at_the_same_distance_after_the_gap_begins() {
                         "{name} at {}",
                         change.until
                     );
+
                     seen += 1;
                 }
             }
         }
     }
+
     assert!(seen > 1_000, "{seen} skipped times");
 }
 
@@ -158,13 +163,16 @@ fn a_doubled_time_fires_once_the_first_time() {
                         "{name} at {}",
                         change.from
                     );
+
                     let next = next_after(&schedule, first).expect("it goes on");
                     assert!(next.since(first) > 20 * HOUR_MS, "{name}: twice at {}", change.from);
+
                     seen += 1;
                 }
             }
         }
     }
+
     assert!(seen > 1_000, "{seen} doubled times");
 }
 
@@ -186,6 +194,7 @@ fn schedules() -> impl Strategy<Value = (String, &'static str)> {
         12 => format!("rrule FREQ=YEARLY;BYMONTH={month};BYMONTHDAY=-1;BYHOUR={hour}"),
         _ => format!("rrule FREQ=HOURLY;BYDAY=SU;BYMINUTE={minute}"),
     });
+
     (text, proptest::sample::select(&ZONES[..]))
 }
 

@@ -62,6 +62,7 @@ fn the_listed_instants_are_computed() {
     for row in &rows {
         check(row, &mut counts);
     }
+
     let Counts {
         computed,
         refused,
@@ -69,6 +70,7 @@ fn the_listed_instants_are_computed() {
         not_applicable,
         wrong,
     } = counts;
+
     println!("cron: {computed} computed, {refused} refused, {ours} by our own rule, {not_applicable} not applicable");
     assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
     assert_eq!(ours, OURS.len(), "every exception is used");
@@ -91,14 +93,17 @@ fn check(row: &Value, counts: &mut Counts) {
         text(row, "id").expect("an id"),
         text(row, "expr").expect("an expression"),
     );
+
     // Cronos: both day fields must fit. robfig/cron: either.
     let is_cronos = id.contains("/cronos/");
     let days = if is_cronos { DayRule::Both } else { DayRule::Either };
+
     let has_hash = row.get("jitter_seed").is_some() || text(row, "ext") == Some("H(jitter)");
     if has_hash {
         counts.not_applicable += 1;
         return;
     }
+
     if row.get("expect_error").is_some() {
         counts.refused += 1;
         if Cron::parse_with(expression, days).is_ok() {
@@ -106,11 +111,13 @@ fn check(row: &Value, counts: &mut Counts) {
         }
         return;
     }
+
     if row.get("fires").is_some() {
         counts.computed += 1;
         fires(row, expression, days, &mut counts.wrong);
         return;
     }
+
     let Some(expected) = row.get("expect") else {
         counts.not_applicable += 1;
         if Cron::parse_with(expression, days).is_err() {
@@ -118,10 +125,12 @@ fn check(row: &Value, counts: &mut Counts) {
         }
         return;
     };
+
     let named = expression.strip_prefix("TZ=").and_then(|rest| rest.split_once(' '));
     let zone_name = named.map_or_else(|| text(row, "tz").unwrap_or("UTC"), |(zone, _)| zone);
     let zone_name = if id == OTHER_ZONE.0 { OTHER_ZONE.1 } else { zone_name };
     let zone = TimeZone::get(zone_name).expect("a zone");
+
     let schedule = match Schedule::parse_with(&format!("cron {}", expression.trim()), zone_name, days) {
         Ok(schedule) => schedule,
         Err(error) => {
@@ -129,17 +138,20 @@ fn check(row: &Value, counts: &mut Counts) {
             return;
         }
     };
+
     let is_inclusive = row
         .get("inclusive")
         .and_then(Value::as_bool)
         .unwrap_or_else(|| is_cronos && !text(row, "group").unwrap_or_default().contains("InclusiveIsFalse"));
     let from = instant(text(row, "from").expect("a beginning"), &zone);
     let found = next_after(&schedule, if is_inclusive { from.plus(-1) } else { from });
+
     let theirs = expected.as_str().map(|expected| instant(expected, &zone));
     if found == theirs {
         counts.computed += 1;
         return;
     }
+
     let (found, theirs) = (shown(found, &zone), shown(theirs, &zone));
     match OURS.iter().find(|(of, _)| *of == id) {
         Some((_, expected)) if *expected == found => counts.ours += 1,

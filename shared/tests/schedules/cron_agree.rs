@@ -20,6 +20,7 @@ fn what_all_agree_on_is_computed() {
         let expression = text(row, "expr").expect("an expression");
         let schedule = Schedule::parse(&format!("cron {expression}"), zone_name).expect("it is read");
         let from = instant(text(row, "from_utc").expect("a beginning"), &TimeZone::UTC);
+
         let found: Vec<String> = preview(&schedule, from, 5)
             .into_iter()
             .map(|at| {
@@ -28,6 +29,7 @@ fn what_all_agree_on_is_computed() {
                     .replace(' ', "T")
             })
             .collect();
+
         let expected = match text(row, "verdict") {
             // Where they differ, croniter fires a doubled time twice; the others fire it once, as we do.
             Some("differ") => {
@@ -39,7 +41,9 @@ fn what_all_agree_on_is_computed() {
                 instants(&row["expect"])
             }
         };
+
         assert_eq!(found, expected, "{}: {expression} in {zone_name}", row["id"]);
     }
+
     println!("cron_agree: {agreed} agreed, {differing} by our own rule");
 }

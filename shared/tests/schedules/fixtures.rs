@@ -36,11 +36,13 @@ fn parse(text: &str, zone: &TimeZone) -> Option<i64> {
     if let Ok(at) = text.replace(' ', "").parse::<Timestamp>() {
         return Some(at.as_millisecond());
     }
+
     for format in ["%Y-%m-%d %H:%M:%S%.f %:z", "%Y-%m-%d %H:%M %:z", "%Y-%m-%dT%H:%M:%S%z"] {
         if let Ok(at) = Timestamp::strptime(format, text) {
             return Some(at.as_millisecond());
         }
     }
+
     let local = [
         "%Y-%m-%d %H:%M:%S",
         "%Y-%m-%d %H:%M",
@@ -53,6 +55,7 @@ fn parse(text: &str, zone: &TimeZone) -> Option<i64> {
     .or_else(|| text.parse().ok())
     .or_else(|| DateTime::strptime("%Y%m%d %H", format!("{text} 00")).ok())
     .or_else(|| format!("2017-01-02T{text}").parse().ok())?;
+
     zone.to_timestamp(local).ok().map(Timestamp::as_millisecond)
 }
 

@@ -48,6 +48,7 @@ impl Window {
 
         let mut seen = BTreeSet::new();
         let again = shown.iter().map(|local| !seen.insert(*local)).collect();
+
         let mut skipped = vec![None; shown.len()];
         for at in 1..shown.len() {
             // Between two minutes the clock went on by more than one.
@@ -57,6 +58,7 @@ impl Window {
                 skipped[image] = Some(shown[at - 1] + 1 + distance);
             }
         }
+
         Self {
             from,
             shown,
@@ -79,6 +81,7 @@ impl Window {
                 Means::Elapsed { minutes } => (minute - begins).rem_euclid(minutes) == 0 && shows,
             }
         };
+
         minutes.filter_map(|minute| fires(minute).then_some(minute.0)).collect()
     }
 }
@@ -98,6 +101,7 @@ impl Tally {
     fn compare(&mut self, name: &str, zone: &TimeZone, change: i64, closely: bool) {
         self.changes += 1;
         let window = Window::around(zone, change);
+
         let end = change + AROUND - LONGEST_GAP / 26;
         for rule in rules() {
             let schedule =
@@ -110,6 +114,7 @@ impl Tally {
             let found = chain(&schedule, window.from, end);
             self.differ("lost", expected.difference(&found), name, rule);
             self.differ("invented", found.difference(&expected), name, rule);
+
             if closely {
                 self.ask_every_minute(&schedule, &expected, change, name, rule);
             }
@@ -122,6 +127,7 @@ impl Tally {
                 "lost" => self.lost += 1,
                 _ => self.invented += 1,
             }
+
             if self.examples.len() < 12 {
                 let at = Timestamp::from_second(minute * 60).expect("in range");
                 self.examples.push(format!("{what}: `{}` in {name} at {at}", rule.text));
@@ -142,6 +148,7 @@ impl Tally {
             let Some(first) = expected.range(after + 1..).next() else {
                 continue;
             };
+
             let told = next_after(schedule, UnixMillis(after * 60_000));
             if told != Some(UnixMillis(first * 60_000)) {
                 self.differ("lost", [*first].iter(), name, rule);
@@ -170,6 +177,7 @@ fn chain(schedule: &Schedule, from: i64, end: i64) -> BTreeSet<i64> {
         found.insert(next.0 / 60_000);
         after = next;
     }
+
     found
 }
 
@@ -221,14 +229,17 @@ fn schedules_fire_as_the_oracle_says_around_changing_clocks() {
             let shape = (offset(&zone, change) - before, (change + before).rem_euclid(24 * 60));
             let seen = shapes.entry(shape).or_default();
             *seen += 1;
+
             let is_first = *seen == 1;
             if is_first || is_long() {
                 tally.compare(&name, &zone, change, is_first);
             }
         }
     }
+
     println!("{} shapes of changes (minutes of the move, time of day)", shapes.len());
     assert!(shapes.len() > 8, "{shapes:?}");
+
     tally.assert_same();
 }
 
@@ -241,11 +252,13 @@ fn no_change_of_a_clock_is_overlooked() {
         "Australia/Lord_Howe",
         "Asia/Gaza",
     ];
+
     let step = 60;
     for (name, zone) in zones() {
         if !is_long() && !few.contains(&name.as_str()) {
             continue;
         }
+
         let mut known = changes(&zone).into_iter().peekable();
         let mut before = offset(&zone, FIRST);
         for minute in (FIRST + step..LAST).step_by(60) {

@@ -25,12 +25,14 @@ impl Local {
         let (number, in_day) = (minutes.div_euclid(DAY), minutes.rem_euclid(DAY));
         let (year, month, day) = civil(number);
         let is_leap = year % 4 == 0 && year % 100 != 0 || year % 400 == 0;
+
         let last_day = match month {
             4 | 6 | 9 | 11 => 30,
             2 if is_leap => 29,
             2 => 28,
             _ => 31,
         };
+
         Self {
             number,
             weekday: (number + 4).rem_euclid(7),
@@ -52,11 +54,13 @@ fn civil(number: i64) -> (i64, i64, i64) {
     let in_year = in_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * in_year + 2) / 153;
     let day = in_year - (153 * month_from_march + 2) / 5 + 1;
+
     let month = if month_from_march < 10 {
         month_from_march + 3
     } else {
         month_from_march - 9
     };
+
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
@@ -122,6 +126,7 @@ fn crons() -> Vec<Rule> {
         ("59", bits([59])),
         ("30", bits([30])),
     ];
+
     let named: [(&str, u32); 7] = [
         ("2", hours([2])),
         ("0", hours([0])),
@@ -131,6 +136,7 @@ fn crons() -> Vec<Rule> {
         ("1-9", hours(1..=9)),
         ("22-1", hours([22, 23, 0, 1])),
     ];
+
     let days: [(&str, Fits); 6] = [
         ("* * *", EVERY_DAY),
         ("* * SUN", |local| local.weekday == 0),
@@ -141,6 +147,7 @@ fn crons() -> Vec<Rule> {
             local.day <= 14 && [3, 4, 9, 10, 11].contains(&local.month)
         }),
     ];
+
     let mut rules = Vec::new();
     for (at, (minute_text, minutes)) in minutes.into_iter().enumerate() {
         for (number, (hour_text, hours)) in named.into_iter().enumerate() {
@@ -155,6 +162,7 @@ fn crons() -> Vec<Rule> {
                 days: fits,
             });
         }
+
         let (day_text, fits) = days[at % days.len()];
         rules.push(Rule {
             text: format!("cron {minute_text} * {day_text}"),
@@ -165,6 +173,7 @@ fn crons() -> Vec<Rule> {
             days: fits,
         });
     }
+
     rules
 }
 
@@ -179,6 +188,7 @@ fn recurrences() -> Vec<Rule> {
         hours,
         days,
     };
+
     let halves = "BYHOUR=0,1,2,3,4,23;BYMINUTE=0,30";
     // 2019-06-01 02:30.
     let june = 18_048 * DAY + 150;
@@ -260,6 +270,7 @@ fn elapsed() -> Vec<Rule> {
         hours,
         days: EVERY_DAY,
     };
+
     vec![
         every("FREQ=HOURLY", 60, ALL_HOURS),
         every("FREQ=HOURLY;INTERVAL=7", 420, ALL_HOURS),

@@ -20,6 +20,7 @@ fn hard_rows_are_computed() {
             not_applicable += 1;
         }
     }
+
     println!("rrule: {computed} computed, {not_applicable} not applicable");
     assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
 }
@@ -33,15 +34,18 @@ fn check(row: &Value, wrong: &mut Vec<String>) {
             text(row, "rrule").expect("a rule")
         ),
     };
+
     let zone_name = rule.split_once("TZID=").and_then(|(_, rest)| rest.split_once(':'));
     let zone_name = zone_name.map_or("UTC", |(zone, _)| zone);
     let zone = zone_named(zone_name).expect("a zone");
+
     let expected: Vec<String> = row["expect"]
         .as_array()
         .expect("a list")
         .iter()
         .map(|at| plain(at.as_str().expect("a time")))
         .collect();
+
     let found = match Schedule::parse(&format!("rrule {rule}"), zone_name) {
         Ok(schedule) => local(
             &preview(&schedule, UnixMillis(-1_000_000_000_000), expected.len() + 1),
@@ -49,6 +53,7 @@ fn check(row: &Value, wrong: &mut Vec<String>) {
         ),
         Err(error) => vec![error.to_string()],
     };
+
     let is_endless = !rule.contains("COUNT") && !rule.contains("UNTIL");
     let ends = is_endless || found.len() == expected.len();
     if !ends || found.iter().take(expected.len()).ne(expected.iter()) {

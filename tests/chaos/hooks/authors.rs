@@ -75,14 +75,17 @@ pub(super) async fn reuse(bus: Bus, over: Over) -> u32 {
         lives += 1;
         let life = format!("life-{lives}");
         create(&bus, "again", &life).await;
+
         while !is_recorded(&bus, &life).await {
             if is_over(&over) {
                 return lives;
             }
             pause(AGAIN).await;
         }
+
         ask(&bus, "delete", &json!({"name": "again"})).await;
     }
+
     lives
 }
 
@@ -92,10 +95,12 @@ async fn is_recorded(bus: &Bus, life: &str) -> bool {
     let Ok(Some(stored)) = bus.last_on_subject(DISPATCHES, &to).await else {
         return false;
     };
+
     let dispatch: Dispatch = stored.decode().expect("a dispatch");
     let Ok(Some(event)) = bus.at_sequence(EVENTS, dispatch.event_seq).await else {
         return false;
     };
+
     let partition = subject::parse_event(&event.subject).expect("an event").partition;
     let record = subject::invocation(partition, &dispatch.event_id);
     matches!(bus.last_on_subject(INVOCATIONS, &record).await, Ok(Some(_)))

@@ -81,8 +81,10 @@ pub(super) fn at_first() -> Vec<(&'static str, String)> {
         ("flips.ts", FLIPS),
         ("comes.ts", COMES),
     ];
+
     let mut files: Vec<_> = still.map(|(name, text)| (name, text.to_owned())).to_vec();
     files.push(("edited.ts", edited(0)));
+
     files
 }
 
@@ -96,11 +98,13 @@ pub(super) async fn edit(folder: PathBuf, over: Over) -> Vec<UnixMillis> {
         std::fs::write(folder.join("edited.ts"), edited(version)).expect("a hook file");
         edits.push(SystemClock.now());
     };
+
     let mut tick = 0;
     while !is_over(&over) {
         pause(EDIT_EVERY).await;
         tick += 1;
         save(&folder);
+
         match tick % 6 {
             1 => write("flips.ts", BROKEN),
             3 => std::fs::remove_file(folder.join("comes.ts")).expect("it was there"),
@@ -109,8 +113,10 @@ pub(super) async fn edit(folder: PathBuf, over: Over) -> Vec<UnixMillis> {
             _ => {}
         }
     }
+
     write("flips.ts", FLIPS);
     write("comes.ts", COMES);
     save(&folder);
+
     edits
 }

@@ -42,21 +42,26 @@ pub(super) async fn faults(world: &World, agents: &Path, played: &Played) -> (Ve
     if !matches!(unsettled, Ok(0)) {
         return (vec![format!("not everything is settled: {unsettled:?}")], 0);
     }
+
     let records: Vec<(u64, EventInvocations)> = read_all(&world.bus, INVOCATIONS).await;
     let dispatches: Vec<(u64, Dispatch)> = read_all(&world.bus, DISPATCHES).await;
+
     let dead: Vec<(u64, DeadLetter)> = read_all(&world.bus, DLQ).await;
     for (_, letter) in dead.iter().take(3) {
         faults.push(format!("dead letter: {} {}", letter.reason, letter.detail));
     }
+
     let mut by_event: BTreeMap<&str, Vec<&EventInvocations>> = BTreeMap::new();
     for (_, record) in &records {
         by_event.entry(record.event_id.as_str()).or_default().push(record);
     }
+
     let mut fired: BTreeMap<(&str, &str), Vec<&Dispatch>> = BTreeMap::new();
     for (_, dispatch) in &dispatches {
         let key = (dispatch.event_id.as_str(), dispatch.hook_id.as_str());
         fired.entry(key).or_default().push(dispatch);
     }
+
     recorded(&by_event, &fired, &mut faults);
     let answers = world.bus.kv::<StoredAnswers>(HOOK_RESULTS);
     for sent in &played.sent {
@@ -65,6 +70,7 @@ pub(super) async fn faults(world: &World, agents: &Path, played: &Played) -> (Ve
         if count != 1 {
             faults.push(format!("{id}: {count} records"));
         }
+
         let of = |hook: &'static str| fired.get(&(id, hook)).map_or(&[][..], Vec::as_slice);
         let stored = match sent.channel {
             "ask" | "fall" => answers.get(&token(id)).await.ok().flatten().map(|entry| entry.value),
@@ -73,16 +79,20 @@ pub(super) async fn faults(world: &World, agents: &Path, played: &Played) -> (Ve
         if let Some(fault) = upon(sent.channel, of, stored.as_ref()) {
             faults.push(format!("{id}: {fault}"));
         }
+
         if faults.len() > 20 {
             return (faults, 0);
         }
     }
+
     one_shots(world, &dispatches, played, &mut faults).await;
     registry(world, agents, played, &mut faults).await;
+
     let stale = staleness(&records, &played.edits);
     if stale > STALE_MS {
         faults.push(format!("an edit was evaluated {stale} ms after it was replaced"));
     }
+
     (faults, stale)
 }
 
@@ -97,15 +107,18 @@ fn recorded(
         if dispatches.len() > 1 {
             faults.push(format!("{event}: {} dispatches of {hook}", dispatches.len()));
         }
+
         let known = by_event
             .get(event)
             .into_iter()
             .flatten()
             .any(|record| names(record, hook));
+
         if !known && *hook != "comes" {
             faults.push(format!("{event}: a dispatch of {hook}, which the record does not name"));
         }
     }
+
     for (event, records) in by_event {
         for hook in records.iter().flat_map(|record| &record.hooks) {
             let is_there = fired.contains_key(&(*event, hook.hook_id.as_str()));
@@ -161,6 +174,7 @@ fn upon<'a>(
                 Some(StoredAnswer::Passed { .. }) => (0, 1),
                 None => return Some(format!("{maybe} of maybe, {falls} of falls, and nothing is decided")),
             };
+
             ((maybe, falls) != decided).then(|| format!("{maybe} of maybe, {falls} of falls, decided were {decided:?}"))
         }
         other => Some(format!("nobody sends to {other}")),
@@ -173,6 +187,7 @@ async fn one_shots(world: &World, dispatches: &[(u64, Dispatch)], played: &Playe
     for (_, dispatch) in dispatches {
         *by_session.entry(dispatch.target.session.as_str()).or_default() += 1;
     }
+
     let once = (1..=played.made).map(|number| format!("once-{number}"));
     let lives = (1..=played.lives).map(|number| format!("life-{number}"));
     for session in once.chain(lives) {
@@ -181,6 +196,7 @@ async fn one_shots(world: &World, dispatches: &[(u64, Dispatch)], played: &Playe
             faults.push(format!("{session} fired {count} times"));
         }
     }
+
     let states = world.bus.kv::<HookState>(HOOK_STATE);
     for number in 1..=played.made {
         let state = states.get(&token(&format!("once-{number}"))).await;
@@ -205,6 +221,7 @@ async fn registry(world: &World, agents: &Path, played: &Played, faults: &mut Ve
             .and_then(|stem| stem.to_str())
             .expect("a name")
             .to_owned();
+
         let hash = hash(&std::fs::read(&path).expect("readable"));
         let record = hooks.get(&token(&id)).await.ok().flatten().map(|entry| entry.value);
         let is_same =
@@ -213,6 +230,7 @@ async fn registry(world: &World, agents: &Path, played: &Played, faults: &mut Ve
             faults.push(format!("{id} is not in the registry as its file says: {record:?}"));
         }
     }
+
     for number in 1..=played.made {
         let name = format!("once-{number}");
         let record = hooks.get(&token(&name)).await.ok().flatten().map(|entry| entry.value);
@@ -234,6 +252,7 @@ fn staleness(records: &[(u64, EventInvocations)], edits: &[UnixMillis]) -> i64 {
         // Edit n is the n-th of the list; the one that replaced it comes next.
         Some(record.started_at.since(*edits.get(version)?))
     };
+
     records
         .iter()
         .filter_map(|(_, record)| of(record))

@@ -71,24 +71,29 @@ pub(super) async fn send(bus: Bus, over: Over) -> Vec<Sent> {
                 2 => "read",
                 _ => "chaos",
             };
+
             let mut all = Vec::new();
             for number in 0.. {
                 let sent = Sent::new(number, channel, format!("{sender}-{}", number % CONVERSATIONS));
                 store(&bus, &sent).await;
                 all.push(sent);
+
                 if is_over(&over) {
                     break;
                 }
                 pause(GAP).await;
             }
+
             all
         })
     };
+
     let senders: Vec<_> = (0..SENDERS).map(one).collect();
     let mut all = Vec::new();
     for sender in senders {
         all.extend(sender.await.expect("a sender panicked"));
     }
+
     all.sort_by_key(|sent| sent.id.as_str().rsplit('/').next().and_then(|n| n.parse::<u64>().ok()));
     all
 }
@@ -108,6 +113,7 @@ pub(super) async fn until_all_say(world: &World, version: usize) -> Vec<Sent> {
     let mut all = Vec::new();
     let mut round = 0;
     let session = format!("v-{version}");
+
     eventually("every replica has the last edit", SETTLE, async || {
         round += 1;
         let shown: Vec<Sent> = (0..SHOWN)
@@ -116,9 +122,11 @@ pub(super) async fn until_all_say(world: &World, version: usize) -> Vec<Sent> {
         for sent in &shown {
             store(&world.bus, sent).await;
         }
+
         all.extend(shown.iter().cloned());
         let records = records_of(world, &shown).await;
         let by: std::collections::BTreeSet<&str> = records.iter().map(|record| record.evaluated_by.as_str()).collect();
+
         let newest = records.iter().filter(|record| said(record) == Some(&session)).count();
         if by.len() == 2 && newest == shown.len() {
             Ok(())
@@ -127,6 +135,7 @@ pub(super) async fn until_all_say(world: &World, version: usize) -> Vec<Sent> {
         }
     })
     .await;
+
     all
 }
 

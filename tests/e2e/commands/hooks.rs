@@ -85,17 +85,20 @@ pub(super) async fn switched(operator: &Operator) {
     std::fs::write(&file, GREET).expect("a file");
     operator.world.words(&["hook", "push", "greet.ts"]).await;
     operator.fires("greet").await;
+
     let shown = eventually("its invocations are shown", PATIENCE, async || {
         let shown = operator.world.json(&["hook", "show", "greet"]).await;
         let fired = shown["invocations"][0]["outcome"] == "fired" && shown["hook"]["trigger_count"] != 0;
         if fired { Ok(shown) } else { Err(shown.to_string()) }
     })
     .await;
+
     assert_eq!(
         (&shown["hook"]["status"], &shown["hook"]["name"], &shown["source"]),
         (&json!("active"), &json!("Greeter"), &json!(GREET)),
         "{shown}"
     );
+
     let words = operator.world.words(&["hook", "show", "greet"]).await;
     let event = shown["invocations"][0]["event_id"].as_str().expect("an event");
     for part in [
@@ -116,32 +119,40 @@ pub(super) async fn switched(operator: &Operator) {
             operator.world.words(&why).await,
             format!("{hook} is disabled: not today\n")
         );
+
         let record = operator.registered(hook).await;
         assert_eq!(
             (record.enabled, record.disabled_reason.as_deref()),
             (false, Some("not today"))
         );
+
         let words = operator.world.words(&["hook", "show", hook]).await;
         assert!(
             words.contains("status      disabled\nbecause     not today\n"),
             "{words}"
         );
+
         operator.comes_to(hook, "well", |done| done.is_none()).await;
         assert_eq!(
             operator.world.words(&["hook", "enable", hook]).await,
             format!("{hook} is active\n")
         );
+
         let record = operator.registered(hook).await;
         assert_eq!((record.enabled, record.disabled_reason), (true, None));
+
         operator.fires(hook).await;
     }
+
     let again = operator.world.json(&["hook", "enable", "greet"]).await;
     assert_eq!((&again["id"], &again["status"]), (&json!("greet"), &json!("active")));
+
     for action in ["show", "enable", "rm"] {
         operator
             .refused(&["hook", action, "nobody"], "there is no hook nobody")
             .await;
     }
+
     let (_, err) = operator.fails(2, &["hook", "enable"]).await;
     assert!(err.contains("<ID>"), "{err}");
 }
@@ -156,6 +167,7 @@ pub(super) async fn removed(operator: &Operator) {
         operator.world.words(&["hook", "rm", "greet"]).await,
         "greet is disabled: deleted\n"
     );
+
     let is_listed = async || {
         let listed = operator.world.json(&["hook", "list"]).await;
         listed
@@ -164,11 +176,14 @@ pub(super) async fn removed(operator: &Operator) {
             .iter()
             .any(|hook| hook["id"] == "greet")
     };
+
     assert!(!is_listed().await);
+
     operator.comes_to("greet", "well", |done| done.is_none()).await;
     let off = operator.world.json(&["hook", "disable", "greet"]).await;
     assert_eq!(off["disabled_reason"], "deleted", "it stays so: {off}");
     assert!(!is_listed().await);
+
     let shown = operator.world.json(&["hook", "show", "greet"]).await;
     assert_eq!(
         (&shown["hook"]["disabled_reason"], &shown["source"]),
@@ -179,6 +194,7 @@ pub(super) async fn removed(operator: &Operator) {
 
     operator.world.words(&["hook", "enable", "greet"]).await;
     assert!(is_listed().await);
+
     operator.fires("greet").await;
     let gone = operator.world.json(&["hook", "rm", "greet"]).await;
     assert_eq!(
@@ -198,8 +214,10 @@ pub(super) async fn paused(operator: &Operator) {
     let skips =
         |done: Option<&HookOutcome>| matches!(done, Some(HookOutcome::Skipped { reason }) if reason == "breaker_open");
     operator.comes_to("moody", "throw", skips).await;
+
     let failures = breaker().await.expect("it is stored").value.failures;
     assert_eq!(failures, 5);
+
     let is = async |status: &str| {
         eventually("its status says so", PATIENCE, async || {
             let shown = operator.world.json(&["hook", "show", "moody"]).await;
@@ -211,6 +229,7 @@ pub(super) async fn paused(operator: &Operator) {
         })
         .await;
     };
+
     is("paused").await;
     let listed = operator.world.json(&["breaker", "list"]).await;
     assert_eq!(
@@ -222,9 +241,11 @@ pub(super) async fn paused(operator: &Operator) {
     let words = operator.world.words(&["breaker", "reset", "moody"]).await;
     assert_eq!(words, "moody runs again; it had failed 5 times in a row\n");
     assert!(breaker().await.expect("it is stored").value.is_at_rest());
+
     operator.fires("moody").await;
     is("active").await;
     assert_eq!(operator.world.json(&["breaker", "list"]).await, json!([]));
+
     operator
         .refused(
             &["breaker", "reset", "moody"],
@@ -238,6 +259,7 @@ pub(super) async fn paused(operator: &Operator) {
         (&was["hook_id"], &was["failures"], &was["circuit"]["state"]),
         (&json!("moody"), &json!(5), &json!("open"))
     );
+
     operator.fires("moody").await;
     operator
         .refused(&["breaker", "reset", "nobody"], "no failure of nobody is known")

@@ -52,14 +52,18 @@ async fn written(terminal: &Terminal, fence: &Fence, name: &str) -> Result<(), S
         Some(_) => std::fs::read_to_string(&path).unwrap_or_default(),
         None => String::new(),
     };
+
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory).map_err(|error| error.to_string())?;
     }
+
     let text = terminal.with_ports(&fence.text);
     std::fs::write(&path, before + &text).map_err(|error| error.to_string())?;
+
     if fence.language == "ts" {
         return Ok(());
     }
+
     // A subshell: the page itself sets the variables, later perhaps.
     let secrets: String = secrets(&text)
         .map(|name| format!("{name}=${{{name}:-{SECRET}}}\n"))
@@ -88,6 +92,7 @@ async fn configuration(name: &str, text: &str) -> Result<(), String> {
         None if name == "nexus.toml" => text.to_owned(),
         None => return Err(format!("no file of a configuration is called `{name}`")),
     };
+
     std::fs::write(directory.path().join(name), text).map_err(|error| error.to_string())?;
     let key = |section: &str, key: &str| {
         let is_there = main.contains(&format!("[{section}"));
@@ -97,18 +102,22 @@ async fn configuration(name: &str, text: &str) -> Result<(), String> {
             format!("{section}.{key} = \"env:NEXUS_PAGE_SECRET\"\n")
         }
     };
+
     let keys = key("trust", "cluster_key") + &key("llm", "api_key");
     std::fs::write(directory.path().join("nexus.toml"), format!("{keys}{main}")).map_err(|error| error.to_string())?;
 
     let mut command = tests::command::command(directory.path(), &["config", "check"]);
     command.env("NEXUS_PAGE_SECRET", "0123456789abcdef".repeat(4));
+
     for name in secrets(text) {
         command.env(name, SECRET);
     }
+
     let output = command.output().await.map_err(|error| error.to_string())?;
     if output.status.success() {
         return Ok(());
     }
+
     let said = [output.stdout, output.stderr].concat();
     Err(String::from_utf8_lossy(&said).into_owned())
 }
@@ -128,12 +137,14 @@ pub(super) async fn hooks(pages: &[(String, String)]) -> Vec<String> {
     for (name, text) in pages {
         let mut all = fences(text).unwrap_or_default();
         all.retain(|fence| fence.language == "ts" && fence.attribute("norun").is_none());
+
         for fence in all {
             if let Err(why) = hook(&terminal, &fence).await {
                 faults.push(format!("{name}:{}: {why}", fence.line));
             }
         }
     }
+
     faults.extend(terminal.close().await.err());
     faults
 }

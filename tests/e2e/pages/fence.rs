@@ -40,12 +40,14 @@ impl Fence {
         if !LANGUAGES.contains(&self.language.as_str()) {
             faults.push(format!("unknown language `{}`", self.language));
         }
+
         for (name, value) in &self.attributes {
             let known = ATTRIBUTES.iter().find(|(known, _)| known == name);
             let fits = known.is_some_and(|(_, languages)| languages.contains(&self.language.as_str()));
             if name != "norun" && !fits {
                 faults.push(format!("unknown attribute `{name}` of a block `{}`", self.language));
             }
+
             let is_plain = matches!(name.as_str(), "up" | "output" | "loads" | "body");
             if value.trim().is_empty() != is_plain {
                 faults.push(format!(
@@ -58,6 +60,7 @@ impl Fence {
         if self.language == "yaml" && !decides.iter().any(|name| self.attribute(name).is_some()) {
             faults.push("a block `yaml` says which file it is: `as`, `file`, `append` or `norun`".to_owned());
         }
+
         faults
     }
 }
@@ -86,6 +89,7 @@ pub(crate) fn fences(page: &str) -> Result<Vec<Fence>, String> {
             });
         }
     }
+
     match open {
         Some(fence) => Err(format!("line {}: the block is not closed", fence.line)),
         None => Ok(found),
@@ -106,9 +110,11 @@ fn attributes(text: &str) -> Option<Vec<(String, String)>> {
         if name.is_empty() || !(behind.is_empty() || behind.starts_with(' ')) {
             return None;
         }
+
         found.push((name.to_owned(), value.to_owned()));
         rest = behind.trim_start();
     }
+
     Some(found)
 }
 
@@ -151,9 +157,11 @@ fn without_numbers(word: &str) -> String {
             made.push_str(run);
         }
     }
+
     while made.contains("#.#") || made.contains("#:#") {
         made = made.replace("#.#", "#").replace("#:#", "#");
     }
+
     made
 }
 
@@ -190,6 +198,7 @@ fn a_block_without_a_reason_or_with_an_unknown_attribute_is_a_fault() {
             "{first}"
         );
     }
+
     assert!(fences("```sh\nx\n").is_err(), "not closed");
 }
 

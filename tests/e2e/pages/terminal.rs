@@ -52,12 +52,15 @@ impl Terminal {
             .expect("a directory");
         let here = directory.path();
         let [http, receiver, nats] = [(); 3].map(|()| free_port().expect("a port"));
+
         for name in ["checkout/target/debug", "home", "begin"] {
             std::fs::create_dir_all(here.join(name)).expect("a directory");
         }
+
         for name in OF_THE_CHECKOUT {
             std::os::unix::fs::symlink(root().join(name), here.join("checkout").join(name)).expect("a link");
         }
+
         write_program(&here.join("checkout/target/debug/nexus"), nats, http);
 
         let begin = if begins_in_checkout { "checkout" } else { "begin" };
@@ -67,12 +70,14 @@ impl Terminal {
         } else {
             format!("{}:", here.join("checkout/target/debug").display())
         };
+
         let state = format!(
             "export HOME='{home}'\nexport PATH=\"{found}{tools}:$PATH\"\ncd '{begin}'\n",
             home = here.join("home").display(),
             tools = tools.display(),
             begin = here.join(begin).display(),
         );
+
         std::fs::write(here.join("state"), state).expect("the state");
         let terminal = Self {
             directory,
@@ -80,9 +85,11 @@ impl Terminal {
             receiver,
             started: Vec::new(),
         };
+
         if !begins_in_checkout {
             terminal.run("nexus init").await?;
         }
+
         Ok(terminal)
     }
 
@@ -113,6 +120,7 @@ impl Terminal {
     pub(super) async fn stay(&mut self, script: &str, text: &str) -> Result<(), String> {
         let path = self.directory.path().join(format!("stays-{}", self.started.len()));
         let is_up = script == UP || script.contains("nexus up");
+
         // With a trap, the shell ends behind what it has started, which SIGTERM reaches as well.
         let command = self.bash(&format!("trap : TERM\n{script}"));
         self.started.push(Started::begin(command, &path, is_up)?);
@@ -120,6 +128,7 @@ impl Terminal {
         let printed = || std::fs::read_to_string(&path).unwrap_or_default();
         let child = self.started.last_mut().map(|started| &mut started.child);
         let child = child.ok_or("nothing was started")?;
+
         let waited = tokio::time::timeout(PATIENCE, async {
             while !printed().contains(text) {
                 if let Ok(Some(status)) = child.try_wait() {
@@ -127,8 +136,10 @@ impl Terminal {
                 }
                 pause(LOOK_EVERY).await;
             }
+
             Ok(())
         });
+
         waited
             .await
             .unwrap_or_else(|_| Err(format!("it does not print `{text}`: {}", printed())))
@@ -183,6 +194,7 @@ impl Terminal {
         let script = self.with_ports(script);
         let checkout = self.directory.path().join("checkout");
         let mut command = Command::new("bash");
+
         command
             .arg("-c")
             .arg(format!(
@@ -194,6 +206,7 @@ impl Terminal {
             .stdin(Stdio::null())
             .process_group(0)
             .kill_on_drop(true);
+
         command
     }
 }
@@ -234,6 +247,7 @@ fn write_program(path: &Path, nats: u16, http: u16) {
          exec '{real}' \"$@\"\n",
         real = real.display(),
     );
+
     std::fs::write(path, text).expect("the program");
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("its mode");
 }

@@ -83,12 +83,14 @@ impl Access {
         for (index, token) in http.tokens.iter().enumerate() {
             let own = scope::faults(&token.name, &token.source, &token.channels);
             faults.extend(own.into_iter().map(|fault| format!("tokens[{index}].{fault}")));
+
             if http.tokens[..index].iter().any(|other| other.name == token.name) {
                 faults.push(format!(
                     "tokens[{index}].name: `{}` is taken; names are unique",
                     token.name
                 ));
             }
+
             match token.hash() {
                 None => faults.push(format!(
                     "tokens[{index}].sha256: expected the SHA-256 of the token, 64 hex digits (never the token itself)"
@@ -107,6 +109,7 @@ impl Access {
                     "local_token: expected at least {MIN_LOCAL_BYTES} bytes; `nexus init` makes one"
                 ));
             }
+
             tokens.push((sha256(&[text.as_bytes()]), Arc::new(Scope::local())));
         }
 
@@ -135,6 +138,7 @@ impl Access {
                 found = Some(&**scope);
             }
         }
+
         found.filter(|_| scheme.eq_ignore_ascii_case("bearer"))
     }
 
@@ -183,6 +187,7 @@ mod tests {
         ] {
             assert_eq!(closed.scope(header).is_some(), allowed, "{header:?}");
         }
+
         let open = Access::new(&http(tokens, true)).unwrap();
         assert_eq!(open.scope(None), Some(&Scope::open()));
         assert_ne!(open.scope(Some("Bearer one")), Some(&Scope::open()));
@@ -197,6 +202,7 @@ mod tests {
         same.source = "timer".to_owned();
         let wrong = http(vec![plain, same, token("c", "two")], false);
         let faults = Access::new(&wrong).unwrap_err();
+
         for key in [
             "tokens[0].sha256:",
             "tokens[1].name:",

@@ -107,12 +107,14 @@ impl PostedEvent {
                 .peer_id
                 .take()
                 .or_else(|| with_sender.then(|| self.from.id.clone()));
+
             self.peer.id = named.unwrap_or_default();
         }
 
         if self.content_types.is_empty() {
             self.content_types.extend(self.content_type.take());
         }
+
         self
     }
 }

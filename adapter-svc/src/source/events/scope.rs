@@ -75,6 +75,7 @@ impl Scope {
         if !posted.source_id.is_empty() {
             event.source_id = posted.source_id;
         }
+
         event.account_id = posted.account_id;
         event.direction = posted.direction;
         event.from = posted.from;
@@ -85,9 +86,11 @@ impl Scope {
         event.content = posted.content;
         event.content_types = posted.content_types;
         event.attachments = posted.attachments;
+
         event.metadata = posted.metadata;
         event.tags = posted.tags;
         event.hops = posted.hops;
+
         self.admit(event, now)
     }
 
@@ -173,6 +176,7 @@ pub fn faults(name: &str, source: &str, channels: &[String]) -> Vec<String> {
     } else if name == LOCAL {
         faults.push(format!("name: `{LOCAL}` is the name of adapter.http.local_token"));
     }
+
     if !is_plain_name(source) {
         faults.push(format!(
             "source: expected letters, digits, `-`, `_` and `.`, at most {MAX_NAME_BYTES}"
@@ -197,6 +201,7 @@ pub fn faults(name: &str, source: &str, channels: &[String]) -> Vec<String> {
             ));
         }
     }
+
     faults
 }
 
@@ -234,6 +239,7 @@ mod tests {
             (event.peer.kind, event.peer.id.as_str()),
             (PeerKind::Dm, "+15559876543")
         );
+
         assert_eq!(event.reply_to.as_deref(), Some("shop:crm:abc122"));
 
         let text = r#"{"id":"2","channel":"crm","senderId":"u7","peerKind":"group","peerId":"room","timestamp":1}"#;
@@ -260,8 +266,10 @@ mod tests {
         ] {
             assert_eq!(shop().id(said).unwrap().as_str(), id);
         }
+
         let long = "x".repeat(510);
         assert!(shop().id(&long).unwrap().as_str().starts_with("shop:sha256-"));
+
         for bad in ["", "a\0b", "shop:", "shop:a\nb", &"x".repeat(513)] {
             assert!(shop().id(bad).is_err(), "{bad:?}");
         }
@@ -277,6 +285,7 @@ mod tests {
             (event.source_id.as_str(), event.reply_to.as_deref()),
             ("9", Some("shop:8"))
         );
+
         assert_eq!(
             event.origin,
             Origin::Token {
@@ -285,6 +294,7 @@ mod tests {
         );
         assert!(event.speaks_for.is_empty());
         assert_eq!(event.received_at, UnixMillis(7));
+
         let event = Scope::open().event(posted(text), UnixMillis(7)).unwrap();
         assert_eq!((event.id.as_str(), &event.origin), ("open:9", &Origin::Open));
     }
@@ -299,6 +309,7 @@ mod tests {
                 .reply_to
                 .unwrap()
         };
+
         assert_eq!(to("out:01M8/0"), "out:01M8/0");
         assert_eq!(to("timer:1"), "shop:timer:1");
     }
@@ -310,6 +321,7 @@ mod tests {
             scope.event(posted(&text), UnixMillis(1)).map(|event| event.channel)
         };
         assert!(on(&shop(), "crm").is_ok());
+
         for foreign in ["telegram", "CRM", "cli", "webchat", "timer"] {
             let refused = on(&shop(), foreign).unwrap_err();
             assert!(
@@ -317,9 +329,11 @@ mod tests {
                 "{foreign}: {refused}"
             );
         }
+
         assert!(on(&Scope::local(), "cli").is_ok() && on(&Scope::local(), "http").is_ok());
         assert!(on(&Scope::local(), "webchat").is_err());
         assert!(on(&Scope::open(), "telegram").is_ok());
+
         for own in ["cli", "timer", "Webhook", "out"] {
             assert!(on(&Scope::open(), own).is_err(), "{own}");
         }
@@ -334,15 +348,19 @@ mod tests {
                 &channels.iter().map(|&c| c.to_owned()).collect::<Vec<_>>(),
             )
         };
+
         assert!(said("shop-1", "shop", &["crm", "http"]).is_empty());
+
         for taken in [
             "timer", "OUT", "agent", "webhook", "open", "local", "cli", "a:b", "", "a/b",
         ] {
             assert_eq!(said("n", taken, &["crm"]).len(), 1, "{taken}");
         }
+
         for taken in ["webchat", "webhook", "cli", "timer", ""] {
             assert_eq!(said("n", "shop", &[taken]).len(), 1, "{taken}");
         }
+
         assert_eq!(said("local", "shop", &[]).len(), 2);
     }
 

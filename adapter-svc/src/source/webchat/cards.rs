@@ -76,6 +76,7 @@ async fn follow(bus: Bus, mut wishes: mpsc::Receiver<Vec<Watched>>, tell: mpsc::
                 still.push(card);
                 continue;
             }
+
             match standing(&bus, &card).await {
                 None => still.push(card),
                 Some(status) => {
@@ -86,6 +87,7 @@ async fn follow(bus: Bus, mut wishes: mpsc::Receiver<Vec<Watched>>, tell: mpsc::
                 }
             }
         }
+
         open = still;
     }
 }

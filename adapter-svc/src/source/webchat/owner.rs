@@ -30,6 +30,7 @@ pub enum ClaimOwnerError {
 pub async fn claim(bus: &Bus, token: &str, visitor: &Visitor, now: UnixMillis) -> Result<(), ClaimOwnerError> {
     let links = bus.kv::<OwnerLink>(buckets::IDENTITIES);
     let key = link_key(token);
+
     let mut last = ClaimOwnerError::Link(ClaimLinkError::Used);
     for _ in 0..MAX_TRIES {
         let entry = links.get(&key).await?.ok_or(ClaimLinkError::Used)?;
@@ -41,5 +42,6 @@ pub async fn claim(bus: &Bus, token: &str, visitor: &Visitor, now: UnixMillis) -
             Err(error) => return Err(error.into()),
         }
     }
+
     Err(last)
 }

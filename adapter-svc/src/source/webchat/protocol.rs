@@ -225,6 +225,7 @@ impl From<EventRow> for Item {
             | Direction::Updated
             | Direction::Deleted => "visitor",
         };
+
         Self {
             id: row.id.to_string(),
             from,
@@ -261,6 +262,7 @@ pub fn check_id(id: &str) -> Result<(), String> {
             id.len()
         ));
     }
+
     match id.chars().find(|c| *c == '/' || c.is_control()) {
         Some(wrong) => Err(format!(
             "an id without `/` and control characters is expected, it has U+{:04X}",
@@ -279,13 +281,16 @@ pub fn read(text: &str) -> Result<FromPage, (String, &'static str)> {
     let FromPage::Message { id, text } = &said else {
         return Ok(said);
     };
+
     check_id(id).map_err(|detail| (detail, "id"))?;
+
     if text.trim().is_empty() || text.len() > MAX_TEXT_BYTES || text.contains('\0') {
         return Err((
             format!("a text of 1 to {MAX_TEXT_BYTES} bytes without NUL is expected"),
             "text",
         ));
     }
+
     Ok(said)
 }
 
@@ -343,6 +348,7 @@ mod tests {
             "each account has visitors of its own"
         );
         assert_ne!(visitor("default", &id).unwrap(), id, "an id is not a key to itself");
+
         for weak in ["", "me", &"a".repeat(64), &"ab".repeat(16), &key.repeat(8)] {
             assert!(visitor("default", weak).is_err(), "{weak}");
         }

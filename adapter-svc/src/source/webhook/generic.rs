@@ -66,12 +66,15 @@ impl HmacConfig {
         if template.matches("{body}").count() != 1 {
             faults.push("signed: a text that holds `{body}` once".to_owned());
         }
+
         if template.contains("{timestamp}") != self.timestamp_header.is_some() {
             faults.push("signed: `{timestamp}` exactly where `timestamp_header` is set".to_owned());
         }
+
         if template.contains("{id}") && self.id_header.is_none() {
             faults.push("id_header: the header that `{id}` in `signed` stands for".to_owned());
         }
+
         for (key, name) in [
             ("header", Some(&self.header)),
             ("timestamp_header", self.timestamp_header.as_ref()),
@@ -81,6 +84,7 @@ impl HmacConfig {
                 faults.push(format!("{key}: the name of an HTTP header"));
             }
         }
+
         faults
     }
 
@@ -121,6 +125,7 @@ pub fn verify(
         .strip_prefix(config.prefix.as_str())
         .and_then(|rest| config.decode(rest))
         .ok_or_else(|| malformed(&config.header, "the configured prefix and encoding"))?;
+
     let (written, timestamp) = match &config.timestamp_header {
         Some(name) => {
             let written = header(headers, name)?;
@@ -130,6 +135,7 @@ pub fn verify(
         }
         None => ("", None),
     };
+
     let id = config
         .id_header
         .as_ref()
@@ -139,6 +145,7 @@ pub fn verify(
         part.replace("{timestamp}", written)
             .replace("{id}", id.unwrap_or_default())
     };
+
     let (before, after) = config
         .template()
         .split_once("{body}")
@@ -148,6 +155,7 @@ pub fn verify(
         &[fill(before).as_bytes(), body, fill(after).as_bytes()],
         &[given],
     )?;
+
     Ok(Verified {
         delivery_id: id.filter(|_| config.signs_id()).map(str::to_owned),
         timestamp,
@@ -185,6 +193,7 @@ mod tests {
             check(&hex_config, &[("x-signature", HEX)], 0),
             Err(SignatureError::Malformed { .. })
         ));
+
         let base = HmacConfig {
             encoding: Encoding::Base64,
             header: "X-Sig".to_owned(),
@@ -204,7 +213,9 @@ mod tests {
             signed: Some("v1:{id}:{timestamp}:{body}!".to_owned()),
             ..HmacConfig::default()
         };
+
         assert_eq!(config.faults(), Vec::<String>::new());
+
         let signature = hex::encode(code(
             Algorithm::Sha512,
             &checks("Jefe").keys[0],
@@ -212,6 +223,7 @@ mod tests {
         ));
         let pairs = [("x-signature", signature.as_str()), ("x-time", "100"), ("x-id", "7")];
         let verified = check(&config, &pairs, 130).unwrap();
+
         assert_eq!(
             verified,
             Verified {

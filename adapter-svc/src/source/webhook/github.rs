@@ -67,6 +67,7 @@ mod tests {
                 "{bad}"
             );
         }
+
         assert_eq!(
             check(SECRET, &SIGNED[..SIGNED.len() - 2], BODY),
             Err(SignatureError::Mismatch)

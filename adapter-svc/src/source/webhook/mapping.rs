@@ -26,6 +26,7 @@ impl TryFrom<String> for Pick {
         if let Some(constant) = text.strip_prefix('=') {
             return Ok(Self::Constant(constant.to_owned()));
         }
+
         if let Some(name) = text.strip_prefix("header:") {
             let name = name.trim().to_ascii_lowercase();
             if name.parse::<axum::http::HeaderName>().is_ok() {
@@ -34,6 +35,7 @@ impl TryFrom<String> for Pick {
         } else if text.starts_with('/') {
             return Ok(Self::Body(text));
         }
+
         Err(format!(
             "`{text}`: `/json/pointer`, `header:name` or `=text` is expected"
         ))
@@ -153,12 +155,15 @@ mod tests {
         let map = headers(&[("X-Kind", "ping")]);
         let body = json!({"a": {"b": [7]}, "empty": "", "none": null});
         let check = |pick: &str| Pick::try_from(pick.to_owned()).unwrap().text(&map, &body);
+
         assert_eq!(check("/a/b/0").as_deref(), Some("7"));
         assert_eq!(check("header:X-Kind").as_deref(), Some("ping"));
         assert_eq!(check("=shop order").as_deref(), Some("shop order"));
+
         for absent in ["=", "/a", "/empty", "/none", "/zz", "header:x-none"] {
             assert_eq!(check(absent), None, "{absent}");
         }
+
         assert!(Pick::try_from("a.b".to_owned()).is_err());
         assert!(Pick::try_from("header:no good".to_owned()).is_err());
     }
@@ -173,6 +178,7 @@ mod tests {
         ] {
             assert_eq!(instant(&value), Some(UnixMillis(1_700_000_000_000)), "{value}");
         }
+
         for bad in [json!("soon"), json!(-1), json!(1e300), json!(null), json!("NaN")] {
             assert_eq!(instant(&bad), None, "{bad}");
         }

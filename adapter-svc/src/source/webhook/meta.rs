@@ -71,6 +71,7 @@ mod tests {
         let split = |text: &str| entries(&serde_json::from_str(text).unwrap());
         let both = split(r#"{"object":"page","entry":[{"id":"1","time":5},{"id":"2","time":5}]}"#).unwrap();
         assert_eq!(both[1], json!({"entry": [{"id": "2", "time": 5}], "object": "page"}));
+
         let again = split(r#"{"entry":[{"time":5,"id":"2"}],"object":"page"}"#).unwrap();
         assert_eq!(
             again[0].to_string(),
@@ -89,8 +90,10 @@ mod tests {
                 ("hub.challenge", "1158201444"),
             ];
             let query = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+
             challenge(&Key::new("meatyhamhock"), &query)
         };
+
         assert_eq!(ask("subscribe", "meatyhamhock").as_deref(), Some("1158201444"));
         assert_eq!(ask("subscribe", "else"), None);
         assert_eq!(ask("unsubscribe", "meatyhamhock"), None);

@@ -60,6 +60,7 @@ pub fn read(headers: &HeaderMap, body: &[u8]) -> Result<Value, ReadPayloadError>
             Err(_) => plain(text)?,
         }
     };
+
     if too_deep(&value, MAX_DEPTH) {
         Err(ReadPayloadError::Depth)
     } else {
@@ -159,6 +160,7 @@ mod tests {
                 json!({"payload": "no", "x": ""}),
             ),
         ];
+
         for (kind, body, expected) in cases {
             assert_eq!(check(kind, body), Ok(expected), "{kind}");
         }
@@ -176,11 +178,13 @@ mod tests {
         ));
         assert_eq!(check("", b"ab\xff"), Err(ReadPayloadError::Utf8 { at: 2 }));
         assert_eq!(check("text/plain", b"ab\0"), Err(ReadPayloadError::Nul { at: 2 }));
+
         let nested = "[".repeat(120) + &"]".repeat(120);
         assert_eq!(
             check("application/json", nested.as_bytes()),
             Err(ReadPayloadError::Depth)
         );
+
         let endless = "[".repeat(100_000);
         assert!(matches!(
             check("application/json", endless.as_bytes()),

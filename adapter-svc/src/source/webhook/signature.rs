@@ -154,6 +154,7 @@ impl Checks {
                 found |= expected.as_slice().ct_eq(one.as_slice());
             }
         }
+
         if bool::from(found) {
             Ok(())
         } else {
@@ -237,11 +238,14 @@ pub(crate) mod tests {
                 "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
             ),
         ];
+
         for (key, data, expected) in cases {
             assert_eq!(hex::encode(code(Algorithm::Sha256, &Key::new(key), &[data])), expected);
         }
+
         let long = code(Algorithm::Sha512, &Key::new(vec![0x0b; 20]), &[b"Hi There"]);
         assert!(hex::encode(long).starts_with("87aa7cdea5ef619d4ff0b4241a1d6cb02379f4e2ce4ec2787ad0b30545e17cde"));
+
         let old = code(Algorithm::Sha1, &Key::new(vec![0x0b; 20]), &[b"Hi There"]);
         assert_eq!(hex::encode(old), "b617318655057264e28bc0b6fb378c8ef146be00");
     }
@@ -260,6 +264,7 @@ pub(crate) mod tests {
         ] {
             assert_eq!(checks.fresh(at, now).is_ok(), fresh, "{at}");
         }
+
         checks.tolerance_s = 0;
         assert!(checks.fresh(0, now).is_ok());
     }

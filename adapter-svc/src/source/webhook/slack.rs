@@ -18,6 +18,7 @@ const TIMESTAMP: &str = "x-slack-request-timestamp";
 /// [`SignatureError`] says what is missing, unreadable, too old or wrong.
 pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Verified, SignatureError> {
     const EXPECTED: &str = "`v0=` and 64 hex digits";
+
     let written = header(headers, TIMESTAMP)?;
     let timestamp = seconds(TIMESTAMP, written)?;
     let text = header(headers, SIGNATURE)?;
@@ -25,6 +26,7 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis
     let given = hex::decode(digits).map_err(|_| malformed(SIGNATURE, EXPECTED))?;
     checks.fresh(timestamp, now)?;
     checks.signed(Algorithm::Sha256, &[b"v0:", written.as_bytes(), b":", body], &[given])?;
+
     Ok(Verified {
         delivery_id: None,
         timestamp: Some(timestamp),
@@ -57,6 +59,7 @@ mod tests {
             ("X-Slack-Signature", signature),
             ("X-Slack-Request-Timestamp", "1531420618"),
         ];
+
         verify(
             &checks(SECRET),
             &headers(&pairs),

@@ -40,12 +40,14 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis
         .filter_map(|one| one.strip_prefix("v1,"))
         .filter_map(|one| STANDARD.decode(one).ok())
         .collect();
+
     checks.fresh(timestamp, now)?;
     checks.signed(
         Algorithm::Sha256,
         &[id.as_bytes(), b".", written.as_bytes(), b".", body],
         &given,
     )?;
+
     Ok(Verified {
         delivery_id: Some(id.to_owned()),
         timestamp: Some(timestamp),
@@ -90,6 +92,7 @@ mod tests {
             check(SIGNED, AT - 301, BODY),
             Err(SignatureError::Expired { age_s: -301, .. })
         ));
+
         assert_eq!(check(SIGNED, AT, b"{}"), Err(SignatureError::Mismatch));
     }
 
@@ -102,7 +105,9 @@ mod tests {
         let at = AT.to_string();
         let svix = [(SVIX[0], MESSAGE), (SVIX[1], at.as_str()), (SVIX[2], SIGNED)];
         let verified = verify(&checks, &headers(&svix), BODY, UnixMillis::from_seconds(AT)).unwrap();
+
         assert_eq!(verified.delivery_id.as_deref(), Some(MESSAGE));
+
         // The two sets are never mixed: what is not signed under its own name names nothing.
         let mixed = [
             (ID, "msg_2"),
@@ -110,6 +115,7 @@ mod tests {
             (SVIX[1], at.as_str()),
             (SVIX[2], SIGNED),
         ];
+
         assert!(verify(&checks, &headers(&mixed), BODY, UnixMillis::from_seconds(AT)).is_err());
     }
 
@@ -132,12 +138,14 @@ mod tests {
         };
         let map = headers(&[(ID, MESSAGE), (SIGNATURE, SIGNED)]);
         let missing = verify(&checks, &map, BODY, UnixMillis(0)).unwrap_err();
+
         assert_eq!(
             missing,
             SignatureError::Missing {
                 header: TIMESTAMP.to_owned()
             }
         );
+
         let map = headers(&[(ID, MESSAGE), (TIMESTAMP, "yesterday"), (SIGNATURE, SIGNED)]);
         assert!(matches!(
             verify(&checks, &map, BODY, UnixMillis(0)),

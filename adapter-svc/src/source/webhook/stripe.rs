@@ -25,10 +25,12 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis
             Some(_) | None => {}
         }
     }
+
     let written = written.ok_or_else(|| malformed(SIGNATURE, "`t=seconds,v1=hex`"))?;
     let timestamp = seconds(SIGNATURE, written)?;
     checks.fresh(timestamp, now)?;
     checks.signed(Algorithm::Sha256, &[written.as_bytes(), b".", body], &given)?;
+
     Ok(Verified {
         delivery_id: None,
         timestamp: Some(timestamp),

@@ -39,6 +39,7 @@ impl Codes {
         if let Some(id) = found.ids.get(code) {
             return Some(id.clone());
         }
+
         if found.begun_at.is_some_and(|begun_at| begun_at >= asked_at) {
             return None;
         }
@@ -46,9 +47,11 @@ impl Codes {
         if let Some(begun_at) = found.begun_at {
             pause((begun_at + LOOK_EVERY).saturating_duration_since(clock.monotonic())).await;
         }
+
         found.begun_at = Some(clock.monotonic());
         metrics::counter!("nexus_broker_code_looks_total").increment(1);
         found.ids = look(watch()).await;
+
         found.ids.get(code).cloned()
     }
 }
@@ -72,6 +75,7 @@ async fn look(mut watch: KvWatch<Confirmation>) -> HashMap<String, String> {
             KvEvent::Current => break,
         }
     }
+
     newest
         .into_iter()
         .map(|(code, found)| (code, found.request.id))

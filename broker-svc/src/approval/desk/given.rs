@@ -20,6 +20,7 @@ impl Desk {
         let Some(asked_in) = asked.request.asked_in.as_deref() else {
             return Ok(());
         };
+
         let told = SessionDecision {
             target: asked_in.session.clone(),
             approval: asked.request.id.clone(),
@@ -29,6 +30,7 @@ impl Desk {
         let out = Outgoing::new(subject::dispatch(&asked_in.session), &told).msg_id(id);
         self.bus.publish(out).await?;
         claim::publish(&self.bus, &asked_in.session, &Carrier::default()).await?;
+
         Ok(())
     }
 
@@ -48,10 +50,12 @@ impl Desk {
                 let is_used = before.value.status == ApprovalStatus::Consumed;
                 return Ok(is_used && attempt.is_some() && attempt == used_by);
             };
+
             // KV was put back to a state before the call was given out: whoever has it, nobody is given it again.
             let is_given = self.newest_record(id, before.value.trail.audited).await?.is_used;
             next.trail.used_by = attempt.filter(|_| !is_given).map(str::to_owned);
             let by = next.requested_by.clone();
+
             let what = ApprovalStatus::Consumed.name();
             if self
                 .change(&before, next, what, (Some(&by), Some(GATE)))
@@ -61,6 +65,7 @@ impl Desk {
                 return Ok(!is_given);
             }
         }
+
         Err(KeepApprovalError::Contended(id.to_owned()))
     }
 }

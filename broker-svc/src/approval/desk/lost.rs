@@ -39,11 +39,13 @@ pub async fn asked_for(
                 return Ok(Some(request));
             }
         }
+
         match stretch.upon {
             Some(upon) if upon > 0 => through = Some(upon),
             Some(_) | None => break,
         }
     }
+
     Ok(None)
 }
 
@@ -73,24 +75,29 @@ impl Desk {
         let Some(before) = self.entry(id).await? else {
             return Ok(());
         };
+
         if before.value != *standing {
             return Ok(());
         }
+
         let next = restored(standing.request.clone(), self.clock.now());
         let newest = self.newest_record(id, 0).await?;
         let asker = next.requested_by.clone();
         let mut next = self.led(next, newest, "asked", (Some(&asker), None));
         next.trail.code = Some(minted(SystemIds.ulid()));
+
         match self.values.update(&key(id), &next, before.revision).await {
             Ok(_) => {}
             Err(CasError::Conflict { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
+
         tracing::warn!(
             approval = id,
             "KV was put back to an older state: the approval is asked again"
         );
         self.audit(&next).await?;
+
         self.send(&next, Why::Asked).await
     }
 

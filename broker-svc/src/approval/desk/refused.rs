@@ -50,6 +50,7 @@ impl Desk {
     ) -> Result<(), KeepApprovalError> {
         let id = &standing.request.id;
         metrics::counter!("nexus_broker_refused_words_total").increment(1);
+
         let before = match self.refusals.known(id) {
             Some(count) => count,
             None => self.refusals_in_audit(id).await?,
@@ -66,9 +67,11 @@ impl Desk {
             at: self.clock.now(),
             ..record(standing, "refused", Some(by), Some(&word.via))
         };
+
         let out = Outgoing::new(subject::approval_audit(id), &record);
         self.bus.publish(out).await?;
         self.refusals.remember(id, before + 1);
+
         Ok(())
     }
 
@@ -85,6 +88,7 @@ impl Desk {
                 .is_ok_and(|known| known.what == "refused");
             count += u32::from(is_refusal);
         }
+
         Ok(count)
     }
 }

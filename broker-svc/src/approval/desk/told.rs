@@ -36,6 +36,7 @@ impl Desk {
                 newest.is_used |= known.what == ApprovalStatus::Consumed.name();
             }
         }
+
         Ok(newest)
     }
 
@@ -88,10 +89,12 @@ impl Desk {
         let subject = subject::approval_audit(&record.approval);
         let last = self.bus.last_on_subject(AUDIT, &subject).await?;
         let known = last.and_then(|stored| stored.decode::<ApprovalRecord>().ok());
+
         // A refusal, which changes nothing, may be the last; then it is looked for.
         if known.is_some_and(|known| known.n >= record.n) {
             return Ok(());
         }
+
         self.audit(confirmation).await?;
         Ok(())
     }
@@ -103,6 +106,7 @@ impl Desk {
             return Ok(confirmation.trail.audited);
         };
         let subject = subject::approval_audit(&record.approval);
+
         let mut last = confirmation.trail.audited;
         for _ in 0..MAX_TRIES {
             let out = Outgoing::new(subject.clone(), record.as_ref()).expect_last(last);
@@ -111,7 +115,9 @@ impl Desk {
                 Err(PublishError::WrongLastSequence { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
+
             let expected = last;
+
             while let Some(stored) = self.bus.next_on_subject(AUDIT, &subject, last + 1).await? {
                 last = stored.sequence;
                 let known = stored.decode::<ApprovalRecord>();
@@ -119,12 +125,14 @@ impl Desk {
                     return Ok(last);
                 }
             }
+
             if last == expected {
                 // Nothing came behind it, and it is not the last: `AUDIT` was emptied, or put back to an older state.
                 let newest = self.bus.last_on_subject(AUDIT, &subject).await?;
                 last = newest.map_or(0, |newest| newest.sequence);
             }
         }
+
         Err(KeepApprovalError::Contended(record.approval.clone()))
     }
 }

@@ -24,6 +24,7 @@ pub(crate) fn identities() -> Identities {
             .collect(),
         ..Person::default()
     };
+
     Identities {
         owner: Some("ann".to_owned()),
         persons: vec![
@@ -103,6 +104,7 @@ fn says(standing: &Confirmation, scope: &Scope, by: &str, word: &Word, now: Unix
         proof: Proof::Vouched,
         person: None,
     };
+
     say(standing, &asked, &who(&party, &identities()), word, &identities(), now)
 }
 
@@ -125,17 +127,20 @@ fn the_whole_table_of_words() {
                 &word(approve),
                 UnixMillis(1_500),
             );
+
             let expected = match (status, approve) {
                 (Pending, _) => {
                     let Outcome::Changed(next) = &outcome else {
                         panic!("{outcome:?}")
                     };
+
                     let to = if approve { Approved } else { Rejected };
                     assert_eq!((next.status, next.decided_by.as_deref()), (to, Some("ann")));
                     assert_eq!(
                         (next.decided_at, next.trail.via.as_deref()),
                         (Some(UnixMillis(1_500)), Some("test"))
                     );
+
                     200
                 }
                 (Approved | Consumed, true) | (Rejected, false) => {
@@ -144,7 +149,9 @@ fn the_whole_table_of_words() {
                 }
                 (Approved | Consumed | Rejected | Expired | Cancelled | Superseded, _) => 409,
             };
+
             assert_eq!(code(&outcome), expected, "{status:?} {approve}");
+
             let stranger = says(
                 &confirmation(status),
                 &Scope::Owner,
@@ -152,6 +159,7 @@ fn the_whole_table_of_words() {
                 &word(approve),
                 UnixMillis(1_500),
             );
+
             assert_eq!(code(&stranger), 403, "{status:?}: a stranger learns nothing");
         }
     }
@@ -169,6 +177,7 @@ fn the_whole_table_of_transitions() {
         (Approved, Cancelled),
         (Approved, Superseded),
     ];
+
     for from in ALL {
         for to in ALL {
             assert_eq!(may_follow(from, to), allowed.contains(&(from, to)), "{from:?} → {to:?}");
@@ -176,6 +185,7 @@ fn the_whole_table_of_transitions() {
             assert_eq!(next.is_some(), allowed.contains(&(from, to)));
         }
     }
+
     let consumed = brought(&confirmation(Approved), Consumed, UnixMillis(1_700)).expect("once");
     assert_eq!(consumed.trail.consumed_at, Some(UnixMillis(1_700)));
     assert_eq!(brought(&consumed, Consumed, UnixMillis(1_800)), None, "and not twice");
@@ -192,6 +202,7 @@ fn a_word_at_the_very_end_comes_too_late_and_is_no_rejection() {
         code(&says(&pending, &Scope::Owner, "ann", &word(true), EXPIRES.plus(-1))),
         200
     );
+
     let lapsed = brought(&pending, Expired, EXPIRES).expect("lapsed");
     let late = says(&lapsed, &Scope::Owner, "ann", &word(true), EXPIRES.plus(1));
     assert_eq!(
@@ -215,6 +226,7 @@ fn several_must_agree_on_the_same_arguments() {
         };
         *next
     };
+
     let now = UnixMillis(1_500);
     let one = changed(says(&confirmation(Pending), &quorum, "ann", &word(true), now));
     assert_eq!((one.status, one.trail.votes.len()), (Pending, 1));
@@ -223,10 +235,13 @@ fn several_must_agree_on_the_same_arguments() {
         Outcome::Unchanged,
         "one person is one vote"
     );
+
     let two = changed(says(&one, &quorum, "cid", &word(true), now));
     assert_eq!((two.status, two.decided_by.as_deref()), (Approved, Some("cid")));
+
     let no = changed(says(&one, &quorum, "bob", &word(false), now));
     assert_eq!(no.status, Rejected, "one no is enough");
+
     let less = Word {
         arguments: Some(json!({"amount": 10})),
         ..word(true)
@@ -237,7 +252,9 @@ fn several_must_agree_on_the_same_arguments() {
         (Pending, 1),
         "Ann said yes to something else"
     );
+
     assert_eq!(edited.standing_hash(), args_hash(&json!({"amount": 10})));
+
     let agreed = changed(says(&edited, &quorum, "ann", &word(true), now));
     assert_eq!(agreed.status, Approved);
 }
@@ -253,6 +270,7 @@ fn where_several_policies_ask_one_yes_is_not_that_of_another() {
             },
         ],
     };
+
     let now = UnixMillis(1_500);
     let stands_after = |words: &[&str]| {
         let mut standing = confirmation(Pending);
@@ -261,14 +279,17 @@ fn where_several_policies_ask_one_yes_is_not_that_of_another() {
                 standing = *next;
             }
         }
+
         standing.status
     };
+
     assert_eq!(stands_after(&["bob"]), Pending);
     assert_eq!(stands_after(&["bob", "cid"]), Pending, "the owner was not heard");
     assert_eq!(stands_after(&["bob", "cid", "ann"]), Approved);
     assert_eq!(stands_after(&["ann", "ann"]), Pending, "one person is one vote");
     assert_eq!(stands_after(&["ann", "bob"]), Approved, "the owner's counts for both");
     assert_eq!(code(&says(&confirmation(Pending), &all, "dan", &word(true), now)), 403);
+
     let Outcome::Changed(no) = says(&confirmation(Pending), &all, "bob", &word(false), now) else {
         panic!("one no is enough")
     };
@@ -282,13 +303,16 @@ fn a_word_is_about_the_arguments_that_were_shown() {
         shown_hash: Some(hash.to_owned()),
         ..word(true)
     };
+
     let pending = confirmation(Pending);
     assert_eq!(
         says(&pending, &Scope::Owner, "ann", &shown("00"), now),
         Outcome::Refused(Refused::Stale)
     );
+
     let right = shown(&pending.request.arguments_hash);
     assert_eq!(code(&says(&pending, &Scope::Owner, "ann", &right, now)), 200);
+
     let edit = Word {
         arguments: Some(json!({"amount": 5})),
         ..word(true)
@@ -323,6 +347,7 @@ fn edited_arguments_must_fit_the_tools_schema() {
         arguments: Some(arguments),
         ..word(true)
     };
+
     let said = |word: &Word| says(&standing, &Scope::Owner, "ann", word, ASKED);
 
     for wrong in [json!({"amount": "a lot"}), json!({})] {
@@ -333,6 +358,7 @@ fn edited_arguments_must_fit_the_tools_schema() {
             }
         }
     }
+
     assert!(matches!(said(&edited(json!({"amount": 4}))), Outcome::Changed(_)));
     // What the model wrote was looked at before anybody was asked.
     assert!(matches!(said(&word(true)), Outcome::Changed(_)));

@@ -42,16 +42,21 @@ fn what_is_known_of_a_call_follows_from_its_newest_question() {
         Known::Given(_) => "given",
         Known::Denied(_) => "denied",
     };
+
     let same = STATUSES.map(|status| said(status, "pay", 60_000, Some("a")));
     assert_eq!(same, ["waits", "open", "denied", "denied", "denied", "open", "given"]);
+
     // Other arguments are another question; the name of a call that was made is nobody else's.
     let other = STATUSES.map(|status| said(status, "pay", 50_000, Some("a")));
     assert_eq!(other, ["open", "open", "open", "open", "open", "open", "denied"]);
+
     let tool = STATUSES.map(|status| said(status, "wipe", 60_000, Some("a")));
     assert_eq!(tool, ["denied"; 7]);
+
     for attempt in [Some("b"), None] {
         assert_eq!(said(ApprovalStatus::Consumed, "pay", 60_000, attempt), "denied");
     }
+
     assert_eq!(known(None, &call("pay", 60_000), None), Known::Open);
 }
 
@@ -64,28 +69,34 @@ fn a_call_runs_only_with_what_was_approved_by_all_who_are_to_be_asked() {
         },
         ..Ask::default()
     };
+
     let arguments = call("pay", 60_000).arguments;
     assert_eq!(settled(None, &arguments, None), Settled::Run);
+
     let asks = |settled: Settled| match settled {
         Settled::Ask { number, .. } => Some(number),
         Settled::Run | Settled::Use | Settled::Denied(_) => None,
     };
     assert_eq!(asks(settled(None, &arguments, Some(owner.clone()))), Some(0));
+
     let approved = newest(ApprovalStatus::Approved);
     for ask in [None, Some(owner)] {
         assert_eq!(settled(Some(&approved), &arguments, ask), Settled::Use);
     }
+
     assert_eq!(
         asks(settled(Some(&approved), &arguments, Some(bob))),
         Some(1),
         "others are to be asked"
     );
+
     let capped = json!({"amount": 1});
     assert_eq!(
         asks(settled(Some(&approved), &capped, None)),
         Some(1),
         "a hook made others of them"
     );
+
     let last = Newest {
         number: MAX_ASKS - 1,
         ..approved
@@ -100,10 +111,12 @@ fn what_an_approver_wrote_stands_until_the_agent_writes_otherwise() {
         arguments: json!({"amount": 1}),
         hash: String::new(),
     });
+
     let written = args_hash(&call("pay", 60_000).arguments);
     let first = Newest::behind(None, 0, first.question, &written);
     let second = newest(ApprovalStatus::Approved).question;
     let edited = |written: &str| Newest::behind(Some(first.clone()), 1, second.clone(), written).edited;
+
     assert_eq!(edited(&written), Some(json!({"amount": 1})));
     assert_eq!(Newest::behind(None, 0, first.question.clone(), "other").edited, None);
 }

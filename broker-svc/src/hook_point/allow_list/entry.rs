@@ -72,6 +72,7 @@ impl Entry {
         if !name.iter().all(|token| matches!(token, Token::Is(_))) {
             return Err(format!("`{text}`: the name of a program has no wildcard"));
         }
+
         if !is_unsafe && entry.has_wildcards() && is_powerful(&entry.literals()) {
             let name = entry.literals().into_iter().next().unwrap_or_default();
             return Err(format!(
@@ -79,6 +80,7 @@ impl Entry {
                  commands, or a script, or write {{command: …, unsafe: true}}"
             ));
         }
+
         Ok(entry)
     }
 
@@ -117,6 +119,7 @@ impl Entry {
         if !enough || !self.words.iter().zip(words).all(fit) {
             return Err(Refusal::NoEntry);
         }
+
         if self.is_unsafe {
             return Ok(());
         }
@@ -129,6 +132,7 @@ impl Entry {
                 became.iter().map(move |one| (one.as_str(), named))
             })
             .collect();
+
         match option(&whole) {
             Some(option) => Err(Refusal::Option(option)),
             None => Ok(()),
@@ -144,6 +148,7 @@ fn tokens(text: &str) -> Result<Vec<Vec<Token>>, String> {
     let mut words = Vec::new();
     let mut word: Option<Vec<Token>> = None;
     let mut rest = text;
+
     let mut quote = None;
 
     while let Some(c) = rest.chars().next() {
@@ -183,12 +188,14 @@ fn tokens(text: &str) -> Result<Vec<Vec<Token>>, String> {
             }
             (None | Some(_), other) => Token::Is(Piece::Is(other)),
         };
+
         word.get_or_insert_default().push(token);
     }
 
     if quote.is_some() {
         return Err(format!("`{text}`: a quote is not closed"));
     }
+
     words.extend(word);
     Ok(words)
 }
@@ -200,6 +207,7 @@ fn variable(text: &str) -> Option<(Piece, &str)> {
         ("$CLAUDE_PROJECT_DIR", Piece::Project),
         ("$HOME", Piece::Home),
     ];
+
     known.into_iter().find_map(|(name, piece)| {
         let after = text.strip_prefix(name)?;
         let ends = name.ends_with('}') || !after.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
@@ -225,6 +233,7 @@ fn valued(word: &[Token], text: &impl Fn(&[Piece]) -> Option<String>) -> Option<
             Token::Is(piece) => found.extend(text(std::slice::from_ref(piece))?.chars().map(Valued::Is)),
         }
     }
+
     Some(found)
 }
 
@@ -234,6 +243,7 @@ fn fits(pattern: &[Valued], word: &str) -> bool {
     // Which lengths of the word the pattern so far can stand for.
     let mut reached = vec![false; word.len() + 1];
     reached[0] = true;
+
     for token in pattern {
         let mut next = vec![false; word.len() + 1];
         match token {
@@ -251,7 +261,9 @@ fn fits(pattern: &[Valued], word: &str) -> bool {
                 }
             }
         }
+
         reached = next;
     }
+
     reached[word.len()]
 }

@@ -47,6 +47,7 @@ impl Place {
         if !is_pattern {
             return Ok(vec![self.text(word)?]);
         }
+
         // What is made of it would be an option, whatever the files are called.
         if word.first() == Some(&Piece::Is('-')) {
             return Err(Refusal::Pattern);
@@ -56,6 +57,7 @@ impl Place {
         if found.is_empty() {
             found.push(self.text(word)?);
         }
+
         Ok(found)
     }
 
@@ -73,6 +75,7 @@ impl Place {
                 Piece::Home => text.push_str(value(self.home.as_deref())?),
             }
         }
+
         Ok(text)
     }
 
@@ -102,15 +105,18 @@ impl Place {
                         next.push(safe(format!("{directory}{name}")));
                     }
                 }
+
                 if next.len() > MAX_MATCHES {
                     return Err(too_many());
                 }
             }
+
             found = next;
         }
 
         found.retain(|path| self.project.join(path).symlink_metadata().is_ok());
         found.sort();
+
         Ok(found)
     }
 
@@ -127,10 +133,12 @@ impl Place {
                 }
             }
         }
+
         // Two stars beside each other mean any depth of directories there, and one star in a shell.
         while text.contains("**") {
             text = text.replace("**", "*");
         }
+
         Pattern::new(&text).map_err(|_| Refusal::Matches(text))
     }
 }

@@ -63,11 +63,13 @@ fn what_is_listed_passes() {
         "echo \"a|b;c&d>e(f)\" \\; \\$x 'it'\\''s' \"\\$x\" a\\ b {}",
         &["echo", "a|b;c&d>e(f)", ";", "$x", "it's", "$x", "a b", "{}"],
     );
+
     passes("echo a2>/dev/null", &["echo", "a2"]);
     passes(
         "echo 'one\ntwo' \"three\nfour\" \"five\\\nsix\"",
         &["echo", "one\ntwo", "three\nfour", "fivesix"],
     );
+
     passes("wc -l a*.txt", &["wc", "-l", "a*.txt"]);
     passes("echo", &["echo"]);
     passes("echo ''", &["echo", ""]);
@@ -79,6 +81,7 @@ fn what_is_listed_passes() {
 fn the_variables_of_a_place_are_expanded_before_anything_is_matched() {
     passes("cat ~/notes", &["cat", "/home/ann/notes"]);
     passes("cat $HOME/notes", &["cat", "/home/ann/notes"]);
+
     for script in [
         "$CLAUDE_PROJECT_DIR/.claude/check.sh",
         "${CLAUDE_PROJECT_DIR}/.claude/check.sh",
@@ -88,12 +91,14 @@ fn the_variables_of_a_place_are_expanded_before_anything_is_matched() {
     ] {
         passes(script, &["/nowhere/project/.claude/check.sh"]);
     }
+
     passes("echo '$HOME' \\$HOME '~'", &["echo", "$HOME", "$HOME", "~"]);
     passes("echo a~ ~", &["echo", "a~", "/home/ann"]);
 
     let nowhere = Place { home: None, ..place() };
     assert_eq!(list().admit("echo ~", &nowhere), Err(Refusal::Expansion));
     assert_eq!(list().admit("cat ~/notes", &nowhere), Err(Refusal::Expansion));
+
     let relative = Place {
         home: Some(PathBuf::from("-rf")),
         ..place()
@@ -141,6 +146,7 @@ fn a_pattern_becomes_the_names_that_are_there_and_never_an_option() {
         std::fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
         std::fs::write(path, "").expect("a file");
     }
+
     let place = Place {
         project: files.path().to_path_buf(),
         home: None,
@@ -151,6 +157,7 @@ fn a_pattern_becomes_the_names_that_are_there_and_never_an_option() {
             .unwrap_or_else(|refusal| panic!("{command}: {refusal}"));
         assert_eq!(plain.words[1..], *expected, "{command}");
     };
+
     check("echo *.txt", &["./-rf.txt", "a.txt", "b.txt", "c d.txt"]);
     check("echo [ab].txt ?.txt", &["a.txt", "b.txt", "a.txt", "b.txt"]);
     check("echo */?.go", &["cmd/x.go", "cmd/y.go", "lib/z.go"]);
@@ -162,9 +169,11 @@ fn a_pattern_becomes_the_names_that_are_there_and_never_an_option() {
     let refusal = list().admit("wc -l cmd/*", &place);
     assert_eq!(refusal, Err(Refusal::NoEntry));
     assert_eq!(list().admit("echo -*", &place), Err(Refusal::Pattern));
+
     for index in 0..=1_000 {
         std::fs::write(files.path().join(format!("lib/{index}")), "").expect("a file");
     }
+
     let refusal = list().admit("echo lib/*", &place);
     assert_eq!(refusal, Err(Refusal::Matches("lib/*".to_owned())));
 }
@@ -184,9 +193,11 @@ fn a_second_command_is_refused_however_it_is_joined() {
     ] {
         refused(command, &Refusal::Operator(operator));
     }
+
     refused("ls\nsh", &Refusal::LineBreak);
     refused("ls \\\n -l", &Refusal::LineBreak);
     refused("ls\rsh", &Refusal::Control(13));
+
     for command in [
         "echo $(sh)",
         "echo \"$(sh)\"",
@@ -197,8 +208,10 @@ fn a_second_command_is_refused_however_it_is_joined() {
     ] {
         refused(command, &Refusal::Substitution);
     }
+
     refused("(ls)", &Refusal::Subshell);
     refused("{ ls; }", &Refusal::Brace);
+
     for (word, command) in [
         ("!", "! ls"),
         ("time", "time ls"),
@@ -232,17 +245,22 @@ fn what_cannot_be_checked_is_refused() {
         };
         refused(command, &refusal);
     }
+
     for command in ["echo -*", "echo -[o]", "./l? x", "* x", "[a]ls"] {
         refused(command, &Refusal::Pattern);
     }
+
     refused("echo -{exec,ls}", &Refusal::Brace);
     refused("ls # comment", &Refusal::Comment);
+
     for command in ["ls 'a", "ls \"a", "ls \\", "ls \"a\\\""] {
         refused(command, &Refusal::Quotes);
     }
+
     for command in ["A=1 ls", "PATH=. ls", "A+=1 ls", "A=1"] {
         refused(command, &Refusal::Assignment);
     }
+
     refused("", &Refusal::Empty);
     refused(" \t", &Refusal::Empty);
     refused(">/dev/null", &Refusal::Empty);
@@ -325,6 +343,7 @@ fn a_wildcard_takes_no_option_that_writes_or_runs() {
     ] {
         refused(command, &Refusal::Option(option.to_owned()));
     }
+
     // What an operator wrote out is meant.
     let list = AllowList::of(["sort -o sorted *", "rg --pre cat *"]).expect("entries");
     assert!(list.admit("sort -o sorted a", &place()).is_ok());
@@ -363,6 +382,7 @@ fn a_wildcard_for_a_program_that_can_do_anything_is_a_fault() {
     ] {
         assert!(AllowList::of([entry]).is_err(), "{entry}");
     }
+
     for entry in [
         "git status ...",
         "git -C dir status",
@@ -382,9 +402,11 @@ fn a_wildcard_for_a_program_that_can_do_anything_is_a_fault() {
         let faults: Vec<String> = faults.iter().map(|fault| fault.key.clone()).collect();
         (list, faults)
     };
+
     let (list, faults) = declared(json!({"m": [{"command": "git ...", "unsafe": true}, {"command": "ls"}]}));
     assert!(faults.is_empty(), "{faults:?}");
     assert!(list.admit("git -C dir -c core.fsmonitor=x status", &place()).is_ok());
+
     let (_, faults) = declared(json!({
         "m": ["git ...", {"command": "make *"}, {"command": "ls", "unsafe": 1}, {"comand": "ls"}, 7, "ls 'a"],
         "other": ["", "l* x"],
@@ -412,6 +434,7 @@ fn no_entry_lets_a_command_run_another_or_write() {
         let fault = AllowList::of([entry]).expect_err(entry);
         assert!(fault.contains("unsafe: true"), "{fault}");
     }
+
     let list = AllowList::of(["git diff ...", "git grep ...", "git log ..."]).expect("entries");
     for command in [
         "git diff --output=evil-out HEAD~1",
@@ -437,6 +460,7 @@ fn wildcards_take_line_breaks_and_quotes_make_them_plain() {
             "{entry}: {word:?}"
         );
     };
+
     check("x a*c", "abbc", true);
     check("x a*c", "abbcd", false);
     check("x a*c", "a\nc", true);
@@ -447,6 +471,7 @@ fn wildcards_take_line_breaks_and_quotes_make_them_plain() {
     check("x \\*", "*", true);
     check("x '$HOME'", "$HOME", true);
     check("x \"$HOME\"", "/home/ann", true);
+
     check("x ...", "a\nc", true);
 }
 
@@ -462,6 +487,7 @@ fn what_goes_to_a_shell_elsewhere_stands_for_itself() {
     ] {
         assert_eq!(list.admit_text(command), Ok(()), "{command}");
     }
+
     for (command, refusal) in [
         ("ls a$HOME", Refusal::Expansion),
         ("ls a~b$CLAUDE_PROJECT_DIR", Refusal::Expansion),

@@ -151,6 +151,7 @@ pub(super) fn written(command: &str) -> Result<Written, Refusal> {
     if command.len() > MAX_COMMAND_BYTES {
         return Err(Refusal::TooLong);
     }
+
     let mut reader = Reader {
         chars: command.chars().peekable(),
         words: Vec::new(),
@@ -164,11 +165,13 @@ pub(super) fn written(command: &str) -> Result<Written, Refusal> {
     while let Some(c) = reader.chars.next() {
         reader.read(c)?;
     }
+
     reader.end_word();
 
     if reader.behind {
         return Err(Refusal::Behind);
     }
+
     is_a_program(reader.words.first().ok_or(Refusal::Empty)?)?;
     Ok(Written {
         words: reader.words,
@@ -187,12 +190,15 @@ fn is_a_program(word: &[Piece]) -> Result<(), Refusal> {
             Piece::Any | Piece::One | Piece::Class(_) => return Err(Refusal::Pattern),
         }
     }
+
     if name.contains('=') {
         return Err(Refusal::Assignment);
     }
+
     if name.is_empty() || RESERVED.contains(&name.as_str()) {
         return Err(Refusal::Reserved(name));
     }
+
     Ok(())
 }
 
@@ -232,6 +238,7 @@ impl Reader<'_> {
             c if c.is_control() => return Err(Refusal::Control(u32::from(c))),
             c => self.plain(c),
         }
+
         Ok(())
     }
 
@@ -284,6 +291,7 @@ impl Reader<'_> {
 
     fn double(&mut self) -> Result<(), Refusal> {
         self.push([]);
+
         loop {
             match self.chars.next() {
                 None => return Err(Refusal::Quotes),
@@ -311,11 +319,13 @@ impl Reader<'_> {
         if self.chars.peek() == Some(&'(') {
             return Err(Refusal::Substitution);
         }
+
         let braced = self.chars.next_if_eq(&'{').is_some();
         let mut name = String::new();
         while let Some(c) = self.chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '_') {
             name.push(c);
         }
+
         if braced && self.chars.next() != Some('}') {
             return Err(Refusal::Expansion);
         }
@@ -325,6 +335,7 @@ impl Reader<'_> {
             ("HOME", false) => self.push([Piece::Home]),
             _ => return Err(Refusal::Expansion),
         }
+
         Ok(())
     }
 
@@ -346,6 +357,7 @@ impl Reader<'_> {
                 _ => break,
             }
         }
+
         Piece::Bracket
     }
 
@@ -354,11 +366,14 @@ impl Reader<'_> {
         if number.is_some() {
             self.word = None;
         }
+
         self.end_word();
         self.redirected = true;
+
         if self.chars.peek() == Some(&'(') {
             return Err(Refusal::Substitution);
         }
+
         let of_errors = match (c, number.as_deref()) {
             ('>', None | Some("1")) => false,
             ('>', Some("2")) => true,
@@ -367,6 +382,7 @@ impl Reader<'_> {
 
         let joins = self.chars.next_if_eq(&'&').is_some();
         while !joins && self.chars.next_if(|&c| matches!(c, ' ' | '\t')).is_some() {}
+
         let mut target = String::new();
         while let Some(c) = self.chars.next_if(|&c| !ends_target(c)) {
             target.push(c);
@@ -382,6 +398,7 @@ impl Reader<'_> {
             }
             _ => return Err(Refusal::Redirect),
         }
+
         Ok(())
     }
 }

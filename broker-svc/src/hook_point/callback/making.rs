@@ -63,6 +63,7 @@ impl Making<'_> {
                     false => continue,
                 },
             }
+
             let (arguments, ask, context) = match self.gate(newest).await? {
                 Ok(gated) => gated,
                 Err(reason) => return Ok(Answer::Deny { reason }),
@@ -80,6 +81,7 @@ impl Making<'_> {
                 }
             }
         }
+
         Err(KeepApprovalError::Contended(self.call.call.clone()))
     }
 
@@ -107,11 +109,13 @@ impl Making<'_> {
             self.broker.desk().lapse(&question.request.id).await?;
             return Ok(None);
         }
+
         if !self.running.has_asked(&question.request.id) {
             // Whoever asked may have died before anybody was told.
             self.broker.desk().ask(question).await?;
             self.broker.desk().announce(question).await?;
         }
+
         Ok(Some(asks(question)))
     }
 
@@ -129,17 +133,20 @@ impl Making<'_> {
         // Each time that the gates see the call, their records are others.
         let visit = newest.map_or(0, |newest| 2 * newest.number + 1) + usize::from(approved.is_some());
         let (moment, reminded) = (&self.moment, self.moment.reminded.clone());
+
         let moment = moment.at(
             moment.epoch,
             u32::try_from(visit).unwrap_or(0),
             moment.progress,
             reminded,
         );
+
         let edited = newest.and_then(|newest| newest.edited.clone());
         let call = ToolCall {
             arguments: edited.unwrap_or_else(|| self.call.arguments.clone()),
             ..self.call.clone()
         };
+
         let (gated, ran) = self.broker.hooks().gate(&moment, &call).await;
         let (arguments, asked) = match gated {
             Gated::Denied { error } => {
@@ -153,9 +160,11 @@ impl Making<'_> {
             Gated::Run { arguments } => (arguments, None),
             Gated::Ask { ask, arguments } => (arguments, Some(*ask)),
         };
+
         let personas = &self.broker.personas;
         let flagged = personas.confirmations(self.session, self.turn.works_for(), &call.name, &arguments);
         let ask = together(flagged.cloned().chain(asked));
+
         Ok(Ok((arguments, ask, texts(&ran))))
     }
 
@@ -174,13 +183,16 @@ impl Making<'_> {
                 "nobody is asked about {bytes} bytes of arguments, at most {MAX_EDITED_BYTES}"
             ));
         }
+
         if self.running.asked.len() >= MAX_ASKED {
             return deny(format!("humans were asked {MAX_ASKED} times in this turn"));
         }
+
         let desk = self.broker.desk();
         if let Some(before) = before {
             desk.bring(&before.request.id, ApprovalStatus::Superseded).await?;
         }
+
         let asking = Asking {
             session: self.session,
             turn: self.running.turn,
@@ -188,21 +200,25 @@ impl Making<'_> {
             origin: self.turn.origin(),
             now: self.broker.clock.now(),
         };
+
         let written = args_hash(&self.call.arguments);
         let call = ToolCall {
             arguments,
             ..self.call.clone()
         };
+
         let wanted = asking.question(self.id_of(number), call, ask, Some(written.clone()));
         let standing = desk.ask(&wanted).await?;
         if as_written(&standing) != Some(&written) || standing.status != ApprovalStatus::Pending {
             return Ok(None);
         }
+
         tracing::info!(
             session = %self.session, approval = standing.request.id, tool = standing.request.tool,
             "a human is asked about an agent's own call"
         );
         desk.announce(&standing).await?;
+
         Ok(Some(asks(&standing)))
     }
 }

@@ -36,6 +36,7 @@ fn exit_codes_are_an_answer_a_refusal_or_a_failure() {
         said("PreToolUse", 2, "", ""),
         Ok(HookOutcome::denied("hook `h` refuses"))
     );
+
     let failed = |error: &str| Err(RunHookError::Failed(error.to_owned()));
     assert_eq!(said("PreToolUse", 1, "", "boom"), failed("exit 1: boom"));
     assert_eq!(said("PreToolUse", 127, "out", ""), failed("exit 127: out"));
@@ -61,25 +62,31 @@ fn json_says_more_nested_or_not() {
             "",
         )
     };
+
     assert_eq!(
         nested(json!({"hookEventName": "PreToolUse", "permissionDecision": "allow"})),
         silent()
     );
+
     let denied = json!({"permissionDecision": "deny", "permissionDecisionReason": "not on Fridays"});
     assert_eq!(nested(denied.clone()), Ok(HookOutcome::denied("not on Fridays")));
     assert_eq!(
         said("PreToolUse", 0, &denied.to_string(), ""),
         Ok(HookOutcome::denied("not on Fridays"))
     );
+
     let block = json!({"decision": "block", "reason": "no"}).to_string();
     assert_eq!(said("PreToolUse", 0, &block, ""), Ok(HookOutcome::denied("no")));
+
     let stop = json!({"continue": false, "stopReason": "enough"}).to_string();
     assert_eq!(said("BeforeModel", 0, &stop, ""), Ok(HookOutcome::denied("enough")));
+
     let updated = nested(json!({"updatedInput": {"n": 2}, "additionalContext": "two"})).expect("an answer");
     assert_eq!(
         (updated.modified_args, updated.context.as_deref()),
         (Some(json!({"n": 2})), Some("two"))
     );
+
     let asks = nested(json!({"permissionDecision": "ask", "permissionDecisionReason": "big"})).expect("an answer");
     let ask = asks.ask.expect("it asks");
     assert_eq!(
@@ -100,6 +107,7 @@ fn the_question_has_the_names_that_scripts_read() {
     ] {
         metadata.insert(key.to_owned(), json!(value));
     }
+
     let context = HookContext {
         tool_name: "pay".to_owned(),
         tool_args: json!({"n": 1}),
@@ -108,11 +116,13 @@ fn the_question_has_the_names_that_scripts_read() {
         user_id: "ann".to_owned(),
         metadata,
     };
+
     let asked = question(&hook("PostToolUse"), &context, "/srv");
     let expected = json!({
         "hook": "PostToolUse", "hook_name": "h", "hook_event_name": "PostToolUse", "session_id": "shop/main", "transcript_path": "",
         "cwd": "/srv", "permission_mode": "default", "agent_id": "shop", "user_id": "ann", "turn": "t1", "prompt": "pay",
         "tool_name": "pay", "tool_input": {"n": 1}, "tool_use_id": "1-1", "tool_response": "done"
     });
+
     assert_eq!(asked, expected);
 }

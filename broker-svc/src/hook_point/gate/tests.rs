@@ -49,12 +49,14 @@ fn run(hooks: Vec<Arc<Hook>>, say: impl Fn(&str, &Value) -> Result<HookOutcome, 
         ..HookContext::default()
     };
     let mut gate = Gate::new(hooks, context);
+
     let mut asked = Vec::new();
     while let Some((hook, context)) = gate.due() {
         asked.push(format!("{} {}", hook.name, context.tool_args["n"]));
         let said = say(&hook.name, &context.tool_args);
         gate.heard(&hook, said);
     }
+
     (asked, gate.result())
 }
 
@@ -75,11 +77,13 @@ fn arguments_are_carried_forward_and_the_first_denial_ends_it() {
     let hooks = || vec![plain("a"), plain("b"), plain("c")];
     let (asked, gated) = run(hooks(), |_, _| Ok(HookOutcome::default()));
     assert_eq!((asked.len(), gated), (3, runs_with(1)));
+
     let (asked, gated) = run(hooks(), |name, _| match name {
         "b" => Ok(HookOutcome::denied("no")),
         _ => Ok(HookOutcome::default()),
     });
     assert_eq!((asked, gated), (vec!["a 1".to_owned(), "b 1".to_owned()], denied("no")));
+
     let first = |name: &str, _: &Value| {
         if name == "a" {
             rewrites(json!({"n": 2}))
@@ -87,6 +91,7 @@ fn arguments_are_carried_forward_and_the_first_denial_ends_it() {
             Ok(HookOutcome::default())
         }
     };
+
     let (asked, gated) = run(hooks(), first);
     assert_eq!(
         (asked, gated),
@@ -104,6 +109,7 @@ fn what_changes_after_a_gate_allowed_is_seen_by_the_gates_once_more() {
             Ok(HookOutcome::default())
         }
     };
+
     let (asked, gated) = run(hooks(), last);
     assert_eq!(
         (asked, gated),
@@ -112,6 +118,7 @@ fn what_changes_after_a_gate_allowed_is_seen_by_the_gates_once_more() {
             runs_with(2)
         )
     );
+
     // The gate that allowed 1 does not allow 2.
     let guarded = |name: &str, arguments: &Value| match name {
         "a" if arguments["n"] == 2 => Ok(HookOutcome::denied("2 is too much")),
@@ -119,6 +126,7 @@ fn what_changes_after_a_gate_allowed_is_seen_by_the_gates_once_more() {
         _ => rewrites(json!({"n": 2})),
     };
     assert_eq!(run(hooks(), guarded).1, denied("2 is too much"));
+
     let more = |name: &str, arguments: &Value| match name {
         "b" => rewrites(json!({"n": arguments["n"].as_i64().unwrap_or(0) + 1})),
         _ => Ok(HookOutcome::default()),
@@ -137,8 +145,10 @@ fn a_gate_that_does_not_answer_denies_and_an_observer_does_not_count() {
     };
     let (_, gated) = run(vec![plain("a"), plain("b")], fails);
     assert_eq!(gated, denied("hook `b` could not decide: no answer within 5 ms"));
+
     let open = hook("b", &json!({"on_failure": "allow"}));
     assert_eq!(run(vec![plain("a"), open], fails).1, runs_with(1));
+
     let observer = hook("b", &json!({"blocking": false}));
     let refuses = |_: &str, _: &Value| Ok(HookOutcome::denied("no"));
     assert_eq!(run(vec![observer.clone()], refuses).1, runs_with(1));
@@ -152,17 +162,21 @@ fn humans_are_asked_last_of_the_final_arguments_and_all_whom_any_gate_wants() {
         n: 2,
         of: vec!["ann".to_owned(), "bob".to_owned()],
     };
+
     let (asked, gated) = run(hooks(), |name, _| match name {
         "a" => asks(quorum()),
         "b" => asks(Scope::Initiator),
         _ => rewrites(json!({"n": 2})),
     });
     assert_eq!(asked.len(), 6, "{asked:?}");
+
     let Gated::Ask { ask, arguments } = gated else {
         panic!("{gated:?}")
     };
+
     let of = vec![quorum(), Scope::Initiator];
     assert_eq!((ask.scope, arguments), (Scope::All { of }, json!({"n": 2})));
+
     // Who denies after somebody asked denies.
     let (_, gated) = run(hooks(), |name, _| match name {
         "a" => asks(Scope::Owner),
@@ -178,11 +192,13 @@ fn a_hook_runs_only_where_its_tools_and_conditions_say_so() {
         "big",
         &json!({"tools": ["p*"], "when": [{"argument": "n", "above": 1}]}),
     );
+
     let deny = |name: &str, _: &Value| match name {
         "raise" => rewrites(json!({"n": 2})),
         _ => Ok(HookOutcome::denied("no")),
     };
     assert_eq!(run(vec![other.clone(), big.clone()], deny).1, runs_with(1));
+
     // It looks at the arguments as rewritten so far, and once more where they change behind it.
     assert_eq!(
         run(vec![other.clone(), plain("raise"), big.clone()], deny).1,

@@ -4,7 +4,9 @@ fn check_faults(text: &str, personas: &str, expected: &[(&str, &str)]) {
     let personas = Personas::parse(personas).expect("personas");
     let error = HookRules::parse(text, &personas).expect_err(text);
     let told: Vec<String> = error.0.iter().map(ToString::to_string).collect();
+
     assert_eq!(told.len(), expected.len(), "{told:#?}");
+
     for (key, part) in expected {
         let found = error
             .0
@@ -51,6 +53,7 @@ hooks:
 personas: {nobody: []}
 sessions: {'shop/*': {read_only: false}}
 ";
+
     check_faults(
         text,
         "",
@@ -75,6 +78,7 @@ sessions: {'shop/*': {read_only: false}}
             ("sessions.shop/*.read_only", "tightens"),
         ],
     );
+
     check_faults(": [", "", &[("", "")]);
     let wrong = "personas: {shop: {runner: llm, hooks: [{hook: Stop, builtin: audit_log}]}}";
     check_faults(
@@ -114,14 +118,17 @@ hooks:
   - {hook: PostToolUse, builtin: result_truncate}
 sessions: {'shop/dm:*': {read_only: true, hooks: [{name: early, hook: PreToolUse, builtin: audit_log, priority: -1}]}}
 ";
+
     let rules = HookRules::parse(text, &personas).expect("rules");
     let plain = rules.of(&session("other", "dm:ann"), &[]);
     assert_eq!(names(&plain, Point::PreToolUse), ["a", "b", "late"]);
     assert_eq!(names(&plain, Point::PostToolUse), ["result_truncate"]);
     assert!(!plain.read_only);
+
     let all = rules.of(&session("shop", "dm:ann"), &[]);
     assert_eq!(names(&all, Point::PreToolUse), ["early", "a", "b", "p", "late"]);
     assert!(all.read_only);
+
     let inherited = rules.of(
         &session("other", "main"),
         &[session("shop", "dm:ann"), session("shop", "dm:ann")],
@@ -145,12 +152,16 @@ fn read_only_mode_holds_where_nobody_declares_its_guard() {
         let set = rules.of(&session("shop", name), &[]);
         names(&set, Point::PreToolUse).join(" ")
     };
+
     assert_eq!(guarded("read_only: true", "main"), "read_only");
+
     let session = "sessions: {'shop/dm:*': {read_only: true}}";
     assert_eq!(guarded(session, "dm:ann"), "read_only");
     assert_eq!(guarded(session, "main"), "", "another session");
+
     let own = "read_only: true\nhooks: [{name: guard, hook: PreToolUse, builtin: read_only_guard, priority: 5}]";
     assert_eq!(guarded(own, "main"), "guard");
+
     let part = "read_only: true\nhooks: [{name: guard, hook: PreToolUse, builtin: read_only_guard, tools: [sql_*]}]";
     assert_eq!(guarded(part, "main"), "read_only guard", "it is not shown every call");
 }
@@ -164,6 +175,7 @@ fn without_the_flag_there_are_no_command_hooks() {
         assert_eq!(names(&set, Point::PostSession).len(), count, "{text}");
         assert!(set.has(Point::PreToolUse));
     };
+
     check(hooks, 0);
     check(&format!("enabled: false\n{hooks}"), 0);
     check(&format!("enabled: true\n{hooks}"), 1);
@@ -177,6 +189,7 @@ fn the_documented_file_is_without_fault() {
         .split("```yaml as=\"hooks.yaml\"\n")
         .nth(1)
         .and_then(|rest| rest.split("```").next());
+
     let rules = HookRules::parse(file.expect("a file"), &Personas::default()).expect("without fault");
     let set = rules.of(&session("shop", "web:group:1"), &[]);
     assert_eq!(
@@ -191,7 +204,9 @@ fn the_documented_file_is_without_fault() {
             "shell_allow_list"
         ]
     );
+
     assert!(set.read_only && set.has(Point::PostSession) && set.has(Point::PreSession));
+
     let refused = rules.all().filter_map(|hook| match &hook.action {
         Action::Command { command } => rules
             .allow
@@ -200,5 +215,6 @@ fn the_documented_file_is_without_fault() {
             .map(|refusal| format!("{command}: {refusal}")),
         Action::Builtin(_) | Action::Script { .. } | Action::Reminder(_) => None,
     });
+
     assert_eq!(refused.collect::<Vec<_>>(), Vec::<String>::new());
 }

@@ -53,8 +53,10 @@ enum Event {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     use QueueMode::{Collect, Followup, Interrupt, Steer, SteerBacklog};
+
     let mode = prop::sample::select(vec![Followup, Collect, Steer, Interrupt, SteerBacklog]);
     let one = (0_u64..60, 0_u64..40, mode);
+
     prop::collection::vec(
         prop_oneof![
             4 => prop::collection::vec(one, 0..6).prop_map(Event::Arrive),

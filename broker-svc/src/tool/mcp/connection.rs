@@ -63,6 +63,7 @@ impl Connection {
         if !self.ear.changed.swap(false, Ordering::SeqCst) {
             return;
         }
+
         match tokio::time::timeout(LIST_WITHIN, self.running.list_all_tools()).await {
             Ok(Ok(tools)) => {
                 tracing::info!(server, tools = tools.len(), "tools of an MCP server have changed");
@@ -96,6 +97,7 @@ pub(super) async fn connect(name: &str, declared: &McpServer, known: &References
             .take()
             .zip(child.stdin.take())
             .ok_or("has no input and output")?;
+
         let group = Group::led_by(&child);
         let running = ear.clone().serve(pipes).await.map_err(|error| error.to_string())?;
         (running, Some((child, group)))
@@ -104,8 +106,10 @@ pub(super) async fn connect(name: &str, declared: &McpServer, known: &References
         let running = ear.clone().serve(transport).await;
         (running.map_err(|error| error.to_string())?, None)
     };
+
     let tools = running.list_all_tools().await.map_err(|error| error.to_string())?;
     tracing::info!(server = name, tools = tools.len(), "MCP server is there");
+
     Ok(Connection {
         peer: running.peer().clone(),
         tools: Mutex::new(Arc::new(tools)),

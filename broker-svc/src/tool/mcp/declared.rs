@@ -58,6 +58,7 @@ pub fn fault(server: &McpServer, known: &References) -> Option<(&'static str, St
         }
         (true, false) | (false, true) => {}
     }
+
     let unknown = server.credentials().into_iter().find(|name| !known.contains_key(name));
     unknown.map(|name| ("env", format!("`{name}` is not among `credentials`")))
 }

@@ -181,9 +181,11 @@ impl Running {
         if !outside || self.is_open(&request.id) {
             self.wait_or_go_on(Some(awaited), now);
         }
+
         if self.has_asked(&request.id) {
             return;
         }
+
         let lasts = u64::try_from(request.expires_at.since(now.at))
             .ok()
             .filter(|ms| *ms > 0);
@@ -215,6 +217,7 @@ impl Running {
         {
             self.wait_or_go_on(None, now);
         }
+
         if let Some(asked) = self.asked.iter_mut().rev().find(|asked| asked.approval == decision.id) {
             asked.status = decision.status;
             asked.decided_by.clone_from(&decision.decided_by);

@@ -54,12 +54,14 @@ impl Running {
                 | Passage::Steered { .. }
                 | Passage::Injected { .. } => None,
             })?;
+
             let begun_with = self.begun_with(&call.call).cloned();
             let arguments = begun_with.unwrap_or_else(|| self.arguments_of(call));
             let call = ToolCall {
                 arguments,
                 ..call.clone()
             };
+
             Some((call, outcome))
         })
     }
@@ -99,6 +101,7 @@ impl Running {
                 None
             }
         });
+
         match begun {
             Some((outcome, unseen)) => {
                 *outcome = Some(ended.clone());

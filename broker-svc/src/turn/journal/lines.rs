@@ -14,6 +14,7 @@ impl Running {
             let call = calls.flatten().find(|call| call.call == id);
             call.map(|call| call.name.clone()).unwrap_or_default()
         };
+
         let line = |passage: &Passage| match passage {
             Passage::Answered {
                 step: _,
@@ -38,6 +39,7 @@ impl Running {
                 content: format!("[from the system, not from the person]\n{content}"),
             }),
         };
+
         let mut lines = Vec::new();
         // Results stand right behind their calls: what hooks put in meanwhile comes after the last of them.
         let (mut open, mut held) = (0_usize, Vec::new());
@@ -52,11 +54,14 @@ impl Running {
                 }
                 (_, Line::User { .. }) => {}
             }
+
             lines.push(line);
+
             if open == 0 {
                 lines.append(&mut held);
             }
         }
+
         lines.append(&mut held);
         lines
     }

@@ -32,6 +32,7 @@ fn running(entries: Vec<(i64, LedgerEntry)>) -> Running {
         permissions: PermissionSet::default(),
         limits: TurnLimits::default(),
     });
+
     fold.apply_entry(&LedgerEntry::ModelAnswered {
         step: 1,
         content: String::new(),
@@ -41,11 +42,13 @@ fn running(entries: Vec<(i64, LedgerEntry)>) -> Running {
         attachments: Vec::new(),
         model: None,
     });
+
     for (at, entry) in entries {
         fold.at = UnixMillis(at);
         fold.held_ms = u64::try_from(at).expect("a time");
         fold.apply_entry(&entry);
     }
+
     fold.running.expect("a turn")
 }
 
@@ -80,8 +83,10 @@ fn a_call_stands_with_the_humans_by_the_hash_of_its_final_arguments() {
     let same = args_hash(&json!({"amount": 60_000}));
     let other = args_hash(&json!({"amount": 61_000}));
     let stands = |entries: Vec<(i64, LedgerEntry)>, hash: &str| stands(&running(entries), "1-1", hash, None);
+
     assert_eq!(stands(vec![], &same), Standing::None);
     assert_eq!(stands(vec![asked()], &same), Standing::Pending);
+
     let approved = || vec![asked(), (3_000, decides("a", ApprovalStatus::Approved, None))];
     assert_eq!(stands(approved(), &same), Standing::Approved);
     assert_eq!(
@@ -89,6 +94,7 @@ fn a_call_stands_with_the_humans_by_the_hash_of_its_final_arguments() {
         Standing::Superseded,
         "a hook changed them after the yes"
     );
+
     let ends = [
         (ApprovalStatus::Expired, Standing::Expired),
         (ApprovalStatus::Cancelled, Standing::Cancelled),
@@ -101,6 +107,7 @@ fn a_call_stands_with_the_humans_by_the_hash_of_its_final_arguments() {
             },
         ),
     ];
+
     for (status, expected) in ends {
         assert_eq!(
             stands(vec![asked(), (3_000, decides("a", status, None))], &same),
@@ -116,6 +123,7 @@ fn what_was_asked_again_stands_by_its_last_answer_and_its_last_edit() {
         (2_000, asks("a", json!({"amount": 60_000}))),
         (3_000, decides("a", ApprovalStatus::Approved, Some(less.clone()))),
     ]);
+
     assert_eq!(
         turn.arguments_of(&call()),
         less,
@@ -126,6 +134,7 @@ fn what_was_asked_again_stands_by_its_last_answer_and_its_last_edit() {
         stands(&turn, "1-1", &args_hash(&call().arguments), None),
         Standing::Superseded
     );
+
     let rewritten = json!({"amount": 40_000, "note": "by a hook"});
     let again = running(vec![
         (2_000, asks("a", json!({"amount": 60_000}))),
@@ -134,6 +143,7 @@ fn what_was_asked_again_stands_by_its_last_answer_and_its_last_edit() {
         (3_002, asks("b", rewritten.clone())),
         (4_000, decides("b", ApprovalStatus::Approved, None)),
     ]);
+
     assert_eq!((again.arguments_of(&call()), again.times_asked("1-1")), (less, 2));
     assert_eq!(stands(&again, "1-1", &args_hash(&rewritten), None), Standing::Approved);
 }
@@ -166,11 +176,14 @@ fn what_a_hook_says_again_for_the_same_step_stands_in_place_of_what_it_said() {
         attachments: Vec::new(),
         model: None,
     };
+
     let taken_over = vec![said("a", "be kind"), said("b", "be quick"), said("a", "be kinder")];
     let running_on = |more: Vec<(i64, LedgerEntry)>| running([taken_over.clone(), more].concat());
     let once = running_on(Vec::new());
+
     assert_eq!(once.injected().collect::<Vec<_>>(), ["be kinder", "be quick"]);
     assert_eq!(once.hiding, ["pay"]);
+
     let next_step = running_on(vec![(3_000, answered), said("a", "be kind")]);
     assert_eq!(
         next_step.injected().collect::<Vec<_>>(),
@@ -186,6 +199,7 @@ fn a_call_that_was_refused_has_an_end_and_did_not_run() {
         args_hash: String::new(),
         arguments: None,
     };
+
     let denied = LedgerEntry::ToolFinished {
         call: "1-1".to_owned(),
         outcome: ToolOutcome::Error {
@@ -193,13 +207,17 @@ fn a_call_that_was_refused_has_an_end_and_did_not_run() {
         },
         unseen: false,
     };
+
     let refused = running(vec![(2_000, denied.clone())]);
     assert!(refused.called("1-1").is_some() && refused.begun_calls().is_empty());
+
     let failed = running(vec![(2_000, started), (3_000, denied)]);
     assert_eq!(failed.begun_calls(), ["pay"]);
+
     // A checkpoint of a release that did not tell them apart: it said of every call that it ran.
     let mut old = serde_json::to_value(&refused).expect("JSON");
     old["passages"][1].as_object_mut().expect("a passage").remove("begun");
     let old: Running = serde_json::from_value(old).expect("a running turn");
+
     assert_eq!(old.begun_calls(), ["pay"]);
 }

@@ -31,6 +31,7 @@ fn journal(limits: TurnLimits, entries: impl IntoIterator<Item = LedgerEntry>) -
         used: UsedTime::begin(BEGAN),
         asked: Vec::new(),
     };
+
     entries.into_iter().for_each(|entry| running.apply(&entry, BEGAN));
     running
 }
@@ -105,10 +106,13 @@ fn a_turn_asks_runs_what_it_is_told_in_order_asks_again_and_ends() {
         false,
         &Step::Recover { call: call("a") },
     );
+
     let one_done = vec![answered(1, &["a", "b"]), started("a"), finished("a")];
     check(one_done.clone(), false, &run("b"));
+
     let both = [one_done, vec![started("b"), finished("b")]].concat();
     check(both.clone(), false, &Step::Ask { step: 2 });
+
     let content = "said 2".to_owned();
     check(
         [both, vec![answered(2, &[])]].concat(),
@@ -133,6 +137,7 @@ fn what_the_hooks_behind_a_call_have_not_seen_is_shown_to_them_first() {
         args_hash: String::new(),
         arguments: Some(json!({"depth": 1})),
     };
+
     let entries = vec![answered(1, &["a", "b"]), begun_with, unseen];
     let observe = Step::Observe {
         call: ToolCall {
@@ -141,7 +146,9 @@ fn what_the_hooks_behind_a_call_have_not_seen_is_shown_to_them_first() {
         },
         outcome: ToolOutcome::Ok { result: json!("raw") },
     };
+
     check(entries.clone(), true, &observe);
+
     let late = Situation {
         held_ms: BEGAN.held_ms + 10_000_000,
         steering: false,
@@ -165,8 +172,10 @@ fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call()
         call: call("b"),
         outcome: ToolOutcome::Skipped { reason },
     };
+
     let one_done = vec![answered(1, &["a", "b"]), started("a"), finished("a")];
     check(one_done.clone(), true, &skip);
+
     let skipped = LedgerEntry::ToolFinished {
         call: "b".to_owned(),
         outcome: ToolOutcome::Skipped {
@@ -174,14 +183,17 @@ fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call()
         },
         unseen: false,
     };
+
     let all = [one_done, vec![skipped, steered()]].concat();
     check(all.clone(), false, &Step::Ask { step: 2 });
+
     let lines = journal(TurnLimits::default(), all).lines();
     assert!(
         matches!(&lines[..], [Line::Assistant { .. }, Line::Tool { name, .. }, Line::Tool { .. }, Line::User { content }]
         if name == "look" && content == "wait"),
         "{lines:?}"
     );
+
     // An answer that came before it does not end the turn.
     check(vec![answered(1, &[]), steered()], false, &Step::Ask { step: 2 });
 }
@@ -198,12 +210,14 @@ fn every_limit_ends_the_turn_before_the_next_effect_and_not_after_the_last_answe
             },
         )
     };
+
     let calls = TurnLimits {
         model_calls: 1,
         ..TurnLimits::default()
     };
     let done = || vec![answered(1, &["a"]), started("a"), finished("a")];
     assert_eq!(limited(calls, 0, done()), Step::Fail { limit: "model_calls" });
+
     let wall = TurnLimits {
         wall_ms: 100,
         ..TurnLimits::default()
@@ -213,16 +227,19 @@ fn every_limit_ends_the_turn_before_the_next_effect_and_not_after_the_last_answe
         limited(wall, 100, vec![answered(1, &["a"])]),
         Step::Fail { limit: "wall_ms" }
     );
+
     let tokens = TurnLimits {
         tokens: Some(15),
         ..TurnLimits::default()
     };
     assert_eq!(limited(tokens, 0, done()), Step::Fail { limit: "tokens" });
+
     let cost = TurnLimits {
         cost_usd: Some(0.5),
         ..TurnLimits::default()
     };
     assert_eq!(limited(cost, 0, done()), Step::Fail { limit: "cost_usd" });
+
     let content = "said 1".to_owned();
     assert_eq!(
         limited(cost, 10_000_000, vec![answered(1, &[])]),

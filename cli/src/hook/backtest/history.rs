@@ -35,6 +35,7 @@ impl History {
             let stepped = Stepped::begin(bus, projection.clone()).await?;
             history.open = Some((projection, Mutex::new(stepped)));
         }
+
         Ok(history)
     }
 

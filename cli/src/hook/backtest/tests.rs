@@ -30,6 +30,7 @@ async fn history(count: u64) -> (NatsServer, Bus) {
             bus.publish(out).await.expect("published");
         }
     });
+
     published.buffer_unordered(256).collect::<Vec<()>>().await;
     (server, bus)
 }
@@ -59,19 +60,23 @@ async fn history_says_when_a_hook_would_have_fired_and_nothing_moves() {
     let (_server, bus) = history(300).await;
     let before = sequences(&bus).await;
     let report = run(&bus, question(SEVENS)).await;
+
     assert_eq!((report.events, report.fires, report.failures), (300, 30, 0));
     assert_eq!(report.by_channel.get("webchat"), Some(&30));
+
     let sms = Question {
         channel: Some("sms".to_owned()),
         ..question("export default () => ({ fire: true });")
     };
     assert_eq!(run(&bus, sms.clone()).await.fires, 30);
+
     let recent = Question {
         since: Some(Duration::from_secs(3_600)),
         limit: 7,
         ..sms
     };
     assert_eq!(run(&bus, recent).await.events, 7);
+
     let matching = "/** @match channel=sms */\nexport default () => ({ fire: true });";
     let report = run(&bus, question(matching)).await;
     assert_eq!(
@@ -79,6 +84,7 @@ async fn history_says_when_a_hook_would_have_fired_and_nothing_moves() {
         (300, 30),
         "it is shown what it would have been shown"
     );
+
     let absent = Question {
         channel: Some("nowhere".to_owned()),
         ..question(SEVENS)
@@ -97,11 +103,14 @@ async fn a_hook_that_counts_retires_or_fails_is_replayed_as_it_would_have_run() 
     // Ten seconds between fires: one event a second.
     let beat = "export default ({ event, hook }) => ({ fire: event.timestamp - (hook.last_triggered ?? 0) >= 10000 });";
     assert_eq!(run(&bus, question(beat)).await.fires, 12);
+
     let once = format!("/** @mode one-shot */\n{SEVENS}");
     let report = run(&bus, question(&once)).await;
     assert_eq!((report.fires, report.disabled_by.is_some()), (1, true));
+
     let throws = "export default ({ event }) => { if (event.channel === 'sms') throw new Error('boom'); return { fire: false }; };";
     assert_eq!(run(&bus, question(throws)).await.failures, 12);
+
     let reads = "import Database from 'better-sqlite3';
         export default ({ event, dbPath }) => {
             const db = new Database(dbPath, { readonly: true });
@@ -109,6 +118,7 @@ async fn a_hook_that_counts_retires_or_fails_is_replayed_as_it_would_have_run() 
             db.close();
             return { fire: row.n === 1 };
         };";
+
     let some = Question {
         limit: 20,
         ..question(reads)
@@ -154,11 +164,13 @@ async fn a_hook_that_reads_the_read_model_sees_what_was_there_then_and_who_is_wh
         let out = Outgoing::event(&event, bus.trust());
         bus.publish(out).await.expect("published");
     }
+
     let known = "persons:\n  - {id: mom, relationship: family, addresses: {sms: ['+1mom']}}\n";
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("identities.yaml");
     std::fs::write(&path, known).expect("written");
     let (identities, _) = identities::load(&path.to_string_lossy(), "").expect("sound");
+
     let report = run(
         &bus,
         Question {
@@ -167,6 +179,7 @@ async fn a_hook_that_reads_the_read_model_sees_what_was_there_then_and_who_is_wh
         },
     )
     .await;
+
     fires_for_mom(&report);
     // Shown some events only, it knows of the others all the same.
     let matching = format!("/** @match from=+1mom */\n{FAMILY}");
@@ -178,6 +191,7 @@ async fn a_hook_that_reads_the_read_model_sees_what_was_there_then_and_who_is_wh
         },
     )
     .await;
+
     fires_for_mom(&report);
     assert_eq!(run(&bus, question(FAMILY)).await.fires, 0, "nobody is known");
 }

@@ -15,6 +15,7 @@ fn owed(gate: &Gate, peer: &str, sequence: u64) -> OwedEvent {
 fn owed_to(gate: &Gate, peer: &str, sequence: u64, hooks: &[&str]) -> OwedEvent {
     let id = EventId::parse(format!("webchat:{peer}/{sequence}")).expect("valid");
     let event = Event::new(id, "webchat", peer, UnixMillis(0));
+
     OwedEvent {
         conversation: Conversation::of(&event),
         numbers: Numbers {
@@ -57,11 +58,13 @@ fn events_of_a_conversation_begin_in_order_and_a_few_at_once() {
     let begun: Vec<u64> = std::iter::from_fn(|| all.next(conversation).map(|event| event.numbers.sequence)).collect();
     assert_eq!(begun, (1..=most).collect::<Vec<_>>());
     assert!(all.next(beside).is_some(), "conversations do not wait for each other");
+
     all.made(whole(conversation, 1));
     assert_eq!(
         all.next(conversation).map(|event| event.numbers.sequence),
         Some(most + 1)
     );
+
     all.made(whole(beside, 100));
     assert_eq!(all.lanes.len(), 1);
 }
@@ -78,8 +81,10 @@ fn an_event_that_comes_late_begins_before_those_that_wait_for_it() {
     all.add(late);
     assert_eq!(all.next(conversation).map(|event| event.numbers.sequence), Some(1));
     assert!(all.next(conversation).is_none(), "no more than that one");
+
     all.made(whole(conversation, 1));
     assert!(all.next(conversation).is_none());
+
     all.made(whole(conversation, 2));
     assert_eq!(
         all.next(conversation).map(|event| event.numbers.sequence),
@@ -92,6 +97,7 @@ fn those_who_wait_for_one_author_keep_nobody_from_another() {
     let gate = Gate::default();
     let mut all = OwedEvents::default();
     let (most, crowd) = (ALWAYS as u64, 5 * ALWAYS as u64);
+
     // Of both, of one and of the other by turns.
     let hooks = |sequence| match sequence % 3 {
         0 => &["still", "good"][..],
@@ -105,6 +111,7 @@ fn those_who_wait_for_one_author_keep_nobody_from_another() {
     let mut good = Vec::new();
     let mut under_way = begin(&mut all, conversation);
     assert!(under_way.len() < 2 * ALWAYS);
+
     // The good one's places come at once, the other's never do.
     while let Some(at) = under_way
         .iter()
@@ -119,13 +126,17 @@ fn those_who_wait_for_one_author_keep_nobody_from_another() {
             rest,
             ..whole(conversation, sequence)
         });
+
         under_way.extend(begin(&mut all, conversation));
         let still = under_way
             .iter()
             .filter(|event| event.hooks.iter().any(|hook| hook == "still"));
+
         assert!(still.count() < 2 * ALWAYS);
     }
+
     assert_eq!(good, (0..crowd).filter(|at| at % 3 != 1).collect::<Vec<_>>());
+
     let (lane, owing) = (&all.lanes[&conversation], (0..crowd).filter(|at| at % 3 != 2).count());
     assert_eq!(
         (all.total, lane.len()),
@@ -142,6 +153,7 @@ fn those_who_wait_for_one_author_keep_nobody_from_another() {
         all.made(whole(conversation, event.numbers.sequence));
         under_way.extend(begin(&mut all, conversation));
     }
+
     assert_eq!(still, (0..crowd).filter(|at| at % 3 != 2).collect::<Vec<_>>());
     assert!(all.lanes.is_empty() && all.total == 0);
 }
@@ -163,10 +175,12 @@ impl Partition {
             sequence,
             handed: sequence,
         };
+
         let room = self.owed.room(conversation);
         if self.lanes.place(conversation, numbers, room) == Placement::Memory {
             self.lanes.hold(conversation, (peer.to_owned(), sequence));
         }
+
         self.go_on(conversation);
     }
 
@@ -176,14 +190,17 @@ impl Partition {
                 self.owed.add(owed(&self.gate, &peer, sequence));
                 self.lanes.ended(conversation);
             }
+
             let room = self.owed.room(conversation);
             let Some(numbers) = self.lanes.read_next(conversation, room) else {
                 break;
             };
+
             self.lanes.was_read(conversation);
             let peer = self.peers[&numbers.sequence].clone();
             self.lanes.hold(conversation, (peer, numbers.sequence));
         }
+
         self.lanes.forget_idle(conversation);
     }
 
@@ -197,15 +214,18 @@ impl Partition {
 fn what_is_owed_is_bounded_and_all_of_it_is_made_in_order_all_the_same() {
     const CROWD: u64 = 3_000;
     const OTHERS: u64 = 9_000;
+
     let mut partition = Partition {
         gate: Gate::default(),
         owed: OwedEvents::default(),
         lanes: Conversations::new(64),
         peers: HashMap::new(),
     };
+
     let crowd = owed(&partition.gate, "crowd", 0).conversation;
     (1..=CROWD).for_each(|sequence| partition.come("crowd", sequence));
     assert_eq!(partition.of(crowd), MAX_OWED_PER_CONVERSATION);
+
     (1..=OTHERS).for_each(|number| partition.come(&number.to_string(), CROWD + number));
     assert_eq!(partition.owed.total, MAX_OWED);
     assert_eq!(partition.of(crowd), MAX_OWED_PER_CONVERSATION);
@@ -215,20 +235,26 @@ fn what_is_owed_is_bounded_and_all_of_it_is_made_in_order_all_the_same() {
     for conversation in conversations {
         begun.extend(std::iter::from_fn(|| partition.owed.next(conversation)));
     }
+
     let (mut made, mut of_crowd) = (HashSet::new(), Vec::new());
     while let Some(event) = begun.pop_front() {
         let (conversation, sequence) = (event.conversation, event.numbers.sequence);
         made.insert(sequence);
+
         if conversation == crowd {
             of_crowd.push(sequence);
         }
+
         partition.owed.made(whole(conversation, sequence));
+
         for conversation in [Some(conversation), partition.owed.wake()].into_iter().flatten() {
             partition.go_on(conversation);
             begun.extend(std::iter::from_fn(|| partition.owed.next(conversation)));
         }
+
         assert!(partition.owed.total <= MAX_OWED && partition.of(crowd) <= MAX_OWED_PER_CONVERSATION);
     }
+
     assert_eq!(made.len() as u64, CROWD + OTHERS, "none is lost");
     assert_eq!(of_crowd, (1..=CROWD).collect::<Vec<_>>());
     assert!(partition.owed.lanes.is_empty() && partition.owed.stopped.is_empty() && partition.owed.total == 0);

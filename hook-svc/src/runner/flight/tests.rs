@@ -24,6 +24,7 @@ fn flight(only: Option<Vec<u32>>) -> (Flight, mpsc::Receiver<(usize, Step)>) {
         sees: crate::runner::Sees::Everything,
         net: Vec::new(),
     };
+
     let (sender, steps) = mpsc::channel(16);
     let job = Job {
         event_id: EventId::parse("webchat:1").expect("valid"),
@@ -32,10 +33,12 @@ fn flight(only: Option<Vec<u32>>) -> (Flight, mpsc::Receiver<(usize, Step)>) {
         now: UnixMillis(0),
         only,
     };
+
     let set = Arc::new(HookSet::new((0..5).map(hook)));
     let folder = tempfile::tempdir().expect("a folder");
     let loaded = Loaded::unpack(set, &Loaded::empty(), folder.path()).expect("written");
     let seat = Seating::new(1).free().expect("free");
+
     (Flight::new(job, Arc::new(loaded), Steps::only(sender), seat), steps)
 }
 
@@ -105,16 +108,19 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         ("late without having passed", late(vec![1, 5], 0)),
         ("late beyond the set", late(vec![77, 5], 1)),
     ];
+
     for (what, answer) in forged {
         let (mut flight, mut steps) = flight(Some(vec![1, 3, 4]));
         assert!(flight.absorb(answer).is_err(), "{what}");
         assert!(steps.try_recv().is_err() && !flight.is_answered(), "{what}");
+
         let honest = Answer {
             latencies_us: vec![1, 2, 3],
             results: vec![result(3)],
             waiting: vec![4],
             ..silent(1)
         };
+
         assert_eq!(flight.absorb(honest), Ok(Stage::UnderWay), "{what}");
         assert_eq!(
             flight.absorb(Answer {
@@ -124,6 +130,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
             Ok(Stage::Over),
             "{what}"
         );
+
         let Ok((_, Step::Verdict(verdict))) = steps.try_recv() else {
             panic!("{what}: no verdict")
         };
@@ -132,6 +139,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
             matches!(steps.try_recv(), Ok((_, Step::Waiting(waiting))) if waiting == [4]),
             "{what}"
         );
+
         let done = Done {
             passed: 2,
             latencies_us: vec![0, 1, 0, 2, 9],
@@ -156,6 +164,7 @@ fn suspects_are_called_after_the_others_and_one_at_a_time() {
     let (mut flight, mut steps) = flight(None);
     assert_eq!(flight.set_apart(&[1, 3]), Stage::UnderWay);
     assert_eq!(flight.open(), [0, 2, 4]);
+
     let others = Answer {
         latencies_us: vec![5, 6, 7],
         ..waiting(vec![4])
@@ -164,8 +173,10 @@ fn suspects_are_called_after_the_others_and_one_at_a_time() {
     assert!(matches!(steps.try_recv(), Ok((_, Step::Waiting(waiting))) if waiting == [1, 3, 4]));
     assert_eq!(flight.absorb(late(vec![4, 9], 1)), Ok(Stage::Apart));
     assert_eq!(flight.open(), [1, 3]);
+
     flight.open_for(3);
     assert!(flight.awaits("h1") && flight.awaits("h3") && !flight.awaits("h4"));
+
     let answer = |index| Answer {
         latencies_us: vec![8],
         results: vec![result(index)],
@@ -175,6 +186,7 @@ fn suspects_are_called_after_the_others_and_one_at_a_time() {
     assert_eq!(flight.open(), [1]);
     assert!(flight.absorb(answer(3)).is_err(), "it has answered");
     assert_eq!(flight.absorb(answer(1)), Ok(Stage::Over));
+
     let said: Vec<Step> = std::iter::from_fn(|| steps.try_recv().ok())
         .map(|(_, step)| step)
         .collect();
@@ -182,6 +194,7 @@ fn suspects_are_called_after_the_others_and_one_at_a_time() {
         passed: 3,
         latencies_us: vec![5, 8, 6, 8, 9],
     };
+
     assert_eq!(said.last(), Some(&Step::Done(done)));
     assert_eq!(said.len(), 3, "{said:?}");
 }
@@ -195,6 +208,7 @@ fn what_was_noted_is_taken_once_and_what_cannot_be_is_left_out() {
         latency_us: 1,
         what,
     };
+
     let journal = [
         noted(0, NotedOutcome::Passed),
         noted(0, NotedOutcome::Failed("again".to_owned())),
@@ -203,10 +217,12 @@ fn what_was_noted_is_taken_once_and_what_cannot_be_is_left_out() {
         noted(3, NotedOutcome::Result(FIRES.to_owned())),
         noted(4, NotedOutcome::Failed("broke".to_owned())),
     ];
+
     assert_eq!(flight.salvage(journal), Stage::UnderWay);
     assert_eq!(flight.open(), [1]);
     assert_eq!(flight.lost_worker(true, "no progress"), Stage::UnderWay);
     assert_eq!(flight.absorb(silent(1)), Ok(Stage::Over));
+
     let said: Vec<Step> = std::iter::from_fn(|| steps.try_recv().ok())
         .map(|(_, step)| step)
         .collect();
@@ -221,6 +237,7 @@ fn answers() -> impl Strategy<Value = Answer<'static>> {
     let index = || prop_oneof![4 => 0..5_u32, 1 => any::<u32>()];
     let few = || proptest::collection::vec(index(), 0..4);
     let number = prop_oneof![4 => 0..6_u32, 1 => any::<u32>()];
+
     (number, few(), few(), few(), few(), few()).prop_map(|(passed, latencies_us, results, failures, waiting, late)| {
         Answer {
             slot: 0,

@@ -27,8 +27,10 @@ impl Run<'_> {
             .as_ref()
             .and_then(|note| note.read().ok())
             .unwrap_or_default();
+
         let mut board = common.board();
         let claimed = (!death.is_orderly()).then(|| culprit(&state, note, role)).flatten();
+
         // Who is called apart does not run beside others, unless it was called before it came under suspicion. Else the claim
         // is forged, and whoever can have forged it is one of those that ran.
         let is_forged = |culprit: &Culprit| {
@@ -38,6 +40,7 @@ impl Run<'_> {
         let culprit = claimed.filter(|culprit| !is_forged(culprit));
         log(index, death, &cause, culprit.as_ref(), note, &state);
         state.up = None;
+
         let called = death.is_of_its_hooks().then(|| state.terms.first()).flatten();
         let flights = salvage(&mut state);
         if culprit.is_none() && role == Role::Beside && !death.is_orderly() {
@@ -48,6 +51,7 @@ impl Run<'_> {
                 open.for_each(|hook| board.suspect(hook, now));
             }
         }
+
         let mut open = Vec::new();
         for (slot, mut flight) in flights {
             // Who computed without end does not run again upon this event, beside others or apart. A process may also be
@@ -60,12 +64,14 @@ impl Run<'_> {
             {
                 continue;
             }
+
             match flight.lost_worker(culprit.is_some(), &cause) {
                 Stage::UnderWay => open.push(flight),
                 Stage::Apart => board.set_apart(flight),
                 Stage::Over => {}
             }
         }
+
         if let Some(Culprit { hook, at_load }) = &culprit
             && board.died(hook, *at_load, &cause, now)
         {
@@ -75,14 +81,18 @@ impl Run<'_> {
                 "hook is not called for a while: it keeps killing its worker"
             );
         }
+
         board.requeue(open, role == Role::Apart);
+
         if role == Role::Beside {
             board.ended(index);
         }
+
         drop(board);
         common.queued.notify_one();
         common.apart.notify_one();
         common.changed.notify_waiters();
+
         state.frames >= FRAMES_OF_A_WORKER
     }
 }
@@ -101,6 +111,7 @@ fn culprit(state: &State<'_>, note: Note, role: Role) -> Option<Culprit> {
             set.hooks().get(set.index(mine)? as usize)?
         }
     };
+
     let hook = Arc::clone(hook);
     Some(Culprit { hook, at_load })
 }
@@ -119,6 +130,7 @@ fn log(worker: usize, death: &WorkerDeath, cause: &str, culprit: Option<&Culprit
         tracing::debug!(worker, cause, "hook worker is ended");
         return;
     }
+
     let event = note
         .slot
         .and_then(|slot| state.in_flight.get(&slot))
@@ -131,6 +143,7 @@ fn log(worker: usize, death: &WorkerDeath, cause: &str, culprit: Option<&Culprit
         in_flight = state.in_flight.len(),
         "hook worker died"
     );
+
     metrics::counter!("nexus_hook_worker_deaths_total").increment(1);
 }
 
@@ -145,8 +158,10 @@ fn salvage(state: &mut State<'_>) -> Vec<(u32, Flight)> {
     for one in journal {
         noted.entry(one.slot).or_default().push(one);
     }
+
     let mut slots: Vec<(u32, Flight)> = state.in_flight.drain().collect();
     slots.sort_unstable_by_key(|(slot, _)| *slot);
+
     let mut flights = Vec::with_capacity(slots.len());
     for (slot, mut flight) in slots {
         // Of an event that was answered, nothing but what was still waiting is open, and that is not noted.
@@ -156,6 +171,7 @@ fn salvage(state: &mut State<'_>) -> Vec<(u32, Flight)> {
             flights.push((slot, flight));
         }
     }
+
     flights
 }
 

@@ -41,6 +41,7 @@ impl Run<'_> {
             let bell = self.bell();
             let is_filled = self.fill(&mut buffer, &mut news)?;
             self.ring(is_filled || bell != Bell::Queue);
+
             if is_filled {
                 stdin.write_all(&buffer).await.map_err(broken)?;
             } else {
@@ -106,14 +107,17 @@ impl Run<'_> {
             protocol::write_message(buffer, &serde_json::json!({"t": "ping", "n": state.frames}));
             return Ok(true);
         }
+
         let replies = std::mem::take(&mut *self.replies.lock().unwrap_or_else(PoisonError::into_inner));
         if !replies.is_empty() {
             protocol::write_replies(buffer, &replies);
             return Ok(true);
         }
+
         if state.up.is_none() || state.loading.is_some() || state.retires || state.unanswered >= WINDOW_EVENTS {
             return Ok(false);
         }
+
         let mut board = self.common.board();
         let mut next = self.next(&mut board, &state, now);
         let load = match &next {
@@ -123,6 +127,7 @@ impl Run<'_> {
             Next::Wait => return Ok(false),
             Next::Run(_) => None,
         };
+
         if let Some((loaded, alone)) = load {
             let message = board.load_message(self.index, &loaded, &state.held, alone.as_deref());
             protocol::write_message(buffer, &message);
@@ -131,6 +136,7 @@ impl Run<'_> {
             state.loading = Some(loaded);
             return Ok(true);
         }
+
         board.tell(self.index, state.held.generation(), news);
         let mut batch = Batch::begin(buffer, news);
         while let Next::Run(flight) = next {
@@ -147,6 +153,7 @@ impl Run<'_> {
                 Next::Wait
             };
         }
+
         // What was asked for beyond the window is asked for again.
         batch.finish();
         Ok(true)

@@ -21,14 +21,17 @@ impl Run<'_> {
         let mut buffer = Vec::with_capacity(READ_BYTES);
         loop {
             buffer.reserve(READ_BYTES);
+
             if stdout.read_buf(&mut buffer).await.map_err(WorkerDeath::Pipe)? == 0 {
                 return Ok(());
             }
+
             let mut at = 0;
             while let Some((body, length)) = protocol::split(&buffer[at..]).map_err(WorkerDeath::Frame)? {
                 self.hear(protocol::read(body).map_err(WorkerDeath::Frame)?)?;
                 at += length;
             }
+
             buffer.drain(..at);
         }
     }
@@ -36,6 +39,7 @@ impl Run<'_> {
     fn hear(&self, frame: Frame<'_>) -> Result<(), WorkerDeath> {
         let mut state = self.state();
         state.frames += 1;
+
         match frame.t {
             None => {
                 for answer in frame.r {
@@ -44,6 +48,7 @@ impl Run<'_> {
                         self.asked.notify_one();
                     }
                 }
+
                 self.moved.notify_one();
             }
             Some("ready") => {
@@ -81,6 +86,7 @@ impl Run<'_> {
             }
             Some(_) => {}
         }
+
         Ok(())
     }
 
@@ -95,10 +101,12 @@ impl Run<'_> {
             }
             return;
         };
+
         let hook = Arc::clone(hook);
         if is_logged {
             tracing::warn!(hook = hook.id, error, "hook threw outside of its evaluations");
         }
+
         // Nobody may be interested.
         let _ = self.common.strays.send(Stray { hook, error });
     }
@@ -108,6 +116,7 @@ impl Run<'_> {
         if self.role == Role::Beside && stage == Stage::Over {
             return;
         }
+
         let mut board = self.common.board();
         let set = state.held.set();
         let mine = state.mine.as_ref().and_then(|mine| set.index(mine));
@@ -116,11 +125,14 @@ impl Run<'_> {
         {
             tracing::info!(hook = hook.id, "hook is no suspect any more");
         }
+
         match stage {
             Stage::Apart => board.set_apart(flight),
             Stage::UnderWay | Stage::Over => {}
         }
+
         drop(board);
+
         if stage == Stage::Apart {
             self.common.apart.notify_one();
         }
@@ -140,6 +152,7 @@ impl Run<'_> {
         let (calls, host) = (Arc::clone(flight.calls()), Arc::clone(&self.common.host));
         let (replies, moved) = (Arc::clone(&self.replies), Arc::clone(&self.moved));
         let args = args.into_owned();
+
         tokio::spawn(async move {
             let answered = calls.answer(&*host, call, args).await;
             let reply = Reply {
@@ -148,9 +161,11 @@ impl Run<'_> {
                 number,
                 answered,
             };
+
             replies.lock().unwrap_or_else(PoisonError::into_inner).push(reply);
             moved.notify_one();
         });
+
         Ok(())
     }
 }
@@ -169,6 +184,7 @@ impl State<'_> {
             (Some(_), None) if self.in_flight.is_empty() => Work::Nothing,
             (Some(_), None) => Work::Evaluating(self.held.set().hooks().len()),
         };
+
         Sight {
             work,
             ended: self.ended,
@@ -188,9 +204,11 @@ impl State<'_> {
         let Some(flight) = self.in_flight.get_mut(&slot) else {
             return Ok(None);
         };
+
         if !flight.is_answered() {
             self.unanswered -= 1;
         }
+
         let is_first = !flight.is_answered();
         let ends_some =
             is_first || !(answer.results.is_empty() && answer.failures.is_empty() && answer.late.is_empty());
@@ -198,10 +216,12 @@ impl State<'_> {
         let longest = (stage == Stage::UnderWay).then(|| flight.longest_timeout());
         self.terms.answered(slot, longest, self.age);
         self.ended += u64::from(ends_some);
+
         let flight = match stage {
             Stage::UnderWay => None,
             Stage::Apart | Stage::Over => self.in_flight.remove(&slot),
         };
+
         Ok(flight.map(|flight| (stage, flight)))
     }
 }
@@ -212,6 +232,7 @@ fn stray<'a>(state: &'a State<'_>, by: Option<(u32, u32)>, stack: Option<&str>) 
         let set = state.loading.as_ref().unwrap_or(&state.held).set();
         return set.hooks().get(set.index(mine)? as usize);
     }
+
     let mut known = state.known();
     match (by, stack) {
         (Some((index, generation)), _) => {
@@ -231,6 +252,7 @@ fn log_failed_loads(loaded: &Loaded, bad: &[(u32, std::borrow::Cow<'_, str>)], a
             .hooks()
             .get(*index as usize)
             .map_or("", |hook| hook.id.as_str());
+
         if alone.is_some_and(|alone| alone != hook) {
             continue;
         }

@@ -39,8 +39,10 @@ impl Allowance {
         if now.saturating_duration_since(self.since) >= PERIOD {
             *self = Self::new(now);
         }
+
         let before = self.logged;
         self.logged = self.logged.saturating_add(bytes);
+
         if self.logged <= MAX_LOGGED_BYTES {
             Fate::Logged
         } else if before <= MAX_LOGGED_BYTES {
@@ -59,11 +61,13 @@ impl Run<'_> {
             if length == 0 {
                 break;
             }
+
             if self.may_log(&mut self.state(), length) {
                 let text = String::from_utf8_lossy(&buffer[..length]);
                 tracing::info!(worker = self.index, text = text.trim_end(), "hooks printed");
             }
         }
+
         // A script may close the stream; the process lives on.
         std::future::pending::<()>().await;
     }

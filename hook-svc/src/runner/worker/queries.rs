@@ -71,14 +71,17 @@ impl State<'_> {
             Asking::Nothing => {}
             Asking::Asked(..) | Asking::Open | Asking::Answered => return Err(ImpossibleAnswer::Query),
         }
+
         let named = u32::try_from(slot)
             .ok()
             .filter(|slot| self.in_flight.contains_key(slot));
         let evaluation = named.or_else(|| self.in_flight.keys().min().copied());
+
         // How new an answer must be is not for the process to say.
         let flight = evaluation.and_then(|slot| self.in_flight.get(&slot));
         query.sequence = flight.map_or(0, |flight| flight.job().sequence);
         self.query = Asking::Asked(evaluation, Box::new(query));
+
         Ok(())
     }
 }
@@ -88,12 +91,14 @@ impl Run<'_> {
     pub(super) async fn answer_queries(&self, pipe: PipeWriter) -> Result<(), WorkerDeath> {
         let mut pipe = Sender::from_owned_fd(pipe.into()).map_err(WorkerDeath::Pipe)?;
         let mut session = self.session();
+
         let mut used: HashMap<u32, Used> = HashMap::new();
         loop {
             let Some((evaluation, query)) = self.take_query(&mut used) else {
                 session = self.rest(session).await;
                 continue;
             };
+
             let begun = self.clock.monotonic();
             let spent = evaluation.and_then(|slot| used.get(&slot)).copied().unwrap_or_default();
             let done = match (evaluation, refusal(evaluation, spent)) {
@@ -103,17 +108,21 @@ impl Run<'_> {
                     refuse(session, &error)
                 }
             };
+
             if let Some(slot) = evaluation {
                 let used = used.entry(slot).or_default();
                 used.bytes = used.bytes.saturating_add(done.bytes);
                 used.time += self.clock.monotonic().saturating_duration_since(begun);
             }
+
             session = done.session;
             self.state().query = Asking::Answered;
+
             // No process, no reader: that it has exited is noticed elsewhere.
             if pipe.write_all(&done.frame).await.is_err() {
                 std::future::pending::<()>().await;
             }
+
             self.state().query = Asking::Nothing;
         }
     }
@@ -150,6 +159,7 @@ impl Run<'_> {
             }
             return session;
         }
+
         // A few microseconds: nothing is written by it.
         session.end();
         session
@@ -164,9 +174,11 @@ impl Run<'_> {
             turn = turn => turn.ok(),
             () = pause(MAX_QUERY) => None,
         };
+
         let Some(turn) = turn else {
             return refuse(session, &ModelQueryError::TimedOut);
         };
+
         // The process may end meanwhile; the query comes to its end all the same.
         let task = tokio::spawn(run(session, slot, query, (until, left(self.clock.monotonic())), turn));
         match task.await {
@@ -215,6 +227,7 @@ async fn run(
             Err(error) => refuse(session, &error),
         }
     });
+
     let mut wait = left;
     loop {
         tokio::select! {
@@ -238,6 +251,7 @@ fn refuse(session: ModelSession, error: &ModelQueryError) -> Done {
         &mut frame,
         &serde_json::json!({"error": [error.code(), error.to_string()]}),
     );
+
     Done {
         session,
         frame,

@@ -39,6 +39,7 @@ impl Terms {
                 self.first_since = age;
             }
         }
+
         match longest {
             None => {
                 self.waiting.remove(&slot);

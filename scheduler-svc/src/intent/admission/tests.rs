@@ -81,16 +81,20 @@ fn each_refusal_has_its_code() {
         group(with(remind(), "scope", json!({ "within": "persona" }))),
         "no_capability"
     );
+
     assert_eq!(
         group(with(remind(), "schedule", json!({ "type": "after", "seconds": 0 }))),
         "bad_schedule"
     );
     assert_eq!(group(with(remind(), "expires_at", json!(NOW.0 + 1_000))), "expired");
+
     let mut no_tools = proposal(Level::Restricted, send.clone());
     no_tools.permissions.tools = None;
     let refusal = check_with(&no_tools, 0, &AgentBook::default()).expect_err("not allowed");
+
     assert_eq!(refusal.code(), "no_capability");
     assert!(check(Level::Restricted, send).is_ok());
+
     let deep = check_with(&proposal(Level::Full, remind()), MAX_DEPTH + 1, &AgentBook::default());
     assert_eq!(deep.expect_err("too deep").code(), "over_budget");
 }
@@ -105,8 +109,10 @@ fn targets_are_conversations_and_others_need_leave() {
             json!({ "subject": "s", "message": "m", "target": target }),
         );
         let proposal = proposal(level, wish);
+
         delivery(&record(&registry, &proposal, Ulid::from_parts(9, 9)), &proposal)
     };
+
     let here = target("here", Level::Minimal).expect("here");
     assert_eq!((here.channel.as_str(), here.reply_to_id), ("telegram", None));
     assert_eq!(
@@ -116,6 +122,7 @@ fn targets_are_conversations_and_others_need_leave() {
             .as_deref(),
         Some("7")
     );
+
     let there = target("slack/work/C1", Level::Minimal).expect("allowed");
     assert_eq!(
         (
@@ -141,6 +148,7 @@ fn budgets_and_numbers_are_reserved_not_hoped_for() {
         let intent = record(&registry, &proposal, Ulid::from_parts(1, u128::from(number)));
         fit(&registry, &intent, &intent.schedule, book, NOW)
     };
+
     let refusal = loop {
         match fits(&book, admitted) {
             Ok(fit) => {
@@ -151,15 +159,18 @@ fn budgets_and_numbers_are_reserved_not_hoped_for() {
             Err(refusal) => break refusal,
         }
     };
+
     assert_eq!((admitted, refusal.code()), (100, "too_many_pending"));
     assert!(
         fits(&book, 5).is_ok(),
         "its own booking does not count: a repeated question fits again"
     );
+
     for booking in book.bookings.values_mut() {
         booking.tokens = 4_000;
         booking.due = Some(NOW.plus(-1));
     }
+
     book.bookings.values_mut().for_each(|booking| booking.due = Some(NOW));
     assert_eq!(
         fits(&book, 200).expect_err("spent").code(),
@@ -176,9 +187,11 @@ fn a_condition_has_to_fit_beside_the_heaviest_day() {
         firings: 200,
         tokens: 0,
     };
+
     book.bookings.insert(Ulid::from_parts(1, 1), heavy);
     let idle = with(remind(), "schedule", json!({ "type": "chat_ended" }));
     let refusal = check_with(&proposal(Level::Full, idle), 0, &book).expect_err("it may fire on that day");
+
     assert_eq!(refusal.code(), "over_budget");
     assert!(
         check_with(&proposal(Level::Full, remind()), 0, &book).is_ok(),

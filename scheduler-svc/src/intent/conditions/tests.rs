@@ -46,9 +46,11 @@ async fn says(bus: &Bus, number: u32, text: &str) -> u64 {
         "v1",
         SystemClock.now(),
     );
+
     text.clone_into(&mut event.content);
     event.origin = Origin::visitor("default", "v1");
     let out = Outgoing::event(&event, bus.trust());
+
     bus.publish(out).await.expect("stored").sequence
 }
 
@@ -59,25 +61,31 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
     for number in 0..3 {
         says(&bus, number, "earlier").await;
     }
+
     server.stop().await;
     let older = server.copy_of(EVENTS);
     server.restart().await;
+
     for number in 3..9 {
         says(&bus, number, "word 1, too early").await;
     }
+
     let desk = desk(&needs(&bus), Registry::shipped().expect("kinds"));
     let position = bus.end_of(EVENTS).await.expect("asked");
     let placed = IntentMark {
         position: Some(position.clone()),
         ..mark(1, position.sequence)
     };
+
     assert_eq!(position.sequence, 9);
+
     remember(&bus, &placed).await.expect("kept");
 
     // The last message that was there before the mark stays; the marked one is gone.
     server.stop().await;
     server.put_back(EVENTS, &older);
     server.restart().await;
+
     assert_eq!(says(&bus, 10, "something else").await, 4);
     assert_eq!(says(&bus, 11, "word 1 at last").await, 5);
 
@@ -88,6 +96,7 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
         value,
         revision: 1,
     };
+
     conditions.changed(heard(placed.clone())).await;
     let mut read = Vec::new();
     while conditions.waiting.is_empty() {
@@ -96,7 +105,9 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
         read.push(stored.sequence);
         conditions.event(&stored).await;
     }
+
     assert_eq!(read, [4, 5], "what was there before does not count");
+
     let kept = conditions
         .kept()
         .get(&key)
@@ -104,8 +115,10 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
         .expect("readable")
         .expect("kept")
         .value;
+
     assert_eq!(kept.from, 3, "its place holds from now on");
     assert_eq!(kept.position.as_ref().map(|position| position.sequence), Some(3));
+
     let place = kept.position.clone().expect("a place");
     assert!(bus.standing(EVENTS, &place).await.expect("asked").holds());
 
@@ -116,6 +129,7 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
     };
     conditions.marks.clear();
     conditions.changed(heard(bare)).await;
+
     assert_eq!(
         conditions.marks[&key].from,
         Some(3),
@@ -129,16 +143,20 @@ async fn the_last_message_up_to_a_time_is_found_also_between_gaps() {
     for number in 0..20 {
         says(&bus, number, "x").await;
     }
+
     let mut times = Vec::new();
     for sequence in 1..=20 {
         let stored = bus.at_sequence(EVENTS, sequence).await.expect("asked").expect("there");
         times.push((sequence, stored.stored_at_ns));
     }
+
     for gone in [1, 2, 7, 8, 9, 20] {
         assert!(bus.delete_message(EVENTS, gone).await.expect("deleted"));
         times.retain(|(sequence, _)| *sequence != gone);
     }
+
     assert_eq!(bus.stored_by(EVENTS, times[0].1 - 1).await.expect("asked").sequence, 0);
+
     for (sequence, at) in times {
         assert_eq!(bus.stored_by(EVENTS, at).await.expect("asked").sequence, sequence);
     }
@@ -152,6 +170,7 @@ async fn events_that_cannot_be_read_yet_are_read_later() {
         servers: vec![server.url()],
         ..NatsConfig::default()
     };
+
     let bus = connect(&config, "test").await;
     let mut without = topology(1);
     without.streams.retain(|stream| stream.name != EVENTS);
@@ -159,23 +178,30 @@ async fn events_that_cannot_be_read_yet_are_read_later() {
     let desk = desk(&needs(&bus), Registry::shipped().expect("kinds"));
     let mut conditions = Conditions::new(Arc::clone(&desk.clerk));
     let mut changes = conditions.kept().watch(PREFIX);
+
     assert_eq!(changes.next().await, KvEvent::Current);
+
     for (number, from) in [(1, 1), (2, 0), (3, 2)] {
         remember(&bus, &mark(number, from)).await.expect("kept");
         conditions.changed(changes.next().await).await;
     }
+
     assert!(conditions.reader.is_none() && conditions.has_unasked);
+
     bus.ensure(&topology(1), false).await.expect("the events too");
     conditions.read_again().await;
     assert!(!conditions.has_unasked && conditions.again_from.is_none());
+
     says(&bus, 1, "word 2").await;
     let stored = next(&mut conditions.reader).await;
     assert_eq!(stored.sequence, 1);
+
     conditions.event(&stored).await;
     let waits: Vec<Ulid> = conditions.waiting.iter().map(|matched| matched.mark.intent).collect();
     assert_eq!(waits, [mark(2, 0).intent], "its intent may come yet");
 
     assert!(!conditions.is_full());
+
     let again = || Match {
         mark: mark(2, 0),
         at: stored.published_at,

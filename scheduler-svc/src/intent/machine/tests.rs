@@ -36,12 +36,14 @@ fn asked() -> Intent {
         supersedes: None,
         cancel_on_user_turn: false,
     };
+
     let setting = Setting {
         permissions: PermissionSet::default(),
         delivery_context: DeliveryContext::default(),
         asked_in: None,
         depth: 0,
     };
+
     proposed(intent, setting, CAUSE)
 }
 
@@ -83,9 +85,11 @@ fn standing(status: IntentStatus) -> Option<Intent> {
         IntentStatus::Rejected => &[IntentStatus::Rejected],
         IntentStatus::Rescheduled => return None,
     };
+
     for next in way {
         take(&mut value, *next).expect("a legal way");
     }
+
     Some(value)
 }
 
@@ -98,8 +102,10 @@ fn every_legal_and_illegal_transition() {
             let taken = take(&mut next, to);
             if from.may_become(to) {
                 assert_eq!(taken, Ok(()), "{from} → {to}");
+
                 let first = &next.records[0];
                 assert_eq!((first.from, first.to, first.n), (Some(from), to, value.n + 1));
+
                 let reached = if to == IntentStatus::Rescheduled {
                     IntentStatus::Pending
                 } else {
@@ -122,6 +128,7 @@ fn every_legal_and_illegal_transition() {
 fn numbers_go_on_without_a_gap_and_the_first_record_holds_the_whole() {
     let mut value = asked();
     assert_eq!(value.records[0].proposed.as_deref(), Some(&value.intent));
+
     take(&mut value, IntentStatus::Pending).expect("legal");
     let mut numbers: Vec<u32> = value.records.iter().map(|record| record.n).collect();
     for to in [
@@ -133,6 +140,7 @@ fn numbers_go_on_without_a_gap_and_the_first_record_holds_the_whole() {
         take(&mut value, to).expect("legal");
         numbers.extend(value.records.iter().map(|record| record.n));
     }
+
     assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
 }
 
@@ -142,15 +150,19 @@ fn rescheduled_keeps_its_name_and_tells_where_it_came_from() {
     let id = value.intent.id;
     value = fresh(&value);
     take(&mut value, IntentStatus::Rescheduled).expect("legal");
+
     assert_eq!((value.intent.id, value.status), (id, IntentStatus::Pending));
+
     let lineage = value.records[0].lineage.clone().expect("lineage");
     assert_eq!(lineage.old, IntentSchedule::After { seconds: 60 });
     assert_eq!(lineage.new, IntentSchedule::After { seconds: 5 });
     assert_eq!((lineage.by.as_str(), lineage.why.as_str()), ("runtime", "a test"));
     assert_eq!(value.lineage.len(), 1);
+
     for _ in 0..(2 * MAX_LINEAGE) {
         take(&mut value, IntentStatus::Rescheduled).expect("legal");
     }
+
     assert_eq!(value.lineage.len(), MAX_LINEAGE, "bounded");
 }
 
@@ -161,6 +173,7 @@ fn a_recurring_one_is_pending_again_until_its_last() {
         code: IntentCode::TurnFailed,
         why: "no agent".to_owned(),
     };
+
     end(&mut value, &ending, Some(NOW.plus(120_000)), NOW).expect("legal");
     let record = value.records.last().expect("a record");
     assert_eq!(

@@ -18,6 +18,7 @@ fn record(schedule: &str, policies: SchedulePolicies) -> ScheduleRecord {
         content: String::new(),
         metadata: serde_json::Map::new(),
     };
+
     ScheduleRecord::new(spec, NOON)
 }
 
@@ -82,6 +83,7 @@ fn after_an_hour_of_nobody_each_policy_is_honoured() {
             after.next.map(|next| minutes(&[next.nominal])),
         )
     };
+
     let next = Some(vec![80]);
     assert_eq!(made_up(Missed::Skip), (vec![], 6, next.clone()));
     assert_eq!(made_up(Missed::FireOnce), (vec![70], 5, next.clone()));
@@ -120,24 +122,29 @@ fn while_one_is_under_way_the_next_is_left_out_or_waits() {
         look(&running(buffer.clone()), NOON.plus(20 * MINUTE), None),
         Decision::Ask
     );
+
     let skipped = write(&running(buffer.clone()), 20, Some(UnderWay::Yes));
     assert_eq!((skipped.firing.len(), skipped.skipped, skipped.buffered), (0, 1, None));
 
     buffer.overlap = Overlap::BufferOne;
     let held = write(&running(buffer), 20, Some(UnderWay::Yes));
     let waiting = held.buffered.expect("one waits");
+
     assert_eq!((minutes(&[waiting.nominal]), held.skipped), (vec![20], 0));
     assert_eq!(held.timer_due(), Some(waiting.look_at));
+
     let still = write(&held, 21, Some(UnderWay::Yes));
     assert_eq!(
         (still.buffered.map(|b| b.nominal), still.skipped),
         (Some(waiting.nominal), 0)
     );
+
     let second = write(&still, 30, Some(UnderWay::Yes));
     assert_eq!(
         (second.buffered.map(|b| b.nominal), second.skipped),
         (Some(waiting.nominal), 1)
     );
+
     let free = write(&second, 31, Some(UnderWay::No));
     assert_eq!((minutes(&free.firing), free.buffered), (vec![20], None));
     assert_eq!(free.next.map(|next| minutes(&[next.nominal])), Some(vec![40]));
@@ -151,10 +158,12 @@ fn what_has_waited_fires_alone_and_what_is_due_with_it_waits_in_turn() {
     };
     let held = write(&running(policies), 20, Some(UnderWay::Yes));
     let freed = write(&held, 30, Some(UnderWay::No));
+
     assert_eq!(
         (minutes(&freed.firing), freed.fired, freed.skipped),
         (vec![20], held.fired + 1, 0)
     );
+
     let waiting = freed.buffered.expect("the one of now waits");
     assert_eq!(
         (minutes(&[waiting.nominal]), freed.timer_due()),
@@ -162,6 +171,7 @@ fn what_has_waited_fires_alone_and_what_is_due_with_it_waits_in_turn() {
     );
 
     assert_eq!(look(&freed, NOON.plus(31 * MINUTE), None), Decision::Ask);
+
     let last = write(&freed, 31, Some(UnderWay::No));
     assert_eq!(
         (minutes(&last.firing), last.buffered, last.skipped),
@@ -182,6 +192,7 @@ fn what_nobody_can_tell_of_is_under_way_for_an_hour() {
         &left_out,
         NOON.plus(20 * MINUTE)
     ));
+
     let later = write(&left_out, 80, None);
     assert_eq!(minutes(&later.firing), [80], "it does not stand for ever");
     assert!(gives_up_waiting(&left_out, &later, NOON.plus(80 * MINUTE)));
@@ -189,6 +200,7 @@ fn what_nobody_can_tell_of_is_under_way_for_an_hour() {
     policies.overlap = Overlap::BufferOne;
     let waits = write(&running(policies), 20, Some(UnderWay::Unknown));
     assert_eq!((waits.firing.len(), waits.buffered.is_some()), (0, true));
+
     let later = write(&waits, 72, None);
     assert!(!later.firing.is_empty(), "{later:?}");
     assert!(gives_up_waiting(&waits, &later, NOON.plus(72 * MINUTE)));
@@ -248,6 +260,7 @@ fn a_heartbeat_beats_in_its_hours_only() {
         from_minute: 22 * 60,
         until_minute: 2 * 60,
     });
+
     let plan = Plan {
         spec: &record.spec,
         schedule: Schedule::parse("every 1h", "UTC").expect("a schedule"),

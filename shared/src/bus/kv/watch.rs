@@ -94,6 +94,7 @@ impl<T: Wire> KvWatch<T> {
             if std::mem::take(&mut self.owes_anew) {
                 return KvEvent::Anew;
             }
+
             if self.reading.is_broken() {
                 if let Err(error) = self.open().await {
                     tracing::debug!(bucket = self.kv.bucket, error, "watch is not there yet");
@@ -101,6 +102,7 @@ impl<T: Wire> KvWatch<T> {
                 }
                 continue;
             }
+
             let is_whole = self.until.is_some_and(|until| self.told.last() >= until);
             if self.doubtful.is_some() || is_whole {
                 let found = if self.doubtful.is_some() {
@@ -108,6 +110,7 @@ impl<T: Wire> KvWatch<T> {
                 } else {
                     self.end_of_whole().await
                 };
+
                 match found {
                     Ok(Some(event)) => return event,
                     Ok(None) => {}
@@ -116,6 +119,7 @@ impl<T: Wire> KvWatch<T> {
                         pause(REPAIR_PAUSE).await;
                     }
                 }
+
                 continue;
             }
 
@@ -133,6 +137,7 @@ impl<T: Wire> KvWatch<T> {
                     None
                 }
             };
+
             if let Some(incoming) = incoming
                 && let Some(event) = self.take(incoming)
             {
@@ -153,6 +158,7 @@ impl<T: Wire> KvWatch<T> {
             filters: &filters,
             from: DeliverPolicy::LastPerSubject,
         };
+
         let (messages, waiting) = self.kv.bus.read_unacked(asked).await?;
 
         self.reading.stand(messages);
@@ -160,14 +166,18 @@ impl<T: Wire> KvWatch<T> {
         self.doubtful = None;
         let found = Identity::of(&info);
         let is_same = self.bucket.as_ref().is_none_or(|bucket| *bucket == found);
+
         if !is_same || info.state.last < self.told.last() {
             self.begin_anew();
         }
+
         self.bucket = Some(found);
         self.told.begin();
+
         // Where all keys have expired, and their markers after them, nothing is told before the next change.
         let is_empty = info.state.messages == 0 || waiting == 0;
         self.until = Some(if is_empty { 0 } else { info.state.last });
+
         Ok(())
     }
 
@@ -180,6 +190,7 @@ impl<T: Wire> KvWatch<T> {
             last,
             "a bucket was put back or made anew: what it holds is read from the beginning"
         );
+
         metrics::counter!("nexus_kv_buckets_anew_total", "bucket" => bucket).increment(1);
         self.told.forget();
         self.owes_anew = true;
@@ -217,6 +228,7 @@ impl<T: Wire> KvWatch<T> {
         let key = self.key_of(&message).to_owned();
         if self.until.is_some() {
             self.looked_at = SystemClock.monotonic();
+
             match self.told.says(&key, (message.sequence, message.stored_at_ns)) {
                 Says::News => {}
                 Says::Known => {
@@ -230,6 +242,7 @@ impl<T: Wire> KvWatch<T> {
                 }
             }
         }
+
         Some(self.tell(key, &message))
     }
 
@@ -246,9 +259,11 @@ impl<T: Wire> KvWatch<T> {
         let is_gone = is_marker(&message.headers);
         self.told.tell(&key, (revision, message.stored_at_ns), !is_gone);
         self.read_to(message);
+
         if is_gone {
             return KvEvent::Gone { key, revision };
         }
+
         match message.decode() {
             Ok(value) => KvEvent::Put { key, value, revision },
             Err(error) => KvEvent::Bad {
@@ -269,17 +284,21 @@ impl<T: Wire> KvWatch<T> {
             let place = (stored.sequence, stored.stored_at_ns);
             self.told.says(&key, place) == Says::Less
         });
+
         let Some(message) = self.doubtful.take() else {
             return Ok(None);
         };
+
         if !is_behind {
             self.told.met(&key);
             self.read_to(&message);
             return Ok(None);
         }
+
         self.begin_anew();
         // Everything is told again, what was met before this message as well.
         self.reading.break_off();
+
         Ok(None)
     }
 
@@ -295,8 +314,10 @@ impl<T: Wire> KvWatch<T> {
             self.told.met(&key);
             return Ok(None);
         }
+
         let revision = stored.map_or_else(|| self.told.last(), |stored| stored.sequence);
         self.told.tell(&key, (revision, 0), false);
+
         Ok(Some(KvEvent::Gone { key, revision }))
     }
 

@@ -58,6 +58,7 @@ impl State {
     fn reached(&self) -> PartitionFloor {
         let mut settled = Settled::default();
         let mut at = self.read;
+
         let mut unsettled = self.unsettled.iter();
         if let Some((first, before)) = unsettled.next() {
             at = *before;
@@ -68,10 +69,12 @@ impl State {
                 }
                 last = *sequence;
             }
+
             if self.read.0 > last {
                 settled.push(last + 1, self.read.0);
             }
         }
+
         PartitionFloor {
             at: self.position(at),
             read: self.position(self.read),
@@ -123,14 +126,18 @@ impl Floor {
     pub(super) fn give(&self, mark: Mark) -> bool {
         let mut state = self.state();
         let before = std::mem::replace(&mut state.read, mark);
+
         if state.inherited.contains(mark.0) {
             return false;
         }
+
         state.unsettled.insert(mark.0, before);
         state.past.push_back(mark.0);
+
         if state.past.len() >= SOON {
             self.soon.notify_one();
         }
+
         true
     }
 
@@ -189,6 +196,7 @@ mod tests {
             sequence,
             stored_at_ns: 5,
         };
+
         PartitionFloor {
             read: at.clone(),
             at,
@@ -202,12 +210,16 @@ mod tests {
         floor.settle(7);
         floor.settle(20);
         let reached = floor.reached();
+
         assert_eq!((reached.at.sequence, reached.read.sequence), (0, 30));
         assert_eq!(reached.settled, settled(&[(4, 20)]));
+
         floor.settle(30);
         assert_eq!(floor.reached().settled, settled(&[(4, 20), (22, 30)]));
+
         floor.settle(3);
         assert_eq!(floor.reached().at.sequence, 20);
+
         floor.settle(21);
         let reached = floor.reached();
         assert_eq!((reached.at.sequence, reached.settled), (30, Settled::default()));
@@ -244,11 +256,14 @@ mod tests {
             settled: settled(&[(5, 9), (12, 12)]),
             ..at("a", 3)
         };
+
         floor.begin(&former, None);
         let given: Vec<u64> = (4..=14).filter(|sequence| floor.give((*sequence, 5))).collect();
         assert_eq!(given, [4, 10, 11, 13, 14]);
+
         floor.settle(4);
         assert_eq!(floor.reached().at.sequence, 9);
+
         [10, 11].into_iter().for_each(|sequence| floor.settle(sequence));
         assert_eq!(floor.reached().at.sequence, 12);
     }

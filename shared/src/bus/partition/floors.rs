@@ -74,6 +74,7 @@ fn merged(mut record: PartitionFloors, reached: &[Reached]) -> PartitionFloors {
         if floor.read.sequence == 0 {
             continue;
         }
+
         if record.incarnation != floor.at.incarnation {
             // All of them count a stream that is gone.
             record = PartitionFloors {
@@ -81,6 +82,7 @@ fn merged(mut record: PartitionFloors, reached: &[Reached]) -> PartitionFloors {
                 ..PartitionFloors::default()
             };
         }
+
         let former = record.of(*partition).filter(|former| Some(former) != void.as_ref());
         let together = former
             .as_ref()
@@ -89,6 +91,7 @@ fn merged(mut record: PartitionFloors, reached: &[Reached]) -> PartitionFloors {
             record.put(*partition, &together);
         }
     }
+
     record
 }
 
@@ -99,6 +102,7 @@ pub(super) fn carried(floor: &PartitionFloor, found: &StreamInfo) -> Option<Part
     if floor.at.sequence > through {
         return None;
     }
+
     let mut carried = if floor.read.sequence > through {
         floor.alone()
     } else {
@@ -106,6 +110,7 @@ pub(super) fn carried(floor: &PartitionFloor, found: &StreamInfo) -> Option<Part
     };
     carried.at.incarnation.clone_from(&found.incarnation);
     carried.read.incarnation.clone_from(&found.incarnation);
+
     Some(carried)
 }
 
@@ -121,6 +126,7 @@ fn all_carried(record: &PartitionFloors, found: &StreamInfo) -> PartitionFloors 
             all.put(partition, &floor);
         }
     }
+
     all
 }
 
@@ -193,6 +199,7 @@ impl Floors {
             .iter()
             .map(|(partition, floor)| (*partition, Arc::clone(floor)))
             .collect();
+
         let reached: Vec<Reached> = held
             .iter()
             .map(|(partition, floor)| Reached {
@@ -207,6 +214,7 @@ impl Floors {
             if record == stored.0 {
                 break;
             }
+
             match self.kv.update(&self.key, &record, stored.1).await {
                 Ok(revision) => *stored = (record, revision),
                 Err(CasError::Conflict { .. }) => match self.kv.find(&self.key).await {
@@ -255,6 +263,7 @@ mod tests {
         if read > sequence {
             settled.push(sequence + 2, read);
         }
+
         PartitionFloor {
             at: position(sequence),
             read: position(read),
@@ -275,8 +284,10 @@ mod tests {
         let stored = merged(PartitionFloors::default(), &[reached(at("a", 20, 40), None)]);
         assert_eq!(stored.of(3), Some(at("a", 20, 40)));
         assert_eq!(stored.position(3), Some(at("a", 20, 40).at));
+
         let lower = reached(at("a", 9, 15), None);
         assert_eq!(merged(stored.clone(), &[lower]), stored, "another owner came further");
+
         let further = merged(stored.clone(), &[reached(at("a", 30, 50), None)]);
         let together = PartitionFloor {
             settled: {
@@ -286,7 +297,9 @@ mod tests {
             },
             ..at("a", 30, 50)
         };
+
         assert_eq!(further.of(3), Some(together));
+
         let replaces = reached(at("a", 9, 9), Some(at("a", 20, 40)));
         assert_eq!(merged(stored, &[replaces]).of(3), Some(at("a", 9, 9)));
     }
@@ -316,6 +329,7 @@ mod tests {
             incarnation: "a".to_owned(),
             ..PartitionFloors::default()
         };
+
         record.put(1, &at("a", 20, 30));
         record.put(2, &at("a", 20, 31));
         record.put(3, &at("a", 31, 31));

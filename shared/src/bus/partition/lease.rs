@@ -146,6 +146,7 @@ impl Held {
             Err(PublishError::WrongLastSequence { .. }) => return false,
             Err(error) => tracing::debug!(key = %self.key, %error, "lease was not refreshed"),
         }
+
         true
     }
 
@@ -232,6 +233,7 @@ where
     let kv: Kv<LeaseRecord> = bus.kv(buckets::LEASES);
     let key = group.lease_key(partition);
     let asked_at = group.clock.monotonic();
+
     let record = LeaseRecord {
         holder: group.instance.clone(),
         epoch: revision + 1,
@@ -239,11 +241,13 @@ where
         unclean: 0,
         released: false,
     };
+
     let mut taken = kv.bus().publish_once(&lease(&key, &record, revision), TICK).await;
     if revision > 0 && matches!(taken, Err(PublishError::WrongLastSequence { .. })) {
         // The marker of a lapsed lease lapses as well, and no watch tells that: then the key has no revision any more.
         taken = kv.bus().publish_once(&lease(&key, &record, 0), TICK).await;
     }
+
     let taken = match taken {
         Ok(published) => published.sequence,
         Err(PublishError::WrongLastSequence { .. }) => return None,
@@ -252,6 +256,7 @@ where
             return None;
         }
     };
+
     let deadline = Deadline::new(Arc::clone(&group.clock), asked_at);
     tracing::debug!(key, epoch = taken, "partition is taken");
     let tenure = Tenure {
@@ -262,6 +267,7 @@ where
         epoch: taken,
         deadline: deadline.clone(),
     };
+
     let handler = tokio::spawn(generations(Arc::new(tenure), handler));
     Some(Held {
         partition,
@@ -289,6 +295,7 @@ where
         deadline,
         ..
     } = tenure.as_ref();
+
     let floor = (group.settled == Settled::ByOwner).then(|| floors.take(*partition));
     let mut generation = 0;
     while !deadline.stop.is_cancelled() && deadline.is_live() {

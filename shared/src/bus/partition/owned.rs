@@ -65,6 +65,7 @@ impl Owned {
         loop {
             let mut incoming = self.read_next().await?;
             let mark = (incoming.sequence, incoming.stored_at_ns);
+
             // What a former owner has settled is passed over.
             if self.floor.as_ref().is_none_or(|floor| floor.give(mark)) {
                 self.handed += 1;
@@ -83,6 +84,7 @@ impl Owned {
                 () = floor.room() => {}
             }
         }
+
         let watchdog = self.watchdog;
         let patience = async move {
             match watchdog {
@@ -90,6 +92,7 @@ impl Owned {
                 None => std::future::pending().await,
             }
         };
+
         let reading = self.reading.as_mut()?;
         let message = tokio::select! {
             biased;
@@ -100,10 +103,13 @@ impl Owned {
                 return None;
             }
         };
+
         self.watchdog = None;
+
         if !self.deadline.is_live() {
             return None;
         }
+
         match message {
             Ok(incoming) => Some(incoming),
             Err(error) => {
@@ -146,6 +152,7 @@ impl Owned {
             unclean: tried + 1,
             released: false,
         };
+
         self.attempts.put(&self.attempts_key, &record).await?;
         Ok(tried + 1)
     }
@@ -186,6 +193,7 @@ impl Again {
         let Some(floor) = &self.floor else {
             return Ok(None);
         };
+
         match self.bus.at_sequence(self.stream, sequence).await? {
             Some(stored) => Ok(Some(Incoming::again(stored, self.stream, handed, Arc::clone(floor)))),
             None => {
@@ -206,6 +214,7 @@ pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, gene
         epoch,
         deadline,
     } = tenure.as_ref();
+
     let (reading, handed_through) = match floor {
         None => (Reading::at_ack_floor(tenure).await?, None),
         Some(floor) => {
@@ -213,10 +222,12 @@ pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, gene
             (Reading::behind(tenure, floor, start, generation).await?, handed_through)
         }
     };
+
     let state = bus
         .stream_state(group.stream)
         .await
         .map_err(|error| error.to_string())?;
+
     // A former owner's pull may still stand, where there is one consumer for all owners.
     let may_be_swallowed = generation == 0 && floor.is_none();
     Ok(Owned {
@@ -246,6 +257,7 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
     } = tenure.as_ref();
     let what = what(group.name, *partition);
     let found = bus.stream_info(group.stream).await.map_err(|error| error.to_string())?;
+
     let mut stored = floors.read(*partition).await.map_err(|error| error.to_string())?;
     if stored
         .as_ref()
@@ -254,6 +266,7 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
         floors.carry(&found).await.map_err(|error| error.to_string())?;
         stored = floors.read(*partition).await.map_err(|error| error.to_string())?;
     }
+
     let own = Some(floor.reached()).filter(|own| own.read.sequence > 0);
     let own = own.map(|own| carried(&own, &found).unwrap_or(own));
 
@@ -268,12 +281,14 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
                 continue;
             }
         }
+
         let sequence = candidate.at.sequence;
         let standing = if candidate.read == candidate.at {
             Ok(Standing::Holds)
         } else {
             bus.standing(group.stream, &candidate.read).await
         };
+
         return Ok(match standing.map_err(|error| error.to_string())? {
             Standing::Holds => {
                 position::told_sound(&what);
@@ -296,6 +311,7 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
         }
         None => kept_by_server(tenure).await?,
     };
+
     let at = Position {
         incarnation: found.incarnation,
         sequence: first,
@@ -306,6 +322,7 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
         at,
         settled: Settled::default(),
     };
+
     floor.begin(&begun, stored.as_ref());
     Ok((first, None))
 }
@@ -320,6 +337,7 @@ fn candidates(own: Option<PartitionFloor>, stored: Option<PartitionFloor>) -> Ve
             } else {
                 stored
             };
+
             vec![together, lower]
         }
         (own, stored) => {
@@ -352,14 +370,17 @@ pub async fn unsettled(bus: &Bus, stream: &str, group: &str) -> Result<u64, Read
             inactive_threshold: Duration::from_secs(1),
             ..pull::Config::default()
         };
+
         // What a new consumer has before it is the count; nobody pulls it, and it is forgotten.
         let made = bus.jetstream.create_consumer_on_stream(config, stream).await;
         let made = made.map_err(|error| ReadStreamError::Unavailable {
             stream: stream.to_owned(),
             detail: error.to_string(),
         })?;
+
         sum += made.cached_info().num_pending;
     }
+
     Ok(sum)
 }
 

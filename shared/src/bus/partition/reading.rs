@@ -96,6 +96,7 @@ impl Reading {
             expected: 1,
             then: None,
         };
+
         Ok(Self {
             place,
             from: Origin::Own(Box::new(own)),
@@ -118,6 +119,7 @@ impl Reading {
     pub(super) async fn next(&mut self) -> Result<Incoming, BrokenReading> {
         loop {
             self.go_over();
+
             match &mut self.from {
                 Origin::Opening(opening) => {
                     let made = opening.await.unwrap_or_else(|error| Err(error.to_string()));
@@ -170,6 +172,7 @@ impl Reading {
         let Origin::Own(own) = &mut self.from else {
             return Ok(None);
         };
+
         let place = &mut self.place;
         let taps = place.tenure.group.tap.is_some() && own.then.is_none();
         let message = tokio::select! {
@@ -181,6 +184,7 @@ impl Reading {
                 return Ok(None);
             }
         };
+
         let mut incoming = match message {
             Some(Ok(message)) => Incoming::new(message).ok_or_else(|| BrokenReading::Pull("no message".to_owned()))?,
             Some(Err(error)) => return Err(BrokenReading::Pull(error.to_string())),
@@ -190,7 +194,9 @@ impl Reading {
         if found != expected {
             return Err(BrokenReading::Elsewhere { found, expected });
         }
+
         own.expected += 1;
+
         if let Some(floor) = &place.floor {
             // A server that does not know the start yet begins at its own end.
             if incoming.sequence <= place.last {
@@ -198,10 +204,13 @@ impl Reading {
             }
             incoming.acker = Acker::Floor(Arc::clone(floor));
         }
+
         place.last = incoming.sequence;
+
         if taps && incoming.pending == 0 {
             self.ask_again();
         }
+
         Ok(Some(incoming))
     }
 
@@ -212,6 +221,7 @@ impl Reading {
         if !keeps_up || !place.may_ask() {
             return;
         }
+
         let opening = Origin::Opening(place.open(true));
         if let Origin::Own(own) = std::mem::replace(&mut self.from, opening)
             && let Some(name) = own.name
@@ -248,6 +258,7 @@ impl Place {
             "{}-{}-{}-{}-{}",
             tenure.group.name, tenure.partition, tenure.epoch, self.generation, self.made
         );
+
         self.made += 1;
         let mut taken = None;
         if asks {
@@ -255,6 +266,7 @@ impl Place {
             let both = tenure.group.tap.as_ref().zip(self.floor.as_ref());
             taken = both.and_then(|(tap, floor)| tap.take(tenure.partition, floor));
         }
+
         tokio::spawn(async move {
             let mut then = None;
             if let Some(taken) = taken {
@@ -264,6 +276,7 @@ impl Place {
                 }
                 then = Some((after, taken));
             }
+
             let consumer = make(&tenure, &name, last).await?;
             Ok(Origin::Own(Box::new(Own {
                 messages: messages_of(&tenure, &consumer).await?,
@@ -317,10 +330,12 @@ async fn reset(tenure: &Tenure) -> Result<PullConsumer, String> {
         .get_stream_no_info(group.stream)
         .await
         .map_err(|error| error.to_string())?;
+
     stream
         .reset_consumer(&name, None)
         .await
         .map_err(|error| error.to_string())?;
+
     bus.jetstream
         .get_consumer_from_stream(&name, group.stream)
         .await
@@ -348,6 +363,7 @@ async fn make(tenure: &Tenure, name: &str, last: u64) -> Result<PullConsumer, St
         inactive_threshold: FORGOTTEN_AFTER,
         ..pull::Config::default()
     };
+
     bus.jetstream
         .create_consumer_on_stream(config, group.stream)
         .await

@@ -100,6 +100,7 @@ fn follow<T: Wire + Send + 'static>(
                 KvEvent::Anew => continue,
                 KvEvent::Current => apply(None),
             };
+
             if is_news {
                 changed.notify_one();
             }
@@ -113,6 +114,7 @@ impl View {
         let state: Arc<Mutex<State>> = Arc::default();
         let changed: Arc<Notify> = Arc::default();
         let prefix = format!("{group}.");
+
         let members = {
             let (state, clock) = (Arc::clone(&state), Arc::clone(clock));
             follow(
@@ -133,9 +135,11 @@ impl View {
                 |_, _| false,
             )
         };
+
         let leases = {
             let (state, clock) = (Arc::clone(&state), Arc::clone(clock));
             let (seen, now) = (Arc::clone(&state), Arc::clone(&clock));
+
             follow(
                 &bus.kv::<LeaseRecord>(buckets::LEASES),
                 prefix,
@@ -150,6 +154,7 @@ impl View {
                                 held,
                                 told_at: clock.monotonic(),
                             };
+
                             let before = state.leases.insert(partition, lease);
                             before.is_none_or(|before| before.held != held)
                         }
@@ -169,10 +174,12 @@ impl View {
                         };
                         lock(&seen).leases.insert(partition, lease);
                     }
+
                     false
                 },
             )
         };
+
         Self {
             state,
             changed,
@@ -229,6 +236,7 @@ mod tests {
             held,
             told_at: then,
         };
+
         let state = State {
             members: BTreeMap::from([("ghost".to_owned(), then)]),
             leases: HashMap::from([(0, lease(7, true)), (1, lease(8, false))]),
@@ -236,6 +244,7 @@ mod tests {
         };
         let (soon, late) = (then + SILENCE, then + SILENCE + Duration::from_millis(1));
         let free = |now| state.free(&[true; 3], |_| false, now);
+
         assert_eq!((state.members(soon).len(), state.members(late).len()), (1, 0));
         assert_eq!(free(soon), [(1, 8), (2, 0)]);
         assert_eq!(free(late), [(0, 7), (1, 8), (2, 0)]);

@@ -25,6 +25,7 @@ async fn a_restored_stream_has_the_same_messages_at_the_same_sequences_and_times
     filled(&bus).await;
     let mut file = Vec::new();
     let mut head = bus.snapshot(streams::RECEIPTS, &mut file).await.expect("a snapshot");
+
     assert_eq!(
         (head.position().first, head.position().last, head.position().messages),
         (1, 50, 49)
@@ -34,6 +35,7 @@ async fn a_restored_stream_has_the_same_messages_at_the_same_sequences_and_times
     let taken = other
         .restore_stream(streams::RECEIPTS, &head, &mut Cursor::new(&file))
         .await;
+
     assert!(
         matches!(taken, Err(SnapshotError::Refused { .. })),
         "it exists: {taken:?}"
@@ -45,7 +47,9 @@ async fn a_restored_stream_has_the_same_messages_at_the_same_sequences_and_times
     let state = other
         .restore_stream(streams::RECEIPTS, &head, &mut Cursor::new(&file))
         .await;
+
     assert_eq!(state.expect("restored").last, 50);
+
     for sequence in 1..=50 {
         let (was, is) = (
             bus.next_on_subject(streams::RECEIPTS, ">", sequence)
@@ -56,8 +60,10 @@ async fn a_restored_stream_has_the_same_messages_at_the_same_sequences_and_times
                 .await
                 .expect("asked"),
         );
+
         assert_eq!(was, is, "{sequence}");
     }
+
     let again = other
         .snapshot(streams::RECEIPTS, &mut Vec::new())
         .await
@@ -82,13 +88,16 @@ async fn consumers_come_with_their_stream() {
         servers: vec![server.url()],
         ..crate::bus::NatsConfig::default()
     };
+
     let other = connect(&config, "empty").await;
     assert!(other.stream_names().await.expect("listed").is_empty());
+
     other
         .restore_stream(streams::CLAIMS, &head, &mut Cursor::new(&file))
         .await
         .expect("restored");
     assert_eq!(other.stream_names().await.expect("listed"), [streams::CLAIMS]);
+
     other
         .consumer_lag(streams::CLAIMS, "broker")
         .await
@@ -100,6 +109,7 @@ async fn what_is_no_snapshot_is_refused() {
     let (_server, bus) = world().await;
     let nobody = bus.snapshot("NOBODY", &mut Vec::new()).await;
     assert!(matches!(nobody, Err(SnapshotError::Refused { .. })), "{nobody:?}");
+
     let mut file = Vec::new();
     let head = bus.snapshot(streams::DLQ, &mut file).await.expect("a snapshot");
     bus.delete_stream(streams::DLQ).await.expect("deleted");
@@ -107,5 +117,6 @@ async fn what_is_no_snapshot_is_refused() {
     let restored = bus
         .restore_stream(streams::DLQ, &head, &mut Cursor::new(&file[..cut]))
         .await;
+
     assert!(restored.is_err(), "{restored:?}");
 }

@@ -30,18 +30,24 @@ fn heard(taken: &mut Taken) -> Vec<u64> {
 async fn whoever_takes_a_partition_is_passed_its_messages_from_then_on() {
     let tap = Tap::default();
     assert!(tap.take(1, &Arc::default()).is_none(), "nobody reads");
+
     let passing = tap.begin(10, true);
     passing.pass(&message(11, 1, 0)).await;
     let mut one = tap.take(1, &Arc::default()).expect("somebody reads");
+
     assert_eq!(one.from, 11);
+
     passing.pass(&message(12, 2, 0)).await;
     passing.pass(&message(13, 1, 0)).await;
     let mut again = tap.take(1, &Arc::default()).expect("somebody reads");
+
     assert_eq!(again.from, 13);
+
     passing.pass(&message(14, 1, 0)).await;
     assert_eq!(heard(&mut one), [13]);
     assert!(one.next().await.is_none(), "the partition was taken again");
     assert_eq!(heard(&mut again), [14]);
+
     drop(passing);
     assert!(again.next().await.is_none(), "nobody reads any more");
     assert!(!tap.keeps_up());
@@ -63,9 +69,11 @@ async fn one_that_falls_behind_alone_is_let_go_after_what_it_has() {
     let passing = tap.begin(0, true);
     let mut slow = tap.take(1, &Arc::default()).expect("taken");
     let mut others: Vec<Taken> = (2..10).map(|n| tap.take(n, &Arc::default()).expect("taken")).collect();
+
     for sequence in 1..=ROOM as u64 + 2 {
         passing.pass(&message(sequence, 1, 0)).await;
     }
+
     passing.pass(&message(ROOM as u64 + 3, 2, 0)).await;
     let through = ROOM as u64;
     assert_eq!(heard(&mut slow), (1..=through).collect::<Vec<_>>());
@@ -78,13 +86,16 @@ async fn the_reader_waits_where_everybody_is_behind() {
     let tap = Tap::default();
     let passing = tap.begin(0, true);
     let mut only = tap.take(1, &Arc::default()).expect("taken");
+
     for sequence in 1..=ROOM as u64 {
         passing.pass(&message(sequence, 1, 0)).await;
     }
+
     let last = message(ROOM as u64 + 1, 1, 0);
     let (mut waiting, mut first) = (Box::pin(passing.pass(&last)), Box::pin(only.next()));
     assert!((&mut waiting).now_or_never().is_none());
     assert_eq!((&mut first).await.expect("the first").sequence, 1);
+
     waiting.await;
     drop(first);
     assert_eq!(heard(&mut only).last(), Some(&last.sequence), "nothing was left out");
@@ -99,6 +110,7 @@ async fn what_is_too_much_to_keep_is_left_to_the_stream() {
         payload: Bytes::from(vec![0; ROOM_KIB * 1024 / 2]),
         ..message(1, 1, 0)
     };
+
     passing.pass(&large).await;
     passing
         .pass(&Incoming {
@@ -106,6 +118,7 @@ async fn what_is_too_much_to_keep_is_left_to_the_stream() {
             ..large.copy(Acker::Floor(Arc::default()))
         })
         .await;
+
     assert_eq!(heard(&mut one), [1]);
     assert!(one.next().await.is_none());
 }

@@ -65,6 +65,7 @@ impl Config {
         let config: Self = serde_json::from_slice(text)?;
         let (width, heads) = (config.hidden_size, config.num_attention_heads);
         let layers = config.num_hidden_layers;
+
         let faults = [
             (
                 "model_type",
@@ -97,6 +98,7 @@ impl Config {
                 "at most 64",
             ),
         ];
+
         match faults.into_iter().find(|(_, is_wrong, ..)| *is_wrong) {
             Some((key, _, found, expected)) => Err(ReadNetworkError::OtherKind { key, found, expected }),
             None => Ok(config),
@@ -186,6 +188,7 @@ impl Layer {
         let (width, inner) = (config.hidden_size, config.intermediate_size);
         let name = |part: &str| format!("encoder.layer.{at}.{part}");
         let linear = |part: &str, from, to| Linear::read(tensors, &name(part), from, to);
+
         Ok(Self {
             query: linear("attention.self.query", width, width)?,
             key: linear("attention.self.key", width, width)?,
@@ -201,6 +204,7 @@ impl Layer {
     fn apply(&self, rows: &Array2<f32>, texts: &[Range<usize>], heads: usize) -> Array2<f32> {
         let (query, key, value) = (self.query.apply(rows), self.key.apply(rows), self.value.apply(rows));
         let mut seen = Array2::zeros(rows.raw_dim());
+
         let width = rows.ncols() / heads;
         for text in texts {
             for head in 0..heads {
@@ -209,6 +213,7 @@ impl Layer {
                 seen.slice_mut(part).assign(&attended);
             }
         }
+
         let mut attended = self.attended.apply(&seen);
         attended += rows;
         self.attended_norm.apply(&mut attended);
@@ -217,6 +222,7 @@ impl Layer {
         let mut result = self.narrow.apply(&wide);
         result += &attended;
         self.norm.apply(&mut result);
+
         result
     }
 }
@@ -232,6 +238,7 @@ fn attend(query: &ArrayView2<'_, f32>, key: &ArrayView2<'_, f32>, value: &ArrayV
         let sum = row.iter().sum::<f32>();
         row.iter_mut().for_each(|value| *value /= sum);
     });
+
     weights.dot(value)
 }
 
@@ -257,11 +264,13 @@ impl Network {
                 config.hidden_size,
             )
         };
+
         let mut places = table("position", config.max_position_embeddings)?;
         let kinds = table("token_type", config.type_vocab_size)?;
         if let Some(first) = kinds.axis_iter(Axis(0)).next() {
             places += &first;
         }
+
         let layers = 0..config.num_hidden_layers;
         Ok(Self {
             pieces: table("word", config.vocab_size)?,
@@ -282,6 +291,7 @@ impl Network {
             ranges.push(end..end + text.len());
             end += text.len();
         }
+
         let mut rows = Array2::zeros((end, self.pieces.ncols()));
         let placed = texts.iter().flat_map(|text| text.iter().enumerate());
         for (mut row, (place, &piece)) in rows.axis_iter_mut(Axis(0)).zip(placed) {
@@ -291,10 +301,13 @@ impl Network {
             row.assign(&self.pieces.row(piece as usize));
             row += &self.places.row(place);
         }
+
         self.norm.apply(&mut rows);
+
         for layer in &self.layers {
             rows = layer.apply(&rows, &ranges, self.heads);
         }
+
         ranges
             .into_iter()
             .map(|range| unit(&rows.slice(s![range, ..])))

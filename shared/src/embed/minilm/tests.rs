@@ -74,9 +74,11 @@ async fn vectors_are_those_of_the_reference() {
     };
     let model = MiniLm::load(&folder).unwrap();
     assert_eq!(model.model(), "all-minilm-l6-v2:ad404e0d");
+
     let golden = golden();
     let texts: Vec<String> = golden.embedded.iter().map(|golden| golden.text.clone()).collect();
     assert!(texts.len() <= BATCH);
+
     let together = model.embed(texts.clone()).await.unwrap();
     for ((text, vector), golden) in texts.iter().zip(&together).zip(&golden.embedded) {
         assert_near(vector, &golden.vector, text);
@@ -86,11 +88,13 @@ async fn vectors_are_those_of_the_reference() {
             "alone as together",
         );
     }
+
     let again: Vec<String> = texts.iter().rev().cycle().take(2 * texts.len()).cloned().collect();
     let vectors = model.vectors(&again);
     for (vector, expected) in vectors.iter().zip(together.iter().rev().cycle()) {
         assert_near(vector, expected, "beside others");
     }
+
     assert_eq!(vectors.len(), again.len());
     assert!(model.embed(Vec::new()).await.unwrap().is_empty());
 }
@@ -106,7 +110,9 @@ fn tiny_shapes(hidden: usize) -> Vec<(String, Vec<usize>)> {
         shapes.push((format!("{part}.bias"), vec![weight[0]]));
         shapes.push((format!("{part}.weight"), weight));
     };
+
     add("embeddings.LayerNorm".to_owned(), vec![hidden]);
+
     for layer in ["encoder.layer.0", "encoder.layer.1"] {
         for part in ["self.query", "self.key", "self.value", "output.dense"] {
             add(format!("{layer}.attention.{part}"), vec![hidden, hidden]);
@@ -116,6 +122,7 @@ fn tiny_shapes(hidden: usize) -> Vec<(String, Vec<usize>)> {
         add(format!("{layer}.output.dense"), vec![hidden, 2 * hidden]);
         add(format!("{layer}.output.LayerNorm"), vec![hidden]);
     }
+
     shapes.sort();
     shapes
 }
@@ -130,13 +137,16 @@ fn tiny_weights(shapes: &[(String, Vec<usize>)]) -> Vec<u8> {
             let value = (0.7 * f64::from(place) + 1.3 * at as f64).sin() * size;
             data.extend_from_slice(&(value as f32).to_le_bytes());
         }
+
         let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [from, data.len()]});
         header.insert(name.clone(), entry);
     }
+
     let header = serde_json::Value::Object(header).to_string();
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend_from_slice(header.as_bytes());
     file.extend(data);
+
     file
 }
 
@@ -160,10 +170,13 @@ fn the_network_is_that_of_the_reference() {
     let network = Network::read(&config, &Tensors::open(&file).unwrap()).unwrap();
     let golden = golden().tiny;
     let texts: Vec<Vec<u32>> = golden.iter().map(|golden| golden.pieces.clone()).collect();
+
     for (vector, golden) in network.embed(&texts).iter().zip(&golden) {
         assert_near(vector, &golden.vector, &format!("{:?}", golden.pieces));
     }
+
     assert!(network.embed(&[]).is_empty());
+
     let strange = network.embed(&[vec![2, 99, 3, 4, 4, 4, 4, 4, 4], Vec::new()]);
     assert!(strange[0].iter().all(|value| value.is_finite()), "{strange:?}");
     assert_eq!(strange[1], [0.0; 8], "nothing points nowhere");
@@ -236,10 +249,13 @@ fn another_file_in_the_same_place_is_another_model() {
     *weights.last_mut().unwrap() ^= 1;
     folder.write(WEIGHTS, &weights);
     let other = folder.load().unwrap().model().to_owned();
+
     assert_ne!(other, before);
+
     let mut tokenizer = tiny_tokenizer();
     tokenizer["model"]["max_input_chars_per_word"] = 3.into();
     folder.write(TOKENIZER, tokenizer.to_string().as_bytes());
+
     assert_ne!(folder.load().unwrap().model(), other);
 }
 
@@ -249,7 +265,9 @@ fn a_missing_file_is_named_and_so_is_what_brings_it() {
         let folder = Folder::new();
         std::fs::remove_file(folder.path(name)).unwrap();
         let error = folder.load().unwrap_err();
+
         assert!(matches!(&error, LoadModelError::Absent { file, .. } if *file == folder.path(name)));
+
         let said = error.to_string();
         assert!(
             said.contains(name) && said.contains("`deploy/fetch-tools all-minilm-l6-v2`"),
@@ -266,11 +284,13 @@ fn files_of_another_model_are_refused() {
     let LoadModelError::Network(ReadNetworkError::Weights(error)) = error else {
         panic!("{error:?}");
     };
+
     assert!(matches!(error, ReadWeightsError::Shape { .. }), "{error}");
 
     let folder = Folder::new();
     folder.write(WEIGHTS, &tiny_weights(&tiny_shapes(8)[..5]));
     let error = folder.load().unwrap_err();
+
     assert!(
         matches!(
             &error,
@@ -292,6 +312,7 @@ fn files_of_another_model_are_refused() {
         config["vocab_size"] = size.into();
         folder.write(CONFIG, config.to_string().as_bytes());
         let error = folder.load().unwrap_err();
+
         assert!(
             matches!(error, LoadModelError::Mismatch { pieces: 8, rows } if rows == size),
             "{error}"
@@ -314,5 +335,6 @@ fn another_network_is_refused_by_the_name_of_what_differs() {
         let error = Config::parse(config.to_string().as_bytes()).unwrap_err();
         assert!(error.to_string().contains(key), "{error}");
     }
+
     assert!(matches!(Config::parse(b"{}"), Err(ReadNetworkError::Json(_))));
 }

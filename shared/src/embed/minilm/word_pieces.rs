@@ -73,10 +73,12 @@ impl WordPieces {
         if model.kind != "WordPiece" || model.continuing_subword_prefix.is_empty() {
             return Err(other(&model.kind));
         }
+
         let normalizer = normalizer.ok_or_else(|| other("one without a normalizer"))?;
         if normalizer.kind != "BertNormalizer" {
             return Err(other(&normalizer.kind));
         }
+
         let special = |piece: &str| {
             let found = model.vocab.get(piece).copied();
             found.ok_or_else(|| LoadTokenizerError::Special(piece.to_owned()))
@@ -84,6 +86,7 @@ impl WordPieces {
         let (begin, end, unknown) = (special(BEGIN)?, special(END)?, special(&model.unk_token)?);
         let max_word_chars = model.max_input_chars_per_word;
         let max_word_chars = max_word_chars.ok_or_else(|| other("one without max_input_chars_per_word"))?;
+
         let count = model.vocab.values().max().map_or(0, |&id| id as usize + 1);
         let (mut starts, mut goes_on) = (HashMap::new(), HashMap::new());
         for (piece, id) in model.vocab {
@@ -92,6 +95,7 @@ impl WordPieces {
                 Some(_) | None => starts.insert(piece.into(), id),
             };
         }
+
         Ok(Self {
             starts,
             goes_on,
@@ -114,6 +118,7 @@ impl WordPieces {
     pub(super) fn encode(&self, text: &str, most: usize) -> Vec<u32> {
         let text = self.normalize(text);
         let mut pieces = vec![self.begin];
+
         let room = most.saturating_sub(1);
         for word in words(&text) {
             if pieces.len() >= room {
@@ -121,8 +126,10 @@ impl WordPieces {
             }
             self.split(word, &mut pieces);
         }
+
         pieces.truncate(room);
         pieces.push(self.end);
+
         pieces
     }
 
@@ -138,6 +145,7 @@ impl WordPieces {
                 c => clean.push(c),
             }
         }
+
         if self.is_without_accents {
             let decomposed = DecomposingNormalizerBorrowed::new_nfd().normalize(&clean).into_owned();
             clean = decomposed
@@ -145,10 +153,12 @@ impl WordPieces {
                 .filter(|&c| c.is_ascii() || category(c) != GeneralCategory::NonspacingMark)
                 .collect();
         }
+
         if self.is_lowercase {
             // Letter by letter: a sigma at the end of a word stays what it is elsewhere.
             clean = clean.chars().flat_map(char::to_lowercase).collect();
         }
+
         clean
     }
 
@@ -157,9 +167,11 @@ impl WordPieces {
     fn split(&self, word: &str, pieces: &mut Vec<u32>) {
         let before = pieces.len();
         let mut rest = word;
+
         if word.chars().count() > self.max_word_chars {
             return pieces.push(self.unknown);
         }
+
         while !rest.is_empty() {
             let known = if rest.len() == word.len() {
                 &self.starts
@@ -172,6 +184,7 @@ impl WordPieces {
                 pieces.truncate(before);
                 return pieces.push(self.unknown);
             };
+
             pieces.push(id);
             rest = &rest[end..];
         }
@@ -189,6 +202,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
             } else {
                 rest.find(is_punctuation).unwrap_or(rest.len())
             };
+
             let (word, after) = rest.split_at(end);
             rest = after;
             Some(word)
@@ -270,11 +284,13 @@ mod tests {
         for normalizer in ["null", r#"{"type":"Lowercase"}"#] {
             assert!(matches!(pieces(normalizer), Err(LoadTokenizerError::OtherKind { .. })));
         }
+
         let bytes = br#"{"model":{"type":"BPE","vocab":{},"merges":[]}}"#;
         assert!(matches!(
             WordPieces::parse(bytes),
             Err(LoadTokenizerError::OtherKind { .. })
         ));
+
         let lacking = br###"{"normalizer":{"type":"BertNormalizer"},"model":{"type":"WordPiece","continuing_subword_prefix":"##"}}"###;
         assert!(matches!(
             WordPieces::parse(lacking),

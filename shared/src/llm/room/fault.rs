@@ -85,6 +85,7 @@ fn of_event(body: &Value) -> AskModelError {
     let detail = shortened(&said(&text));
     let inner = body.get("error").unwrap_or(body);
     let code = inner.get("code").and_then(Value::as_u64).unwrap_or(0);
+
     if TOO_LONG.iter().any(|mark| lower.contains(mark)) {
         AskModelError::TooLong { detail }
     } else if code == 429 || lower.contains("rate_limit") || lower.contains("resource_exhausted") {
@@ -128,8 +129,10 @@ fn retry_after(millis: Option<&str>, seconds: Option<&str>, now: UnixMillis) -> 
         }
         let at = httpdate::parse_http_date(text).ok()?;
         let at = at.duration_since(std::time::UNIX_EPOCH).ok()?;
+
         Some(at.saturating_sub(Duration::from_millis(u64::try_from(now.0).unwrap_or(0))))
     });
+
     asked.map(|asked| asked.min(MAX_RETRY_AFTER))
 }
 
@@ -163,6 +166,7 @@ mod tests {
                 "{millis:?} {seconds:?}"
             );
         };
+
         check(Some("20"), Some("7"), Some(20));
         check(None, Some("7"), Some(7_000));
         check(None, Some("0.5"), Some(500));

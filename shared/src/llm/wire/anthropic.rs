@@ -82,6 +82,7 @@ impl Anthropic {
             _ if !event["error"].is_null() => return Err(Fault::Said(event)),
             _ => said.unread(event)?,
         }
+
         Ok(false)
     }
 
@@ -120,6 +121,7 @@ impl Anthropic {
         let Value::Object(counted) = counted else {
             return Ok(());
         };
+
         // Only what is read is held: a stream may count as often as it likes.
         for key in [
             "input_tokens",
@@ -131,6 +133,7 @@ impl Anthropic {
                 self.counted.insert(key.to_owned(), tokens.clone());
             }
         }
+
         if let Some(tokens) = counted
             .get("output_tokens_details")
             .map(|details| &details["thinking_tokens"])
@@ -138,6 +141,7 @@ impl Anthropic {
             let details = json!({ "thinking_tokens": tokens.as_u64() });
             self.counted.insert("output_tokens_details".to_owned(), details);
         }
+
         said.count(usage::anthropic(&Value::Object(self.counted.clone())));
         Ok(())
     }
@@ -146,6 +150,7 @@ impl Anthropic {
         if self.blocks.len() == MAX_BLOCKS {
             return Err(Fault::Large("a number of blocks", MAX_BLOCKS));
         }
+
         let kind = match block["type"].as_str() {
             Some("text") => {
                 said.say(block["text"].as_str().unwrap_or_default())?;
@@ -156,11 +161,13 @@ impl Anthropic {
                 let mut call = Call::new(id, name);
                 call.unfinished = true;
                 let place = said.begin(call)?;
+
                 // Empty where it comes in pieces, and whole where it does not.
                 let input = taken(&mut block, "input");
                 if !input.is_null() && input != json!({}) {
                     said.give(place, input)?;
                 }
+
                 Kind::Call(place)
             }
             Some("thinking") => {
@@ -172,6 +179,7 @@ impl Anthropic {
                 Kind::Other(block, String::new())
             }
         };
+
         self.blocks.push(Block { index, kind });
         Ok(())
     }
@@ -209,6 +217,7 @@ impl Anthropic {
             Kind::Thinking(block) => kept(said, block),
             Kind::Other(block, input) => other(said, block, &input)?,
         }
+
         Ok(())
     }
 
@@ -226,6 +235,7 @@ impl Anthropic {
                 Kind::Other(block, input) => other(said, block, &input)?,
             }
         }
+
         Ok(())
     }
 }
@@ -255,6 +265,7 @@ fn other(said: &mut Said, mut block: Value, input: &str) -> Result<(), Fault> {
     if !block["type"].is_string() {
         return said.unread(block);
     }
+
     if !input.trim().is_empty() {
         let Ok(input) = super::parsed(input.as_bytes(), "an input") else {
             return said.unread(block);
@@ -262,6 +273,7 @@ fn other(said: &mut Said, mut block: Value, input: &str) -> Result<(), Fault> {
         said.keep(weight(&input))?;
         block["input"] = input;
     }
+
     said.opaque.blocks.push(block);
     Ok(())
 }

@@ -116,6 +116,7 @@ impl Call {
 pub(super) fn requests(calls: Vec<Call>, finish: &Finish) -> Result<Vec<ToolRequest>, Fault> {
     let mut ids = BTreeSet::new();
     let mut held = 0;
+
     let mut requests = Vec::new();
     for (place, call) in calls.into_iter().enumerate() {
         if call.name.is_empty() {
@@ -127,16 +128,20 @@ pub(super) fn requests(calls: Vec<Call>, finish: &Finish) -> Result<Vec<ToolRequ
         if id.is_empty() || ids.contains(&id) {
             id = format!("call#{}#{place}", call.name);
         }
+
         ids.insert(id.clone());
 
         let name = call.name.clone();
         let arguments = arguments(call, finish);
         held += arguments.as_ref().map_or(0, weight);
+
         if held > MAX_ARGUMENTS_WEIGHT {
             return Err(Fault::Large("arguments of calls", MAX_ARGUMENTS_WEIGHT));
         }
+
         requests.push(ToolRequest { id, name, arguments });
     }
+
     Ok(requests)
 }
 
@@ -149,6 +154,7 @@ fn arguments(call: Call, finish: &Finish) -> Result<Value, MalformedArguments> {
     if let Some(fault) = call.fault {
         return malformed(&call.text, fault);
     }
+
     if call.unfinished {
         return malformed(&call.text, "the call broke off".to_owned());
     }
@@ -158,6 +164,7 @@ fn arguments(call: Call, finish: &Finish) -> Result<Value, MalformedArguments> {
         Some(Value::Null) | None => {}
         Some(_) => return malformed(&call.text, "expected an object".to_owned()),
     }
+
     if call.text.trim().is_empty() {
         return match finish {
             Finish::Done => Ok(Value::Object(Map::new())),
@@ -166,9 +173,11 @@ fn arguments(call: Call, finish: &Finish) -> Result<Value, MalformedArguments> {
             }
         };
     }
+
     if let Err(limit) = bounded(call.text.as_bytes()) {
         return malformed(&call.text, format!("more than {limit} values"));
     }
+
     match serde_json::from_str::<Value>(&call.text) {
         Ok(Value::Object(map)) => Ok(Value::Object(map)),
         Ok(_) => malformed(&call.text, "expected an object".to_owned()),

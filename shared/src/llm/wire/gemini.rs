@@ -56,6 +56,7 @@ impl Gemini {
                 calls: false,
             });
         }
+
         if !self.has_stopped() {
             return Err(Fault::Lost("the stream ended without saying why".to_owned()));
         }
@@ -65,12 +66,14 @@ impl Gemini {
         if first.is_cut() {
             return Ok(first);
         }
+
         Ok(stops.find(Stop::is_cut).unwrap_or(first))
     }
 
     pub(super) fn event(&mut self, said: &mut Said, mut event: Value) -> Result<(), Fault> {
         self.count(said, taken(&mut event, "usageMetadata"));
         let cut = self.has_stopped() && self.stop().is_ok_and(|stop| stop.is_cut());
+
         let error = taken(&mut event, "error");
         if !error.is_null() {
             return if cut { Ok(()) } else { Err(Fault::Said(error)) };
@@ -80,6 +83,7 @@ impl Gemini {
             let message = event["promptFeedback"]["blockReasonMessage"].as_str();
             self.blocked = Some(told(reason, message));
         }
+
         listed(said, taken(&mut event, "candidates"))?
             .into_iter()
             .try_for_each(|candidate| self.candidate(said, candidate))
@@ -90,6 +94,7 @@ impl Gemini {
         let Value::Object(counted) = counted else {
             return;
         };
+
         for key in [
             "promptTokenCount",
             "candidatesTokenCount",
@@ -101,6 +106,7 @@ impl Gemini {
                 self.counted.insert(key.to_owned(), tokens.clone());
             }
         }
+
         said.count(usage::gemini(&Value::Object(self.counted.clone())));
     }
 
@@ -108,6 +114,7 @@ impl Gemini {
         if !candidate.is_object() {
             return said.unread(candidate);
         }
+
         let index = candidate["index"].as_u64().unwrap_or(0);
         let at = match self.candidates.iter().position(|known| known.index == index) {
             Some(at) => at,
@@ -128,15 +135,18 @@ impl Gemini {
                 self.part(said, index, part)?;
             }
         }
+
         let Some(word) = candidate["finishReason"].as_str().filter(|word| !word.is_empty()) else {
             return Ok(());
         };
+
         let known = &mut self.candidates[at];
         if !known.stopped().is_some_and(|stop| stop.is_cut()) {
             said.keep(word.len())?;
             known.stop = Some(word.to_owned());
             known.message = candidate["finishMessage"].as_str().map(|message| told(message, None));
         }
+
         Ok(())
     }
 
@@ -146,6 +156,7 @@ impl Gemini {
             let signature = part["thoughtSignature"].as_str();
             return self.call(said, candidate, call, signature);
         }
+
         let Some(text) = part["text"].as_str() else {
             // A step of a tool of Google's: it wants to see it again.
             return if part.is_object() {
@@ -154,15 +165,18 @@ impl Gemini {
                 said.unread(part)
             };
         };
+
         if part["thought"] == true {
             return Ok(());
         }
 
         said.say(text)?;
+
         if let Some(signature) = part["thoughtSignature"].as_str() {
             said.keep(signature.len())?;
             said.opaque.text_signature = Some(signature.to_owned());
         }
+
         Ok(())
     }
 
@@ -179,6 +193,7 @@ impl Gemini {
             });
             open.candidate == candidate && same
         });
+
         let mut open = match open {
             Some(open) => open,
             // The mark of an end whose beginning was whole.
@@ -196,20 +211,25 @@ impl Gemini {
                 call.signature.get_or_insert_with(|| signature.to_owned());
             }
         }
+
         if !arguments.is_null() {
             said.give(open.call, arguments)?;
         }
+
         if let Value::Array(pieces) = pieces {
             for piece in &pieces {
                 open.pieces.place(said, open.call, piece)?;
             }
         }
+
         if let Some(call) = said.call(open.call) {
             call.unfinished = goes_on || open.pieces.is_open();
         }
+
         if goes_on {
             self.open = Some(open);
         }
+
         Ok(())
     }
 }

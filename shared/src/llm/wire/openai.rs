@@ -64,6 +64,7 @@ impl OpenAi {
         if let Some(counted) = counted(&event) {
             said.count(counted);
         }
+
         // After a stop that says itself that the answer is cut, an error adds nothing.
         let known = self.has_stopped() && self.stopped().is_cut();
         let error = taken(&mut event, "error");
@@ -84,12 +85,15 @@ impl OpenAi {
             .find(Stop::is_cut)
             .or_else(|| stops().next())
             .unwrap_or_else(|| Stop::of(""));
+
         stop.calls |= stops().any(|stop| stop.calls);
+
         if stop.finish == Finish::Done && !self.refusal.is_empty() {
             stop.finish = Finish::Filtered {
                 reason: self.refusal.clone(),
             };
         }
+
         stop
     }
 
@@ -97,6 +101,7 @@ impl OpenAi {
         if !choice.is_object() {
             return said.unread(choice);
         }
+
         let index = choice["index"].as_u64().unwrap_or(0);
         let at = match self.choices.iter().position(|choice| choice.index == index) {
             Some(at) => at,
@@ -128,6 +133,7 @@ impl OpenAi {
                 *stop = Some(word.to_owned());
             }
         }
+
         Ok(())
     }
 
@@ -141,13 +147,16 @@ impl OpenAi {
                 spoken(said, part)?;
             }
         }
+
         if let Some(refusal) = delta["refusal"].as_str() {
             let room = MAX_REFUSAL_BYTES.saturating_sub(self.refusal.len());
             self.refusal.push_str(&refusal[..refusal.floor_char_boundary(room)]);
         }
+
         if let Some(reasoning) = delta["reasoning_content"].as_str() {
             said.reason(reasoning)?;
         }
+
         if let Value::Array(details) = taken(&mut delta, "reasoning_details") {
             details.into_iter().try_for_each(|detail| thought(said, detail))?;
         }
@@ -163,6 +172,7 @@ impl OpenAi {
         if !function.is_object() {
             return said.unread(piece);
         }
+
         let arguments = taken(&mut function, "arguments");
         let text = arguments.as_str().unwrap_or_default();
         let id = piece["id"].as_str().unwrap_or_default();
@@ -178,6 +188,7 @@ impl OpenAi {
                 Known::New => None,
             }
         };
+
         let call = match known {
             Some(call) => {
                 if let Some(call) = said.call(call) {
@@ -195,9 +206,11 @@ impl OpenAi {
         if let Some(text) = arguments.as_str() {
             return said.argue(call, text);
         }
+
         if arguments.is_null() {
             return Ok(());
         }
+
         said.give(call, arguments)
     }
 
@@ -213,6 +226,7 @@ impl OpenAi {
             None if name.is_empty() => here().next(),
             None => None,
         };
+
         let Some((place, call)) = found.and_then(|place| Some((place.call, said.calls().get(place.call)?))) else {
             return Known::New;
         };
@@ -220,11 +234,13 @@ impl OpenAi {
         if index.is_none() && !id.is_empty() && call.repeats(text) {
             return Known::Repeated;
         }
+
         // One index for all calls: the next begins where one with another id, or with none, has its arguments.
         let named = index.is_some() && !name.is_empty() && call.is_whole_or_empty();
         // Where a piece has a new id, the same name, and nothing came yet, it is an id that changes with each piece.
         let other_id = !id.is_empty() && !call.id.is_empty() && id != call.id;
         let other_call = other_id && (call.has_arguments() || call.name != name);
+
         let without_ids = id.is_empty() && call.has_arguments() && !text.trim().is_empty();
         if named && (other_call || without_ids) {
             Known::New
@@ -272,17 +288,20 @@ fn thought(said: &mut Said, detail: Value) -> Result<(), Fault> {
             && same("index")
             && last["signature"].is_null()
     };
+
     let Some(last) = said.opaque.blocks.last_mut().filter(joins) else {
         return said.block(detail);
     };
     if let Some(Value::String(joined)) = last.get_mut("text") {
         lengthened(joined, text)?;
     }
+
     for key in ["signature", "format", "id"] {
         if !detail[key].is_null() {
             last[key] = detail[key].clone();
         }
     }
+
     said.keep(weight(&detail))
 }
 

@@ -42,6 +42,7 @@ impl Pieces {
             .find_map(|key| piece.get(key))
             .cloned()
             .or_else(|| piece.get("nullValue").map(|_| Value::Null));
+
         if let Some(value) = value {
             match steps(path).and_then(|steps| found(call.place(), steps)) {
                 None => call.refuse(format!("a piece of the arguments has no place: `{path}`")),
@@ -49,6 +50,7 @@ impl Pieces {
                 Some(place) => *place = value,
             }
         }
+
         self.open = (piece["willContinue"] == true).then(|| path.to_owned());
         Ok(())
     }
@@ -62,6 +64,7 @@ fn steps(path: &str) -> Option<Vec<Step>> {
         if steps.len() == MAX_STEPS {
             return None;
         }
+
         if let Some(name) = rest.strip_prefix('.') {
             let end = name.find(['.', '[']).unwrap_or(name.len());
             if end == 0 {
@@ -69,6 +72,7 @@ fn steps(path: &str) -> Option<Vec<Step>> {
             }
             steps.push(Step::Member(name[..end].to_owned()));
             rest = &name[end..];
+
             continue;
         }
 
@@ -84,9 +88,11 @@ fn steps(path: &str) -> Option<Vec<Step>> {
                 (Step::Element(number.parse().ok()?), after)
             }
         };
+
         steps.push(step);
         rest = after;
     }
+
     (!steps.is_empty()).then_some(steps)
 }
 
@@ -107,6 +113,7 @@ fn found(root: &mut Value, steps: Vec<Step>) -> Option<&mut Value> {
             if index == elements.len() {
                 elements.push(Value::Null);
             }
+
             elements.get_mut(index)
         }
     })
@@ -131,9 +138,11 @@ mod tests {
                 member("e")
             ])
         );
+
         for wrong in ["", "$", "a", "$.", "$..a", "$[x]", "$['a'", "$[1", "$.a[-1]"] {
             assert_eq!(steps(wrong), None, "{wrong}");
         }
+
         assert_eq!(steps(&format!("${}", ".a".repeat(65))), None);
 
         let mut root = json!({});
@@ -142,6 +151,7 @@ mod tests {
             *place = value;
             Some(())
         };
+
         assert_eq!(put("$.a.b[0].c", json!(1)), Some(()));
         assert_eq!(put("$.a.b[1]", json!("two")), Some(()));
         assert_eq!(put("$.a.b[50000000]", json!(3)), None);

@@ -72,6 +72,7 @@ impl Stop {
             | "ERROR_TOXIC" => Finish::Filtered { reason },
             _ => Finish::Other { reason },
         };
+
         Self {
             word: word.to_owned(),
             finish,
@@ -183,10 +184,12 @@ impl Said {
             let detail = format!("it stopped for tools (`{}`) and calls none", stop.word);
             return Err(Fault::Unreadable(detail));
         }
+
         let signatures = self.calls.iter_mut().enumerate();
         self.opaque.signatures = signatures
             .filter_map(|(place, call)| Some((place, call.signature.take()?)))
             .collect();
+
         Ok(Heard {
             calls: requests(self.calls, &stop.finish)?,
             text: self.text,
@@ -209,10 +212,12 @@ fn grown(buffer: &mut String, piece: &str, limit: usize) -> Result<(), Fault> {
     if wanted > limit {
         return Err(Fault::Large("what comes in pieces", limit));
     }
+
     if wanted > buffer.capacity() {
         let capacity = wanted.max(buffer.capacity() * 2).min(limit);
         buffer.reserve_exact(capacity - buffer.len());
     }
+
     buffer.push_str(piece);
     Ok(())
 }

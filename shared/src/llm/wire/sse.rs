@@ -39,6 +39,7 @@ impl Events {
             bytes = &bytes[end + 1..];
             self.line_ended(each)?;
         }
+
         Ok(())
     }
 
@@ -58,6 +59,7 @@ impl Events {
         if !std::mem::replace(&mut self.begun, true) && self.line.starts_with(BOM) {
             self.line.drain(..BOM.len());
         }
+
         if !self.line.is_empty() {
             return self.field();
         }
@@ -67,6 +69,7 @@ impl Events {
         if std::mem::take(&mut self.has_data) {
             each(&name, &data)?;
         }
+
         Ok(())
     }
 
@@ -80,6 +83,7 @@ impl Events {
         match &line[..field] {
             b"data" => {
                 line.drain(..value);
+
                 if std::mem::replace(&mut self.has_data, true) {
                     extended(&mut self.data, b"\n", MAX_EVENT_BYTES)?;
                     extended(&mut self.data, &line, MAX_EVENT_BYTES)?;
@@ -93,6 +97,7 @@ impl Events {
             }
             _ => {}
         }
+
         Ok(())
     }
 }
@@ -103,10 +108,12 @@ pub(super) fn extended(buffer: &mut Vec<u8>, bytes: &[u8], limit: usize) -> Resu
     if wanted > limit {
         return Err(Fault::Large("an event", MAX_EVENT_BYTES));
     }
+
     if wanted > buffer.capacity() {
         let capacity = wanted.max(buffer.capacity() * 2).min(limit);
         buffer.reserve_exact(capacity - buffer.len());
     }
+
     buffer.extend_from_slice(bytes);
     Ok(())
 }
@@ -118,6 +125,7 @@ mod tests {
     fn events(bytes: &[u8], size: usize) -> Vec<(String, String)> {
         let mut heard = Vec::new();
         let mut events = Events::default();
+
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
         for packet in bytes.chunks(size) {
             let mut each = |name: &[u8], data: &[u8]| {
@@ -126,6 +134,7 @@ mod tests {
             };
             events.take(packet, &mut each).expect("within the bounds");
         }
+
         heard.extend(events.rest().map(|(name, data)| (text(&name), text(&data))));
         heard
     }
@@ -154,6 +163,7 @@ mod tests {
                 assert!(read < 3 * MAX_EVENT_BYTES, "nothing ends it");
             }
         };
+
         refused(&[b'x'; 4_096]);
         refused(format!("data: {}\n", "x".repeat(4_000)).as_bytes());
     }

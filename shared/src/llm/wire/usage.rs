@@ -17,6 +17,7 @@ pub(super) fn openai(usage: &Value) -> Usage {
         usage,
         &["/prompt_tokens_details/cached_tokens", "/prompt_cache_hit_tokens"],
     );
+
     let reasoning = count(
         usage,
         &["/completion_tokens_details/reasoning_tokens", "/reasoning_tokens"],
@@ -28,6 +29,7 @@ pub(super) fn openai(usage: &Value) -> Usage {
         Some(total) => total != all && total == all.saturating_add(reasoning),
         None => reasoning > completion,
     };
+
     Usage {
         input,
         output: if apart {
@@ -44,6 +46,7 @@ pub(super) fn openai(usage: &Value) -> Usage {
 pub(super) fn anthropic(usage: &Value) -> Usage {
     let tokens = |path: &str| count(usage, &[path]).unwrap_or(0);
     let cached = tokens("/cache_read_input_tokens");
+
     Usage {
         input: tokens("/input_tokens")
             .saturating_add(tokens("/cache_creation_input_tokens"))
@@ -82,6 +85,7 @@ mod tests {
             });
             openai(&said).output
         };
+
         assert_eq!(usage(35, 192, Some(237)), 227, "xAI");
         assert_eq!(usage(35, 18, Some(45)), 35, "DeepSeek");
         assert_eq!(usage(10, 11, Some(20)), 10, "OpenRouter, cut");

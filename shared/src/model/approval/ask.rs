@@ -158,6 +158,7 @@ impl Ask {
             other.reason.as_deref().unwrap_or_default(),
             "; ",
         );
+
         let lasts = |ask: &Self| ask.expires_ms.unwrap_or(DEFAULT_EXPIRES_MS);
         Self {
             policy: joined(&self.policy, &other.policy, ", "),
@@ -198,6 +199,7 @@ mod tests {
     fn an_ask_is_read_in_its_short_and_in_its_long_form() {
         let short: Ask = serde_json::from_value(json!({"scope": "initiator"})).expect("an ask");
         assert_eq!(short.scope, Scope::Initiator);
+
         let quorum = Scope::Quorum {
             n: 2,
             of: vec!["ann".to_owned(), "bob".to_owned()],
@@ -205,9 +207,12 @@ mod tests {
         let long =
             json!({"policy": "pay", "scope": {"kind": "quorum", "n": 2, "of": ["ann", "bob"]}, "escalate_at": 0.5});
         let long: Ask = serde_json::from_value(long).expect("an ask");
+
         assert_eq!((&long.scope, long.faults()), (&quorum, Vec::new()));
+
         let written = serde_json::to_value(&quorum).expect("JSON");
         assert_eq!(serde_json::from_value::<Scope>(written).expect("a scope"), quorum);
+
         for wrong in [
             json!({"scope": "agent"}),
             json!({"scope": {"kind": "named", "n": 1, "names": []}}),
@@ -226,13 +231,16 @@ mod tests {
         assert!(of(2, &["ann", "ann"]).fault().is_some());
         assert!(of(0, &["ann"]).fault().is_some());
         assert!(of(2, &["ann", "bob"]).fault().is_none());
+
         let wrong = Ask {
             scope: Scope::Named { names: Vec::new() },
             expires_ms: Some(MAX_EXPIRES_MS + 1),
             escalate_at: Some(1.0),
             ..Ask::default()
         };
+
         assert_eq!(wrong.faults().len(), 3);
+
         let all = |of| Scope::All { of };
         assert!(all(Vec::new()).fault().is_some());
         assert!(all(vec![all(vec![Scope::Owner])]).fault().is_some());
@@ -249,6 +257,7 @@ mod tests {
             escalate_at,
             reason: reason.map(str::to_owned),
         };
+
         let intern = Scope::Named {
             names: vec!["intern".to_owned()],
         };
@@ -256,6 +265,7 @@ mod tests {
         let other = ask("desk", intern.clone(), Some(60_000), Some(0.2), Some("new shop"));
         let both = one.and(&other);
         let of = vec![Scope::Owner, intern.clone()];
+
         let expected = ask(
             "pay, desk",
             Scope::All { of },
@@ -263,10 +273,12 @@ mod tests {
             Some(0.2),
             Some("new shop"),
         );
+
         assert_eq!(both, expected);
         assert_eq!(both.and(&one).scope, both.scope, "nobody is asked twice");
         assert_eq!(one.and(&one), one);
         assert!(both.scope.covers(&intern) && !intern.covers(&both.scope));
+
         let written = serde_json::to_value(&both.scope).expect("JSON");
         assert_eq!(serde_json::from_value::<Scope>(written).expect("a scope"), both.scope);
     }

@@ -93,6 +93,7 @@ impl AgentBook {
         let days = self.bookings.values().filter_map(|booking| booking.due.map(day_of));
         let days = days.chain(self.spent.keys().copied()).chain([today]);
         let days: std::collections::BTreeSet<i64> = days.filter(|day| *day >= today).collect();
+
         days.into_iter().fold(Charge::default(), |most, day| {
             let charge = self.charge_of(day);
             Charge {
@@ -112,12 +113,15 @@ impl AgentBook {
         if fired && booking.due.is_some_and(|due| due <= now) {
             return false;
         }
+
         self.bookings.remove(&id);
+
         if fired && booking.due.is_none() {
             let charge = self.spent.entry(day_of(now)).or_default();
             charge.firings += u64::from(booking.firings);
             charge.tokens += booking.tokens;
         }
+
         true
     }
 }
@@ -146,6 +150,7 @@ mod tests {
             (0, 10),
             "fired: spent"
         );
+
         book.forget_past(NOON.plus(DAY_MS));
         assert_eq!(book, AgentBook::default());
     }

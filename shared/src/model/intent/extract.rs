@@ -90,8 +90,10 @@ pub fn extract(answer: &str) -> Extracted {
             ..Extracted::default()
         };
     }
+
     let mut found = Extracted::default();
     let mut fenced = false;
+
     let mut elements = 0;
     for block in blocks(answer) {
         let fences = block.lines().filter(|line| is_fence(line)).count();
@@ -100,6 +102,7 @@ pub fn extract(answer: &str) -> Extracted {
             fenced ^= fences % 2 == 1;
             continue;
         }
+
         elements += 1;
         let wish = if elements > MAX_ELEMENTS {
             Err((RefusalCode::TooMuch, format!("an answer holds at most {MAX_ELEMENTS}")))
@@ -108,6 +111,7 @@ pub fn extract(answer: &str) -> Extracted {
         } else {
             read(block)
         };
+
         match wish {
             Ok(wish) => found.proposals.push(wish),
             Err((code, why)) => {
@@ -119,8 +123,10 @@ pub fn extract(answer: &str) -> Extracted {
                 });
             }
         }
+
         fenced ^= fences % 2 == 1;
     }
+
     found.text = found.text.trim().to_owned();
     found
 }
@@ -140,6 +146,7 @@ fn blocks(text: &str) -> Vec<&str> {
             blocks.push(&text[begun..at]);
             begun = at;
         }
+
         blank = is_blank;
         let last = |what: &str| line.rfind(what);
         open = match (last(NAME), last(CLOSING)) {
@@ -148,11 +155,14 @@ fn blocks(text: &str) -> Vec<&str> {
             (None, Some(_)) => false,
             (None, None) => open,
         };
+
         at += line.len();
     }
+
     if begun < text.len() {
         blocks.push(&text[begun..]);
     }
+
     blocks
 }
 
@@ -161,25 +171,31 @@ fn read(block: &str) -> Result<IntentWish, (RefusalCode, String)> {
     let refuse = |code, why: &str| Err((code, why.to_owned()));
     let block = block.trim();
     let opened = block.matches(NAME).count();
+
     let closed = block.matches(CLOSING).count();
     if opened > 1 || closed > 1 {
         return refuse(RefusalCode::SecondRoot, "a block holds one element");
     }
+
     if opened == 0 || closed == 0 {
         return refuse(RefusalCode::Unclosed, "the element is not opened and closed");
     }
+
     if block.contains("<!--") || block.contains("-->") {
         return refuse(RefusalCode::Comment, "a comment stands in its block");
     }
+
     let Some(from) = block.find(OPENING) else {
         return refuse(RefusalCode::Attributes, "the opening tag takes no attributes");
     };
     let Some(to) = block.find(CLOSING).filter(|to| *to >= from + OPENING.len()) else {
         return refuse(RefusalCode::Unclosed, "it is closed before it is opened");
     };
+
     if from > 0 || to + CLOSING.len() < block.len() {
         return refuse(RefusalCode::Prose, "other text stands in its block");
     }
+
     let text = &block[OPENING.len()..to];
     if text.len() > MAX_ELEMENT_BYTES {
         return Err((
@@ -187,6 +203,7 @@ fn read(block: &str) -> Result<IntentWish, (RefusalCode, String)> {
             format!("{} bytes, at most {MAX_ELEMENT_BYTES} are read", text.len()),
         ));
     }
+
     parse(text.trim())
 }
 
@@ -195,6 +212,7 @@ fn parse(text: &str) -> Result<IntentWish, (RefusalCode, String)> {
         let why = "its text is not a JSON object and nothing else".to_owned();
         return Err((RefusalCode::NotAnObject, why));
     }
+
     let value = serde_json::from_str::<Strict>(text).map_err(|error| {
         let why = error.to_string();
         let code = if why.contains(TWICE) {
@@ -204,8 +222,10 @@ fn parse(text: &str) -> Result<IntentWish, (RefusalCode, String)> {
         } else {
             RefusalCode::NotAnObject
         };
+
         (code, why)
     })?;
+
     serde_json::from_value(value.0).map_err(|error| (RefusalCode::BadFields, error.to_string()))
 }
 
@@ -219,11 +239,13 @@ fn without_elements(block: &str) -> String {
             .find(CLOSING)
             .map_or("", |to| &rest[from + to + CLOSING.len()..]);
     }
+
     kept.push_str(rest);
     let kept = kept.replace(CLOSING, "");
     if kept.lines().all(|line| line.trim().is_empty() || is_fence(line)) {
         return String::new();
     }
+
     kept
 }
 

@@ -176,11 +176,13 @@ impl EventMatch {
             | Direction::Updated
             | Direction::Deleted => event.channel == "timer",
         };
+
         let is = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
         let said = self.contains.as_ref().is_none_or(|wanted| {
             let content = event.content.to_ascii_lowercase();
             content.contains(&wanted.to_ascii_lowercase())
         });
+
         let names_somebody = self.peer.is_some() || self.from.is_some();
         !ours
             && !self.is_empty()
@@ -200,10 +202,12 @@ impl std::fmt::Display for EventMatch {
             ("from", &self.from),
             ("contains", &self.contains),
         ];
+
         let told: Vec<String> = parts
             .into_iter()
             .filter_map(|(name, value)| value.as_ref().map(|value| format!("{name}={value}")))
             .collect();
+
         f.write_str(&told.join(" "))
     }
 }
@@ -232,18 +236,21 @@ mod tests {
         assert!(wanted.holds(&event("email", "your INVOICE is there")));
         assert!(!wanted.holds(&event("email", "hello")));
         assert!(!wanted.holds(&event("slack", "invoice")));
+
         let from_peer = EventMatch {
             peer: Some("p".to_owned()),
             ..wanted.clone()
         };
         let mut said = event("email", "invoice");
         assert!(!from_peer.holds(&said), "anybody can say so");
+
         said.origin = Origin::account("email", "default");
         assert!(from_peer.holds(&said));
         assert!(
             !EventMatch::default().holds(&event("email", "invoice")),
             "nothing is asked for"
         );
+
         let sent = Event {
             direction: Direction::Sent,
             ..event("email", "invoice")
@@ -255,6 +262,7 @@ mod tests {
     fn schedules_are_read_strictly() {
         let chat: IntentSchedule = serde_json::from_str(r#"{"type":"chat_ended"}"#).expect("defaults");
         assert_eq!(chat.quiet_seconds(), Some(1_800));
+
         for bad in [
             r#"{"type":"after","seconds":5,"zone":"UTC"}"#,
             r#"{"type":"after","seconds":-5}"#,

@@ -16,8 +16,10 @@ pub fn merged(sets: &[&PermissionSet], presets: &PermissionPresets) -> Permissio
     if rest.iter().all(|set| *set == first) {
         return first.clone();
     }
+
     let level = sets.iter().map(|set| set.level).fold(first.level, lower);
     let mut rules = explicit(first, presets);
+
     let mut credentials = granted(first);
     for set in rest {
         let other = explicit(set, presets);
@@ -25,11 +27,13 @@ pub fn merged(sets: &[&PermissionSet], presets: &PermissionPresets) -> Permissio
             allow: Some(common(rules.allow.as_deref(), other.allow.as_deref())),
             deny: union(rules.deny, other.deny),
         };
+
         credentials = match (credentials, granted(set)) {
             (Some(one), Some(other)) => Some(one.into_iter().filter(|name| other.contains(name)).collect()),
             (one, other) => one.or(other),
         };
     }
+
     PermissionSet {
         level,
         tools: Some(rules),
@@ -79,11 +83,13 @@ pub fn narrows(turn: &PermissionSet, message: &PermissionSet, presets: &Permissi
         wide.allow.as_deref().unwrap_or_default(),
         narrow.allow.as_deref().unwrap_or_default(),
     );
+
     let secrets = match (granted(turn), granted(message)) {
         (_, None) => true,
         (None, Some(_)) => false,
         (Some(used), Some(known)) => used.iter().all(|name| known.contains(name)),
     };
+
     !(allowed && covered(&narrow.deny, &wide.deny) && secrets)
 }
 
@@ -136,7 +142,9 @@ mod tests {
         let merged = merged(&sets, &presets);
         let tools = ["web_search", "calendar_read", "calendar_write", "shell"];
         let may = tools.into_iter().filter(|tool| permitted(tool, &merged, &presets));
+
         assert_eq!(may.collect::<Vec<_>>(), expected);
+
         for tool in tools {
             let all = sets.iter().all(|set| permitted(tool, set, &presets));
             assert!(
@@ -154,6 +162,7 @@ mod tests {
             &["web_search", "calendar_read", "calendar_write", "shell"],
         );
         check(&[full(), set(Level::Minimal, None, &[], None)], &["web_search"]);
+
         check(
             &[
                 full(),
@@ -161,6 +170,7 @@ mod tests {
             ],
             &["calendar_read", "calendar_write"],
         );
+
         let (cal, web) = (
             set(Level::Group, Some(&["calendar_*"]), &[], None),
             set(Level::Group, Some(&["web_*"]), &[], None),
@@ -179,10 +189,13 @@ mod tests {
         let owner = set(Level::Full, None, &[], None);
         let some = set(Level::Full, None, &[], Some(&["a", "b"]));
         let none = set(Level::Group, None, &[], None);
+
         assert_eq!(granted(&owner, &some), Some(vec!["a".to_owned(), "b".to_owned()]));
+
         let fewer = set(Level::Restricted, None, &[], Some(&["b", "c"]));
         assert_eq!(granted(&some, &fewer), Some(vec!["b".to_owned()]));
         assert_eq!(granted(&owner, &none), Some(Vec::new()));
+
         let other = set(Level::Full, None, &["x"], None);
         assert_eq!(granted(&owner, &other), None);
     }

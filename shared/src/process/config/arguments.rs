@@ -55,6 +55,7 @@ impl Arguments {
                 },
             }
         }
+
         Ok(read)
     }
 }
@@ -79,6 +80,7 @@ mod tests {
         };
         check("", &Ok(Arguments::default()));
         check("--config a.toml", &Ok(at("a.toml")));
+
         check(
             "--config=a.toml --check",
             &Ok(Arguments {

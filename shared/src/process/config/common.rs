@@ -116,6 +116,7 @@ impl Common {
         let telemetry = document.section("telemetry", check_telemetry);
         let runtime = document.section("runtime", check_runtime);
         let files = document.section("files", |_: &FilesConfig| Vec::new());
+
         let faults = [
             nats.faults,
             trust.faults,
@@ -124,6 +125,7 @@ impl Common {
             files.faults,
         ]
         .concat();
+
         (
             Self {
                 nats: nats.value,
@@ -143,6 +145,7 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
     if nats.servers.is_empty() {
         faults.push("servers: expected at least one address, nats://host:port".to_owned());
     }
+
     for (index, server) in nats.servers.iter().enumerate() {
         let address = server.strip_prefix("nats://").or_else(|| server.strip_prefix("tls://"));
         if address.is_none_or(|address| address.is_empty() || address.contains([',', ' '])) {
@@ -151,6 +154,7 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
             ));
         }
     }
+
     for (index, monitor) in nats.monitors.iter().enumerate() {
         let address = monitor
             .strip_prefix("http://")
@@ -161,12 +165,15 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
             ));
         }
     }
+
     if ![1, 3].contains(&nats.replicas) {
         faults.push(format!("replicas: {} found, expected 1 or 3", nats.replicas));
     }
+
     if nats.durability == Durability::Replicated && nats.replicas != 3 {
         faults.push("replicas: expected 3 where durability is replicated".to_owned());
     }
+
     faults
 }
 
@@ -188,14 +195,17 @@ fn check_telemetry(telemetry: &TelemetryConfig) -> Vec<String> {
             "otlp_endpoint: `{endpoint}` found, expected http://host:port or nothing"
         ));
     }
+
     if let Err(error) = telemetry.level.parse::<tracing_subscriber::filter::EnvFilter>() {
         faults.push(format!(
             "level: {error}, expected a level such as info, or directives such as hook_svc=debug"
         ));
     }
+
     if telemetry.drain_timeout_ms == 0 {
         faults.push("drain_timeout_ms: expected at least 1".to_owned());
     }
+
     faults
 }
 
@@ -246,6 +256,7 @@ mod tests {
                 "nexus.toml: runtime.threads: 2000 found, expected at most 1024",
             ],
         );
+
         check(
             "[nats]\ndurability = 'replicated'\n",
             &["nexus.toml: nats.replicas: expected 3 where durability is replicated"],

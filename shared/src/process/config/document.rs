@@ -71,6 +71,7 @@ impl Document {
                         problem,
                     },
                 );
+
                 document
             }
         }
@@ -91,10 +92,13 @@ impl Document {
                 document.fault(String::new(), format!("line {line}: {}", error.message()));
             }
         }
+
         document.check_sections();
+
         for (variable, path, value) in environment.overrides() {
             document.lay_over(variable, path, value);
         }
+
         document
     }
 
@@ -140,6 +144,7 @@ impl Document {
                 values.extend(list);
             }
         }
+
         files
     }
 
@@ -154,9 +159,11 @@ impl Document {
             } else {
                 return true;
             };
+
             faults.push((name.to_owned(), problem));
             false
         });
+
         for (name, problem) in faults {
             self.fault(name, problem);
         }
@@ -171,8 +178,10 @@ impl Document {
                 key: String::new(),
                 problem,
             });
+
             return;
         }
+
         let readings = readings(text);
         put(&mut self.root, &path, readings[0].clone());
         self.overrides.push(Override {
@@ -200,9 +209,11 @@ fn readings(text: &str) -> Vec<Value> {
     {
         readings.extend(table.remove("value"));
     }
+
     readings.push(Value::String(text.to_owned()));
     let parts = text.split(',').map(|part| Value::String(part.trim().to_owned()));
     readings.push(Value::Array(parts.filter(|part| part.as_str() != Some("")).collect()));
+
     readings
 }
 
@@ -218,5 +229,6 @@ pub(super) fn put(table: &mut Table, path: &[String], value: Value) {
         let Value::Table(inner) = next else { return };
         table = inner;
     }
+
     table.insert(last.clone(), value);
 }

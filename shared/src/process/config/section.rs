@@ -55,9 +55,11 @@ impl Document {
         let mut faults = reading.faults;
         let mut misread: Vec<String> = faults.iter().map(|fault| fault.key.clone()).collect();
         misread.retain(|key| !key.is_empty());
+
         for said in check(&value) {
             let (key, problem) = said.split_once(": ").unwrap_or(("", &said));
             let key = [name, key].join(".").trim_end_matches('.').to_owned();
+
             // A default that stands in for a misread key is not the operator's fault a second time.
             if !misread.iter().any(|misread| related(misread, &key)) {
                 faults.push(Fault {
@@ -67,6 +69,7 @@ impl Document {
                 });
             }
         }
+
         Loaded { value, faults }
     }
 
@@ -105,6 +108,7 @@ impl<'a> Reading<'a> {
             .and_then(Value::as_table)
             .cloned()
             .unwrap_or_default();
+
         Self {
             document,
             name,
@@ -123,12 +127,14 @@ impl<'a> Reading<'a> {
                 Ok(value) => return value,
                 Err(error) => error,
             };
+
             let place = self.place(error.path().iter());
             let problem = error.inner().message().trim().to_owned();
             if self.faults.len() == MAX_FAULTS || !self.note(&place, &problem) {
                 break;
             }
         }
+
         T::default()
     }
 
@@ -137,6 +143,7 @@ impl<'a> Reading<'a> {
         if self.next_reading(place) {
             return true;
         }
+
         let missing = problem
             .strip_prefix("missing field `")
             .and_then(|rest| rest.split('`').next());
@@ -147,6 +154,7 @@ impl<'a> Reading<'a> {
             }
             None => (place.clone(), plain(problem)),
         };
+
         // A field that is missing because it was cut out has been told of.
         if !self.cut.contains(&at) {
             let key = self.key(&at);
@@ -156,6 +164,7 @@ impl<'a> Reading<'a> {
                 problem,
             });
         }
+
         // A fault of the section itself leaves nothing to cut; its default stands for it.
         !place.is_empty() && self.cut.insert(place.clone())
     }
@@ -169,6 +178,7 @@ impl<'a> Reading<'a> {
                 Step::Index(_) => None,
             })
             .collect();
+
         let by = self.document.overrides.iter().enumerate().find(|(_, by)| {
             by.path.first().is_some_and(|section| section == self.name)
                 && by.path.iter().skip(1).zip(&keys).all(|(wanted, key)| wanted == *key)
@@ -177,10 +187,12 @@ impl<'a> Reading<'a> {
         let Some((index, by)) = by else { return false };
         let tried = self.tried.entry(index).or_insert(0);
         *tried += 1;
+
         let Some(reading) = by.readings.get(*tried) else {
             return false;
         };
         put(&mut self.written, &by.path[1..], reading.clone());
+
         true
     }
 
@@ -199,6 +211,7 @@ impl<'a> Reading<'a> {
                 Segment::Unknown => break,
             }
         }
+
         place
     }
 
@@ -208,12 +221,14 @@ impl<'a> Reading<'a> {
             list.push(Step::Index(written));
             let is_cut = self.cut.contains(list);
             list.pop();
+
             match (is_cut, left) {
                 (true, _) => {}
                 (false, 0) => return written,
                 (false, _) => left -= 1,
             }
         }
+
         index
     }
 
@@ -228,6 +243,7 @@ impl<'a> Reading<'a> {
                 Step::Index(index) => key.push_str(&format!("[{index}]")),
             }
         }
+
         key
     }
 }
@@ -237,12 +253,14 @@ fn without(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Option<Va
     if cut.contains(place) {
         return None;
     }
+
     let mut inside = |step: Step, value: &Value| {
         place.push(step);
         let kept = without(value, place, cut);
         place.pop();
         kept
     };
+
     Some(match value {
         Value::Table(table) => {
             let entries = table.iter();

@@ -50,8 +50,10 @@ impl TrustConfig {
             ),
             Some(key) => faults.extend(fault("cluster_key", key)),
         }
+
         let former = self.former_keys.iter().enumerate();
         faults.extend(former.filter_map(|(index, key)| fault(&format!("former_keys[{index}]"), key)));
+
         faults
     }
 
@@ -62,6 +64,7 @@ impl TrustConfig {
         let Some(cluster) = self.cluster_key.as_ref().and_then(key) else {
             return Trust::default();
         };
+
         let former = self.former_keys.iter().filter_map(key).collect();
         let edges = edges.iter().filter_map(|(name, edge)| {
             let known = Edge {
@@ -71,6 +74,7 @@ impl TrustConfig {
             };
             Some((name.clone(), known))
         });
+
         Trust::new(cluster, former).with_edges(edges.collect())
     }
 }
@@ -85,19 +89,23 @@ pub fn edge_faults(edges: &Edges) -> Vec<String> {
                 "{name}: expected a name of letters, digits, `-`, `_` and `.`, at most {MAX_NAME_BYTES}"
             ));
         }
+
         if edge.channel.is_empty() || edge.channel.contains(|c: char| c == ':' || c == '/' || c.is_control()) {
             faults.push(format!(
                 "{name}.channel: expected a channel's name without `:`, `/` and control characters"
             ));
         }
+
         if is_sealed_channel(&edge.channel) {
             faults.push(format!(
                 "{name}.channel: `{}` belongs to the system itself, expected another",
                 edge.channel
             ));
         }
+
         faults.extend(fault(&format!("{name}.key"), &edge.key));
     }
+
     faults
 }
 
@@ -122,10 +130,13 @@ mod tests {
         let edges = document.section("edges", edge_faults);
         let faults = [trust.faults, edges.faults].concat();
         let faults: Vec<String> = faults.iter().map(Fault::to_string).collect();
+
         assert_eq!(faults.len(), expected.len(), "{faults:#?}");
+
         for (fault, expected) in faults.iter().zip(expected) {
             assert!(fault.starts_with(expected), "{fault}");
         }
+
         if faults.is_empty() {
             assert!(trust.value.trust(&edges.value).cluster().is_some());
         }
@@ -150,6 +161,7 @@ mod tests {
             "nexus.toml: edges.a b.channel: `timer` belongs",
             "nexus.toml: edges.a b.key: env:CARGO_PKG_NAME: expected",
         ];
+
         check(&text, &expected);
     }
 }

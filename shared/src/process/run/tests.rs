@@ -74,6 +74,7 @@ fn start_draining(url: &str, behaviour: &str, drain_timeout_ms: u64) -> Running 
         "{}[nats]\nservers = ['{url}']\n[telemetry]\ndrain_timeout_ms = {drain_timeout_ms}\n[scheduler]\nbehaviour = '{behaviour}'\n",
         crate::testing::trust_section()
     );
+
     let variables = [
         ("NEXUS_RUN_DIR", directory.path().to_str().expect("UTF-8")),
         ("NEXUS_INSTANCE", "p1"),
@@ -81,6 +82,7 @@ fn start_draining(url: &str, behaviour: &str, drain_timeout_ms: u64) -> Running 
     let environment: Environment = variables.into_iter().collect();
     let document = Document::parse(Path::new("nexus.toml"), &text, &environment);
     let prepared = prepare::<Probe>(&document, &environment).expect("a sound configuration");
+
     let stop = Arc::new(Notify::new());
     let asked = Arc::clone(&stop);
     let local = move || {
@@ -90,6 +92,7 @@ fn start_draining(url: &str, behaviour: &str, drain_timeout_ms: u64) -> Running 
             .expect("a runtime");
         runtime.block_on(run_until::<Probe>(prepared, async || asked.notified().await))
     };
+
     Running {
         directory,
         stop,
@@ -123,7 +126,9 @@ impl Running {
                 return;
             }
             let waited = SystemClock.monotonic().duration_since(begun);
+
             assert!(waited < DEADLINE, "{path} shows {page}, not {status} with {text}");
+
             pause(Duration::from_millis(5)).await;
         }
     }
@@ -145,10 +150,12 @@ async fn a_service_is_served_and_stopped_in_order() {
     running.shows("/livez", "200", "alive").await;
     running.shows("/metrics", "200", "nexus_build_info").await;
     let announced = running.announced().expect("announced");
+
     assert_eq!(
         (announced["gateway"].as_str(), announced["instance"].as_str()),
         (Some("127.0.0.1:9"), Some("p1"))
     );
+
     running.stop.notify_one();
     let directory = running.directory.path().to_path_buf();
     assert_eq!(running.ends().await, Exit::Clean);
@@ -159,18 +166,22 @@ async fn a_service_is_served_and_stopped_in_order() {
 async fn it_waits_for_nats_alive_but_not_ready_and_can_be_stopped_meanwhile() {
     let mut server = NatsServer::start().await;
     server.kill9();
+
     let (waiting, stopped) = (start(&server.url(), ""), start(&server.url(), ""));
     for running in [&waiting, &stopped] {
         running.shows("/livez", "200", "alive").await;
         running.shows("/readyz", "503", "no NATS server answers").await;
     }
+
     stopped.stop.notify_one();
     assert_eq!(stopped.ends().await, Exit::Clean);
+
     server.restart().await;
     waiting.shows("/readyz", "200", "connected, durability process").await;
     server.kill9();
     waiting.shows("/readyz", "503", "disconnected").await;
     waiting.stop.notify_one();
+
     assert_eq!(waiting.ends().await, Exit::Clean);
 }
 
@@ -184,6 +195,7 @@ fn all_faults_of_all_its_sections_are_told() {
         .iter()
         .map(|fault| (fault.source.as_str(), fault.key.as_str()))
         .collect();
+
     let file = "nexus.toml";
     assert_eq!(
         keys,
@@ -214,9 +226,11 @@ async fn a_process_says_how_it_ended() {
             "{behaviour}"
         );
     }
+
     let overdue = start(&server.url(), "hang");
     overdue.shows("/readyz", "200", "\"ready\":true").await;
     overdue.stop.notify_one();
+
     assert_eq!(overdue.ends().await, Exit::DrainTimeout);
 
     let twice = start_draining(&server.url(), "hang", 3_600_000);
@@ -224,5 +238,6 @@ async fn a_process_says_how_it_ended() {
     twice.stop.notify_one();
     twice.shows("/readyz", "503", "draining").await;
     twice.stop.notify_one();
+
     assert_eq!(twice.ends().await, Exit::DrainTimeout);
 }

@@ -65,6 +65,7 @@ fn write_thread(connection: &Connection, event: &Event, thread: &str) -> Result<
             event.peer.parent_id,
             event.timestamp.0,
         ])?;
+
     Ok(())
 }
 
@@ -84,6 +85,7 @@ fn write_attachments(connection: &Connection, event: &Event) -> Result<(), rusql
     if event.attachments.is_empty() {
         return Ok(());
     }
+
     let mut statement = connection.prepare_cached(
         "INSERT OR REPLACE INTO attachments(id, event_id, filename, mime_type, size_bytes, media_type, storage_uri, content_hash,
            metadata_json, created_at) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,'{}',?9)",
@@ -104,6 +106,7 @@ fn write_attachments(connection: &Connection, event: &Event) -> Result<(), rusql
             event.timestamp.0,
         ])?;
     }
+
     Ok(())
 }
 
@@ -126,9 +129,11 @@ pub(super) fn write_state(
     if event.direction == Direction::Deleted {
         state.status = Some("deleted");
     }
+
     if state == State::default() {
         return Ok(());
     }
+
     connection
         .prepare_cached(
             "INSERT INTO event_state(event_id, read_state, flagged, archived, status, updated_at) VALUES(?1,?2,?3,?4,?5,?6)
@@ -144,6 +149,7 @@ pub(super) fn write_state(
             state.status,
             published_at.0,
         ])?;
+
     Ok(())
 }
 

@@ -48,26 +48,32 @@ pub(super) fn write(
             published_at.0,
             event.origin.to_string(),
         ])?;
+
     if inserted == 1 {
         if event.direction != Direction::Deleted {
             index(connection, to_sql(sequence), &event.content)?;
         }
+
         people.meet(connection, event)?;
         details::write(connection, event)?;
         details::write_state(connection, published_at, event)?;
+
         if event.channel == harness::CHANNEL {
             harness::write(connection, event)?;
         }
+
         write_cause(connection, event)?;
         return Ok(Some(First {
             fingerprint: fingerprint(event.id.as_str()),
             sequence,
         }));
     }
+
     match event.direction {
         Direction::Updated | Direction::Deleted => revise(connection, published_at, event, &content_types, &metadata)?,
         Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => {}
     }
+
     Ok(None)
 }
 
@@ -131,15 +137,18 @@ fn revise(
             published_at.0,
             event.direction == Direction::Deleted,
         ])?;
+
     let deleted: bool = connection
         .prepare_cached("SELECT direction = 'deleted' FROM events WHERE sequence = ?1")?
         .query_row([sequence], |row| row.get(0))?;
     if !deleted {
         index(connection, sequence, &event.content)?;
     }
+
     connection
         .prepare_cached("INSERT OR IGNORE INTO nexus_reembed(sequence) VALUES(?1)")?
         .execute([sequence])?;
     details::rewrite(connection, event)?;
+
     details::write_state(connection, published_at, event)
 }

@@ -25,11 +25,13 @@ pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqli
     else {
         return Ok(());
     };
+
     let text = |key: &str| event.metadata.get(key).and_then(Value::as_str);
     let count = |key: &str| event.metadata.get(key).and_then(Value::as_i64).unwrap_or(0);
     let harness = text("harness").unwrap_or(&event.source_adapter);
     let session = format!("{CHANNEL}:{harness}:{}", text("session_id").unwrap_or(&event.peer.id));
     let turn = format!("{CHANNEL}:{turn}");
+
     connection
         .prepare_cached(
             "INSERT INTO agent_sessions(id, persona, thread_id, source, model, tokens_in, tokens_out, created_at, updated_at, head_turn_id)
@@ -49,6 +51,7 @@ pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqli
             event.timestamp.0,
             turn,
         ])?;
+
     connection
         .prepare_cached(
             "INSERT INTO agent_turns(id, session_id, parent, status, event_id, started_at, finished_at) VALUES(?1,?2,?3,'completed',?4,?5,?5)
@@ -57,6 +60,7 @@ pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqli
                started_at = min(started_at, excluded.started_at), finished_at = max(finished_at, excluded.finished_at)",
         )?
         .execute(params![turn, session, text("parent_turn"), event.id.as_str(), event.timestamp.0])?;
+
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO agent_messages(id, turn_id, role, content, created_at) VALUES(?1,?2,?3,?4,?5)",
@@ -66,6 +70,7 @@ pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqli
     for call in calls.into_iter().flatten() {
         write_tool(connection, event, &turn, call)?;
     }
+
     Ok(())
 }
 
@@ -73,6 +78,7 @@ fn write_tool(connection: &Connection, event: &Event, turn: &str, call: &Value) 
     let Some(id) = call.get("id").and_then(Value::as_str) else {
         return Ok(());
     };
+
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO agent_tool_calls(id, turn_id, name, args_json, outcome, started_at, finished_at)
@@ -86,5 +92,6 @@ fn write_tool(connection: &Connection, event: &Event, turn: &str, call: &Value) 
             call.get("outcome").map(json),
             event.timestamp.0,
         ])?;
+
     Ok(())
 }

@@ -77,8 +77,10 @@ impl Health {
             connection
                 .prepare_cached("INSERT OR REPLACE INTO nexus_hook_window(hook_id, ran) VALUES(?1, ?2)")?
                 .execute((&hook_id, super::json(&window)))?;
+
             row(connection, &hook_id, &window, failure)?;
         }
+
         Ok(())
     }
 }
@@ -107,6 +109,7 @@ fn row(connection: &Connection, hook_id: &str, window: &[Ran], failure: Option<i
     let failed = count(window, Kind::Failed);
     let in_a_row = window.iter().rev().take_while(|ran| ran.0 == Kind::Failed);
     let in_a_row: i64 = in_a_row.map(|_| 1).sum();
+
     connection
         .prepare_cached(
             "INSERT INTO hook_health(hook_id, invocation_count, success_count, error_count, fire_count, avg_latency_ms,
@@ -130,6 +133,7 @@ fn row(connection: &Connection, hook_id: &str, window: &[Ran], failure: Option<i
             in_a_row,
             failure,
         ))?;
+
     Ok(())
 }
 
@@ -149,6 +153,7 @@ pub(super) fn circuits(connection: &Connection, hooks: &[ListedHook]) -> Result<
         "UPDATE hook_health SET circuit_state = 'closed' WHERE circuit_state <> 'closed'",
         [],
     )?;
+
     let mut write = connection.prepare_cached("UPDATE hook_health SET circuit_state = ?2 WHERE hook_id = ?1")?;
     for hook in hooks {
         let circuit_state = hook.circuit_state();
@@ -156,5 +161,6 @@ pub(super) fn circuits(connection: &Connection, hooks: &[ListedHook]) -> Result<
             write.execute((&hook.record.id, circuit_state))?;
         }
     }
+
     Ok(())
 }

@@ -35,12 +35,15 @@ pub(super) fn write_invocations<'a>(
             record.finished_at.0,
             record.passed,
         ))?;
+
     if inserted == 0 {
         return complete(connection, record);
     }
+
     for hook in &record.hooks {
         write_invocation(connection, record, hook)?;
     }
+
     Ok(Some(Cow::Borrowed(record)))
 }
 
@@ -57,6 +60,7 @@ fn complete<'a>(
         .collect::<Result<_, _>>()?;
     let is_made = |id: &String| !record.deferred().any(|deferred| deferred == id);
     let made: Vec<String> = owed.into_iter().filter(is_made).collect();
+
     if made.is_empty() {
         return Ok(None);
     }
@@ -65,14 +69,17 @@ fn complete<'a>(
     for hook_id in &made {
         forget.execute((event_id, hook_id))?;
     }
+
     connection
         .prepare_cached("UPDATE nexus_evaluations SET finished_at = ?2, passed = ?3 WHERE event_id = ?1")?
         .execute((event_id, record.finished_at.0, record.passed))?;
     let mut news = record.clone();
     news.hooks.retain(|hook| made.contains(&hook.hook_id));
+
     for hook in &news.hooks {
         write_invocation(connection, record, hook)?;
     }
+
     Ok(Some(Cow::Owned(news)))
 }
 
@@ -131,6 +138,7 @@ pub(crate) fn list(connection: &Connection, hooks: &[ListedHook]) -> Result<(), 
             name(&state.status),
         ])?;
     }
+
     super::health::circuits(connection, hooks)
 }
 
@@ -158,6 +166,7 @@ fn columns(outcome: &HookOutcome) -> OutcomeColumns<'_> {
         error: None,
         stack: None,
     };
+
     match outcome {
         HookOutcome::Passed => plain("passed"),
         HookOutcome::Fired { dispatch, result } => OutcomeColumns {
@@ -215,6 +224,7 @@ fn write_invocation(
             columns.dispatch,
             hook.llm_cost_usd,
         ])?;
+
     Ok(())
 }
 
@@ -240,6 +250,7 @@ pub(super) fn write_dispatch(
             dispatch.priority,
             published_at.0,
         ])?;
+
     Ok(())
 }
 

@@ -27,25 +27,31 @@ pub(super) fn write(
     } else {
         None
     };
+
     let (known_session, running) = head.map_or((None, None), |head| (Some(head.session_id), head.running));
     let session_id = match session.or(opened) {
         Some(session) => session.to_string(),
         None => known_session.unwrap_or_else(|| subject.to_owned()),
     };
+
     let persona = session
         .or(opened)
         .map_or_else(|| persona_of(&session_id), |session| session.persona.as_str());
     let rows = turns::fold(record, running.as_deref());
     write_session(connection, &session_id, persona, record, &rows)?;
+
     for turn in &rows.turns {
         write_turn(connection, &session_id, record, turn)?;
     }
+
     for message in &rows.messages {
         write_message(connection, record, message)?;
     }
+
     for tool in &rows.tools {
         write_tool(connection, record, tool)?;
     }
+
     for end in &rows.ends {
         connection
             .prepare_cached(
@@ -53,16 +59,20 @@ pub(super) fn write(
             )?
             .execute((end.dispatch.to_string(), end.turn.as_deref(), end.dropped, record.at.0))?;
     }
+
     for approval in &rows.approvals {
         write_approval(connection, record, approval)?;
     }
+
     for intent in &rows.intents {
         write_intent(connection, record, intent)?;
     }
+
     let shortened = session.is_none() && opened.is_some();
     if shortened || rows.running.as_deref() != running.as_deref() {
         write_head(connection, subject, &session_id, rows.running.as_deref())?;
     }
+
     Ok(())
 }
 
@@ -128,6 +138,7 @@ fn write_session(
             rows.head.as_ref().and_then(Option::as_deref),
             rows.head.is_some(),
         ])?;
+
     Ok(())
 }
 
@@ -140,6 +151,7 @@ fn write_turn(
     let started = turn.started.as_ref();
     let ended = turn.ended.as_ref();
     let first = started.and_then(|started| started.dispatches.first());
+
     connection
         .prepare_cached(
             "INSERT INTO agent_turns(id, session_id, parent, status, event_id, dispatch_id, started_at, finished_at, replied, outcome)
@@ -161,6 +173,7 @@ fn write_turn(
             ended.is_some_and(|ended| ended.replied),
             ended.and_then(|ended| ended.outcome.as_deref()),
         ])?;
+
     Ok(())
 }
 
@@ -195,6 +208,7 @@ fn write_tool(connection: &Connection, record: &LedgerRecord, tool: &ToolChange<
             tool.started.then_some(record.at.0),
             tool.ended.then_some(record.at.0),
         ])?;
+
     Ok(())
 }
 
@@ -224,6 +238,7 @@ fn write_approval(
                 .execute((id, status.name(), record.at.0))?;
         }
     }
+
     Ok(())
 }
 
@@ -233,6 +248,7 @@ fn write_intent(connection: &Connection, record: &LedgerRecord, intent: &IntentC
             let (Some(id), Some(turn)) = (owed.id, owed.turn) else {
                 return Ok(());
             };
+
             connection
                 .prepare_cached(
                     "INSERT OR IGNORE INTO nexus_owed_intents(id, turn_id, kind, since) VALUES(?1,?2,?3,?4)",
@@ -245,5 +261,6 @@ fn write_intent(connection: &Connection, record: &LedgerRecord, intent: &IntentC
                 .execute([id])?;
         }
     }
+
     Ok(())
 }

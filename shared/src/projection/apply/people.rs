@@ -68,6 +68,7 @@ impl People {
             if address.is_empty() {
                 continue;
             }
+
             let contact = contact_id(&event.channel, &self.contact_name(event, address));
             self.see(connection, &contact, &event.channel, address, name, event.timestamp)?;
             connection
@@ -76,6 +77,7 @@ impl People {
                 )?
                 .execute((event.id.as_str(), &contact, role_name(role)))?;
         }
+
         Ok(())
     }
 
@@ -86,6 +88,7 @@ impl People {
             Proven::SpokenFor => self.identities.resolve(event, address).is_some(),
             Proven::Nobody => false,
         };
+
         if is_proven {
             proven_name(address)
         } else {
@@ -122,15 +125,19 @@ impl People {
                 },
             },
         };
+
         if known.as_ref() != Some(&now) {
             self.write(connection, contact, channel, address, &now)?;
         }
+
         if self.met.len() >= MAX_REMEMBERED {
             self.met.clear();
         }
+
         if !self.met.contains_key(contact) || known.as_ref() != Some(&now) {
             self.met.insert(contact.to_owned(), now);
         }
+
         Ok(())
     }
 
@@ -149,10 +156,13 @@ impl People {
                    source = excluded.source, created_at = excluded.created_at, updated_at = excluded.updated_at",
             )?
             .execute(params![contact, met.name, channel, met.created_at, met.last_seen_at])?;
+
         write_identifier(connection, contact, address, Some(met))?;
+
         if let Some(person) = self.owner(contact, channel, address) {
             link(connection, person, contact, Some(met))?;
         }
+
         Ok(())
     }
 
@@ -184,7 +194,9 @@ impl People {
             "DELETE FROM contact_identifiers WHERE contact_id IN (SELECT id FROM contacts WHERE source = ?1)",
             [NAMED],
         )?;
+
         connection.execute("DELETE FROM contacts WHERE source = ?1", [NAMED])?;
+
         for person in &self.identities.persons {
             for (channel, addresses) in person.addresses.iter().filter(|(channel, _)| *channel != ANY) {
                 for address in addresses {
@@ -192,6 +204,7 @@ impl People {
                 }
             }
         }
+
         self.link_met(connection)
     }
 
@@ -204,10 +217,12 @@ impl People {
                 .map(|person| &person.id)
                 .collect::<Vec<_>>()
         );
+
         connection.execute(
             "DELETE FROM persons WHERE id NOT IN (SELECT value FROM json_each(?1))",
             [ids.to_string()],
         )?;
+
         for person in &self.identities.persons {
             connection
                 .prepare_cached(
@@ -226,6 +241,7 @@ impl People {
                     now.0,
                 ])?;
         }
+
         Ok(())
     }
 
@@ -245,6 +261,7 @@ impl People {
             write_identifier(connection, &contact, address, None)?;
             link(connection, person, &contact, None)?;
         }
+
         Ok(())
     }
 
@@ -252,6 +269,7 @@ impl People {
         if self.owners.is_empty() {
             return Ok(());
         }
+
         let mut statement = connection.prepare(
             "SELECT c.id, c.source, i.value, i.created_at, i.last_seen_at FROM contacts c
              JOIN contact_identifiers i ON i.contact_id = c.id WHERE c.source <> ?1",
@@ -268,6 +286,7 @@ impl People {
                 link(connection, person, &contact, Some(&met))?;
             }
         }
+
         Ok(())
     }
 }
@@ -321,6 +340,7 @@ fn write_identifier(
             met.map(|met| met.created_at),
             met.map(|met| met.last_seen_at),
         ])?;
+
     Ok(())
 }
 
@@ -338,6 +358,7 @@ fn link(connection: &Connection, person: &Person, contact: &str, met: Option<&Me
             met.map(|met| met.created_at),
             met.map(|met| met.last_seen_at),
         ])?;
+
     Ok(())
 }
 
@@ -358,6 +379,7 @@ fn normalize(address: &str) -> (&'static str, String) {
     if is_email {
         return ("email", address.to_lowercase());
     }
+
     let is_phone = |c: char| c.is_ascii_digit() || matches!(c, ' ' | '-' | '.' | '(' | ')');
     match address.strip_prefix('+') {
         Some(rest) if !rest.is_empty() && rest.chars().all(is_phone) => {

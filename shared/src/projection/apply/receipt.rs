@@ -22,6 +22,7 @@ fn standing(step: &ReceiptStep) -> Standing<'_> {
         parts: None,
         reason: None,
     };
+
     match step {
         ReceiptStep::AttemptStarted {
             attempt,
@@ -91,5 +92,6 @@ pub(super) fn write(connection: &Connection, receipt: &Receipt) -> Result<(), ru
             standing.reason,
             receipt.causation.event.as_str(),
         ])?;
+
     Ok(())
 }

@@ -22,6 +22,7 @@ pub(crate) fn reciprocal_rank(lists: &[&[u64]]) -> Vec<Ranked> {
             *scores.entry(*sequence).or_default() += 1.0 / (K + 1.0 + rank as f64);
         }
     }
+
     let mut ranked: Vec<Ranked> = scores
         .into_iter()
         .map(|(sequence, sum)| Ranked {
@@ -29,6 +30,7 @@ pub(crate) fn reciprocal_rank(lists: &[&[u64]]) -> Vec<Ranked> {
             score: (sum / best).min(1.0),
         })
         .collect();
+
     ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.sequence.cmp(&a.sequence)));
     ranked
 }

@@ -27,6 +27,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 /// Embeds with `embedder` for ever; `search` uses it from now on.
 pub async fn run(projection: Projection, embedder: Arc<dyn Embedder>, clock: SharedClock) {
     let _ = projection.0.search.embedder.set(Arc::clone(&embedder));
+
     loop {
         let keeper = Keeper {
             projection: &projection,
@@ -34,6 +35,7 @@ pub async fn run(projection: Projection, embedder: Arc<dyn Embedder>, clock: Sha
             clock: &clock,
             generation: projection.0.generation.load(Ordering::Acquire),
         };
+
         match keeper.keep().await {
             Err(KeepVectorsError::Closed) => return,
             Err(KeepVectorsError::Renewed) | Ok(()) => {}
@@ -106,18 +108,22 @@ impl Keeper<'_> {
             .write(move |connection, _| store::resume(connection, &resumed))
             .await?;
         self.load(&model).await?;
+
         let asked = model.clone();
         let mut position = self
             .projection
             .ask(move |connection| store::position(connection, &asked))
             .await?;
+
         let mut told = self.clock.monotonic();
         let mut pace = Pace::new(self.embedder.is_remote());
         let batch = self.embedder.batch();
+
         let backlog = metrics::gauge!("nexus_projection_embedding_backlog_events");
         loop {
             let began = self.clock.monotonic();
             positions.borrow_and_update();
+
             let pending = self
                 .projection
                 .ask(move |connection| store::pending(connection, position, batch))
@@ -129,15 +135,18 @@ impl Keeper<'_> {
                 self.check()?;
                 continue;
             }
+
             let reached = self.projection.position(Source::Events);
             backlog.set(reached.saturating_sub(position) as f64);
             position = pending.up_to.unwrap_or(position);
             self.embed(&model, pending).await?;
+
             let now = self.clock.monotonic();
             if now.duration_since(told) > PROGRESS_EVERY {
                 told = now;
                 tracing::info!(model, position, reached, "events are being embedded");
             }
+
             let reached = self.projection.position(Source::Events);
             pause(pace.rest(now.duration_since(began), reached, position, now)).await;
         }
@@ -173,14 +182,17 @@ impl Keeper<'_> {
                 Ok(index)
             })
             .await?;
+
         let mut index = self.index();
         index.clear();
         *index = loaded;
         let vectors = index.len();
         drop(index);
+
         if vectors > 0 {
             tracing::info!(vectors, "vectors are loaded");
         }
+
         Ok(())
     }
 
@@ -191,6 +203,7 @@ impl Keeper<'_> {
             .filter(|row| !row.content.is_empty())
             .map(|row| row.content.clone())
             .collect();
+
         let vectors = if texts.is_empty() {
             Vec::new()
         } else {
@@ -205,12 +218,14 @@ impl Keeper<'_> {
                 })
                 .collect(),
         );
+
         self.check()?;
         let (model, written) = (model.to_owned(), Arc::clone(&embedded));
         self.projection
             .write(move |connection, _| store::write(connection, &model, &written, up_to))
             .await?;
         self.check()?;
+
         let mut index = self.index();
         for (row, vector) in embedded.iter() {
             if up_to.is_none() {
@@ -220,8 +235,10 @@ impl Keeper<'_> {
                 index.insert(&row.channel, row.timestamp, row.sequence, vector);
             }
         }
+
         drop(index);
         metrics::counter!("nexus_projection_embedded_total").increment(embedded.len() as u64);
+
         Ok(())
     }
 }

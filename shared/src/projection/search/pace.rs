@@ -48,11 +48,13 @@ impl Pace {
             let seconds = now.saturating_duration_since(at).as_secs_f64();
             reached.saturating_sub(before) as f64 > MANY * seconds
         });
+
         let share = if many && reached.saturating_sub(embedded) < MAX_BEHIND {
             REST_BUSY
         } else {
             REST
         };
+
         took.mul_f64(share).min(self.longest)
     }
 }

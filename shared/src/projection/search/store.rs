@@ -42,12 +42,14 @@ pub(super) fn pending(connection: &Connection, position: u64, count: usize) -> R
     if !rows.is_empty() {
         return Ok(Pending { rows, up_to: None });
     }
+
     let new = format!("SELECT {COLUMNS}, {CONTENT} FROM events e WHERE e.sequence > ?1 ORDER BY e.sequence LIMIT ?2");
     let mut statement = connection.prepare_cached(&new)?;
     let rows: Vec<Row> = statement
         .query_map((to_sql(position), to_sql(count as u64)), row)?
         .collect::<Result<_, _>>()?;
     let up_to = rows.last().map(|row| row.sequence);
+
     Ok(Pending { rows, up_to })
 }
 
@@ -102,6 +104,7 @@ pub(super) fn write(
                 .execute([sequence])?;
             continue;
         };
+
         let bytes: Vec<u8> = vector.bytes.iter().map(|byte| byte.cast_unsigned()).collect();
         connection
             .prepare_cached(
@@ -109,11 +112,13 @@ pub(super) fn write(
             )?
             .execute(params![row.id, model, bytes, sequence, vector.scale])?;
     }
+
     if let Some(up_to) = up_to {
         connection
             .prepare_cached("INSERT OR REPLACE INTO nexus_positions(stream, sequence) VALUES(?1, ?2)")?
             .execute((mark(model), to_sql(up_to)))?;
     }
+
     Ok(())
 }
 
@@ -137,5 +142,6 @@ pub(super) fn load(
         };
         take(row.get_ref(0)?.as_str()?, row.get(1)?, from_sql(row.get(2)?), &vector);
     }
+
     Ok(())
 }

@@ -71,12 +71,15 @@ impl VectorIndex {
         if self.dimensions == 0 {
             self.dimensions = vector.bytes.len();
         }
+
         if vector.bytes.len() != self.dimensions {
             return;
         }
+
         if !self.channels.contains_key(channel) {
             self.channels.insert(channel.to_owned(), Partition::default());
         }
+
         if let Some(partition) = self.channels.get_mut(channel) {
             partition.push(time, sequence, vector);
             if partition.times.len() - partition.sorted > MAX_UNSORTED {
@@ -140,6 +143,7 @@ impl Partition {
         let bytes = order
             .iter()
             .flat_map(|&at| &self.bytes[at * dimensions..(at + 1) * dimensions]);
+
         *self = Self {
             bytes: bytes.copied().collect(),
             times: order.iter().map(|&at| self.times[at]).collect(),
@@ -250,6 +254,7 @@ mod tests {
         ] {
             index.insert(channel, time, sequence, &vector(&values));
         }
+
         let query = vector(&[1.0, 0.0]);
         assert_eq!(
             index.nearest(&query, &ALL, 10),
@@ -257,12 +262,15 @@ mod tests {
             "what points away is not near"
         );
         assert_eq!(index.nearest(&query, &ALL, 2), [1, 5]);
+
         let email = ["email".to_owned()];
         let only = Filter {
             channels: Some(&email),
             ..ALL
         };
+
         assert_eq!(index.nearest(&query, &only, 10), [3]);
+
         let between = Filter {
             since: 12,
             until: 20,
@@ -273,6 +281,7 @@ mod tests {
             [5, 3],
             "also what came out of order"
         );
+
         index.remove("sms", 1);
         assert_eq!(index.nearest(&query, &ALL, 1), [5]);
         assert_eq!(

@@ -41,14 +41,17 @@ fn meaningful(query: &str) -> Vec<String> {
             all.push(word);
         }
     }
+
     let mut some: Vec<String> = all.iter().filter(|word| !is_stopword(word)).cloned().collect();
     if some.is_empty() {
         some = all;
     }
+
     while some.len() > MAX_WORDS {
         let shortest = (0..some.len()).rev().min_by_key(|&at| some[at].chars().count());
         shortest.map(|at| some.remove(at));
     }
+
     some
 }
 
@@ -65,6 +68,7 @@ fn choose<'a>(words: &'a [String], needed: usize, taken: &mut Vec<&'a str>, grou
         groups.push(format!("({})", quoted.join(" AND ")));
         return;
     }
+
     for at in 0..words.len().saturating_sub(needed - 1) {
         taken.push(&words[at]);
         choose(&words[at + 1..], needed - 1, taken, groups);
@@ -96,6 +100,7 @@ mod tests {
         ] {
             assert_eq!(expression(query).as_deref(), Some(expected), "{query}");
         }
+
         assert_eq!(expression(" ?!\0 "), None);
     }
 

@@ -48,8 +48,10 @@ async fn ends_with_its_last(batch: Vec<Applied>, after: usize) -> Trace {
             batch.len()
         );
     }
+
     let told = trace(batch).await;
     assert!(told.complete, "{told:#?}");
+
     told
 }
 
@@ -72,12 +74,14 @@ fn calls(name: &str, outcome: ToolOutcome) -> Vec<Vec<LedgerEntry>> {
         }],
         usage: Usage::default(),
     };
+
     let started = LedgerEntry::ToolStarted {
         call: "1-1".to_owned(),
         name: name.to_owned(),
         args_hash: String::new(),
         arguments: None,
     };
+
     let finished = LedgerEntry::ToolFinished {
         call: "1-1".to_owned(),
         outcome,
@@ -115,6 +119,7 @@ async fn a_message_to_an_agent_is_followed_through_the_agent_s_own_turn() {
     let mut message = caused("agent", id, 1);
     message.content = "hello".to_owned();
     batch.push(stored(20, message.clone()));
+
     let mut answer: Vec<Applied> = chain(2)[1..].to_vec();
     for applied in &mut answer {
         match applied {
@@ -128,10 +133,12 @@ async fn a_message_to_an_agent_is_followed_through_the_agent_s_own_turn() {
             | Applied::Unreadable { .. }
             | Applied::Mark { .. } => {}
         }
+
         if let Applied::Ledger { sequence, .. } = applied {
             *sequence += 20;
         }
     }
+
     batch.extend(answer);
     let told = ends_with_its_last(batch, 7).await;
     assert_eq!(detail(&told, Stage::Turn).len(), 2, "{told:#?}");
@@ -185,6 +192,7 @@ async fn an_approval_is_told_and_under_way_until_it_is_decided() {
             })),
         },
     };
+
     let decided = LedgerEntry::ApprovalDecided {
         decision: ApprovalDecision {
             id: "A1".to_owned(),
@@ -196,9 +204,11 @@ async fn an_approval_is_told_and_under_way_until_it_is_decided() {
         sequence: None,
         cursor: None,
     };
+
     let batch = chain_with(vec![vec![asked], vec![decided]]);
     let pending = trace(batch[..batch.len() - 2].to_vec()).await;
     assert_eq!(detail(&pending, Stage::Approval), ["pay: pending"]);
+
     let told = ends_with_its_last(batch, 3).await;
     assert_eq!(detail(&told, Stage::Approval), ["pay: approved"]);
 }
@@ -212,6 +222,7 @@ async fn a_card_is_told_and_under_way_until_it_is_delivered() {
         }
         told
     };
+
     let started = ReceiptStep::AttemptStarted {
         attempt: 1,
         part: 0,
@@ -221,10 +232,12 @@ async fn a_card_is_told_and_under_way_until_it_is_delivered() {
         attempts: 1,
         reason: "gone".to_owned(),
     };
+
     let mut batch = chain_with(Vec::new());
     batch.extend([of_card(90, started), of_card(91, gave_up)]);
     let told = ends_with_its_last(batch, 1).await;
     let all = detail(&told, Stage::Delivery);
+
     assert_eq!(
         all,
         [
@@ -244,6 +257,7 @@ async fn an_intent_that_the_scheduler_has_not_answered_for_is_under_way() {
         "permissions": {"level": "full"}, "delivery_context": {"channel": "webhook"},
     }))
     .expect("an intent");
+
     let intents = |outcome: Value| LedgerEntry::HookRan {
         hook: "intents".to_owned(),
         point: "post_stream".to_owned(),
@@ -251,7 +265,9 @@ async fn an_intent_that_the_scheduler_has_not_answered_for_is_under_way() {
     };
     let mut batch = chain_with(vec![vec![intents(json!({ "asks": owed }))]]);
     let told = trace(batch.clone()).await;
+
     assert!(!told.complete && detail(&told, Stage::Intent).len() == 1, "{told:#?}");
+
     batch.push(ledger(30, vec![intents(json!({ "asked": id }))]));
     let told = trace(batch).await;
     assert!(told.complete && detail(&told, Stage::Intent).is_empty(), "{told:#?}");
@@ -281,7 +297,9 @@ async fn what_was_given_up_is_said_and_is_no_longer_waited_for() {
     let unevaluated = chain(1)[..1].to_vec();
     let mut given_up = GivenUp::default();
     given_up.take(&letter("LEDGER", 1, "nexus.dispatch.x", &[]));
+
     assert!(!trace_with(unevaluated.clone(), given_up.clone()).await.complete);
+
     given_up.take(&letter("EVENTS", 1, "nexus.event.webhook.default.x", &[]));
     let told = trace_with(unevaluated, given_up).await;
     assert!(told.complete, "{told:#?}");
@@ -291,12 +309,14 @@ async fn what_was_given_up_is_said_and_is_no_longer_waited_for() {
     let undelivered = chain(1)[..4].to_vec();
     let id = turn(1).to_string();
     let mut given_up = GivenUp::default();
+
     given_up.take(&letter(
         "LEDGER",
         4,
         "nexus.delivery.webhook.a.b",
         &[("Nats-Msg-Id", &id)],
     ));
+
     let told = trace_with(undelivered, given_up).await;
     assert!(told.complete, "{told:#?}");
     assert_eq!(detail(&told, Stage::DeadLetter).len(), 1);
@@ -309,6 +329,7 @@ async fn a_chain_that_leads_back_to_itself_ends_and_a_broad_one_is_cut_and_still
     let mut again = caused("agent", event_id(1).as_str(), 1);
     again.metadata.insert("turn".to_owned(), json!(turn(1).to_string()));
     batch[0] = stored(1, again);
+
     assert!(trace(batch.clone()).await.complete);
 
     let many = u64::try_from(MAX_TRACE_STEPS).unwrap() + 10;
@@ -319,11 +340,14 @@ async fn a_chain_that_leads_back_to_itself_ends_and_a_broad_one_is_cut_and_still
             batch.push(invocations(100 + n, event.id, Vec::new()));
         }
     }
+
     let told = trace(batch.clone()).await;
     assert!(told.cut && !told.complete, "the last one is not evaluated");
     assert_eq!(told.steps.len(), MAX_TRACE_STEPS);
+
     let last = EventId::parse(format!("agent:a:b:{:026}", many - 1)).unwrap();
     batch.push(invocations(100 + many, last, Vec::new()));
     let told = trace(batch).await;
+
     assert!(told.cut && told.complete);
 }

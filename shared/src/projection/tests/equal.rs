@@ -16,6 +16,7 @@ fn messages() -> Vec<Applied> {
     let mut gone = event(4);
     gone.direction = Direction::Deleted;
     all.extend([stored(13, event(2)), stored(14, edited), stored(15, gone)]);
+
     all.extend([
         samples::dispatch(7, 2),
         samples::ledger(7, vec![samples::started(9)]),
@@ -27,6 +28,7 @@ fn messages() -> Vec<Applied> {
             sequence: 7,
         },
     ]);
+
     all
 }
 
@@ -91,6 +93,7 @@ async fn an_update_changes_the_row_and_keeps_its_place() {
     edited.content = "edited".to_owned();
     edited.metadata.insert("previous_hash".to_owned(), "abc".into());
     let case = Case::with(vec![stored(1, event(1)), stored(2, edited)]).await;
+
     let row: (String, String, String, i64, i64) = case
         .reader()
         .query_row(
@@ -99,6 +102,7 @@ async fn an_update_changes_the_row_and_keeps_its_place() {
             |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)),
         )
         .unwrap();
+
     assert_eq!((row.0.as_str(), row.1.as_str(), row.3), ("edited", "received", 1));
     assert!(row.2.contains("previous_hash"));
     assert_eq!(row.4, samples::at(2).0);
@@ -112,6 +116,7 @@ async fn hostile_text_is_kept_as_it_is() {
     let content = hostile.content.clone();
     let case = Case::with(vec![stored(1, hostile)]).await;
     let found = case.projection.find(Default::default()).await.unwrap();
+
     assert_eq!(
         (found.events[0].content.as_str(), found.events[0].peer_id.as_str()),
         (content.as_str(), "a.*> \0")

@@ -12,11 +12,13 @@ async fn a_restart_resumes_and_knows_its_ids() {
     case.projection.close().await;
     let path = case.projection.path().to_path_buf();
     let again = Projection::open(&path).unwrap();
+
     assert_eq!(again.position(Source::Events), 40);
     assert_eq!(again.position(Source::Ledger), 20);
     assert_eq!(again.first_sequence(&event_id(20)).unwrap(), Some(39));
     assert!(!again.is_first(&event_id(1), 77).unwrap());
     assert!(again.is_first(&event_id(21), 41).unwrap());
+
     again.apply(chain(21)).await.unwrap();
     assert_eq!(again.first_sequence(&event_id(21)).unwrap(), Some(41));
 }
@@ -26,11 +28,13 @@ async fn only_what_has_no_record_up_to_where_the_file_has_come_certainly_has_non
     let case = Case::with((1..=20).flat_map(chain).collect()).await;
     let end = case.projection.position(Source::Invocations);
     let has_none = async |n, through| case.projection.has_no_record(&event_id(n), through).await.unwrap();
+
     assert!(has_none(21, end).await && !has_none(20, end).await);
     assert!(
         !has_none(21, end + 1).await,
         "it may be the one that has not been taken in"
     );
+
     let unreadable = Applied::Unreadable {
         source: Source::Invocations,
         sequence: end + 1,
@@ -49,6 +53,7 @@ async fn a_file_that_is_no_database_or_of_another_version_is_made_anew() {
         "this is no database at all, but it is long enough to look like one".repeat(100),
     )
     .unwrap();
+
     let projection = Projection::open(&path).unwrap();
     projection.apply(chain(1)).await.unwrap();
     projection.close().await;
@@ -56,8 +61,10 @@ async fn a_file_that_is_no_database_or_of_another_version_is_made_anew() {
         .unwrap()
         .pragma_update(None, "user_version", 999)
         .unwrap();
+
     let projection = Projection::open(&path).unwrap();
     assert_eq!(projection.position(Source::Events), 0);
+
     projection.apply(chain(1)).await.unwrap();
     assert_eq!(projection.position(Source::Events), 2);
 }
@@ -69,6 +76,7 @@ async fn damage_found_while_running_starts_from_the_beginning() {
     let path = case.projection.path().to_path_buf();
     let size = std::fs::metadata(&path).unwrap().len();
     let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+
     // The tables' roots come first, behind the schema: everything after that is overwritten.
     file.seek(SeekFrom::Start(size / 2)).unwrap();
     file.write_all(&vec![0xa5; usize::try_from(size / 2).unwrap()]).unwrap();
@@ -82,8 +90,10 @@ async fn damage_found_while_running_starts_from_the_beginning() {
             break;
         }
     }
+
     assert!(matches!(outcome, Err(ApplyBatchError::Rebuilt)), "{outcome:?}");
     assert_eq!(projection.position(Source::Events), 0);
+
     projection.apply((1..=3).flat_map(chain).collect()).await.unwrap();
     assert_eq!(projection.find(Default::default()).await.unwrap().events.len(), 6);
 }
@@ -99,6 +109,7 @@ async fn waiting_for_a_position_ends_when_it_is_reached_or_never_can_be() {
     let waiting = case.projection.clone();
     let never = tokio::spawn(async move { waiting.reached(Source::Events, 3).await });
     case.projection.close().await;
+
     assert!(never.await.unwrap().is_err());
     assert!(matches!(
         case.projection.apply(Vec::new()).await,
@@ -114,12 +125,16 @@ async fn the_log_is_cut_off_once_nobody_reads_what_was_before() {
     reader.execute_batch("BEGIN; SELECT count(*) FROM events;").unwrap();
     case.projection.apply(chain(201)).await.unwrap();
     let refused = case.projection.shorten_log().await;
+
     assert!(matches!(refused, Err(ApplyBatchError::Passing(_))), "{refused:?}");
+
     case.projection.apply(chain(202)).await.unwrap();
     assert!(case.projection.log_bytes() > 0);
+
     reader.execute_batch("COMMIT").unwrap();
     case.projection.shorten_log().await.unwrap();
     assert_eq!(case.projection.log_bytes(), 0);
+
     case.projection.apply(chain(203)).await.unwrap();
     assert_eq!(case.value::<i64>("SELECT count(*) FROM events"), 406);
 }

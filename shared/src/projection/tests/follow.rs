@@ -44,6 +44,7 @@ async fn publish(bus: &Bus, applied: &Applied) {
         Applied::Receipt { receipt, .. } => Outgoing::new(subject::receipt(&receipt.target), &**receipt),
         Applied::Beside { .. } | Applied::Unreadable { .. } | Applied::Mark { .. } => return,
     };
+
     bus.publish(out).await.unwrap();
 }
 
@@ -61,21 +62,26 @@ async fn follows_the_streams_past_rubbish_and_over_a_restart() {
     let case = Case::new();
     let shutdown = Shutdown::default();
     let running = tokio::spawn(feed::run(bus.clone(), case.projection.clone(), shutdown.clone()));
+
     for applied in chain(1) {
         publish(&bus, &applied).await;
     }
+
     bus.core_publish(
         "nexus.event.webhook.default.x",
         &Headers::new(),
         Bytes::from_static(b"\xff\x00 rubbish"),
     )
     .await;
+
     bus.flush().await.unwrap();
     publish(&bus, &samples::stored(0, event(2))).await;
     reached(&case, Source::Events, 4).await;
+
     for source in [Source::Dispatches, Source::Ledger, Source::Receipts] {
         reached(&case, source, 1).await;
     }
+
     reached(&case, Source::Invocations, 2).await;
     let trace = case
         .projection
@@ -87,6 +93,7 @@ async fn follows_the_streams_past_rubbish_and_over_a_restart() {
         )
         .await
         .unwrap();
+
     assert!(trace.complete, "{trace:#?}");
     assert_eq!(case.value::<i64>("SELECT count(*) FROM events"), 3);
     assert_eq!(case.value::<String>("SELECT id FROM agent_sessions"), "default/main");
@@ -98,7 +105,9 @@ async fn follows_the_streams_past_rubbish_and_over_a_restart() {
     let shutdown = Shutdown::default();
     let running = tokio::spawn(feed::run(bus.clone(), case.projection.clone(), shutdown.clone()));
     reached(&case, Source::Events, 5).await;
+
     assert_eq!(case.value::<i64>("SELECT count(*) FROM events"), 4);
+
     shutdown.trigger();
     running.await.unwrap().unwrap();
 }
@@ -116,11 +125,13 @@ async fn another_servers_streams_replace_what_was_there() {
             tokio::task::yield_now().await;
         }
     });
+
     looked.await.unwrap();
     assert_eq!(
         case.value::<String>("SELECT id FROM events"),
         samples::event_id(77).to_string()
     );
+
     shutdown.trigger();
     running.await.unwrap().unwrap();
 }
@@ -130,6 +141,7 @@ async fn orders_and_decisions_among_the_dispatches_are_nothing_unreadable() {
     let server = NatsServer::start().await;
     let bus = bus(&server).await;
     let subject = subject::dispatch(&samples::session());
+
     let order = SessionOrder {
         id: samples::turn(1),
         target: samples::session(),
@@ -138,6 +150,7 @@ async fn orders_and_decisions_among_the_dispatches_are_nothing_unreadable() {
         reason: String::new(),
         at: samples::at(1),
     };
+
     let decision = SessionDecision {
         target: samples::session(),
         approval: "a1".to_owned(),

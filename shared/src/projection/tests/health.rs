@@ -31,6 +31,7 @@ fn record(n: u64, hooks: Vec<HookInvocation>, passes: &[u32]) -> Applied {
             latencies_us: passes.to_vec(),
         });
     }
+
     applied
 }
 
@@ -61,6 +62,7 @@ async fn it_tells_of_fires_passes_and_failures() {
     assert_eq!(counts(&case), [6, 4, 2, 1, 2]);
     assert_eq!(number(&case, "total_cost_usd"), 1.0);
     assert_eq!(number(&case, "p95_latency_ms"), 9.0);
+
     let average = (1_500.0 + 600.0 + 18_000.0) / 6.0 / 1_000.0;
     assert!((number(&case, "avg_latency_ms") - average).abs() < 1e-9);
     assert_eq!(
@@ -78,11 +80,13 @@ async fn the_last_hundred_count_whatever_the_batches() {
             record(n, hooks, &[100])
         })
         .collect();
+
     let together = Case::with(history.clone()).await;
     let apart = Case::new();
     for applied in history {
         apart.projection.apply(vec![applied]).await.unwrap();
     }
+
     assert_eq!(together.dump(), apart.dump());
     assert_eq!(counts(&together)[0], 100);
     assert_eq!(counts(&together)[2], 9, "one in eleven");
@@ -112,10 +116,12 @@ fn listed(id: &str, status: HookStatus, circuit: Circuit) -> ListedHook {
         disabled_reason: None,
         parse_error: None,
     };
+
     let state = HookState {
         status,
         ..HookState::default()
     };
+
     ListedHook { record, state, circuit }
 }
 
@@ -127,19 +133,23 @@ async fn a_breaker_has_three_states() {
         by: "a/x:1".to_owned(),
         until: samples::at(9),
     };
+
     let states = async |hooks: Vec<ListedHook>| {
         case.projection.list_hooks(hooks).await.unwrap();
         case.value::<String>(
             "SELECT group_concat(hook_id || ' ' || circuit_state, ', ') FROM (SELECT * FROM hook_health ORDER BY hook_id)",
         )
     };
+
     let said = states(vec![
         listed("a", HookStatus::Active, Circuit::Closed),
         listed("b", HookStatus::Paused, open()),
         listed("c", HookStatus::Paused, probed()),
         listed("d", HookStatus::Paused, Circuit::Closed),
     ]);
+
     assert_eq!(said.await, "a closed, b open, c half-open, d open");
+
     let said = states(vec![
         listed("b", HookStatus::Paused, probed()),
         listed("c", HookStatus::Active, Circuit::Closed),

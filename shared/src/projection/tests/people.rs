@@ -41,17 +41,22 @@ async fn identities_link_contacts_whichever_comes_first() {
         text(3, "telegram", "7", 2),
         text(4, "telegram", "8", 3),
     ];
+
     let before = Case::new();
     before.projection.identify(identities(FAMILY), at(9)).await.unwrap();
     before.projection.apply(events.clone()).await.unwrap();
     let after = Case::with(events).await;
     after.projection.identify(identities(FAMILY), at(9)).await.unwrap();
+
     assert_eq!(before.dump(), after.dump());
+
     // The mail is nobody's: a From proves no address.
     let who = "webhook:demo/1 Mom sender; webhook:demo/3 Casey sender";
     assert_eq!(before.value::<String>(WHO), who);
+
     let me = "SELECT display_name || is_me || coalesce(relationship_type, '') FROM persons WHERE is_me";
     assert_eq!(before.value::<String>(me), "Casey1");
+
     let named =
         "SELECT display_name || ' ' || normalized FROM contacts c JOIN contact_identifiers i ON i.contact_id = c.id
         WHERE c.source = 'identities'";
@@ -72,19 +77,23 @@ async fn who_merely_says_so_is_another_contact_whichever_comes_first() {
         event.from.display_name = Some(format!("by {origin}"));
         stored(sequence, *event)
     };
+
     let events = vec![
         by(1, "open"),
         by(2, "verified:telegram/default"),
         by(3, "token:crm"),
         by(4, "open"),
     ];
+
     let before = Case::new();
     before.projection.identify(identities(FAMILY), at(9)).await.unwrap();
     before.projection.apply(events.clone()).await.unwrap();
     let after = Case::with(events).await;
     after.projection.identify(identities(FAMILY), at(9)).await.unwrap();
+
     assert_eq!(before.dump(), after.dump());
     assert_eq!(before.value::<String>(WHO), "webhook:demo/2 Casey sender");
+
     let name = "SELECT display_name FROM contacts WHERE id = 'telegram:7'";
     assert_eq!(before.value::<String>(name), "by verified:telegram/default");
 }
@@ -97,7 +106,9 @@ async fn changed_identities_relink_what_was_met() {
         .replace("id: mom, name: Mom", "id: mother, name: Mother")
         .replace("telegram: ['7']", "");
     case.projection.identify(identities(&renamed), at(2)).await.unwrap();
+
     assert_eq!(case.value::<String>(WHO), "webhook:demo/1 Mother sender");
+
     let kept =
         "SELECT group_concat(id || ' ' || (updated_at - 1700000000000), '; ') FROM (SELECT * FROM persons ORDER BY id)";
     assert_eq!(case.value::<String>(kept), "casey 1; mother 2");
@@ -105,6 +116,7 @@ async fn changed_identities_relink_what_was_met() {
         case.value::<i64>("SELECT count(*) FROM contacts WHERE id = 'telegram:7'"),
         0
     );
+
     case.projection.identify(Identities::default(), at(3)).await.unwrap();
     let left = "SELECT (SELECT count(*) FROM persons) + (SELECT count(*) FROM person_contact_links)";
     assert_eq!(case.value::<i64>(left), 0);
@@ -129,12 +141,15 @@ async fn a_contact_is_seen_in_steps_that_a_restart_does_not_show() {
         seconds(4, 100),
         seconds(5, 122),
     ];
+
     let whole = Case::with(all.to_vec()).await;
     let cut = Case::with(all[..2].to_vec()).await;
     cut.projection.close().await;
     let again = Projection::open(cut.projection.path()).unwrap();
     again.apply(all[2..].to_vec()).await.unwrap();
+
     assert_eq!(whole.dump(), cut.dump());
+
     let seen = "SELECT (last_seen_at - created_at) || '' FROM contact_identifiers";
     assert_eq!(whole.value::<String>(seen), "122000");
 }
@@ -144,12 +159,14 @@ async fn what_goes_with_an_event_is_written_and_rewritten() {
     let mut first = event(1);
     first.thread_id = Some("t-1".to_owned());
     first.tags = vec!["work".to_owned(), "urgent".to_owned(), "work".to_owned()];
+
     first.attachments = vec![Attachment {
         filename: Some("a.png".to_owned()),
         size_bytes: Some(7),
         media_type: "image".to_owned(),
         ..Attachment::default()
     }];
+
     let bob = Participant {
         id: "bob".to_owned(),
         role: ParticipantRole::Cc,
@@ -157,6 +174,7 @@ async fn what_goes_with_an_event_is_written_and_rewritten() {
     };
     first.participants = vec![bob.clone(), bob];
     first.metadata.insert("is_read".to_owned(), false.into());
+
     let mut read = first.clone();
     read.direction = Direction::Updated;
     read.content = "new words".to_owned();
@@ -164,6 +182,7 @@ async fn what_goes_with_an_event_is_written_and_rewritten() {
     read.metadata.insert("is_read".to_owned(), true.into());
     read.metadata.insert("starred".to_owned(), true.into());
     let case = Case::with(vec![stored(1, first), stored(2, read)]).await;
+
     let states = "SELECT read_state || flagged || coalesce(archived, '-') || coalesce(status, '-') FROM event_state";
     assert_eq!(case.value::<String>(states), "read1--");
     assert_eq!(case.value::<String>("SELECT group_concat(tag) FROM event_tags"), "done");
@@ -175,8 +194,10 @@ async fn what_goes_with_an_event_is_written_and_rewritten() {
         case.value::<String>("SELECT id || channel || is_group FROM threads"),
         "t-1webhook0"
     );
+
     let roles = "SELECT group_concat(contact_id || ' ' || role) FROM event_participants";
     assert_eq!(case.value::<String>(roles), "webhook:alice sender,webhook:bob cc");
+
     let found = |word: &str| format!("SELECT count(*) FROM events_fts WHERE events_fts MATCH '{word}'");
     assert_eq!(
         (case.value::<i64>(&found("hello")), case.value::<i64>(&found("words"))),
@@ -186,6 +207,7 @@ async fn what_goes_with_an_event_is_written_and_rewritten() {
         case.value::<String>("SELECT content FROM events_fts WHERE events_fts MATCH 'words'"),
         "new words"
     );
+
     let checked = "INSERT INTO events_fts(events_fts, rank) VALUES('integrity-check', 1)";
     rusqlite::Connection::open(case.projection.path())
         .unwrap()
@@ -201,6 +223,7 @@ async fn what_goes_with_an_event_is_written_and_rewritten() {
         .apply(vec![stored(3, gone), stored(4, late)])
         .await
         .unwrap();
+
     assert_eq!(case.value::<i64>(&found("words")), 0, "what was deleted is not found");
     assert_eq!(case.value::<String>("SELECT status FROM event_state"), "deleted");
 }
@@ -214,14 +237,17 @@ async fn turns_of_other_harnesses_fill_the_agent_tables() {
         event.metadata = metadata.as_object().unwrap().clone();
         stored(n, event)
     };
+
     let call = serde_json::json!([{"id": "c1", "name": "bash", "args": {"command": "ls"}, "outcome": "ok"}]);
     let case = Case::with(vec![
         turn("user", 1, serde_json::json!({"harness": "codex", "session_id": "s-1"})),
         turn("assistant", 2, serde_json::json!({"harness": "codex", "session_id": "s-1", "model": "m", "tokens_in": 5, "tool_calls": call})),
     ])
     .await;
+
     let session = "SELECT id || ' ' || source || ' ' || model || ' ' || tokens_in FROM agent_sessions";
     assert_eq!(case.value::<String>(session), "aix:codex:s-1 codex m 5");
+
     let turns = "SELECT id || ' ' || status || ' ' || event_id || ' ' || (finished_at - started_at) FROM agent_turns";
     assert_eq!(case.value::<String>(turns), "aix:t1 completed aix:turn:t1:user 1");
     assert_eq!(case.value::<i64>("SELECT count(*) FROM agent_messages"), 2);

@@ -96,6 +96,7 @@ pub(super) fn invocations(sequence: u64, id: EventId, hooks: Vec<HookInvocation>
         passes: Vec::new(),
         is_slim: false,
     };
+
     Applied::Invocations {
         sequence,
         record: Box::new(record),
@@ -110,6 +111,7 @@ pub(super) fn fired(n: u64) -> HookInvocation {
             ..HookResult::default()
         }),
     };
+
     HookInvocation {
         hook_id: HOOK.to_owned(),
         latency_us: 1_500,
@@ -130,6 +132,7 @@ pub(super) fn dispatch(sequence: u64, n: u64) -> Applied {
         causation: causation(n),
         ..sample::dispatch(event_id(n), n, HOOK, session(), at(n))
     };
+
     Applied::Dispatch {
         sequence,
         published_at: at(sequence),
@@ -163,6 +166,7 @@ pub(super) fn answered(n: u64) -> LedgerEntry {
         tokens_out: 3,
         cost_usd: 0.0,
     };
+
     LedgerEntry::ModelAnswered {
         opaque: None,
         attachments: Vec::new(),
@@ -185,6 +189,7 @@ pub(super) fn completed(n: u64) -> LedgerEntry {
         interactive: None,
         causation: causation(n),
     };
+
     LedgerEntry::TurnCompleted {
         turn: turn(n),
         reply: Some(Box::new(reply)),
@@ -203,6 +208,7 @@ pub(super) fn ledger(sequence: u64, entries: Vec<LedgerEntry>) -> Applied {
         epoch: 1,
         counter: sequence,
     };
+
     Applied::Ledger {
         sequence,
         subject: "nexus.ledger.default.main".to_owned(),
@@ -225,6 +231,7 @@ pub(super) fn receipt(sequence: u64, n: u64, step: ReceiptStep) -> Applied {
         at: at(sequence),
         step,
     };
+
     Applied::Receipt {
         sequence,
         receipt: Box::new(receipt),
@@ -245,6 +252,7 @@ pub(super) fn chain(n: u64) -> Vec<Applied> {
     let (first, second) = (2 * n - 1, 2 * n);
     let out = sent(n);
     let out_id = out.id.clone();
+
     vec![
         stored(first, event(n)),
         invocations(first, event_id(n), vec![fired(n)]),

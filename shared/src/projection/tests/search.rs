@@ -82,6 +82,7 @@ fn shown(reply: &SearchReply) -> Vec<String> {
         reply.hits.windows(2).all(|pair| pair[0].score >= pair[1].score),
         "{reply:?}"
     );
+
     reply
         .hits
         .iter()
@@ -103,6 +104,7 @@ async fn quality(projection: &Projection, labelled: &Labelled, kind: Option<&str
         if kind.is_some_and(|kind| kind != of_kind) {
             continue;
         }
+
         let ids = if projection.vectors() > 0 {
             found_by_meaning(projection, query(text)).await
         } else {
@@ -112,14 +114,17 @@ async fn quality(projection: &Projection, labelled: &Labelled, kind: Option<&str
             .iter()
             .filter(|answer| ids.iter().take(5).any(|id| id == *answer))
             .count();
+
         let first = ids.iter().position(|id| answers.contains(id));
         if first.is_none_or(|at| at > 4) {
             println!("{of_kind} missed: {text} -> {ids:?}");
         }
+
         recall += among as f64 / answers.len() as f64;
         rank += first.map_or(0.0, |at| 1.0 / (at as f64 + 1.0));
         count += 1.0;
     }
+
     (recall / count, rank / count)
 }
 
@@ -170,15 +175,18 @@ async fn finds(embedder: Arc<dyn Embedder>, bounds: Bounds) {
     let model = embedder.model().to_owned();
     let keeping = keep_vectors(&case.projection, embedder);
     vectors(&case.projection, labelled.documents.len()).await;
+
     for (kind, least_recall, least_mrr) in bounds {
         let (recall, mrr) = quality(&case.projection, &labelled, kind).await;
         let of = kind.unwrap_or("all");
         println!("{model}, {of}: recall@5 {recall:.3}, MRR {mrr:.3}");
+
         assert!(
             recall >= least_recall && mrr >= least_mrr,
             "{model}, {of}: recall@5 {recall:.3}, MRR {mrr:.3}"
         );
     }
+
     keeping.abort();
 }
 
@@ -196,6 +204,7 @@ impl Embedder for Letters {
         if texts.iter().any(|text| text == "unavailable") {
             return Err(EmbedTextsError::Unavailable("down".to_owned()));
         }
+
         let vector = |text: &String| {
             let mut vector = vec![0.0; 26];
             if let Some(letter) = text.bytes().next().filter(u8::is_ascii_lowercase) {
@@ -203,6 +212,7 @@ impl Embedder for Letters {
             }
             vector
         };
+
         Ok(texts.iter().map(vector).collect())
     }
 }
@@ -225,32 +235,39 @@ async fn filters_limits_changes_and_a_silent_embedder() {
         text(4, "sms", 4, "", received),
     ])
     .await;
+
     let projection = &case.projection;
     let keeping = keep_vectors(projection, Arc::new(Letters("letters")));
     vectors(projection, 3).await;
+
     assert_eq!(
         found(projection, query("apple")).await,
         ["demo/1", "demo/2"],
         "both know the first"
     );
+
     let only = |channels: &[&str]| Some(channels.iter().map(ToString::to_string).collect());
     let request = SearchRequest {
         channels: only(&["email"]),
         ..query("apple")
     };
+
     assert_eq!(found(projection, request).await, ["demo/2"]);
+
     let request = SearchRequest {
         since: Some(at(2)),
         until: Some(at(3)),
         ..query("apple")
     };
     assert_eq!(found(projection, request).await, ["demo/2"]);
+
     let request = SearchRequest {
         limit: Some(1),
         ..query("apple")
     };
     assert_eq!(found(projection, request).await, ["demo/1"]);
     assert_eq!(found(projection, query("")).await, [""; 0]);
+
     let reply = projection.search(query("unavailable")).await.unwrap();
     assert!(
         !reply.by_meaning && reply.hits.is_empty(),
@@ -264,6 +281,7 @@ async fn filters_limits_changes_and_a_silent_embedder() {
         ])
         .await
         .unwrap();
+
     let changed = async {
         while found(projection, query("zebra")).await != ["demo/1"] {
             pause(Duration::from_millis(5)).await;
@@ -271,6 +289,7 @@ async fn filters_limits_changes_and_a_silent_embedder() {
     };
     tokio::time::timeout(Duration::from_secs(60), changed).await.unwrap();
     assert_eq!(found(projection, query("apple")).await, [""; 0]);
+
     keeping.abort();
 }
 
@@ -304,6 +323,7 @@ async fn a_model_that_comes_back_has_each_event_once() {
     keeping.abort();
     case.projection.close().await;
     let other = Projection::open(case.projection.path()).unwrap();
+
     // Another one comes, and goes before it has embedded anything.
     let stuck = Arc::new(Stuck(Semaphore::new(0)));
     let keeping = keep_vectors(&other, Arc::clone(&stuck) as Arc<dyn Embedder>);
@@ -312,14 +332,17 @@ async fn a_model_that_comes_back_has_each_event_once() {
     other.close().await;
     let other = Projection::open(case.projection.path()).unwrap();
     let keeping = keep_vectors(&other, Arc::new(Letters("old")));
+
     let far = "SELECT coalesce(max(sequence), 0) FROM nexus_positions WHERE stream = 'embeddings:old'";
     let all_again = async {
         while case.value::<i64>(far) < 600 || other.vectors() < 600 {
             pause(Duration::from_millis(5)).await;
         }
     };
+
     tokio::time::timeout(Duration::from_secs(60), all_again).await.unwrap();
     assert_eq!(other.vectors(), 600);
+
     keeping.abort();
 }
 
@@ -329,14 +352,18 @@ async fn events_are_taken_in_and_found_while_none_gets_embedded() {
     let stuck = Arc::new(Stuck(Semaphore::new(0)));
     let keeping = keep_vectors(&case.projection, Arc::clone(&stuck) as Arc<dyn Embedder>);
     stuck.0.acquire().await.unwrap().forget();
+
     for first in (21..=1_000).step_by(98) {
         let some = (first..first + 98).map(|n| stored(n, event(n))).collect();
         case.projection.apply(some).await.unwrap();
     }
+
     assert_eq!(case.value::<i64>("SELECT count(*) FROM events"), 1_000);
     assert_eq!(case.projection.vectors(), 0);
+
     let reply = case.projection.search(query(&event(7).content)).await.unwrap();
     assert!(!reply.by_meaning && !reply.hits.is_empty(), "words alone: {reply:?}");
+
     keeping.abort();
 }
 
@@ -351,15 +378,18 @@ async fn vectors_outlive_a_restart_and_not_their_model() {
     let again = Projection::open(case.projection.path()).unwrap();
     let keeping = keep_vectors(&again, Arc::new(Letters("old")));
     vectors(&again, 600).await;
+
     assert_eq!(
         case.value::<i64>("SELECT count(*) FROM embeddings WHERE model = 'old' AND length(vector) = 26"),
         600
     );
+
     keeping.abort();
     again.close().await;
     let other = Projection::open(case.projection.path()).unwrap();
     let keeping = keep_vectors(&other, Arc::new(Letters("new")));
     vectors(&other, 600).await;
+
     assert_eq!(
         case.value::<i64>("SELECT count(*) FROM embeddings WHERE model = 'new'"),
         600
@@ -368,5 +398,6 @@ async fn vectors_outlive_a_restart_and_not_their_model() {
         case.value::<i64>("SELECT count(*) FROM embeddings WHERE model <> 'new'"),
         0
     );
+
     keeping.abort();
 }

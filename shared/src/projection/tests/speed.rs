@@ -16,9 +16,11 @@ async fn take_in(case: &Case, what: &str, all: Vec<Applied>) {
     let count = all.len();
     let batches: Vec<Vec<Applied>> = all.chunks(BATCH).map(<[Applied]>::to_vec).collect();
     let (began, spent) = (SystemClock.monotonic(), cpu_seconds());
+
     for batch in batches {
         case.projection.apply(batch).await.unwrap();
     }
+
     let took = SystemClock.monotonic().duration_since(began).as_secs_f64();
     let cpu = cpu_seconds() - spent;
     let rate = count as f64 / took;
@@ -36,9 +38,11 @@ async fn messages_per_second() {
         event.content = "x".repeat(1024);
         stored(n, event)
     };
+
     let case = Case::new();
     take_in(&case, "events of 1 KiB", (1..=scale).map(big).collect()).await;
     let began = SystemClock.monotonic();
+
     for n in 1..=scale {
         assert!(
             case.projection
@@ -46,11 +50,14 @@ async fn messages_per_second() {
                 .unwrap()
         );
     }
+
     println!("is_first, new ids: {:.3} us each", per(began, scale));
     let began = SystemClock.monotonic();
+
     for n in 1..=scale {
         assert!(case.projection.is_first(&samples::event_id(n), n).unwrap());
     }
+
     println!("is_first, known ids: {:.3} us each", per(began, scale));
 
     let case = Case::new();
@@ -59,6 +66,7 @@ async fn messages_per_second() {
     let case = Case::new();
     let chains: Vec<Applied> = (1..=scale / 2).flat_map(chain).collect();
     take_in(&case, "whole chains (7 messages an event)", chains).await;
+
     assert_eq!(case.projection.position(Source::Ledger), scale / 2);
 }
 

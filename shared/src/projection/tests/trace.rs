@@ -44,6 +44,7 @@ async fn a_chain_is_complete_only_with_its_last_message() {
         );
         assert_eq!(trace.event.is_some(), cut > 0);
     }
+
     for missing in 0..whole.len() {
         let mut some = whole.clone();
         some.remove(missing);
@@ -61,10 +62,12 @@ async fn what_is_deferred_is_under_way_until_a_later_record_says_what_it_did() {
         hook_id: "other".to_owned(),
         ..deferred.clone()
     };
+
     let first = invocations(1, event_id(1), vec![deferred.clone(), passed]);
     let mut whole = chain(1);
     let made = std::mem::replace(&mut whole[1], first.clone());
     let begun = trace(whole[..2].to_vec()).await;
+
     assert!(!begun.complete && begun.steps[1].detail == "deferred", "{begun:#?}");
 
     // The first record once more, late, changes nothing.
@@ -75,6 +78,7 @@ async fn what_is_deferred_is_under_way_until_a_later_record_says_what_it_did() {
             *sequence = sequences.next().expect("a number");
         }
     }
+
     let made = trace(whole).await;
     assert!(made.complete, "{made:#?}");
     assert!(made.steps.iter().all(|step| step.detail != "deferred"), "{made:#?}");
@@ -88,9 +92,11 @@ async fn a_dropped_dispatch_and_a_failed_turn_end_their_chains() {
         reason: "superseded".to_owned(),
         cursor: cursor.clone(),
     };
+
     let mut batch = chain(1)[..3].to_vec();
     batch.push(ledger(1, vec![dropped]));
     let told = trace(batch).await;
+
     assert!(told.complete);
     assert!(told.steps.last().unwrap().detail.contains("superseded"));
 
@@ -100,11 +106,14 @@ async fn a_dropped_dispatch_and_a_failed_turn_end_their_chains() {
         reply: None,
         cursor,
     };
+
     let mut batch = chain(1)[..3].to_vec();
     batch.push(ledger(1, vec![samples::started(1)]));
     batch.push(ledger(2, vec![failed]));
     let told = trace(batch).await;
+
     assert!(told.complete);
+
     let step = told.steps.last().unwrap();
     assert_eq!((step.stage, step.took_ms), (Stage::Turn, Some(1.0)));
     assert!(step.detail.contains("no_agent"), "{}", step.detail);
@@ -121,11 +130,14 @@ async fn retries_show_until_the_delivery_is_given_up() {
             reason: "429".to_owned(),
         },
     };
+
     let mut batch = chain(1)[..4].to_vec();
     batch.push(receipt(1, 1, retry));
     let told = trace(batch.clone()).await;
+
     assert!(!told.complete);
     assert!(told.steps.last().unwrap().detail.contains("429"));
+
     batch.push(receipt(
         2,
         1,
@@ -134,6 +146,7 @@ async fn retries_show_until_the_delivery_is_given_up() {
             reason: "gone".to_owned(),
         },
     ));
+
     let told = trace(batch).await;
     assert!(told.complete);
     assert_eq!(
@@ -159,12 +172,14 @@ async fn entries_of_a_running_turn_find_it_across_messages() {
         tool_calls: vec![call],
         usage,
     };
+
     let tool = LedgerEntry::ToolStarted {
         call: "c1".to_owned(),
         name: "web_search".to_owned(),
         args_hash: String::new(),
         arguments: None,
     };
+
     let outcome = crate::model::ledger::ToolOutcome::Ok {
         result: serde_json::json!("found"),
     };
@@ -185,6 +200,7 @@ async fn entries_of_a_running_turn_find_it_across_messages() {
         ),
         ledger(5, vec![samples::completed(1)]),
     ];
+
     let case = Case::with(batch).await;
     let (turn_id, args, outcome): (String, String, String) = case
         .reader()
@@ -192,6 +208,7 @@ async fn entries_of_a_running_turn_find_it_across_messages() {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })
         .unwrap();
+
     assert_eq!((turn_id, args.as_str()), (turn(1).to_string(), r#"{"q":1}"#));
     assert!(outcome.contains("found"));
     assert_eq!(case.value::<String>("SELECT status FROM agent_turns"), "completed");
@@ -209,6 +226,7 @@ async fn a_call_whose_hooks_have_not_seen_its_end_has_ended_without_a_word_on_ho
         args_hash: String::new(),
         arguments: None,
     };
+
     let unseen = LedgerEntry::ToolFinished {
         call: "c1".to_owned(),
         outcome: crate::model::ledger::ToolOutcome::Ok {
@@ -216,6 +234,7 @@ async fn a_call_whose_hooks_have_not_seen_its_end_has_ended_without_a_word_on_ho
         },
         unseen: true,
     };
+
     let begun = vec![LedgerEntry::SessionOpened { session: session() }, samples::started(1)];
     let case = Case::with(vec![
         ledger(1, begun),
@@ -223,6 +242,7 @@ async fn a_call_whose_hooks_have_not_seen_its_end_has_ended_without_a_word_on_ho
         ledger(3, vec![unseen]),
     ])
     .await;
+
     let ended: (bool, Option<String>) = case
         .reader()
         .query_row(
@@ -231,6 +251,7 @@ async fn a_call_whose_hooks_have_not_seen_its_end_has_ended_without_a_word_on_ho
             |row| Ok((row.get(0)?, row.get(1)?)),
         )
         .unwrap();
+
     assert_eq!(ended, (true, None));
 }
 
@@ -240,6 +261,7 @@ async fn a_shortened_subject_gets_its_names_from_the_ledger() {
         let Applied::Ledger { sequence, record, .. } = applied else {
             panic!("not of the ledger: {applied:?}")
         };
+
         Applied::Ledger {
             sequence,
             subject: "nexus.ledger.default.x~hash".to_owned(),
@@ -247,6 +269,7 @@ async fn a_shortened_subject_gets_its_names_from_the_ledger() {
             record,
         }
     };
+
     let batch = vec![
         shorten(ledger(1, vec![LedgerEntry::SessionOpened { session: session() }])),
         shorten(ledger(
@@ -254,6 +277,7 @@ async fn a_shortened_subject_gets_its_names_from_the_ledger() {
             vec![samples::started(1), samples::answered(1), samples::completed(1)],
         )),
     ];
+
     let case = Case::with(batch).await;
     assert_eq!(
         case.value::<String>("SELECT session_id FROM agent_turns"),
@@ -276,12 +300,14 @@ async fn history_and_find_page_backwards() {
         before: None,
         limit: Some(2),
     };
+
     let page = case.projection.history(request.clone()).await.unwrap();
     assert_eq!(
         page.events.iter().map(|event| event.sequence).collect::<Vec<_>>(),
         [13, 23]
     );
     assert!(page.more);
+
     request.before = Some(13);
     let page = case.projection.history(request).await.unwrap();
     assert_eq!(page.events.iter().map(|event| event.sequence).collect::<Vec<_>>(), [3]);
@@ -297,6 +323,7 @@ async fn history_and_find_page_backwards() {
         found.events.iter().map(|event| event.sequence).collect::<Vec<_>>(),
         [29, 28, 27, 26]
     );
+
     let rest = case
         .projection
         .find(FindRequest {
@@ -306,7 +333,9 @@ async fn history_and_find_page_backwards() {
         })
         .await
         .unwrap();
+
     assert_eq!((rest.events.len(), rest.next), (7, None));
+
     let fired_only = FindRequest {
         id: Some(event_id(7)),
         ..FindRequest::default()

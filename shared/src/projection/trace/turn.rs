@@ -17,6 +17,7 @@ impl Walk<'_> {
         if !self.enters(turn, depth) {
             return Ok(());
         }
+
         let mut statement = self.connection.prepare_cached(
             "SELECT session_id, status, outcome, coalesce(started_at, finished_at, 0), finished_at, replied
              FROM agent_turns WHERE id = ?1",
@@ -25,6 +26,7 @@ impl Walk<'_> {
             self.complete = false;
             return Ok(());
         };
+
         let outcome = row.outcome.map(|outcome| format!(": {outcome}")).unwrap_or_default();
         let took = row.finished_at.map(|finished| millis_between(row.started_at, finished));
         let detail = format!("{} in session {}{outcome}", row.status, row.session);
@@ -36,10 +38,12 @@ impl Walk<'_> {
         self.tools(turn, depth)?;
         self.owed_intents(turn, depth)?;
         self.caused(turn, depth)?;
+
         if is_over && row.replied {
             let over_at = UnixMillis(row.finished_at.unwrap_or(row.started_at));
             self.delivery(turn, over_at, depth)?;
         }
+
         Ok(())
     }
 
@@ -58,6 +62,7 @@ impl Walk<'_> {
             let detail = format!("{}: {}", row.tool, row.status);
             self.step(depth, Stage::Approval, &row.id, UnixMillis(row.asked_at), took, detail);
         }
+
         Ok(())
     }
 
@@ -76,16 +81,19 @@ impl Walk<'_> {
                 .as_deref()
                 .and_then(|text| serde_json::from_str(text).ok())
                 .unwrap_or_default();
+
             if let Some(sent) = (row.name == SENDS).then(|| sent_by(&outcome)).flatten()
                 && query::event(self.connection, sent)?.is_none()
             {
                 self.complete = false;
             }
+
             let took = row.finished_at.map(|finished| millis_between(row.started_at, finished));
             let detail = format!("{}: {}", row.name, told(&outcome, row.finished_at.is_some()));
             let id = format!("{turn}/{}", row.id);
             self.step(depth, Stage::Tool, &id, UnixMillis(row.started_at), took, detail);
         }
+
         Ok(())
     }
 
@@ -102,6 +110,7 @@ impl Walk<'_> {
             let detail = format!("{kind}: not answered by the scheduler yet");
             self.step(depth, Stage::Intent, &id, UnixMillis(since), None, detail);
         }
+
         Ok(())
     }
 
@@ -118,6 +127,7 @@ impl Walk<'_> {
                 self.event(&event, depth + 1)?;
             }
         }
+
         Ok(())
     }
 
@@ -133,6 +143,7 @@ impl Walk<'_> {
         for (id, started_at) in rows {
             self.delivery(&id, UnixMillis(started_at), depth)?;
         }
+
         Ok(())
     }
 
@@ -141,6 +152,7 @@ impl Walk<'_> {
         if !self.enters(&format!("delivery {id}"), depth) {
             return Ok(());
         }
+
         let mut statement = self.connection.prepare_cached(
             "SELECT channel, status, started_at, updated_at, attempts, parts, reason FROM deliveries WHERE id = ?1",
         )?;
@@ -151,18 +163,22 @@ impl Walk<'_> {
             }
             return Ok(());
         };
+
         let reason = row.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
         let detail = format!("{} on {}, attempts {}{reason}", row.status, row.channel, row.attempts);
         let over = matches!(row.status.as_str(), "delivered" | "gave_up" | "denied_by_policy");
         let took = over.then(|| millis_between(row.started_at, row.updated_at));
         self.step(depth, Stage::Delivery, id, UnixMillis(row.started_at), took, detail);
+
         let sent = self.sent(id)?;
         if !over || sent.len() < row.parts.unwrap_or(0) as usize {
             self.complete = false;
         }
+
         for event in sent {
             self.event(&event, depth + 1)?;
         }
+
         Ok(())
     }
 
@@ -176,6 +192,7 @@ impl Walk<'_> {
                 row.get(0)
             })?
             .collect::<Result<_, _>>()?;
+
         ids.iter()
             .filter_map(|id| query::event(self.connection, id).transpose())
             .collect()

@@ -56,6 +56,7 @@ impl Days {
             any_week_day: weekdays == "?" || weekdays.starts_with('*'),
             rule,
         };
+
         let days = if days == "?" { "*" } else { days };
         for item in days.split(',') {
             match month_day(item)? {
@@ -63,6 +64,7 @@ impl Days {
                 None => found.plain |= DAYS.item(item)?,
             }
         }
+
         let weekdays = if weekdays == "?" { "*" } else { weekdays };
         for item in weekdays.split(',') {
             match week_day(item)? {
@@ -70,9 +72,11 @@ impl Days {
                 None => found.week |= WEEKDAYS.item(item)?,
             }
         }
+
         if contains(found.week, 7) {
             found.week |= 1;
         }
+
         Ok(found)
     }
 
@@ -141,19 +145,23 @@ fn month_day(item: &str) -> Result<Option<MonthDay>, ParseCronError> {
             Some(number) => number.parse::<i8>().ok().filter(|n| (0..=MAX_FROM_LAST).contains(n)),
         };
         let before = before.ok_or_else(|| DAYS.error(item, "expected `L`, `L-n`, `LW` or `L-nW`"))?;
+
         return Ok(Some(if is_nearest {
             MonthDay::NearestFromLast(before)
         } else {
             MonthDay::FromLast(before)
         }));
     }
+
     if !is_nearest {
         return Ok(None);
     }
+
     let (day, rest) = DAYS.value(rest)?;
     if !rest.is_empty() {
         return Err(DAYS.error(item, "`W` follows a single day"));
     }
+
     Ok(Some(MonthDay::Nearest(i8::try_from(day).unwrap_or(1))))
 }
 
@@ -168,6 +176,7 @@ fn week_day(item: &str) -> Result<Option<WeekDay>, ParseCronError> {
         };
         return Ok(Some(WeekDay::Nth(short(day), nth)));
     }
+
     let Some(day) = item.strip_suffix(['L', 'l']) else {
         return Ok(None);
     };
@@ -175,6 +184,7 @@ fn week_day(item: &str) -> Result<Option<WeekDay>, ParseCronError> {
     if !rest.is_empty() {
         return Err(WEEKDAYS.error(item, "`L` follows a single day"));
     }
+
     Ok(Some(WeekDay::Last(short(day))))
 }
 

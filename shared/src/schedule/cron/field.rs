@@ -73,10 +73,12 @@ impl Field {
                 .map(|number| (number, rest))
                 .ok_or_else(|| self.error(text, &format!("expected {} to {}", self.min, self.max)));
         }
+
         let named = text.get(..3).and_then(|head| {
             let at = self.names.iter().position(|name| name.eq_ignore_ascii_case(head))?;
             Some((self.names_from + u32::try_from(at).ok()?, &text[3..]))
         });
+
         named.ok_or_else(|| self.error(text, "expected a number or a name"))
     }
 
@@ -100,6 +102,7 @@ impl Field {
                 None => (first, first, rest),
             }
         };
+
         let step = self.step(rest, item)?;
         // A range that wraps goes past the end and comes in at the beginning, its step unbroken.
         let last = if last < first { last + self.cycle } else { last };
@@ -107,6 +110,7 @@ impl Field {
             let value = if value > self.max { value - self.cycle } else { value };
             1_u64 << value
         };
+
         Ok((first..=last).step_by(step).fold(0, |all, value| all | bit(value)))
     }
 
@@ -114,6 +118,7 @@ impl Field {
         if rest.is_empty() {
             return Ok(1);
         }
+
         let step = rest
             .strip_prefix('/')
             .filter(|step| step.bytes().all(|b| b.is_ascii_digit()));

@@ -33,6 +33,7 @@ impl Rule {
                     } else {
                         (i16::from(date.day()), i16::from(date.days_in_month()))
                     };
+
                     nth == (at - 1) / 7 + 1 || nth == -((length - at) / 7 + 1)
                 })
         })
@@ -85,6 +86,7 @@ fn easter(year: i16) -> Option<Date> {
     let l = (32 + 2 * e + 2 * i - h - k) % 7;
     let m = (a + 11 * h + 22 * l) / 451;
     let month = (h + l - 7 * m + 114) / 31;
+
     let day = (h + l - 7 * m + 114) % 31 + 1;
     Date::new(year, i8::try_from(month).ok()?, i8::try_from(day).ok()?).ok()
 }

@@ -33,6 +33,7 @@ pub(super) fn parse(text: &str) -> Result<Parsed, ParseRruleError> {
     if text.len() > MAX_BYTES {
         return Err(wrong("rule", text, "too long"));
     }
+
     let (mut start, mut zone, mut rule) = (None, None, None);
     for line in text.split_whitespace() {
         let upper = line.to_ascii_uppercase();
@@ -48,10 +49,12 @@ pub(super) fn parse(text: &str) -> Result<Parsed, ParseRruleError> {
             rule = Some(parts(upper.strip_prefix("RRULE:").unwrap_or(&upper))?);
         }
     }
+
     let rule = rule.ok_or_else(|| wrong("rule", text, "missing"))?;
     if start.is_none() && rule.count.is_some() {
         return Err(wrong("COUNT", text, "needs a DTSTART to count from"));
     }
+
     Ok(Parsed {
         rule,
         start: start.unwrap_or(NO_START),
@@ -63,6 +66,7 @@ pub(super) fn parse(text: &str) -> Result<Parsed, ParseRruleError> {
 fn dtstart(line: &str) -> Result<(DateTime, Option<String>), ParseRruleError> {
     let error = |why| wrong("DTSTART", line, why);
     let (head, value) = line.split_once(':').ok_or_else(|| error("expected `:` and a time"))?;
+
     let mut zone = None;
     for parameter in head.split(';').skip(1) {
         match parameter.split_once('=') {
@@ -71,10 +75,12 @@ fn dtstart(line: &str) -> Result<(DateTime, Option<String>), ParseRruleError> {
             Some(_) | None => return Err(error("expected TZID=…")),
         }
     }
+
     let (start, is_utc, _) = moment(value).ok_or_else(|| error("expected YYYYMMDDTHHMMSS"))?;
     if is_utc {
         zone = Some("UTC".to_owned());
     }
+
     Ok((start, zone))
 }
 
@@ -87,6 +93,7 @@ fn moment(text: &str) -> Option<(DateTime, bool, bool)> {
     if !text.is_ascii() {
         return None;
     }
+
     let (date, time) = match text.split_once(['T', 't']) {
         Some((date, time)) => (date, Some(time)),
         None => (text, None),
@@ -98,15 +105,19 @@ fn moment(text: &str) -> Option<(DateTime, bool, bool)> {
             .all(|b| b.is_ascii_digit())
             .then(|| digits.parse::<i16>().ok())?
     };
+
     let small = |text: &str, from: usize, to: usize| i8::try_from(number(text, from, to)?).ok();
+
     if date.len() != 8 || time.is_some_and(|time| time.len() != 6) {
         return None;
     }
+
     let day = Date::new(number(date, 0, 4)?, small(date, 4, 6)?, small(date, 6, 8)?).ok()?;
     let at = match time {
         Some(time) => Time::new(small(time, 0, 2)?, small(time, 2, 4)?, small(time, 4, 6)?, 0).ok()?,
         None => Time::midnight(),
     };
+
     Some((day.to_datetime(at), is_utc, time.is_none()))
 }
 
@@ -114,6 +125,7 @@ fn moment(text: &str) -> Option<(DateTime, bool, bool)> {
 fn parts(text: &str) -> Result<Rule, ParseRruleError> {
     let mut rule = Rule::default();
     let mut freq = None;
+
     let mut seen: Vec<&str> = Vec::new();
     for part in text.split(';').filter(|part| !part.is_empty()) {
         let (name, value) = part
@@ -122,15 +134,19 @@ fn parts(text: &str) -> Result<Rule, ParseRruleError> {
         if seen.contains(&name) {
             return Err(wrong(name, value, "given twice"));
         }
+
         seen.push(name);
+
         if name == "FREQ" {
             freq = Some(Freq::parse(value).ok_or_else(|| wrong(name, value, "unknown frequency"))?);
         } else {
             part_of(&mut rule, name, value)?;
         }
     }
+
     rule.freq = freq.ok_or_else(|| wrong("FREQ", text, "missing"))?;
     check(&rule, text)?;
+
     Ok(rule)
 }
 
@@ -159,6 +175,7 @@ fn part_of(rule: &mut Rule, name: &str, value: &str) -> Result<(), ParseRruleErr
         }
         _ => return Err(wrong(name, value, "unknown part")),
     }
+
     Ok(())
 }
 
@@ -166,6 +183,7 @@ fn check(rule: &Rule, text: &str) -> Result<(), ParseRruleError> {
     if rule.count.is_some() && rule.until.is_some() {
         return Err(wrong("COUNT", text, "COUNT and UNTIL exclude each other"));
     }
+
     let numbered = rule.week_days.iter().any(|day| day.nth.is_some());
     if numbered && !matches!(rule.freq, Freq::Monthly | Freq::Yearly) {
         return Err(wrong(
@@ -174,9 +192,11 @@ fn check(rule: &Rule, text: &str) -> Result<(), ParseRruleError> {
             "a number belongs to monthly and yearly rules only",
         ));
     }
+
     if numbered && !rule.weeks.is_empty() {
         return Err(wrong("BYDAY", text, "a number does not go with BYWEEKNO"));
     }
+
     Ok(())
 }
 
@@ -200,8 +220,10 @@ fn numbers(name: &str, value: &str, min: i16, max: i16, zero: bool) -> Result<Ve
         .split(',')
         .map(|text| read(text).ok_or_else(|| wrong(name, value, &format!("expected numbers from {min} to {max}"))))
         .collect::<Result<Vec<_>, _>>()?;
+
     found.sort_unstable();
     found.dedup();
+
     Ok(found)
 }
 
@@ -211,12 +233,14 @@ fn until(value: &str) -> Option<Until> {
         let at: Timestamp = jiff::tz::Offset::UTC.to_timestamp(at).ok()?;
         return Some(Until::Instant(at));
     }
+
     // A bare date means that whole day.
     let last = if is_date {
         at.date().to_datetime(Time::constant(23, 59, 59, 0))
     } else {
         at
     };
+
     Some(Until::Local(last))
 }
 
@@ -246,5 +270,6 @@ fn numbered(text: &str) -> Option<WeekDayNumber> {
                 .filter(|n| *n != 0 && (-53..=53).contains(n))?,
         ),
     };
+
     Some(WeekDayNumber { day, nth })
 }

@@ -27,6 +27,7 @@ impl<'r> Periods<'r> {
         } else {
             periods_between(rule, start.date(), from.date())
         };
+
         Self {
             rule,
             start,
@@ -71,6 +72,7 @@ impl Iterator for Periods<'_> {
         if first.year() > self.last_year {
             return None;
         }
+
         self.next += 1;
         let held = (0..i64::from(days))
             .filter_map(|offset| first.checked_add(offset.days()).ok())
@@ -79,6 +81,7 @@ impl Iterator for Periods<'_> {
             .flat_map(|date| self.times.iter().map(move |time| date.to_datetime(*time)))
             .collect();
         let chosen = self.rule.choose(all);
+
         Some(chosen.into_iter().filter(|at| *at >= self.start).collect())
     }
 }
@@ -94,6 +97,7 @@ fn periods_between(rule: &Rule, start: Date, from: Date) -> i64 {
         Freq::Yearly => i64::from(from.year() - start.year()),
         Freq::Hourly | Freq::Minutely | Freq::Secondly => 0,
     };
+
     units.max(0) / i64::from(rule.interval)
 }
 
@@ -110,5 +114,6 @@ fn times(rule: &Rule) -> Vec<Time> {
             }
         }
     }
+
     all
 }

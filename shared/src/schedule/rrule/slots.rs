@@ -42,10 +42,12 @@ pub(super) fn next_after(
         Freq::Minutely => i64::from(local.second()),
         Freq::Secondly | Freq::Daily | Freq::Weekly | Freq::Monthly | Freq::Yearly => 0,
     };
+
     let step = unit * i64::from(rule.interval);
     if is_plain(rule) {
         return plain_after(rule, start, step, after, zone);
     }
+
     let line = Line {
         rule,
         zone,
@@ -54,6 +56,7 @@ pub(super) fn next_after(
         unit,
         step,
     };
+
     line.next_after(after, into_slot)
 }
 
@@ -98,31 +101,39 @@ impl Line<'_> {
             Some(_) => 0,
             None => ((after.as_second() - self.origin) / self.step - 1).max(0),
         };
+
         let end = after.max(self.start).as_second().saturating_add(HORIZON_S);
         for _ in 0..MAX_SLOTS {
             let begins = self.origin.checked_add(slot.checked_mul(self.step)?)?;
             if begins > end {
                 return None;
             }
+
             let begins_at = Timestamp::from_second(begins).ok()?;
             if let Some(skip_to) = self.shut_until(begins_at) {
                 slot += ((skip_to.as_second() - begins + self.step - 1) / self.step).max(1);
                 continue;
             }
+
             for at in self.rule.choose(self.times_in(begins, into_slot)) {
                 if at < self.start {
                     continue;
                 }
+
                 if left == 0 || is_over(self.rule, at, self.zone) {
                     return None;
                 }
+
                 left -= 1;
+
                 if at > after {
                     return Some(at);
                 }
             }
+
             slot += 1;
         }
+
         None
     }
 
@@ -130,6 +141,7 @@ impl Line<'_> {
     fn shut_until(&self, begins: Timestamp) -> Option<Timestamp> {
         let last = begins.checked_add(SignedDuration::from_secs(self.unit - 1)).ok()?;
         let (local, end) = (self.zone.to_datetime(begins), self.zone.to_datetime(last));
+
         // A slot may reach from one hour or day of the wall clock into the next: shut only where both ends are.
         if !self.rule.holds_on(local.date()) && !self.rule.holds_on(end.date()) {
             let midnight = local.date().tomorrow().ok()?.to_datetime(Time::midnight());
@@ -140,15 +152,18 @@ impl Line<'_> {
                     .max(begins),
             );
         }
+
         let hours = &self.rule.hours;
         let is_shut = |hour: i8| !hours.is_empty() && !hours.contains(&i16::from(hour));
         if is_shut(local.hour()) && is_shut(end.hour()) {
             return Some(begins);
         }
+
         let minutes = &self.rule.minutes;
         if self.rule.freq != Freq::Hourly && !minutes.is_empty() && !minutes.contains(&i16::from(local.minute())) {
             return Some(begins);
         }
+
         None
     }
 
@@ -172,6 +187,7 @@ impl Line<'_> {
         };
         let local = self.zone.to_datetime(begins_at);
         let behind = |wanted: i16, shown: i8| (i64::from(wanted) - i64::from(shown)).rem_euclid(60);
+
         let seconds: Vec<i64> = if self.rule.freq == Freq::Secondly {
             vec![0]
         } else if self.rule.seconds.is_empty() {
@@ -180,6 +196,7 @@ impl Line<'_> {
             let shown = local.second();
             self.rule.seconds.iter().map(|s| behind(*s, shown)).collect()
         };
+
         let minutes: Vec<i64> = if self.rule.freq != Freq::Hourly {
             vec![0]
         } else if self.rule.minutes.is_empty() {
@@ -188,6 +205,7 @@ impl Line<'_> {
             let shown = local.minute();
             self.rule.minutes.iter().map(|m| behind(*m, shown)).collect()
         };
+
         minutes
             .iter()
             .flat_map(|minute| seconds.iter().map(move |second| minute * 60 + second))

@@ -12,6 +12,7 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
         "input_tokens": input - cached, "cache_creation_input_tokens": 0, "cache_read_input_tokens": cached,
         "output_tokens": 1, "service_tier": "standard"
     });
+
     out.event(
         "message_start",
         json!({"message": {
@@ -19,7 +20,9 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
             "stop_reason": null, "stop_sequence": null, "usage": usage
         }}),
     );
+
     out.event("ping", json!({}));
+
     if let Some(thought) = &speech.thought {
         let half = thought.floor_char_boundary(thought.len() / 2);
         let mut deltas = vec![json!({"type": "thinking_delta", "thinking": "let me see"})];
@@ -28,6 +31,7 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
         }
         out.block(&json!({"type": "thinking", "thinking": "", "signature": ""}), deltas);
     }
+
     if !speech.text.is_empty() {
         let deltas = speech
             .text
@@ -35,6 +39,7 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
             .map(|text| json!({"type": "text_delta", "text": text}));
         out.block(&json!({"type": "text", "text": ""}), deltas.collect());
     }
+
     for (index, call) in speech.calls.iter().enumerate() {
         let Call { id, name, arguments } = call;
         let id = id.clone().unwrap_or_else(|| format!("toolu_{index}"));
@@ -46,17 +51,20 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
             deltas.to_vec(),
         );
     }
+
     let stop = match speech.finish() {
         "length" => "max_tokens",
         "tool_calls" => "tool_use",
         "content_filter" => "refusal",
         _ => "end_turn",
     };
+
     out.event(
         "message_delta",
         json!({"delta": {"stop_reason": stop, "stop_sequence": null}, "usage": {"output_tokens": output}}),
     );
     out.event("message_stop", json!({}));
+
     out.text.into_bytes()
 }
 

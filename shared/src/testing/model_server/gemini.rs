@@ -10,6 +10,7 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
     for text in &speech.text {
         event(&mut out, speech, &json!([{"text": text}]), None);
     }
+
     for (index, call) in speech.calls.iter().enumerate() {
         let Call { id, name, arguments } = call;
         let args: Value = serde_json::from_str(arguments).unwrap_or(Value::Null);
@@ -17,26 +18,31 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
         if let Some(id) = id {
             part["functionCall"]["id"] = json!(id);
         }
+
         // Only the first call of a step is signed.
         if index == 0
             && let Some(thought) = &speech.thought
         {
             part["thoughtSignature"] = json!(thought);
         }
+
         event(&mut out, speech, &json!([part]), None);
     }
+
     let mut last = json!({"text": ""});
     if speech.calls.is_empty()
         && let Some(thought) = &speech.thought
     {
         last["thoughtSignature"] = json!(thought);
     }
+
     let finish = match speech.finish() {
         "length" => "MAX_TOKENS",
         "content_filter" => "SAFETY",
         _ => "STOP",
     };
     event(&mut out, speech, &json!([last]), Some(finish));
+
     out.into_bytes()
 }
 
@@ -46,6 +52,7 @@ fn event(out: &mut String, speech: &Speech, parts: &Value, finish: Option<&str>)
     if let Some(finish) = finish {
         candidate["finishReason"] = json!(finish);
     }
+
     let data = json!({
         "candidates": [candidate],
         // What is seen and what is thought are counted apart.
@@ -56,5 +63,6 @@ fn event(out: &mut String, speech: &Speech, parts: &Value, finish: Option<&str>)
         },
         "modelVersion": "gemini-3-flash-preview", "responseId": "test"
     });
+
     out.push_str(&format!("data: {data}\r\n\r\n"));
 }

@@ -11,10 +11,13 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
         let choices = json!([{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}]);
         event(&mut out, &chunk(&choices, &Value::Null));
     };
+
     choice(&json!({"role": "assistant", "content": "", "refusal": null}), None);
+
     for text in &speech.text {
         choice(&json!({"content": text}), None);
     }
+
     for (index, call) in speech.calls.iter().enumerate() {
         let Call { id, name, arguments } = call;
         let id = id.clone().unwrap_or_else(|| format!("call_{index}"));
@@ -23,6 +26,7 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
             &json!({"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}),
             None,
         );
+
         let half = arguments.floor_char_boundary(arguments.len() / 2);
         for piece in [&arguments[..half], &arguments[half..]] {
             choice(
@@ -31,6 +35,7 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
             );
         }
     }
+
     choice(&json!({}), Some(speech.finish()));
     let [input, output, cached, reasoning] = speech.tokens;
     let usage = json!({
@@ -38,8 +43,10 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
         "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": reasoning, "audio_tokens": 0}
     });
+
     event(&mut out, &chunk(&json!([]), &usage));
     out.push_str("data: [DONE]\n\n");
+
     out.into_bytes()
 }
 

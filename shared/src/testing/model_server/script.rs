@@ -145,6 +145,7 @@ impl Scripted {
     pub fn text(text: &str) -> Self {
         let half = text.floor_char_boundary(text.len() / 2);
         let pieces = [&text[..half], &text[half..]];
+
         Self::say(Speech {
             text: pieces
                 .iter()

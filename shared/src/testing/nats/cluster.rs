@@ -24,6 +24,7 @@ impl Cluster {
             .chunks(3)
             .map(|own| format!("\"nats://127.0.0.1:{}\"", own[2]))
             .collect();
+
         let mut servers = Vec::new();
         for (index, own) in ports.chunks(3).enumerate() {
             let cluster = format!(
@@ -32,6 +33,7 @@ impl Cluster {
                 own[2],
                 routes.join(", "),
             );
+
             let name = format!("n{}", index + 1);
             let mut server = NatsServer::prepare(
                 &name,
@@ -40,13 +42,16 @@ impl Cluster {
                     ..options.clone()
                 },
             );
+
             (server.client_port, server.monitor_port) = (own[0], own[1]);
             server.launch();
             servers.push(server);
         }
+
         for server in &mut servers {
             server.ready().await;
         }
+
         Self { servers }
     }
 

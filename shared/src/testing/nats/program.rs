@@ -12,6 +12,7 @@ const OLDEST: (u32, u32) = (2, 15);
 /// Panics, saying what to do, when there is none or it is too old.
 pub(super) fn find() -> &'static Path {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
+
     FOUND.get_or_init(|| {
         let program = candidate();
         let version = version(&program);
@@ -22,6 +23,7 @@ pub(super) fn find() -> &'static Path {
             OLDEST.0,
             OLDEST.1,
         );
+
         program
     })
 }

@@ -18,6 +18,7 @@ fn trust() -> Trust {
         key: key(3),
         ..roof.clone()
     };
+
     let edges = [("roof", roof), ("cellar", cellar)].map(|(name, edge)| (name.to_owned(), edge));
     Trust::new(key(1), vec![key(9)]).with_edges(BTreeMap::from(edges))
 }
@@ -36,8 +37,10 @@ fn admit(event: &Event, seal: Option<(&SealKey, &str)>) -> Result<String, &'stat
         let origin = Origin::parse(origin).unwrap();
         headers.insert(SEAL, key.seal(&event.id, &content, &origin));
     }
+
     let stored = subject::event(event).replace("nexus.event.", "nexus.ev.7.");
     let admitted = trust().admit(&stored, &headers, &content, event.clone());
+
     admitted
         .map(|event| event.origin.to_string())
         .map_err(|error| error.reason())
@@ -64,6 +67,7 @@ fn an_edge_is_believed_about_its_own_events_only() {
         Ok("edge:roof"),
         "not what it says"
     );
+
     let table = [
         (
             "another source's id",
@@ -104,6 +108,7 @@ fn an_edge_is_believed_about_its_own_events_only() {
         ),
         ("the cluster's word under its own key", own.clone(), 2, "system"),
     ];
+
     for (what, event, sealed_by, origin) in table {
         assert_eq!(
             admit(&event, Some((&key(sealed_by), origin))),
@@ -118,16 +123,20 @@ fn without_a_seal_an_event_is_open_and_has_ids_of_its_own() {
     let mut said = event("open:crm/default/9", "crm", "default", "verified:telegram/bot");
     said.speaks_for = vec!["*".to_owned()];
     said.source_adapter = "telegram".to_owned();
+
     assert_eq!(admit(&said, None).as_deref(), Ok("open"));
+
     let (content, headers) = encode(&said, Format::Cbor);
     let admitted = trust()
         .admit("nexus.ev.1.crm.default.p=2E1", &headers, &content, said)
         .unwrap();
+
     assert!(admitted.speaks_for.is_empty());
     assert_eq!(
         (admitted.source_adapter.as_str(), admitted.source_id.as_str()),
         ("open", "crm/default/9")
     );
+
     for id in [
         "crm:9",
         "timer:1",
@@ -158,6 +167,7 @@ fn an_event_that_contradicts_its_subject_is_refused_whoever_sealed_it() {
     let said = event("telegram:bot/1", "telegram", "bot", "system");
     let (content, mut headers) = encode(&said, Format::Cbor);
     headers.insert(SEAL, key(1).seal(&said.id, &content, &said.origin));
+
     for subject in [
         "nexus.ev.3.timer.bot.p=2E1",
         "nexus.ev.3.telegram.other.p=2E1",
@@ -167,6 +177,7 @@ fn an_event_that_contradicts_its_subject_is_refused_whoever_sealed_it() {
         let refused = trust().admit(subject, &headers, &content, said.clone());
         assert_eq!(refused.unwrap_err().reason(), "wrong_subject", "{subject}");
     }
+
     assert!(
         trust()
             .admit("nexus.ev.3.telegram.bot.p=2E1", &headers, &content, said)
@@ -193,9 +204,11 @@ fn keys_are_hexadecimal_or_base64_and_long() {
     ] {
         assert_eq!(SealKey::parse(&text).unwrap().message_id(&event), id);
     }
+
     assert_eq!(SealKey::parse(&hex[..62]).unwrap_err(), ParseKeyError::Short(31));
     assert_eq!(SealKey::parse("secret!").unwrap_err(), ParseKeyError::Encoding);
     assert_eq!(format!("{:?}", key(7)), "SealKey(…)");
+
     let (one, same, other) = (key(7).fingerprint(), key(7).fingerprint(), key(8).fingerprint());
     assert_eq!((one.len(), &one), (16, &same));
     assert_ne!(one, other);
@@ -223,6 +236,7 @@ fn message_ids_differ_by_key_and_a_change_has_one_per_content() {
         "{id}"
     );
     assert_ne!(key(2).message_id(&one), id);
+
     let changed = |content: &str, received| {
         let event = Event {
             direction: Direction::Updated,
@@ -230,8 +244,10 @@ fn message_ids_differ_by_key_and_a_change_has_one_per_content() {
             received_at: UnixMillis(received),
             ..one.clone()
         };
+
         key(1).message_id(&event)
     };
+
     assert_eq!(changed("a", 1), changed("a", 2), "a receipt is no change");
     assert_ne!(changed("a", 1), changed("b", 1));
     assert_ne!(changed("a", 1), id);
@@ -301,8 +317,10 @@ fn an_event_was_received_when_a_service_says_so_and_else_when_it_was_stored() {
         let stored = subject::event(&said).replace("nexus.event.", "nexus.ev.7.");
         let read = trust().read_stored(&stored, &headers, &content, UnixMillis(500));
         let read = read.expect("admitted");
+
         assert_eq!(read.received_at, UnixMillis(expected), "{origin} {sealed_by}");
     };
+
     check("system", 1, 400, 400);
     check("token:crm", 1, 400, 400);
     check("token:crm", 1, 0, 500);

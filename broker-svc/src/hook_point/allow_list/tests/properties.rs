@@ -15,6 +15,7 @@ fn parsed(command: &str) -> (Vec<Vec<String>>, Vec<String>) {
         .expect("the grammar of bash");
     let tree = parser.parse(command, None).expect("a tree");
     let (mut commands, mut others) = (Vec::new(), Vec::new());
+
     let mut pending = vec![tree.root_node()];
     while let Some(node) = pending.pop() {
         let text = |node: tree_sitter::Node<'_>| node.utf8_text(command.as_bytes()).expect("text").to_owned();
@@ -53,9 +54,11 @@ fn parsed(command: &str) -> (Vec<Vec<String>>, Vec<String>) {
             }
             other => others.push(format!("{other}: {}", text(node))),
         }
+
         let mut cursor = node.walk();
         pending.extend(node.children(&mut cursor));
     }
+
     (commands, others)
 }
 
@@ -86,6 +89,7 @@ fn piece() -> impl Strategy<Value = String> {
         "2",
         "x",
     ]);
+
     let acted_upon = prop::sample::select(vec![
         "|",
         "||",
@@ -135,6 +139,7 @@ fn piece() -> impl Strategy<Value = String> {
         "\u{a0}",
         "\0",
     ]);
+
     prop_oneof![4 => listed, 3 => acted_upon].prop_map(str::to_owned)
 }
 
@@ -166,18 +171,22 @@ fn passes_and_is_inside(command: &str) -> Result<bool, TestCaseError> {
     let Ok(admitted) = list().admit(command, &place()) else {
         return Ok(false);
     };
+
     // The parser loses a blank behind a backslash at the beginning of a word; a real shell reads those below.
     if command.contains("\\ ") || command.contains("\\\t") {
         return Ok(false);
     }
+
     let (found, others) = parsed(command);
     prop_assert!(others.is_empty(), "{command:?}: {others:?}");
     prop_assert_eq!(found.len(), 1, "{:?}: {:?}", command, &found);
+
     let words: Vec<String> = found[0]
         .iter()
         .flat_map(|word| unquoted(&format!("x {word}")).split_off(1))
         .collect();
     prop_assert_eq!(&words, &admitted.words, "{:?}", command);
+
     Ok(true)
 }
 
@@ -196,6 +205,7 @@ fn likely() -> impl Strategy<Value = String> {
         "wc -l",
         "wc -c",
     ]);
+
     let words = prop::sample::select(vec![
         "x",
         "src",
@@ -223,8 +233,10 @@ fn likely() -> impl Strategy<Value = String> {
         "./cmd",
         "é",
     ]);
+
     let redirects = prop::sample::select(vec!["2>&1", ">/dev/null", "2>/dev/null", "> /dev/null"]);
     let more = prop_oneof![6 => words.prop_map(str::to_owned), 2 => redirects.prop_map(str::to_owned), 1 => piece()];
+
     (begins, prop::collection::vec(more, 0..5)).prop_map(|(begin, more)| {
         let words: Vec<String> = std::iter::once(begin.to_owned()).chain(more).collect();
         words.join(" ").trim_end().to_owned()
@@ -242,6 +254,7 @@ fn what_passes_of_likely_commands_is_inside_the_list_and_it_is_not_little() {
             quoted += u32::from(command.contains(['\'', '"', '\\', '>', '<']));
         }
     }
+
     assert!(
         passed >= 500 && quoted >= 200,
         "{passed} of 4,000 pass, {quoted} quoted or redirected"
@@ -280,8 +293,10 @@ fn recorded(directory: &std::path::Path, run: &mut std::process::Command) -> Opt
         .stdin(std::process::Stdio::null())
         .output()
         .expect("it runs");
+
     let text = std::fs::read_to_string(record).ok()?;
     let (one, more) = text.split_once("END\0")?;
+
     more.is_empty()
         .then(|| one.split_terminator('\0').map(str::to_owned).collect())
 }
@@ -295,9 +310,11 @@ fn a_program_gets_the_words_that_were_matched_and_those_that_a_shell_would_have_
     let script = "#!/bin/sh\n{ [ $# = 0 ] || printf '%s\\0' \"$@\"; printf 'END\\0'; } >> \"$RECORD\"\n";
     std::fs::write(&program, script).expect("a file");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a program");
+
     for name in ["a.txt", "b c.txt", "x", "src"] {
         std::fs::write(files.path().join(name), "").expect("a file");
     }
+
     let place = Place {
         project: files.path().to_path_buf(),
         home: Some(files.path().join("home")),
@@ -311,6 +328,7 @@ fn a_program_gets_the_words_that_were_matched_and_those_that_a_shell_would_have_
         let Some((_, words)) = drawn.split_once(' ') else {
             continue;
         };
+
         let command = format!("./recorder {words}");
         let Ok(plain) = list.admit(&command, &place) else {
             continue;
@@ -321,9 +339,12 @@ fn a_program_gets_the_words_that_were_matched_and_those_that_a_shell_would_have_
             files.path(),
             std::process::Command::new(&program).args(&plain.words[1..]),
         );
+
         assert_eq!(by_words.as_deref(), Some(&plain.words[1..]), "{command:?}");
+
         let by_shell = recorded(files.path(), std::process::Command::new("sh").args(["-c", &command]));
         assert_eq!(by_shell, by_words, "{command:?}");
     }
+
     assert!(passed >= 200, "{passed}");
 }

@@ -14,6 +14,7 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
     if !system.is_empty() {
         body["system"] = Value::String(system);
     }
+
     if !ask.tools.is_empty() {
         let tools = ask
             .tools
@@ -23,11 +24,13 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
     }
 
     body["messages"] = messages(&ask.messages);
+
     // It has no mode for any object: the sentence in the system prompt is all there is.
     if let Some(Json::Schema(schema)) = &ask.json {
         let format = json!({ "type": "json_schema", "schema": strict(schema, false) });
         body["output_config"] = json!({ "format": format });
     }
+
     body["max_tokens"] = json!(ask.max_tokens.unwrap_or_else(|| most_tokens(model)));
     body
 }
@@ -38,6 +41,7 @@ fn most_tokens(model: &str) -> u32 {
     let mut parts = model.split_once("claude-").map_or("", |(_, name)| name).split('-');
     let family = parts.next().unwrap_or_default();
     let major = parts.next().and_then(digits);
+
     let minor = parts.next().and_then(digits).unwrap_or(0);
     match (family, major) {
         ("opus", Some(major)) if (major, minor) >= (4, 8) => 128_000,
@@ -60,13 +64,16 @@ fn messages(messages: &[Message]) -> Value {
             results.push(json!({ "type": "tool_result", "content": content, "tool_use_id": id }));
             continue;
         }
+
         said.extend(answered(&mut results));
+
         match message {
             Message::User { content } => said.push(json!({ "role": "user", "content": content })),
             Message::Tool { .. } => {}
             Message::Assistant { .. } => said.push(json!({ "role": "assistant", "content": blocks(message) })),
         }
     }
+
     said.extend(answered(&mut results));
     Value::Array(said)
 }
@@ -85,17 +92,21 @@ fn blocks(message: &Message) -> Value {
     else {
         return Value::Null;
     };
+
     let mut blocks = Opaque::of(opaque.as_ref(), Provider::Anthropic).blocks;
     if blocks.is_empty() && tool_calls.is_empty() {
         return Value::String(content.clone());
     }
+
     if !content.is_empty() {
         blocks.push(json!({ "type": "text", "text": content }));
     }
+
     let calls = tool_calls
         .iter()
         .map(|call| json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": arguments(call) }));
     blocks.extend(calls);
+
     Value::Array(blocks)
 }
 

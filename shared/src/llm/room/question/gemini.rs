@@ -18,6 +18,7 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
     if !system.is_empty() {
         body["systemInstruction"] = json!({ "parts": [{ "text": system }] });
     }
+
     if !ask.tools.is_empty() {
         let tools = ask.tools.iter().map(|tool| {
             json!({ "name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters })
@@ -32,13 +33,16 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
         Some(Json::Object) => Some(json!({ "type": "object" })),
         Some(Json::Schema(schema)) => Some(schema.clone()),
     };
+
     if let Some(schema) = schema {
         body["generationConfig"]["responseMimeType"] = json!("application/json");
         body["generationConfig"]["responseJsonSchema"] = schema;
     }
+
     if let Some(most) = ask.max_tokens {
         body["generationConfig"]["maxOutputTokens"] = json!(most);
     }
+
     body
 }
 
@@ -51,7 +55,9 @@ fn contents(messages: &[Message], signs: bool) -> Value {
             results.push(result(id, name, content));
             continue;
         }
+
         said.extend(answered(&mut results));
+
         match message {
             Message::User { content } => said.push(json!({ "role": "user", "parts": [{ "text": content }] })),
             Message::Tool { .. } => {}
@@ -68,6 +74,7 @@ fn contents(messages: &[Message], signs: bool) -> Value {
             }
         }
     }
+
     said.extend(answered(&mut results));
     Value::Array(said)
 }
@@ -94,17 +101,20 @@ fn parts(content: &str, calls: &[ToolRequest], opaque: Opaque, signs: bool) -> V
         }
         parts.push(text);
     }
+
     for (place, call) in calls.iter().enumerate() {
         let mut part = json!({ "functionCall": { "name": call.name, "args": arguments(call) } });
         if let Some(id) = own(&call.id) {
             part["functionCall"]["id"] = json!(id);
         }
+
         let signature = opaque.signatures.get(&place).map(String::as_str);
         if let Some(signature) = signature.or((signs && place == 0).then_some(UNSIGNED)) {
             part["thoughtSignature"] = json!(signature);
         }
         parts.push(part);
     }
+
     parts
 }
 

@@ -22,6 +22,7 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
             });
             json!({ "type": "function", "function": function })
         });
+
         body["tools"] = tools.collect();
     }
 
@@ -39,11 +40,13 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
             body["response_format"] = json!({ "type": "json_schema", "json_schema": schema });
         }
     }
+
     if let Some(most) = ask.max_tokens {
         let newer = NEWER_BOUND.iter().any(|prefix| model.starts_with(prefix));
         let key = if newer { "max_completion_tokens" } else { "max_tokens" };
         body[key] = json!(most);
     }
+
     body
 }
 
@@ -60,6 +63,7 @@ fn said(message: &Message) -> Value {
             if tool_calls.is_empty() {
                 return message;
             }
+
             let calls = tool_calls.iter().map(|call| {
                 let function = json!({ "name": call.name, "arguments": arguments(call).to_string() });
                 json!({ "type": "function", "id": call.id, "function": function })
@@ -71,9 +75,11 @@ fn said(message: &Message) -> Value {
             if !opaque.reasoning.is_empty() {
                 message["reasoning_content"] = Value::String(opaque.reasoning);
             }
+
             if !opaque.blocks.is_empty() {
                 message["reasoning_details"] = Value::Array(opaque.blocks);
             }
+
             message
         }
     }

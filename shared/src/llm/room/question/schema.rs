@@ -18,6 +18,7 @@ pub(super) fn strict(schema: &Value, all_required: bool) -> Value {
         .iter()
         .map(|(name, value)| (name.clone(), member(name, value, all_required)))
         .collect();
+
     let is_object = closed.get("type").is_some_and(|kind| kind == "object") || closed.contains_key("properties");
     if !is_object {
         return Value::Object(closed);
@@ -26,6 +27,7 @@ pub(super) fn strict(schema: &Value, all_required: bool) -> Value {
     closed
         .entry("additionalProperties".to_owned())
         .or_insert(Value::Bool(false));
+
     if all_required && let Some(Value::Object(properties)) = closed.get("properties") {
         let mut required: Vec<Value> = properties.keys().cloned().map(Value::String).collect();
         if let Some(Value::Array(named)) = closed.get("required") {
@@ -34,6 +36,7 @@ pub(super) fn strict(schema: &Value, all_required: bool) -> Value {
         }
         closed.insert("required".to_owned(), Value::Array(required));
     }
+
     Value::Object(closed)
 }
 
@@ -68,14 +71,17 @@ mod tests {
             },
             "required": ["name"]
         });
+
         let closed = strict(&schema, false);
         assert_eq!(closed["additionalProperties"], false);
         assert_eq!(closed["properties"]["list"]["items"]["additionalProperties"], false);
         assert_eq!(closed["properties"]["name"], schema["properties"]["name"]);
         assert_eq!(closed["required"], json!(["name"]));
+
         let all = strict(&schema, true);
         assert_eq!(all["required"], json!(["name", "list"]));
         assert_eq!(all["properties"]["list"]["items"]["required"], json!(["n"]));
+
         let open = json!({"type": "object", "additionalProperties": true});
         assert_eq!(strict(&open, true), open);
     }

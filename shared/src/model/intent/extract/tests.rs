@@ -53,6 +53,7 @@ fn everything_else_is_refused_whole_and_says_why() {
     let twice = WISH.replacen('{', r#"{"kind":"remind","#, 1);
     let nested = WISH.replace(r#""subject":"#, r#""subject":"x","subject":"#);
     let unknown = WISH.replacen('{', r#"{"colour":1,"#, 1);
+
     let runtime = WISH.replacen('{', r#"{"agent":"me","#, 1);
     for (answer, code) in [
         (

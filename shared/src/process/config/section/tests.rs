@@ -48,12 +48,14 @@ fn load(text: &str, variables: &[(&str, &str)]) -> (Loaded<Broker>, Vec<String>)
         0 => vec!["slots: expected at least 1".to_owned()],
         _ => Vec::new(),
     });
+
     let faults = document
         .faults()
         .iter()
         .chain(&loaded.faults)
         .map(Fault::to_string)
         .collect();
+
     (loaded, faults)
 }
 
@@ -138,8 +140,10 @@ fn the_environment_overrides_in_the_type_that_the_key_has() {
         ("NEXUS__BROKER__ACCOUNTS__DEMO", "{ url = 'http://x' }"),
         ("NEXUS__HOOKS__DIR", "another service's"),
     ];
+
     let (loaded, faults) = load("[broker]\nslots = 'overridden'\n", &variables);
     assert_eq!(faults, Vec::<String>::new());
+
     let broker = loaded.value;
     assert_eq!(
         (broker.slots, broker.name.as_str(), broker.limits.turns),
