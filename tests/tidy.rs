@@ -389,17 +389,17 @@ fn nothing_is_left_undone() {
 
 #[test]
 fn every_dependency_has_its_reason() {
-    let architecture = read(&root().join("ARCHITECTURE.md"));
+    let reasons = read(&root().join("docs/contribute/dependencies.md"));
     let workspace = manifest(".");
     let declared = workspace["workspace"]["dependencies"]
         .as_table()
         .expect("[workspace.dependencies]");
     let unnamed = declared
         .keys()
-        .filter(|name| !MEMBERS.contains(&name.as_str()) && !architecture.contains(&format!("`{name}`")));
+        .filter(|name| !MEMBERS.contains(&name.as_str()) && !reasons.contains(&format!("`{name}`")));
 
     check(
-        "ARCHITECTURE.md names every dependency with its reason",
+        "docs/contribute/dependencies.md names every dependency with its reason",
         unnamed.map(|name| format!("Cargo.toml: {name}")),
     );
 }
