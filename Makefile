@@ -13,7 +13,7 @@ export PATH := $(ROOT)/.tools/bin:$(PATH)
 
 # Two cores and one target directory: cargo is parallel enough.
 .NOTPARALLEL:
-.PHONY: help demo test up down bench bench-json chaos tools build build-release fmt lint deny unit doc-test doc
+.PHONY: help demo test up down bench bench-json chaos tools build build-release fmt lint deny unit doc-test doc book
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -82,5 +82,13 @@ unit: build ## unit, integration and end-to-end tests
 doc-test: ## examples in the documentation
 	cargo test --workspace --doc
 
-doc: ## the documentation, warnings denied
+doc: book ## the documentation, warnings denied
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+book: ## the pages of docs/ as a book in target/book, where mdbook can be had
+	@deploy/fetch-tools --optional mdbook
+	@if mdbook --version >/dev/null 2>&1; then \
+		mdbook build docs --dest-dir "$(abspath $(TARGET))/book"; \
+	else \
+		echo "book: no mdbook: the pages are read as they are"; \
+	fi
