@@ -347,6 +347,9 @@ async fn make(tenure: &Tenure, name: &str, last: u64) -> Result<PullConsumer, St
     let Tenure {
         bus, group, partition, ..
     } = tenure;
+
+    // Each holding has a consumer of its own, in the server's memory: a former owner's pull cannot swallow a successor's
+    // messages, and the server writes no state file for it.
     let config = pull::Config {
         name: Some(name.to_owned()),
         filter_subject: partition_filter(group.stream, *partition),
