@@ -1,4 +1,5 @@
-//! A human's word on an approval over HTTP: a platform's signed callback, and the link of a card. Source: `sessions.md` "Approvals".
+//! A human's word on an approval over HTTP: a platform's signed callback, and the link of a card. Source:
+//! `docs/design/sessions.md` §8.
 //!
 //! `POST /approvals/{id}` with the headers of Standard Webhooks: signed over id, timestamp and body, within five minutes,
 //! and bound by its body to approval, channel and the hash of the arguments that were shown. The same again is answered

@@ -1,6 +1,6 @@
 //! Lanes: one item at a time per key, any number of keys side by side. *Pure.*
 //!
-//! A publish that is retried would otherwise land behind its successor (`wire.md` "Guarantees").
+//! A publish that is retried would otherwise land behind its successor (`docs/design/wire.md` §8.3).
 
 use std::collections::{HashMap, VecDeque};
 

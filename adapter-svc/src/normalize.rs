@@ -1,6 +1,6 @@
 //! From what a source says to an [`Event`]. *Pure.*
 //!
-//! Source: `wire.md` "Event" (ids, fields), `channels.md` "Sources".
+//! Source: `docs/design/wire.md` §1.1 (ids, fields), `docs/design/channels.md` §1.
 
 use serde_json::{Map, Value, json};
 use shared::model::event::{Event, EventId, MAX_EVENT_ID_BYTES, ParseEventIdError, Peer, PeerKind, Sender};

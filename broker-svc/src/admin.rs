@@ -1,7 +1,7 @@
 //! `nexus.svc.session.*`: what operators and other parts of Nexus ask of sessions.
 //!
-//! Whatever changes a session is an order on its dispatch subject, carried out by its owner; a fork is the first
-//! record of a ledger that nobody owns yet. Source: `sessions.md` "Sessions".
+//! Whatever changes a session is an order on its dispatch subject, carried out by its owner; a fork is the first record
+//! of a ledger that nobody owns yet. Source: `docs/design/sessions.md` §4.
 
 mod fork;
 mod roster;

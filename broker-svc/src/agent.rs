@@ -1,4 +1,4 @@
-//! The port behind which whoever answers sits. Source: `sessions.md` "Agents".
+//! The port behind which whoever answers sits. Source: `docs/design/sessions.md` §6.
 //!
 //! Most answer whole ([`Agent::ask`]). One that thinks in steps offers [`Stepper`] instead: the worker asks its model
 //! and runs its tools one at a time, each step in the ledger before it is acted on, so that a turn goes on at its step

@@ -1,5 +1,4 @@
-//! Approvals: a human's word on a tool call of a suspended turn. Source: `sessions.md` "Approvals";
-//! `002_39404514fbd37e5d.txt` "Case study: FeishuGateHook".
+//! Approvals: a human's word on a tool call of a suspended turn. Source: `docs/design/sessions.md` §8; seed 002 §3.
 //!
 //! No model is in the loop: [`question`] says what is asked, [`machine`] what a word does to it, [`scope`] whose word
 //! counts, and [`outside`] what an agent that runs its tools itself is told, all pure; [`desk`] keeps them in KV `approvals` by compare-and-set, tells the session, and writes everything into

@@ -1,7 +1,7 @@
 //! Compaction: when a session's history outgrows what a persona sends along, a summary stands for its beginning. *Pure.*
 //!
-//! Source: `sessions.md` "Sessions". The ledger keeps everything; only the context is shorter. The summary is made of
-//! the turns' first words, so that it costs nothing and is the same whoever makes it.
+//! Source: `docs/design/sessions.md` §4. The ledger keeps everything; only the context is shorter. The summary is made
+//! of the turns' first words, so that it costs nothing and is the same whoever makes it.
 
 use shared::model::ledger::LedgerEntry;
 

@@ -1,6 +1,6 @@
 //! What an agent is asked: prompt, history and message of one turn. *Pure.*
 //!
-//! Source: `sessions.md` "Context assembly"; `001_63a3878cde6a1bc3.txt` §5.
+//! Source: `docs/design/sessions.md` §5; seed 001 §5.
 
 use shared::model::event::Attachment;
 use shared::model::identity::PermissionPresets;

@@ -1,7 +1,7 @@
 //! The fold: what the entries of a session's ledger add up to. The fold *is* the session. *Pure.*
 //!
-//! Source: `sessions.md` "Durable turns". `fold(all) == fold(checkpoint + tail)` holds because everything that the
-//! fold forgets (old turns of the history, old dispatch ids) it forgets by its own content alone.
+//! Source: `docs/design/sessions.md` §3. `fold(all) == fold(checkpoint + tail)` holds because everything that the fold
+//! forgets (old turns of the history, old dispatch ids) it forgets by its own content alone.
 
 mod history;
 mod owed;
@@ -483,7 +483,8 @@ impl Standing {
     }
 }
 
-/// Whether there is anything to do in a session: decides taking, releasing and looking alike (`sessions.md` rule 6).
+/// Whether there is anything to do in a session: decides taking, releasing and looking alike
+/// (`docs/design/sessions.md` §1.6).
 ///
 /// `pending` is the lowest sequence in `DISPATCHES` that was seen beyond the cursor's floor. A session suspended on
 /// an approval is runnable only once the approval lapsed; its decision ends the suspension through the ledger.

@@ -1,8 +1,8 @@
 //! How long a claim is ours: a deadline of our own, by the monotonic clock.
 //!
 //! An ack, a progress message or a delete of a former owner is accepted by the server like any other
-//! (`measured.md`), so they prove nothing. A holder past its deadline sends none of them. The deadline is counted
-//! from before the sign of life was sent: the server cannot have counted from earlier.
+//! (`docs/contribute/nats-facts.md` "Owning"), so they prove nothing. A holder past its deadline sends none of them.
+//! The deadline is counted from before the sign of life was sent: the server cannot have counted from earlier.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 //! Hooks inside a turn: code around the model that the model neither sees nor argues with.
 //!
-//! [`rules`] reads what `hooks.yaml` and `personas.yaml` declare ([`declared`], [`condition`], [`builtin`], [`reminder`],
-//! [`allow_list`]); [`hooks`] runs the hooks of a [`point`], each kind through its own file ([`command`] with the words
-//! of [`claude`], [`script`], [`rate`]), by the contract of [`outcome`]; [`gate`] decides over a tool call, [`callback`] answers agents that run tools themselves; [`record`]
-//! and [`runs`] tell of it. Source: `sessions.md` "Hook points inside a turn"; `002_39404514fbd37e5d.txt`;
-//! `004_bf6295fcf892806e.txt`.
+//! [`rules`] reads what `hooks.yaml` and `personas.yaml` declare ([`declared`], [`condition`], [`builtin`],
+//! [`reminder`], [`allow_list`]); [`hooks`] runs the hooks of a [`point`], each kind through its own file ([`command`]
+//! with the words of [`claude`], [`script`], [`rate`]), by the contract of [`outcome`]; [`gate`] decides over a tool
+//! call, [`callback`] answers agents that run tools themselves; [`record`] and [`runs`] tell of it. Source:
+//! `docs/design/sessions.md` §7; seed 002; seed 004.
 
 pub mod allow_list;
 pub mod breakers;

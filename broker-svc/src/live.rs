@@ -1,7 +1,7 @@
 //! Partial answers, as they come: on the core subject of the session, and on that of the open pages of a web chat.
 //!
-//! Nothing of it is stored, and whoever misses a piece has the whole in the reply: so pieces are joined while the bus is
-//! busy, and never waited for. Source: `sessions.md` "Agents" (Streaming).
+//! Nothing of it is stored, and whoever misses a piece has the whole in the reply: so pieces are joined while the bus
+//! is busy, and never waited for. Source: `docs/design/sessions.md` §6.5 (Streaming).
 
 mod veil;
 

@@ -1,7 +1,7 @@
 //! Personas: who answers for which name, and within which bounds (`personas.yaml`). *Pure.*
 //!
-//! Source: `sessions.md` "Agents". A name that the file does not hold is answered by its persona `default`; without
-//! a file that is the echo, so that the system runs out of the box.
+//! Source: `docs/design/sessions.md` §6. A name that the file does not hold is answered by its persona `default`;
+//! without a file that is the echo, so that the system runs out of the box.
 
 mod faults;
 mod patterns;

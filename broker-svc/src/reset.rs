@@ -1,6 +1,7 @@
 //! When a session's history begins anew: never, daily at a time of day, or after it was idle. *Pure.*
 //!
-//! Source: `sessions.md` "Sessions". It is found out when a turn is about to begin: nobody has to wake a session for it.
+//! Source: `docs/design/sessions.md` §4. It is found out when a turn is about to begin: nobody has to wake a session
+//! for it.
 
 use jiff::Timestamp;
 use jiff::civil::Time;

@@ -1,6 +1,6 @@
 //! The session machine: which dispatches run, in which order, together with which, and which never. *Pure.*
 //!
-//! Source: `sessions.md` "Queue modes". Every dispatch handed in ends exactly once as a turn or part of one, as
+//! Source: `docs/design/sessions.md` §2. Every dispatch handed in ends exactly once as a turn or part of one, as
 //! steered, or dropped with a reason (one of `steer-backlog` is steered besides), and a turn is never started while
 //! another runs. The machine is rebuilt from `DISPATCHES` and the ledger by every owner.
 

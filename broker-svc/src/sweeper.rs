@@ -2,7 +2,7 @@
 //!
 //! One broker at a time, by a lease; two at a time would only claim twice, and the second claim is refused. It walks
 //! `DISPATCHES` and looks at each session whose dispatch is old enough and not known to be consumed. What this broker
-//! consumed itself it does not even read. Source: `sessions.md` rule 9.
+//! consumed itself it does not even read. Source: `docs/design/sessions.md` §1.9.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The port behind which tools sit, and what a call is given. Source: `sessions.md` "Agents"; `001_63a3878cde6a1bc3.txt` §5.
+//! The port behind which tools sit, and what a call is given. Source: `docs/design/sessions.md` §6.4; seed 001 §5.
 //!
 //! A tool is called only after the ledger says `tool_started`, with arguments that fit its schema, where the turn's
 //! permissions allow its name. What it may know of secrets is in [`credentials`], which the model never sees.

@@ -1,8 +1,8 @@
 //! The turn: what is appended when, what an answer or its absence leads to, and what follows a recovery. *Pure.*
 //!
 //! A turn's id follows from its dispatches, so a turn that is run again is the same turn with the same reply. The
-//! commit is `turn_completed{reply}`; nothing is published before it stands in the ledger. Source: `sessions.md`
-//! "Durable turns".
+//! commit is `turn_completed{reply}`; nothing is published before it stands in the ledger. Source:
+//! `docs/design/sessions.md` §3.
 
 pub mod arguments;
 pub mod bounds;

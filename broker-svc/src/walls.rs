@@ -2,7 +2,7 @@
 //!
 //! Files: `nexus-tether` hides them before it starts a program. NATS ports: a thread gives up connecting to them, once,
 //! and starts the programs; what a thread has given up, its children do not have. A program that has `NATS_URL` in its
-//! environment is started elsewhere and reaches the server. Source: `trust.md` §1; `docs/security.md`.
+//! environment is started elsewhere and reaches the server. Source: `docs/design/trust.md` §1; `docs/security.md`.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! One claimed session: take, look, run, publish, release. The ten rules of `sessions.md` in their order.
+//! One claimed session: take, look, run, publish, release. The ten rules of `docs/design/sessions.md` §1 in their
+//! order.
 //!
 //! Until the first append succeeds nothing with an effect happens; the echo is asked before, because it has none.
 //! Turns of such agents that wait together share one append. A cached fold may be stale: the first append is refused

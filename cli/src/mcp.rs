@@ -1,8 +1,8 @@
 //! `nexus mcp`: hooks and the search as tools of an agent, over the Model Context Protocol on standard input and output.
 //!
-//! Each tool is one question to `nexus.svc.hook.*` (`003_b33e857b632aa7dc.txt` §9.4) or `nexus.svc.events.search`; what
-//! the service refuses is told to the agent as the tool's error, in the service's words, so that it can mend its hook.
-//! The one room of crate `rmcp` here.
+//! Each tool is one question to `nexus.svc.hook.*` (seed 003 §9.4) or `nexus.svc.events.search`; what the service
+//! refuses is told to the agent as the tool's error, in the service's words, so that it can mend its hook. The one room
+//! of crate `rmcp` here.
 
 use std::sync::Arc;
 use std::time::Duration;

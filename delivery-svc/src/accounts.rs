@@ -10,9 +10,9 @@
 //!       work: { url: "https://bridge.example.com/whatsapp", secret: "env:BRIDGE_SECRET" }
 //! ```
 //!
-//! A bridged channel may have any name but those of our own (`webchat`, `nats`, …, which need no account): its replies go
-//! to the account's URL as those of `webhook` do, to a program there that speaks for the platform.
-//! Source: `channels.md` "Channels"; `operations.md` "Configuration".
+//! A bridged channel may have any name but those of our own (`webchat`, `nats`, …, which need no account): its replies
+//! go to the account's URL as those of `webhook` do, to a program there that speaks for the platform. Source:
+//! `docs/design/channels.md` §2; `docs/design/operations.md` §1.
 
 use std::collections::{BTreeMap, HashMap};
 

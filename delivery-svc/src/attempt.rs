@@ -1,7 +1,7 @@
 //! What a call's outcome means: done, retry after, or give up. *Pure.*
 //!
 //! `Retry-After` is honoured exactly: the wait is what the platform asked for, never less and never jittered. Without
-//! it the caller's schedule decides. Permanent errors give up at once. Source: `channels.md` "Attempts".
+//! it the caller's schedule decides. Permanent errors give up at once. Source: `docs/design/channels.md` §3.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Cuts a text into pieces of a bounded size at paragraph > line > word > grapheme. *Pure.*
 //!
-//! The pieces, joined, are the text: nothing is trimmed, so nothing is lost. A grapheme (and with it a surrogate
-//! pair) is cut only where it alone is larger than the limit, and then between its characters. Source: `channels.md`
-//! "Channels".
+//! The pieces, joined, are the text: nothing is trimmed, so nothing is lost. A grapheme (and with it a surrogate pair)
+//! is cut only where it alone is larger than the limit, and then between its characters. Source:
+//! `docs/design/channels.md` §2.2.
 
 use unicode_segmentation::UnicodeSegmentation;
 

@@ -1,4 +1,4 @@
-//! A destination: what order is kept for, and its subjects in three streams. *Pure.* Source: `wire.md` "Subjects and streams".
+//! A destination: what order is kept for, and its subjects in three streams. *Pure.* Source: `docs/design/wire.md` §2.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Sent part → outbound Event. *Pure.* Source: `003_b33e857b632aa7dc.txt` §3; `channels.md` "Channels".
+//! Sent part → outbound Event. *Pure.* Source: seed 003 §3; `docs/design/channels.md` §7.
 //!
 //! The event is a function of the reply, the part and the receipt's time: made again after a crash it is the same.
 

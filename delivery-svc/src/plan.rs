@@ -1,4 +1,4 @@
-//! Reply → parts. *Pure.* Source: `channels.md` "Channels".
+//! Reply → parts. *Pure.* Source: `docs/design/channels.md` §2.2.
 
 use shared::model::reply::Reply;
 

@@ -1,4 +1,4 @@
-//! The send policy: which replies may leave. *Pure.* Source: `channels.md` "Channels" (send policy).
+//! The send policy: which replies may leave. *Pure.* Source: `docs/design/channels.md` §6 (send policy).
 
 use serde::{Deserialize, Serialize};
 use shared::model::event::DEFAULT_ACCOUNT;

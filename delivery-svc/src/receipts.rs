@@ -2,7 +2,7 @@
 //!
 //! The expectation is what keeps two owners apart: a former one that wakes up late finds the subject moved on, reads
 //! what the new one wrote, and goes by that. Receipts carry no message id: three replicas would answer `duplicate` to
-//! the loser instead of refusing (`measured.md`).
+//! the loser instead of refusing (`docs/contribute/nats-facts.md` "Publishing and storing").
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -3,7 +3,7 @@
 //! Asked again they might answer otherwise. So a fire is stored before its dispatch is published, and where `@fallback`
 //! hooks fire because such hooks passed, the passes are stored before; an event that comes again is decided on these.
 //! One entry an event: its owner alone writes it, and where a former owner did at the same time, the first answer of
-//! each hook counts. Source: `hooks.md` "Crash rules".
+//! each hook counts. Source: `docs/design/hooks.md` §3.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Hooks that are written by tools and pushes: what becomes of their registry entries. *Pure.*
 //!
-//! Source: `003_b33e857b632aa7dc.txt` §9.4; `hooks.md` "Sync". An entry that a directory made is that directory's: it
-//! may be switched, but not overwritten or deleted from elsewhere. A deleted entry keeps its source and its history,
-//! and its name is free again.
+//! Source: seed 003 §9.4; `docs/design/hooks.md` §1.2. An entry that a directory made is that directory's: it may be
+//! switched, but not overwritten or deleted from elsewhere. A deleted entry keeps its source and its history, and its
+//! name is free again.
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};

@@ -3,7 +3,7 @@
 //! The `table` is the file compiled into one index; this shell reads the file at start, and again when it changes. A
 //! changed file with a fault leaves the last good one in force.
 //!
-//! Source: `003_b33e857b632aa7dc.txt` §4–5; `hooks.md` "Native prefilter and routing bindings".
+//! Source: seed 003 §4–5; `docs/design/hooks.md` §8.
 
 mod file;
 mod table;

@@ -1,9 +1,10 @@
 //! Evaluations that are made later: those of authors who had no place for them when their event came.
 //!
-//! The event's record says so (`deferred`) before anything else counts on it, and the event stays open at its partition's
-//! floor: so whoever owns the partition finds it again. Once there is a place for an author, that author's hooks are
-//! called, and a further record says what they did, with all that the former one says of others. No author waits for
-//! another's place. A crash in between has the same evaluation made again, with the same ids. Source: `trust.md` §5.
+//! The event's record says so (`deferred`) before anything else counts on it, and the event stays open at its
+//! partition's floor: so whoever owns the partition finds it again. Once there is a place for an author, that author's
+//! hooks are called, and a further record says what they did, with all that the former one says of others. No author
+//! waits for another's place. A crash in between has the same evaluation made again, with the same ids. Source:
+//! `docs/design/trust.md` §5.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;

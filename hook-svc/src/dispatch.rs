@@ -1,4 +1,4 @@
-//! From a fired hook to a Dispatch: every default of `001_63a3878cde6a1bc3.txt` §4. *Pure.*
+//! From a fired hook to a Dispatch: every default of seed 001 §4. *Pure.*
 //!
 //! A hook says as much as it likes; what it leaves open is read off the event and its sender. The same event,
 //! hook, result and evaluation time give the same dispatch, byte for byte, so that a redelivery repeats it.

@@ -5,7 +5,7 @@
 //! zone could else lead a hook to this network — and to the very addresses that were looked at. Redirects are not followed:
 //! the script sees where they lead, and may ask for that.
 //!
-//! Source: `hooks.md` "Runner", the table of hostile hooks.
+//! Source: `docs/design/hooks.md` §2.1.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
 //! What a hook file says of itself: the JSDoc block and whether it parses at all. *Pure.*
 //!
-//! Source: `hooks.md` "A hook is a file"; `003_b33e857b632aa7dc.txt` §9.3. The block is the file's first `/** … */`
-//! that has a tag known here, else its first one. Tags that mean nothing here are kept; a known one that is malformed
-//! is an error that names its line, never a silent default.
+//! Source: `docs/design/hooks.md` §1; seed 003 §9.3. The block is the file's first `/** … */` that has a tag known
+//! here, else its first one. Tags that mean nothing here are kept; a known one that is malformed is an error that names
+//! its line, never a silent default.
 
 use oxc_allocator::Allocator;
 use oxc_parser::{Parser, ParserReturn};

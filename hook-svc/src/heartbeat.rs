@@ -1,4 +1,5 @@
-//! A heartbeat's event → a fire for its persona's session, without a script. *Pure.* Source: `schedule.md` "Schedules".
+//! A heartbeat's event → a fire for its persona's session, without a script. *Pure.* Source:
+//! `docs/design/schedules.md` §2.6.
 
 use shared::model::dispatch::DeliveryContext;
 use shared::model::event::Event;

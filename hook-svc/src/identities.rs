@@ -1,7 +1,7 @@
 //! `identities.yaml` and the permission presets of `personas.yaml`: what dispatches are built by, and who is who in the
 //! read model, follow the files.
 //!
-//! Source: `operations.md` "Configuration"; `hooks.md` "Dispatch building".
+//! Source: `docs/design/operations.md` §1; `docs/design/hooks.md` §4.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

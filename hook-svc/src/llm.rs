@@ -1,8 +1,8 @@
 //! `ctx.llm()`: the one model that all hooks ask, what it costs them, and what they may spend.
 //!
-//! One model, no choice (`003_b33e857b632aa7dc.txt` §8.6). Identical questions within one event are asked once,
-//! whichever hooks ask; the first pays. What a hook has spent today is in KV, one count for all replicas: a call begins
-//! only once its price is reserved there.
+//! One model, no choice (seed 003 §8.6). Identical questions within one event are asked once, whichever hooks ask; the
+//! first pays. What a hook has spent today is in KV, one count for all replicas: a call begins only once its price is
+//! reserved there.
 
 mod budget;
 mod memo;

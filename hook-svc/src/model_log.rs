@@ -2,7 +2,7 @@
 //! would grow until the disk is full. It is cut off then: who reads from there on needs no log, and nobody who read before
 //! does so for more than two seconds.
 //!
-//! Source: `hooks.md` "Read model access".
+//! Source: `docs/design/hooks.md` §5.2.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //! Meanwhile the later events of its conversation wait for it, for as long at most as the slowest hook that sees it may
 //! take (where none sees it, tries alone count); that the bus is away is nobody's failure and does not count.
 //!
-//! Source: `hooks.md` "Crash rules".
+//! Source: `docs/design/hooks.md` §3.
 
 use std::time::{Duration, Instant};
 

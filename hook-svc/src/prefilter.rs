@@ -6,7 +6,7 @@
 //! text), so that an event looks at the few rules that can be meant and verifies those alone: ten thousand rules cost
 //! microseconds an event.
 //!
-//! Source: `hooks.md` "Native prefilter and routing bindings"; `measured.md` (native matching).
+//! Source: `docs/design/hooks.md` §8; `docs/contribute/nats-facts.md` "Bun" (native matching).
 
 mod facts;
 mod index;

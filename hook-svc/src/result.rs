@@ -1,8 +1,8 @@
 //! What a script answered, judged: JSON in either spelling becomes a [`HookResult`]. *Pure.*
 //!
-//! Source: `hooks.md` "Context and result"; `001_63a3878cde6a1bc3.txt` §2 (the unified spelling);
-//! `003_b33e857b632aa7dc.txt` §8.3 (the older one). Nothing unknown or contradictory is passed over: a typed error
-//! names the field. Where a hook does not fire, only `fire` and `disableHook` are looked at.
+//! Source: `docs/design/hooks.md` §2; seed 001 §2 (the unified spelling); seed 003 §8.3 (the older one). Nothing
+//! unknown or contradictory is passed over: a typed error names the field. Where a hook does not fire, only `fire` and
+//! `disableHook` are looked at.
 
 mod spelling;
 

@@ -2,7 +2,7 @@
 //!
 //! An operator's hook has its permissions as written. A hook that an agent made is bounded by the turn in which it was
 //! made, and, unless the owner alone spoke there, by the sender of the event; it answers only where the event happened
-//! or where it was made, and brings no system prompt of its own. Source: `trust.md` §1; `001_63a3878cde6a1bc3.txt` §4.
+//! or where it was made, and brings no system prompt of its own. Source: `docs/design/trust.md` §1; seed 001 §4.
 
 use shared::model::dispatch::DeliveryContext;
 use shared::model::event::{DEFAULT_ACCOUNT, Event};

@@ -1,6 +1,6 @@
 //! What a fire is, whom its event is of, and in which session it belongs where the hook names none. *Pure.*
 //!
-//! Rights and dispatches both read it. Source: `001_63a3878cde6a1bc3.txt` §4; `trust.md` §1.
+//! Rights and dispatches both read it. Source: seed 001 §4; `docs/design/trust.md` §1.
 
 use std::collections::BTreeMap;
 

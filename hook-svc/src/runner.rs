@@ -5,7 +5,7 @@
 //! then [`Step::Done`] with how many merely passed. A hook that throws, never resolves, loops or kills its worker
 //! costs only itself; an event is never lost or stuck because of a dead worker.
 //!
-//! Source: `hooks.md` "Runner"; `003_b33e857b632aa7dc.txt` §8.2, §10.
+//! Source: `docs/design/hooks.md` §6; seed 003 §8.2, §10.
 
 mod blame;
 mod board;

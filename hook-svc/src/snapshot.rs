@@ -3,7 +3,7 @@
 //!
 //! What the store holds says whether a copy is due; whoever wins a compare-and-set makes it, and nobody needs it to be
 //! made. A copy that is damaged or of other streams costs what there would be without it: the file is made anew.
-//! Source: `hooks.md` "Crash rules".
+//! Source: `docs/design/hooks.md` §5.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

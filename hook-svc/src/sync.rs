@@ -1,7 +1,7 @@
 //! What a file of the hooks directory does to its registry entry. *Pure.*
 //!
-//! Source: `003_b33e857b632aa7dc.txt` §9.2; `hooks.md` "Sync". Ten replicas with the same directory come to the
-//! same record, and the first one's compare-and-set makes the others' plans void: the hash is there already.
+//! Source: seed 003 §9.2; `docs/design/hooks.md` §1.2. Ten replicas with the same directory come to the same record,
+//! and the first one's compare-and-set makes the others' plans void: the hash is there already.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! `@schedule`: hooks' entries in KV `schedules`. *Pure.*
 //!
-//! Every replica says the same of the same registry, so that all may say it. A hook that is switched off, or
-//! waits for a channel, has no schedules; what `@schedule` says wrong keeps only that schedule from being, and is logged.
-//! Source: `hooks.md` "A hook is a file"; `schedule.md` "Schedules".
+//! Every replica says the same of the same registry, so that all may say it. A hook that is switched off, or waits for
+//! a channel, has no schedules; what `@schedule` says wrong keeps only that schedule from being, and is logged. Source:
+//! `docs/design/hooks.md` §1; `docs/design/schedules.md` §2.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 // What a hook script sees and answers. Put this file beside your hooks (or name it in `tsconfig.json`) and an editor
-// completes `ctx` and checks the result. Sources: 003_b33e857b632aa7dc.txt §8.2–8.3, 001_63a3878cde6a1bc3.txt §2.
+// completes `ctx` and checks the result. Sources: seed 003 §8.2–8.3, seed 001 §2.
 
 /** The event being evaluated. Frozen: all hooks of an event share it. */
 interface NexusEvent {

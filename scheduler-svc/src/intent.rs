@@ -1,9 +1,11 @@
 //! HookIntents: what agents ask of their own future, admitted or refused, fired once, told of.
 //!
-//! Pure: [`registry`] and [`schema`] (the kinds), [`plan`] (when), [`admission`] (whether), [`machine`] (the lifecycle), [`firing`] (the
-//! event and the dispatch of a firing), [`outcome`] (how its turn ended), [`card`] (what an approver reads). Shells: [`store`] (compare-and-set and audit),
-//! [`books`], [`hooks`] and [`sending`] (firings without a turn), [`timers`], [`approvals`], [`quiet`], [`desk`] (what is asked), [`clerk`] (what time, approvers and
-//! sessions bring), [`asking`] (waking, approvers), [`looking`] (ends), [`withdrawal`], [`bell`], [`conditions`], [`reconcile`]. Source: `schedule.md` "HookIntent".
+//! Pure: [`registry`] and [`schema`] (the kinds), [`plan`] (when), [`admission`] (whether), [`machine`] (the
+//! lifecycle), [`firing`] (the event and the dispatch of a firing), [`outcome`] (how its turn ended), [`card`] (what an
+//! approver reads). Shells: [`store`] (compare-and-set and audit), [`books`], [`hooks`] and [`sending`] (firings
+//! without a turn), [`timers`], [`approvals`], [`quiet`], [`desk`] (what is asked), [`clerk`] (what time, approvers and
+//! sessions bring), [`asking`] (waking, approvers), [`looking`] (ends), [`withdrawal`], [`bell`], [`conditions`],
+//! [`reconcile`]. Source: `docs/design/schedules.md` §3.
 
 pub mod admission;
 pub mod approvals;

@@ -1,7 +1,7 @@
 //! The minute tick: which ticks are due, and what a tick looks like. *Pure.*
 //!
 //! Every replica publishes every tick; the message id makes it one. So nothing here elects anybody: a replica needs
-//! only the last minute that it knows of, and the time. Source: `schedule.md` "Ticks"; `003_b33e857b632aa7dc.txt` §4.
+//! only the last minute that it knows of, and the time. Source: `docs/design/schedules.md` §1; seed 003 §4.
 
 use serde_json::Value;
 use shared::model::event::{Direction, Event, EventId, ParseEventIdError, Sender};

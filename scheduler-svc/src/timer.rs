@@ -2,8 +2,9 @@
 //!
 //! A timer is one message on `nexus.schedule.<id>`; the server publishes it on `nexus.fire.<id>` when it is due, also
 //! after a restart. Nobody is elected: whoever sets a timer says which one it may replace, by compare-and-set on its
-//! subject, so that what a stale replica sets never replaces what a later one did. A fired message may come twice, and the
-//! server strips its message id: the payload's own id decides (`measured.md`). Source: `schedule.md` "Schedules".
+//! subject, so that what a stale replica sets never replaces what a later one did. A fired message may come twice, and
+//! the server strips its message id: the payload's own id decides (`docs/contribute/nats-facts.md` "KV and schedules").
+//! Source: `docs/design/schedules.md` §2.3.
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@
 //! Every change is a new value, to be stored by compare-and-set; `None` means that nothing is to be written. A claim
 //! names its holder, so that equal bytes in the bucket mean the same writer.
 //!
-//! Source: `003_b33e857b632aa7dc.txt` §8.5; `hooks.md` "Health, breaker, invocations".
+//! Source: seed 003 §8.5; `docs/design/hooks.md` §7.1.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,8 @@
 //! The bus: the one room that names `async_nats`.
 //!
-//! What it promises: a publish is retried with identical bytes until the server has it or refuses it for good;
-//! what decides is read from the stream's leader; nothing that is in flight is unbounded. Which streams there are
-//! is said by [`crate::wire::topology`]. Sharp edges of the client and the server are in `measured.md`.
+//! What it promises: a publish is retried with identical bytes until the server has it or refuses it for good; what
+//! decides is read from the stream's leader; nothing that is in flight is unbounded. Which streams there are is said by
+//! [`crate::wire::topology`]. Sharp edges of the client and the server are in `docs/contribute/nats-facts.md`.
 
 mod breakers;
 pub mod claim;

@@ -3,7 +3,7 @@
 //! An [`Embedder`] names its model; every stored vector carries that name, so that a change of model is seen and
 //! everything is embedded anew. [`StaticModel`] looks up one vector per word piece and takes their mean: no inference,
 //! some microseconds a text, which keeps pace with ingest. [`MiniLm`] reads a text as a whole with a small network: it
-//! finds what is said in other words, and takes a thousand times as long (`libraries.md` "embedder").
+//! finds what is said in other words, and takes a thousand times as long (`docs/read-model.md` "Search").
 
 mod minilm;
 mod static_model;

@@ -5,7 +5,7 @@
 //! with the wait that the provider asks for), time-outs, and the refusal to take a stream that ended early for an
 //! answer. What the providers' bytes say is read in `wire`, which is pure; only `room.rs` names the HTTP client.
 //!
-//! Source: `libraries.md` "model client"; `sessions.md` "Agents"; `003_b33e857b632aa7dc.txt` §8.6.
+//! Source: `docs/adr/0016-model-wires-are-ours.md`; `docs/design/sessions.md` §6; seed 003 §8.6.
 
 mod answer;
 mod ask;

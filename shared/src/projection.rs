@@ -8,8 +8,8 @@
 //!   message at or below its position is passed over, so a message counts once;
 //! * each table is written from one stream only, so the order in which streams are read cannot show.
 //!
-//! One thread writes, a small pool of connections reads; WAL lets them not wait for each other. The file
-//! belongs to one process. Source: `hooks.md` "Read model".
+//! One thread writes, a small pool of connections reads; WAL lets them not wait for each other. The file belongs to one
+//! process. Source: `docs/design/hooks.md` §5.
 
 pub mod api;
 mod applied;

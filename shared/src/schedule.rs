@@ -1,9 +1,9 @@
 //! When a schedule fires: `every`, `cron`, `rrule`, `at`.
 //!
-//! What is stored is the text and an IANA zone, never an offset; an instant is computed when it is needed, with the zone
-//! data of that moment. Civil time: a skipped time fires at the same distance after the gap begins (02:30 → 03:30), a
-//! doubled one once, the first time; hourly and finer recurrences walk elapsed time; instants are strictly increasing.
-//! Case by case in `docs/schedules-dst.md`. Source: `schedule.md` "Schedules".
+//! What is stored is the text and an IANA zone, never an offset; an instant is computed when it is needed, with the
+//! zone data of that moment. Civil time: a skipped time fires at the same distance after the gap begins (02:30 →
+//! 03:30), a doubled one once, the first time; hourly and finer recurrences walk elapsed time; instants are strictly
+//! increasing. Case by case in `docs/schedules-dst.md`. Source: `docs/design/schedules.md` §2.
 //!
 //! Pure but for the lookup of a zone's data by its name.
 

@@ -1,4 +1,5 @@
-//! 000's three scenarios: a reminder that fires, a refusal that the next turn sees, another time with its lineage.
+//! the scenarios of seed 000 §4, §5, §6: a reminder that fires, a refusal that the next turn sees, another time with
+//! its lineage.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The link of a card: what it is signed over, and the tap on its page. *Pure.*
 //!
-//! A link is good for one person, channel, approval and hash of arguments, until the approval lapses. To look at its page
-//! decides nothing; the page's form carries a stamp of its own that is good for five minutes. Source: `sessions.md`
-//! "Approvals" (signed link).
+//! A link is good for one person, channel, approval and hash of arguments, until the approval lapses. To look at its
+//! page decides nothing; the page's form carries a stamp of its own that is good for five minutes. Source:
+//! `docs/design/sessions.md` §8 (signed link).
 
 use serde::Deserialize;
 use shared::model::approval_api::link_text;

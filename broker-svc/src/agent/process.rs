@@ -2,10 +2,10 @@
 //! lines on its standard output.
 //!
 //! A line is `{"type": "text", "text": "…"}` (a piece of the answer, shown as it comes), `{"type": "answer", "content":
-//! "…", "attachments": […], "usage": {…}}` (the end; without `content` the pieces are the answer), `{"type":
-//! "error", "error": "…", "retryable": false}`, or `{"type": "waiting", "approval": "…"}` (it is started again once a
-//! human has decided). The program runs in a process group of its own, all of which is killed
-//! when the turn is cancelled, when its time is over, and when the answer is there. Source: `sessions.md` "Agents".
+//! "…", "attachments": […], "usage": {…}}` (the end; without `content` the pieces are the answer), `{"type": "error",
+//! "error": "…", "retryable": false}`, or `{"type": "waiting", "approval": "…"}` (it is started again once a human has
+//! decided). The program runs in a process group of its own, all of which is killed when the turn is cancelled, when
+//! its time is over, and when the answer is there. Source: `docs/design/sessions.md` §6.3.
 
 use std::sync::Arc;
 use std::time::Duration;

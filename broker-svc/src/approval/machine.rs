@@ -2,7 +2,7 @@
 //!
 //! `pending → approved | rejected | expired | cancelled | superseded`; `approved → consumed` once, or `cancelled` or
 //! `superseded` where the turn went on without it. What is written is written by compare-and-set, so of two that decide
-//! at once one finds the other's word and is judged by it. Source: `sessions.md` "Approvals".
+//! at once one finds the other's word and is judged by it. Source: `docs/design/sessions.md` §8.
 
 use serde_json::Value;
 use shared::model::approval::{ApprovalStatus, AskedIn, Confirmation, Edited, Vote};

@@ -1,9 +1,9 @@
 //! `approve CODE` and `deny CODE` as a message of a channel. *Pure.*
 //!
-//! A message of a conversation that some hook dispatches is a decision where it says so word for word and the code names
-//! an approval: then it is no message to the agent, whatever the session's queue mode (one that steers would withdraw
-//! the very question that it answers). Anything else is an ordinary message. Source: `sessions.md` "Approvals" (reply
-//! code).
+//! A message of a conversation that some hook dispatches is a decision where it says so word for word and the code
+//! names an approval: then it is no message to the agent, whatever the session's queue mode (one that steers would
+//! withdraw the very question that it answers). Anything else is an ordinary message. Source:
+//! `docs/design/sessions.md` §8.4 (reply code).
 
 /// Letters of a code, without its dash.
 const CODE_LETTERS: usize = 8;

@@ -1,4 +1,5 @@
-//! Whose word counts. *Pure.* Source: `sessions.md` "Approvals" (scope, checked at every ingress, never the agent).
+//! Whose word counts. *Pure.* Source: `docs/design/sessions.md` §8.3 (scope, checked at every ingress, never the
+//! agent).
 
 use shared::model::approval::{AskedIn, Party, Proof, Scope, Vote};
 use shared::model::approval_api::LINK;

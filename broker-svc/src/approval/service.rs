@@ -1,4 +1,4 @@
-//! `nexus.svc.approval.*`: every way in which a human answers ends here. Source: `sessions.md` "Approvals".
+//! `nexus.svc.approval.*`: every way in which a human answers ends here. Source: `docs/design/sessions.md` §8.
 //!
 //! The bucket also holds the approvals of intents, which are the scheduler's: `decide` checks that it is the owner who
 //! speaks and hands on.

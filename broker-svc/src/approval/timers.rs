@@ -1,7 +1,7 @@
 //! The timers of approvals: message schedules, set before the session is released, and what happens when they ring.
 //!
 //! One may ring early (a turn that was taken up again asked a moment later), twice, or after everything is over: KV
-//! decides. Source: `sessions.md` "Approvals" (expiry and escalation are message schedules).
+//! decides. Source: `docs/design/sessions.md` §8 (expiry and escalation are message schedules).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,7 +8,7 @@
 //! An entry with a wildcard is a fault for a program that can run or change anything (file `programs`), unless it says
 //! `unsafe: true`; of harmless programs a wildcard takes no option with which they write files or run others.
 //!
-//! Source: `004_bf6295fcf892806e.txt` ("Allow-list gated"); `sessions.md` "Hook points inside a turn"; `trust.md` §6.
+//! Source: seed 004 §3; `docs/design/sessions.md` §7.4; `docs/design/trust.md` §6.
 
 mod entry;
 mod place;

@@ -1,6 +1,6 @@
 //! The builtins: their parameters, and what those say that need nothing from outside. *Pure.*
 //!
-//! Source: `002_39404514fbd37e5d.txt`, "Planned hooks"; `sessions.md` "Hook points inside a turn".
+//! Source: seed 002 §4; `docs/design/sessions.md` §7.3.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -2,7 +2,7 @@
 //! Claude Code use. *Pure.*
 //!
 //! Exit 0 with nothing, or with JSON; exit 2 refuses, with standard error as the reason; any other exit is a failure.
-//! Source: `sessions.md` "Command hooks"; `004_bf6295fcf892806e.txt`.
+//! Source: `docs/design/sessions.md` §7.4; seed 004.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

@@ -2,7 +2,8 @@
 //!
 //! What is not on the list is never run. A command is started as the words that the list took; no shell reads it again.
 //! It leads a process group of its own, all of which is killed at its time-out, when the turn is cancelled, and when it
-//! has ended. One whose answer nobody waits for runs beside the turn. Source: `004_bf6295fcf892806e.txt` (`RunCommandHooks`); `sessions.md` "Command hooks".
+//! has ended. One whose answer nobody waits for runs beside the turn. Source: seed 004 §3;
+//! `docs/design/sessions.md` §7.4.
 
 use std::process::Stdio;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! One declared hook: where it runs, upon which calls, what it does. *Pure.*
 //!
-//! Source: `sessions.md` "Hook points inside a turn"; `004_bf6295fcf892806e.txt` ("Design") for command hooks. What is
-//! unknown is a fault that names its key, and every fault of a declaration is found at once.
+//! Source: `docs/design/sessions.md` §7; seed 004 §3 for command hooks. What is unknown is a fault that names its key,
+//! and every fault of a declaration is found at once.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -102,7 +102,7 @@ pub struct Hook {
 }
 
 impl Hook {
-    /// Whether it is to run at `context` (002's `should_trigger`).
+    /// Whether it is to run at `context` (`should_trigger` of seed 002 §2).
     #[must_use]
     pub fn should_trigger(&self, context: &HookContext) -> bool {
         if !self.point.is_of_a_call() {

@@ -3,7 +3,7 @@
 //! One after the other by (priority, layer, name), each sees the arguments as rewritten so far; the first denial ends
 //! it. Where arguments changed after a gate had allowed, the gates see them once more; a change then is a denial. A
 //! gate that does not answer denies. Whether a human must decide is said last, of the final arguments. Nothing is kept
-//! between two runs, so the whole chain may run again. Source: `sessions.md` "PreToolUse order".
+//! between two runs, so the whole chain may run again. Source: `docs/design/sessions.md` §7.2.
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //!
 //! Hooks of a point run one after the other. What they say is decided upon in pure files; here they are asked, each
 //! within its time-out, counted by its breaker, and told of in `AUDIT`. What is to be in the ledger is handed back, so
-//! that it is appended with what the turn does next. Source: `004_bf6295fcf892806e.txt` (`dispatchHooks`).
+//! that it is appended with what the turn does next. Source: seed 004 §3.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What a hook is told, and what it says: the contract that all four kinds share. *Pure.*
 //!
-//! Source: `002_39404514fbd37e5d.txt`, "The hook contract" (`HookContext`, `HookResult`).
+//! Source: seed 002 §2 (`HookContext`, `HookResult`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

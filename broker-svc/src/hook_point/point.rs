@@ -1,4 +1,4 @@
-//! The hook points of a turn, by their names. *Pure.* Source: `sessions.md` "Hook points inside a turn".
+//! The hook points of a turn, by their names. *Pure.* Source: `docs/design/sessions.md` §7.
 
 /// A place in a turn at which hooks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

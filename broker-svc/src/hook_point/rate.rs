@@ -1,6 +1,7 @@
 //! `rate_limit`: calls of one connector by one user, counted over all brokers in KV `hook_limits` by compare-and-set.
 //!
-//! A connector is the MCP server that a tool comes from; a built-in tool is its own. Source: seed 002; `trust.md` §6.
+//! A connector is the MCP server that a tool comes from; a built-in tool is its own. Source: seed 002;
+//! `docs/design/trust.md` §6.
 
 use std::time::Duration;
 

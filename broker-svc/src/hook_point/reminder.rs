@@ -1,7 +1,7 @@
 //! Reminders: text that is put into the conversation when its trigger says so. *Pure.*
 //!
-//! Source: `004_bf6295fcf892806e.txt` (#669); `sessions.md` "Hook points inside a turn". A turn is counted in model
-//! calls: 0 before the first was answered.
+//! Source: seed 004 §2; `docs/design/sessions.md` §7.6. A turn is counted in model calls: 0 before the first was
+//! answered.
 
 use serde_json::{Map, Value};
 

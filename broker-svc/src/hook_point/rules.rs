@@ -1,8 +1,8 @@
 //! `hooks.yaml`, with the hooks of `personas.yaml`: what runs in which turn. *Pure.*
 //!
 //! Three layers: global, persona, session. A narrower one adds hooks and may switch read-only mode on; it can neither
-//! take away nor redefine what a wider one says, so layers only tighten. Source: `sessions.md` "Hook points inside a
-//! turn", `004_bf6295fcf892806e.txt`.
+//! take away nor redefine what a wider one says, so layers only tighten. Source: `docs/design/sessions.md` §7.1,
+//! seed 004.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Script hooks: a TypeScript hook of hook-svc's registry, run in its sandbox by `nexus.svc.hook.run`.
 //!
-//! The script is shown an event on channel `turn`, which no stream has: `ctx.event.metadata` is 002's `HookContext`. A
-//! script that does not fire allows. One that fires says in `context.extracted` what 002's `HookResult` says: `allow`,
-//! `error`, `modified_args`, `modified_result`, `side_effects`, `ask`, `context`.
+//! The script is shown an event on channel `turn`, which no stream has: `ctx.event.metadata` is `HookContext` of
+//! seed 002 §2. A script that does not fire allows. One that fires says in `context.extracted` what `HookResult` of
+//! seed 002 §2 says: `allow`, `error`, `modified_args`, `modified_result`, `side_effects`, `ask`, `context`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Cutting a long result where no character is split. *Pure.* Source: `002_39404514fbd37e5d.txt` (ResultTruncateHook).
+//! Cutting a long result where no character is split. *Pure.* Source: seed 002 §4.
 
 use serde_json::Value;
 

@@ -1,6 +1,7 @@
 //! What of an answer may be shown while it is being made: an element that asks for an intent is not for its reader. *Pure.*
 //!
-//! What might become the beginning of one is held back until it is clear. Source: `schedule.md` "HookIntent" (wire form).
+//! What might become the beginning of one is held back until it is clear. Source: `docs/design/schedules.md` §3.1 (wire
+//! form).
 
 use shared::model::intent::extract::{CLOSING, NAME};
 

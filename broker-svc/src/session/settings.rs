@@ -1,6 +1,6 @@
 //! Whose queue settings hold for a dispatch, and what a merged turn may do. *Pure.*
 //!
-//! Source: `sessions.md` "Queue modes": the dispatch (its hook's result) > the session's own > the channel's > the
+//! Source: `docs/design/sessions.md` §2: the dispatch (its hook's result) > the session's own > the channel's > the
 //! persona's > the global ones.
 
 use std::collections::BTreeMap;

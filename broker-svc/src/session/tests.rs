@@ -214,7 +214,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
     said.join(", ")
 }
 
-/// Every cell of the table in `sessions.md`: mode × where the session is × one or three messages.
+/// Every cell of the table in `docs/design/sessions.md` §2: mode × where the session is × one or three messages.
 #[test]
 fn every_cell_of_the_table_of_queue_modes() {
     use QueueMode::{Collect, Followup, Interrupt, Steer, SteerBacklog};

@@ -2,7 +2,7 @@
 //!
 //! The event's id follows from the turn and the call, so a message that is sent again is the same one. A chain of more
 //! than [`MAX_HOPS`] causes is refused and audited. Who waits for the reply listens on the core subject to which the
-//! channel `agent` of delivery-svc sends it. Source: `sessions.md` "Agents".
+//! channel `agent` of delivery-svc sends it. Source: `docs/design/sessions.md` §6.4.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The built-in tools: hooks, the session's own future, the search, other agents.
 //!
-//! Source: `003_b33e857b632aa7dc.txt` §9.4; `schedule.md` "HookIntent"; `sessions.md` "Agents". Where no service
-//! answers, a tool says `not available`.
+//! Source: seed 003 §9.4; `docs/design/schedules.md` §3; `docs/design/sessions.md` §6.4. Where no service answers, a
+//! tool says `not available`.
 
 use std::sync::Arc;
 

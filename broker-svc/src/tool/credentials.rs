@@ -1,4 +1,4 @@
-//! Which secrets a turn's tools may resolve. Source: `sessions.md` "Context assembly".
+//! Which secrets a turn's tools may resolve. Source: `docs/design/sessions.md` §5.
 //!
 //! `credentials` of a turn's permissions names them; absent, there are none, except at level `full`. They are resolved
 //! where a tool uses them and at no other place: neither the question, nor the ledger, nor the log holds one.

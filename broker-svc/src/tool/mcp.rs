@@ -2,8 +2,8 @@
 //!
 //! A server is started, or spoken to, when a turn first needs it; it is started anew when it has gone. Its tools are
 //! named `{server}__{tool}`, so that two servers do not meet and permissions can name one server's (`files__*`). What
-//! it declares of its tools is a hint and no promise: a tool is run again after a crash only where `personas.yaml`
-//! says that it is idempotent. Source: `sessions.md` "Agents".
+//! it declares of its tools is a hint and no promise: a tool is run again after a crash only where `personas.yaml` says
+//! that it is idempotent. Source: `docs/design/sessions.md` §6.4.
 
 mod connection;
 mod declared;

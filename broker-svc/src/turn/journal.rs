@@ -1,6 +1,6 @@
 //! The journal of a running turn: what its ledger entries add up to, and the conversation that it makes. *Pure.*
 //!
-//! Source: `sessions.md` "Durable turns". The journal is part of the fold, so whoever takes the session over has the
+//! Source: `docs/design/sessions.md` §3. The journal is part of the fold, so whoever takes the session over has the
 //! same conversation and goes on at the same step.
 
 mod asked;

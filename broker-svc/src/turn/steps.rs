@@ -1,6 +1,6 @@
 //! The turn machine: what a turn that thinks in steps does next, by its journal alone. *Pure.*
 //!
-//! Source: `sessions.md` "Durable turns". It holds no state of its own: whoever folds the same ledger takes the same
+//! Source: `docs/design/sessions.md` §3. It holds no state of its own: whoever folds the same ledger takes the same
 //! step, so a turn that moves between brokers neither repeats an answered model call nor a finished tool.
 
 use shared::model::event::Attachment;

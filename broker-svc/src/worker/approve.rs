@@ -1,8 +1,8 @@
 //! A call that a human must confirm: asked for, suspended, taken up again, run with exactly what was approved.
 //!
-//! The question stands in KV, with its timers, before the ledger says that the turn waits, and its id follows from turn,
-//! call and arguments: whoever comes to the same call again asks the same question. Once the ledger says it, nothing of
-//! the turn is in memory; its end comes as a message of the session. Source: `sessions.md` "Approvals".
+//! The question stands in KV, with its timers, before the ledger says that the turn waits, and its id follows from
+//! turn, call and arguments: whoever comes to the same call again asks the same question. Once the ledger says it,
+//! nothing of the turn is in memory; its end comes as a message of the session. Source: `docs/design/sessions.md` §8.
 
 use serde_json::Value;
 use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask, Confirmation, Proof};

@@ -1,7 +1,8 @@
 //! Messages that say that something became of an approval, and what KV says of it.
 //!
 //! Such a message only wakes the session's owner: anybody who may publish on the session's subject can send one. What
-//! became of the approval is read from KV, from the leader, until the ledger has taken it. Source: `trust.md` §1.
+//! became of the approval is read from KV, from the leader, until the ledger has taken it. Source:
+//! `docs/design/trust.md` §1.
 
 use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus};
 use shared::model::ledger::LedgerEntry;

@@ -1,11 +1,11 @@
 //! Intents inside of what an agent says: cut out of the answer, asked for, and told of where they are refused.
 //!
 //! The answer is in the ledger before anything is asked for in its name, and an intent's name follows from its turn and
-//! its place in the answer. So whoever takes the turn over finds the same answer, asks for the same intents, and is told
-//! the same; a refusal is a note, appended with the turn's end, which the session's next turn reads. What the scheduler
-//! does not answer for stands in the ledger with that end, and is asked for whenever the session is taken, for which
-//! the sweeper sees: neither the reply nor a slot waits for a scheduler that is away. Source: `schedule.md` "HookIntent";
-//! `000_099080dba6287950.txt` "An Intent That Gets Rejected".
+//! its place in the answer. So whoever takes the turn over finds the same answer, asks for the same intents, and is
+//! told the same; a refusal is a note, appended with the turn's end, which the session's next turn reads. What the
+//! scheduler does not answer for stands in the ledger with that end, and is asked for whenever the session is taken,
+//! for which the sweeper sees: neither the reply nor a slot waits for a scheduler that is away. Source:
+//! `docs/design/schedules.md` §3.1; seed 000 §5.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The figures, as table and as JSON, with the targets of `operations.md` beside them.
+//! The figures, as table and as JSON, with the targets of `docs/performance.md` beside them.
 
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 //! Every adapter replica hears it; one that holds an open page of the peer forwards it there and answers. An answer
 //! means that somebody was looking (`live`); none within the wait, or nobody listening, means that the page will find
 //! the part in its history when it comes back. Either way it is delivered: a closed page loses nothing. Source:
-//! `channels.md` "Channels" (webchat).
+//! `docs/design/channels.md` §2 (webchat).
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@
 //! who refused, the filter or what lies behind it; `strict=1` refuses to run where the kernel lacks a mechanism,
 //! else what is missing is said on standard error as `missing: …`. Exit code 97 = refused.
 //!
-//! Source: `hooks.md` "Runner", sandbox; kernel `Documentation/userspace-api/landlock.rst`.
+//! Source: `docs/design/hooks.md` §6.5, sandbox; kernel `Documentation/userspace-api/landlock.rst`.
 
 #[cfg(target_os = "linux")]
 #[path = "../jail.rs"]

@@ -1,8 +1,8 @@
 //! What scripts may ask their host: `ctx.search()`, `ctx.llm()`, `ctx.fetch()`.
 //!
-//! Workers hold no connection and no credential (`hooks.md` "Runner"), so such a call is a frame to the host and its
-//! answer a frame back. A call is named by event, hook and its number among that hook's calls: an event that loses its
-//! worker is evaluated again, and what was answered before is answered the same again without asking twice.
+//! Workers hold no connection and no credential (`docs/design/hooks.md` §6.1), so such a call is a frame to the host
+//! and its answer a frame back. A call is named by event, hook and its number among that hook's calls: an event that
+//! loses its worker is evaluated again, and what was answered before is answered the same again without asking twice.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Frames to and from a worker: u32 little endian length, then JSON. *Pure.*
 //!
 //! Events are spliced into a batch as the bytes they came as, and answers borrow from the frame: a hook that passes
-//! costs the host one number. JSON beats CBOR and `MessagePack` inside Bun (`measured.md`).
+//! costs the host one number. JSON beats CBOR and `MessagePack` inside Bun (`docs/contribute/nats-facts.md` "Bun").
 
 use std::borrow::Cow;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use shared::projection::asked::ModelQuery;
 use super::Counters;
 use super::host::Answered;
 
-/// Most events in one batch (`hooks.md` "Runner").
+/// Most events in one batch (`docs/design/hooks.md` §6.2).
 pub(super) const MAX_BATCH_EVENTS: usize = 16;
 
 /// A batch that has grown to so many bytes takes no further event.

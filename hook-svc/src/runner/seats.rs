@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Most evaluations of one author under way (`trust.md` §5).
+/// Most evaluations of one author under way (`docs/design/trust.md` §5).
 pub const MAX_UNDER_WAY: usize = 256;
 
 /// How long an evaluation waits for a place before it is looked whether those who have one wait.

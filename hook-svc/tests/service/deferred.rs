@@ -13,7 +13,7 @@ use shared::wire::topology::streams::{EVENTS, INVOCATIONS};
 
 use crate::world::{World, event, eventually};
 
-/// Evaluations of an author that are under way at once (`trust.md` §5).
+/// Evaluations of an author that are under way at once (`docs/design/trust.md` §5).
 const PLACES: usize = 256;
 
 /// Takes twenty seconds upon work.

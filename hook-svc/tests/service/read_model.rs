@@ -8,7 +8,7 @@ use shared::wire::headers::Headers;
 
 use crate::world::{World, event, eventually};
 
-/// As written for `003_b33e857b632aa7dc.txt` §8: opens `dbPath` itself, joins its way from the event to the person.
+/// As written for seed 003 §8: opens `dbPath` itself, joins its way from the event to the person.
 const FAMILY: &str = r#"/**
  * @name Family helper
  */

@@ -1,5 +1,4 @@
-//! What `003_b33e857b632aa7dc.txt` shows as hooks, word for word, in force, confined as they are shipped, and fed with
-//! events.
+//! What seed 003 shows as hooks, word for word, in force, confined as they are shipped, and fed with events.
 
 use serde_json::json;
 use shared::model::hook::HookStatus;

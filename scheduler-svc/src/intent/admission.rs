@@ -1,7 +1,7 @@
 //! Whether an intent is admitted: kind, parameters, trust, capability, scope, schedule, chain, number, budget. *Pure.*
 //!
 //! Budgets are checked and reserved here and nowhere else: at its time an intent consumes what it reserved. Source:
-//! `schedule.md` "HookIntent"; `000_099080dba6287950.txt` "Token budget is enforced on admission, not at firing".
+//! `docs/design/schedules.md` §3.6; seed 000 §7.
 
 use shared::model::dispatch::DeliveryContext;
 use shared::model::identity::PermissionPresets;

@@ -3,7 +3,7 @@
 //!
 //! An approver may decide before the intent is due: then the request is made decided, and found so at its time. Before
 //! the request is stored, a timer for its expiry is: whoever crashes after a decision, the timer brings it to its end.
-//! Source: `sessions.md` "Approvals"; `schedule.md` "HookIntent" (Approval requirement).
+//! Source: `docs/design/sessions.md` §8; `docs/design/schedules.md` §3.5 (Approval requirement).
 
 use std::time::Duration;
 

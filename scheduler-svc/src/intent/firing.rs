@@ -1,7 +1,7 @@
 //! What a firing is: an event, and the dispatch that goes straight to the scope's session. *Pure.*
 //!
-//! Both follow from the intent's value alone, so a firing that is repeated publishes the same ids. Source: `schedule.md`
-//! "HookIntent" (Scope, Firing); `wire.md` "Dispatch".
+//! Both follow from the intent's value alone, so a firing that is repeated publishes the same ids. Source:
+//! `docs/design/schedules.md` §3.8 (Scope, Firing); `docs/design/wire.md` §1.5.
 
 use serde_json::{Map, Value, json};
 use shared::model::dispatch::{Causation, Dispatch, DispatchContext, Message, derived_ulid, dispatch_id};

@@ -3,7 +3,7 @@
 //!
 //! A step never writes: what it makes is written by compare-and-set, once the records of the value before it are in
 //! `AUDIT`. Steps that arise together (proposed and pending, rescheduled and pending) are one value with two records.
-//! Source: `schedule.md` "HookIntent" (Lifecycle); `000_099080dba6287950.txt` "Hook Lifecycle".
+//! Source: `docs/design/schedules.md` §3.7 (Lifecycle); seed 000 §3.
 
 use shared::model::dispatch::DeliveryContext;
 use shared::model::intent::{

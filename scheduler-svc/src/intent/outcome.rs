@@ -1,7 +1,7 @@
 //! How the turn of a firing ended, read off its session's ledger from the end backwards. *Pure.*
 //!
-//! Backwards, because the end is near: each record names the one it was written upon. Source: `schedule.md` "HookIntent"
-//! (Lifecycle); `sessions.md` "Durable turns".
+//! Backwards, because the end is near: each record names the one it was written upon. Source:
+//! `docs/design/schedules.md` §3.9 (Lifecycle); `docs/design/sessions.md` §3.
 
 use shared::model::intent::IntentCode;
 use shared::model::ledger::{LedgerEntry, LedgerRecord, TurnFailure};

@@ -1,6 +1,6 @@
 //! When an intent fires: its schedule, read at an instant. *Pure* but for the lookup of a zone's data by its name.
 //!
-//! Source: `schedule.md` "HookIntent" (Schedule, Limits).
+//! Source: `docs/design/schedules.md` §3.3 (Schedule, Limits).
 
 use shared::model::intent::IntentSchedule;
 use shared::model::intent::book::DAY_MS;

@@ -1,7 +1,7 @@
 //! The registry of kinds (`intents.yaml`): what an agent may ask for, and how much of it. *Pure.*
 //!
-//! Agents cannot invent kinds: one that is not declared is refused, and so is a parameter outside of its schema. Source:
-//! `schedule.md` "HookIntent" (Kinds, Budget, Approval requirement).
+//! Agents cannot invent kinds: one that is not declared is refused, and so is a parameter outside of its schema.
+//! Source: `docs/design/schedules.md` §3.2 (Kinds, Budget, Approval requirement).
 
 use std::collections::BTreeMap;
 

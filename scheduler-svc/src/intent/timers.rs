@@ -1,4 +1,5 @@
-//! Intents' timers: messages that the server stores now and gives out at their time (`measured.md` "message schedules").
+//! Intents' timers: messages that the server stores now and gives out at their time (`docs/contribute/nats-facts.md`
+//! "KV and schedules").
 //!
 //! A timer's subject names intent, purpose and nominal time, so putting it again changes nothing, and a new time never
 //! takes an old timer away: one that rings for a time that is not the intent's any more is ignored. Stopping one is

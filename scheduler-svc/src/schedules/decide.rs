@@ -1,4 +1,4 @@
-//! What follows from a schedule's record at an instant. *Pure.* Source: `schedule.md` "Schedules" (policies).
+//! What follows from a schedule's record at an instant. *Pure.* Source: `docs/design/schedules.md` §2.4 (policies).
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;

@@ -1,4 +1,4 @@
-//! A firing → its event. *Pure.* Source: `003_b33e857b632aa7dc.txt` §4, §7; `schedule.md` "Schedules".
+//! A firing → its event. *Pure.* Source: seed 003 §4, §7; `docs/design/schedules.md` §2.1.
 
 use serde_json::{Value, json};
 use shared::model::event::{Direction, Event, EventId, ParseEventIdError, Sender};

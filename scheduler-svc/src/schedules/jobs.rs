@@ -1,4 +1,4 @@
-//! `[scheduler.jobs.NAME]` → schedules. *Pure.* Source: `003_b33e857b632aa7dc.txt` §4 "Cron Jobs → Scheduled Hooks".
+//! `[scheduler.jobs.NAME]` → schedules. *Pure.* Source: seed 003 §4.
 
 use std::collections::BTreeMap;
 

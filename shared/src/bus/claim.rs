@@ -1,4 +1,4 @@
-//! Claims: at most one message per session, which moves work to an owner (`sessions.md`, rules 1 and 7).
+//! Claims: at most one message per session, which moves work to an owner (`docs/design/sessions.md` §1.1, §1.7).
 //!
 //! A claim is a hint; ownership is the ledger's fence. Claims carry no message id: a duplicate window would
 //! swallow the next wake-up.

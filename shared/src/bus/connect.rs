@@ -23,7 +23,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a JetStream API call may take.
 pub(super) const API_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an ack promises (`wire.md` "Guarantees").
+/// What an ack promises (`docs/design/wire.md` §8.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {

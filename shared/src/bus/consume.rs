@@ -1,7 +1,7 @@
 //! Consuming: durable pull consumers that heal themselves, and ordered readers of a whole stream.
 //!
-//! A pull stream that misses its heartbeat repeats that error without ending (`measured.md`), so it is made anew;
-//! what a dropped one had buffered comes again after the ack wait.
+//! A pull stream that misses its heartbeat repeats that error without ending (`docs/contribute/nats-facts.md` "The
+//! client"), so it is made anew; what a dropped one had buffered comes again after the ack wait.
 //!
 //! Readers without acks do not use the client's ordered consumer: where that one is gone it goes on by itself behind the
 //! sequence that it had, also in a stream that was put back or made anew and has not come so far.

@@ -1,7 +1,8 @@
 //! Whether the servers keep what `nats.durability` promises.
 //!
 //! Copies are a setting of each stream, and compared with the rest of the topology. Whether a server syncs each message
-//! before it acknowledges it, no client is told: only its monitoring port says so (`/jsz`). Source: `wire.md` "Guarantees".
+//! before it acknowledges it, no client is told: only its monitoring port says so (`/jsz`). Source:
+//! `docs/design/wire.md` §8.1.
 
 use std::time::Duration;
 

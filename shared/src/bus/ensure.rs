@@ -13,7 +13,7 @@ use super::error::EnsureTopologyError;
 use super::position::{INCARNATION, LINEAGE};
 use super::writer;
 
-/// Consumers that are made at once; the server makes 265–1,600 a second (`measured.md`).
+/// Consumers that are made at once; the server makes 265–1,600 a second (`docs/contribute/nats-facts.md` "Reading").
 const CREATIONS_AT_ONCE: usize = 16;
 
 /// The option of what is not there.

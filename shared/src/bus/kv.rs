@@ -1,8 +1,8 @@
 //! Typed KV: compare-and-set decides, reads come from the leader.
 //!
 //! Written on the bucket's stream directly: the client has no update with a time to live and cuts those to whole
-//! seconds (`measured.md`), and its key check knows no `~`. A value that stands there is ours only if it carries our
-//! attempt ([`super::writer`]): equal bytes may be a rival's.
+//! seconds (`docs/contribute/nats-facts.md` "KV and schedules"), and its key check knows no `~`. A value that stands
+//! there is ours only if it carries our attempt ([`super::writer`]): equal bytes may be a rival's.
 
 mod told;
 mod watch;

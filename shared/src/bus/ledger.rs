@@ -1,4 +1,4 @@
-//! Appending to a session's ledger, and reading it back: the fence (`sessions.md`, rule 3).
+//! Appending to a session's ledger, and reading it back: the fence (`docs/design/sessions.md` §1.3).
 //!
 //! Every append carries the expected last sequence of its subject and its attempt, and no message id: three replicas
 //! would answer `duplicate` to a loser. After a time-out the identical bytes go out again with the identical

@@ -1,9 +1,9 @@
 //! Publishing to a stream: identical bytes again and again until the server has them or refuses them for good.
 //!
 //! The client's in-flight acks never fail on a disconnect, they time out with the outcome unknown
-//! (`measured.md`). So every publish that may be repeated carries a message id or an expected sequence, and is
-//! repeated unchanged. How many are in flight is bounded over the whole process; order per key is the caller's:
-//! it awaits one before it begins the next of the same key.
+//! (`docs/contribute/nats-facts.md` "The client"). So every publish that may be repeated carries a message id or an
+//! expected sequence, and is repeated unchanged. How many are in flight is bounded over the whole process; order per
+//! key is the caller's: it awaits one before it begins the next of the same key.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Reading stored messages: from the leader where something is decided, directly where history is enough.
 //!
-//! Direct get and KV get may answer stale on replicas (`measured.md`: up to 12 % right after a publish);
-//! `STREAM.MSG.GET` is answered by the leader alone.
+//! Direct get and KV get may answer stale on replicas (`docs/contribute/nats-facts.md` "Reading": up to 12 % right
+//! after a publish); `STREAM.MSG.GET` is answered by the leader alone.
 
 use std::collections::BTreeMap;
 

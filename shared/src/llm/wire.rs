@@ -7,8 +7,8 @@
 //! Whatever is sent, a [`Reading`] holds less than [`MAX_MEMORY_BYTES`]: events, text, calls and what is opaque have
 //! bounds, and an index of the provider's is a name, never a length.
 //!
-//! Source: `trust.md` §8. The wires: OpenAI "chat completions, streaming" and what its look-alikes make of it, Anthropic
-//! "streaming messages", Google "streamGenerateContent", HTML "server-sent events".
+//! Source: `docs/design/trust.md` §8. The wires: OpenAI "chat completions, streaming" and what its look-alikes make of
+//! it, Anthropic "streaming messages", Google "streamGenerateContent", HTML "server-sent events".
 
 mod anthropic;
 mod calls;

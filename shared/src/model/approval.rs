@@ -1,4 +1,4 @@
-//! Approvals: a human's word on a tool call. *Pure.* Source: `sessions.md` "Approvals"; `002_39404514fbd37e5d.txt`.
+//! Approvals: a human's word on a tool call. *Pure.* Source: `docs/design/sessions.md` §8; seed 002.
 
 mod ask;
 

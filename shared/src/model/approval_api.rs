@@ -1,4 +1,4 @@
-//! Questions to and answers of `nexus.svc.approval.*`, in JSON. *Pure.* Source: `sessions.md` "Approvals".
+//! Questions to and answers of `nexus.svc.approval.*`, in JSON. *Pure.* Source: `docs/design/sessions.md` §8.
 //!
 //! Whoever may ask `decide` vouches for who speaks: the service checks whether that person may, not whether it is they.
 

@@ -1,6 +1,6 @@
 //! The Dispatch: one fired hook's order to one session. *Pure.*
 //!
-//! Source: `001_63a3878cde6a1bc3.txt` §3–4; `wire.md` "Dispatch".
+//! Source: seed 001 §3–4; `docs/design/wire.md` §1.5.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

@@ -1,6 +1,6 @@
 //! The Event: everything that happens, normalised. *Pure.*
 //!
-//! Source: `003_b33e857b632aa7dc.txt` §1–3, §7 and `wire.md` "Event".
+//! Source: seed 003 §1–3, §7 and `docs/design/wire.md` §1.1.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -11,7 +11,7 @@ use super::time::UnixMillis;
 /// Longest id of an event, in bytes.
 pub const MAX_EVENT_ID_BYTES: usize = 512;
 
-/// Deepest causal chain: an event with more hops is refused (`wire.md`).
+/// Deepest causal chain: an event with more hops is refused (`docs/design/wire.md`).
 pub const MAX_HOPS: u8 = 8;
 
 /// Most participants of an event.

@@ -1,5 +1,5 @@
-//! A persona's heartbeat: it is woken at intervals, with nobody having said anything. *Pure.* Source: `schedule.md`
-//! "Schedules"; `003_b33e857b632aa7dc.txt` §4 "Heartbeat → Scheduled Hook".
+//! A persona's heartbeat: it is woken at intervals, with nobody having said anything. *Pure.* Source:
+//! `docs/design/schedules.md` §2.6; seed 003 §4.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! Hooks: what the registry holds of a file, and what a script answers. *Pure.*
 //!
-//! Source: `003_b33e857b632aa7dc.txt` §8.1, §8.5; `001_63a3878cde6a1bc3.txt` §2; `hooks.md`.
+//! Source: seed 003 §8.1, §8.5; seed 001 §2; `docs/design/hooks.md`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -41,7 +41,7 @@ pub const DEFAULT_PRIORITY: i32 = 50;
 /// How long a hook may take that says nothing of it, milliseconds.
 pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 
-/// What the JSDoc block of a hook file says (`hooks.md` "A hook is a file").
+/// What the JSDoc block of a hook file says (`docs/design/hooks.md` §1).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookMetadata {
     /// `@name`; the id where absent.
@@ -181,7 +181,7 @@ pub struct HookContextPatch {
     pub include_thread_history: Option<bool>,
 }
 
-/// What a hook answers, in the unified spelling (`001_63a3878cde6a1bc3.txt` §2).
+/// What a hook answers, in the unified spelling (seed 001 §2).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HookResult {
@@ -223,7 +223,7 @@ pub enum HookStatus {
     Errored,
 }
 
-/// An entry of KV `hook_state`: what happened to a hook at run time (`003_b33e857b632aa7dc.txt` §8.1).
+/// An entry of KV `hook_state`: what happened to a hook at run time (seed 003 §8.1).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HookState {
     /// How often it fired.

@@ -1,6 +1,6 @@
 //! What is asked of `nexus.svc.hook.*`, and answered: the tools for hooks, for operators, agents and services. *Pure.*
 //!
-//! Source: `003_b33e857b632aa7dc.txt` §9.4; `hooks.md` "Agent and operator tools".
+//! Source: seed 003 §9.4; `docs/design/hooks.md` §9.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -183,7 +183,7 @@ pub struct HookDetails {
     pub invocations: Vec<InvocationRow>,
 }
 
-/// One invocation as the read model holds it (`003_b33e857b632aa7dc.txt` §8.4).
+/// One invocation as the read model holds it (seed 003 §8.4).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InvocationRow {
     /// Which hook.

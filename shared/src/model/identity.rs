@@ -1,6 +1,6 @@
 //! Who is who: persons, their addresses, groups, the owner (`identities.yaml`). *Pure.*
 //!
-//! Source: `operations.md` "Configuration"; `001_63a3878cde6a1bc3.txt` §4 (default permissions).
+//! Source: `docs/design/operations.md` §1; seed 001 §4 (default permissions).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! HookIntents: an agent's typed wish for its own future. *Pure.* Source: `schedule.md` "HookIntent"; `000_099080dba6287950.txt`.
+//! HookIntents: an agent's typed wish for its own future. *Pure.* Source: `docs/design/schedules.md` §3; seed 000.
 //!
 //! [`IntentWish`] is what an agent may say, [`HookIntent`] the whole record with what the runtime knows of its asker,
 //! [`Intent`] the value of KV `intents`: the record, where it stands, and the transitions that its last write made.
@@ -37,7 +37,8 @@ pub const MAX_LINEAGE: usize = 16;
 /// What begins the id of every event that an intent makes.
 const EVENT_PREFIX: &str = "timer:intent:";
 
-/// Where an intent stands (000's lifecycle table, and `proposed`, which waits for a human before admission).
+/// Where an intent stands (the lifecycle table of seed 000 §3, and `proposed`, which waits for a human before
+/// admission).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IntentStatus {
@@ -81,8 +82,8 @@ impl IntentStatus {
         }
     }
 
-    /// Whether `next` may follow: 000's lifecycle table, cell by cell. `running → pending` is the next occurrence of a
-    /// recurring intent and nothing else.
+    /// Whether `next` may follow: the lifecycle table of seed 000 §3, cell by cell. `running → pending` is the next
+    /// occurrence of a recurring intent and nothing else.
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         match self {

@@ -1,6 +1,6 @@
 //! Invocations: one record per event of what every hook did with it. *Pure.*
 //!
-//! Source: `003_b33e857b632aa7dc.txt` §8.4; `wire.md` (`INVOCATIONS`); `hooks.md` "Crash rules".
+//! Source: seed 003 §8.4; `docs/design/wire.md` §3.1 (`INVOCATIONS`); `docs/design/hooks.md` §3.
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;

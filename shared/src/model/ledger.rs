@@ -1,6 +1,6 @@
 //! The Agent Ledger: the entries of a session's subject; their fold *is* the session. *Pure.*
 //!
-//! Source: `sessions.md` "Durable turns"; `001_63a3878cde6a1bc3.txt` §7.
+//! Source: `docs/design/sessions.md` §3; seed 001 §7.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use super::position::Position;
 use super::reply::Reply;
 use super::time::UnixMillis;
 
-/// Names one append for ever, so that a repeated one is recognised as our own (`sessions.md` rule 3).
+/// Names one append for ever, so that a repeated one is recognised as our own (`docs/design/sessions.md` §1.3).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AppendId {
     /// The broker replica.

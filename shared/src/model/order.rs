@@ -1,7 +1,7 @@
 //! Orders to a session: what an operator or another part of Nexus wants of it, beside dispatches. *Pure.*
 //!
 //! An order travels on the session's dispatch subject and is followed by a claim, so that it is durable, has a place
-//! among the session's messages, and reaches a turn that runs on any broker. Source: `sessions.md` "Sessions".
+//! among the session's messages, and reaches a turn that runs on any broker. Source: `docs/design/sessions.md` §4.
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;

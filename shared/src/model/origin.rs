@@ -1,8 +1,8 @@
 //! Where an event comes from: who brought it, never what it says. *Pure.*
 //!
-//! A caller cannot set an origin. adapter-svc stamps it at its doors, the services stamp [`Origin::System`] on what they
-//! publish themselves, and readers derive it again from the stored subject and the seal
-//! ([`crate::wire::seal::Trust::admit`]). Source: `trust.md` §1; `docs/security.md`.
+//! A caller cannot set an origin. adapter-svc stamps it at its doors, the services stamp [`Origin::System`] on what
+//! they publish themselves, and readers derive it again from the stored subject and the seal
+//! ([`crate::wire::seal::Trust::admit`]). Source: `docs/design/trust.md` §1; `docs/security.md`.
 
 use std::borrow::Cow;
 

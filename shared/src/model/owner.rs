@@ -1,8 +1,8 @@
 //! How a browser becomes the owner's: a link that works once. *Pure.*
 //!
-//! `nexus up` and `nexus owner link` write an [`OwnerLink`] into KV `identities`, under [`link_key`]. The chat page that
-//! opens the link claims it by compare-and-set; the claimed value is the binding itself, so nothing lies between using the
-//! link up and being the owner. Source: `trust.md` §1.2.
+//! `nexus up` and `nexus owner link` write an [`OwnerLink`] into KV `identities`, under [`link_key`]. The chat page
+//! that opens the link claims it by compare-and-set; the claimed value is the binding itself, so nothing lies between
+//! using the link up and being the owner. Source: `docs/design/trust.md` §1.2.
 
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What an agent may do in one turn. *Pure.* Source: `001_63a3878cde6a1bc3.txt` §2, §5; `sessions.md` "Context assembly".
+//! What an agent may do in one turn. *Pure.* Source: seed 001 §2, §5; `docs/design/sessions.md` §5.
 
 pub mod combine;
 

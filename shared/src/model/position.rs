@@ -1,4 +1,5 @@
-//! Positions: how far a reader has come in a stream, and whether that still counts. *Pure.* Source: `trust.md` §2.
+//! Positions: how far a reader has come in a stream, and whether that still counts. *Pure.* Source:
+//! `docs/design/trust.md` §2.
 
 use serde::{Deserialize, Serialize};
 

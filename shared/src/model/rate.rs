@@ -1,7 +1,7 @@
 //! How often something was done lately: a sliding window as a value, shared by all brokers in KV `hook_limits`. *Pure.*
 //!
 //! One who is counted is named, so that whoever asks again for the same thing is not counted twice, and so that equal
-//! bytes in the bucket mean the same writer. Source: `002_39404514fbd37e5d.txt` (ConnectorRateLimitHook).
+//! bytes in the bucket mean the same writer. Source: seed 002 §4.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! Receipts: what became of a delivery. *Pure.* Source: `wire.md` (`RECEIPTS`); `channels.md` "Channels".
+//! Receipts: what became of a delivery. *Pure.* Source: `docs/design/wire.md` §1.6 (`RECEIPTS`);
+//! `docs/design/channels.md` §5.
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;

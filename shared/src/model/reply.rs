@@ -1,4 +1,4 @@
-//! The Reply: what a turn says, on its way to a channel. *Pure.* Source: `wire.md` "Reply"; `001_63a3878cde6a1bc3.txt` §5.
+//! The Reply: what a turn says, on its way to a channel. *Pure.* Source: `docs/design/wire.md` §1.6; seed 001 §5.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

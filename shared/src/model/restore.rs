@@ -1,4 +1,5 @@
-//! What a restore has left to be decided: deliveries that may have been made before. *Pure.* Source: `trust.md` §2.4.
+//! What a restore has left to be decided: deliveries that may have been made before. *Pure.* Source:
+//! `docs/design/trust.md` §2.4.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! Schedules: what fires when, for whom, and how far it has come. *Pure.* Source: `schedule.md` "Schedules";
-//! `003_b33e857b632aa7dc.txt` §4, §15.
+//! Schedules: what fires when, for whom, and how far it has come. *Pure.* Source: `docs/design/schedules.md` §2;
+//! seed 003 §4, §15.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

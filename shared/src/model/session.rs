@@ -1,4 +1,4 @@
-//! Sessions: keys and queue modes. *Pure.* Source: `wire.md` "Session key"; `sessions.md` "Queue modes".
+//! Sessions: keys and queue modes. *Pure.* Source: `docs/design/wire.md` §1.4; `docs/design/sessions.md` §2.
 
 use std::borrow::Cow;
 

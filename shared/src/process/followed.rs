@@ -1,6 +1,6 @@
 //! A file of the configuration, read at the start and followed while the process runs.
 //!
-//! Source: `operations.md` "Configuration".
+//! Source: `docs/design/operations.md` §1.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Who is who: `identities.yaml`, and the chat pages that were bound to the owner. Both are read at the start and followed
 //! while the process runs: who is taken out, or put in, is so for every service a moment later.
 //!
-//! Source: `operations.md` "Configuration"; [`crate::model::owner`].
+//! Source: `docs/design/operations.md` §1; [`crate::model::owner`].
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -1,7 +1,7 @@
 //! How strong a configured secret must be. *Pure.*
 //!
-//! A secret that is short or empty signs for everybody, so it is refused when the configuration is read. Source: `trust.md` §6;
-//! Standard Webhooks, "Signature scheme": keys have 24 to 64 bytes.
+//! A secret that is short or empty signs for everybody, so it is refused when the configuration is read. Source:
+//! `docs/design/trust.md` §6; Standard Webhooks, "Signature scheme": keys have 24 to 64 bytes.
 
 use std::ops::RangeInclusive;
 

@@ -142,8 +142,7 @@ pub const DEFAULT_HITS: u32 = 10;
 /// Most hits in one answer.
 pub const MAX_HITS: u32 = 100;
 
-/// `search`: events like a text, by words and by meaning. The names are those of `ctx.search()`
-/// (`003_b33e857b632aa7dc.txt` §8.2).
+/// `search`: events like a text, by words and by meaning. The names are those of `ctx.search()` (seed 003 §8.2).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SearchRequest {

@@ -35,7 +35,7 @@ impl Source {
         Self::Receipts,
     ];
 
-    /// The stream's name on the server (`wire.md` "Subjects and streams").
+    /// The stream's name on the server (`docs/design/wire.md` §3).
     #[must_use]
     pub const fn stream(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
--- The read model. Names of tables and columns are a contract with hook scripts (`hooks.md` "Read model");
--- what this project adds for itself stands behind the contract's columns or in tables named `nexus_*`.
--- Times are Unix milliseconds. Each row below is written from exactly one stream, so that the order
--- in which streams are read cannot show.
+-- The read model. Names of tables and columns are a contract with hook scripts (`docs/design/hooks.md` §5); what this
+-- project adds for itself stands behind the contract's columns or in tables named `nexus_*`. Times are Unix
+-- milliseconds. Each row below is written from exactly one stream, so that the order in which streams are read cannot
+-- show.
 
 -- from EVENTS: one row per id, the first occurrence decides
 CREATE TABLE events(

@@ -1,7 +1,8 @@
 //! Times of the wall clock → instants: the rules for the days on which clocks change. *Pure.*
 //!
 //! A time that the clock skips is taken at the same distance after the gap begins (02:30 becomes 03:30); one that it
-//! shows twice is taken once, the first time. What follows an earlier instant is strictly later. Source: `schedule.md`.
+//! shows twice is taken once, the first time. What follows an earlier instant is strictly later. Source:
+//! `docs/design/schedules.md` §2.5.
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;

@@ -1,6 +1,6 @@
 //! What a remote agent is asked and answers, over `nexus.agent.<persona>`. *Pure.*
 //!
-//! JSON, so that an agent in any language needs nothing but a NATS client. Source: `sessions.md` "Agents".
+//! JSON, so that an agent in any language needs nothing but a NATS client. Source: `docs/design/sessions.md` §6.2.
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;

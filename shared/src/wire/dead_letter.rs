@@ -1,6 +1,6 @@
 //! Dead letters: the whole message, why it was given up, and how often it was tried. *Pure.*
 //!
-//! Source: `channels.md` "Dead letters"; `wire.md` (`DLQ`).
+//! Source: `docs/design/channels.md` §8; `docs/design/wire.md` §3.1 (`DLQ`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

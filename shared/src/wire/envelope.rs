@@ -1,8 +1,8 @@
 //! Envelopes: a payload, its content type and its schema. *Pure.*
 //!
-//! `Content-Type` tells CBOR (our default) from JSON (any language with nothing but a NATS client);
-//! `Nexus-Schema: name/version` tells what it is. A consumer reads version n and n−1 ([`super::upgrade`]); a
-//! newer one is parked in the dead letters with the reason `newer_schema`. Source: `wire.md` "Guarantees".
+//! `Content-Type` tells CBOR (our default) from JSON (any language with nothing but a NATS client); `Nexus-Schema:
+//! name/version` tells what it is. A consumer reads version n and n−1 ([`super::upgrade`]); a newer one is parked in
+//! the dead letters with the reason `newer_schema`. Source: `docs/design/wire.md` §6.
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};

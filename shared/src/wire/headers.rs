@@ -1,4 +1,4 @@
-//! Message headers by name. *Pure.* Source: `wire.md` "Headers".
+//! Message headers by name. *Pure.* Source: `docs/design/wire.md` §4.
 
 use std::borrow::Cow;
 

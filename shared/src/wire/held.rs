@@ -1,4 +1,5 @@
-//! What nobody can tell to be done or undone: held until an operator says which. *Pure.* Source: `trust.md` §2.4.
+//! What nobody can tell to be done or undone: held until an operator says which. *Pure.* Source:
+//! `docs/design/trust.md` §2.4.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,7 +1,8 @@
 //! Which replica owns which partition: rendezvous hashing with bounded loads. *Pure.*
 //!
-//! Plain rendezvous splits 16 partitions among three as 8/4/4 (`measured.md`), so each replica takes at most its
-//! fair share, rounded up; what is left over goes to the next in the partition's order of preference.
+//! Plain rendezvous splits 16 partitions among three as 8/4/4 (`docs/contribute/nats-facts.md` "Owning"), so each
+//! replica takes at most its fair share, rounded up; what is left over goes to the next in the partition's order of
+//! preference.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Which type travels under which name, and the bounds between its fields. *Pure.* Source: `wire.md` "Schema".
+//! Which type travels under which name, and the bounds between its fields. *Pure.* Source: `docs/design/wire.md` §6.
 
 use crate::breaker::Breaker;
 use crate::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalTimer, Confirmation, SessionDecision};

@@ -6,8 +6,9 @@
 //! seal ([`Trust::admit`]), for evaluation and for the read model alike; without a valid seal it is
 //! [`Origin::Open`], whatever the event says.
 //!
-//! The message id is an HMAC as well: duplicate detection is one space for the whole stream, and only a holder of the key
-//! can take the id of an honest message. Source: `trust.md` §1; `docs/security.md` "Seals"; `docs/agents.md` for edges.
+//! The message id is an HMAC as well: duplicate detection is one space for the whole stream, and only a holder of the
+//! key can take the id of an honest message. Source: `docs/design/trust.md` §1; `docs/security.md` "Seals";
+//! `docs/agents.md` for edges.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Small records of coordination: claims, members, leases, quarantine marks, settled floors. *Pure.* Source: `wire.md`; `sessions.md`.
+//! Small records of coordination: claims, members, leases, quarantine marks, settled floors. *Pure.* Source:
+//! `docs/design/wire.md` §3.3; `docs/design/sessions.md` §1.1.
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;

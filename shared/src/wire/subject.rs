@@ -1,4 +1,4 @@
-//! Subjects: builders and parsers, and the token escape. *Pure.* Source: `wire.md` "Subjects and streams".
+//! Subjects: builders and parsers, and the token escape. *Pure.* Source: `docs/design/wire.md` §2.
 //!
 //! Every external id becomes one token that is valid in subjects and in KV keys: `[A-Za-z0-9_-]` stay, every
 //! other byte becomes `=XX`, the empty string is `=`. An encoding over [`MAX_TOKEN_BYTES`] becomes its first 80

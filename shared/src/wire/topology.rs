@@ -1,12 +1,12 @@
 //! The whole topology as data: every stream, consumer and bucket, every option spelled out. *Pure.*
 //!
-//! `shared::bus` creates and compares it; nothing else names an option. Source: `wire.md` "Subjects and streams".
+//! `shared::bus` creates and compares it; nothing else names an option. Source: `docs/design/wire.md` §3.
 
 use std::time::Duration;
 
 /// Partitions of events and of deliveries.
 pub const PARTITIONS: u16 = 64;
-/// How long a claim is held without a sign of life (`sessions.md` rule 1).
+/// How long a claim is held without a sign of life (`docs/design/sessions.md` §1.1).
 pub const CLAIM_ACK_WAIT: Duration = Duration::from_secs(3);
 /// Largest message that streams of input store, in bytes, headers included: what is too large to be read is stored up to
 /// here, so that its dead letter (a third longer, in base64) is no larger than the servers' `max_payload` of 8 MiB.
@@ -24,7 +24,7 @@ pub const APPROVAL_TIMERS: &str = "approval-timers";
 /// How many of them may be unacked, in messages.
 pub const MAX_APPROVAL_TIMERS: i64 = 1_024;
 /// How many messages a partition's owner may have in hand past what is stored to be handed out: of a consumer that the
-/// server keeps past its ack floor (`hooks.md` "Crash rules"; `trust.md` §5).
+/// server keeps past its ack floor (`docs/design/hooks.md` §3; `docs/design/trust.md` §5).
 pub const MAX_PAST_FLOOR: i64 = 1_000;
 
 const HOUR: Duration = Duration::from_secs(3_600);

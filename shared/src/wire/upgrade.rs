@@ -1,4 +1,4 @@
-//! Reading the version before: one step per type, from n−1 to n. *Pure.* Source: `wire.md` "Guarantees" (Schema).
+//! Reading the version before: one step per type, from n−1 to n. *Pure.* Source: `docs/design/wire.md` §6 (Schema).
 //!
 //! Nothing is released yet, so no older version is read; a type's first step is added here together with the golden
 //! file of the version that it leads to.

@@ -1,4 +1,4 @@
-//! How far a stream had come when somebody looked last. *Pure.* Source: `trust.md` §2.
+//! How far a stream had come when somebody looked last. *Pure.* Source: `docs/design/trust.md` §2.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,8 @@
 //! What a caller of `/v1/events` may say, by its token or through the open door. *Pure.*
 //!
-//! A source owns its ids: every id that a caller says becomes one below the prefix `{source}:` of its token, so no caller
-//! can take, update or delete an event of another source. Several tokens may share a source, so that a new token doubles
-//! nothing. Source: `trust.md` §1.2, §1.3; `docs/security.md`.
+//! A source owns its ids: every id that a caller says becomes one below the prefix `{source}:` of its token, so no
+//! caller can take, update or delete an event of another source. Several tokens may share a source, so that a new token
+//! doubles nothing. Source: `docs/design/trust.md` §1.2, §1.3; `docs/security.md`.
 
 use shared::model::event::{Event, EventId, MAX_EVENT_ID_BYTES, ParseEventIdError};
 use shared::model::origin::{OPEN, Origin, is_reserved, is_sealed_channel};

@@ -1,5 +1,5 @@
 // What scripts see as `ctx.event`: the wire's names, the ledger's column names, and the camelCase spellings of the
-// seeds (001 §4). Columns that SQL would answer as NULL are null here, lists are never absent, and nothing can be
+// seeds (seed 001 §4). Columns that SQL would answer as NULL are null here, lists are never absent, and nothing can be
 // changed: all hooks of an event share one object.
 
 const { freeze } = Object;

@@ -1,4 +1,4 @@
-// `better-sqlite3` as far as hook scripts use it, over `bun:sqlite` (hooks.md "A hook is a file"). Differences that
+// `better-sqlite3` as far as hook scripts use it, over `bun:sqlite` (`docs/design/hooks.md` §1). Differences that
 // matter to a script are evened out: no row is `undefined`, named parameters need no prefix, `pluck` and `raw`.
 
 import * as sqlite from "bun:sqlite";

@@ -1,4 +1,4 @@
-//! Who is asked, and how. *Pure.* Source: `sessions.md` "Approvals".
+//! Who is asked, and how. *Pure.* Source: `docs/design/sessions.md` §8.
 
 use serde::{Deserialize, Serialize};
 

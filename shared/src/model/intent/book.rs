@@ -1,5 +1,5 @@
-//! An agent's book: what it has pending, and what its days have been charged with. *Pure.* Source: `schedule.md`
-//! "HookIntent" (Budget, Limits).
+//! An agent's book: what it has pending, and what its days have been charged with. *Pure.* Source:
+//! `docs/design/schedules.md` §3.6 (Budget, Limits).
 //!
 //! A reservation is made at admission and is what the firing consumes, so a firing never asks for budget. A booking whose
 //! time has passed counts as spent on its day, and is forgotten with the day.

@@ -1,4 +1,4 @@
-//! The wire form of an intent inside a model's answer, taken strictly. *Pure.* Source: `schedule.md` "HookIntent".
+//! The wire form of an intent inside a model's answer, taken strictly. *Pure.* Source: `docs/design/schedules.md` §3.1.
 //!
 //! One `<hook-intent>…</hook-intent>` stands alone in its block (lines between blank lines), and its text is one JSON
 //! object: an [`IntentWish`]. Anything else in the block, attributes, comments, code fences, prose, a second root,

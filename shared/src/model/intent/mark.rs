@@ -1,5 +1,5 @@
-//! That an intent waits for an event: what is looked for, and from where on. *Pure.* Source: `schedule.md` "HookIntent"
-//! (Schedule).
+//! That an intent waits for an event: what is looked for, and from where on. *Pure.* Source:
+//! `docs/design/schedules.md` §3.3 (Schedule).
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;

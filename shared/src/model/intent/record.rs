@@ -1,5 +1,5 @@
 //! One transition of an intent, as `AUDIT` keeps it: replay walks these without asking a model. *Pure.* Source:
-//! `schedule.md` "HookIntent" (Lifecycle); `000_099080dba6287950.txt` "Why Typed Intent".
+//! `docs/design/schedules.md` §3.7 (Lifecycle); seed 000 §7.
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;

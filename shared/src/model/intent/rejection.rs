@@ -1,5 +1,5 @@
-//! Why an intent is refused, in typed form, so that the agent's next turn can adjust. *Pure.* Source: `schedule.md`
-//! "HookIntent" (Kinds); `000_099080dba6287950.txt` "An Intent That Gets Rejected".
+//! Why an intent is refused, in typed form, so that the agent's next turn can adjust. *Pure.* Source:
+//! `docs/design/schedules.md` §3.2 (Kinds); seed 000 §5.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! When an intent fires. *Pure.* Source: `schedule.md` "HookIntent" (Schedule).
+//! When an intent fires. *Pure.* Source: `docs/design/schedules.md` §3.3 (Schedule).
 //!
 //! Civil times are kept as local time and zone, never as an offset: the rules of a zone may change before the day comes.
 

@@ -1,4 +1,4 @@
-//! Questions to and answers of `nexus.svc.intent.*`, in JSON. *Pure.* Source: `schedule.md` "HookIntent".
+//! Questions to and answers of `nexus.svc.intent.*`, in JSON. *Pure.* Source: `docs/design/schedules.md` §3.
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;

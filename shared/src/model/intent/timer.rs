@@ -1,4 +1,4 @@
-//! What an intent's timer says when it rings. *Pure.* Source: `schedule.md` "HookIntent" (Lifecycle).
+//! What an intent's timer says when it rings. *Pure.* Source: `docs/design/schedules.md` §3.7 (Lifecycle).
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;

@@ -1,6 +1,6 @@
 //! What several permission sets allow together. *Pure.*
 //!
-//! Source: `sessions.md` "Queue modes"; `001_63a3878cde6a1bc3.txt` §5.
+//! Source: `docs/design/sessions.md` §2; seed 001 §5.
 
 use super::{Level, PermissionSet, ToolRules, glob, level_name};
 use crate::model::identity::PermissionPresets;

@@ -9,9 +9,9 @@ use crate::model::time::UnixMillis;
 use crate::projection::applied::to_sql;
 use crate::projection::seen::fingerprint;
 
-/// The first occurrence of an id makes its row; a later one changes it only where the source says that
-/// the item was updated or deleted (`wire.md` "Upsert"). An updated item keeps its direction, time and
-/// place in the conversation.
+/// The first occurrence of an id makes its row; a later one changes it only where the source says that the item was
+/// updated or deleted (`docs/design/wire.md` §1.3). An updated item keeps its direction, time and place in the
+/// conversation.
 pub(super) fn write(
     connection: &Connection,
     people: &mut People,

@@ -1,4 +1,5 @@
-//! `EVENTS` of channel `aix` → the agent tables: turns of agents that other harnesses ran (`channels.md` "aix").
+//! `EVENTS` of channel `aix` → the agent tables: turns of agents that other harnesses ran
+//! (`docs/design/channels.md` §1.7).
 //!
 //! An event is one message of a turn, its id `aix:turn:{turn}:{role}`. Our own agents' rows come from `LEDGER` and
 //! never share an id with these.

@@ -1,4 +1,4 @@
-//! `INVOCATIONS` → `hook_health`: how each hook's last 100 invocations went (`003_b33e857b632aa7dc.txt` §8.5).
+//! `INVOCATIONS` → `hook_health`: how each hook's last 100 invocations went (seed 003 §8.5).
 //!
 //! Gathered over a transaction and written once per hook at its end, so that a hook that sees every event costs a row a
 //! batch. Passes are told in sums about once a second, so among the last 100 they stand together.

@@ -95,8 +95,8 @@ pub struct ListedHook {
 }
 
 impl ListedHook {
-    /// What `hook_health.circuit_state` says (`003_b33e857b632aa7dc.txt` §8.5). The buckets are told of one by one: of a
-    /// hook that is paused the breaker may not have been heard of yet.
+    /// What `hook_health.circuit_state` says (seed 003 §8.5). The buckets are told of one by one: of a hook that is
+    /// paused the breaker may not have been heard of yet.
     pub(super) const fn circuit_state(&self) -> &'static str {
         match (&self.circuit, self.state.status) {
             (Circuit::HalfOpen { .. }, _) => "half-open",

@@ -1,7 +1,8 @@
 //! Vectors of one byte a dimension, in memory: by channel, and by time within it. *Pure.*
 //!
 //! Searched from end to end: a million vectors of 256 dimensions take some tens of milliseconds, a filter by channel or
-//! time takes only its share of that, and nothing is approximate but the rounding (`libraries.md` "vector index").
+//! time takes only its share of that, and nothing is approximate but the rounding
+//! (`docs/adr/0007-read-model-in-sqlite.md`).
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! A query in words → what FTS5 is asked. *Pure.*
 //!
-//! The gate of the fusion stands here: an event counts as found by words only where it holds at least
-//! [`SHARE`] of the query's words that mean something. A plain OR would find everything that shares one common word,
-//! and such a list ruins what the vectors found (`libraries.md` "fusion with FTS5").
+//! The gate of the fusion stands here: an event counts as found by words only where it holds at least [`SHARE`] of the
+//! query's words that mean something. A plain OR would find everything that shares one common word, and such a list
+//! ruins what the vectors found (`docs/adr/0007-read-model-in-sqlite.md`).
 
 /// Share of the query's words that an event must hold.
 const SHARE: f64 = 0.6;

@@ -1,8 +1,8 @@
-//! Tables and columns that scripts rely on (`hooks.md` "Read model").
+//! Tables and columns that scripts rely on (`docs/design/hooks.md` §5).
 
 use super::Case;
 
-/// As the design writes them; the hook tables as `003_b33e857b632aa7dc.txt` §8.1, §8.4, §8.5 name their fields.
+/// As the design writes them; the hook tables as seed 003 §8.1, §8.4, §8.5 name their fields.
 const CONTRACT: &str = "
 events(id, timestamp, channel, content_types, content, direction, thread_id, reply_to, source_adapter, source_id, metadata_json)
 threads(id, channel, name, is_group, source_adapter, source_id, parent_thread_id, created_at, updated_at)
